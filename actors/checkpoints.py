@@ -25,7 +25,7 @@ log = logging.getLogger("blockwright.cluster")
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedCheckpoints:
     """The checkpoints to serve, by application.
 
     ``bases`` has for each adapter the id of its whole model. ``assumed`` are adapters that named no base, or another one,
@@ -41,7 +41,7 @@ class Opened:
     families: Mapping[str, str] = field(default_factory=dict)
 
 
-def open_checkpoints(settings: Settings) -> Opened:
+def open_checkpoints(settings: Settings) -> OpenedCheckpoints:
     """Open what the settings name, whole models first. Raises CheckpointError or SettingsError: one sentence."""
     wholly = {name: open_source(path) for name, path in settings.applications.items() if not is_adapter(path)}
     for name in settings.exits:
@@ -73,7 +73,7 @@ def open_checkpoints(settings: Settings) -> Opened:
     _check_named_tiers(settings, found, families)
     inherited = {tier: settings.application_defaults.get(family, "") for tier, family in families.items()}
     defaults = {**settings.application_defaults, **{tier: text for tier, text in inherited.items() if text}}
-    return Opened(found, bases, frozenset(assumed), defaults, families=families)
+    return OpenedCheckpoints(found, bases, frozenset(assumed), defaults, families=families)
 
 
 def _chosen(name: str, path: str, wholes: Sequence[WholeModel]) -> WholeModel:
@@ -153,7 +153,7 @@ def stored_base(checkpoint: Checkpoint, wholes: Iterable[WholeModel]) -> str:
     return next((one.model for one in wholes if one.checkpoint == beside), base)
 
 
-def model_info(opened: Opened, name: str, length: int, created: int) -> ModelInfo:
+def model_info(opened: OpenedCheckpoints, name: str, length: int, created: int) -> ModelInfo:
     """Return what gateways know of a checkpoint before it is served. ``length``: tokens of a sequence."""
     checkpoint = opened.checkpoints[name]
     return ModelInfo(
@@ -170,7 +170,7 @@ def model_info(opened: Opened, name: str, length: int, created: int) -> ModelInf
     )
 
 
-def hash_applications(opened: Opened, settings: Settings) -> list[Application]:
+def hash_applications(opened: OpenedCheckpoints, settings: Settings) -> list[Application]:
     """Hash every tensor once, bases before their adapters. Takes seconds, so call it on a thread."""
     checkpoints = opened.checkpoints
     models = {name: checkpoint.config for name, checkpoint in checkpoints.items()}

@@ -20,7 +20,7 @@ from ..policies.requests.refusal import Refusal, RequestRefused
 from ..zoo.source import open_source
 from .app_roots import check_name, folder_below
 from .changes_file import Changes
-from .checkpoints import Opened, stored_base, whole_model, with_tiers
+from .checkpoints import OpenedCheckpoints, stored_base, whole_model, with_tiers
 from .config import Settings, SettingsError
 from .gateway.port import NewApplication
 from .sizing import WorkerLimits, check_model, worker_limits
@@ -98,24 +98,24 @@ def check_places(settings: Settings) -> None:
         raise SettingsError(f"apps_file: {settings.apps_file} is a folder; name a file, like {file / 'apps.json'}")
 
 
-def open_further(settings: Settings, opened: Opened, changes: Changes) -> tuple[Opened, list[str]]:
+def open_further(settings: Settings, opened: OpenedCheckpoints, changes: Changes) -> tuple[OpenedCheckpoints, list[str]]:
     """Open the applications beside ``opened``.
 
     Also return a sentence for each that is not served, or not as it was left.
     """
-    told = [*changes.faults, *_overruled(settings, changes)]
+    reported = [*changes.faults, *_overruled(settings, changes)]
     checkpoints, bases, defaults = dict(opened.checkpoints), dict(opened.bases), dict(opened.defaults)
     families = dict(opened.families)
     models = {name: one.config for name, one in opened.checkpoints.items()}
     limits = worker_limits(settings, models, None)
-    for new in _further(settings, changes, told):
+    for new in _further(settings, changes, reported):
         try:
             checkpoint, base = _open(new, settings, limits, checkpoints, families)
             found, tiers = with_tiers({new.name: checkpoint}, settings)
         except RequestRefused as refused:
-            told.append(f"{new.name} is not served: {refused.message}")
+            reported.append(f"{new.name} is not served: {refused.message}")
         except (CheckpointError, SettingsError, OSError) as error:
-            told.append(f"{new.name} is not served: {error}")
+            reported.append(f"{new.name} is not served: {error}")
         else:
             checkpoints |= found
             families |= tiers
@@ -123,7 +123,7 @@ def open_further(settings: Settings, opened: Opened, changes: Changes) -> tuple[
             bases |= {new.name: base} if base else {}
     lazy = frozenset(checkpoints.keys() - opened.checkpoints.keys())
     more: dict[str, Any] = {"bases": bases, "defaults": defaults, "on_demand": lazy, "families": families}
-    return replace(opened, checkpoints=checkpoints, **more), told
+    return replace(opened, checkpoints=checkpoints, **more), reported
 
 
 def _open(
@@ -142,7 +142,7 @@ def _open(
     return made, base.model if base is not None else stored_base(made, wholes) if made.deltas else ""
 
 
-def _further(settings: Settings, changes: Changes, told: list[str]) -> Iterator[NewApplication]:
+def _further(settings: Settings, changes: Changes, reported: list[str]) -> Iterator[NewApplication]:
     """Yield the applications to serve beside the ones in the settings: additions at run time, whole models first."""
     taken = {*settings.applications}
     for name, new in sorted(changes.added.items(), key=lambda entry: is_adapter(entry[1].path)):
@@ -155,10 +155,10 @@ def _further(settings: Settings, changes: Changes, told: list[str]) -> Iterator[
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
-        told.append(f"adapters: {folder} cannot be listed ({error.strerror}); its adapters are served when it is there")
+        reported.append(f"adapters: {folder} cannot be listed ({error.strerror}); its adapters are served when it is there")
         return
     if is_adapter(folder):
-        told.append(
+        reported.append(
             f"adapters: {folder} is an adapter itself; name the folder that holds it, or serve it with --app NAME={folder}"
         )
     for name in names:
@@ -166,13 +166,15 @@ def _further(settings: Settings, changes: Changes, told: list[str]) -> Iterator[
             continue
         found = adapter_named(settings, name)
         if found is None:
-            told.append(f"adapters: {folder / name} is not served: its name is no model id; rename the folder")
+            reported.append(f"adapters: {folder / name} is not served: its name is no model id; rename the folder")
         elif name not in taken:
             yield found
         elif name in settings.applications and os.path.realpath(settings.applications[name]) != found.path:
-            told.append(f"adapters: {folder / name} is not served: {name} is {settings.applications[name]} by the settings")
+            reported.append(
+                f"adapters: {folder / name} is not served: {name} is {settings.applications[name]} by the settings"
+            )
     for name in sorted({*settings.application_defaults} - {*names, *taken}):
-        told.append(f"applications.{name} has no path, and {folder} has no adapter of that name yet")
+        reported.append(f"applications.{name} has no path, and {folder} has no adapter of that name yet")
 
 
 def _overruled(settings: Settings, changes: Changes) -> Iterator[str]:

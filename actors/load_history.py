@@ -74,7 +74,7 @@ class LoadHistory:
 
     def __init__(self) -> None:
         self.memory: Memory | None = None
-        self._rings: dict[int, deque[LoadRow]] = {step: deque(maxlen=most) for step, most in RINGS}
+        self._rings: dict[int, deque[LoadRow]] = {step: deque(maxlen=limit) for step, limit in RINGS}
         self._at, self._generated = 0.0, 0
         self._first: Sequence[int] | None = None
 
@@ -113,7 +113,7 @@ def merged(processes: Iterable[Iterable[LoadRow]]) -> list[LoadRow]:
 
 def step_of(seconds: float) -> int:
     """Return the finest step whose rows cover ``seconds``, or else the coarsest one."""
-    return next((step for step, most in RINGS if step * most >= seconds), RINGS[-1][0])
+    return next((step for step, limit in RINGS if step * limit >= seconds), RINGS[-1][0])
 
 
 def quantile(counts: Sequence[int], bounds: Sequence[float], share: float) -> float | None:
@@ -131,21 +131,21 @@ def quantile(counts: Sequence[int], bounds: Sequence[float], share: float) -> fl
     return low
 
 
-def windows(rows: Sequence[LoadRow], most: int) -> list[list[int]]:
-    """Return for each row the sum of its counts and the counts of up to ``most - 1`` rows before it."""
+def windows(rows: Sequence[LoadRow], limit: int) -> list[list[int]]:
+    """Return for each row the sum of its counts and the counts of up to ``limit - 1`` rows before it."""
     found: list[list[int]] = []
     for i, row in enumerate(rows):
         total = _added(found[-1], row.first) if found else list(row.first)
-        if i >= most:
-            total = [count - gone for count, gone in zip(total, rows[i - most].first, strict=True)]
+        if i >= limit:
+            total = [count - gone for count, gone in zip(total, rows[i - limit].first, strict=True)]
         found.append(total)
     return found
 
 
-def memory_of(cluster: Mapping[str, object], most: int = 5) -> Memory | None:
+def memory_of(cluster: Mapping[str, object], limit: int = 5) -> Memory | None:
     """Return the memory of all workers from the body of ``/admin/cluster``.
 
-    The ``most`` largest tenants are listed; the others are summed up.
+    The ``limit`` largest tenants are listed; the others are summed up.
     """
     workers = cluster.get("workers")
     if not isinstance(workers, list) or not workers:
@@ -159,7 +159,7 @@ def memory_of(cluster: Mapping[str, object], most: int = 5) -> Memory | None:
         for tenant, size in (worker.get("kv_by_tenant") or {}).items():
             tenants[tenant] = tenants.get(tenant, 0.0) + size
     largest = sorted(tenants, key=lambda name: (-tenants[name], name))
-    told = {name: tenants[name] for name in largest[:most]}
-    if rest := sum(tenants[name] for name in largest[most:]):
-        told["others"] = rest
-    return Memory(**total, tenants=told)
+    reported = {name: tenants[name] for name in largest[:limit]}
+    if rest := sum(tenants[name] for name in largest[limit:]):
+        reported["others"] = rest
+    return Memory(**total, tenants=reported)

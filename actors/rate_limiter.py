@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from ..policies.requests.rate_limit import Limits, Quotas, Standing, Verdict
+from ..policies.requests.rate_limit import Limits, LimitStatus, Quotas, Verdict
 from ..runtime.actor.actor import Actor
 from ..runtime.actor.endpoint import endpoint
 from ..runtime.base.down import Down
@@ -49,7 +49,7 @@ class Limiter(Actor):
         return self.quotas.limit(tenant, name)
 
     @endpoint
-    async def standings(self, tenants: list[str]) -> dict[str, dict[str, Standing]]:
+    async def standings(self, tenants: list[str]) -> dict[str, dict[str, LimitStatus]]:
         """Return the state of each limit of ``tenants``, and of any other active tenant; by tenant and limit."""
         return self.quotas.standings(tenants, self.node.clock.now(), time.time())
 

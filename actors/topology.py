@@ -28,9 +28,9 @@ from ..runtime.cluster.launcher import Launcher
 from ..runtime.cluster.processes import ForkserverLauncher
 from ..runtime.tree import lines, start_tree
 from ..transport.errors import AddressError
-from .batches.port import BatchDesk
+from .batches.port import BatchService
 from .changes_file import ChangesFile
-from .checkpoints import Opened, hash_applications, model_info, open_checkpoints
+from .checkpoints import OpenedCheckpoints, hash_applications, model_info, open_checkpoints
 from .conditions import Published
 from .config import Settings, SettingsError, StartError
 from .controller.actor import Controller
@@ -64,13 +64,13 @@ ASK_SECONDS = 1.0  # time-out in seconds for asking a gateway or the controller 
 class Http:
     """The head's HTTP front, and the port on which every gateway process listens.
 
-    ``entry`` is "module:function" of a further gateway's process. ``desk`` is the batches' store, if there are batches.
+    ``entry`` is "module:function" of a further gateway's process. ``batch_service`` is there if batches are.
     """
 
     front: LocalFront
     port: int
     entry: str
-    desk: BatchDesk | None = None
+    batch_service: BatchService | None = None
 
 
 class Running:
@@ -176,7 +176,7 @@ class Running:
     def reached(self, stage: str) -> None:
         self.stages.append((stage, time.monotonic() - self._began))
 
-    def run(self, root: Ref, opened: Opened, settings: Settings, then: Callable[[], None]) -> None:
+    def run(self, root: Ref, opened: OpenedCheckpoints, settings: Settings, then: Callable[[], None]) -> None:
         """Hash, load and record the stages, in the background. ``then`` is called when everything is loaded."""
         self.cluster.node.monitor(root, lambda down: self._fail(f"the cluster's supervisor ended: {down.cause}"))
         self._background += [
@@ -188,7 +188,7 @@ class Running:
         if not self._failed.done():
             self._failed.set_result(reason)
 
-    async def _prepare(self, opened: Opened, settings: Settings) -> None:
+    async def _prepare(self, opened: OpenedCheckpoints, settings: Settings) -> None:
         try:
             applications = await asyncio.to_thread(hash_applications, opened, settings)
             self.reached("hashed")
@@ -240,7 +240,7 @@ async def start(
         running = Running(cluster, launcher, gateway, began, dict(opened.checkpoints))
         state = _state(settings, configs, models, fronts.default_model)
         values: dict[str, Any] = {
-            **_services(settings, http.desk if http is not None else None),
+            **_services(settings, http.batch_service if http is not None else None),
             "applications": (settings, worker_limits(settings, models, address_space()), f"{HEAD}/controller", running.held),
             "gateway": gateway,
             "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
@@ -264,11 +264,11 @@ async def start(
     return running
 
 
-def _services(settings: Settings, desk: BatchDesk | None) -> dict[str, Any]:
+def _services(settings: Settings, batch_service: BatchService | None) -> dict[str, Any]:
     """Return the values of the services, the dispatchers, the predictors and the batch runner."""
     asked = {name: (settings, number) for number, name in enumerate(dispatchers(settings))}
     own = {"limiter": (limits_of(settings),), "tagger": (settings,), "memory": (settings, f"{HEAD}/controller")}
-    return {**own, "batches": (desk,), NODE: settings, **asked}
+    return {**own, "batches": (batch_service,), NODE: settings, **asked}
 
 
 def _state(
@@ -284,7 +284,7 @@ def _state(
     return state
 
 
-async def _open_checkpoints(settings: Settings) -> tuple[Opened, Settings]:
+async def _open_checkpoints(settings: Settings) -> tuple[OpenedCheckpoints, Settings]:
     """Check the other settings, then open what is served.
 
     Also return the settings of gateways, which name the model of requests without one.
@@ -299,9 +299,9 @@ async def _open_checkpoints(settings: Settings) -> tuple[Opened, Settings]:
     file, default = ChangesFile.of(settings), settings.default_model
     if file is not None:
         changes = await asyncio.to_thread(file.read)
-        opened, told = await asyncio.to_thread(open_further, settings, opened, changes)
+        opened, reported = await asyncio.to_thread(open_further, settings, opened, changes)
         default = default or changes.default
-        for sentence in told:
+        for sentence in reported:
             log.warning("%s", sentence)
     _tell_bases(opened)
     return opened, replace(settings, default_model=default or next(iter(settings.applications)))
@@ -353,12 +353,12 @@ def tell_of_nodes(
     cluster.on_down(down)
 
 
-def _models(opened: Opened, lengths: dict[str, int]) -> list[ModelInfo]:
+def _models(opened: OpenedCheckpoints, lengths: dict[str, int]) -> list[ModelInfo]:
     created = int(time.time())
     return [model_info(opened, name, lengths[name], created) for name in opened.checkpoints]
 
 
-def _tell_bases(opened: Opened) -> None:
+def _tell_bases(opened: OpenedCheckpoints) -> None:
     for name, base in opened.bases.items():
         if name in opened.assumed:
             log.warning("%s does not name %s as its base, but is put on it as the only whole model there is", name, base)

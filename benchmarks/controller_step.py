@@ -21,14 +21,14 @@ import msgpack
 from blockwright.actors.controller.messages import (
     Application,
     AskCapacity,
-    Beat,
     Effect,
     Event,
+    KvCapacity,
     Load,
     Loaded,
-    Room,
     Serve,
     WorkerDown,
+    WorkerHeartbeat,
     WorkerUp,
 )
 from blockwright.actors.controller.state import ControllerState
@@ -70,7 +70,7 @@ def follow(state: ControllerState, event: Event, now: float) -> None:
         if isinstance(effect, Load):
             effects += state.handle(Loaded(effect.worker, effect.incarnation, effect.load), now)
         elif isinstance(effect, AskCapacity):
-            effects += state.handle(Room(effect.worker, effect.incarnation, ROOM), now)
+            effects += state.handle(KvCapacity(effect.worker, effect.incarnation, ROOM), now)
 
 
 def as_served(names: list[str]) -> dict[str, Any]:
@@ -99,20 +99,20 @@ def at_rest(workers: int, applications: int) -> ControllerState:
             effects += state.handle(Loaded(name, 1, load), 0.0)
         for effect in effects:
             if isinstance(effect, AskCapacity):
-                effects += state.handle(Room(name, 1, ROOM), 0.0)
+                effects += state.handle(KvCapacity(name, 1, ROOM), 0.0)
         if old:
-            state.handle(Room(name, 1, ROOM), 0.0)
+            state.handle(KvCapacity(name, 1, ROOM), 0.0)
             worker.room_stale, worker.state = False, "ready"
     if old:
         del state._advance
-        state.handle(Beat("w0", 1, 0.0, 0, 0), 0.0)
+        state.handle(WorkerHeartbeat("w0", 1, 0.0, 0, 0), 0.0)
     assert state.whole
     return cast(ControllerState, state)
 
 
 def rest(state: ControllerState, seconds: float) -> float:
     """Share of a core that beats without news cost: of as many as come in ``seconds``, or of a few where those take long."""
-    beats = [Beat(name, 1, 0.0, 0, 0) for name in state.workers]
+    beats = [WorkerHeartbeat(name, 1, 0.0, 0, 0) for name in state.workers]
     spent = cpu(lambda: [state.handle(beat, 100.0) for beat in beats[:3]]) / 3
     if spent < 0.001:
         rounds = round(seconds / HEARTBEAT)

@@ -108,10 +108,10 @@ def simulated(
     from blockwright.policies.plan.coefficients import Coefficients
     from blockwright.simulator.description import DescriptionSource, scenario
     from blockwright.simulator.simulation import ClusterSimulation
-    from blockwright.simulator.workload import Demand
+    from blockwright.simulator.workload import WorkloadRequest
 
     described = scenario({**cluster.table(policy, latency), "seed": seed}, DescriptionSource(Path("fidelity"), ""))
-    demands = [Demand(n, one.at, "m", one.prompt, one.tokens) for n, one in enumerate(asked)]
+    demands = [WorkloadRequest(n, one.at, "m", one.prompt, one.tokens) for n, one in enumerate(asked)]
     simulation = ClusterSimulation(described, [Coefficients(**cluster.costs)], demands)
     simulation.run()
     assert not any(one.failed for one in simulation.requests)

@@ -79,7 +79,7 @@ def measure(running: int, waiting: int, states: int) -> dict[str, float]:
             replay = MachineReplay([present], targets[-1:], 0.0)
             replay.play(targets[-1].request, 1 << 30)
             spent["machine"].append(1e3 * (time.perf_counter() - began))
-            assert abs(replay.course.ends[targets[-1].request] - found.last_token) < 1e-6, "the forecasts differ"
+            assert abs(replay.timeline.ends[targets[-1].request] - found.last_token) < 1e-6, "the forecasts differ"
         gc.enable()
     every = spent["first"] + spent["next"]
     percentiles = {"p50_ms": statistics.median(every), "p99_ms": statistics.quantiles(every, n=100)[98]}

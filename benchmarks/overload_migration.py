@@ -20,7 +20,7 @@ from blockwright.policies.cluster.chunk_order import Traffic
 from blockwright.policies.overload.demand import PERIOD
 from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.events import Submission
-from blockwright.simulator.groups import Taken
+from blockwright.simulator.groups import RemovedSequence
 from blockwright.simulator.moving import KvMoves
 from blockwright.simulator.simulation import ClusterSimulation
 
@@ -155,7 +155,7 @@ class MigrationPolicy:
         self.moves.moved += size
         self.moves.links.send((pair.source, pair.destination), Traffic.KV, size, self._cluster.now, done)
 
-    def _arrived(self, pair: MigrationPair, taken: Taken, held: list[int], since: float) -> None:
+    def _arrived(self, pair: MigrationPair, taken: RemovedSequence, held: list[int], since: float) -> None:
         self.moves.stalls.append(self._cluster.now - since)
         self.moves.record(
             "migrated",
@@ -165,4 +165,4 @@ class MigrationPolicy:
             seconds=self._cluster.now - since,
         )
         self._busy -= {pair.source, pair.destination}
-        self.moves.go_on(self.moves.places[pair.destination], taken, held)
+        self.moves.resume(self.moves.places[pair.destination], taken, held)

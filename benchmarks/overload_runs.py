@@ -75,13 +75,13 @@ class Load:
     times: float = 2.0
 
     def demands(self, seed: int) -> list[Any]:
-        from blockwright.simulator.workload import Demand
+        from blockwright.simulator.workload import WorkloadRequest
 
-        source, now, made = random.Random(seed), 0.0, list[Demand]()
+        source, now, made = random.Random(seed), 0.0, list[WorkloadRequest]()
         first, last, end = self.before, self.before + self.burst, self.before + self.burst + self.after
         while (now := now + source.expovariate(self.quiet * (self.times if first <= now < last else 1.0))) < end:
             prompt, output = source.choice(self.sizes)
-            made.append(Demand(len(made), now, "qwen-14b", prompt, output))
+            made.append(WorkloadRequest(len(made), now, "qwen-14b", prompt, output))
         return made
 
 

@@ -18,7 +18,7 @@ from functools import partial
 from blockwright.policies.cluster.chunk_order import Traffic
 from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.events import Submission
-from blockwright.simulator.groups import Taken
+from blockwright.simulator.groups import RemovedSequence
 from blockwright.simulator.moving import KvMoves
 from blockwright.simulator.simulation import ClusterSimulation
 
@@ -96,7 +96,7 @@ class SwapPolicy:
         self._cluster = cluster
         self.moves = KvMoves(cluster, bandwidth)
         self._queues = [SwapQueue(instance.total_blocks) for instance in self._cluster.instances]
-        self._swapped: dict[str, tuple[Taken, float]] = {}  # by request, since when
+        self._swapped: dict[str, tuple[RemovedSequence, float]] = {}  # by request, since when
         self._preempted: list[tuple[int, str]] = []  # (place, request) of sequences that are to be swapped out now
         self._leaving = False
         # sequences that wait behind them, by place
@@ -187,7 +187,7 @@ class SwapPolicy:
         self.moves.record(
             "swapped-in", self._cluster.instances[place].name, request=int(request[1:]), seconds=self._cluster.now - since
         )
-        self.moves.go_on(place, taken, held)
+        self.moves.resume(place, taken, held)
         self._show(place)
         self._let_in(place)
 
@@ -195,6 +195,6 @@ class SwapPolicy:
         """Show the sequences outside to dispatchers, which count them."""
         size = self._cluster.instances[place].state.config.page_size
         pages = [-(-len(one.tokens) // size) for one in self._outside[place].values()]
-        self._cluster.entrance.outside[place] = (
+        self._cluster.gateway.outside[place] = (
             len(pages) + self._queues[place].left, sum(pages) + self._queues[place].pages
         )  # fmt: skip

@@ -44,12 +44,12 @@ def rate_of(sizes: Sequence[tuple[int, int]], share: float) -> float:
 
 def asked(sizes: Sequence[tuple[int, int]], rate: float, count: int) -> list[Any]:
     """So many requests; rate 0: all at once."""
-    from blockwright.simulator.workload import Demand
+    from blockwright.simulator.workload import WorkloadRequest
 
-    source, now, made = random.Random(1), 0.0, list[Demand]()
+    source, now, made = random.Random(1), 0.0, list[WorkloadRequest]()
     for number in range(count):
         now += source.expovariate(rate) if rate else 0.0
-        made.append(Demand(number, now, "qwen-14b", *source.choice(sizes)))
+        made.append(WorkloadRequest(number, now, "qwen-14b", *source.choice(sizes)))
     return made
 
 

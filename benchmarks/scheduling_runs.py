@@ -145,12 +145,12 @@ def trained() -> tuple[Any, dict[str, dict[str, float]]]:
     """The project's own estimators on the trace, which has no prompts but their lengths: the model, and figures of each on a
     fifth of the requests that it has not seen."""
     from blockwright.policies.prediction.length_models import compared
-    from blockwright.policies.prediction.lengths import Lesson
+    from blockwright.policies.prediction.lengths import LengthSample
     from blockwright.simulator.traces import read_trace
 
     shapes = [one for one in read_trace(lengths()) if one.prompt <= LIMIT and one.output <= LIMIT]
     random.Random(0).shuffle(shapes)
-    lessons = [Lesson(features(one.prompt), one.output, True) for one in shapes[:12_000]]
+    lessons = [LengthSample(features(one.prompt), one.output, True) for one in shapes[:12_000]]
     some = len(lessons) // 5
     orders = [random.Random(epoch).sample(range(4 * some), 4 * some) for epoch in range(3)]
     return compared(lessons[: 4 * some], lessons[4 * some :], orders)

@@ -38,13 +38,13 @@ def open_regular(path: str | Path) -> int:
     return fd
 
 
-def read_regular(path: str | Path, most: int) -> bytes:
-    """Return the content of a regular file of at most ``most`` bytes. Raises OSError and CheckpointError."""
+def read_regular(path: str | Path, limit: int) -> bytes:
+    """Return the content of a regular file of at most ``limit`` bytes. Raises OSError and CheckpointError."""
     with open(open_regular(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        raw = file.read(size) if size <= most else b""
-    if size > most:
-        raise CheckpointError(f"{path} is too long ({size} bytes, more than {most}); download or save the checkpoint again")
+        raw = file.read(size) if size <= limit else b""
+    if size > limit:
+        raise CheckpointError(f"{path} is too long ({size} bytes, more than {limit}); download or save the checkpoint again")
     return raw
 
 
@@ -56,11 +56,11 @@ def open_plain(path: str | Path) -> int:
         raise OSError(errno.EINVAL, f"it is {error.kind}, not a regular file", str(path)) from None
 
 
-def read_plain(path: str | Path, most: int = LONGEST_PLAIN) -> str:
-    """Return the text of a regular file of at most ``most`` bytes. Raises OSError, and UnicodeDecodeError."""
+def read_plain(path: str | Path, limit: int = LONGEST_PLAIN) -> str:
+    """Return the text of a regular file of at most ``limit`` bytes. Raises OSError, and UnicodeDecodeError."""
     with open(open_plain(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        raw = file.read(size) if size <= most else b""
-    if size > most:
-        raise OSError(errno.EFBIG, f"it has {size} bytes, more than {most}", str(path))
+        raw = file.read(size) if size <= limit else b""
+    if size > limit:
+        raise OSError(errno.EFBIG, f"it has {size} bytes, more than {limit}", str(path))
     return raw.decode("utf-8")

@@ -20,7 +20,7 @@ from ..policies.requests.urgency import offline_urgency
 from ..policies.sweep.config import OPEN_PLANS, SweepConfig
 from ..policies.sweep.events import GivenBack, RoutesChanged, Submission, TokensEmitted
 from ..policies.sweep.state import SweepState
-from .workload import Demand
+from .workload import WorkloadRequest
 
 OFFLINE = 1 << 24  # offline requests are numbered from here
 
@@ -71,7 +71,7 @@ class BlendedWorker:
         self._answers: dict[str, int] = {}  # number of tokens that they have generated
         self._held: deque[str] = deque()  # given back by the worker
 
-    def run(self, demands: Sequence[Demand], until: float) -> None:
+    def run(self, demands: Sequence[WorkloadRequest], until: float) -> None:
         """Run until the time is over and all of ``demands`` have ended."""
         left = deque(demands)
         self._feed()
@@ -89,7 +89,7 @@ class BlendedWorker:
             self._hear()
             self._feed()
 
-    def _come(self, demand: Demand) -> None:
+    def _come(self, demand: WorkloadRequest) -> None:
         self.now = demand.at
         submission = demand.submission(self.route, self.state.config.page_size, hashed=True, timeout=0.0)
         self.online[submission.request] = TimedRequest(demand.at, demand.output)
@@ -148,7 +148,7 @@ class BlendedWorker:
         prompt, output = next(self._offline)
         side, number = ("left", "right")[self._sent % 2], OFFLINE + self._sent
         self._sent += 1
-        demand = Demand(
+        demand = WorkloadRequest(
             number, self.now, "", prompt, output, (), (), priority=offline_urgency(), tenant=offline_account(side)
         )
         made = demand.submission(self.route, self.state.config.page_size, hashed=True, timeout=0.0)
@@ -156,12 +156,12 @@ class BlendedWorker:
         return made
 
 
-def poisson(rate: float, seconds: float, lengths: Iterator[tuple[int, int]], source: random.Random) -> list[Demand]:
+def poisson(rate: float, seconds: float, lengths: Iterator[tuple[int, int]], source: random.Random) -> list[WorkloadRequest]:
     """Return requests that arrive independently, ``rate`` a second. ``lengths`` yields lengths of prompts and answers."""
-    found: list[Demand] = []
+    found: list[WorkloadRequest] = []
     at = source.expovariate(rate)
     while at < seconds:
         prompt, output = next(lengths)
-        found.append(Demand(len(found), at, "", prompt, output, (), ()))
+        found.append(WorkloadRequest(len(found), at, "", prompt, output, (), ()))
         at += source.expovariate(rate)
     return found

@@ -15,14 +15,14 @@ from ..policies.model.chain import Component
 from ..policies.overload.drop_plan import ParameterGroup, kv_bytes
 from ..policies.overload.exchange_order import ExchangeOrder, StaleSequence
 from .bulk import BulkLinks
-from .groups import GroupDevice, Taken
+from .groups import GroupDevice, RemovedSequence
 
 
 @dataclass(slots=True)
 class Paused:
     """A stale sequence, and the group in which it continues."""
 
-    taken: Taken
+    taken: RemovedSequence
     target: ParameterGroup
     held: dict[str, list[int]]  # pages by worker, held so that they stay free for it until it lists them itself
     left: int = 0  # transfers that have not arrived
@@ -49,7 +49,9 @@ class Exchange:
         self._paused: dict[str, Paused] = {}
         self.moved = 0  # bytes
 
-    def add(self, taken: Taken, before: ParameterGroup, target: ParameterGroup, after: Sequence[ParameterGroup]) -> None:
+    def add(
+        self, taken: RemovedSequence, before: ParameterGroup, target: ParameterGroup, after: Sequence[ParameterGroup]
+    ) -> None:
         """Add a sequence of the group ``before`` that continues in ``target``.
 
         ``after`` are the groups that its workers are in now.

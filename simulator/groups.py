@@ -134,7 +134,7 @@ def devices(instance: Instance | PipelineInstance) -> dict[str, GroupDevice]:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class RemovedSequence:
     """A sequence that was removed from an instance: how to submit it elsewhere, and the number of its full KV pages."""
 
     submission: Submission
@@ -142,7 +142,7 @@ class Taken:
     page_size: int
 
 
-def take_out(instance: Instance | PipelineInstance, now: float) -> list[Taken]:
+def take_out(instance: Instance | PipelineInstance, now: float) -> list[RemovedSequence]:
     """Remove all sequences of an instance that stops, the running ones first."""
     rows, found = instance.state.parts.rows, []
     for s in rows.live():
@@ -153,7 +153,7 @@ def take_out(instance: Instance | PipelineInstance, now: float) -> list[Taken]:
     return sorted(found, key=lambda taken: (-taken.pages, taken.submission.arrival))
 
 
-def take_one(instance: Instance, request: str, now: float) -> tuple[Taken, list[News]]:
+def take_one(instance: Instance, request: str, now: float) -> tuple[RemovedSequence, list[News]]:
     """Remove one sequence of an instance, with the KV that it had when it last ran.
 
     Also return the news of other sequences from that time.
@@ -166,9 +166,11 @@ def take_one(instance: Instance, request: str, now: float) -> tuple[Taken, list[
     return replace(taken, pages=computed // taken.page_size), news
 
 
-def _taken(state: SweepState, s: int, computed: int, now: float) -> Taken:
+def _taken(state: SweepState, s: int, computed: int, now: float) -> RemovedSequence:
     rows = state.parts.rows
     tokens, of = rows.tokens_of(s), rows.submission[s]
     left = 0.0 if rows.deadline[s] == FOREVER else max(rows.deadline[s] - now, 1e-9)
     hashes = page_hashes(tokens, rows.page_size, of.salt)
-    return Taken(replace(of, tokens=tokens, page_hashes=hashes, timeout=left), computed // rows.page_size, rows.page_size)
+    return RemovedSequence(
+        replace(of, tokens=tokens, page_hashes=hashes, timeout=left), computed // rows.page_size, rows.page_size
+    )

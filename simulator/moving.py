@@ -14,7 +14,7 @@ from ..policies.prediction.instance import Instance
 from ..policies.prediction.machines import LinkTimes
 from ..policies.sweep.events import Submission
 from .bulk import BulkLinks
-from .groups import GroupDevice, Taken, devices, take_one
+from .groups import GroupDevice, RemovedSequence, devices, take_one
 from .simulation import ClusterSimulation
 
 Held = dict[str, list[int]]  # pages, by worker
@@ -56,7 +56,7 @@ class KvMoves:
         place = self.at[self.places[worker]]
         instance = self._cluster.instances[place]
         if not isinstance(instance, Instance):
-            instance.wake()
+            instance.mark_changed()
             return
         instance.catch_up(self._cluster.now)
         self._cluster.schedule(place)
@@ -67,7 +67,7 @@ class KvMoves:
         self.touch(instance.name)
         return devices(instance)[instance.name]
 
-    def take(self, place: int, request: str) -> Taken:
+    def take(self, place: int, request: str) -> RemovedSequence:
         """Remove a sequence from the instance of one device at a place."""
         instance = self._cluster.instances[place]
         assert isinstance(instance, Instance), "one sequence was to leave a pipeline"
@@ -75,7 +75,7 @@ class KvMoves:
         self._cluster.news(place, news)
         return taken
 
-    def go_on(self, place: int, taken: Taken, held: list[int]) -> None:
+    def resume(self, place: int, taken: RemovedSequence, held: list[int]) -> None:
         """Continue a sequence at the instance of one device at a place, where its KV has arrived."""
         device, name = self.device(place), self._cluster.instances[place].name
         hashes = taken.submission.page_hashes[: taken.pages]

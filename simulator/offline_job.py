@@ -84,7 +84,7 @@ class OfflineJob:
         self.computed = self.found = self.again = (
             0  # prompt tokens computed, found in the cache, computed again after a stop
         )
-        self.course = array("d")  # triples: steps, and their compute and memory seconds
+        self.timeline = array("d")  # triples: steps, and their compute and memory seconds
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -199,7 +199,7 @@ class OfflineJob:
         self.memory += memory * steps
         self._context += decoding * steps
         self.cache.grow(decoding * steps)
-        self.course.extend((steps, compute * steps, memory * steps))
+        self.timeline.extend((steps, compute * steps, memory * steps))
 
     # ends
 

@@ -65,7 +65,7 @@ class OfflineOutcome:
 
     ``seconds`` and ``bound`` (the best possible) are by back end. ``tokens`` counts prompts and answers, including cached
     ones. ``found`` counts prompt tokens that were cached, ``best`` the ones that depth-first order with unlimited memory
-    would find. ``again`` counts tokens computed again after ``stops``. ``course``: see ``OfflineJob``.
+    would find. ``again`` counts tokens computed again after ``stops``. ``timeline``: see ``OfflineJob``.
     """
 
     seconds: dict[str, float]
@@ -78,7 +78,7 @@ class OfflineOutcome:
     steps: int
     compute: float
     memory: float
-    course: array[float]
+    timeline: array[float]
 
     def rate(self, back_end: str) -> float:
         """Return the tokens per second."""
@@ -186,23 +186,23 @@ class OfflineComparison:
         return OfflineOutcome(
             seconds=job.seconds, bound=self.bound, tokens=tree.tokens + sum(outputs), found=job.found,
             best=tree.tokens - tree.distinct, again=job.again, stops=job.scanner.retractions, steps=job.step,
-            compute=job.compute, memory=job.memory, course=job.course,
+            compute=job.compute, memory=job.memory, timeline=job.timeline,
         )  # fmt: skip
 
 
-def columns(course: array[float], count: int) -> list[tuple[float, float]]:
+def columns(timeline: array[float], count: int) -> list[tuple[float, float]]:
     """Return a job's course as ``count`` equal parts of its steps: mean compute and memory seconds of a step in each."""
-    total = sum(course[0::3])
+    total = sum(timeline[0::3])
     sums = [[0.0, 0.0, 0.0] for _ in range(count)]
     passed = 0.0
-    for at in range(0, len(course), 3):
-        steps, begin = course[at], passed
+    for at in range(0, len(timeline), 3):
+        steps, begin = timeline[at], passed
         passed += steps
         column = min(int(begin * count / total), count - 1)
         while begin < passed:
             end = min(passed, (column + 1) * total / count) if column < count - 1 else passed
             part = (end - begin) / steps
             for place in range(3):
-                sums[column][place] += part * course[at + place]
+                sums[column][place] += part * timeline[at + place]
             begin, column = end, min(column + 1, count - 1)
     return [(compute / steps, memory / steps) if steps else (0.0, 0.0) for steps, compute, memory in sums]

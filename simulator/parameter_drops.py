@@ -18,7 +18,7 @@ from ..policies.cluster.chunk_order import Traffic
 from ..policies.overload.coordinator import (
     BeginDrop,
     BeginRestore,
-    CallForHelp,
+    CapacityShortage,
     Decision,
     GroupState,
     MemoryCoordinator,
@@ -36,16 +36,16 @@ from ..policies.requests.moving import homes
 from ..policies.sweep.events import Submission
 from .description import Scenario
 from .exchange import Exchange, Paused
-from .groups import GroupDevice, SimulatedGroups, Taken, devices, layered, take_out
+from .groups import GroupDevice, RemovedSequence, SimulatedGroups, devices, layered, take_out
 from .moving import KvMoves
 from .simulation import ClusterSimulation, Note, sized
-from .workload import Demand
+from .workload import WorkloadRequest
 
 SHOWN = 240  # most readings in a report
 
 
 def simulation_of(
-    scenario: Scenario, coefficients: Sequence[Coefficients], demands: Sequence[Demand], *, note: Note | None = None
+    scenario: Scenario, coefficients: Sequence[Coefficients], demands: Sequence[WorkloadRequest], *, note: Note | None = None
 ) -> ClusterSimulation:
     """Return the simulation that a description asks for."""
     if scenario.overload.mode == "off":
@@ -75,7 +75,9 @@ class GroupChange:
     before: Sequence[ParameterGroup]
     began: float
     running: int  # instances that have not stopped
-    taken: list[tuple[ParameterGroup, Taken]] = field(default_factory=list)  # sequences, with the groups that they were in
+    taken: list[tuple[ParameterGroup, RemovedSequence]] = field(
+        default_factory=list
+    )  # sequences, with the groups that they were in
     held_back: list[Submission] = field(default_factory=list)  # submissions that came meanwhile
 
 
@@ -168,7 +170,7 @@ class ParameterDropPolicy:
                 self.moves.record("resume", group.name)
                 self._loading.pop(group.name, None)
                 self._claim(group)
-            case CallForHelp(lacking, why):
+            case CapacityShortage(lacking, why):
                 self.moves.record("lacking", "", bytes=lacking, why=why)
 
     # parameters come back --------------------------------------------------------------------------------------------
@@ -259,13 +261,13 @@ class ParameterDropPolicy:
             self._cluster.instances[place], route = self._maker.make(group)
             self._cluster.routes[place], self._cluster.due[place] = {route.application: route}, IDLE
             found |= devices(self._cluster.instances[place])
-            self._cluster.entrance.devices[place] = len(group.members)
+            self._cluster.gateway.devices[place] = len(group.members)
             for member in group.members:
                 self.moves.at[self.moves.places[member.worker]] = place
                 self._claims.pop(member.worker, None)
         for group in change.before:
             self._changing.pop(self._place(group), None)
-        self._cluster.entrance.changed(self.moves.current)
+        self._cluster.gateway.changed(self.moves.current)
         exchange = Exchange(self.moves.links, found, self._components, self.moves.touch, self._resume)
         self._exchanges[change.group.name] = exchange
         self._submit(change, after, exchange)

@@ -19,7 +19,7 @@ from ..policies.sweep.events import Submission, TokensEmitted
 from ..policies.sweep.state import SweepState
 from .description import DescriptionError, WorkloadSpec
 from .traces import TraceError
-from .workload import Demand
+from .workload import WorkloadRequest
 
 NEVER = float("inf")
 # Minimum number of sweeps to fit terms: all of them, or a sweep and its tokens; fewer give only a mean.
@@ -118,7 +118,7 @@ class Recording:
         first = [one.first - one.at for one in wanted if one.first < NEVER]
         return first, [one.ended - one.at for one in wanted if one.ended < NEVER]
 
-    def demands(self, spec: WorkloadSpec) -> list[Demand]:
+    def demands(self, spec: WorkloadSpec) -> list[WorkloadRequest]:
         """Return the answered requests: ``count`` of them from ``start`` seconds after the first on, at ``speed``.
 
         Raises TraceError.
@@ -127,7 +127,7 @@ class Recording:
         for n, one in enumerate(self._wanted(spec)):
             of, at = one.submission, one.at - began - spec.start
             found.append(
-                Demand(
+                WorkloadRequest(
                     number=n,
                     at=at / spec.speed,
                     model=one.model,

@@ -21,9 +21,9 @@ from ..policies.prediction.pipeline_instance import PipelineInstance
 from ..policies.sweep.config import SweepConfig
 from ..policies.sweep.events import RoutesChanged, Submission
 from .description import InstanceSpec, ModelSpec, Scenario
-from .entrance import Entrance, Placing
 from .provisioning import InstanceChange, Provisioner
-from .workload import Demand
+from .simulated_gateway import DispatchDecision, SimulatedGateway
+from .workload import WorkloadRequest
 
 Note = Callable[[dict[str, Any]], None]  # receives a decision, or the result of a request
 _ARRIVAL, _DELIVERY, _END, _SAMPLE, _READY, _CALL = 0, 1, 2, 3, 4, 5  # at equal times in this order
@@ -35,7 +35,7 @@ LOOKS = 12_000  # most readings of instances in all samples together; more only 
 class SimulatedRequest:
     """The outcome of a demand. Times are in seconds from the beginning, as the client sees them."""
 
-    demand: Demand
+    demand: WorkloadRequest
     instance: str = ""
     started: float = -1.0  # at the instance
     first: float = -1.0
@@ -99,7 +99,7 @@ class ClusterSimulation:
         self,
         scenario: Scenario,
         coefficients: Sequence[Coefficients],
-        demands: Sequence[Demand],
+        demands: Sequence[WorkloadRequest],
         *,
         jumps: bool = True,
         note: Note | None = None,
@@ -133,11 +133,11 @@ class ClusterSimulation:
                 page = scenario.models[0].kv_bytes * spec.page_size
                 raise NoCapacityError(entry, spec, held // spec.stages, page // spec.stages)
         self._hashed = [instance.state.config.prefix_cache for instance in self.instances]
-        self.entrance = Entrance(
+        self.gateway = SimulatedGateway(
             scenario.dispatch, scenario.limits, scenario.models, self.instances, self.routes, scenario.seed
         )
         self.provisioner = Provisioner(scenario.provisioning, [instance.name for instance in self.instances])
-        self.entrance.active = self.provisioner.active
+        self.gateway.active = self.provisioner.active
         self._oldest = 0  # all requests before this one have ended
         self._heap: list[tuple[float, int, int, int]] = []  # time, kind, number of an instance or a request, instance
         self._submissions: dict[int, Submission] = {}  # on their way
@@ -197,19 +197,19 @@ class ClusterSimulation:
 
     def digest(self) -> str:
         """Return a digest that is equal for equal outcomes."""
-        told = [(r.instance, r.started, r.first, r.ended, r.preemptions, r.failed) for r in self.requests]
-        return hashlib.blake2b(repr(told).encode(), digest_size=16).hexdigest()
+        reported = [(r.instance, r.started, r.first, r.ended, r.preemptions, r.failed) for r in self.requests]
+        return hashlib.blake2b(repr(reported).encode(), digest_size=16).hexdigest()
 
     def _arrive(self, request: SimulatedRequest) -> None:
         demand, now = request.demand, self.now
-        if refused := self.entrance.refusal(demand, now):
+        if refused := self.gateway.refusal(demand, now):
             request.failed, request.ended = refused, now
             self._tell("refused", demand.number, why=refused)
             self._ended()
             return
         self._look_at_ages()
-        placing = self.entrance.begin(demand, now)
-        if self.entrance.predicts:  # a forecast advances an instance to the current time, and cuts its jump short
+        placing = self.gateway.begin(demand, now)
+        if self.gateway.predicts:  # a forecast advances an instance to the current time, and cuts its jump short
             for compared in placing.compared:
                 self.schedule(compared)
         placing = self._provision(placing)
@@ -238,9 +238,9 @@ class ClusterSimulation:
         for change in self.provisioner.tick(self.now, measured=self.now - self.requests[self._oldest].demand.at):
             self._changed(change)
 
-    def _provision(self, placing: Placing) -> Placing:
+    def _provision(self, placing: DispatchDecision) -> DispatchDecision:
         """Start an instance if a forecast asks for one. If it is ready at once it gets the request, as in the paper."""
-        for change in self.provisioner.tick(self.now, predicted=placing.predicted) if self.entrance.predicts else ():
+        for change in self.provisioner.tick(self.now, predicted=placing.predicted) if self.gateway.predicts else ():
             self._changed(change)
             if change.what == "active":
                 known = len(placing.loads)  # the compared list may be the list of active instances, which is longer now
@@ -282,7 +282,7 @@ class ClusterSimulation:
             else:
                 request.ended = now + self._limits.latency
                 request.failed = "" if what == "finished" else what
-                self.entrance.end(request.demand.model, now)
+                self.gateway.end(request.demand.model, now)
                 self._ended()
                 if (stopped := self.provisioner.ended(place, now)) is not None:
                     self._changed(stopped)
@@ -338,7 +338,7 @@ class ClusterSimulation:
     def _sample(self) -> None:
         loads = [instance.candidate(self.now) for instance in self.serving]
         running, waiting = sum(load.running for load in loads), sum(load.waiting for load in loads)
-        waiting += sum(count for count, _ in self.entrance.outside.values())
+        waiting += sum(count for count, _ in self.gateway.outside.values())
         memory = [load.used_blocks / load.total_blocks for load in loads]
         self.samples.append(ClusterSample(self.now, running, waiting, memory))
 

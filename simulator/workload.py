@@ -20,7 +20,7 @@ OWN = 1 << 30  # token ids from here on are in prompts that share nothing
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class WorkloadRequest:
     """One request: seconds from the beginning, model, lengths.
 
     ``blocks`` has the ids of its prompt's blocks (``traces.py``), or ``tokens`` all its tokens, where known.
@@ -57,7 +57,7 @@ class Demand:
         )  # fmt: skip
 
 
-def demands(spec: WorkloadSpec, models: Sequence[ModelSpec], seed: int, folder: Path) -> list[Demand]:
+def demands(spec: WorkloadSpec, models: Sequence[ModelSpec], seed: int, folder: Path) -> list[WorkloadRequest]:
     """Return all requests, in the order of their times. Paths are relative to ``folder``. Raises TraceError."""
     source = random.Random(f"{seed} workload")
     shapes = list(_shapes(replace(spec, count=spec.count or 1000), seed, folder, source))
@@ -74,7 +74,7 @@ def demands(spec: WorkloadSpec, models: Sequence[ModelSpec], seed: int, folder: 
         )
         allowed = max(output, min(spec.max_tokens, contexts[model] - prompt)) if spec.max_tokens else 0
         expected = max(1, round(output * _factor(spec, errors)))
-        made.append(Demand(number, shape.at or 0.0, model, prompt, output, shape.blocks, (), allowed, expected))
+        made.append(WorkloadRequest(number, shape.at or 0.0, model, prompt, output, shape.blocks, (), allowed, expected))
     return made
 
 

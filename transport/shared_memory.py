@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable
 from functools import lru_cache
 
-from ..policies.memory.extents import Extents
+from ..policies.memory.range_allocator import RangeAllocator
 from .address import PeerId
 from .link_wire import NOTHING, Offer
 from .wire import Buffer, WireError
@@ -76,7 +76,7 @@ class SharedPool:
         self.memory[:_TOKEN] = token
         self.offer = Offer(os.getpid(), self._descriptor, size, token)
         self._lock = threading.RLock()  # re-entered when the collector runs __del__ of a slot within take
-        self._extents = Extents(size // GRANULE)
+        self._extents = RangeAllocator(size // GRANULE)
         self._extents.allocate(1)  # for the token
         self._lent: dict[PeerId, dict[int, list[Slot]]] = {}
 

@@ -246,7 +246,7 @@ class SocketTransport:
                 if not int(self._router.get(_EVENTS)) & _POLLIN:
                     return
 
-    def _take(self, connection: bytes, most: int) -> int:
+    def _take(self, connection: bytes, limit: int) -> int:
         """Deliver one ZeroMQ message, or part of a batch, and return the number of messages delivered."""
         router = self._router
         first = router.recv(_NOBLOCK, copy=False)  # a Frame tells more cheaply if others follow
@@ -269,17 +269,17 @@ class SocketTransport:
                 self._receiver.on_message(peer, memoryview(mark)[1:], [])
             elif mark[0] == wire.BATCH:
                 self._unread = peer, wire.unpack_batch(mark)
-                return self._hand_on(most)
+                return self._hand_on(limit)
             else:
                 self._deliver(peer, mark, rest)
         except Exception as error:  # a fault of the sender, or above: later messages must still be delivered
             self._complain(error)
         return 1
 
-    def _hand_on(self, most: int) -> int:
+    def _hand_on(self, limit: int) -> int:
         """Deliver messages of the batch that is being read.
 
-        Returns their number, ``most`` if there may be more.
+        Returns their number, ``limit`` if there may be more.
         """
         assert self._unread is not None, "there is a batch"
         peer, batch = self._unread
@@ -290,7 +290,7 @@ class SocketTransport:
             except Exception as error:
                 self._complain(error)
             count += 1
-            if count == most:
+            if count == limit:
                 return count
         self._unread = None
         return count

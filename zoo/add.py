@@ -73,9 +73,9 @@ def add(
     check_name(name)
     over = _base(root, source, base)
     base = over or base
-    tell = progress or (lambda what, done, total: None)
+    report = progress or (lambda what, done, total: None)
     checkpoint = open_source(source, str(Zoo(root).folder(over)) if over else "")
-    hashes = checkpoint.hashes(lambda done, total: tell("hashing", done, total))
+    hashes = checkpoint.hashes(lambda done, total: report("hashing", done, total))
     wanted = {hashes[ref].hex(): ref for ref in hashes}
     tensors = {hash: stored_tensor(ref, hashes[ref]) for hash, ref in wanted.items()}
     texts = _files(checkpoint)
@@ -99,7 +99,7 @@ def add(
         for hash in wanted:
             disk.rely_on(layout.tensor(hash))
         _check_room(root, sum(ref.nbytes for ref in missing.values()))
-        _store_tensors(disk, missing, tell)
+        _store_tensors(disk, missing, report)
         _store_components(disk, chain, checkpoint, {ref: tensors[hash.hex()] for ref, hash in hashes.items()})
         for text in texts.values():
             _store(disk, layout.file(_hash(text)), text)
@@ -164,7 +164,7 @@ def _check_room(root: Path, nbytes: int) -> None:
         raise StorageError(f"zoo {root} needs {nbytes} bytes more and {free} are free there; free some room on that disk")
 
 
-def _store_tensors(disk: Disk, missing: dict[str, TensorRef], tell: Progress) -> None:
+def _store_tensors(disk: Disk, missing: dict[str, TensorRef], report: Progress) -> None:
     total, done = sum(ref.nbytes for ref in missing.values()), 0
 
     def content(hash: str, ref: TensorRef) -> Iterator[bytes | memoryview]:
@@ -176,7 +176,7 @@ def _store_tensors(disk: Disk, missing: dict[str, TensorRef], tell: Progress) ->
                 digest.update(piece)
                 yield piece
                 done += len(piece)
-                tell("storing", done, total)
+                report("storing", done, total)
         except OSError as error:  # an error of the model's file; the zoo's errors are raised where it is written
             raise ZooError(f"{ref.path} cannot be read ({error.strerror}); check the model's files") from None
         if digest.hexdigest() != hash:

@@ -27,7 +27,7 @@ Progress = Callable[[int, int], None]  # bytes hashed, bytes in all
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class AlteredFile:
     """An altered file, and the applications that cannot be trusted because of it."""
 
     path: Path
@@ -43,7 +43,7 @@ class Verified:
     ``faults`` are in the order of documents, tensors, files. ``nbytes`` counts the tensors' files.
     """
 
-    faults: tuple[Fault, ...]
+    faults: tuple[AlteredFile, ...]
     chains: int
     tensors: int
     nbytes: int
@@ -62,7 +62,7 @@ class _Verification:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.faults: list[Fault] = []
+        self.faults: list[AlteredFile] = []
         self.needed: dict[Path, set[str]] = defaultdict(set)  # file -> applications that need it
         # folders of applications, with their stamps when they were read
         self.read: dict[Path, tuple[int, int, int] | None] = {}
@@ -164,7 +164,7 @@ class _Verification:
 
     def _fault(self, path: Path, error: Exception, users: Iterable[str]) -> None:
         if isinstance(error, ZooDamaged):
-            fault = Fault(error.path, error.expected, error.found, tuple(sorted(users)))
+            fault = AlteredFile(error.path, error.expected, error.found, tuple(sorted(users)))
         else:
-            fault = Fault(path, "what was stored", str(error), tuple(sorted(users)))
+            fault = AlteredFile(path, "what was stored", str(error), tuple(sorted(users)))
         self.faults.append(fault)

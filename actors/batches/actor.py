@@ -36,7 +36,7 @@ from .messages import (
     StopBatch,
     WriteBatch,
 )
-from .port import Answered, BatchDesk, BatchEnding, LineJob, LoadedBatch, NotNow
+from .port import Answered, BatchEnding, BatchService, LineJob, LoadedBatch, RetryLater
 from .state import BatchesState
 
 log = logging.getLogger(__name__)
@@ -49,8 +49,8 @@ MOST = 4  # batches that run at a time, each of another account
 class Batches(Actor):
     """Batches actor (see the module). ``now``: seconds of the epoch."""
 
-    def __init__(self, desk: BatchDesk, now: Callable[[], float] = time.time) -> None:
-        self._desk, self._now = desk, now
+    def __init__(self, batch_service: BatchService, now: Callable[[], float] = time.time) -> None:
+        self._batch_service, self._now = batch_service, now
         self._state = BatchesState(MOST)
         self._loaded: dict[str, LoadedBatch] = {}
         self._drivers: dict[str, dict[str, FeedDriver]] = {}  # by batch and application
@@ -72,15 +72,15 @@ class Batches(Actor):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._desk.resign()
+        self._batch_service.resign()
 
     @endpoint
     async def look(self) -> None:
         """Poll the store and act on the batches found there, if this process has the claim on it."""
-        if not self._desk.claim():
+        if not self._batch_service.claim():
             return
         try:
-            self._handle(BatchesSeen(tuple(await self._desk.seen())))
+            self._handle(BatchesSeen(tuple(await self._batch_service.seen())))
             self._looks += 1
             if self._looks % TELL == 0:
                 await self._tell(*self._drivers)
@@ -126,7 +126,7 @@ class Batches(Actor):
         elif (error := task.exception()) is None:
             event = task.result()
             self._waits.pop(batch, None)
-        elif isinstance(error, (OSError, NotNow)):
+        elif isinstance(error, (OSError, RetryLater)):
             why = f"{error}; {ROOM}" if isinstance(error, OSError) else str(error)
             self._wait(batch, why)
         else:
@@ -136,7 +136,7 @@ class Batches(Actor):
         self._show_waits()
 
     def _show_waits(self) -> None:
-        self._desk.waits({"": self._trouble} if self._trouble else self._state.turns() | self._waits)
+        self._batch_service.waits({"": self._trouble} if self._trouble else self._state.turns() | self._waits)
 
     def _wait(self, batch: str, why: str) -> None:
         """Keep the reason why a batch waits. Warn of it once, however often it recurs."""
@@ -144,7 +144,7 @@ class Batches(Actor):
         self._waits[batch] = without_folders(why, ())
 
     async def _load(self, batch: str) -> BatchEvent:
-        loaded = await self._desk.load(batch)
+        loaded = await self._batch_service.load(batch)
         if loaded is None:
             return BatchEnded(batch, failed=True)
         self._loaded[batch] = loaded
@@ -170,7 +170,7 @@ class Batches(Actor):
                 self._drivers[batch][application] = await self._driver(batch, application, jobs, loaded.known)
 
     async def _write(self, batch: str, ending: BatchEnding) -> BatchEvent:
-        await self._desk.write(batch, ending)
+        await self._batch_service.write(batch, ending)
         return BatchWritten(batch)
 
     async def _driver(self, batch: str, application: str, jobs: Sequence[LineJob], known: Mapping[int, int]) -> FeedDriver:
@@ -178,9 +178,9 @@ class Batches(Actor):
         lines = array("q", [job.line for job in jobs])
 
         async def answer(placed: PlacedRequest, sent: Callable[[], None]) -> Answered:
-            return await self._desk.answer(batch, lines[placed.request], placed.worker, placed.side, sent)
+            return await self._batch_service.answer(batch, lines[placed.request], placed.worker, placed.side, sent)
 
-        return FeedDriver(self._desk.port, application, feed, answer, self.node.clock)
+        return FeedDriver(self._batch_service.port, application, feed, answer, self.node.clock)
 
     async def _tell(self, *batches: str) -> None:
         for batch in batches:
@@ -188,7 +188,7 @@ class Batches(Actor):
             if drivers:
                 waits = {name: without_folders(driver.reason, ()) for name, driver in drivers.items()}
                 figures = figures_of({name: driver.progress() for name, driver in drivers.items()}, waits)
-                await self._desk.tell(batch, figures)
+                await self._batch_service.record_figures(batch, figures)
 
 
 def _feed(seed: str, jobs: Sequence[LineJob], known: Mapping[int, int]) -> OfflineFeed:

@@ -17,7 +17,7 @@ from ...policies.offline.feed import OfflineFeed, PlacedRequest
 from ...policies.offline.job_account import FeedProgress
 from ...transport.clock import Clock
 from ..gateway.port import Credit, GatewayPort
-from .port import Answered, NotNow
+from .port import Answered, RetryLater
 
 # Used until workers have measured their own costs (BlendServe's example: Llama-3.1-8B on an A100). Densities are only
 # compared with each other, so the values matter little.
@@ -31,7 +31,7 @@ class FeedDriver:
     """The driver of one job of one application. ``run`` may be called once.
 
     ``answer`` is called for many requests at once. Each call gets a function that it must call in the same turn of the loop
-    in which it hands the sequences to the gateway; until then the gateway does not count them. After NotNow nothing is
+    in which it hands the sequences to the gateway; until then the gateway does not count them. After RetryLater nothing is
     placed until its time has passed. Any other exception ends the job, and ``run`` raises it.
     """
 
@@ -132,7 +132,7 @@ class FeedDriver:
             found = await self._answer(placed, lambda: self._sent(placed.request))
             self._feed.finished(placed.request, found.output_tokens, found.cached)
             self.waits = ""
-        except NotNow as later:
+        except RetryLater as later:
             self._feed.given_back(placed.request)
             self.waits, self._not_before = str(later), max(self._not_before, self._clock.now() + later.retry_after)
             self._clock.call_at(self._not_before, self._wake.set)

@@ -23,7 +23,7 @@ class BatchEnding(Enum):
     EXPIRED = auto()
 
 
-class NotNow(Exception):
+class RetryLater(Exception):
     """There is no capacity now, or no worker to answer. Retry after ``retry_after`` seconds. Nothing was computed."""
 
     def __init__(self, message: str, retry_after: float) -> None:
@@ -75,7 +75,7 @@ class LoadedBatch:
     known: Mapping[int, int] = field(default_factory=dict)
 
 
-class BatchDesk(Protocol):
+class BatchService(Protocol):
     """The store as the batch runner sees it (see the module).
 
     Every method but ``claim`` and ``resign`` may raise OSError, for instance if the disk is full. Nothing has changed then,
@@ -107,8 +107,8 @@ class BatchDesk(Protocol):
     async def answer(self, batch: str, line: int, home: str, side: str, sent: Callable[[], None]) -> Answered:
         """Answer a line and store its result. Return when both are done.
 
-        Raises NotNow. Cancelling the call ends the request. ``sent`` is called in the turn of the loop in which the gateway
-        receives the request.
+        Raises RetryLater. Cancelling the call ends the request. ``sent`` is called in the turn of the loop in which the
+        gateway receives the request.
         """
 
     async def write(self, batch: str, ending: BatchEnding) -> None:
@@ -117,7 +117,7 @@ class BatchDesk(Protocol):
         ``ending`` is COMPLETED, EXPIRED or CANCELLED. An earlier cancel is not undone.
         """
 
-    async def tell(self, batch: str, figures: dict[str, Any]) -> None:
+    async def record_figures(self, batch: str, figures: dict[str, Any]) -> None:
         """Show these figures of a batch under our own key."""
 
     def waits(self, reasons: Mapping[str, str]) -> None:

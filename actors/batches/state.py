@@ -53,8 +53,8 @@ class BatchWork:
 class BatchesState:
     """State machine of batches (see the module)."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._most = limit
         self.works: dict[str, BatchWork] = {}  # in order of the batches' creation
 
     def handle(self, event: BatchEvent, now: float) -> list[BatchEffect]:

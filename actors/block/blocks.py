@@ -135,9 +135,9 @@ class Blocks(Actor):
         return self._deployed[name].last
 
     @endpoint(concurrent=True)
-    async def statuses(self, most: int) -> list[BlockStatus]:
-        """Return the statuses of at most ``most`` blocks, the longest queues first, from their actors."""
-        found = sorted(self._deployed.values(), key=lambda one: (-one.last.use.pressure, -one.last.at))[:most]
+    async def statuses(self, limit: int) -> list[BlockStatus]:
+        """Return the statuses of at most ``limit`` blocks, the longest queues first, from their actors."""
+        found = sorted(self._deployed.values(), key=lambda one: (-one.last.use.pressure, -one.last.at))[:limit]
         asked = [one.ref.status(returns=BlockStatus) for one in found]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         return [answer for answer in answers if isinstance(answer, BlockStatus)]

@@ -35,7 +35,7 @@ from .gateway_calls import GatewayCalls
 from .history import History
 from .messages import DrainWorker, ScalingEvent
 from .overload_groups import memory_groups, refusal, refused_workers
-from .overload_messages import MemoryGroups, MemoryOrder, OverloadTold
+from .overload_messages import MemoryGroups, MemoryOrder, OverloadNote
 from .overload_view import overload_view
 from .progress import Progress
 from .residency import not_served, serving, whole_models
@@ -130,8 +130,8 @@ class Controller(Actor):
         if application not in self._state.served:
             return self._failed.get(application, "")
         version = self._state.version
-        told = [self.node.ref(gateway).knows(version, timeout=ANSWER_TIMEOUT) for gateway in self._gateways]
-        await asyncio.gather(*told, return_exceptions=True)  # a gateway that is late or gone is told again, or asks
+        reported = [self.node.ref(gateway).knows(version, timeout=ANSWER_TIMEOUT) for gateway in self._gateways]
+        await asyncio.gather(*reported, return_exceptions=True)  # a gateway that is late or gone is told again, or asks
         return ""
 
     @endpoint
@@ -187,7 +187,7 @@ class Controller(Actor):
     @endpoint
     async def unfit(self, worker: str, incarnation: int, why: str) -> None:
         """Note that a worker cannot start; it waits to be ended."""
-        self.handle(m.Unfit(worker, incarnation, why))
+        self.handle(m.WorkerCannotStart(worker, incarnation, why))
 
     @endpoint
     async def pressed(self, worker: str, incarnation: int, blocks: list[PressedBlock]) -> None:
@@ -210,9 +210,9 @@ class Controller(Actor):
         self.handle(m.Observed(measured, predicted))
 
     @endpoint
-    async def recovered(self, worker: str, told: str) -> None:
+    async def recovered(self, worker: str, reported: str) -> None:
         """Note how a gateway's requests recovered from that worker's death."""
-        self._history.record(self.node.clock.now(), "recovered", worker, told)
+        self._history.record(self.node.clock.now(), "recovered", worker, reported)
 
     @endpoint
     async def groups(self, known: int) -> MemoryGroups | None:
@@ -279,8 +279,8 @@ class Controller(Actor):
         sequences = [a for a in answers[2 * len(names) :] if isinstance(a, dict)]
         now, wall = self.node.clock.now(), time.time()
         peer = self.node.peers().get(PREDICTORS)
-        told = peer.payload.get("predictors", {}) if peer is not None else {}
-        view = cluster_view(self._state, statuses, blocks, sequences, self._history.view(now, wall), told)
+        reported = peer.payload.get("predictors", {}) if peer is not None else {}
+        view = cluster_view(self._state, statuses, blocks, sequences, self._history.view(now, wall), reported)
         if self._state.overload.watched:
             asked_memory = self.node.ref(f"{self.node.name}/memory").view(timeout=VIEW_TIMEOUT, returns=dict[str, Any])
             told_memory = (await asyncio.gather(asked_memory, return_exceptions=True))[0]
@@ -328,7 +328,7 @@ class Controller(Actor):
             case m.ScalingEffect():
                 self._history.scaled(effect, self.node.clock.now())
                 return self._spawn(self._gateway_calls.scale(effect, self.handle))
-            case OverloadTold(group, text):
+            case OverloadNote(group, text):
                 self._history.record(self.node.clock.now(), "overload", group, text)
             case m.OverloadEffect():
                 return self._spawn(self._gateway_calls.switch(effect, self.handle))
@@ -354,7 +354,7 @@ class Controller(Actor):
         name = peer.id.name
         if name in self._state.workers:
             said = [peer.payload.get(key, 0) for key in ("sweep_age", "waiting", "running", "routes")]
-            self.handle(m.Beat(name, peer.id.incarnation, *said))
+            self.handle(m.WorkerHeartbeat(name, peer.id.incarnation, *said))
         elif (address := f"{name}/gateway") in self._gateways:
             self._taken[address] = peer.payload.get("routes", 0)
         self._retell(peer)
@@ -400,7 +400,7 @@ class Controller(Actor):
                 self._warnings.append(status.slow)
             owned = {name: owned for name, (owned, _) in status.parameters_by_application.items()}
             room = status.budget - status.parameters, status.left_alone, owned
-            self.handle(m.Room(effect.worker, effect.incarnation, *room))
+            self.handle(m.KvCapacity(effect.worker, effect.incarnation, *room))
 
     async def _publish(self) -> None:
         async with self._publishing:
@@ -415,8 +415,8 @@ class Controller(Actor):
             taken = {name: self._state.workers[name].routes for name in alive}
             parts, version, self._first = self._state.table.parts(taken), self._sent, {}
             updates = {gateway: self._state.table.news(self._taken.get(gateway, 0)) for gateway in self._gateways}
-            told = [alive[name].routes(parts[name], timeout=ANSWER_TIMEOUT) for name in first]
-            for name, answer in zip(first, await asyncio.gather(*told, return_exceptions=True), strict=True):
+            reported = [alive[name].routes(parts[name], timeout=ANSWER_TIMEOUT) for name in first]
+            for name, answer in zip(first, await asyncio.gather(*reported, return_exceptions=True), strict=True):
                 if isinstance(answer, Exception):
                     log.warning("worker %s did not take routes %d: %s", name, version, answer)
             for gateway, update in updates.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from .messages import Effect, Loaded, LoadFailed, LoadRefused, Room
+from .messages import Effect, KvCapacity, Loaded, LoadFailed, LoadRefused
 from .residency import PlannedRoute, Residency, Served
 from .routes import Routes
 from .worker_record import WorkerRecord
@@ -59,7 +59,7 @@ class ControllerParts(Protocol):
 
     def current(self, name: str, incarnation: int) -> bool: ...
 
-    def news(self, event: Loaded | LoadFailed | Room) -> None: ...
+    def news(self, event: Loaded | LoadFailed | KvCapacity) -> None: ...
 
     def end_extras(self, which: Callable[[PlannedRoute], bool]) -> None: ...
 

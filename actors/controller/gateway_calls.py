@@ -18,18 +18,18 @@ from ...runtime.base.errors import ActorDied
 from ...runtime.supervisor import Supervisor
 from ..gateway.switch_messages import SwitchFigures, SwitchRoutes
 from .messages import (
-    AskUse,
+    AskUsage,
     AwaitQuiet,
     DemandEffect,
     DemandEvent,
-    LookAgain,
-    LookLater,
     Quiet,
+    Recheck,
+    RecheckLater,
     ScalingEffect,
     ScalingEvent,
     StartWorker,
     StopWorker,
-    Used,
+    UsageAnswer,
     Vacated,
     VacateWorker,
     WorkerStopped,
@@ -67,21 +67,21 @@ class GatewayCalls:
     async def demand(self, effect: DemandEffect, handle: Callable[[DemandEvent], object]) -> None:
         """Carry out an effect of applications on demand. ``handle`` takes the answer."""
         match effect:
-            case AskUse():
+            case AskUsage():
                 async with self._publishing:  # wait until earlier publications are out: requests they let start wait no more
                     pass
                 asked = [self._node.ref(g).uses(timeout=ASK_SECONDS, returns=dict[str, Use]) for g in self._gateways]
                 answers = await asyncio.gather(*asked, return_exceptions=True)
-                handle(Used(combined(answer for answer in answers if isinstance(answer, dict))))
+                handle(UsageAnswer(combined(answer for answer in answers if isinstance(answer, dict))))
             case AwaitQuiet(application):
                 async with self._publishing:
                     version = self._state.version
                 awaited = [self._node.ref(g).quiet(application, version, timeout=QUIET_SECONDS) for g in self._gateways]
                 await asyncio.gather(*awaited, return_exceptions=True)  # a gateway that is gone has no requests
                 handle(Quiet(application))
-            case LookLater(seconds):
+            case RecheckLater(seconds):
                 await first_within(self._node.clock, seconds, ())
-                handle(LookAgain())
+                handle(Recheck())
 
     async def switch(self, effect: OverloadEffect, handle: Callable[[OverloadEvent], object]) -> None:
         """Carry out an effect of dropping and restoring parameters. ``handle`` takes the answer.

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class HistoryEvent:
     """An event of the history. ``at``: seconds on the node's clock."""
 
     number: int
@@ -36,7 +36,7 @@ class History:
     """The history of one cluster (see the module)."""
 
     def __init__(self) -> None:
-        self.events: deque[Happened] = deque(maxlen=KEPT)
+        self.events: deque[HistoryEvent] = deque(maxlen=KEPT)
         self._count = 0
         self._workers: dict[str, tuple[str, int]] = {}  # worker -> (state, incarnation) when last compared
         self._died: dict[str, float] = {}  # worker -> time of death, until it serves again
@@ -93,7 +93,7 @@ class History:
     def record(self, now: float, event: str, subject: str, text: str) -> None:
         self._count += 1
         log.info("%s", text)
-        self.events.append(Happened(self._count, now, event, subject, text))
+        self.events.append(HistoryEvent(self._count, now, event, subject, text))
 
     def view(self, now: float, wall: float) -> list[dict[str, Any]]:
         """Return the events, oldest first, with ``at`` in seconds since the epoch. ``wall``: the epoch time at ``now``."""

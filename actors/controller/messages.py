@@ -131,7 +131,7 @@ class WorkerDown:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfit:
+class WorkerCannotStart:
     """A worker whose process runs but reports that it cannot start."""
 
     worker: str
@@ -181,8 +181,8 @@ class ApplicationsWanted(DemandEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class Used(DemandEvent):
-    """The answer to ``AskUse``: the usage at all gateways together, by application."""
+class UsageAnswer(DemandEvent):
+    """The answer to ``AskUsage``: the usage at all gateways together, by application."""
 
     uses: Mapping[str, Use]
 
@@ -195,12 +195,12 @@ class Quiet(DemandEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class LookAgain(DemandEvent):
-    """The answer to ``LookLater``."""
+class Recheck(DemandEvent):
+    """The answer to ``RecheckLater``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class KvCapacity:
     """The answer to ``AskCapacity``: bytes of a worker's budget that its parameters leave to KV."""
 
     worker: str
@@ -211,7 +211,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class WorkerHeartbeat:
     """A worker's heartbeat."""
 
     worker: str
@@ -276,7 +276,7 @@ class Idle(ScalingEvent):
     applications: tuple[str, ...]
 
 
-_OfWorkers = WorkerStarting | WorkerUp | WorkerDown | Unfit | Beat | Room | Loaded | LoadFailed
+_OfWorkers = WorkerStarting | WorkerUp | WorkerDown | WorkerCannotStart | WorkerHeartbeat | KvCapacity | Loaded | LoadFailed
 _OfApplications = Serve | Deploy | Undeploy | Add | Retire | Remove
 Event = _OfWorkers | _OfApplications | DemandEvent | ScalingEvent | OverloadEvent
 
@@ -344,7 +344,7 @@ class DemandEffect:
 
 
 @dataclass(frozen=True, slots=True)
-class AskUse(DemandEffect):
+class AskUsage(DemandEffect):
     """The question to each gateway about its usage of each application."""
 
 
@@ -356,7 +356,7 @@ class AwaitQuiet(DemandEffect):
 
 
 @dataclass(frozen=True, slots=True)
-class LookLater(DemandEffect):
+class RecheckLater(DemandEffect):
     seconds: float
 
 

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ...policies.cluster.demand import (
-    Coming,
-    Occupant,
+    DemandState,
+    UnloadCandidate,
     Use,
     all_fit,
     back_in_vain,
@@ -30,15 +30,15 @@ from .additions import is_known
 from .controller_parts import ControllerParts
 from .messages import (
     ApplicationsWanted,
-    AskUse,
+    AskUsage,
     AwaitQuiet,
     DemandEvent,
     LoadFailed,
     LoadRefused,
-    LookAgain,
-    LookLater,
     Quiet,
-    Used,
+    Recheck,
+    RecheckLater,
+    UsageAnswer,
 )
 from .residency import PlannedRoute
 
@@ -48,7 +48,7 @@ NOBODY = Use(0, float("inf"))  # an application missing in the answers was never
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class WantedApplication:
     """A requested application: since when, and for how many tokens."""
 
     since: float
@@ -60,7 +60,9 @@ class OnDemand:
 
     def __init__(self, state: ControllerParts) -> None:
         self._state, self._served, self._residency = state, state.served, state.residency
-        self.wanted: dict[str, Want] = {}  # by application: parked, coming, or without room for waiting requests
+        self.wanted: dict[
+            str, WantedApplication
+        ] = {}  # by application: parked, coming, or without room for waiting requests
         self.coming = ""  # the application being made resident
         self.leaving = ""  # the application being emptied to make room for ``coming``
         self._lacks: dict[str, LoadRefused | None] = {}  # worker -> why it has not loaded ``coming``; None: withheld
@@ -78,14 +80,14 @@ class OnDemand:
             case ApplicationsWanted(applications):
                 for name, tokens in applications.items():
                     self._want(name, tokens, now)
-            case Used(uses):
+            case UsageAnswer(uses):
                 self._asking = False
                 if self.coming:
                     self._make_room(uses, now)
             case Quiet(application) if application == self.leaving:
                 self.park(application)
                 self._try_again()
-            case LookAgain():
+            case Recheck():
                 self._looking, again, self._alone = False, self._alone, False
                 if again:
                     self._try_again()
@@ -100,9 +102,9 @@ class OnDemand:
             return
         elif any(one.late for one in served.planned) and not any(one.whole for one in served.planned):
             self.park(name)  # no worker that had it loaded is left
-            self.wanted[name] = Want(now, tokens)
+            self.wanted[name] = WantedApplication(now, tokens)
         elif served.parked or not self._ended(name) or self._short(name, tokens):
-            self.wanted[name] = Want(now, tokens)
+            self.wanted[name] = WantedApplication(now, tokens)
 
     def _refused(self, event: LoadRefused, now: float) -> None:
         """Handle a worker's lack of room: ``coming`` asks for some; other applications are on demand from now on."""
@@ -133,7 +135,7 @@ class OnDemand:
         """
         name, residency = event.load.holder, self._residency[event.worker]
         if self._state.on_demand and not self.coming and residency.resident.keys() - {name}:
-            self.wanted.setdefault(name, Want(now, 0))
+            self.wanted.setdefault(name, WantedApplication(now, 0))
             self.coming = name
         if name == self.coming:
             self._lacks[event.worker], residency.owned = event, event.why.owned
@@ -273,7 +275,7 @@ class OnDemand:
     def _ask(self) -> None:
         if self.coming and (self._lacking() or self._ended(self.coming)) and not self._asking:
             self._asking = True
-            self._state.after.append(AskUse())
+            self._state.after.append(AskUsage())
 
     def _lacking(self) -> dict[str, int]:
         """Return the bytes lacking for parameters, by worker."""
@@ -293,20 +295,20 @@ class OnDemand:
         use, here = uses.get(self.coming, NOBODY), self._ended(self.coming)
         lacking = self._short(self.coming, use.waits) if here else self._lacking()
         match coming(use, here=here, lacks=bool(lacking)):
-            case Coming.SERVED:
+            case DemandState.SERVED:
                 self._since[self.coming] = now
                 self._changed = True
                 planned = self._served[self.coming].planned
                 self._state.overload.let_come([worker for one in planned for worker in workers_of(one.route)])
                 del self.wanted[self.coming]
                 self._end()
-            case Coming.UNWANTED:
+            case DemandState.UNWANTED:
                 del self.wanted[self.coming]
                 self.park(self.coming)
                 self._end()
-            case Coming.CROWDED:
+            case DemandState.CROWDED:
                 self._give_way(lacking, uses, now)
-            case Coming.WAITED_FOR:
+            case DemandState.WAITED_FOR:
                 self._look_later()
 
     def _give_way(self, lacking: Mapping[str, int], uses: Mapping[str, Use], now: float) -> None:
@@ -320,7 +322,7 @@ class OnDemand:
             if served.here and served.shown:
                 owned = {worker: residency.owned.get(name, 0) for worker, residency in those.items()}
                 age = now - self._since.get(name, float("-inf"))
-                residents.append(Occupant(name, uses.get(name, NOBODY), age, owned, parts, name in dropped))
+                residents.append(UnloadCandidate(name, uses.get(name, NOBODY), age, owned, parts, name in dropped))
             else:
                 for worker in lacking:
                     kept[worker] |= parts[worker]  # parts of an addition
@@ -364,13 +366,13 @@ class OnDemand:
 
     def _give_up(self) -> None:
         """Fail ``coming`` for good: it has all the memory, and that is too little."""
-        for told in filter(None, [self._lacks[worker] for worker in self._lacking()]):
-            self._state.news(LoadFailed(told.worker, told.incarnation, told.load, told.why.message, True))
+        for reported in filter(None, [self._lacks[worker] for worker in self._lacking()]):
+            self._state.news(LoadFailed(reported.worker, reported.incarnation, reported.load, reported.why.message, True))
 
     def _look_later(self) -> None:
         if not self._looking:
             self._looking = True
-            self._state.after.append(LookLater(LOOK))
+            self._state.after.append(RecheckLater(LOOK))
 
     def _try_again(self) -> None:
         self._lacks = {}

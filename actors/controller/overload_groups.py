@@ -15,7 +15,7 @@ from .on_demand import OnDemand
 from .overload_messages import (
     BreakOffRestore,
     DropParameters,
-    HeldStage,
+    GroupStageOnWorker,
     MemoryGroups,
     MemoryOrder,
     RestoreParameters,
@@ -85,7 +85,7 @@ def _told(state: OverloadedParts, stage: GroupState, served: Sequence[Served], h
     members = []
     for hop in hops:
         resident = [state.residency[hop.worker].resident.get(name, set()) for name in names]
-        members.append(HeldStage(hop.worker, hop.first, hop.last, sorted(set.intersection(*resident))))
+        members.append(GroupStageOnWorker(hop.worker, hop.first, hop.last, sorted(set.intersection(*resident))))
     return ServingGroup(name_of(served), stage.value, members)
 
 
@@ -128,7 +128,7 @@ def refusal(state: OverloadedParts, order: MemoryOrder) -> str:
 def _parameter_groups(state: OverloadedParts) -> dict[ParameterGroup, GroupState]:
     """Return the groups in the policies' terms. Budgets are 0, since only the memory actor knows the workers' budgets."""
     found = {}
-    for told in serving_groups(state):
-        members = [GroupMember(one.worker, one.first, one.last, frozenset(one.held), 0) for one in told.members]
-        found[ParameterGroup(told.application, tuple(members))] = GroupState(told.state)
+    for reported in serving_groups(state):
+        members = [GroupMember(one.worker, one.first, one.last, frozenset(one.held), 0) for one in reported.members]
+        found[ParameterGroup(reported.application, tuple(members))] = GroupState(reported.state)
     return found

@@ -124,7 +124,7 @@ class LoadLater(OverloadEffect):
 
 
 @dataclass(frozen=True, slots=True)
-class OverloadTold(OverloadEffect):
+class OverloadNote(OverloadEffect):
     """An event in a group's history, for people."""
 
     group: str
@@ -132,7 +132,7 @@ class OverloadTold(OverloadEffect):
 
 
 @dataclass(frozen=True, slots=True)
-class HeldStage:
+class GroupStageOnWorker:
     """A worker of a group: its stage is the components ``first`` to ``last`` (exclusive).
 
     ``held``: the depths that it has.
@@ -153,7 +153,7 @@ class ServingGroup:
 
     application: str
     state: str
-    members: list[HeldStage]
+    members: list[GroupStageOnWorker]
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from .overload_messages import (
     LoadLater,
     MemoryLacks,
     OverloadEvent,
-    OverloadTold,
+    OverloadNote,
     RequestsSwitched,
     RestoreParameters,
     RoutesLeft,
@@ -388,7 +388,7 @@ class ParameterDrops:
         return change
 
     def _tell(self, group: str, text: str) -> None:
-        self._state.after.append(OverloadTold(group, text))
+        self._state.after.append(OverloadNote(group, text))
 
     def check(self) -> None:
         """Raise AssertionError when an invariant is broken."""

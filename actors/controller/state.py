@@ -68,12 +68,15 @@ class ControllerState:
         """Apply one event; the effects must be performed in order."""
         self.touched.clear()
         self.table.applications.clear()
-        if isinstance(event, m.WorkerStarting | m.WorkerUp | m.WorkerDown | m.Unfit) and event.worker not in self.workers:
+        if (
+            isinstance(event, m.WorkerStarting | m.WorkerUp | m.WorkerDown | m.WorkerCannotStart)
+            and event.worker not in self.workers
+        ):
             return []  # it was drained and forgotten
         match event:
-            case m.Beat():
+            case m.WorkerHeartbeat():
                 self._beat(event)
-            case m.Loaded() | m.LoadFailed() | m.Room():
+            case m.Loaded() | m.LoadFailed() | m.KvCapacity():
                 if self.current(event.worker, event.incarnation):
                     self.news(event)
             case m.WorkerStarting(name, incarnation, pid):
@@ -84,7 +87,7 @@ class ControllerState:
             case m.WorkerDown(name, incarnation, cause):
                 if self.workers[name].ended_by(incarnation):
                     self._fall(self.workers[name], incarnation, cause, now)
-            case m.Unfit(name, incarnation, why):
+            case m.WorkerCannotStart(name, incarnation, why):
                 self._unfit(self.workers[name], incarnation, why)
             case m.Serve(applications):
                 self._serve(applications)
@@ -191,7 +194,7 @@ class ControllerState:
         else:
             self._effects.append(m.Fatal(f"worker {worker.name} cannot start: {why}"))
 
-    def _beat(self, beat: m.Beat) -> None:
+    def _beat(self, beat: m.WorkerHeartbeat) -> None:
         if not self.current(beat.worker, beat.incarnation):
             return
         worker = self.workers[beat.worker]
@@ -204,11 +207,11 @@ class ControllerState:
 
     # what workers answer
 
-    def news(self, event: m.Loaded | m.LoadFailed | m.Room) -> None:
+    def news(self, event: m.Loaded | m.LoadFailed | m.KvCapacity) -> None:
         name, residency = event.worker, self.residency[event.worker]
         self.touched[name] = None
         match event:
-            case m.Room(_, _, nbytes, left_alone, owned):
+            case m.KvCapacity(_, _, nbytes, left_alone, owned):
                 residency.set_room(nbytes, left_alone if self.on_demand else None, owned)
                 residency.serve(self._well(self.workers[name]))
                 if why := residency.cramped(name, self.never_ready):

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...policies.cluster.demand import Use
 from ...policies.requests.admission_limit import Held
-from ...policies.requests.rate_limit import Standing, Verdict
+from ...policies.requests.rate_limit import LimitStatus, Verdict
 from ...policies.requests.refusal import Refusal, RequestRefused
 from ...policies.requests.request_ownership import Viewer, sequences_of
 from ...policies.sweep.events import RoutesChanged, TokensEmitted
@@ -129,7 +129,7 @@ class Gateway(Actor):
         self._handle(report)
 
     @endpoint
-    async def heard(self, beat: m.Heard) -> None:
+    async def heard(self, beat: m.HeartbeatReceived) -> None:
         """Take a worker's heartbeat.
 
         It is queued behind earlier reports, so reports that wait in this mailbox do not count as lost.
@@ -171,14 +171,16 @@ class Gateway(Actor):
     async def uses(self) -> dict[str, Use]:
         """Return the usage of each application at this gateway: its active requests, or how long it has been idle."""
         state, waits = self.state, self.state.capacity_waits
-        return state.usage.tell(state.table.routes, self.node.clock.now(), waits.wants(), waits.offline())
+        return state.usage.report(state.table.routes, self.node.clock.now(), waits.wants(), waits.offline())
 
     @endpoint(concurrent=True)
     async def quiet(self, application: str, version: int) -> None:
         """Return once publication ``version`` of the routes has arrived and no worker holds a request of the application."""
-        told, active = self.state.table, self.state.active
+        reported, active = self.state.table, self.state.active
         await self.until(
-            lambda: told.version >= version and not any(r.workers for r in active.values() if r.application == application)
+            lambda: (
+                reported.version >= version and not any(r.workers for r in active.values() if r.application == application)
+            )
         )
 
     @endpoint(concurrent=True)
@@ -233,8 +235,8 @@ class Gateway(Actor):
     def describe(self, request: str) -> RequestView | None:
         return described(self.state, self._positions, request, self.node.clock.now())
 
-    def requests(self, viewer: Viewer, most: int) -> list[RequestLine]:
-        return listed(self.state, self._positions, viewer, most, self.node.clock.now())
+    def requests(self, viewer: Viewer, limit: int) -> list[RequestLine]:
+        return listed(self.state, self._positions, viewer, limit, self.node.clock.now())
 
     def generate(self, generation: Generation) -> RequestStream:
         """See ``GatewayPort``."""
@@ -264,7 +266,7 @@ class Gateway(Actor):
         moves = [self.state.moving.plan(id, worker, route, now) for id in sequences]
         for move in moves:
             self._handle(move)
-        return [move.told for move in moves]
+        return [move.begun for move in moves]
 
     def moves(self) -> MoveFigures:
         return self.state.moving.figures
@@ -304,11 +306,11 @@ class Gateway(Actor):
         if self.limiter:
             self.node.ref(self.limiter).end.cast(self.node.name, tenant, charged, used)
 
-    async def standings(self, tenants: list[str]) -> dict[str, dict[str, Standing]]:
+    async def standings(self, tenants: list[str]) -> dict[str, dict[str, LimitStatus]]:
         if not self.limiter:
             return {}
         try:
-            found: dict[str, dict[str, Standing]] = await self.node.ref(self.limiter, Limiter).standings(tenants)
+            found: dict[str, dict[str, LimitStatus]] = await self.node.ref(self.limiter, Limiter).standings(tenants)
         except RuntimeFault:  # the limiter is restarting; the rest of the answer is still useful
             return {}
         return found
@@ -374,13 +376,13 @@ class Gateway(Actor):
         if self._autoscale and (seen := self.state.asking.seen(self.state.active, self.node.clock.now())) is not None:
             self.node.ref(self._controller).observed.cast(*seen)
         self._tagging.tick(self.node)
-        for worker, told in self._recoveries.tick():
-            self.node.ref(self._controller).recovered.cast(worker, told)
+        for worker, reported in self._recoveries.tick():
+            self.node.ref(self._controller).recovered.cast(worker, reported)
 
     def _beat(self, peer: PeerInfo) -> None:
         if (reports := peer.payload.get("reports")) is not None:  # sent by a worker
-            told = decode_capacities(peer.payload)
-            beat = m.Heard(peer.id.name, peer.incarnation, reports.get(self.state.address, 0), *told)
+            reported = decode_capacities(peer.payload)
+            beat = m.HeartbeatReceived(peer.id.name, peer.incarnation, reports.get(self.state.address, 0), *reported)
             self.node.ref(self.state.address).heard.cast(beat)
 
     def _share(self) -> None:

@@ -23,7 +23,7 @@ class ApplicationUsage:
         """Return whether an application has no request."""
         return not self._active.get(application)
 
-    def tell(
+    def report(
         self, served: Iterable[str], now: float, waits: Mapping[str, int], offline: Collection[str] = ()
     ) -> dict[str, Use]:
         """Return the usage of the served applications. ``waits``, ``offline``: as in ``Use``.

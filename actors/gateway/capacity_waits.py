@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from ...policies.requests.dispatch import Wanted, lacking_room
+from ...policies.requests.dispatch import RouteQuery, lacking_room
 from ...policies.requests.queue import WaitingQueue
 from ...policies.requests.refusal import RequestRefused
 from ...policies.requests.request_timeout import RequestTimeout
@@ -42,7 +42,7 @@ class CapacityWaits:
         if self._table.absent(record.application):
             self._tell(record.application, record.total)
 
-    def tick(self, wanted: Wanted, now: float) -> bool:
+    def tick(self, wanted: RouteQuery, now: float) -> bool:
         """Return whether a request has to wait for room, and record its wait."""
         tokens = lacking_room(wanted, self._table)
         if not tokens:
@@ -85,8 +85,8 @@ class CapacityWaits:
         """Return the wants to send to the controller now: one dict or none."""
         if not self._untold:
             return []
-        told, self._untold = self._untold, {}
-        return [told]
+        reported, self._untold = self._untold, {}
+        return [reported]
 
     def _tell(self, application: str, tokens: int) -> None:
         self._untold[application] = max(tokens, self._untold.get(application, 0))

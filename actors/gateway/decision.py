@@ -82,12 +82,12 @@ def _error(predicted: float, actual: float) -> float:
 
 def _candidate(candidate: Candidate, load: list[float] | None) -> dict[str, Any]:
     """Return a candidate as plain data. Figures of the worker are None where the policy does not ask for them."""
-    forecast, told = candidate.forecast, candidate.total_blocks > 0
+    forecast, reported = candidate.forecast, candidate.total_blocks > 0
     return {
         "route": candidate.route,
         "home": candidate.home,
         "load": None if load is None else [_finite(number) for number in load],
-        **{name: getattr(candidate, name) if told else None for name in _TOLD},
+        **{name: getattr(candidate, name) if reported else None for name in _TOLD},
         "sent_last_minute": candidate.sent_last_minute,
         "forecast": forecast
         and {

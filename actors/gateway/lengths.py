@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...policies.prediction.lengths import Features, LengthEstimator, Lesson, features_of
+from ...policies.prediction.lengths import Features, LengthEstimator, LengthSample, features_of
 from .port import Generation, LengthFigures
 from .record import RequestRecord
 
@@ -19,7 +19,7 @@ class Lengths:
         self.wanted = wanted
         self.estimator: LengthEstimator | None = None  # copy of the tagger's estimator, once there is one
         self.figures = LengthFigures()
-        self._lessons: list[Lesson] = []
+        self._lessons: list[LengthSample] = []
 
     def expect(self, generation: Generation, model: str) -> tuple[Features | None, int]:
         """Return a new request's features and the estimated length of its answer (0: unknown).
@@ -50,9 +50,9 @@ class Lengths:
         if expected:
             self.figures.accuracy.add(expected, length)
         if len(self._lessons) < MOST_LESSONS:
-            self._lessons.append(Lesson(features, length, reason != "length", expected))
+            self._lessons.append(LengthSample(features, length, reason != "length", expected))
 
-    def take(self) -> list[Lesson]:
+    def take(self) -> list[LengthSample]:
         """Return and clear the lessons since the last call."""
         lessons, self._lessons = self._lessons, []
         return lessons

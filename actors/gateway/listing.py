@@ -28,11 +28,11 @@ def described(state: GatewayState, positions: QueuePositions, request: str, now:
     return dataclasses.replace(view, state="waiting", place=progress.place, queued=progress.queued, starts_in=starts)
 
 
-def listed(state: GatewayState, positions: QueuePositions, viewer: Viewer, most: int, now: float) -> list[RequestLine]:
+def listed(state: GatewayState, positions: QueuePositions, viewer: Viewer, limit: int, now: float) -> list[RequestLine]:
     """Return the requests that the viewer may see: running and waiting ones, then ended ones; latest first in each group."""
     found: list[RequestLine] = []
     for line in _lines(state, positions, viewer, now):
-        if len(found) >= most:
+        if len(found) >= limit:
             break
         found.append(line)
     return found

@@ -51,7 +51,7 @@ class Unsent:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class HeartbeatReceived:
     """A worker's heartbeat. ``serial``: the number of its last report to this gateway.
 
     ``offline``: the offline capacity it offers; None: not stated. ``costs``: the costs of its sweeps, once they are known.
@@ -68,13 +68,13 @@ class Heard:
 class Move:
     """A running request that is to continue on another route.
 
-    ``attempt``: the attempt it leaves. ``told``: the answer to the caller.
+    ``attempt``: the attempt it leaves. ``begun``: the answer to the caller.
     """
 
     request: str
     attempt: int
     route: Route
-    told: MoveBegun
+    begun: MoveBegun
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Drain:
     now: bool = False
 
 
-_OfWorkers = RoutesChanged | WorkerJoined | WorkerEnded | SweepReport | Heard
+_OfWorkers = RoutesChanged | WorkerJoined | WorkerEnded | SweepReport | HeartbeatReceived
 _OfMoves = Move | Vacate | SwitchRoutes | ExportUnsent | HoldAnswered
 Event = Generation | End | Chosen | Unsent | GatewayTick | Drain | _OfMoves | _OfWorkers
 

@@ -55,7 +55,7 @@ class OfflineBook:
 
     # what workers say ------------------------------------------------------------------------------------------------
 
-    def told(
+    def accept_report(
         self, worker: str, rooms: list[OfflineCapacity] | None, costs: Coefficients | None = None, sweeps: int | None = None
     ) -> bool:
         """Take a worker's statement; return whether its credit has grown.

@@ -81,7 +81,7 @@ class LocalFront(Protocol):
 
     def describe(self, name: str, viewer: Viewer) -> RequestView | None: ...
 
-    def requests(self, viewer: Viewer, most: int) -> list[RequestLine]: ...
+    def requests(self, viewer: Viewer, limit: int) -> list[RequestLine]: ...
 
     def cancel(self, name: str, viewer: Viewer) -> bool: ...
 
@@ -125,9 +125,9 @@ class GatewayPeer(Actor):
         return self._front.describe(name, viewer)
 
     @endpoint(concurrent=True)
-    async def requests(self, viewer: Viewer, most: int) -> list[RequestLine]:
+    async def requests(self, viewer: Viewer, limit: int) -> list[RequestLine]:
         """See ``GatewayPort``."""
-        return self._front.requests(viewer, most)
+        return self._front.requests(viewer, limit)
 
     @endpoint(concurrent=True)
     async def cancel(self, name: str, viewer: Viewer) -> bool:
@@ -170,12 +170,12 @@ class GatewayPeer(Actor):
         return (await self._find(name, viewer))[1]
 
     @endpoint(concurrent=True)
-    async def requests_anywhere(self, viewer: Viewer, most: int) -> list[RequestLine]:
+    async def requests_anywhere(self, viewer: Viewer, limit: int) -> list[RequestLine]:
         """Return the requests of all processes that answer: running and waiting ones, then ended ones; latest first in
         each group.
         """
-        found = [self._front.requests(viewer, most), *(await self._ask("requests", viewer, most)).values()]
-        return sorted((line for lines in found for line in lines), key=by_recency)[:most]
+        found = [self._front.requests(viewer, limit), *(await self._ask("requests", viewer, limit)).values()]
+        return sorted((line for lines in found for line in lines), key=by_recency)[:limit]
 
     @endpoint(concurrent=True)
     async def cancel_anywhere(self, name: str, viewer: Viewer) -> bool:

@@ -16,7 +16,7 @@ from ...policies.plan.coefficients import Coefficients
 from ...policies.plan.sampling import SamplingParams
 from ...policies.prediction.lengths import Accuracy
 from ...policies.requests.account import account_of
-from ...policies.requests.rate_limit import Standing, Verdict
+from ...policies.requests.rate_limit import LimitStatus, Verdict
 from ...policies.requests.refusal import Refusal, RequestRefused
 from ...policies.requests.request_ownership import Viewer
 from ...policies.sweep.events import PromptScored, TokensEmitted
@@ -393,7 +393,7 @@ class GatewayPort(Protocol):
 
     def describe(self, request: str) -> RequestView | None: ...
 
-    def requests(self, viewer: Viewer, most: int) -> list[RequestLine]:
+    def requests(self, viewer: Viewer, limit: int) -> list[RequestLine]:
         """Return the requests that the viewer may see: running and waiting ones, then ended ones; latest first in each
         group.
         """
@@ -450,7 +450,7 @@ class GatewayPort(Protocol):
         default: the id that stands for requests without a model from then on; "": unchanged. Raises RequestRefused.
         """
 
-    async def standings(self, tenants: list[str]) -> dict[str, dict[str, Standing]]:
+    async def standings(self, tenants: list[str]) -> dict[str, dict[str, LimitStatus]]:
         """Return the state of the limits of ``tenants`` and of all tenants that have sent something, by tenant and limit."""
 
     async def drain_worker(self, worker: str, drain: bool) -> DrainAnswered:

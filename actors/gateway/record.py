@@ -14,7 +14,7 @@ from ...policies.plan.sweep_plan import TokenLogprob
 from ...policies.prediction.lengths import Features
 from ...policies.requests.account import account_of, offline_account
 from ...policies.requests.admission import YIELDED
-from ...policies.requests.dispatch import Wanted, outstanding, workers_of
+from ...policies.requests.dispatch import RouteQuery, outstanding, workers_of
 from ...policies.requests.poison import Deaths
 from ...policies.requests.queue import Key
 from ...policies.requests.routing_table import RoutingTable
@@ -144,10 +144,10 @@ class RequestRecord:
         generation = self.generation
         return offline_urgency(generation.priority) if self.offline else generation.priority
 
-    def wanted(self, now: float) -> Wanted:
+    def wanted(self, now: float) -> RouteQuery:
         """Return the facts that decide its route."""
         avoid = self.avoid if now < self.avoid_until else ""
-        return Wanted(self.id, self.application, self.total, self.deaths.suspect, avoid, self.refused, self.room)
+        return RouteQuery(self.id, self.application, self.total, self.deaths.suspect, avoid, self.refused, self.room)
 
     def note(self, now: float, event: str, **detail: Any) -> None:
         """Add an event to the history."""
@@ -204,8 +204,8 @@ class RequestRecord:
         if self.attempt == 1:
             self.cached = max(self.cached, cached)
         if begun or cached:
-            told = {"computed": computed, "cached": cached, "of": len(self.tokens)}
-            self.note(now, "prefill", **{name: self.seen(count) for name, count in told.items()})
+            reported = {"computed": computed, "cached": cached, "of": len(self.tokens)}
+            self.note(now, "prefill", **{name: self.seen(count) for name, count in reported.items()})
 
     def given_back(self, reason: str, now: float, table: RoutingTable) -> TurnedAway:
         """Note that its home returned the request; the result says where it may go next.
@@ -215,15 +215,15 @@ class RequestRecord:
         assert self.route is not None
         self.note(now, "returned", reason=reason)
         self.preemptions += reason == YIELDED
-        told = turned_away(self.wanted(now), self.route.id, reason, table)
-        self.room = told.room
-        if told.comes:
+        reported = turned_away(self.wanted(now), self.route.id, reason, table)
+        self.room = reported.room
+        if reported.comes:
             self.avoid = ""
-        elif told.avoid:
-            self.avoid, self.avoid_until = self.route.id, now + told.avoid
-        if told.refused:
+        elif reported.avoid:
+            self.avoid, self.avoid_until = self.route.id, now + reported.avoid
+        if reported.refused:
             self.refused.add(self.route.id)
-        return told
+        return reported
 
     def preempted(self, now: float) -> None:
         self.preemptions += 1

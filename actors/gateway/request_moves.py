@@ -22,7 +22,7 @@ from ...policies.requests.moving import (
     overdue,
     page_targets,
 )
-from ...policies.requests.rebalancing import Bound, rebalanced
+from ...policies.requests.rebalancing import QueuedRequest, rebalanced
 from ...policies.requests.refusal import Refusal, RequestRefused
 from ...policies.sweep.events import Progressed
 from ...policies.sweep.page_events import Export, Exported, PageTarget
@@ -68,8 +68,8 @@ class RequestMoves:
         pages = self._full(record)
         targets = self.targets(record.route, found)
         nbytes = pages * sum(self.page_bytes(found, to) for wanted in targets.values() for to in wanted)
-        told = MoveBegun(record.id, record.route.home, found.home, found.id, pages, nbytes)
-        return Move(record.id, record.attempt, found, told)
+        reported = MoveBegun(record.id, record.route.home, found.home, found.id, pages, nbytes)
+        return Move(record.id, record.attempt, found, reported)
 
     def handle(self, event: Move | Vacate | SwitchRoutes | ExportUnsent | HoldAnswered, now: float) -> None:
         """Apply an event about moves: one request moves, all on a worker or on ending routes move, or a move cannot
@@ -109,12 +109,14 @@ class RequestMoves:
             return
         here = [record for record in state.active.values() if record.application in opened and self._unbegun(record)]
         here.sort(key=lambda record: record.key)
-        waiting = [Bound(record.wanted(now), record.route, record.counted) for record in here if record.route is not None]
+        waiting = [
+            QueuedRequest(record.wanted(now), record.route, record.counted) for record in here if record.route is not None
+        ]
         for request, route in rebalanced(waiting, table, state.quarantine).items():
             record = state.active[request]
             assert record.route is not None, "who waits at a worker has a route"
-            told = {"source": places(record.route), "target": places(route)}
-            record.note(now, "rerouted", **told, reason="another worker serves, with less to do")
+            reported = {"source": places(record.route), "target": places(route)}
+            record.note(now, "rerouted", **reported, reason="another worker serves, with less to do")
             state.emit(state.relocate(record, route, now, cancel=True))
 
     def _unbegun(self, record: RequestRecord) -> bool:
@@ -130,7 +132,7 @@ class RequestMoves:
         record = self._state.active[move.request]
         assert record.route is not None, "who runs has a route"
         under = self.moves[move.request] = MoveInProgress(move, record.route, now, switch=switch)
-        record.note(now, "moving", source=places(record.route), target=places(move.route), pages=move.told.pages)
+        record.note(now, "moving", source=places(record.route), target=places(move.route), pages=move.begun.pages)
         self.export(under)
         if begins_there(copying=bool(under.waiting), decodes=record.decodes):
             self.hand_over(under, now)
@@ -163,7 +165,7 @@ class RequestMoves:
     def export(self, under: MoveInProgress) -> None:
         """Ask for copies of the full pages that were not requested yet."""
         state, size, record = self._state, self._state.page_size, self._state.active[under.move.request]
-        full = under.move.told.pages if under.pauses else self._full(record)
+        full = under.move.begun.pages if under.pauses else self._full(record)
         if full <= under.sent:
             return
         hashes = page_hashes(record.tokens[: full * size], size, record.generation.salt)

@@ -66,7 +66,7 @@ class RequestPauses:
 
     def _hold(self, under: MoveInProgress, route: Route, workers: Iterable[str], *, expects: bool) -> None:
         """Ask workers of a route to keep the request's pages."""
-        state, record, pages = self._state, self._state.active[under.move.request], under.move.told.pages
+        state, record, pages = self._state, self._state.active[under.move.request], under.move.begun.pages
         hashes = page_hashes(record.tokens[: pages * state.page_size], state.page_size, record.generation.salt)
         hold = HoldPages(
             state.address, record.id, under.move.attempt, route.id, record.account, record.generation.priority,
@@ -98,7 +98,7 @@ class RequestPauses:
     def _sequence(self, under: MoveInProgress) -> StaleSequence:
         """Return the KV that a request still has to move."""
         sizes: dict[tuple[str, str], int] = {}
-        pages = under.move.told.pages
+        pages = under.move.begun.pages
         for worker, targets in self._copier.targets(under.source, under.move.route).items() if pages else ():
             for to in targets:
                 link = worker, to.worker

@@ -113,11 +113,11 @@ class RouteSwitches:
         switch.stale.remove(under.move.request)
         switch.back.end(under.move.request)
         if under.move.request not in switch.fresh:
-            told, stall = switch.figures, now - (under.since if under.left is None else under.left)
+            reported, stall = switch.figures, now - (under.since if under.left is None else under.left)
             switch.figures = replace(
-                told, copied=told.copied + bool(under.cached), pages=told.pages + under.pages,
-                nbytes=told.nbytes + under.nbytes, recomputed=told.recomputed + under.recomputed,
-                stall_sum=told.stall_sum + stall, stall_worst=max(told.stall_worst, stall),
+                reported, copied=reported.copied + bool(under.cached), pages=reported.pages + under.pages,
+                nbytes=reported.nbytes + under.nbytes, recomputed=reported.recomputed + under.recomputed,
+                stall_sum=reported.stall_sum + stall, stall_worst=max(reported.stall_worst, stall),
             )  # fmt: skip
         self._next(switch, now)
 

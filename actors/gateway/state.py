@@ -117,11 +117,11 @@ class GatewayState:
             case m.Unsent(request, attempt, reason):
                 if (record := self.active.get(request)) is not None and record.workers and record.attempt == attempt:
                     self._given_back(record, reason, now)
-            case m.Heard(worker, incarnation, serial):
+            case m.HeartbeatReceived(worker, incarnation, serial):
                 self._up(worker, incarnation, now)  # the news that it is up may have been lost
                 if self.workers.incarnation(worker) == incarnation:  # or an ended life would speak for this one
                     self._effects += self.workers.heard(worker, serial)
-                    self._wake(self.offline.told(worker, event.offline, event.costs), now)
+                    self._wake(self.offline.accept_report(worker, event.offline, event.costs), now)
             case m.Move() | m.Vacate() | SwitchRoutes() | m.ExportUnsent() | m.HoldAnswered():
                 self.moving.handle(event, now)
             case m.GatewayTick():
@@ -357,7 +357,7 @@ class GatewayState:
         if unwanted:  # the worker runs them for no client; the cancellation is on its way or was lost
             self._effects.append(m.CancelAt(report.worker, tuple(sorted(unwanted))))
         self._effects += self.workers.due(report.worker)
-        self._wake(self.offline.told(report.worker, report.offline, sweeps=report.sweep), now)
+        self._wake(self.offline.accept_report(report.worker, report.offline, sweeps=report.sweep), now)
 
     def _heed(self, news: GatewayNews, report: SweepReport, now: float) -> bool:
         """Apply one effect of a worker's sweep machine.

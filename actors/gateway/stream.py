@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from ...policies.requests.refusal import RequestRefused
 from ...policies.sweep.events import PromptScored, TokensEmitted
-from ..worker.held_news import joined
+from ..worker.coalesced_news import joined
 from .port import StreamNews, StreamProgress
 
 

@@ -10,7 +10,7 @@ import asyncio
 from pathlib import Path
 
 from ...policies.prediction.length_models import restored
-from ...policies.prediction.lengths import Lesson
+from ...policies.prediction.lengths import LengthSample
 from ...runtime.actor.actor import ActorNode
 from ...runtime.base.errors import RuntimeFault
 from ..config import Settings
@@ -61,7 +61,7 @@ class Tagging:
         if self._log is not None:
             await asyncio.to_thread(self._log.close)
 
-    async def _share(self, node: ActorNode, lessons: list[Lesson]) -> None:
+    async def _share(self, node: ActorNode, lessons: list[LengthSample]) -> None:
         try:
             tagger = node.ref(self._tagger, Tagger)
             model: TaggerModel | None = await tagger.share(lessons, self._known, timeout=SECONDS)

@@ -93,12 +93,12 @@ class ClusterMemory(Actor):
     async def _looked(self) -> bool:
         kind: Any = MemoryGroups | None
         controller = self.node.ref(self._controller)
-        told: MemoryGroups | None = await controller.groups(self._told.version, timeout=ASK_SECONDS, returns=kind)
-        readings = await self._read(told or self._told)
+        reported: MemoryGroups | None = await controller.groups(self._told.version, timeout=ASK_SECONDS, returns=kind)
+        readings = await self._read(reported or self._told)
         now = self.node.clock.now()
         self._show(now, readings)
-        if told is not None:
-            self._told = told
+        if reported is not None:
+            self._told = reported
         self._adopt(now, readings)
         for name, model in self._models.items():
             of_groups = group_readings(model.coordinator.groups.values(), readings)
@@ -114,9 +114,9 @@ class ClusterMemory(Actor):
                 log.info("the controller does not carry out %s: %s", order, why)
             self._told = MemoryGroups(-1, self._told.groups, self._told.chains)  # requested anew
 
-    async def _read(self, told: MemoryGroups) -> dict[str, PoolReading]:
+    async def _read(self, reported: MemoryGroups) -> dict[str, PoolReading]:
         """Return the readings of all workers that are in groups and answer."""
-        names = [member.worker for group in told.groups for member in group.members]
+        names = [member.worker for group in reported.groups for member in group.members]
         asked = [self.node.ref(f"{name}/memory").reading(timeout=ASK_SECONDS, returns=PoolReading) for name in names]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         return {name: a for name, a in zip(names, answers, strict=True) if isinstance(a, PoolReading)}

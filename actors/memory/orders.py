@@ -8,7 +8,7 @@ from ...policies.model.chain import Component
 from ...policies.overload.coordinator import (
     BeginDrop,
     BeginRestore,
-    CallForHelp,
+    CapacityShortage,
     Decision,
     GroupState,
     MemoryCoordinator,
@@ -47,20 +47,20 @@ class ModelMemory:
         size = next((c.kv.page_size for c in components if c.kv is not None), 1)
         return MemoryCoordinator(self._rules, planner, components, [], size)
 
-    def adopt(self, now: float, told: MemoryGroups, readings: Mapping[str, PoolReading]) -> None:
+    def adopt(self, now: float, reported: MemoryGroups, readings: Mapping[str, PoolReading]) -> None:
         """Adopt the groups as the controller reports them; a worker's budget is known once it has answered."""
         self._budgets.update((name, reading.budget) for name, reading in readings.items())
-        mine = [one for one in told.groups if one.application == self._application]
+        mine = [one for one in reported.groups if one.application == self._application]
         known = [one for one in mine if all(member.worker in self._budgets for member in one.members)]
         if known and not self.coordinator.groups:
             held = [(member.worker, member.held) for one in known for member in one.members]
-            self.coordinator = self._make(as_packed(told.chains[self._application], held, readings))
+            self.coordinator = self._make(as_packed(reported.chains[self._application], held, readings))
         self.coordinator.adopt(now, {self._group(one): GroupState(one.state) for one in known})
 
-    def _group(self, told: ServingGroup) -> ParameterGroup:
+    def _group(self, reported: ServingGroup) -> ParameterGroup:
         members = [
             GroupMember(one.worker, one.first, one.last, frozenset(one.held), self._budgets[one.worker])
-            for one in told.members
+            for one in reported.members
         ]
         return ParameterGroup(self._application, tuple(members))
 
@@ -80,5 +80,5 @@ def order_of(application: str, decision: Decision, readings: Mapping[str, Demand
             return RestoreParameters(group.name, sources)
         case ResumePipeline(group):
             return BreakOffRestore(group.name)
-        case CallForHelp(lacking, why):
+        case CapacityShortage(lacking, why):
             return MemoryLacks(lacking, why)

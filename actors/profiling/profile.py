@@ -19,18 +19,18 @@ DISTURBED = 0.1  # spread of a sweep's repeats from which the machine counts as 
 
 
 def profile(
-    backend: Backend, checkpoint: Checkpoint, repeats: int, memory: int, tell: Callable[[int, int], None]
+    backend: Backend, checkpoint: Checkpoint, repeats: int, memory: int, progress: Callable[[int, int], None]
 ) -> dict[str, Any]:
     """Return the part of the profile document that covers sweeps and loads.
 
-    ``memory`` is the number of bytes that may be used. ``tell`` is called with the turns done and the turns in all. Raises
-    BackendError and CheckpointError.
+    ``memory`` is the number of bytes that may be used. ``progress`` is called with the turns done and the turns in all.
+    Raises BackendError and CheckpointError.
     """
     lengths = RowLengths.of(checkpoint.config.max_position)
     bench = SweepBench(backend, checkpoint, lengths, memory)
     known = grid(lengths)
     shapes = [*known, *held_out(lengths, HELD_OUT, seed=1)]
-    times = bench.time(shapes, repeats, tell)
+    times = bench.time(shapes, repeats, progress)
     counts = [features(bench.plan(shape), bench.parameters, bench.kv) for shape in shapes]
     samples = [(found, middle(seconds)) for found, seconds in zip(counts, times, strict=True)]
     fitted, unseen = samples[: len(known)], samples[len(known) :]

@@ -123,7 +123,7 @@ class SweepBench:
             self._executor.compose(self._runs[run], run.components, run.kv_layer)
         return run
 
-    def time(self, shapes: Sequence[SweepShape], repeats: int, tell: Callable[[int, int], None]) -> list[list[float]]:
+    def time(self, shapes: Sequence[SweepShape], repeats: int, progress: Callable[[int, int], None]) -> list[list[float]]:
         """Return the sorted seconds of each shape's repeats. A first turn warms up and does not count."""
         found: list[list[float]] = [[] for _ in shapes]
         order = list(range(len(shapes)))
@@ -134,7 +134,7 @@ class SweepBench:
                     seconds = self._executor.execute(self.plan(shapes[i])).seconds
                     if turn:
                         found[i].append(seconds)
-                tell(turn + 1, repeats + 1)
+                progress(turn + 1, repeats + 1)
         finally:
             self._backend.settle()  # a kernel thread that is late still reads memory that is freed with this object
         return [sorted(times) for times in found]

@@ -37,9 +37,9 @@ def plan_tiers(
     big: Checkpoint,
     models: Sequence[Checkpoint],
     memory: int,
-    tell: Callable[[int, int], None],
+    progress: Callable[[int, int], None],
 ) -> TierPlan:
-    """Measure and plan. ``memory``: bytes that may be used. ``tell`` is called with turns done and turns in all.
+    """Measure and plan. ``memory``: bytes that may be used. ``progress`` is called with turns done and turns in all.
 
     Each model has a back end of its own, from ``open_backend``. Raises BackendError and CheckpointError.
     """
@@ -47,13 +47,13 @@ def plan_tiers(
     benches = list(_benches(open_backend, [big, *models], tokens, memory))
     whole, turns = [[WHOLE] for _ in models], 2 * REPEATS
     first = coarse_depths(big.config.layers)
-    found = _measured(benches, [first, *whole], lambda done: tell(done, turns))
+    found = _measured(benches, [first, *whole], lambda done: progress(done, turns))
     coarse = dict(zip(first, found[0], strict=True))
     closer = {depth for (seconds,) in found[1:] for depth in depths_between(seconds, coarse)}
     every = sorted({*first, *closer})
     if closer:  # what is compared is measured in the same turns
-        found = _measured(benches, [every, *whole], lambda done: tell(REPEATS + done, turns))
-    tell(turns, turns)
+        found = _measured(benches, [every, *whole], lambda done: progress(REPEATS + done, turns))
+    progress(turns, turns)
     depths = dict(zip(every, found[0], strict=True))
     times = tuple(seconds for (seconds,) in found[1:])
     return TierPlan(tokens, depths, times, tuple(equal_depth(seconds, depths) for seconds in times))
@@ -70,7 +70,7 @@ def _benches(
 
 
 def _measured(
-    benches: Sequence[SweepBench], wanted: Sequence[Sequence[int]], tell: Callable[[int], None]
+    benches: Sequence[SweepBench], wanted: Sequence[Sequence[int]], progress: Callable[[int], None]
 ) -> list[list[float]]:
     """Return the fewest seconds of a prompt for each bench and depth, which other programs disturb least.
 
@@ -84,5 +84,5 @@ def _measured(
                 taken = bench.prompt_seconds(depth)
                 if turn:
                     seconds.append(taken)
-        tell(min(turn + 1, REPEATS))
+        progress(min(turn + 1, REPEATS))
     return [[min(seconds) for seconds in found] for found in times]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...policies.prediction.length_history import LengthHistory
-from ...policies.prediction.lengths import Lesson
+from ...policies.prediction.lengths import LengthSample
 from ...runtime.actor.actor import Actor
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.base.clock import Timer
@@ -64,7 +64,7 @@ class Tagger(Actor):
         await self.save()
 
     @endpoint
-    async def share(self, lessons: list[Lesson], known: str) -> TaggerModel | None:
+    async def share(self, lessons: list[LengthSample], known: str) -> TaggerModel | None:
         """Learn from the lessons. Return the model, or None if its version is ``known`` to the caller already."""
         for lesson in lessons:
             self._file.estimator.learn(lesson)

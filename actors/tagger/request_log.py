@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ...policies.prediction.lengths import TERMS, Features, Lesson
+from ...policies.prediction.lengths import TERMS, Features, LengthSample
 
 log = logging.getLogger(__name__)
 FORMAT = 1
@@ -38,11 +38,11 @@ class RequestLog:
         self._path, self._bound = directory / f"{gateway}{SUFFIX}", bound
         self._file: BinaryIO | None = None
         self._over = False
-        self._work: queue.SimpleQueue[tuple[float, list[Lesson]] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[tuple[float, list[LengthSample]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"request log of {gateway}", daemon=True)
         self._thread.start()
 
-    def write(self, lessons: list[Lesson]) -> None:
+    def write(self, lessons: list[LengthSample]) -> None:
         """Queue lessons for the disk and return at once."""
         if self._work.qsize() > MOST_WAITING:
             self._give_up("the disk is too slow")
@@ -90,7 +90,7 @@ def _opened(path: Path) -> BinaryIO:
     return file
 
 
-def line(lesson: Lesson, at: float) -> bytes:
+def line(lesson: LengthSample, at: float) -> bytes:
     """Return the line of a lesson. ``at``: seconds since 1970."""
     features = lesson.features
     fields = {
@@ -108,7 +108,7 @@ def line(lesson: Lesson, at: float) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
 
-def read_requests(path: Path) -> list[Lesson]:
+def read_requests(path: Path) -> list[LengthSample]:
     """Read the lessons of one file, or of all gateways' files in a folder, in the order in which the requests ended.
 
     A torn last line is left out. Raises RequestLogError.
@@ -124,7 +124,7 @@ def read_requests(path: Path) -> list[Lesson]:
     return [lesson for _, lesson in sorted(found, key=lambda entry: entry[0])]
 
 
-def _parsed(text: bytes, where: str) -> tuple[float, Lesson]:
+def _parsed(text: bytes, where: str) -> tuple[float, LengthSample]:
     try:
         fields: Any = json.loads(text)
         if not isinstance(fields, dict) or fields.get("format") != FORMAT:
@@ -146,4 +146,4 @@ def _parsed(text: bytes, where: str) -> tuple[float, Lesson]:
         raise RequestLogError(f"{where}: {error}; delete the line, or name another log") from None
     names = ("application", "prompt", "max_tokens", "min_tokens")
     features = Features(**{name: fields[name] for name in names}, terms=tuple(fields["terms"]))
-    return float(fields["at"]), Lesson(features, fields["length"], fields["whole"], fields["expected"])
+    return float(fields["at"]), LengthSample(features, fields["length"], fields["whole"], fields["expected"])

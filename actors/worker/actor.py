@@ -42,7 +42,7 @@ from .block_endings import BlockEndings
 from .block_loader import BlockLoader
 from .component_loader import ComponentLoader, ReadSpecs, read_specs
 from .composed_runs import ComposedRuns
-from .device_thread import Device, OpenDevice, Swept, start_device
+from .device_thread import Device, ExecutedPlan, OpenDevice, start_device
 from .event_feed import Aside, EventFeed
 from .event_log_writer import EventLogWriter
 from .event_recorder import EventRecorder, Machine
@@ -356,10 +356,10 @@ class Worker(Actor):
         if due < float("inf"):
             self._expiry = self._loop.call_later(max(0.0, due - self._loop.time()), self._wake)
 
-    def _swept(self, swept: Swept) -> None:
+    def _swept(self, swept: ExecutedPlan) -> None:
         """Commit a plan that has run, forward hidden states, report to gateways, and plan the next sweep."""
         self._machine.commit(swept.plan, swept.result, self._loop.time())
-        self._ending.tell()
+        self._ending.notify()
         for event in self._figures.swept(swept.plan, swept.result, self.state):
             self._machine.apply(event, self._loop.time())
         if self.config.check and swept.plan.number % CHECK_EVERY == 0:
@@ -391,7 +391,7 @@ class Worker(Actor):
     def _report(self, seconds: float = 0.0) -> None:
         """Report to gateways the news of this turn, one message each."""
         reported, self._reported = self._reported, []
-        for gateway, report in self._reports.make(reported, self.state.number, self._credit.tell, seconds):
+        for gateway, report in self._reports.make(reported, self.state.number, self._credit.changed_for, seconds):
             self.node.ref(gateway).tokens.cast(report)
 
     @endpoint

@@ -19,9 +19,9 @@ class BlockEndings:
     def await_plans(self, block: Ref) -> None:
         """Notify ``block`` when all plans that are open now have ended, since each of them may name it."""
         self._waiting.append((self._state.number, block))
-        self.tell()
+        self.notify()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Notify blocks of the end of their last plan. Called whenever a plan may have ended."""
         oldest = self._state.number - self._state.open_plans
         while self._waiting and self._waiting[0][0] <= oldest:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class ExecutedPlan:
     """A plan that has run. ``departed`` are the hidden states of its departures, in their order."""
 
     plan: SweepPlan
@@ -36,7 +36,7 @@ class Swept:
     departed: list[memoryview | Slot]
 
 
-OnSwept = Callable[[Swept], None]
+OnSwept = Callable[[ExecutedPlan], None]
 OnFatal = Callable[[BaseException], None]
 LayOut = Callable[[str, memoryview], memoryview | Slot]
 
@@ -235,7 +235,7 @@ class DeviceThread:
         self._due, self._last = float("inf"), time.monotonic() - began
         if self._pace is not None:  # logs and fits are to learn how long this worker's sweeps really take
             result.seconds = self._last
-        self._post(self._on_swept, Swept(plan, result, departed))
+        self._post(self._on_swept, ExecutedPlan(plan, result, departed))
 
 
 def _settle(future: asyncio.Future[T], value: T, error: BaseException | None) -> None:

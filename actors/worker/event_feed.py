@@ -73,17 +73,17 @@ class EventFeed:
         subscriber = _Subscriber()
         self._subscribers.add(subscriber)
         self._stand(self)
-        told: Coefficients | None = None
+        reported: Coefficients | None = None
         try:
             while True:
                 if subscriber.stale:
-                    told = None
+                    reported = None
                     subscriber.stale = False
                     subscriber.entries = []
                     yield await self._aside(partial(_snapshot, self._state.fork()))
                     continue
-                if (costs := self._costs()) is not None and costs is not told:
-                    told = costs
+                if (costs := self._costs()) is not None and costs is not reported:
+                    reported = costs
                     subscriber.entries.append(Priced(costs))
                 if subscriber.entries:
                     entries, subscriber.entries = subscriber.entries, []

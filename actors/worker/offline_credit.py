@@ -19,7 +19,7 @@ class OfflineCredit:
         # the credit last sent to each gateway; a lost heartbeat is made good by the next one
         self._told: dict[str, list[OfflineCapacity]] = {}
 
-    def tell(self, gateway: str) -> list[OfflineCapacity] | None:
+    def changed_for(self, gateway: str) -> list[OfflineCapacity] | None:
         """Return the credit for a report, or None if there is no change to send.
 
         Changes are reported while offline sequences are present, and once more after they are gone.

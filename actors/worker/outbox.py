@@ -14,7 +14,7 @@ from ...runtime.base.buffers import Sink
 from ...runtime.base.codec import encode, pack
 from ...transport.link import Link, Slot, Traffic, Transfer
 from ...transport.transfer import SHARE_LEAST
-from .device_thread import Swept
+from .device_thread import ExecutedPlan
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Outbox:
         link = self._links[worker] = self._node.link(worker)
         return link.send(kind, header, [body])
 
-    def depart(self, swept: Swept) -> None:
+    def depart(self, swept: ExecutedPlan) -> None:
         """Send the hidden states that leave after a sweep to the worker of their next pipeline stage."""
         for departure, hidden in zip(swept.plan.departures, swept.departed, strict=True):
             header = pack(encode(Flight(departure.home, 0, departure.width, departure.rows), Sink()))

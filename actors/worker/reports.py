@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from ...policies.sweep.events import Effect, PeerMessage, Send
 from ...policies.sweep.offline_capacity import OfflineCapacity
 from ..report_sequence import ACKNOWLEDGE_EVERY
-from .held_news import HeldNews
+from .coalesced_news import CoalescedNews
 from .messages import GatewayNews, PeerReport, SweepReport
 
 TOGETHER = 64
@@ -27,7 +27,7 @@ class Reports:
     def __init__(self, worker: str, incarnation: int) -> None:
         self._worker, self._incarnation = worker, incarnation
         self._unacknowledged: dict[str, deque[SweepReport | PeerReport]] = {}
-        self._held: dict[str, HeldNews] = {}  # news for gateways with a full window
+        self._held: dict[str, CoalescedNews] = {}  # news for gateways with a full window
         self._serials: dict[str, int] = {}  # last serial used
 
     def make(
@@ -51,12 +51,12 @@ class Reports:
             if self._has_room(gateway):
                 news[gateway] = self._held.pop(gateway).news
         made = []
-        for gateway, told in news.items():
+        for gateway, reported in news.items():
             if self._has_room(gateway):
-                made.append((gateway, self._report(gateway, sweep, told, credit(gateway), seconds)))
+                made.append((gateway, self._report(gateway, sweep, reported, credit(gateway), seconds)))
             else:
-                self._held[gateway] = held = HeldNews()
-                held.add(told)
+                self._held[gateway] = held = CoalescedNews()
+                held.add(reported)
         return made
 
     def _has_room(self, gateway: str) -> bool:

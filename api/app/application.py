@@ -18,8 +18,8 @@ from ...actors.gateway.port import GatewayPort
 from ...gpu.errors import CheckpointError
 from ...policies.requests.refusal import RequestRefused
 from ...runtime.base.scope import format_traceparent, new_span, parse_traceparent, trace
-from ..batches.desk import Desk
 from ..batches.files import BATCHES
+from ..batches.store_service import BatchStoreService
 from ..batches.store_thread import open_store
 from ..errors import ApiError, bad_request, error_response, from_http, in_words
 from ..http import expect
@@ -38,7 +38,7 @@ from ..http.metrics import Metrics
 from ..http.request_log import LEFT, note_call
 from ..http.spans import Spans
 from ..http.starting import Stages
-from ..http.throughput import tell
+from ..http.throughput import log_throughput
 from ..http.unsupported_routes import instead
 from ..version import VERSION
 from .openapi import document
@@ -83,16 +83,16 @@ def make_app(
         spans=_spans(settings),
     )
     if batches is not None:
-        desk = Desk(front, batches)
-        front = dataclasses.replace(front, desk=desk)
-        front.metrics.batches = desk.figures.values
+        batch_service = BatchStoreService(front, batches)
+        front = dataclasses.replace(front, batch_service=batch_service)
+        front.metrics.batches = batch_service.figures.values
     app = web.Application(middlewares=[_outermost], client_max_size=settings.largest_body)
     app[FRONT] = front
     app[BATCHES] = batches
     app[PEER] = []
     app.on_response_prepare.append(mark)
     app.on_cleanup.append(_close)
-    app.cleanup_ctx.extend([tell, keep])
+    app.cleanup_ctx.extend([log_throughput, keep])
     app[REFERENCE] = json.dumps(document(ENDPOINTS, VERSION)).encode()
     posted = [one for one in ENDPOINTS if one.method != "GET"]
     app.add_routes([web.route(one.method, one.path, one.handler) for one in posted])

@@ -47,7 +47,7 @@ class CheckedFile:
 async def check(front: Front, batch: BatchRecord, file: InputFile, answered: Container[int]) -> CheckedFile:
     """Check the lines of a file, yielding to other tasks after each. ``answered``: lines that have a result.
 
-    Raise OSError, and NotNow while no model is loaded that could be asked.
+    Raise OSError, and RetryLater while no model is loaded that could be asked.
     """
     found, first_with = CheckedFile(), dict[str, int]()
     caller = ApiCaller(batch.tenant, batch.key)

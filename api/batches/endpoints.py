@@ -144,8 +144,8 @@ async def _found(request: web.Request) -> BatchRecord:
 
 def _waits(request: web.Request, batch: BatchRecord) -> str:
     """Return the reason a batch waits; empty if it does not wait or another process runs it."""
-    desk = request.app[FRONT].desk
-    return desk.reason(batch.id) if desk is not None and batch.status in OPEN else ""
+    batch_service = request.app[FRONT].batch_service
+    return batch_service.reason(batch.id) if batch_service is not None and batch.status in OPEN else ""
 
 
 async def one_batch(request: web.Request) -> web.Response:

@@ -18,7 +18,7 @@ from typing import Any
 
 from aiohttp import web
 
-from ...actors.batches.port import NotNow
+from ...actors.batches.port import RetryLater
 from ...gpu.errors import CheckpointError
 from ...policies.offline.load_tries import LoadTries
 from ...policies.requests.refusal import Refusal, RequestRefused
@@ -89,8 +89,8 @@ class LineAnswer:
     ignored: tuple[str, ...] = ()  # unknown fields, which HTTP reports in a header
 
 
-class LineAsker:
-    """An ``Asker`` for a line: the caller is the owner of the batch."""
+class LineContext:
+    """An ``CallContext`` for a line: the caller is the owner of the batch."""
 
     def __init__(self, caller: ApiCaller) -> None:
         self.headers: Mapping[str, str] = {}
@@ -161,12 +161,12 @@ async def parse_here(raw: bytes, url: str = "") -> BatchLine:
 async def prepare(front: Front, caller: ApiCaller, line: BatchLine) -> PreparedLine:
     """Check a line with all checks of its endpoint, and with the same refusals.
 
-    Raise ApiError, and NotNow if no model is loaded yet that could be asked.
+    Raise ApiError, and RetryLater if no model is loaded yet that could be asked.
     """
     if line.body.get("stream"):
         raise bad_request("stream is set, but a line of a batch is answered whole; leave stream out", "stream")
     try:
-        call = await line.endpoint.prepare(front, LineAsker(caller), line.body)
+        call = await line.endpoint.prepare(front, LineContext(caller), line.body)
     except (ApiError, RequestRefused, CheckpointError) as raised:
         raise _refusal(raised) from None
     return PreparedLine(
@@ -181,7 +181,7 @@ async def prepare(front: Front, caller: ApiCaller, line: BatchLine) -> PreparedL
 async def answer(prepared: PreparedLine, place: OfflinePlace, tries: LoadTries) -> LineAnswer:
     """Generate the answer of a line, once. A failure is an answer, too, as for a client.
 
-    Raise NotNow without side effects. Cancelling the task ends its sequences at the next sweep. ``tries``: its job's
+    Raise RetryLater without side effects. Cancelling the task ends its sequences at the next sweep. ``tries``: its job's
     attempts to have the model loaded.
     """
     call = prepared.call
@@ -212,7 +212,7 @@ def refused(error: ApiError, request_id: str = "") -> LineAnswer:
 
 
 def _refusal(raised: ApiError | RequestRefused | CheckpointError, tries: LoadTries | None = None) -> ApiError:
-    """Return the error to answer with; raise NotNow if a later attempt would not, or might not, be refused.
+    """Return the error to answer with; raise RetryLater if a later attempt would not, or might not, be refused.
 
     A later attempt might succeed for a model that could not be loaded.
     """
@@ -221,12 +221,12 @@ def _refusal(raised: ApiError | RequestRefused | CheckpointError, tries: LoadTri
             wait = raised.retry_after or 1.0
             again = tries.failed(raised.failure, wait) if raised.failure and tries is not None else wait
             if again is not None:
-                raise NotNow(raised.message, again)
+                raise RetryLater(raised.message, again)
         return in_words(raised)
     if isinstance(raised, CheckpointError):
         return ApiError(500, str(raised))
     if raised.status == 503:
-        raise NotNow(raised.message, raised.retry_after or 1.0)
+        raise RetryLater(raised.message, raised.retry_after or 1.0)
     return raised
 
 

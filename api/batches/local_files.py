@@ -333,7 +333,7 @@ def said(answer: LineAnswer) -> str:
     return f"{answer.status}: {body['error']['message']}"
 
 
-def summary(failed: Iterable[tuple[int, str]], most: int = 3) -> list[str]:
+def summary(failed: Iterable[tuple[int, str]], limit: int = 3) -> list[str]:
     """Return the failures in words: equal reasons once, with the first line of each.
 
     ``failed``: line number in the file, sentence.
@@ -343,9 +343,9 @@ def summary(failed: Iterable[tuple[int, str]], most: int = 3) -> list[str]:
         reasons.setdefault(why, []).append(number)
     ordered = sorted(reasons.items(), key=lambda one: (-len(one[1]), one[1][0]))
     found = []
-    for why, numbers in ordered[:most]:
+    for why, numbers in ordered[:limit]:
         others = f" and {len(numbers) - 1} more" if len(numbers) > 1 else ""
         found.append(f"line {min(numbers)}{others}: {why}")
-    if len(ordered) > most:
-        found.append(f"{len(ordered) - most} other reasons")
+    if len(ordered) > limit:
+        found.append(f"{len(ordered) - limit} other reasons")
     return found

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ...actors.batches.driver import NOMINAL, FeedDriver
-from ...actors.batches.port import Answered, NotNow
+from ...actors.batches.port import Answered, RetryLater
 from ...actors.cost_file import read_costs
 from ...policies.offline.density import Costs
 from ...policies.offline.estimates import PROBABILITY
@@ -130,5 +130,5 @@ class LocalJob:
         while True:
             try:
                 return await prepare(self._front, self._caller, self._line_of(line))
-            except NotNow as later:
+            except RetryLater as later:
                 await asyncio.sleep(later.retry_after)

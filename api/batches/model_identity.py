@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 
 from ...actors.changes_file import ChangesFile
-from ...actors.checkpoints import Opened, hash_applications, open_checkpoints
+from ...actors.checkpoints import OpenedCheckpoints, hash_applications, open_checkpoints
 from ...actors.config import Settings
 from ...actors.further_applications import open_further
 from ...actors.sizing import serving_dtype
@@ -56,7 +56,7 @@ def model_identities(settings: Settings) -> dict[str, str]:
     return first | found
 
 
-def _opened(settings: Settings) -> tuple[Opened, str]:
+def _opened(settings: Settings) -> tuple[OpenedCheckpoints, str]:
     """Open what a server with these settings serves, its folder of adapters included; also return its default model."""
     opened, file = open_checkpoints(settings), ChangesFile.of(settings)
     if file is None:

@@ -1,8 +1,8 @@
 """The store of files, batches and results: a database and a folder of files below ``batch_dir``.
 
 A batch continues from it after a crash (``open_batches``, ``answered``). Each method is one transaction or one read. None
-uses asyncio, lines or HTTP (``desk.py`` calls them on one thread). A result is stored once: a second one for the same line
-changes nothing. Times are seconds since the epoch and are passed in.
+uses asyncio, lines or HTTP (``store_service.py`` calls them on one thread). A result is stored once: a second one for the
+same line changes nothing. Times are seconds since the epoch and are passed in.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class BatchStore:
                     self._insert_file(file)
                 self._database.execute("DELETE FROM results WHERE batch = ?", (id,))
 
-    def tell(self, id: str, figures: dict[str, Any]) -> None:
+    def record_figures(self, id: str, figures: dict[str, Any]) -> None:
         with transaction(self._database):
             self._database.execute("UPDATE batches SET figures = ? WHERE id = ?", (json.dumps(figures), id))
 

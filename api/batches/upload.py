@@ -96,8 +96,8 @@ def _close(opening: asyncio.Future[UploadedFile]) -> None:
         opening.result().part.close()
 
 
-def too_large(most: int) -> ApiError:
-    message = f"the file is larger than the limit of {most} bytes (batch_bytes); split it"
+def too_large(limit: int) -> ApiError:
+    message = f"the file is larger than the limit of {limit} bytes (batch_bytes); split it"
     error = ApiError(413, message, param="file")
     error.headers["Connection"] = "close"  # the rest of the body is not read
     return error

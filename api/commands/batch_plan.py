@@ -20,7 +20,7 @@ from .output import FittedTable, print_tables
 from .zoo import zoo_refusals
 
 if TYPE_CHECKING:
-    from ...actors.checkpoints import Opened
+    from ...actors.checkpoints import OpenedCheckpoints
     from ...actors.config import Settings
     from ...actors.gateway.port import ModelInfo
     from ...gpu.weights.checkpoint import Checkpoint
@@ -78,7 +78,7 @@ def batch_plan(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _requests(path: Path, settings: Settings, opened: Opened, name: str) -> BatchRequests:
+def _requests(path: Path, settings: Settings, opened: OpenedCheckpoints, name: str) -> BatchRequests:
     from ...actors.checkpoints import model_info
     from ...actors.sizing import max_lengths
     from ..program.progress import Bar
@@ -229,7 +229,7 @@ def machine_of(settings: Settings, name: str, checkpoint: Checkpoint) -> Planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrderCourse:
+class OrderTimeline:
     """A batch in one order.
 
     ``compute``, ``memory``: seconds of a step, as the means over the parts of all steps that a plot shows. ``spread``:
@@ -256,7 +256,7 @@ class BatchPlan:
     units: list[Unit]
     wasted: int
     made: float
-    courses: list[OrderCourse]
+    timelines: list[OrderTimeline]
 
 
 def plan(requests: BatchRequests, machine: PlannedMachine) -> BatchPlan:
@@ -290,21 +290,21 @@ def plan(requests: BatchRequests, machine: PlannedMachine) -> BatchPlan:
         units=units,
         wasted=waste(tree, units),
         made=made,
-        courses=[course_of(name, outcome, tree.tokens) for name, outcome in found.items()],
+        timelines=[timeline_of(name, outcome, tree.tokens) for name, outcome in found.items()],
     )
 
 
-def course_of(name: str, outcome: OfflineOutcome, tokens: int) -> OrderCourse:
+def timeline_of(name: str, outcome: OfflineOutcome, tokens: int) -> OrderTimeline:
     """Return the course of a simulation. ``tokens``: tokens of all its prompts."""
     from ...simulator.offline_orders import columns
     from .simulate_report import WIDTH
 
-    counts, compute, memory = (outcome.course[first::3] for first in range(3))
+    counts, compute, memory = (outcome.timeline[first::3] for first in range(3))
     loads = [(c + m) / n for n, c, m in zip(counts, compute, memory, strict=True)]
     mean = (sum(compute) + sum(memory)) / sum(counts)
-    parts = columns(outcome.course, WIDTH)
+    parts = columns(outcome.timeline, WIDTH)
     squares = sum(n * (load - mean) ** 2 for n, load in zip(counts, loads, strict=True)) / sum(counts)
-    return OrderCourse(
+    return OrderTimeline(
         name=name,
         steps=outcome.steps,
         found=outcome.found / tokens if tokens else 0.0,
@@ -323,23 +323,23 @@ def show(title: str, planned: BatchPlan) -> None:
         print(line)
     rows = [
         (
-            course.name,
-            f"{course.found:.1%}",
-            f"{course.steps:,}",
-            f"{course.spread:.2f}",
-            *(f"{seconds:,.1f} s" for seconds in course.seconds.values()),
+            timeline.name,
+            f"{timeline.found:.1%}",
+            f"{timeline.steps:,}",
+            f"{timeline.spread:.2f}",
+            *(f"{seconds:,.1f} s" for seconds in timeline.seconds.values()),
         )
-        for course in planned.courses
+        for timeline in planned.timelines
     ]
-    names = ("order", "found in cache", "steps", "variation", *planned.courses[0].seconds)
+    names = ("order", "found in cache", "steps", "variation", *planned.timelines[0].seconds)
     print_tables(FittedTable(names, rows, numbers=5), width=120)
     print()
-    points = sorted(value for course in planned.courses for value in course.compute + course.memory)
+    points = sorted(value for timeline in planned.timelines for value in timeline.compute + timeline.memory)
     top = points[int(CLIPPED * len(points))]
     print(f"seconds of a step over all steps; full height is {1000 * top:,.3g} ms or more")
-    for course in planned.courses:
-        print(f"  {course.name:14} computes {plot([min(value, top) for value in course.compute], top)}")
-        print(f"  {'':14} reads    {plot([min(value, top) for value in course.memory], top)}")
+    for timeline in planned.timelines:
+        print(f"  {timeline.name:14} computes {plot([min(value, top) for value in timeline.compute], top)}")
+        print(f"  {'':14} reads    {plot([min(value, top) for value in timeline.memory], top)}")
 
 
 def lines(title: str, planned: BatchPlan) -> Iterator[str]:

@@ -132,8 +132,8 @@ class _FileBatch:
 
     def stopped(self) -> str:
         """Return a sentence on the kept answers of a run that did not end, and on how to go on."""
-        told = f"answered {self.answered} of {_lines(len(self._given))}"
-        return f"{told}, kept in {self._output.path}; the same command answers the rest"
+        reported = f"answered {self.answered} of {_lines(len(self._given))}"
+        return f"{reported}, kept in {self._output.path}; the same command answers the rest"
 
     def tell(self) -> int:
         """Print the outcome on standard error; return the exit code."""
@@ -178,7 +178,7 @@ class _FileBatch:
             self._fail(line, said(answer), result_line(id, custom_id, answer))
         if self._job is not None and (jobs := self._job.progress()):
             self._bar.advance(1)
-            self._bar.tell(jobs)
+            self._bar.show(jobs)
 
     def _fail(self, line: int, why: str, raw: bytes) -> None:
         from ..batches.local_files import BatchOutput

@@ -168,7 +168,7 @@ class Conversation:
     def _set(self, name: str = "", value: str = "") -> str:
         if not name:
             shown = {key: self.options[key] for key in KINDS if key in self.options}
-            return ", ".join(f"{key} {told}" for key, told in shown.items()) or "everything is at the model's defaults"
+            return ", ".join(f"{key} {chosen}" for key, chosen in shown.items()) or "everything is at the model's defaults"
         if name not in KINDS:
             return f"there is no {name!r} to set; {suggestion(name, list(KINDS))}"
         if not value:

@@ -17,7 +17,7 @@ from . import CommandError
 
 if TYPE_CHECKING:
     from ..program.blocking import BlockingSession
-    from ..program.plain import PlainSession
+    from ..program.stdlib_client import StdlibSession
 
 UNKNOWN = ("model_not_found",)
 # mistakes in changing the served applications
@@ -99,11 +99,11 @@ def read_key(file: str | None) -> str:
 
 
 @contextlib.contextmanager
-def connected(arguments: argparse.Namespace, mistakes: Collection[str] = UNKNOWN) -> Iterator[PlainSession]:
+def connected(arguments: argparse.Namespace, mistakes: Collection[str] = UNKNOWN) -> Iterator[StdlibSession]:
     """Yield a session with the server at ``--url``. ``mistakes``: see ``answers``."""
-    from ..program.plain import PlainSession
+    from ..program.stdlib_client import StdlibSession
 
-    with answers(mistakes), PlainSession(arguments.url, read_key(arguments.api_key_file)) as session:
+    with answers(mistakes), StdlibSession(arguments.url, read_key(arguments.api_key_file)) as session:
         yield session
 
 

@@ -159,7 +159,9 @@ def hint(flag: str, value: str, known: Collection[str], places: Collection[str])
     if not flag.startswith("-"):
         return f"another model is added by --app NAME={flag}" if "--app" in known else ""
     flag, _, inside = flag.partition("=")
-    answers = {of: answer for sign, told in _BY_SIGN.items() if sign in (*places, *known) for of, answer in told.items()}
+    answers = {
+        of: answer for sign, reported in _BY_SIGN.items() if sign in (*places, *known) for of, answer in reported.items()
+    }
     if flag in answers:
         return answers[flag]
     given = f"={inside or value or '...'}"

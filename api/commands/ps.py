@@ -17,7 +17,7 @@ from .node import WHERE
 
 if TYPE_CHECKING:
     from ...runtime.node.node import Node
-    from ..program.plain import PlainSession
+    from ..program.stdlib_client import StdlibSession
     from .observe import Sample
 
 MEET = 2.0  # seconds to wait for contact with all nodes that the head knows
@@ -141,7 +141,7 @@ def top(arguments: argparse.Namespace) -> int:
         return show(view, top_tables, of=session.url, **screen)
 
 
-def _look(session: PlainSession) -> Sample:
+def _look(session: StdlibSession) -> Sample:
     from .observe import read_sample
 
     return read_sample(time.monotonic(), session.get("/admin/cluster", holds="applications"), session.get_text("/metrics"))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ...simulator.description import DescriptionSource, Scenario
     from ...simulator.recording import Recording
     from ...simulator.simulation import ClusterSimulation
-    from ...simulator.workload import Demand
+    from ...simulator.workload import WorkloadRequest
     from .simulate_report import Target
 
 Outcomes = tuple[list[float], list[float]]  # seconds until the first and the last token
@@ -41,7 +41,7 @@ class Described:
     scenario: Scenario
     source: DescriptionSource
     costs: Sequence[tuple[Coefficients, str]]  # for each entry of instances: coefficients, and their source
-    requests: list[Demand]
+    requests: list[WorkloadRequest]
     recorded: Outcomes | None  # recorded outcomes of the requests in logs
 
 

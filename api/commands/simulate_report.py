@@ -124,12 +124,12 @@ def picture(found: Mapping[str, Any]) -> str:
         Plot("KV memory used", [Curve("memory", memory, "violet")], "{:.0%}".format, 1),
         Plot("time to first token, mean by arrival", [Curve("ttft", ttft, "green")], "{:g} s".format, 0.001),
     ]
-    told = f"{found['requests']:,} requests answered, {found['failed']:,} not"
+    outcome = f"{found['requests']:,} requests answered, {found['failed']:,} not"
     description = (
-        f"{told}. At most {max(running):,} ran and {max(waiting):,} waited at a time; at most {max(memory):.0%} of the KV "
-        f"memory was used."
+        f"{outcome}. At most {max(running):,} ran and {max(waiting):,} waited at a time; at most {max(memory):.0%} of the "
+        f"KV memory was used."
     )
-    return over_time("A simulated run while requests arrive", description, [one["at"] for one in course], plots, told)
+    return over_time("A simulated run while requests arrive", description, [one["at"] for one in course], plots, outcome)
 
 
 def show(found: Mapping[str, Any]) -> None:

@@ -55,7 +55,7 @@ async def show_burst(session: aiohttp.ClientSession, say: Callable[[str], None])
         await asyncio.sleep(LOOK)
         for one in (await _changes(session))[len(seen) :]:
             seen.append(one)
-            say(f"  {told(one)}")
+            say(f"  {describe_change(one)}")
     await load
     say("")
     return judge(streams, [one["what"] for one in seen])
@@ -68,7 +68,7 @@ async def _changes(session: aiohttp.ClientSession) -> list[dict[str, Any]]:
     return [one for one in changes if one["what"] in TOLD and one["seconds"] is not None]
 
 
-def told(change: dict[str, Any]) -> str:
+def describe_change(change: dict[str, Any]) -> str:
     """Return a sentence on one change."""
     if change["what"] == "restore":
         return f"{change['group']}: the parameters are back after {change['seconds']:.1f} s; it served meanwhile"

@@ -36,7 +36,7 @@ def status_line(outcome: ExampleOutcome, width: int) -> str:
     return f"  {mark} {outcome.example.prompt} {shown}".replace("\n", " ")[:width]
 
 
-class Live:
+class LiveDisplay:
     """A display of outcomes while they change."""
 
     def __init__(self, outcomes: Sequence[ExampleOutcome], out: TextIO) -> None:
@@ -58,7 +58,7 @@ class Live:
         self._out.flush()
 
 
-class Meanwhile:
+class DeferredOutput:
     """The output of a part that runs beside others: held until its turn, then shown as it comes."""
 
     def __init__(self, out: TextIO) -> None:

@@ -47,7 +47,7 @@ class KilledStream:
             self.tokens += tokens
 
 
-class Standstill:
+class StallTimer:
     """The longest time for which the machine did not run a thread that is nearly always asleep, in ``seconds``.
 
     Anything that keeps it from running keeps streams waiting, too: other programs, other guests of the host, the scheduler.
@@ -110,7 +110,7 @@ async def show_recovery(
     print(f"\n{STREAMS} streams of {TOKENS} tokens from {model}; then kill -9 of a worker:")
     for left in reversed(range(TRIES)):
         streams = [KilledStream(one.prompt) for one in expected]
-        with Standstill() as still:
+        with StallTimer() as still:
             back = await _killed(session, model, streams, kill)
         for text in back:
             print(f"  {text}")
@@ -161,9 +161,9 @@ async def _back(session: aiohttp.ClientSession, worker: str, seen: int) -> list[
     until = time.monotonic() + BACK_SECONDS
     while time.monotonic() < until:
         news = [event for event in (await _cluster(session))["events"] if event["number"] > seen]
-        told = [event for event in news if event["subject"] == worker and event["event"] in ("down", "ready")]
-        if told and told[-1]["event"] == "ready":
-            return [str(event["text"]) for event in told]
+        reported = [event for event in news if event["subject"] == worker and event["event"] in ("down", "ready")]
+        if reported and reported[-1]["event"] == "ready":
+            return [str(event["text"]) for event in reported]
         await asyncio.sleep(0.05)
     return []
 

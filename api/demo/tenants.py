@@ -18,7 +18,7 @@ import aiohttp
 
 from ...policies.binary_size import binary_size
 from .client import ExampleOutcome, ask
-from .display import Live, TourCheck, table
+from .display import LiveDisplay, TourCheck, table
 from .family import FAMILY, questions
 
 HOT = "mirror"  # the member that is added while the others stream
@@ -113,10 +113,10 @@ async def add_hot(session: aiohttp.ClientSession, folder: Path, base: str) -> st
     """Return the server's summary of the added model; raise ValueError if it refuses."""
     began = time.monotonic()
     async with session.post("/admin/apps", json={"name": HOT, "path": str(folder), "base": base}) as answer:
-        told = await answer.json()
+        reported = await answer.json()
         if answer.status != 200:
-            raise ValueError(f"{HOT} could not be added: HTTP {answer.status} {told}")
-    return f"{HOT} {told['summary']}, ready after {time.monotonic() - began:.2f} s"
+            raise ValueError(f"{HOT} could not be added: HTTP {answer.status} {reported}")
+    return f"{HOT} {reported['summary']}, ready after {time.monotonic() - began:.2f} s"
 
 
 async def show_tenants(session: aiohttp.ClientSession, base: str, family: Mapping[str, Path]) -> list[TourCheck]:
@@ -124,7 +124,7 @@ async def show_tenants(session: aiohttp.ClientSession, base: str, family: Mappin
     names, watch = [name for name in family if name != HOT], AppsSeen()
     exams = [TenantExam.of(name, base) for name in names]
     print(f"\none request each to {len(names)} fine-tunes of {base}, on the same two workers:")
-    live = Live([exam.tenant[0] for exam in exams], sys.stdout)
+    live = LiveDisplay([exam.tenant[0] for exam in exams], sys.stdout)
     await asyncio.gather(*(ask(session, exam.tenant[0], live.changed) for exam in exams))
     rest = [outcome for row in zip(*(exam.pairs[1:] for exam in exams), strict=True) for outcome in row]
     print(f"\n{len(rest)} more requests at once to them and their base, while {HOT} is added:")

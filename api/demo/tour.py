@@ -26,7 +26,7 @@ import aiohttp
 from ..saving import saving
 from . import burst
 from .client import ExampleOutcome, ask
-from .display import Live, Meanwhile, TourCheck, accuracy_table, request_table
+from .display import DeferredOutput, LiveDisplay, TourCheck, accuracy_table, request_table
 from .recovery import show_recovery
 from .tasks import HELD_OUT, Example, examination
 from .tenants import HOT, show_tenants
@@ -192,13 +192,13 @@ async def tour(session: aiohttp.ClientSession, trained: bool) -> list[TourCheck]
     model = await replicated(session)
     shown = [ExampleOutcome(example, model, judged=trained) for example in examination(SEED, 1, (HELD_OUT,))]
     print(f"\n{len(shown)} requests at once to {model}, on two replicas (the last is a chat):")
-    live = Live(shown, sys.stdout)
+    live = LiveDisplay(shown, sys.stdout)
     await asyncio.gather(
         *(ask(session, item, live.changed, chat=place == len(shown) - 1) for place, item in enumerate(shown))
     )
     piped = ExampleOutcome(examination(SEED + 2, 1, (HELD_OUT,))[1], PIPELINE, judged=trained)
     print(f"\none more to {PIPELINE}, a pipeline across both workers:")
-    await ask(session, piped, Live([piped], sys.stdout).changed)
+    await ask(session, piped, LiveDisplay([piped], sys.stdout).changed)
     examined = await examine(session, model) if trained else []
     table = f"\n\n{accuracy_table(examined)}" if trained else "\n\n(random weights: the text is noise)"
     print(f"\n{request_table([*shown, piped])}{table}\n")
@@ -228,9 +228,9 @@ async def guided(
     server: DemoServer, second: DemoServer, session: aiohttp.ClientSession, trained: bool, family: Mapping[str, Path]
 ) -> list[TourCheck]:
     """Run all parts. The burst runs beside the others, since its server mostly waits."""
-    started, told = time.monotonic(), Meanwhile(sys.stdout)
+    started, output = time.monotonic(), DeferredOutput(sys.stdout)
     print(f"starting 2 workers, listening on {server.url} ...", flush=True)
-    beside = asyncio.create_task(meet_a_burst(second, told))
+    beside = asyncio.create_task(meet_a_burst(second, output))
     try:
         await server.ready(session)
         print(f"ready after {time.monotonic() - started:.1f} s")
@@ -239,18 +239,18 @@ async def guided(
         print(f"\n{await saved(session)}", flush=True)
         met = await beside  # so that nothing lengthens the pauses that are shown next
         checks += await show_recovery(session, model)
-        told.turn()
+        output.turn()
         return checks + met
     finally:
         beside.cancel()
         await asyncio.gather(beside, return_exceptions=True)
 
 
-async def meet_a_burst(server: DemoServer, told: Meanwhile) -> list[TourCheck]:
+async def meet_a_burst(server: DemoServer, output: DeferredOutput) -> list[TourCheck]:
     """Show a burst on a server with little memory."""
     async with aiohttp.ClientSession(server.url, timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS)) as session:
         await server.ready(session)
-        return await burst.show_burst(session, told.say)
+        return await burst.show_burst(session, output.say)
 
 
 async def saved(session: aiohttp.ClientSession) -> str:

@@ -59,12 +59,12 @@ def over_time(title: str, description: str, times: Sequence[float], plots: Seque
 
 def _plot(drawing: Drawing, plot: Plot, top: float, times: Sequence[float], across: Callable[[float], float]) -> None:
     known = [value for curve in plot.curves for value in curve.values if value is not None]
-    most = round_top(max([plot.least, *known]))
+    limit = round_top(max([plot.least, *known]))
     bottom = top + PLOT
     for share in (0.0, 0.5, 1.0):
         y = bottom - share * PLOT
         drawing.line([(LEFT, y), (WIDTH - RIGHT, y)], "grid")
-        drawing.text(LEFT - 6, y + 4, plot.format(share * most), "small quiet", anchor="end")
+        drawing.text(LEFT - 6, y + 4, plot.format(share * limit), "small quiet", anchor="end")
     drawing.text(LEFT, top - 7, plot.title, "small")
     at = WIDTH - RIGHT
     for curve in reversed(plot.curves if len(plot.curves) > 1 else ()):
@@ -74,7 +74,7 @@ def _plot(drawing: Drawing, plot: Plot, top: float, times: Sequence[float], acro
         at -= 14
     for curve in plot.curves:
         for piece in _pieces(curve.values):
-            points = [(across(times[n]), bottom - value / most * PLOT) for n, value in piece]
+            points = [(across(times[n]), bottom - value / limit * PLOT) for n, value in piece]
             if len(points) == 1:
                 drawing.dot(*points[0], curve.kind, 1.5)
             else:
@@ -132,9 +132,9 @@ def round_top(value: float) -> float:
     return next(n * ten for n in (1, 2, 5, 10) if n * ten >= value * (1 - 1e-9))
 
 
-def tick_step(end: float, most: int) -> float:
-    """Return a round distance at which an axis from 0 to ``end`` has at most ``most`` ticks after 0."""
-    return round_top(end / most)
+def tick_step(end: float, limit: int) -> float:
+    """Return a round distance at which an axis from 0 to ``end`` has at limit ``limit`` ticks after 0."""
+    return round_top(end / limit)
 
 
 def ticks(end: float, step: float) -> list[float]:

@@ -17,10 +17,10 @@ SMALL = 1 << 18  # bytes; a body up to this size is not counted
 
 
 class BodyMemory:
-    """The bytes that request bodies hold, by caller. ``most``: limit for all bodies together."""
+    """The bytes that request bodies hold, by caller. ``limit``: limit for all bodies together."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._most = limit
         self._held: Counter[str] = Counter()
         self._changed = asyncio.Condition()
 

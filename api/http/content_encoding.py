@@ -62,12 +62,12 @@ async def decoded(request: web.BaseRequest) -> AsyncIterator[bytes]:
         decoder.end()
 
 
-def decoded_reader(request: web.BaseRequest, most: int) -> StreamReader:
+def decoded_reader(request: web.BaseRequest, limit: int) -> StreamReader:
     """Return a stream of the body, which decodes as it is read and gives the loop a turn after each ``LINES`` bytes.
 
-    Reading more than ``most`` bytes raises aiohttp's 413.
+    Reading more than ``limit`` bytes raises aiohttp's 413.
     """
-    return _DecodedReader(request, most)
+    return _DecodedReader(request, limit)
 
 
 class _Decoder:
@@ -114,10 +114,10 @@ class _Decoder:
 class _DecodedReader(StreamReader):
     """A stream that decodes another one when it is read. ``_wait`` is private in aiohttp, which has no hook for this."""
 
-    def __init__(self, request: web.BaseRequest, most: int) -> None:
+    def __init__(self, request: web.BaseRequest, limit: int) -> None:
         loop = asyncio.get_running_loop()
         super().__init__(BaseProtocol(loop), PIECE, loop=loop)
-        self._decoded, self._most, self._rest = decoded(request), most, b""
+        self._decoded, self._most, self._rest = decoded(request), limit, b""
 
     async def _wait(self, func_name: str) -> None:
         if not self._rest:

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
-from ...actors.batches.port import BatchDesk
+from ...actors.batches.port import BatchService
 from ...actors.config import Settings
 from ...actors.gateway.peers import Family, TenantUse
 from ...actors.gateway.port import (
@@ -45,7 +45,7 @@ from .starting import Stages
 T = TypeVar("T")
 
 
-class Asker(Protocol):
+class CallContext(Protocol):
     """The interface of a caller: an HTTP request, or a line of a batch. Its keys are at the end of the module."""
 
     @property
@@ -85,11 +85,11 @@ class Front:
     hosts: Hosts
     names: ChosenNames = field(default_factory=ChosenNames)
     history: LoadHistory = field(default_factory=LoadHistory)
-    desk: BatchDesk | None = None  # the batches, if they are enabled
+    batch_service: BatchService | None = None  # the batches, if they are enabled
     spans: Spans | None = None  # the exporter of finished requests, if one is configured
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="front"))
 
-    async def aside(self, work: Callable[[], T]) -> T:
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Run work on a thread that would block the event loop, and return its result.
 
         One call runs at a time, since each takes interpreter time from the loop.
@@ -105,9 +105,9 @@ class Front:
         view = self.port.describe(self._id(name, viewer))
         return view if view is not None and viewer.may_see(view.key) else None
 
-    def requests(self, viewer: Viewer, most: int) -> list[RequestLine]:
+    def requests(self, viewer: Viewer, limit: int) -> list[RequestLine]:
         """Return the latest requests of this process that the viewer may see."""
-        return self.port.requests(viewer, most)
+        return self.port.requests(viewer, limit)
 
     def cancel(self, name: str, viewer: Viewer) -> bool:
         """Cancel a request of this process. Return False if no running request of that name is visible to the viewer."""
@@ -150,14 +150,14 @@ class Front:
         """Drain the gateway (see ``GatewayPort``)."""
         await self.port.drain(seconds)
 
-    def model(self, request: Asker, name: str | None) -> ModelInfo:
+    def model(self, request: CallContext, name: str | None) -> ModelInfo:
         """Return the model that a request names; raise a 404, or a 403 if its key may not use the model."""
         info = self.catalog.info(name)
         request[MODEL] = info.id
         self.access.check(request[CALLER], info.id)
         return info
 
-    async def find(self, request: Asker, name: str | None) -> ModelInfo:
+    async def find(self, request: CallContext, name: str | None) -> ModelInfo:
         """Return the model that a request names, which may be an adapter in the adapter folder that is not served yet.
 
         Raise the errors of ``model``, and RequestRefused for an adapter that cannot be served.

@@ -32,13 +32,13 @@ def check(request: web.Request) -> None:
         raise ApiError(417, f"Expect: {expected[:100]!r} is not known; leave it out, or say 100-continue")
 
 
-async def begin_body(request: web.Request, most: int) -> None:
+async def begin_body(request: web.Request, limit: int) -> None:
     """Tell a waiting client to send its body; call this before reading it.
 
-    Raise aiohttp's 413 for a declared length above ``most`` bytes.
+    Raise aiohttp's 413 for a declared length above ``limit`` bytes.
     """
-    if (length := request.content_length or 0) > most:
-        raise web.HTTPRequestEntityTooLarge(max_size=most, actual_size=length)
+    if (length := request.content_length or 0) > limit:
+        raise web.HTTPRequestEntityTooLarge(max_size=limit, actual_size=length)
     if request.get(EXPECTED):
         request[EXPECTED] = ""
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from .context import BEGUN, CALL_ID, FRONT, IGNORED, NAME, PROGRESS, TRACE, Asker
+from .context import BEGUN, CALL_ID, FRONT, IGNORED, NAME, PROGRESS, TRACE, CallContext
 from .limits import CHARGE, rate_headers
 
 MAX_IGNORED_SHOWN = 20
@@ -43,13 +43,13 @@ async def mark(request: web.Request, response: web.StreamResponse) -> None:
         headers["x-ignored-fields"] = ", ".join(names)
 
 
-def correlation(request: Asker) -> dict[str, str]:
+def correlation(request: CallContext) -> dict[str, str]:
     """Return the headers in ``ECHOED`` that the client sent, if they are printable and short."""
     given = {name: request.headers.get(name, "") for name in ECHOED}
     return {name: value for name, value in given.items() if _REQUEST_ID.fullmatch(value)}
 
 
-def log_names(request: Asker) -> dict[str, str]:
+def log_names(request: CallContext) -> dict[str, str]:
     """Return the names by which a log line can be found: our id, and the ids that the client sent."""
     known = {"request": request.get(CALL_ID), "x-request-id": request.get(NAME), "traceparent": request.get(TRACE)}
     return {name: value[:128] for name, value in known.items() if value} | correlation(request)

@@ -55,10 +55,10 @@ def _row(row: LoadRow, first: list[int]) -> HistoryRow:
     )
 
 
-def _number(request: web.Request, name: str, default: int, least: int, most: int) -> int:
+def _number(request: web.Request, name: str, default: int, least: int, limit: int) -> int:
     text = request.query.get(name, str(default))
-    if not text.isdecimal() or not least <= int(text) <= most:
-        raise bad_request(f"{name} is {shown(text)}; give a whole number from {least} to {most}", name)
+    if not text.isdecimal() or not least <= int(text) <= limit:
+        raise bad_request(f"{name} is {shown(text)}; give a whole number from {least} to {limit}", name)
     return int(text)
 
 

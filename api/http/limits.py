@@ -12,7 +12,7 @@ import math
 from aiohttp import web
 
 from ...actors.gateway.port import GatewayPort
-from ...policies.requests.rate_limit import Standing, Verdict
+from ...policies.requests.rate_limit import LimitStatus, Verdict
 from ..errors import ApiError
 from .auth import ApiCaller
 
@@ -90,7 +90,7 @@ def rate_headers(verdict: Verdict) -> dict[str, str]:
     return made
 
 
-def _span(standing: Standing) -> str:
+def _span(standing: LimitStatus) -> str:
     """Return the time until a reset in OpenAI's form: ``6m0s``, ``1.5s``."""
     minutes, seconds = divmod(math.ceil(standing.reset * 10) / 10, 60)
     shown = f"{seconds:g}s"

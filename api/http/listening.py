@@ -39,10 +39,10 @@ class _Connection(web.RequestHandler):
     slow: seconds from the beginning of the connection, or from the first byte of a further request, to the end of its head.
     An idle connection is closed after ``IDLE`` times that: clients and proxies keep some for later.
 
-    most: connections of this process. Up to that number again get a 503 (``excess``); further ones are closed at once.
+    limit: connections of this process. Up to that number again get a 503 (``excess``); further ones are closed at once.
     """
 
-    def __init__(self, server: web.Server, slow: float, most: float) -> None:
+    def __init__(self, server: web.Server, slow: float, limit: float) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -51,7 +51,7 @@ class _Connection(web.RequestHandler):
             lingering_time=min(LINGER, slow),
             auto_decompress=False,  # see content_encoding.py
         )
-        self._server, self._slow, self._most = server, slow, most
+        self._server, self._slow, self._most = server, slow, limit
         self.excess = False
         self._answering = False
         self._limit: asyncio.TimerHandle | None = None
@@ -150,9 +150,9 @@ class _Connection(web.RequestHandler):
 class _Server(web.Server):
     """A server that uses our connection and request classes."""
 
-    def __init__(self, made: web.Server, slow: float, max_body: int, most: float) -> None:
+    def __init__(self, made: web.Server, slow: float, max_body: int, limit: float) -> None:
         super().__init__(self._handle, request_factory=self._make, handler_cancellation=True)
-        self._inner, self._slow, self._max_body, self._most = made.request_handler, slow, max_body, most
+        self._inner, self._slow, self._max_body, self._most = made.request_handler, slow, max_body, limit
         self._factory = made.request_factory
 
     def __call__(self) -> _Connection:
@@ -182,10 +182,10 @@ class _Server(web.Server):
             return error_response(from_http(error, request.method, request.path, self._max_body))
 
 
-def _too_many(most: float) -> ApiError:
+def _too_many(limit: float) -> ApiError:
     error = ApiError(
         503,
-        f"this process has {most:g} connections, as many as it takes; try again, close idle ones, or raise max_connections",
+        f"this process has {limit:g} connections, as many as it takes; try again, close idle ones, or raise max_connections",
         kind="server_error",
         retry_after=1.0,
     )
@@ -205,8 +205,8 @@ class _Runner(web.AppRunner):
 
     async def _make_server(self) -> web.Server:
         settings = self.app[FRONT].settings
-        most = most_connections(settings.max_connections)
-        return _Server(await super()._make_server(), settings.read_timeout, settings.largest_body, most)
+        limit = most_connections(settings.max_connections)
+        return _Server(await super()._make_server(), settings.read_timeout, settings.largest_body, limit)
 
 
 def make_runner(app: web.Application) -> web.AppRunner:

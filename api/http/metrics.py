@@ -215,7 +215,7 @@ class Meter:
         queued = None if self._first is None else self._queued
         return MeterFigures(self._prompt, self._count, queued, first, tuple(self._reasons))
 
-    def told(self) -> list[str]:
+    def log_parts(self) -> list[str]:
         """Return the parts of the log line: token counts, and how the time was spent."""
         said = [f"{self._prompt} prompt + {self._count} tokens"]
         if self._first is not None:
@@ -386,8 +386,8 @@ class Metrics:
             rejections.add_metric(key, count)
         yield rejections
         answers = CounterMetricFamily("http_requests", "HTTP answers.", labels=["handler", "method", "status"])
-        for told, count in self._answers.items():
-            answers.add_metric(told, count)
+        for reported, count in self._answers.items():
+            answers.add_metric(reported, count)
         yield answers
         yield from _estimates(self._lengths())
         yield from dispatch_families(self._dispatching())

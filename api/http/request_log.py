@@ -37,8 +37,8 @@ def note_call(request: web.Request, status: int) -> None:
     if log.isEnabledFor(level):
         names = log_names(request)
         names.pop("request", None)  # the line begins with it
-        told = [_line(request, path, status), *(f"{name} {value!a}" for name, value in names.items())]
-        log.log(level, "%s", ", ".join(told), extra=log_names(request))
+        reported = [_line(request, path, status), *(f"{name} {value!a}" for name, value in names.items())]
+        log.log(level, "%s", ", ".join(reported), extra=log_names(request))
 
 
 def _line(request: web.Request, path: str, status: int) -> str:
@@ -51,7 +51,7 @@ def _line(request: web.Request, path: str, status: int) -> str:
     if (caller := request.get(CALLER)) is not None and caller.tenant:
         parts.append(f"tenant {caller.tenant!a}")
     if (meter := request.get(METER)) is not None and (progress := request.get(PROGRESS)) is not None:
-        parts += [*meter.told(), *([f"{now.cached} cached"] if (now := progress()).cached else [])]
+        parts += [*meter.log_parts(), *([f"{now.cached} cached"] if (now := progress()).cached else [])]
         if now.preemptions:
             parts.append(f"preempted {now.preemptions} times")
     return ", ".join(parts)

@@ -30,7 +30,7 @@ from ...actors.gateway.port import (
     RequestView,
     TokenStream,
 )
-from ...policies.requests.rate_limit import Standing, Verdict
+from ...policies.requests.rate_limit import LimitStatus, Verdict
 from ...policies.requests.refusal import Refusal, RequestRefused
 from ...policies.requests.request_ownership import Viewer
 
@@ -90,8 +90,8 @@ class StartingPort:
     async def credit_grown(self) -> None:
         await self._there().credit_grown()
 
-    def requests(self, viewer: Viewer, most: int) -> list[RequestLine]:
-        return self._real.requests(viewer, most) if self._real is not None else []
+    def requests(self, viewer: Viewer, limit: int) -> list[RequestLine]:
+        return self._real.requests(viewer, limit) if self._real is not None else []
 
     def describe(self, request: str) -> RequestView | None:
         return self._real.describe(request) if self._real is not None else None
@@ -123,7 +123,7 @@ class StartingPort:
     def settle(self, tenant: str, charged: int, used: int) -> None:
         self._there().settle(tenant, charged, used)
 
-    async def standings(self, tenants: list[str]) -> dict[str, dict[str, Standing]]:
+    async def standings(self, tenants: list[str]) -> dict[str, dict[str, LimitStatus]]:
         return await self._real.standings(tenants) if self._real is not None else {}
 
     async def limit(self, tenant: str, name: str) -> int:

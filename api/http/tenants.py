@@ -14,9 +14,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from ...actors.config import Settings
 from ...actors.gateway.peers import TenantUse
 from ...policies.requests.account import is_offline_account
-from ...policies.requests.rate_limit import EVERYBODY, Standing
+from ...policies.requests.rate_limit import EVERYBODY, LimitStatus
 
-Standings = Mapping[str, Mapping[str, Standing]]  # tenant -> limit -> its standing
+Standings = Mapping[str, Mapping[str, LimitStatus]]  # tenant -> limit -> its standing
 
 
 def key_tenants(settings: Settings) -> list[str]:

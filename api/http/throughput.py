@@ -28,14 +28,14 @@ def line(before: TokenCounts, after: TokenCounts, seconds: float, census: Mappin
     if before == after and not running + waiting:
         return ""
     prompt, generated = ((getattr(after, n) - getattr(before, n)) / seconds for n in ("prompt", "generated"))
-    told = f"{prompt:.1f} prompt and {generated:.1f} generated tokens/s, {running} running, {waiting} waiting"
+    reported = f"{prompt:.1f} prompt and {generated:.1f} generated tokens/s, {running} running, {waiting} waiting"
     queries = after.queries - before.queries
-    return f"{told}, {(after.hits - before.hits) / queries:.0%} prefix cache hits" if queries else told
+    return f"{reported}, {(after.hits - before.hits) / queries:.0%} prefix cache hits" if queries else reported
 
 
-async def tell(app: web.Application) -> AsyncIterator[None]:
+async def log_throughput(app: web.Application) -> AsyncIterator[None]:
     """Run the logger, for ``cleanup_ctx``."""
-    task = asyncio.create_task(_tell(app)) if log.isEnabledFor(logging.INFO) else None
+    task = asyncio.create_task(_log_throughput(app)) if log.isEnabledFor(logging.INFO) else None
     yield
     if task is not None:
         task.cancel()
@@ -43,7 +43,7 @@ async def tell(app: web.Application) -> AsyncIterator[None]:
             await task
 
 
-async def _tell(app: web.Application) -> None:
+async def _log_throughput(app: web.Application) -> None:
     front = app[FRONT]
     before, since = front.metrics.counted(), time.monotonic()
     while True:

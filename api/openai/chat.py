@@ -45,7 +45,7 @@ async def render(
     if text is not None:
         return text
     template = served.template
-    return await front.aside(lambda: template.render(messages, how))
+    return await front.run_in_thread(lambda: template.render(messages, how))
 
 
 class ChatShape(AnswerShape):

@@ -187,7 +187,6 @@ class ChoiceText:
     def _echoed(self, echo: Echo) -> TextPiece:
         piece = TextPiece(echo.text, shown_prompt=list(self.prompt))
         if self.options.scored >= 0:
-            k = self.options.scored
             piece.offsets = list(echo.offsets)
-            piece.logprobs = [None, *(TokenLogprob(e.logprob, e.top[:k]) for e in self.prompt_logprobs)]
+            piece.logprobs = [None, *self.prompt_logprobs]
         return piece

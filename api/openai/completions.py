@@ -30,7 +30,7 @@ async def _echo(call: GenerateHandler, prompt: str | list[int], tokens: list[int
     """Return the echo: a text as it was sent, or the decoded tokens if the prompt is tokens or was truncated."""
     if not isinstance(prompt, str) or options.truncate_prompt_tokens is not None:
         decoded = partial(decoded_echo, call.served.codec, tokens, special=not options.skip_special_tokens)
-        return decoded() if sum(map(len, call.prompts)) < _MANY else await call.front.aside(decoded)
+        return decoded() if sum(map(len, call.prompts)) < _MANY else await call.front.run_in_thread(decoded)
     if options.scored < 0:
         return Echo(prompt, [])
     return Echo(prompt, await call.front.catalog.offsets(call.served, prompt, special=options.add_special_tokens))
@@ -62,15 +62,15 @@ class CompletionShape(AnswerShape):
 
     def _choice(self, choice: ChoiceText, piece: TextPiece, *, first: bool) -> dict[str, Any]:
         options = self._call.options
+        codec, scored = self._call.served.codec, options.scored >= 0
         made: dict[str, Any] = {
             "index": choice.index,
             "text": piece.text,
-            "logprobs": completion_logprobs(self._call.served.codec, piece) if options.scored >= 0 else None,
+            "logprobs": completion_logprobs(codec, piece, options.scored) if scored else None,
             "finish_reason": piece.finish or None,
             "stop_reason": piece.stop_reason,
         }
         if options.prompt_scored >= 0:
-            codec = self._call.served.codec
             made["prompt_logprobs"] = prompt_logprobs(codec, choice.prompt, choice.prompt_logprobs, options.prompt_scored)
         if options.return_token_ids:
             made["token_ids"] = piece.tokens

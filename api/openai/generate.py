@@ -40,7 +40,7 @@ from ..http.context import (
     NAME,
     OFFLINE,
     PROGRESS,
-    Asker,
+    CallContext,
     Front,
 )
 from ..http.headers import log_names
@@ -67,7 +67,7 @@ class GenerateHandler:
     """One request in progress. ``request``: the caller. Choice i answers prompt ``i // options.n``."""
 
     front: Front
-    request: Asker
+    request: CallContext
     info: ModelInfo
     served: ServedModel
     options: Options
@@ -196,11 +196,11 @@ class GeneratingEndpoint(Generic[Parsed]):
                 return await _stream(call, request, ends)
             return web.Response(body=await _whole(call, ends), content_type="application/json")
 
-    async def prepare(self, front: Front, asking: Asker, body: Body) -> GenerateHandler:
+    async def prepare(self, front: Front, asking: CallContext, body: Body) -> GenerateHandler:
         """Return a call that has passed all checks that are possible before a worker has it; raise ApiError."""
         return await self._check(front, asking, self.parse(body, front.settings.unknown_fields))
 
-    async def _check(self, front: Front, asking: Asker, body: Parsed) -> GenerateHandler:
+    async def _check(self, front: Front, asking: CallContext, body: Parsed) -> GenerateHandler:
         asking[IGNORED] = body.options.ignored
         info = await front.find(asking, body.options.model)
         options = filled(body.options, info.defaults)
@@ -212,7 +212,9 @@ class GeneratingEndpoint(Generic[Parsed]):
         call.limits = [check_prompt(one, info, served, options, most) for one in call.prompts]
         words = sum(map(len, options.bad_words))
         long = words > _LONG_WORDS or (words > 0 and not served.codec.quick)
-        call.sampling = await front.aside(partial(sampling_of, options, served)) if long else sampling_of(options, served)
+        call.sampling = (
+            await front.run_in_thread(partial(sampling_of, options, served)) if long else sampling_of(options, served)
+        )
         call.ends = stop_tokens(options, served)
         call.stops = stop_strings(options, served)
         call.drafts = await drafts_of(front, info, served, options)
@@ -249,10 +251,10 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
         asking[PROGRESS] = call.choices[0].stream.progress
         call.created = int(time.time())
         count, tenant = call.usage()["prompt_tokens"], asking[CALLER].tenant
-        told = call.info.id, count, options.n, options.limit, tenant
+        reported = call.info.id, count, options.n, options.limit, tenant
         named = {"max_tokens": options.limit, "temperature": options.temperature, "top_p": options.top_p, "n": options.n}
         asking[ASKED] = {name: value for name, value in named.items() if value is not None}
-        asking[METER] = meter = front.metrics.begin(*told, offline=offline)
+        asking[METER] = meter = front.metrics.begin(*reported, offline=offline)
         ends = _Ends(meter)
         yield ends
     finally:
@@ -306,7 +308,7 @@ def _sequences(call: GenerateHandler) -> list[Generation]:
     ]
 
 
-def _name(front: Front, request: Asker, options: Options) -> None:
+def _name(front: Front, request: CallContext, options: Options) -> None:
     """Record the client's name for the request, under which ``/v1/requests`` and the log have it."""
     if chosen := request.headers.get("x-request-id") or options.request_id:
         request[NAME] = chosen
@@ -335,7 +337,7 @@ async def _whole(call: GenerateHandler, ends: _Ends) -> bytes:
         return written(shape.whole(pieces)).encode()
 
     size = sum(map(_size, call.choices, pieces))
-    return answer() if size < _MANY else await call.front.aside(answer)
+    return answer() if size < _MANY else await call.front.run_in_thread(answer)
 
 
 def _size(choice: ChoiceText, piece: TextPiece) -> int:
@@ -350,7 +352,7 @@ async def _stream(call: GenerateHandler, request: web.Request, ends: _Ends) -> w
         async def forward(choice: ChoiceText) -> None:
             async def send(piece: TextPiece) -> None:
                 make = partial(shape.events, choice, piece)
-                events = make() if _size(choice, piece) < _MANY else await call.front.aside(make)
+                events = make() if _size(choice, piece) < _MANY else await call.front.run_in_thread(make)
                 if events:
                     await out.write(events)
 

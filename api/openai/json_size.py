@@ -15,10 +15,10 @@ _PIECE = 1 << 16  # bytes
 _DIGITS = bytes(b"0"[0] if chr(byte).isdigit() and byte < 128 else b" "[0] for byte in range(256))
 
 
-def check_size(raw: bytes, most: int = MOST) -> None:
+def check_size(raw: bytes, limit: int = MOST) -> None:
     """Raise a 400 for a text with too many values, or with integers that take long to parse."""
-    if _units(raw) > most:
-        _count(raw.replace(b"\\\\", b"").replace(b'\\"', b""), most)
+    if _units(raw) > limit:
+        _count(raw.replace(b"\\\\", b"").replace(b'\\"', b""), limit)
     if len(raw) > _PIECE and _has_long_number(raw):
         _check_numbers(raw.replace(b"\\\\", b"").replace(b'\\"', b""))
 
@@ -43,12 +43,12 @@ def _outside(text: bytes) -> list[bytes]:
     return found
 
 
-def _count(text: bytes, most: int) -> None:
+def _count(text: bytes, limit: int) -> None:
     units = 0
     for outside in _outside(text):
         units += _units(outside)
-        if units > most:
-            raise too_many(most)
+        if units > limit:
+            raise too_many(limit)
 
 
 def _check_numbers(text: bytes) -> None:
@@ -58,7 +58,7 @@ def _check_numbers(text: bytes) -> None:
             raise bad_request(message, code="invalid_json")
 
 
-def too_many(most: int) -> ApiError:
+def too_many(limit: int) -> ApiError:
     """Return the refusal of a text with too many values."""
-    message = f"the body has more than {most} values (a member of an object counts {MEMBER} times); send less in one request"
-    return bad_request(message, code="invalid_json")
+    counted = f"(a member of an object counts {MEMBER} times)"
+    return bad_request(f"the body has more than {limit} values {counted}; send less in one request", code="invalid_json")

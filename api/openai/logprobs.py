@@ -27,8 +27,8 @@ def _finite(logprob: float) -> float:
     return max(logprob, LOWEST)
 
 
-def completion_logprobs(codec: TextCodec, piece: TextPiece) -> dict[str, Any]:
-    """Return ``tokens``, ``token_logprobs``, ``top_logprobs`` (the chosen token is always in it), ``text_offset``.
+def completion_logprobs(codec: TextCodec, piece: TextPiece, k: int) -> dict[str, Any]:
+    """Return ``tokens``, ``token_logprobs``, ``top_logprobs`` (the ``k`` best and the chosen one), ``text_offset``.
 
     The echo's tokens come first; the very first one has no probability.
     """
@@ -39,7 +39,7 @@ def completion_logprobs(codec: TextCodec, piece: TextPiece) -> dict[str, Any]:
             tops.append(None)
             continue
         top: dict[str, float] = {}
-        for token, logprob in entry.top:
+        for token, logprob in entry.top[:k]:
             top.setdefault(_text(codec.token_bytes(token), "bytes:"), _finite(logprob))
         top.setdefault(text, _finite(entry.logprob))
         tops.append(top)

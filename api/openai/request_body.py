@@ -32,7 +32,7 @@ async def read_body(request: web.Request, check: Callable[[Body], T]) -> T:
         most = max(MOST, 2 * front.settings.max_model_len)
         if len(raw) <= SMALL:
             return check(parse_json(raw, most))
-        return await front.aside(lambda: check(parse_json(raw, most)))
+        return await front.run_in_thread(lambda: check(parse_json(raw, most)))
 
 
 async def _read(request: web.Request, seconds: float) -> bytes:

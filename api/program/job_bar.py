@@ -46,15 +46,15 @@ class JobBar:
         """Count ``steps`` more finished lines."""
         self._progress.update(self._task, advance=steps)
 
-    def tell(self, jobs: Sequence[FeedProgress]) -> None:
+    def show(self, jobs: Sequence[FeedProgress]) -> None:
         """Show the progress of the jobs, which all run at once. Calls in quick succession are skipped."""
         now = time.monotonic()
         if now - self._looked >= SECONDS:
             self._looked = now
-            self._progress.update(self._task, more=told(jobs, now - self._began))
+            self._progress.update(self._task, more=progress_text(jobs, now - self._began))
 
 
-def told(jobs: Sequence[FeedProgress], seconds: float) -> str:
+def progress_text(jobs: Sequence[FeedProgress], seconds: float) -> str:
     """Return the text beside the bar: ``812 tok/s, about 3 min 20 s left``."""
     rate = sum(job.done_tokens for job in jobs) / max(seconds, 1e-9)
     left = [job.remaining_seconds for job in jobs if job.remaining_seconds is not None]

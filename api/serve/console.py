@@ -65,7 +65,7 @@ class RunningCluster(Protocol):
         """Return the reason when the cluster can no longer be served; never return otherwise."""
 
 
-class Speaker:
+class Console:
     """The writer of console lines. ``say`` receives each line; by default it prints on standard output."""
 
     def __init__(self, form: str, stages: Stages, say: Callable[[str], None] | None = None) -> None:
@@ -112,7 +112,7 @@ def capacity(models: Sequence[ModelInfo], rows: int) -> str:
 
     Each model is counted as if it had the memory to itself.
     """
-    told: dict[str, list[str]] = {}  # capacity in words -> ids of the models that have it
+    reported: dict[str, list[str]] = {}  # capacity in words -> ids of the models that have it
     for info in models:
         length = min(TYPICAL, info.max_length)
         if info.rooms:
@@ -120,10 +120,10 @@ def capacity(models: Sequence[ModelInfo], rows: int) -> str:
             text = f"about {count:,} concurrent request{'s' * (count != 1)} of {length:,} tokens"
             if (longest := max(info.longest, *info.rooms)) < length:
                 text = f"requests of at most {longest:,} tokens (--set memory=... with more gives room for longer ones)"
-            told.setdefault(text, []).append(info.id)
-    if len(told) == 1:
-        return f"room for {next(iter(told))}"
-    return "room for " + ", or ".join(f"{text} to {_either(names)}" for text, names in told.items()) if told else ""
+            reported.setdefault(text, []).append(info.id)
+    if len(reported) == 1:
+        return f"room for {next(iter(reported))}"
+    return "room for " + ", or ".join(f"{text} to {_either(names)}" for text, names in reported.items()) if reported else ""
 
 
 def _either(names: Sequence[str]) -> str:
@@ -142,14 +142,14 @@ class StartupReporter:
     def __init__(
         self,
         running: RunningCluster,
-        speaker: Speaker,
+        console: Console,
         *,
         offset: float,
         rows: int,
         named: Collection[str] = (),
         logged: bool = False,
     ) -> None:
-        self._running, self._speaker, self._offset, self._rows = running, speaker, offset, rows
+        self._running, self._console, self._offset, self._rows = running, console, offset, rows
         self._named, self._logged = named, logged
         self._shown = 0  # number of stages that were reported
         self._warned = 0
@@ -162,17 +162,17 @@ class StartupReporter:
                 room = capacity((await self._running.service()).models, self._rows)
                 if room not in ("", self._room):
                     self._room = room
-                    self._speaker.note(f"now {room}")
+                    self._console.note(f"now {room}")
             await asyncio.sleep(POLL_SECONDS)
 
     def show_stages(self) -> bool:
         """Report new stages and warnings; return True if there were new stages."""
         for text in self._running.warnings[self._warned :]:
-            self._speaker.warn(text)
+            self._console.warn(text)
             self._warned += 1
         new = self._running.stages[self._shown :]
         for name, seconds in new:
-            self._speaker.reach(name, at=self._offset + seconds)
+            self._console.reach(name, at=self._offset + seconds)
         self._shown += len(new)
         return bool(new)
 
@@ -186,25 +186,25 @@ class StartupReporter:
             except CheckpointError as error:
                 if info.id in self._named:
                     raise
-                self._speaker.warn(f"{info.id} cannot be asked in text: {error}")  # the model was added before a restart
-        self._speaker.reach("tokenizers loaded")
+                self._console.warn(f"{info.id} cannot be asked in text: {error}")  # the model was added before a restart
+        self._console.reach("tokenizers loaded")
         if self._running.port is None:
             catalog.forget()  # this process only checks that they load
-        told: list[str] = []
-        while len(told) < len((service := await self._running.service()).models):
+        reported: list[str] = []
+        while len(reported) < len((service := await self._running.service()).models):
             states = service.readiness.applications
             there = {name for name, state in states.items() if state in ("ready", "on demand", "failed")}
-            new = [info.id for info in service.models if info.id in there and info.id not in told]
+            new = [info.id for info in service.models if info.id in there and info.id not in reported]
             if new:
                 self.show_stages()  # stages come before the models that they made ready
             on = {info.id: f" (on {info.base})" if info.base else "" for info in service.models}
             absent = [f"{name}{on[name]}" for name in new if states[name] == "on demand"]
             for name in (name for name in new if states[name] == "failed" or (states[name] == "ready" and not self._logged)):
-                self._speaker.note(f"{name}{on[name]} {'cannot be loaded' if states[name] == 'failed' else 'is ready'}")
+                self._console.note(f"{name}{on[name]} {'cannot be loaded' if states[name] == 'failed' else 'is ready'}")
             if absent:  # there may be hundreds
                 few = ", ".join(absent[:8]) + f" and {len(absent) - 8} more" * (len(absent) > 8)
-                self._speaker.note(f"loaded when asked for: {few}")
-            told += new
+                self._console.note(f"loaded when asked for: {few}")
+            reported += new
             if not new:
                 await asyncio.sleep(POLL_SECONDS)
         gc.collect()
@@ -214,10 +214,10 @@ class StartupReporter:
         self.show_stages()  # first, because the start-up ends with address and capacity
         self._room = capacity(service.models, self._rows)
         if saved:
-            self._speaker.note(saving(len(service.models), stored, saved))
+            self._console.note(saving(len(service.models), stored, saved))
         ids = ", ".join(info.id for info in service.models)
         more = f"; {self._room}{self._rest(service)}" if self._room else ""
-        self._speaker.reach("ready", f"ready at {address}/v1 with models: {ids}{more}")
+        self._console.reach("ready", f"ready at {address}/v1 with models: {ids}{more}")
 
     def _rest(self, service: Service) -> str:
         """Return an addition to the capacity while some worker has not loaded its model yet."""

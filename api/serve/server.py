@@ -37,7 +37,7 @@ from ..batches.folder import SERVER, FolderLock
 from ..http.context import FRONT, PEER, Front
 from ..http.listening import make_runner, tls
 from ..http.starting import Stages, StartingPort
-from .console import RunningCluster, Speaker, StartupReporter
+from .console import Console, RunningCluster, StartupReporter
 from .port_owner import served_there
 
 GATEWAY_PROCESS = "blockwright.api.serve.gateway_process:start"
@@ -54,10 +54,10 @@ def run(settings: Settings, launcher: Launcher, warnings: Sequence[str] = ()) ->
     try:
         preflight(settings)
     except (SettingsError, CheckpointError) as error:  # before the port is taken, or reported as taken
-        return Speaker(settings.log_format, Stages()).fatal(error)
+        return Console(settings.log_format, Stages()).fatal(error)
 
     def begin(chosen: Settings, front: Front, port: int) -> Awaitable[RunningCluster]:
-        return start(chosen, http=Http(front, port, GATEWAY_PROCESS, front.desk), launcher=launcher)
+        return start(chosen, http=Http(front, port, GATEWAY_PROCESS, front.batch_service), launcher=launcher)
 
     async def serve() -> int:
         code = await Server(settings, begin, warnings=warnings).run()
@@ -85,7 +85,7 @@ class Server:
         self._stands_in = not in_head(settings, cores())
         self._shared = self._stands_in or settings.gateways > 1  # the port is shared with other processes
         self._site: web.TCPSite | None = None  # set while this process listens
-        self._speaker = Speaker(settings.log_format, Stages(), say)
+        self._console = Console(settings.log_format, Stages(), say)
         self._asked = asyncio.Event()  # a request to end
         self._hurry = asyncio.Event()  # a request to end without waiting
         self.address, self.port = "", 0
@@ -106,9 +106,9 @@ class Server:
         loop.add_signal_handler(signal.SIGINT, self.interrupt)
         port = StartingPort()
         try:
-            app = make_app(port, self._settings, stages=self._speaker.stages)
+            app = make_app(port, self._settings, stages=self._console.stages)
         except SettingsError as error:
-            return self._speaker.fatal(error)
+            return self._console.fatal(error)
         if self._stands_in:
             app.on_response_prepare.append(_last)
         runner = make_runner(app)
@@ -119,7 +119,7 @@ class Server:
             await self._listen(runner)
             return await self._serve(app, runner, port)
         except (SettingsError, CheckpointError) as error:
-            return self._speaker.fatal(error)
+            return self._console.fatal(error)
         finally:
             await runner.cleanup()
             if lock is not None:
@@ -154,15 +154,15 @@ class Server:
             await self._open(runner, self.port, shared=True)
         shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         self.address = f"{'https' if self._settings.tls_cert else 'http'}://{shown}:{bound[1]}"
-        self._speaker.reach("listening", f"listening on {self.address}")
+        self._console.reach("listening", f"listening on {self.address}")
         if host not in ("127.0.0.1", "localhost", "::1") and not (self._settings.api_keys or self._settings.admin_keys):
-            self._speaker.warn(f"{host} may be reached from other machines and no key is needed; see --api-key-file")
+            self._console.warn(f"{host} may be reached from other machines and no key is needed; see --api-key-file")
         for warning in self._warnings:
-            self._speaker.warn(warning)
+            self._console.warn(warning)
         for root in missing_roots(self._settings.app_roots):
-            self._speaker.warn(f"app_roots: there is no folder {root}; until there is, nothing can be added from it")
+            self._console.warn(f"app_roots: there is no folder {root}; until there is, nothing can be added from it")
         if self._settings.app_roots and self._settings.api_keys and not self._settings.admin_keys:
-            self._speaker.warn("every API key may add, replace and remove all models; name operators' keys in admin_keys")
+            self._console.warn("every API key may add, replace and remove all models; name operators' keys in admin_keys")
 
     async def _stand_in(self, running: RunningCluster, runner: web.AppRunner) -> None:
         """Listen while no gateway does, and answer that there is none, closing each connection after that. Never returns."""
@@ -174,21 +174,21 @@ class Server:
 
     async def _serve(self, app: web.Application, runner: web.AppRunner, port: StartingPort) -> int:
         """Run the cluster. Once started, it is stopped in any case."""
-        offset = self._speaker.stages.now()
+        offset = self._console.stages.now()
         loop = asyncio.get_running_loop()
 
-        def told(sentence: str) -> None:
+        def reported(sentence: str) -> None:
             loop.call_soon_threadsafe(self._fetching, sentence)
 
-        TOLD.set(told)
+        TOLD.set(reported)
         for source in self._settings.applications.values():
             if of_the_hub(source):
                 self._fetching(f"asking the hub for {source}")  # the hub may answer late or never
         starting = asyncio.ensure_future(self._start(self._settings, app[FRONT], self.port))
         if not await self._first(starting):
-            fetching = any(name == FETCHING for name, _ in self._speaker.stages.reached)
+            fetching = any(name == FETCHING for name, _ in self._console.stages.reached)
             kept = "; what the hub has sent stays in its cache" if fetching else ""
-            self._speaker.note(f"stopped while starting: no request was taken{kept}")
+            self._console.note(f"stopped while starting: no request was taken{kept}")
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
             return 0
@@ -204,16 +204,16 @@ class Server:
                 following.append(asyncio.ensure_future(self._stand_in(running, runner)))
             rows, named = self._settings.max_rows, self._settings.applications.keys()
             logged = self._settings.log_level in ("debug", "info")
-            herald = StartupReporter(running, self._speaker, offset=offset, rows=rows, named=named, logged=logged)
+            herald = StartupReporter(running, self._console, offset=offset, rows=rows, named=named, logged=logged)
             herald.show_stages()
-            self._speaker.reach("control plane up")
+            self._console.reach("control plane up")
             following.append(asyncio.ensure_future(herald.follow()))
             failed = asyncio.ensure_future(running.failed())
             ready: asyncio.Future[None] = asyncio.ensure_future(herald.announce(app[FRONT].catalog, self.address))
             try:
                 while await self._first(failed, ready):
                     if failed.done():
-                        return self._speaker.fatal(failed.result())
+                        return self._console.fatal(failed.result())
                     await ready
                     ready = asyncio.get_running_loop().create_future()  # announced: only a failure or a signal can follow
             finally:
@@ -226,14 +226,14 @@ class Server:
             for task in following:
                 task.cancel()
             await running.stop()
-            self._speaker.reach("stopped")
+            self._console.reach("stopped")
 
     def _fetching(self, sentence: str) -> None:
         """Report the progress of a fetch from the hub."""
-        if all(name != FETCHING for name, _ in self._speaker.stages.reached):
-            self._speaker.reach(FETCHING, sentence)
+        if all(name != FETCHING for name, _ in self._console.stages.reached):
+            self._console.reach(FETCHING, sentence)
         else:
-            self._speaker.note(sentence)
+            self._console.note(sentence)
 
     async def _first(self, *tasks: asyncio.Future[Any]) -> bool:
         """Wait for one of the tasks or for the signal to end; return False for the signal."""
@@ -250,9 +250,9 @@ class Server:
         runs = "running requests" if active is None else f"{active} request{'s' * (active != 1)}"
         said = f"waiting up to {self._settings.drain_timeout:g} s for {runs} to finish; Ctrl-C again stops at once"
         if active == 0:
-            ready = any(name == "ready" for name, _ in self._speaker.stages.reached)
+            ready = any(name == "ready" for name, _ in self._console.stages.reached)
             said = "no request is running" if ready else "models were still loading, and no request is running"
-        self._speaker.reach("draining", f"draining: {said}")
+        self._console.reach("draining", f"draining: {said}")
         drain: asyncio.Future[Any] = asyncio.ensure_future(what.drain(self._settings.drain_timeout))
         hurry: asyncio.Future[Any] = asyncio.ensure_future(self._hurry.wait())
         try:

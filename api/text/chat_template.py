@@ -19,7 +19,7 @@ from typing import Any
 from ...gpu.errors import CheckpointError
 from ...gpu.weights.checkpoint_files import CheckpointFiles
 from ..errors import ApiError, bad_request
-from .template_budget import TooMuch
+from .template_budget import BudgetExceeded
 from .template_engine import Environment
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class ChatTemplate:
         try:
             with self._environment.budget(0):
                 self._template = self._environment.from_string(source)
-        except TooMuch:
+        except BudgetExceeded:
             raise
         except Exception as error:  # Python's compiler has limits of its own
             self._broken = (
@@ -86,7 +86,7 @@ class ChatTemplate:
         try:
             made = cls(source, named)
             made._text(_PLAIN, begin=True, variables={})
-        except TooMuch as error:
+        except BudgetExceeded as error:
             raise CheckpointError(f"{file}: the chat template {error}; give the checkpoint another one") from None
         except Exception as error:  # many templates refuse some conversations
             log.debug("%s refuses a plain conversation: %s", file, _said(error))
@@ -99,7 +99,7 @@ class ChatTemplate:
             return None
         try:
             return self._render(messages, how, SHORT)
-        except TooMuch:
+        except BudgetExceeded:
             return None
 
     def _find_forms(self, file: Path) -> None:
@@ -151,19 +151,19 @@ class ChatTemplate:
         """Return the prompt, which may take seconds; raise a 400 with the template's own words."""
         try:
             return self._render(messages, how, math.inf)
-        except TooMuch as error:
+        except BudgetExceeded as error:
             raise _fault(f"the chat template {error}; send less") from None
 
-    def _render(self, messages: Sequence[Mapping[str, Any]], how: Rendering, most: float) -> str:
-        """Return the prompt; raise a 400 with the template's own words, and TooMuch after ``most`` steps."""
+    def _render(self, messages: Sequence[Mapping[str, Any]], how: Rendering, limit: float) -> str:
+        """Return the prompt; raise a 400 with the template's own words, and BudgetExceeded after ``limit`` steps."""
         if self._broken:
             raise _fault(f"the chat template does not compile ({self._broken}); use /v1/completions")
         given = [self._fitting(message) for message in messages]
         if how.proceed:
             given[-1] = {**given[-1], "content": _tagged(given[-1]["content"])}
         try:
-            text = self._text(given, begin=how.begin, variables=how.variables, most=most)
-        except TooMuch:
+            text = self._text(given, begin=how.begin, variables=how.variables, limit=limit)
+        except BudgetExceeded:
             raise
         except Exception as error:  # a template may raise anything if messages are not as it expects
             raise _fault(f"the chat template refuses these messages: {_said(error)}; change their roles or order") from None
@@ -178,14 +178,14 @@ class ChatTemplate:
         return text
 
     def _text(
-        self, messages: Sequence[Mapping[str, Any]], *, begin: bool, variables: Mapping[str, Any], most: float = math.inf
+        self, messages: Sequence[Mapping[str, Any]], *, begin: bool, variables: Mapping[str, Any], limit: float = math.inf
     ) -> str:
         """Render the template. Raise its exceptions, and ValueError if it does not compile."""
         if self._broken:
             raise ValueError(self._broken)
         names = {**self._named, **variables}
         characters = sum(_length(one.get("content")) for one in messages)
-        with self._environment.budget(len(messages), characters, most):
+        with self._environment.budget(len(messages), characters, limit):
             given = list(messages)
             return self._template.render(messages=given, tools=None, documents=None, add_generation_prompt=begin, **names)
 

@@ -47,7 +47,7 @@ PADDING = {"center", "format", "format_map", "ljust", "rjust", "zfill"}
 _CASELESS = {"upper", "lower", "capitalize", "casefold", "swapcase"}  # cheap for ASCII texts
 
 
-class TooMuch(Exception):
+class BudgetExceeded(Exception):
     """An excess of work by a template; the text completes a sentence that begins with its name."""
 
 
@@ -56,19 +56,19 @@ class TemplateBudget(threading.local):
 
     left, all = math.inf, 0
 
-    def take(self, units: float, characters: float = 0) -> None:
-        """Take the steps for work of ``units`` that makes a value of ``characters``; raise TooMuch."""
+    def spend(self, units: float, characters: float = 0) -> None:
+        """Take the steps for work of ``units`` that makes a value of ``characters``; raise BudgetExceeded."""
         steps = 1 + units // UNITS
         if characters > MOST_CHARACTERS and self.all:
             shown = f"{characters:.0f}" if characters < 1e15 else "10^15 or more"
-            raise TooMuch(f"makes a value of {shown} characters, more than {MOST_CHARACTERS}")
+            raise BudgetExceeded(f"makes a value of {shown} characters, more than {MOST_CHARACTERS}")
         if steps > self.left or (units > MOST_UNITS and self.all):
-            raise TooMuch(f"takes more than {self.all} steps (turns of loops, calls, {UNITS} characters of a value)")
+            raise BudgetExceeded(f"takes more than {self.all} steps (turns of loops, calls, {UNITS} characters of a value)")
         self.left -= steps
 
-    def take_text(self, characters: float) -> None:
+    def spend_text(self, characters: float) -> None:
         """Take the steps for making a text."""
-        self.take(characters, characters)
+        self.spend(characters, characters)
 
     def weight(self, value: Any) -> float:
         """Return the approximate printed length of ``value``; stop at the limit.
@@ -103,33 +103,33 @@ class TemplateBudget(threading.local):
             return value
         found = []
         for one in value:
-            self.take(ITEM)
+            self.spend(ITEM)
             found.append(one)
         return found
 
-    def take_for(self, name: str, given: Sequence[Any]) -> None:
+    def spend_for(self, name: str, given: Sequence[Any]) -> None:
         """Take the steps for a filter or method of that name. ``given``: its arguments, first the text or list."""
         first = given[0] if given else ""
         if name in SHALLOW:
-            self.take(SHALLOW[name] * length(first))
+            self.spend(SHALLOW[name] * length(first))
         elif name in ORDERING:
-            self.take(2 * self.weight(first) + 2048 * length(first))
+            self.spend(2 * self.weight(first) + 2048 * length(first))
         elif name == "wordwrap":
-            self.take(length(first) ** 2)
+            self.spend(length(first) ** 2)
         elif name in PADDING:
             self._take_padded(given)
         elif name == "round":
-            self.take(4096 * count(given[1]) if len(given) > 1 and isinstance(given[1], int) else 0)
+            self.spend(4096 * count(given[1]) if len(given) > 1 and isinstance(given[1], int) else 0)
         elif isinstance(first, str | bytes) and name in _TEXTS:
             units, characters = _TEXTS[name](first, given[1:], self.weight)
-            self.take(units, characters)
+            self.spend(units, characters)
         elif name in LINEAR:
             cheap = name in _CASELESS and isinstance(first, str) and first.isascii()
-            self.take((1 if cheap else LINEAR[name]) * self.weight(first))
+            self.spend((1 if cheap else LINEAR[name]) * self.weight(first))
         else:
             sizes = [max(1.0, count(one) if isinstance(one, int) else self.weight(one)) for one in given]
             size = sizes[0] * max([1.0, *sizes[1:]])
-            self.take(_DEFAULT * size, size)
+            self.spend(_DEFAULT * size, size)
 
     def _take_padded(self, given: Sequence[Any]) -> None:
         """Take the steps for a format or a padded text: its length, all widths in it, and its printed arguments."""
@@ -141,7 +141,7 @@ class TemplateBudget(threading.local):
                 widths = math.inf  # a width that is computed or nested
             widths += sum(float(found) for found in _NUMBERS.findall(form))
             printed *= max(1, form.count("%") + form.count("{"))
-        self.take_text(self.weight(form) + widths + printed)
+        self.spend_text(self.weight(form) + widths + printed)
 
 
 def count(number: int) -> float:
@@ -155,10 +155,10 @@ def length(value: Any) -> int:
 
 
 def check_integer(bits: float) -> None:
-    """Raise TooMuch for an integer of more bits than ``MOST_BITS``."""
+    """Raise BudgetExceeded for an integer of more bits than ``MOST_BITS``."""
     if bits > MOST_BITS:
         shown = f"{bits:.0f}" if bits < 1e15 else "10^15 or more"
-        raise TooMuch(f"makes an integer of {shown} bits, more than {MOST_BITS}")
+        raise BudgetExceeded(f"makes an integer of {shown} bits, more than {MOST_BITS}")
 
 
 Weigh = Callable[[Any], float]

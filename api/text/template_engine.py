@@ -33,8 +33,8 @@ from .template_budget import (
     PER_MESSAGE,
     STEPS,
     UNITS,
+    BudgetExceeded,
     TemplateBudget,
-    TooMuch,
     check_integer,
     count,
     length,
@@ -136,17 +136,17 @@ class Environment(ImmutableSandboxedEnvironment):
         self._budget = TemplateBudget()
         self.filters["tojson"] = _tojson
         self.filters = {name: self._bounded(name, made) for name, made in self.filters.items()}
-        self.filters[_TURN] = pass_context(lambda context, printed: self._budget.take(printed))
+        self.filters[_TURN] = pass_context(lambda context, printed: self._budget.spend(printed))
         self.filters[_UNPACK] = self._unpacked
         self.tests = {name: self._bounded_test(made) for name, made in self.tests.items()}
         self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
         del self.globals["lipsum"]
 
     @contextmanager
-    def budget(self, messages: int, characters: int = 0, most: float = float("inf")) -> Iterator[None]:
-        """Bound this thread's work on templates within the block to ``most`` steps; beyond them it raises TooMuch."""
+    def budget(self, messages: int, characters: int = 0, limit: float = float("inf")) -> Iterator[None]:
+        """Bound this thread's work on templates within the block to ``limit`` steps; beyond, it raises BudgetExceeded."""
         self._budget.all = STEPS + PER_MESSAGE * messages + PER_CHARACTER * characters // UNITS
-        self._budget.left = min(self._budget.all, most)
+        self._budget.left = min(self._budget.all, limit)
         try:
             yield
         finally:
@@ -161,32 +161,32 @@ class Environment(ImmutableSandboxedEnvironment):
         written = [value for key, value in kwargs.items() if key not in _JINJAS]
         if isinstance(owner, str | bytes):
             args = tuple(map(budget.listed, args))
-            budget.take_for("str.join" if name == "join" else name, [owner, *args, *written])
+            budget.spend_for("str.join" if name == "join" else name, [owner, *args, *written])
         elif __obj is dict or __obj is Namespace:
             args = tuple(map(budget.listed, args))
-            budget.take(budget.weight([*args, *written]))
+            budget.spend(budget.weight([*args, *written]))
         else:
-            budget.take(ITEM * length(owner) if isinstance(owner, list | tuple | range) else 0)
+            budget.spend(ITEM * length(owner) if isinstance(owner, list | tuple | range) else 0)
         return super().call(__context, __obj, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         budget = self._budget
         if operator == "%" and isinstance(left, str):
-            budget.take_for("format", (left, right))
+            budget.spend_for("format", (left, right))
         elif isinstance(left, int) and isinstance(right, int):
-            budget.take(0)
+            budget.spend(0)
             bits = left.bit_length(), right.bit_length()
             by = {"*": sum(bits), "**": bits[0] * count(right) if abs(left) > 1 else 1}
             check_integer(max(*bits, by.get(operator, 0)))
         elif operator == "*" and (isinstance(left, int) or isinstance(right, int)):
             times, many = (left, right) if isinstance(left, int) else (right, left)
-            budget.take_text(count(times) * budget.weight(many))
+            budget.spend_text(count(times) * budget.weight(many))
         else:
-            budget.take_text(budget.weight(left) + budget.weight(right))
+            budget.spend_text(budget.weight(left) + budget.weight(right))
         return super().call_binop(context, operator, left, right)
 
     def concatenated(self, parts: Sequence[Any]) -> str:
-        self._budget.take_text(self._budget.weight(parts))
+        self._budget.spend_text(self._budget.weight(parts))
         return str_join(parts)
 
     def compared(self, left: Any, *rest: Any) -> Any:
@@ -201,7 +201,7 @@ class Environment(ImmutableSandboxedEnvironment):
         return result
 
     def sliced(self, value: Any, part: slice) -> Any:
-        self._budget.take(length(value))
+        self._budget.spend(length(value))
         return value[part]
 
     def made(self, value: Any) -> Any:
@@ -209,11 +209,11 @@ class Environment(ImmutableSandboxedEnvironment):
 
         This stops values that contain themselves twice, again and again.
         """
-        self._budget.take(self._budget.weight(value))
+        self._budget.spend(self._budget.weight(value))
         return value
 
     def made_dict(self, pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
-        self._budget.take(self._budget.weight(pairs))
+        self._budget.spend(self._budget.weight(pairs))
         return dict(pairs)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -226,7 +226,7 @@ class Environment(ImmutableSandboxedEnvironment):
         parsed = super()._parse(source, name, filename)
         parts = sum(1 for _ in parsed.find_all(nodes.Node))
         if parts > MOST_PARTS:
-            raise TooMuch(f"has {parts} parts, more than {MOST_PARTS}")
+            raise BudgetExceeded(f"has {parts} parts, more than {MOST_PARTS}")
         looping: tuple[type[nodes.For | nodes.Macro | nodes.CallBlock], ...] = (nodes.For, nodes.Macro, nodes.CallBlock)
         for node in parsed.find_all(looping):
             printed = nodes.Const(sum(len(data.data) for data in node.find_all(nodes.TemplateData)))
@@ -241,20 +241,20 @@ class Environment(ImmutableSandboxedEnvironment):
         return parsed
 
     def _printed(self, value: Any) -> Any:
-        self._budget.take_text(self._budget.weight(value))
+        self._budget.spend_text(self._budget.weight(value))
         return value
 
     def _unpacked(self, value: Any) -> Any:
         """Take the steps of giving each item of a value as an argument of its own."""
         value = self._budget.listed(value)
-        self._budget.take(ITEM * length(value))
+        self._budget.spend(ITEM * length(value))
         return value
 
     def _take_comparison(self, *values: Any) -> None:
         """Take the steps for comparing two values; short texts and numbers are free."""
         units = sum(self._budget.weight(one) for one in values if isinstance(one, str | list | tuple | dict | Namespace))
         if units >= UNITS:
-            self._budget.take(units)
+            self._budget.spend(units)
 
     def _bounded(self, name: str, made: Callable[..., Any]) -> Callable[..., Any]:
         skipped = hasattr(made, "jinja_pass_arg")
@@ -262,7 +262,7 @@ class Environment(ImmutableSandboxedEnvironment):
         @wraps(made)  # keeps the attribute that tells jinja2 to pass its context
         def bounded(*args: Any, **kwargs: Any) -> Any:
             passed, given = args[:skipped], [self._budget.listed(one) for one in args[skipped:]]
-            self._budget.take_for(name, [*given, *kwargs.values()])
+            self._budget.spend_for(name, [*given, *kwargs.values()])
             return made(*passed, *given, **kwargs)
 
         return bounded

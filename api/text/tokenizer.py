@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -24,10 +23,12 @@ from ...gpu.weights.checkpoint_files import (
     CheckpointFiles,
     read_text,
 )
-from ..errors import bad_request
+from ..errors import ApiError, bad_request
 from .detokenize import ByteDetokenizer, Detokenizer, WindowDetokenizer
+from .encoder import Encoder, GivesUp
 from .tokenizer_build import TokenizerParts, WrongSettings, build_tokenizer
 from .tokenizer_cost import is_quick
+from .tokenizer_process import LARGE, TokenizerEnded, TokenizerProcess
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -41,20 +42,16 @@ _ALPHABET = _byte_alphabet()
 _LONGEST_WHY = 500  # characters of an error of the package
 
 
-def _state(part: Any) -> Any:
-    """Return a part of a tokenizer as tokenizer.json has it; nothing where there is none."""
-    return json.loads(part.__getstate__()) if part is not None else {}
-
-
 @contextmanager
 def _giving_up(on: str) -> Iterator[None]:
-    """Raise a 400 where the package panics: at an expression that takes too long, for example."""
+    """Raise a 400 where the package gives up, and a 503 where the tokenizer's process ended."""
     try:
         yield
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
+    except GivesUp as error:
         raise bad_request(f"the tokenizer gives up on {on} ({str(error)[:_LONGEST_WHY]}); send others", "prompt") from None
+    except TokenizerEnded:
+        why = f"the tokenizer's process ended twice on {on}; send others, or give the server more memory"
+        raise ApiError(503, why, retry_after=1.0) from None
 
 
 def _begin(text: str, own: str, start: int, end: int, place: int) -> int:
@@ -92,16 +89,19 @@ class TextCodec:
     """A tokenizer (see the module). ``special``: the ids that are shown only on request."""
 
     def __init__(
-        self, tokenizer: Tokenizer, named: dict[str, str] | None = None, special: frozenset[int] | None = None
+        self,
+        encoder: Encoder | TokenizerProcess,
+        named: dict[str, str] | None = None,
+        special: frozenset[int] | None = None,
     ) -> None:
-        self._tokenizer = tokenizer
+        self._encoder = encoder
         self.named = named or {}
         self.missing = ""  # a sentence if there is no tokenizer, so that texts cannot be encoded
         self.notes: tuple[str, ...] = ()  # warnings for the operator
-        added = tokenizer.get_added_tokens_decoder()
-        self.special = frozenset(i for i, t in added.items() if t.special) if special is None else special
-        decoder = _state(tokenizer.decoder)
-        self.quick = is_quick([_state(tokenizer.normalizer), _state(tokenizer.pre_tokenizer)])  # a short text is short work
+        flagged = (id for id, (_, shown_on_request) in encoder.added.items() if shown_on_request)
+        self.special = frozenset(flagged) if special is None else special
+        decoder = encoder.decoder
+        self.quick = encoder.quick  # a short text is short work, and needs no thread
         self.decodes_quickly = is_quick(decoder)
         self._byte_level = decoder.get("type") == "ByteLevel"
         self._metaspace = "\u2581" in json.dumps(decoder, ensure_ascii=False)
@@ -119,7 +119,7 @@ class TextCodec:
         path = files.find(TOKENIZER)
         text = read_text(path)
         if text is None:
-            codec = cls(Tokenizer(WordLevel({}, unk_token="")))
+            codec = cls(Encoder(Tokenizer(WordLevel({}, unk_token=""))))
             codec.missing = (
                 f"{path.parent} has no tokenizer.json, so prompts are token ids and answers have no text; save one with "
                 "transformers' AutoTokenizer.from_pretrained(...).save_pretrained(...) beside the weights"
@@ -127,40 +127,49 @@ class TextCodec:
             return codec
         settings, special_map, added = (files.merged(name) for name in (TOKENIZER_CONFIG, SPECIAL_MAP, ADDED_TOKENS))
         names = [value if isinstance(value := model.get(key), str) else "" for key in ("model_type", "tokenizer_class")]
+        parts = TokenizerParts(text, settings, special_map, added, *names)
         try:
-            built = build_tokenizer(TokenizerParts(text, settings, special_map, added, *names))
+            codec, notes = cls._large(parts) if len(text) > LARGE else cls._small(parts)
         except WrongSettings as error:
             raise CheckpointError(f"the tokenizer's configuration in {path.parent} {error}; correct it") from None
         except Exception as error:  # the package raises bare Exception
             raise CheckpointError(f"{path} cannot be loaded ({error}); download it again") from None
-        codec = cls(built.tokenizer, built.named, built.special)
         if not codec.decodes_quickly:
             raise CheckpointError(
                 f"{path} has a decoder that repeats a group of an expression or makes texts much longer, which may take for "
                 "ever; give it a simpler one"
             )
-        codec.notes = built.notes
+        codec.notes = notes
         return codec
+
+    @classmethod
+    def _small(cls, parts: TokenizerParts) -> tuple[TextCodec, tuple[str, ...]]:
+        """Return a tokenizer in this process, and notes on it."""
+        built = build_tokenizer(parts)
+        return cls(Encoder(built.tokenizer), built.named, built.special), built.notes
+
+    @classmethod
+    def _large(cls, parts: TokenizerParts) -> tuple[TextCodec, tuple[str, ...]]:
+        """Return a tokenizer in a process of its own, and notes on it."""
+        process = TokenizerProcess(parts)
+        return cls(process, process.named, process.special), process.notes
 
     @property
     def size(self) -> int:
         """Number of tokens, including added ones."""
-        return self._tokenizer.get_vocab_size()
+        return self._encoder.size
 
     def beyond(self, vocabulary: int) -> list[tuple[int, str]]:
         """Return the added tokens with ids from ``vocabulary`` on, which no model of that vocabulary has."""
-        added = self._tokenizer.get_added_tokens_decoder()
-        return sorted((id, token.content) for id, token in added.items() if id >= vocabulary)
+        return sorted((id, text) for id, (text, _) in self._encoder.added.items() if id >= vocabulary)
 
     def id_of(self, token: str) -> int | None:
-        return self._tokenizer.token_to_id(token)
+        return self._encoder.id_of(token)
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Return the ids of a text. ``special``: add special tokens (BOS), which a rendered chat has already."""
-        # Not ``encode``, which holds the interpreter lock: a long text on a thread would stop the event loop, too.
         with _giving_up("this text"):
-            ids: list[int] = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
-            return ids
+            return self._encoder.ids(text, special=special)
 
     def offsets(self, text: str, *, special: bool) -> list[int]:
         """Return the start of each token of ``encode`` in the text; a token that the tokenizer adds has its place there.
@@ -168,10 +177,10 @@ class TextCodec:
         A byte-level tokenizer may leave the spaces before a token out of its range; they belong to the token's text.
         """
         with _giving_up("this text"):
-            encoding = self._tokenizer.encode_batch([text], add_special_tokens=special)[0]
+            placed = self._encoder.places(text, special=special)
         found, place = [], 0
-        for token, (start, end), part in zip(encoding.ids, encoding.offsets, encoding.sequence_ids, strict=True):
-            if part is None:
+        for token, start, end, added in placed:
+            if added:
                 found.append(place)
                 continue
             start = _begin(text, self.said(token), start, end, place)
@@ -182,8 +191,7 @@ class TextCodec:
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """Return the text of tokens. ``special``: show special tokens, too."""
         with _giving_up("these tokens"):
-            text: str = self._tokenizer.decode(tokens, skip_special_tokens=not special)
-            return text
+            return self._encoder.decode(tokens, special=special)
 
     def detokenizer(self, context: Sequence[int] = (), *, special: bool = False) -> Detokenizer:
         """Return a detokenizer for one sequence.
@@ -197,11 +205,11 @@ class TextCodec:
 
     def token_text(self, token: int) -> str:
         """Return the token as the vocabulary spells it; empty for an unknown id."""
-        return self._tokenizer.id_to_token(token) or ""
+        return self._encoder.token(token) or ""
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes of one token, for special tokens their name; empty for an unknown id."""
-        text = self._tokenizer.id_to_token(token)
+        text = self._encoder.token(token)
         if text is None:
             return b""
         if token in self.special:
@@ -226,7 +234,7 @@ class TextCodec:
             return ""
 
     def _fallback_byte(self, token: int) -> int | None:
-        text = self._tokenizer.id_to_token(token)
+        text = self._encoder.token(token)
         if not self._byte_fallback or text is None or len(text) != 6 or not (text.startswith("<0x") and text[5] == ">"):
             return None
         try:

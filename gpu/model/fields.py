@@ -70,10 +70,10 @@ class Fields:
         self.values = values
 
     @classmethod
-    def read(cls, path: Path, most: int = LONGEST_CONFIG) -> Fields:
-        """Return the object in the file at ``path``, which has at most ``most`` bytes."""
+    def read(cls, path: Path, limit: int = LONGEST_CONFIG) -> Fields:
+        """Return the object in the file at ``path``, which has at limit ``limit`` bytes."""
         try:
-            raw = read_regular(path, most)
+            raw = read_regular(path, limit)
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read ({error.strerror}); check the path and its permissions") from None
         try:

@@ -96,8 +96,8 @@ def _is_float32(config: str | None) -> bool:
     """Return whether a config.json names float32 as the type of the weights. Adapters, which have none, are small."""
     if config is None:
         return True
-    told = json.loads(Path(config).read_text())
-    return isinstance(told, dict) and (told.get("dtype") or told.get("torch_dtype") or "float32") == "float32"
+    report = json.loads(Path(config).read_text())
+    return isinstance(report, dict) and (report.get("dtype") or report.get("torch_dtype") or "float32") == "float32"
 
 
 def _why(error: Exception) -> tuple[str, str]:
@@ -140,7 +140,7 @@ def _cached(name: str) -> Path:
 
 
 @contextlib.contextmanager
-def _progress(source: str, folder: Path, size: int, told: Callable[[str], None]) -> Iterator[None]:
+def _progress(source: str, folder: Path, size: int, report: Callable[[str], None]) -> Iterator[None]:
     """Run a thread that reports how many of ``size`` bytes have come, whenever there are more.
 
     Nothing is reported if everything was in the cache.
@@ -153,7 +153,7 @@ def _progress(source: str, folder: Path, size: int, told: Callable[[str], None])
             if (now := _held(folder)) > last:
                 last = now
                 of = f" of {binary_size(size)} ({min(99, 100 * now // size)} %)" if size else ""
-                told(f"{source}: {binary_size(now)}{of} fetched")
+                report(f"{source}: {binary_size(now)}{of} fetched")
 
     thread = threading.Thread(target=follow, name="hub-progress", daemon=True)
     thread.start()
@@ -163,7 +163,7 @@ def _progress(source: str, folder: Path, size: int, told: Callable[[str], None])
         over.set()
         thread.join()
     if (came := _held(folder) - there) > 0:
-        told(f"{source} is fetched: {binary_size(came)} came")
+        report(f"{source} is fetched: {binary_size(came)} came")
 
 
 def _held(folder: Path) -> int:

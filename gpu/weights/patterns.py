@@ -126,13 +126,13 @@ class _Match:
     def _each(parts: list[_Match], places: Iterable[int]) -> frozenset[int]:
         return frozenset().union(*(part.ends(i) for part in parts for i in places))
 
-    def _repeat(self, part: _Match, least: int, most: Any, places: frozenset[int]) -> frozenset[int]:
+    def _repeat(self, part: _Match, least: int, limit: Any, places: frozenset[int]) -> frozenset[int]:
         """Return the ends after a repeated part. After one round for each place of the name there are no new ones."""
         rounds = len(self._name) + 1
         for _ in range(min(least, rounds)):
             places = self._each([part], places)
         found, new = places, places
-        for _ in range(min(int(most) - least, rounds)):
+        for _ in range(min(int(limit) - least, rounds)):
             new = self._each([part], new) - found
             if not new:
                 break

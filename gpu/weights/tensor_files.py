@@ -72,23 +72,23 @@ def gguf(path: Path) -> CheckpointError:
     return CheckpointError(f"{path} is a GGUF file, which is not supported; {remedy}")
 
 
-def read_header(path: Path, most: int = LONGEST) -> dict[str, TensorRef]:
+def read_header(path: Path, limit: int = LONGEST) -> dict[str, TensorRef]:
     """Return the tensors of one safetensors file. Raises ``CheckpointError`` for a broken or truncated one.
 
-    ``most``: bytes of the header.
+    ``limit``: bytes of the header.
     """
     try:
         with open(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             prefix = file.read(8)
             length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
-            raw = file.read(length) if length <= min(size, most) else b""
+            raw = file.read(length) if length <= min(size, limit) else b""
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror}); check its permissions") from None
     if prefix == POINTER:
         raise CheckpointError(f"{path} is a pointer of git-lfs, not the weights; run 'git lfs pull' in {path.parent}")
-    if most < length <= size:
-        raise CheckpointError(f"{path} has a header of {length} bytes, more than {most}; save fewer tensors")
+    if limit < length <= size:
+        raise CheckpointError(f"{path} has a header of {length} bytes, more than {limit}; save fewer tensors")
     if length == 0 or len(raw) != length:
         raise CheckpointError(
             f"{path} is truncated or not a safetensors file ({size} bytes, header of {length}); download it again"

@@ -33,7 +33,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Occupant:
+class UnloadCandidate:
     """An application that may give way."""
 
     name: str
@@ -45,7 +45,7 @@ class Occupant:
 
 
 @dataclass(frozen=True, slots=True)
-class GivingWay:
+class UnloadDecision:
     """The decision.
 
     unload: applications to unload now. drain: one that takes no new requests from now on, and goes when it has none; "":
@@ -86,7 +86,7 @@ def lacking_bytes(tokens: int, routes: Iterable[Sequence[HopCapacity]]) -> dict[
     return min(found, key=lambda lacking: sum(lacking.values()), default=None)
 
 
-class Coming(Enum):
+class DemandState(Enum):
     """The state of a requested application, in the order in which it is checked."""
 
     SERVED = auto()  # it is here, and the waiting requests have been sent: it keeps its room
@@ -96,17 +96,17 @@ class Coming(Enum):
     LOADING = auto()
 
 
-def coming(use: Use, *, here: bool, lacks: bool) -> Coming:
+def coming(use: Use, *, here: bool, lacks: bool) -> DemandState:
     """Return the state of a requested application.
 
     use: its usage. here: its routes are in force, and the memory left on its workers is known. lacks: it lacks memory, for
     its parameters or for a sequence.
     """
     if here and not use.waits:
-        return Coming.SERVED
+        return DemandState.SERVED
     if lacks:
-        return Coming.CROWDED if use.active else Coming.UNWANTED
-    return Coming.WAITED_FOR if here else Coming.LOADING
+        return DemandState.CROWDED if use.active else DemandState.UNWANTED
+    return DemandState.WAITED_FOR if here else DemandState.LOADING
 
 
 def combined(uses: Iterable[Mapping[str, Use]]) -> dict[str, Use]:
@@ -154,12 +154,12 @@ def withheld(workers: Iterable[str], pipelines: Iterable[Container[str]]) -> lis
 
 def choose(
     lacking: Mapping[str, int],
-    residents: Iterable[Occupant],
+    residents: Iterable[UnloadCandidate],
     waited: float,
     kept: Mapping[str, Set[bytes]],
     *,
     offline: bool = False,
-) -> GivingWay:
+) -> UnloadDecision:
     """Choose the applications that give way so that ``lacking`` bytes become free on each worker.
 
     waited: seconds that the requested application has waited. kept: parts that stay. offline: its requests are all
@@ -186,20 +186,20 @@ def choose(
             left = ((worker, nbytes - one.owned.get(worker, 0)) for worker, nbytes in rest.items())
             rest = {worker: nbytes for worker, nbytes in left if nbytes > 0}
     if not rest:
-        return GivingWay(tuple(unload))
+        return UnloadDecision(tuple(unload))
     mute = [one.name for one in useful if one.name not in unload] or [one.name for one in idle if not (active or unload)]
     if mute:
-        return GivingWay((*unload, mute[0]))
+        return UnloadDecision((*unload, mute[0]))
     if unload and any(nbytes > sum(one.owned.get(worker, 0) for one in active) for worker, nbytes in rest.items()):
-        return GivingWay((unload[0],))  # only shared parts are enough, and they come free with the last application
+        return UnloadDecision((unload[0],))  # only shared parts are enough, and they come free with the last application
     if offline:
-        return GivingWay(step_back=bool(residents))
+        return UnloadDecision(step_back=bool(residents))
     busy = [one for one in active if one.age >= TURN and waited >= (BURST_PATIENCE if one.dropped else PATIENCE)]
     if not busy:
-        return GivingWay()
+        return UnloadDecision()
     useful = [one for one in busy if any(one.owned.get(worker) for worker in rest)]
-    return GivingWay(drain=max(useful or busy, key=lambda one: one.age).name)
+    return UnloadDecision(drain=max(useful or busy, key=lambda one: one.age).name)
 
 
-def _parts(those: Iterable[Occupant], worker: str) -> set[bytes]:
+def _parts(those: Iterable[UnloadCandidate], worker: str) -> set[bytes]:
     return {part for one in those for part in one.parts.get(worker, ())}

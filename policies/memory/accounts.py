@@ -84,7 +84,7 @@ class PageAccounts:
         if self.ordered:
             self._order[number][handle] = None
 
-    def wake(self, number: int, handle: int, nbytes: int) -> None:
+    def reactivate(self, number: int, handle: int, nbytes: int) -> None:
         """Note that an idle page is listed again, or is about to be freed."""
         self._idle[number] -= nbytes
         if self.ordered:

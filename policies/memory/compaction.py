@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def groups_to_empty(free: Mapping[int, int], group_slots: int, need: int, most: int) -> list[int]:
+def groups_to_empty(free: Mapping[int, int], group_slots: int, need: int, limit: int) -> list[int]:
     """Return up to ``need`` groups to empty, those with the fewest used slots first, whose slots fit into the rest.
 
-    free: free slots of each group that has some. most: slots that may be copied.
+    free: free slots of each group that has some. limit: slots that may be copied.
     """
     chosen: list[int] = []
     copied, room = 0, sum(free.values())
     for group in sorted(free, key=lambda group: (-free[group], group)):
         copied += group_slots - free[group]
         room -= free[group]
-        if len(chosen) == need or copied > min(room, most):
+        if len(chosen) == need or copied > min(room, limit):
             break
         chosen.append(group)
     return chosen

@@ -43,12 +43,12 @@ def make_free(pages: PageTable, pool: ChunkPool, need: int) -> bool:
     return True
 
 
-def make_compact(pages: PageTable, pool: ChunkPool, need: int, most: int) -> dict[str, dict[int, int]] | None:
-    """Do the same with up to ``most`` bytes of slots compacted; return the moves by arena, or None if it fails."""
+def make_compact(pages: PageTable, pool: ChunkPool, need: int, limit: int) -> dict[str, dict[int, int]] | None:
+    """Do the same with up to ``limit`` bytes of slots compacted; return the moves by arena, or None if it fails."""
     while pool.free + pages.spare < need:
         if not evict_oldest(pages):
             return None
-    moves = pages.compact(need - pool.free, most)
+    moves = pages.compact(need - pool.free, limit)
     return moves if pool.free >= need else None
 
 

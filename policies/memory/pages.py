@@ -140,7 +140,7 @@ class PageTable(PageColumns):
     def _wake(self, handle: int) -> None:
         span = self.span(handle)
         self._unrest(handle, span)
-        self.accounts.wake(self._account[handle], handle, self.page_bytes(span))
+        self.accounts.reactivate(self._account[handle], handle, self.page_bytes(span))
 
     def _unrest(self, handle: int, span: Span) -> None:
         early = self._account[handle] in self.accounts.offline
@@ -222,20 +222,20 @@ class PageTable(PageColumns):
         made = {n for n, s in enumerate(self._spans) if any(id in components for layer in s.components for id in layer)}
         return [handle for handle in self.idle if self._span[handle] in made - kept] if made - kept else []
 
-    def compact(self, chunks: int, most: int) -> dict[str, dict[int, int]]:
+    def compact(self, chunks: int, limit: int) -> dict[str, dict[int, int]]:
         """Compact slots, so that the pool gets back up to ``chunks``; return the moves of used slots, by arena.
 
-        ``most``: bytes that may move.
+        ``limit``: bytes that may move.
         """
         moves: dict[str, dict[int, int]] = {}
         for arena, slots in self._allocators.items():
             if chunks > 0 and slots.spare and not self._pool.unmapped(arena):
                 before = self._pool.free
                 inside = [h for h, n in enumerate(self._span) if n >= 0 and self._spans[n].arena == arena]
-                moved = slots.vacate(chunks, most // slots.slot_bytes, [s for h in inside for s in self._slots[h]])
+                moved = slots.vacate(chunks, limit // slots.slot_bytes, [s for h in inside for s in self._slots[h]])
                 for handle in inside:
                     self._slots[handle] = [moved.get(slot, slot) for slot in self._slots[handle]]
-                chunks, most = chunks - self._pool.free + before, most - len(moved) * slots.slot_bytes
+                chunks, limit = chunks - self._pool.free + before, limit - len(moved) * slots.slot_bytes
                 moves[arena] = moved
         return moves
 

@@ -13,8 +13,8 @@ from itertools import groupby
 
 from ..plain import Plain
 from .chunks import ChunkPool
-from .extents import Extents
 from .packed_tensor import PackedTensor, TensorPlace
+from .range_allocator import RangeAllocator
 
 ARENA = "parameters"
 VIRTUAL = 4  # the arena's address range, in budgets: addresses are free, and holes must not refuse a load
@@ -41,7 +41,7 @@ class Residence:
         if pool.chunk_bytes % granule:
             raise ValueError(f"chunks of {pool.chunk_bytes} bytes are no multiple of a granule of {granule}")
         self._pool, self._granule = pool, granule
-        self._free = Extents(VIRTUAL * pool.total * (pool.chunk_bytes // granule))
+        self._free = RangeAllocator(VIRTUAL * pool.total * (pool.chunk_bytes // granule))
         self._extents: dict[bytes, Extent] = {}  # by packed tensor
         self._resident: dict[bytes, Resident] = {}
         self._chunks: dict[int, int] = {}  # place of a chunk in the arena -> its id

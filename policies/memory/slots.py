@@ -121,13 +121,13 @@ class SlotAllocator:
         """The chunks that could be given back if the used slots lay together."""
         return self._idle // self.group_slots * self.group_chunks
 
-    def vacate(self, chunks: int, most: int, taken: Iterable[int]) -> dict[int, int]:
+    def vacate(self, chunks: int, limit: int, taken: Iterable[int]) -> dict[int, int]:
         """Give back ``chunks`` chunks, or as many as possible, by moving slots out of their groups; return the moves.
 
-        taken: all used slots. most: slots that may move.
+        taken: all used slots. limit: slots that may move.
         """
         free = {group: len(slots) for group, slots in self._partial.items()}
-        groups = set(groups_to_empty(free, self.group_slots, -(-chunks // self.group_chunks), most))
+        groups = set(groups_to_empty(free, self.group_slots, -(-chunks // self.group_chunks), limit))
         leaving = [slot for slot in taken if slot // self.group_slots in groups]
         hidden = {group: self._partial.pop(group) for group in groups}
         self._idle -= sum(map(len, hidden.values()))

@@ -14,15 +14,15 @@ RETRY, LONGEST = 1.0, 8.0  # seconds until the first retry; each wait is twice t
 PREPARED = 2  # limit of an account's batches that run or are ready; also a factor of the total
 
 
-def next_to_run(waiting: Iterable[tuple[str, str]], running: Sequence[str], most: int) -> list[str]:
+def next_to_run(waiting: Iterable[tuple[str, str]], running: Sequence[str], limit: int) -> list[str]:
     """Return the batches that start now.
 
-    waiting: (batch, account) of ready ones, the oldest first. running: accounts of running ones. most: limit of running
+    waiting: (batch, account) of ready ones, the oldest first. running: accounts of running ones. limit: most running
     ones.
     """
     busy, found = {*running}, list[str]()
     for batch, account in waiting:
-        if len(running) + len(found) >= most:
+        if len(running) + len(found) >= limit:
             break
         if account not in busy:
             busy.add(account)
@@ -30,14 +30,14 @@ def next_to_run(waiting: Iterable[tuple[str, str]], running: Sequence[str], most
     return found
 
 
-def next_to_prepare(queued: Iterable[tuple[str, str]], prepared: Iterable[str], most: int) -> list[str]:
+def next_to_prepare(queued: Iterable[tuple[str, str]], prepared: Iterable[str], limit: int) -> list[str]:
     """Return the batches to check now.
 
     queued: (batch, account), the oldest first. prepared: accounts of batches that run, are ready, or are being checked.
-    most: as above.
+    limit: as above.
     """
     ahead, found = Counter(prepared), list[str]()
-    left = PREPARED * most - ahead.total()
+    left = PREPARED * limit - ahead.total()
     for batch, account in queued:
         if len(found) >= left:
             break

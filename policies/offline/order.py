@@ -223,29 +223,29 @@ def density_order(
         return groups, weigher.tree.computed(layers.requests(chain.from_iterable(groups))) - layers.distinct
 
     tokens = layers.tokens[weigher.tree.root]
-    most = rules.allowance * tokens
+    limit = rules.allowance * tokens
     if rules.mode == MODES[0]:
-        groups = largest_within(min(most, rules.loss * (tokens - layers.distinct)), attempt)
+        groups = largest_within(min(limit, rules.loss * (tokens - layers.distinct)), attempt)
     else:
-        groups, _ = attempt(most)
+        groups, _ = attempt(limit)
     return weigher.units(layers.requests(group) for group in groups)
 
 
-def largest_within(most: float, attempt: Callable[[float], tuple[T, int]]) -> T:
-    """Return the result of the largest allowance, of few that are tried, that wastes at most ``most`` tokens.
+def largest_within(limit: float, attempt: Callable[[float], tuple[T, int]]) -> T:
+    """Return the result of the largest allowance, of few that are tried, that wastes at most ``limit`` tokens.
 
     Opened parts often stay together after all, so that more can be opened than would be paid for at worst.
     """
-    best, allowance, low, high = None, most, 0.0, float("inf")
-    for _ in range(TRIES if most else 0):
+    best, allowance, low, high = None, limit, 0.0, float("inf")
+    for _ in range(TRIES if limit else 0):
         found, wasted = attempt(allowance)
-        if wasted <= most:
-            if found == best or 2 * wasted > most:
+        if wasted <= limit:
+            if found == best or 2 * wasted > limit:
                 return found
             best, low = found, allowance
         else:
             high = allowance
-        allowance = low * GROWTH if high == float("inf") else (low * high) ** 0.5 if low else high * most / wasted / 2.0
+        allowance = low * GROWTH if high == float("inf") else (low * high) ** 0.5 if low else high * limit / wasted / 2.0
     return attempt(0.0)[0] if best is None else best
 
 
@@ -293,8 +293,8 @@ def _runs(layers: _Layers, below: Sequence[int], factor: float) -> list[list[int
     return runs
 
 
-def _merge(layers: _Layers, pieces: Sequence[_Piece], likeness: float, most: float) -> list[list[_Piece]]:
-    """Join neighbors of like density, in depth-first order, if no sharing is lost; at most ``most`` positions in each."""
+def _merge(layers: _Layers, pieces: Sequence[_Piece], likeness: float, limit: float) -> list[list[_Piece]]:
+    """Join neighbors of like density, in depth-first order, if no sharing is lost; at most ``limit`` positions in each."""
     groups: list[list[_Piece]] = []
     begin, before = 0, -1
     while begin < len(pieces):
@@ -304,7 +304,7 @@ def _merge(layers: _Layers, pieces: Sequence[_Piece], likeness: float, most: flo
         band, after = list(pieces[begin:end]), list(pieces[end : end + 1])
         deep = sorted(band, key=itemgetter(_BEGIN))
         if _shared(layers, before, deep + after) >= _shared(layers, before, band + after):
-            groups += _portions(layers, deep, most)
+            groups += _portions(layers, deep, limit)
         else:
             groups += [[piece] for piece in band]
         begin, before = end, layers.last(groups[-1][-1])
@@ -320,14 +320,14 @@ def _shared(layers: _Layers, before: int, pieces: Sequence[_Piece]) -> int:
     return total
 
 
-def _portions(layers: _Layers, pieces: Sequence[_Piece], most: float) -> list[list[_Piece]]:
-    """Cut a row of pieces so that no group but a single piece holds more positions than ``most`` (0: no bound)."""
+def _portions(layers: _Layers, pieces: Sequence[_Piece], limit: float) -> list[list[_Piece]]:
+    """Cut a row of pieces so that no group but a single piece holds more positions than ``limit`` (0: no bound)."""
     held, before = 0.0, -1
     groups: list[list[_Piece]] = [[]]
     for piece in pieces:
         *_, alone, above = piece
         more = alone + above
-        if before >= 0 and most and held + more - layers.shared(before, piece) > most:
+        if before >= 0 and limit and held + more - layers.shared(before, piece) > limit:
             groups.append([])
             held, before = 0.0, -1
         held += more - layers.shared(before, piece)

@@ -159,10 +159,10 @@ class DualScanner:
 
     # events
 
-    def admit(self, most: float = math.inf) -> OfflineAdmission | None:
+    def admit(self, limit: float = math.inf) -> OfflineAdmission | None:
         """Return the next request that fits, on the side that was not served last if it has room; None if none does.
 
-        most: limit of its positions, unless nothing is running. A side with nothing running gets one request as soon as
+        limit: bound of its positions, unless nothing is running. A side with nothing running gets one request as soon as
         memory has room for it, and an empty memory always gets one.
         """
         total = self._sides["left"].use + self._sides["right"].use
@@ -174,7 +174,7 @@ class DualScanner:
             if total and alone and total + need > self.memory:
                 return None  # the other side gives way, or this one would never begin
             part = alone or pointer.use < self._most[side]
-            if not self._running_any() or (part and need <= min(self.memory - total, most)):
+            if not self._running_any() or (part and need <= min(self.memory - total, limit)):
                 self._take(side, request, need)
                 return OfflineAdmission(request, side, need)
         return None

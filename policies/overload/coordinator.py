@@ -74,14 +74,14 @@ class ResumePipeline:
 
 
 @dataclass(frozen=True, slots=True)
-class CallForHelp:
+class CapacityShortage:
     """A report of bytes of KV that are lacking and that no drop frees, for the part that starts workers."""
 
     lacking: int
     why: str
 
 
-Decision = BeginDrop | BeginRestore | ResumePipeline | CallForHelp
+Decision = BeginDrop | BeginRestore | ResumePipeline | CapacityShortage
 
 
 class MemoryCoordinator:
@@ -159,7 +159,7 @@ class MemoryCoordinator:
                 self._told = ""
             elif self._telling.news(plan.why, at):
                 self._told = plan.why
-                decisions.append(CallForHelp(plan.lacking, plan.why))
+                decisions.append(CapacityShortage(plan.lacking, plan.why))
         return decisions
 
     # what came of it -------------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from ..sweep.events import Submission
 from .candidate import Forecast
 from .lazy_replay import LazyReplay
+from .lazy_replay_support import LazyReplayUnsupported
 from .machines import LinkTimes
-from .plain_worker import NotPlain
 from .replay import MachineReplay
 from .timeline import InFlightMessages, TimelineEntry
 
@@ -60,12 +60,12 @@ class Forecaster:
     def forecast(self, target: Submission, *, delays: bool = True) -> Forecast:
         """Return the forecast for a request that arrives now. ``delays``: include the delay of others."""
         replay = self._play([*self._in_flight, target], target.request, self._horizon)
-        course = replay.course
-        last, spread = course.ends.get(target.request, NEVER), self._presents[0].spread
+        timeline = replay.timeline
+        last, spread = timeline.ends.get(target.request, NEVER), self._presents[0].spread
         if last == NEVER:
-            return Forecast(NEVER, NEVER, 0.0, replay.preemptions, course.sweeps[-1], spread)
-        first, delayed = course.first_tokens[target.request], self._delay(replay, target.request) if delays else 0.0
-        return Forecast(first, last, delayed, replay.preemptions, course.sweeps[-1], spread)
+            return Forecast(NEVER, NEVER, 0.0, replay.preemptions, timeline.sweeps[-1], spread)
+        first, delayed = timeline.first_tokens[target.request], self._delay(replay, target.request) if delays else 0.0
+        return Forecast(first, last, delayed, replay.preemptions, timeline.sweeps[-1], spread)
 
     def _play(self, submissions: Sequence[Submission], request: str, sweeps: int) -> LazyReplay | MachineReplay:
         """Simulate: by lazy replay if possible, else by machine replay."""
@@ -75,7 +75,7 @@ class Forecaster:
             try:
                 lazy = LazyReplay(self._presents[0], submissions, self._now)
                 lazy.play(request, sweeps)
-            except NotPlain:
+            except LazyReplayUnsupported:
                 pass
             else:
                 return lazy
@@ -88,11 +88,11 @@ class Forecaster:
 
         Unfinished ones lag by the extra time of as many sweeps.
         """
-        course, sweeps = replay.course, replay.course.sweeps[-1]
+        timeline, sweeps = replay.timeline, replay.timeline.sweeps[-1]
         if self._without is None or self._played < sweeps:
             self._played = max(sweeps, 2 * self._played)
             self._without = self._play(self._in_flight, "", self._played)
-        without = self._without.course
-        ended = [(at, without.ends[r]) for r, at in course.ends.items() if r != target and r in without.ends]
-        lag = course.times[-1] - without.time_of(sweeps)
+        without = self._without.timeline
+        ended = [(at, without.ends[r]) for r, at in timeline.ends.items() if r != target and r in without.ends]
+        lag = timeline.times[-1] - without.time_of(sweeps)
         return sum(max(0.0, at - before) for at, before in ended) + max(0.0, lag) * replay.present

@@ -2,9 +2,9 @@
 
 A decoding row is not touched while it decodes. Of all decoding rows together only their number is known, the sum of their
 positions, and how many cross a page border in which sweep. Only starts, chunks of prompts and ends are simulated. It
-covers what most workers do most of the time (``plain_worker.py``), as long as memory lasts and no request waits for pages
-that another one is about to make. Everything else is ``NotPlain``, and the machine itself is simulated. A test shows that
-both agree.
+covers what most workers do most of the time (``lazy_replay_support.py``), as long as memory lasts and no request waits for
+pages that another one is about to make. Anything else raises ``LazyReplayUnsupported``, and the machine is simulated.
+A test shows that both agree.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from ..sweep.columns import Status
 from ..sweep.config import OPEN_PLANS
 from ..sweep.events import Submission
 from ..sweep.state import SweepState
+from .lazy_replay_support import LazyReplayUnsupported, single_route
 from .lazy_worker import LazyPlan, LazyRow, LazyWorker
-from .plain_worker import NotPlain, plain_route
 from .timeline import Timeline, TimelineEntry
 
 
 class LazyReplay:
     """A lazy replay (see the module), with the interface of ``MachineReplay`` of one worker. It owns the time.
 
-    May raise NotPlain at any time.
+    May raise LazyReplayUnsupported at any time.
     """
 
     def __init__(self, present: TimelineEntry, submissions: Iterable[Submission], now: float) -> None:
         state, arrivals = present.state, list(submissions)
         parts = state.parts
         self._began = self._now = now
-        self.course, self._present = Timeline(), present
-        self._local = plain_route(parts, arrivals)
+        self.timeline, self._present = Timeline(), present
+        self._local = single_route(parts, arrivals)
         self._price = RouteCost(self._local, present.coefficients)
         self._parts = parts
         begun = [(plan.number, now + left) for plan, left in present.open]
@@ -63,7 +63,7 @@ class LazyReplay:
                 if (handle := pages.find(token_hash, span)) is None:
                     maker = self._parts.pending_pages.maker((token_hash, span.lineage))
                     if maker is not None or token_hash in worker.making:
-                        raise NotPlain("a request waits for a page that another one makes")
+                        raise LazyReplayUnsupported("a request waits for a page that another one makes")
                     worker.making.add(token_hash)
                     break
                 worker.references.setdefault(handle, 0)
@@ -75,7 +75,7 @@ class LazyReplay:
         rows, pages = state.parts.rows, state.parts.memory.pages
         last = {s: plan.number for plan, _ in present.open for s in state.batch(plan.number)}
         if len(present.open) != state.open_plans:
-            raise NotPlain("a plan is missing")
+            raise LazyReplayUnsupported("a plan is missing")
         live = rows.live()
         for s in live:
             if rows.status[s] == Status.WAITING:
@@ -103,7 +103,7 @@ class LazyReplay:
                 row.computed = min(row.computed, rows.hashed[s] * worker.size)
                 worker.leaving += 1
                 if row.requeue and (row.known == row.limit or (early and row.total <= row.known)):
-                    raise NotPlain("a request that was preempted ends")
+                    raise LazyReplayUnsupported("a request that was preempted ends")
                 worker.push(worker.leaves, row.last, row)
             elif row.planned == row.limit - 1 and row.known == row.limit:  # it waits for its last token
                 worker.finals.add(row)
@@ -125,7 +125,7 @@ class LazyReplay:
         memory = self._parts.memory
         room = memory.pages_of(self._local.spans, of.tenant) * worker.size if worker.width else 1 << 62
         if admit(of.max_length, min(room, self._local.max_length)):
-            self.course.returned.add(of.request)
+            self.timeline.returned.add(of.request)
             return
         worker.ties += 1
         row.key = (of.priority, of.arrival, (1 << 40) + worker.ties)
@@ -137,8 +137,8 @@ class LazyReplay:
 
     def play(self, request: str, horizon: int) -> None:
         """Simulate, see ``MachineReplay``."""
-        course = self.course
-        while request not in course.ends and request not in course.returned and course.sweeps[-1] < horizon:
+        timeline = self.timeline
+        while request not in timeline.ends and request not in timeline.returned and timeline.sweeps[-1] < horizon:
             if not self._step():
                 return
 
@@ -160,10 +160,10 @@ class LazyReplay:
         if not worker.open:
             return False
         ended = self._jump() or self._commit()
-        self.course.sweeps.append(self.course.sweeps[-1] + ended)
-        self.course.times.append(self._now - self._began)
+        self.timeline.sweeps.append(self.timeline.sweeps[-1] + ended)
+        self.timeline.times.append(self._now - self._began)
         if self._now >= self._parts.rows.next_deadline:
-            raise NotPlain("a request expires")
+            raise LazyReplayUnsupported("a request expires")
         self._fill()
         return True
 
@@ -172,10 +172,10 @@ class LazyReplay:
         plan = worker.open.popleft()
         self._now, at = plan.end, plan.end - self._began
         for row in plan.firsts:
-            self.course.first_tokens.setdefault(row.request, at)
+            self.timeline.first_tokens.setdefault(row.request, at)
         while worker.top(worker.ends) <= plan.number:
             row = heappop(worker.ends)[3]
-            self.course.ends[row.request] = at
+            self.timeline.ends[row.request] = at
             if not row.leaving:
                 row.computed = min(row.total, row.limit) - 1
                 row.leaving, row.running = True, False
@@ -255,7 +255,7 @@ class LazyReplay:
         worker.prompts = sorted(row for row in worker.prompts if row.running)
         if not batch.tokens:
             if worker.waiting or worker.skipped or worker.prompts:
-                raise NotPlain("the worker waits for memory")
+                raise LazyReplayUnsupported("the worker waits for memory")
             return False
         worker.untried = worker.starved
         for row in [*decoding, *[row for row in worker.skipped if row.running]]:

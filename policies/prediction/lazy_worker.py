@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 
 from ..model.runs import LocalRoute
 from ..sweep.parts import Parts
-from .plain_worker import NotPlain, pages_left
+from .lazy_replay_support import LazyReplayUnsupported, pages_left
 
 
 class LazyRow:
@@ -113,7 +113,7 @@ class LazyWorker:
         pages = sum([-(-other.known // size) - other.paged for other in self.prompts]) - (-(row.known + 1) // size)
         idle = [handle for handle in row.found if not self.references[handle]]
         if idle and self.memory.gone and self._may_be_evicted(idle):
-            raise NotPlain("a request would find pages that are given up before it starts")
+            raise LazyReplayUnsupported("a request would find pages that are given up before it starts")
         if width and pages - len(row.found) + len(idle) > self.memory.room:
             return None
         self.waiting.pop()
@@ -121,7 +121,7 @@ class LazyWorker:
         self.memory.pin(len(idle))
         for handle in row.found:
             self.references[handle] += 1
-        row.paged = len(row.found) + self.memory.wake(row.name, (row.known - 1) // size - len(row.found))
+        row.paged = len(row.found) + self.memory.reactivate(row.name, (row.known - 1) // size - len(row.found))
         row.planned, row.running = row.paged * size, True
         return row
 
@@ -330,7 +330,7 @@ class CountedMemory:
                 part[1] -= found
                 pages -= found
 
-    def wake(self, owner: int, most: int) -> int:
+    def reactivate(self, owner: int, most: int) -> int:
         """List the leading pages of a sequence that are still cached again, at most ``most``; return how many."""
         for part in self._cached:
             if part[0] == owner:

@@ -10,7 +10,7 @@ import math
 from collections import OrderedDict
 from typing import Any
 
-from .lengths import Features, Lesson, bounded
+from .lengths import Features, LengthSample, bounded
 
 Level = tuple[str, int]  # (application, bits of the prompt's length); ("", -1): all, (application, -1): all of it
 DECAY = 0.995  # decay of a lesson's weight by each later one of its level: about the last 200 count
@@ -30,7 +30,7 @@ class LengthHistory:
         value = self._value(features)
         return 0 if value is None and not features.stated else bounded(math.expm1(value or 0.0), features)
 
-    def learn(self, lesson: Lesson) -> None:
+    def learn(self, lesson: LengthSample) -> None:
         """Learn from an answer. One that a limit ended tells something only if it is longer than expected."""
         target = math.log1p(lesson.length)
         if not lesson.whole and (self._value(lesson.features) or 0.0) >= target:

@@ -8,7 +8,7 @@ from typing import Any
 
 from .length_history import LengthHistory
 from .length_regression import LengthRegression, trained
-from .lengths import Accuracy, Features, LengthLearner, Lesson, bounded
+from .lengths import Accuracy, Features, LengthLearner, LengthSample, bounded
 
 KINDS: dict[str, Callable[[dict[str, Any]], LengthLearner]] = {
     "history": LengthHistory.restore,
@@ -25,7 +25,7 @@ def restored(snapshot: dict[str, Any]) -> LengthLearner:
 
 
 def compared(
-    lessons: Sequence[Lesson], unseen: Sequence[Lesson], orders: Iterable[Sequence[int]]
+    lessons: Sequence[LengthSample], unseen: Sequence[LengthSample], orders: Iterable[Sequence[int]]
 ) -> tuple[LengthRegression, dict[str, dict[str, float]]]:
     """Return a model trained on ``lessons`` (see ``trained``), and figures on ``unseen`` for three estimators.
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
-from .lengths import TERMS, Features, Lesson, bounded
+from .lengths import TERMS, Features, LengthSample, bounded
 
 RATE = 0.1  # AdaGrad's learning rate
 RIDGE = 1e-4  # fraction of a weight, in each of its gradients
@@ -37,7 +37,7 @@ class LengthRegression:
             return 0
         return bounded(math.expm1(min(self._value(features), MOST)), features)
 
-    def learn(self, lesson: Lesson) -> None:
+    def learn(self, lesson: LengthSample) -> None:
         """Learn from an answer. One that a limit ended tells something only if it is longer than expected."""
         weights, squares, terms = self._weights, self._squares, lesson.features.terms
         wrong = self._value(lesson.features) - math.log1p(lesson.length)
@@ -88,7 +88,7 @@ def _least(name: str) -> str:
     return f" of at least {FLOOR:g}" if name == "squares" else ""
 
 
-def trained(lessons: Sequence[Lesson], orders: Iterable[Sequence[int]]) -> LengthRegression:
+def trained(lessons: Sequence[LengthSample], orders: Iterable[Sequence[int]]) -> LengthRegression:
     """Return a new model that has learned every lesson once for each of the orders."""
     made = LengthRegression.untrained()
     for index in chain.from_iterable(orders):

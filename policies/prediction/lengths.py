@@ -43,7 +43,7 @@ class Features:
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class LengthSample:
     """The outcome of a request. ``whole``: it ended by itself; else a limit ended it, and ``length`` is a lower bound."""
 
     features: Features
@@ -62,7 +62,7 @@ class LengthEstimator(Protocol):
 class LengthLearner(LengthEstimator, Protocol):
     """A state machine: equal lessons in equal order make equal estimates."""
 
-    def learn(self, lesson: Lesson) -> None: ...
+    def learn(self, lesson: LengthSample) -> None: ...
 
     def snapshot(self) -> dict[str, Any]:
         """Return plain data that shares nothing with it; "kind" names the class whose ``restore`` takes it."""

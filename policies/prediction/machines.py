@@ -103,8 +103,8 @@ class PlayedMachine:
 class Machines:
     """The machines (see the module). The first of ``presents`` is the home.
 
-    A subclass provides the tokens that devices draw (``draw``) and handles effects (``heed``). under_way: messages in
-    flight.
+    A subclass provides the tokens that devices draw (``draw``) and handles effects (``handle_effect``).
+    ``under_way``: messages in flight.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Machines:
         """Return tokens for the plan's sampled rows."""
         raise NotImplementedError
 
-    def heed(self, effect: Effect) -> None:
+    def handle_effect(self, effect: Effect) -> None:
         """Handle an effect of any machine, other than messages between machines."""
         raise NotImplementedError
 
@@ -141,12 +141,12 @@ class Machines:
 
     @property
     def due(self) -> float:
-        """The time of the next happening; infinite: nothing is left to do."""
+        """The time of the next event; infinite: nothing is left to do."""
         ends = [machine.open[0][1] for machine in self.machines.values() if machine.open]
         return min(min(ends, default=NEVER), self._posts[0][0] if self._posts else NEVER)
 
-    def happen(self) -> PlayedMachine | None:
-        """Process the next happening: messages arrive, or a plan ends (first, at equal times), whose machine is returned.
+    def run_next(self) -> PlayedMachine | None:
+        """Process the next event: messages arrive, or a plan ends (first, at equal times), whose machine is returned.
 
         No machine plans in between. As with live workers, simultaneous messages arrive before any planning: a host that
         ends a plan reports on its rows, and on the lease for which they made room. But hidden states come by the link, and
@@ -172,12 +172,12 @@ class Machines:
                 self._post(at, departure.worker, [Flight(departure.home, 0, departure.width, departure.rows)])
         return machine
 
-    def wake(self) -> None:
+    def mark_changed(self) -> None:
         """Note that a subclass has changed machines itself."""
         for machine in self.machines.values():
             machine.dry = False
 
-    def go_on(self) -> None:
+    def plan_all(self) -> None:
         """Let every worker plan that could plan something new, and send messages."""
         for machine in self.machines.values():
             machine.fill(self.now)
@@ -189,13 +189,13 @@ class Machines:
             self._hear(machine)
 
     def _hear(self, machine: PlayedMachine) -> None:
-        told: dict[str, list[Event]] = {}  # by worker, which gets them in one message
+        reported: dict[str, list[Event]] = {}  # by worker, which gets them in one message
         for effect in machine.state.take_effects():
             if not isinstance(effect, Send):
-                self.heed(effect)
+                self.handle_effect(effect)
             elif effect.worker in self.machines:
-                told.setdefault(effect.worker, []).append(effect.message)
-        for worker, messages in told.items():
+                reported.setdefault(effect.worker, []).append(effect.message)
+        for worker, messages in reported.items():
             self._post(self.now + self.links.latency, worker, messages)
 
     def under_way(self, now: float) -> list[InFlightMessages]:

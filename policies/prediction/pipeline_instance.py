@@ -70,19 +70,19 @@ class PipelineInstance(Machines):
             self._ended = dict.fromkeys(self.machines, now)
         self._load.enter(submission, ends)
         self.home.apply(submission, now)
-        self.wake()
+        self.mark_changed()
         return self._proceed()
 
     def finish(self) -> list[News]:
         """Process what is due."""
-        machine = self.happen()
+        machine = self.run_next()
         if machine is not None:
             self.sweeps += 1
         self.exchange()
         return self._proceed()
 
     def _proceed(self) -> list[News]:
-        self.go_on()
+        self.plan_all()
         effects, self._effects = self._effects, []
         return self._load.record(effects)
 
@@ -93,7 +93,7 @@ class PipelineInstance(Machines):
         self._ended[machine.name] = self.now
         return self._load.drawn(machine.state, plan)
 
-    def heed(self, effect: Effect) -> None:
+    def handle_effect(self, effect: Effect) -> None:
         self._effects.append(effect)
 
     # what is seen ----------------------------------------------------------------------------------------------------

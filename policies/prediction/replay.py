@@ -40,7 +40,7 @@ class MachineReplay(Machines):
         super().__init__(forks, now, LinkTimes() if links is None else links.fork(), under_way)
         self._began = now
         self._first = now  # when first tokens began to come
-        self.course, self._present = Timeline(), presents[0]
+        self.timeline, self._present = Timeline(), presents[0]
         self._before = self.home.number - self.home.open_plans
         self._preempted = self.home.counters["preemptions"]
         self._totals: dict[str, int] = {}  # by request: tokens at which it ends, if before its limit
@@ -66,8 +66,8 @@ class MachineReplay(Machines):
 
     def play(self, request: str, horizon: int) -> None:
         """Simulate until the last token of a request, or its return, or for ``horizon`` sweeps."""
-        course, self._until = self.course, request
-        while request not in course.ends and request not in course.returned and course.sweeps[-1] < horizon:
+        timeline, self._until = self.timeline, request
+        while request not in timeline.ends and request not in timeline.returned and timeline.sweeps[-1] < horizon:
             if not self._step():
                 return
 
@@ -87,38 +87,38 @@ class MachineReplay(Machines):
         """Process a message, or the end of a plan and perhaps many equal ones after it; return False if nothing is left."""
         if self.due == NEVER:
             return False
-        machine = self.happen()
+        machine = self.run_next()
         self._first = self.now
         self.exchange()
         for request in self._cut:
             self.home.apply(Cancelled(request), self.now)
         self._cut = []
-        if machine is not None and len(self.machines) == 1 and self._until not in self.course.ends:
+        if machine is not None and len(self.machines) == 1 and self._until not in self.timeline.ends:
             self._jump(machine)
         self._proceed()
         return True
 
     def _proceed(self) -> None:
         """Let every worker plan, and extend the timeline."""
-        self.wake()
-        self.go_on()
-        course, ended = self.course, self.home.number - self.home.open_plans - self._before
-        if ended > course.sweeps[-1]:
-            course.sweeps.append(ended)
-            course.times.append(self.now - self._began)
+        self.mark_changed()
+        self.plan_all()
+        timeline, ended = self.timeline, self.home.number - self.home.open_plans - self._before
+        if ended > timeline.sweeps[-1]:
+            timeline.sweeps.append(ended)
+            timeline.times.append(self.now - self._began)
 
-    def heed(self, effect: Effect) -> None:
-        course = self.course
+    def handle_effect(self, effect: Effect) -> None:
+        timeline = self.timeline
         if type(effect) is TokensEmitted:
-            if effect.request not in course.first_tokens:
-                course.first_tokens[effect.request] = self._first - self._began
+            if effect.request not in timeline.first_tokens:
+                timeline.first_tokens[effect.request] = self._first - self._began
             if effect.finish:
-                course.ends[effect.request] = self.now - self._began
+                timeline.ends[effect.request] = self.now - self._began
             elif effect.position + len(effect.tokens) == self._totals.get(effect.request, 0):
-                course.ends[effect.request] = self.now - self._began
+                timeline.ends[effect.request] = self.now - self._began
                 self._cut.append(effect.request)
         elif isinstance(effect, GivenBack):
-            course.returned.add(effect.request)
+            timeline.returned.add(effect.request)
 
     # tokens ----------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from .admission import part
 from .refusal import Refusal, RequestRefused
-from .retry_after import Pace
+from .retry_after import CompletionRate
 
 ALPHA = 8  # limit of an account, as a multiple of what is free
 SILENT = 1.0  # seconds until a silent gateway counts as gone, with its requests
@@ -44,7 +44,7 @@ class AdmissionLimit:
         self.requests = 0  # requests that have not ended
         self.work = 0  # tokens they have still to compute, see ``dispatch.outstanding``
         self._by_account: dict[str, list[int]] = {}  # account -> [requests, work], for accounts with any
-        self.pace = Pace()
+        self.pace = CompletionRate()
 
     def begin(self, account: str) -> None:
         self.requests += 1

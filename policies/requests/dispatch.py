@@ -84,7 +84,7 @@ def choose(
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RouteQuery:
     """The facts about a request that decide its route."""
 
     request: str
@@ -96,20 +96,20 @@ class Wanted:
     room: int = 0  # tokens that a route must hold, if more: with fewer its worker gave it back
 
 
-def fitting(wanted: Wanted, table: RoutingTable) -> list[Route]:
+def fitting(wanted: RouteQuery, table: RoutingTable) -> list[Route]:
     """Return the routes whose workers can hold the request, as far as is known."""
     routes = [route for route in table.routes.get(wanted.application, []) if route.id not in wanted.refused]
     return [route for route in routes if table.capacity.get(route.id, UNKNOWN) >= _need(wanted, route, table)]
 
 
-def _need(wanted: Wanted, route: Route, table: RoutingTable) -> int:
+def _need(wanted: RouteQuery, route: Route, table: RoutingTable) -> int:
     """Return the tokens that a route must hold: at most what it ever will, except for a request longer than that."""
     most = table.most.get(route.id, 0)
     outdated = wanted.room >= UNKNOWN > most  # given back before the worker had reported what parameters leave
     return wanted.tokens if outdated else max(wanted.tokens, min(wanted.room, most))
 
 
-def lacking_room(wanted: Wanted, table: RoutingTable) -> int:
+def lacking_room(wanted: RouteQuery, table: RoutingTable) -> int:
     """Return the tokens that one of the routes must become able to hold by unloading other applications.
 
     0: a route holds the request; or none ever will, and a worker says why.
@@ -122,14 +122,14 @@ def lacking_room(wanted: Wanted, table: RoutingTable) -> int:
     return need if need < UNKNOWN else wanted.tokens
 
 
-def open_routes(wanted: Wanted, table: RoutingTable, quarantine: Quarantine) -> list[Route]:
+def open_routes(wanted: RouteQuery, table: RoutingTable, quarantine: Quarantine) -> list[Route]:
     """Return the routes that a non-suspect request may take now. If it fits nowhere, a worker says why."""
     closed = quarantine.workers()
     routes = fitting(wanted, table) or table.routes.get(wanted.application, [])
     return [route for route in routes if route.id != wanted.avoid and closed.isdisjoint(workers_of(route))]
 
 
-def dispatch(wanted: Wanted, table: RoutingTable, quarantine: Quarantine, ordinary: bool) -> Route | None:
+def dispatch(wanted: RouteQuery, table: RoutingTable, quarantine: Quarantine, ordinary: bool) -> Route | None:
     """Return a route for a waiting request, or None if there is none now.
 
     A suspect gets a reserved route and waits until that is idle. While ``ordinary`` requests exist only one route is

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..model.chain import Component, Route
-from .dispatch import Wanted, choose, fitting, workers_of
+from .dispatch import RouteQuery, choose, fitting, workers_of
 from .poison import Quarantine
 from .routing_table import RoutingTable
 
@@ -53,7 +53,7 @@ class Unmovable:
 
 
 def destination(
-    wanted: Wanted,
+    wanted: RouteQuery,
     current: Route,
     table: RoutingTable,
     quarantine: Quarantine,
@@ -104,7 +104,7 @@ def homes(tokens: Mapping[str, int], workers: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def deal(requests: Sequence[Wanted], routes: Container[str], table: RoutingTable) -> dict[str, Route | None]:
+def deal(requests: Sequence[RouteQuery], routes: Container[str], table: RoutingTable) -> dict[str, Route | None]:
     """Assign requests whose routes end to new routes: the longest first, each where the load is least; None: nowhere.
 
     ``routes``: ids of the routes to use, of which those in force that hold the request count.

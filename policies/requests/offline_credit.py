@@ -15,9 +15,9 @@ class OfflineShare(NamedTuple):
     positions: int
 
 
-def left(told: OfflineShare, starting: Iterable[int]) -> OfflineShare:
+def left(reported: OfflineShare, starting: Iterable[int]) -> OfflineShare:
     """Return the share left beside requests on their way there, with these numbers of tokens; negative if they are more."""
-    rows, positions = told
+    rows, positions = reported
     for tokens in starting:
         rows, positions = rows - 1, positions - tokens
     return OfflineShare(rows, positions)
@@ -46,6 +46,6 @@ def home_of(routes: Sequence[Route], home: str, need: int, share_of: Callable[[s
     return best
 
 
-def more(told: OfflineShare, before: OfflineShare) -> bool:
+def more(reported: OfflineShare, before: OfflineShare) -> bool:
     """Return whether a worker takes more than before."""
-    return told.rows > before.rows or told.positions > before.positions
+    return reported.rows > before.rows or reported.positions > before.positions

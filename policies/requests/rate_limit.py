@@ -29,7 +29,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LimitStatus:
     """The state of one limit of a tenant."""
 
     limit: int
@@ -47,8 +47,8 @@ class Verdict:
 
     refused: str = ""
     retry_after: float | None = 0.0
-    requests: Standing | None = None
-    tokens: Standing | None = None
+    requests: LimitStatus | None = None
+    tokens: LimitStatus | None = None
 
 
 class Bucket:
@@ -71,8 +71,8 @@ class Bucket:
     def give_back(self, amount: int) -> None:
         self.level = min(float(self.limit), self.level + amount)
 
-    def standing(self) -> Standing:
-        return Standing(self.limit, int(max(0.0, self.level)), (self.limit - self.level) / self.rate)
+    def standing(self) -> LimitStatus:
+        return LimitStatus(self.limit, int(max(0.0, self.level)), (self.limit - self.level) / self.rate)
 
 
 @dataclass(slots=True)
@@ -134,13 +134,13 @@ class Quotas:
         for account in self._accounts.values():
             account.running.pop(holder, None)
 
-    def standings(self, tenants: Iterable[str], now: float, wall: float) -> dict[str, dict[str, Standing]]:
+    def standings(self, tenants: Iterable[str], now: float, wall: float) -> dict[str, dict[str, LimitStatus]]:
         """Return the state of the limits of ``tenants`` and of all tenants that have sent something, by tenant and limit."""
         return {tenant: self._standings(tenant, now, wall) for tenant in sorted({*tenants, *self._accounts})}
 
-    def _standings(self, tenant: str, now: float, wall: float) -> dict[str, Standing]:
+    def _standings(self, tenant: str, now: float, wall: float) -> dict[str, LimitStatus]:
         limits, account = self._limits_of(tenant), self._accounts.get(tenant)
-        found: dict[str, Standing] = {}
+        found: dict[str, LimitStatus] = {}
         for name, limit in (
             ("requests_per_minute", limits.requests_per_minute),
             ("tokens_per_minute", limits.tokens_per_minute),
@@ -149,15 +149,15 @@ class Quotas:
             if bucket is not None:
                 bucket.fill(now)
             if limit:
-                found[name] = Standing(limit, limit, 0.0) if bucket is None else bucket.standing()
+                found[name] = LimitStatus(limit, limit, 0.0) if bucket is None else bucket.standing()
         if limits.tokens_per_day:
             spent = 0 if account is None or account.today != int(wall // DAY) else account.spent
             left = max(0, limits.tokens_per_day - spent)
-            found["tokens_per_day"] = Standing(limits.tokens_per_day, left, DAY - wall % DAY if spent else 0.0)
+            found["tokens_per_day"] = LimitStatus(limits.tokens_per_day, left, DAY - wall % DAY if spent else 0.0)
         if limits.concurrent_requests:
             running = 0 if account is None else account.running.total()
             left = max(0, limits.concurrent_requests - running)
-            found["concurrent_requests"] = Standing(limits.concurrent_requests, left, 0.0)
+            found["concurrent_requests"] = LimitStatus(limits.concurrent_requests, left, 0.0)
         return found
 
     def _limits_of(self, tenant: str) -> Limits:

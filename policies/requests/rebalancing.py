@@ -12,21 +12,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..model.chain import Route
-from .dispatch import Wanted, ahead, choose, fitting, workers_of
+from .dispatch import RouteQuery, ahead, choose, fitting, workers_of
 from .poison import Quarantine
 from .routing_table import RoutingTable
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class QueuedRequest:
     """A request that waits at a worker, which has not begun it."""
 
-    wanted: Wanted
+    wanted: RouteQuery
     route: Route
     tokens: int  # tokens, as counted in the work of the route's workers
 
 
-def rebalanced(waiting: Sequence[Bound], table: RoutingTable, quarantine: Quarantine) -> dict[str, Route]:
+def rebalanced(waiting: Sequence[QueuedRequest], table: RoutingTable, quarantine: Quarantine) -> dict[str, Route]:
     """Return the requests that leave, with their new routes: through other workers, with less work ahead.
 
     ``waiting`` is in serving order. The first are assigned first, so they find the idle worker.
@@ -43,7 +43,7 @@ def rebalanced(waiting: Sequence[Bound], table: RoutingTable, quarantine: Quaran
     return found
 
 
-def _better(one: Bound, table: RoutingTable, quarantine: Quarantine, work: Mapping[str, int]) -> Route:
+def _better(one: QueuedRequest, table: RoutingTable, quarantine: Quarantine, work: Mapping[str, int]) -> Route:
     """Return a better route, or its own: another route through its own workers would gain nothing."""
     own = workers_of(one.route)
     routes = [r for r in fitting(one.wanted, table) if r.id == one.route.id or set(own).isdisjoint(workers_of(r))]

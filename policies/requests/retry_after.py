@@ -12,7 +12,7 @@ WINDOW = 64  # number of ends over which the rate is measured
 SHORTEST, LONGEST = 1.0, 120.0  # seconds; common clients ignore waits of more than two minutes
 
 
-class Pace:
+class CompletionRate:
     """The rate at which requests ended lately (see the module)."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .admission import BROKEN, CROWDED, REFUSED, YIELDED
-from .dispatch import UNKNOWN, Wanted, fitting, lacking_room
+from .dispatch import UNKNOWN, RouteQuery, fitting, lacking_room
 from .refusal import Refusal
 from .routing_table import RoutingTable
 
@@ -27,7 +27,7 @@ class TurnedAway:
     hopeless: Refusal | None = None  # nor anywhere else: the reason why it fails
 
 
-def turned_away(wanted: Wanted, route: str, reason: str, table: RoutingTable) -> TurnedAway:
+def turned_away(wanted: RouteQuery, route: str, reason: str, table: RoutingTable) -> TurnedAway:
     """Return what follows when ``route`` (id) gives ``wanted`` back. ``reason``: as in ``events.GivenBack``."""
     if reason.startswith(BROKEN):
         return TurnedAway(refused=True, hopeless=Refusal.BROKEN)

@@ -26,7 +26,7 @@ def place_components(parts: Parts, event: ComponentsWanted) -> None:
     pages = {s: -(-rows.limit[s] // rows.page_size) for s in longest.values()}
     needs = [memory.chunks_for(rows.route[s].kv, rows.tenant[s], n) for s, n in pages.items()]
     moves: dict[str, dict[int, int]] = {}
-    movable = None if parts.page_transfers.landing else moves
+    movable = None if parts.page_transfers.receiving else moves
     answer = memory.load(event.holder, event.components, max(needs, default=0), movable)
     _tell_moves(parts, moves)
     if isinstance(answer, Shortage):

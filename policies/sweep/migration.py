@@ -24,7 +24,7 @@ from .page_events import (
     PagesUnsent,
     SendPages,
 )
-from .page_transfers import BATCH_BYTES, ExportKey, Landing, PageExport, PageStream
+from .page_transfers import BATCH_BYTES, ExportKey, PageExport, PageStream, ReceivedBatch
 from .parts import Parts
 from .pinning import Pinning
 
@@ -189,8 +189,8 @@ class Migration:
             if slots[sent.arena]:
                 groups.append(ImportGroup(sent.arena, offset, places[sent.arena], slots[sent.arena]))
             offset += sent.slot_bytes * len(sent.layers) * len(event.hashes)
-        landing = Landing(event.source, event.batch, event.account, event.request, there, refused, hashes, handles)
-        self._parts.page_transfers.arrive(PageImport(event.number, groups), landing)
+        received = ReceivedBatch(event.source, event.batch, event.account, event.request, there, refused, hashes, handles)
+        self._parts.page_transfers.arrive(PageImport(event.number, groups), received)
 
     def _spans(self, groups: Sequence[LayerGroup]) -> list[Span]:
         """Return the spans of planned routes whose layers all arrived, computed as they would be here."""
@@ -218,16 +218,16 @@ class Migration:
             return None
         return self._parts.memory.allocate_page(span, account)
 
-    def landed(self, plan: int) -> None:
+    def written(self, plan: int) -> None:
         """Publish the pages that the plan has written, and answer their senders."""
         pages = self._parts.memory.pages
-        for landing in self._parts.page_transfers.landed(plan):
-            for token_hash, handle in zip(landing.hashes, landing.handles, strict=True):
+        for received in self._parts.page_transfers.written(plan):
+            for token_hash, handle in zip(received.hashes, received.handles, strict=True):
                 pages.publish(handle, token_hash)
-                if not self._pinning.landed(landing.request, token_hash, handle):
-                    pages.release([handle], landing.account)
-            answer = PagesTaken(self._parts.config.worker, landing.batch, landing.there, landing.refused)
-            self._parts.outgoing.emit(Send(landing.source, answer))
+                if not self._pinning.written(received.request, token_hash, handle):
+                    pages.release([handle], received.account)
+            answer = PagesTaken(self._parts.config.worker, received.batch, received.there, received.refused)
+            self._parts.outgoing.emit(Send(received.source, answer))
 
 
 def _group(arena: str, slot_bytes: int, shape: Sequence[tuple[int, bytes, str]]) -> LayerGroup:

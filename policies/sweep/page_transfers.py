@@ -81,7 +81,7 @@ class PageBatch:
 
 
 @dataclass(slots=True)
-class Landing:
+class ReceivedBatch:
     """A batch that arrived. Each of ``handles`` is held here until a plan has written it, and published then."""
 
     source: str
@@ -108,8 +108,8 @@ class PageTransfers:
         self.imported = False  # True once pages have arrived in this life
         self.exports: dict[ExportKey, PageExport] = {}  # in the order of the requests
         self._batches: dict[int, PageBatch] = {}  # sent and not answered
-        self._arrived: list[tuple[PageImport, Landing]] = []  # arrivals that no plan writes yet
-        self._planned: dict[int, list[Landing]] = {}  # arrivals by the open plan that writes them
+        self._arrived: list[tuple[PageImport, ReceivedBatch]] = []  # arrivals that no plan writes yet
+        self._planned: dict[int, list[ReceivedBatch]] = {}  # arrivals by the open plan that writes them
 
     def begin(self, incarnation: int) -> None:
         """Number batches from a base of this life, so that no answer to an earlier life matches one of this life."""
@@ -175,35 +175,35 @@ class PageTransfers:
 
     # in --------------------------------------------------------------------------------------------------------------
 
-    def arrive(self, pages: PageImport, landing: Landing) -> None:
+    def arrive(self, pages: PageImport, received: ReceivedBatch) -> None:
         """Record arrived pages: the next plan writes them, or has the device forget them."""
-        self._arrived.append((pages, landing))
+        self._arrived.append((pages, received))
 
     def take(self, plan: int) -> list[PageImport]:
         """Return the arrived pages for the plan being made."""
         arrived, self._arrived = self._arrived, []
         if arrived:
             self.imported = True
-            self._planned[plan] = [landing for _, landing in arrived]
+            self._planned[plan] = [received for _, received in arrived]
         return [pages for pages, _ in arrived]
 
-    def landed(self, plan: int) -> list[Landing]:
+    def written(self, plan: int) -> list[ReceivedBatch]:
         """Return what a plan has written, after it has run."""
         return self._planned.pop(plan, [])
 
-    def landings(self) -> list[Landing]:
+    def received_batches(self) -> list[ReceivedBatch]:
         """Return all arrivals that are not written yet."""
-        return [landing for _, landing in self._arrived] + [one for many in self._planned.values() for one in many]
+        return [received for _, received in self._arrived] + [one for many in self._planned.values() for one in many]
 
     @property
-    def landing(self) -> bool:
+    def receiving(self) -> bool:
         """True while pages are here that cannot be found yet."""
         return bool(self._arrived or self._planned)
 
     def cut(self, pieces: Mapping[int, list[int]]) -> None:
         """Replace handles that were split: handle -> its parts."""
-        for landing in self.landings():
-            landing.cut(pieces)
+        for received in self.received_batches():
+            received.cut(pieces)
 
     # copies ----------------------------------------------------------------------------------------------------------
 
@@ -216,8 +216,8 @@ class PageTransfers:
             "imported": self.imported,
             "exports": to_plain(list(self.exports.values())),
             "batches": [[number, *to_plain(batch)[1:]] for number, batch in self._batches.items()],
-            "arrived": [[to_plain(pages), to_plain(landing)] for pages, landing in self._arrived],
-            "planned": [[plan, to_plain(landings)] for plan, landings in self._planned.items()],
+            "arrived": [[to_plain(pages), to_plain(received)] for pages, received in self._arrived],
+            "planned": [[plan, to_plain(received_batches)] for plan, received_batches in self._planned.items()],
         }
 
     @classmethod
@@ -229,8 +229,10 @@ class PageTransfers:
         book._batches = {
             number: PageBatch((key[0], key[1]), stream, nbytes) for number, key, stream, nbytes in data["batches"]
         }
-        book._arrived = [(from_plain(PageImport, p), from_plain(Landing, landing)) for p, landing in data["arrived"]]
-        book._planned = {plan: from_plain(list[Landing], landings) for plan, landings in data["planned"]}
+        book._arrived = [(from_plain(PageImport, p), from_plain(ReceivedBatch, received)) for p, received in data["arrived"]]
+        book._planned = {
+            plan: from_plain(list[ReceivedBatch], received_batches) for plan, received_batches in data["planned"]
+        }
         return book
 
     def check(self) -> None:
@@ -245,5 +247,5 @@ class PageTransfers:
                 assert stream.flying == flying.pop((key, at), 0), f"batches of export {key} are counted wrongly"
             assert export.busy, f"export {key} is over and was not ended"
         assert not flying, "a batch is of no export"
-        for landing in self.landings():
-            assert len(landing.hashes) == len(landing.handles), "a page that came has no hash"
+        for received in self.received_batches():
+            assert len(received.hashes) == len(received.handles), "a page that came has no hash"

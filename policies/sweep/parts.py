@@ -227,7 +227,7 @@ class Parts:
         self.queue.check(waiting, [rows.key(s) for s in running])
         makers = {s for s in live if rows.status[s] != Status.LEAVING and not rows.is_guest(s)}
         self.pending_pages.check(makers, set(rows.with_status(Status.PARKED)))
-        listed = {handle: 1 for landing in self.page_transfers.landings() for handle in landing.handles}
+        listed = {handle: 1 for received in self.page_transfers.received_batches() for handle in received.handles}
         entered = [handle for s in live for _, handle in rows.entered[s]]
         for handle in [*self.page_pins.handles(), *entered, *[handle for s in live for handle in rows.handles(s)]]:
             listed[handle] = listed.get(handle, 0) + 1

@@ -82,7 +82,7 @@ class Pinning:
                 need[span.arena] = need.get(span.arena, 0) + span.layers
         return eviction.shortage(parts.memory.pages, need, {}) <= 0
 
-    def landed(self, request: str, token_hash: bytes, handle: int) -> bool:
+    def written(self, request: str, token_hash: bytes, handle: int) -> bool:
         """Note that a page from elsewhere is published; return whether it is kept for the request that it was sent for."""
         pages, hold = self._parts.memory.pages, self._parts.page_pins.find(request)
         if hold is None:

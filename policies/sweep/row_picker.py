@@ -56,12 +56,12 @@ class RowPicker:
                 self._entries.enter(batch, s, start, count)
             batch.add(s, start, count, rows.plan(s, count), rows.place[s] == Place.LOCAL)
 
-    def pick_chunk(self, batch: BatchBuilder, s: int, most: int = 1 << 30) -> None:
+    def pick_chunk(self, batch: BatchBuilder, s: int, limit: int = 1 << 30) -> None:
         rows = self._rows
         self.catch_up.jump(s)
         delays = self.delays(batch, s)
         room = min(batch.budget, batch.spare) if delays else batch.budget
-        count = min(rows.known[s] - rows.planned[s], self._parts.config.chunk_size, room, most)
+        count = min(rows.known[s] - rows.planned[s], self._parts.config.chunk_size, room, limit)
         if count <= 0:
             return
         count = self._entries.until_changed(s, self.catch_up.until_found(s, count))
@@ -241,7 +241,7 @@ class RowPicker:
             batch.starved = True
         if parts.routes.keeps_hidden and self._drop_hidden(running):
             return True
-        if rows.leaving or parts.leases.revoked or parts.page_transfers.landing:
+        if rows.leaving or parts.leases.revoked or parts.page_transfers.receiving:
             return False  # memory is being freed
         victim = choose_victim(rows, parts.memory.pages, parts.queue, running, s, set(batch.picked))
         if len(parts.page_pins) and self._pinning.give_way(s if victim is None else victim, account if at_cap else ""):

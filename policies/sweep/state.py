@@ -207,7 +207,7 @@ class SweepState:
         Return the number of sequences without effects.
         """
         ended = self._plans.end(plan.number)
-        self._migration.landed(plan.number)
+        self._migration.written(plan.number)
         batch, rows = ended.sequences, self.parts.rows
         tokens, logprobs = result.tokens, result.logprobs
         assert len(tokens) == len(ended.sample), f"plan {plan.number} samples {len(ended.sample)} rows, not {len(tokens)}"
@@ -296,7 +296,7 @@ class SweepState:
     def repeat(self, plan: SweepPlan) -> int:
         """Return how many sweeps from the open ``plan`` on have the same rows, while memory lasts and if no event comes."""
         only = self._plans.only(plan.number)
-        return forecast.most(self.parts, only) if only is not None and not self.parts.page_transfers.landing else 1
+        return forecast.most(self.parts, only) if only is not None and not self.parts.page_transfers.receiving else 1
 
     def jump(self, plan: SweepPlan, sweeps: int, now: float, *, tell: bool = True) -> int:
         """Make ``sweeps`` equal sweeps, at most ``repeat(plan)``, at once; end the plan. Return their number.

@@ -267,7 +267,7 @@ class ClusterHead:
         living = [m for m in self._members.values() if not m.exited.is_set()]
         for member in living:
             if member.state == "up" and (peer := self.node.table.find(member.id)) is not None:
-                self.node.peering.tell(peer, [envelope.STOP])
+                self.node.peering.notify(peer, [envelope.STOP])
             else:
                 self._launcher.kill(member.id)
         # A node without a process yet cannot be killed and ends with the launcher: nothing to wait for.
@@ -336,7 +336,7 @@ class ClusterHead:
         member = self._members[peer.id.name]
         if member.joined:
             member.leaving = True
-            self.node.peering.tell(peer, [envelope.STOP])  # tells it that it was heard; then its connection goes
+            self.node.peering.notify(peer, [envelope.STOP])  # tells it that it was heard; then its connection goes
             self.node.clock.call_at(self.node.clock.now() + EXIT_GRACE, lambda: self._declare(member, "left"))
 
     # ---- declarations
@@ -381,7 +381,7 @@ class ClusterHead:
         self.node.peering.declare_down(down)
         self._transport.disconnect(member.id)  # its key is over, also if it never came
         for peer in self.node.peers().values():
-            self.node.peering.tell(peer, [envelope.DOWN, down.node, down.incarnation, down.cause])
+            self.node.peering.notify(peer, [envelope.DOWN, down.node, down.incarnation, down.cause])
         member.settled.set()
         if not self.stopping:
             for callback in self._on_down:
@@ -394,7 +394,7 @@ class ClusterHead:
         book = [[id.name, id.incarnation, known[id.name].endpoint] for id in up if id.name in known]
         for id in up:
             if id.name in known:
-                self.node.peering.tell(known[id.name], [envelope.BOOK, book])
+                self.node.peering.notify(known[id.name], [envelope.BOOK, book])
 
 
 def _guarded(callback: Callable[..., None], *args: Any) -> None:

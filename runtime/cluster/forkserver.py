@@ -185,8 +185,8 @@ def run_child(spec: NodeSpec, parent: int, lifeline: int, known: int) -> NoRetur
 def _outlives(lifeline: int, known: int) -> bool:
     """Tie this child to the head and no longer to the forkserver, once the head will learn of it: a child that the head does
     not know could not be ended. Return False if the forkserver died before that."""
-    with open(known, "rb", buffering=0) as told:
-        if not told.read(1):
+    with open(known, "rb", buffering=0) as report:
+        if not report.read(1):
             return False
     if lifeline >= 0:
         with contextlib.suppress(OSError):  # a kernel that cannot: it dies with the forkserver, as the head will see

@@ -74,20 +74,20 @@ async def join(where: str, *, name: str = "", listen: str = "") -> Node:
     return node
 
 
-async def stay(node: Node, told: Callable[[str], None]) -> bool:
+async def stay(node: Node, report: Callable[[str], None]) -> bool:
     """Be a member until the head ends it, or SIGINT or SIGTERM do; then leave in order. Whether the end was in order.
 
-    ``told`` that it has joined, and at last why it leaves: the reader of the first may send a signal at once.
+    ``report`` that it has joined, and at last why it leaves: the reader of the first may send a signal at once.
     """
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, node.close, f"{number.name} {_RECEIVED}")
-    told(f"joined {node.head} and listens at {node.endpoint}")
+    report(f"joined {node.head} and listens at {node.endpoint}")
     # The head may be on another machine: who looks after this one reads it here.
     watch = StallWatch(node.actors.instances.values, STALL, lambda sentence: log.warning("%s", sentence), lambda: None)
     try:
         await node.closed.wait()
-        told(f"leaves: {node.farewell}")
+        report(f"leaves: {node.farewell}")
         return node.dismissed.is_set() or node.farewell.endswith(_RECEIVED)
     finally:
         watch.close()
@@ -101,7 +101,7 @@ async def _leave(node: Node) -> None:
     head = node.table.find(node.head) if node.head is not None else None
     if head is None or node.dismissed.is_set():
         return
-    node.peering.tell(head, [envelope.LEAVE])
+    node.peering.notify(head, [envelope.LEAVE])
     heard = asyncio.ensure_future(node.dismissed.wait())
     await first_within(node.clock, LEAVE_PATIENCE, [heard])
     heard.cancel()

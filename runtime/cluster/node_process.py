@@ -106,9 +106,9 @@ def _watch(node: Node, spec: NodeSpec) -> StallWatch:
     """
     note = note_of(spec.directory, spec.id)
 
-    def told(sentence: str) -> None:
+    def report(sentence: str) -> None:
         log.debug("%s", sentence)
         with contextlib.suppress(OSError):
             note.write_text(sentence)
 
-    return StallWatch(node.actors.instances.values, STALL * spec.heartbeat, told, lambda: note.unlink(missing_ok=True))
+    return StallWatch(node.actors.instances.values, STALL * spec.heartbeat, report, lambda: note.unlink(missing_ok=True))

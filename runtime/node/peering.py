@@ -56,7 +56,7 @@ class Peering:
         self.head: PeerId | None = None
         self.stopping = False  # its actors stop, and what they supervise elsewhere: that nodes end with it is no news either
         self.leaving = False  # this node is about to stop, and has asked others to: that they go is no news
-        self.tell = sender.tell
+        self.notify = sender.notify
 
     def join(self, head: PeerId, endpoint: str) -> None:
         """Become a worker of ``head``: obey its address book, stop when it is gone."""
@@ -66,7 +66,7 @@ class Peering:
     def announce_ready(self) -> None:
         """Tell the head that the entry function has returned."""
         assert self.head is not None, "only a node that joined a head is awaited"
-        self.tell(self._table.current[self.head.name], [envelope.READY])
+        self.notify(self._table.current[self.head.name], [envelope.READY])
 
     def greet(self, peer: PeerId, endpoint: str) -> Peer:
         """Make a node known and tell it where this one listens. Its older life, if known, is over."""
@@ -76,7 +76,7 @@ class Peering:
             self.declare_down(Down(known.id.name, known.incarnation, f"replaced by incarnation {peer.incarnation}"))
         met = Peer(peer, endpoint, self._clock.now())
         self._table.add(met)
-        self.tell(met, [envelope.HELLO, self._transport.endpoint])
+        self.notify(met, [envelope.HELLO, self._transport.endpoint])
         return met
 
     def fail_calls(self, peer: Peer, cause: str) -> None:
@@ -116,7 +116,7 @@ class Peering:
             peer.lost = True
             self.fail_calls(peer, cause)
             if (head := self._table.find(self.head)) is not None:
-                self.tell(head, [envelope.LOST, lost.name, lost.incarnation, cause])
+                self.notify(head, [envelope.LOST, lost.name, lost.incarnation, cause])
             return
         self.declare_down(Down(lost.name, lost.incarnation, cause))
         if lost == self.head:

@@ -60,7 +60,7 @@ class PeerSender:
         else:
             self._transport.send(peer.id, body, buffers)
 
-    def tell(self, peer: Peer, message: list[Any]) -> None:
+    def notify(self, peer: Peer, message: list[Any]) -> None:
         """Send a system message; a peer that cannot take it is noticed by other means."""
         with contextlib.suppress(PeerGone, QueueFull):
             self.send(peer, pack(message), [])

@@ -30,10 +30,10 @@ class StallWatch:
         self,
         instances: Callable[[], Iterable[ActorInstance]],
         patience: float,
-        told: Callable[[str], None],
+        report: Callable[[str], None],
         over: Callable[[], None],
     ) -> None:
-        self._instances, self._patience, self._told, self._over = instances, patience, told, over
+        self._instances, self._patience, self._told, self._over = instances, patience, report, over
         self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
         self._answered, self._closed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="blockwright-stalls", daemon=True)
@@ -95,8 +95,8 @@ def hung(directory: str, node: PeerId) -> str:
         return "hung"
     note = note_of(directory, node)
     try:
-        told = note.read_text(errors="replace")[:MOST_TEXT]
+        report = note.read_text(errors="replace")[:MOST_TEXT]
         note.unlink()
     except OSError:
         return "hung"
-    return f"hung: {told}"
+    return f"hung: {report}"

@@ -42,10 +42,10 @@ class SimulatedLauncher(InProcessLauncher):
     async def start(self, on_exit: OnExit) -> None:
         head = contextvars.copy_context()
 
-        def told(node: PeerId, status: int) -> None:
+        def report(node: PeerId, status: int) -> None:
             self._loop.call_later(self._random.uniform(*EXIT_TOLD), on_exit, node, status, context=head.copy())
 
-        await super().start(told)
+        await super().start(report)
 
     async def spawn(self, spec: NodeSpec) -> int:
         self.lives[spec.id] = life = Life(str(spec.id), self._program)

@@ -72,11 +72,11 @@ class Reference:
                     self.fall(name, incarnation, cause, now)
             case m.WorkerStarting(name, incarnation, pid):
                 self.workers[name].launched(incarnation, pid, now)
-            case m.Unfit(name, incarnation, why):
+            case m.WorkerCannotStart(name, incarnation, why):
                 if self.workers[name].state == "starting" and incarnation == self.workers[name].last:
                     fatal = m.Fatal(f"worker {name} cannot start: {why}")
                     self.effects.append(m.KillWorker(name, f"it cannot start: {why}") if self.ever_ready else fatal)
-            case m.Loaded() | m.LoadFailed() | m.Room() | m.Beat():
+            case m.Loaded() | m.LoadFailed() | m.KvCapacity() | m.WorkerHeartbeat():
                 worker = self.workers[event.worker]
                 if worker.alive and worker.incarnation == event.incarnation:
                     self.news(event)
@@ -94,16 +94,16 @@ class Reference:
         if deaths >= HOPELESS and not (self.ever_ready and any(w.settled(now) for w in self.workers.values())):
             self.effects.append(m.Fatal(f"worker {name} died {deaths} times while starting: {cause}"))
 
-    def news(self, event: m.Loaded | m.LoadFailed | m.Room | m.Beat) -> None:
+    def news(self, event: m.Loaded | m.LoadFailed | m.KvCapacity | m.WorkerHeartbeat) -> None:
         name, incarnation = event.worker, event.incarnation
         worker, held = self.workers[name], self.held[name]
         match event:
-            case m.Beat(_, _, sweep_age, waiting, running):
+            case m.WorkerHeartbeat(_, _, sweep_age, waiting, running):
                 worker.waiting, worker.running = waiting, running
                 if sweep_age > self.stall_timeout and not worker.condemned:
                     worker.condemned = True
                     self.effects.append(m.KillWorker(name, "stalled"))
-            case m.Room(_, _, nbytes, left_alone):
+            case m.KvCapacity(_, _, nbytes, left_alone):
                 held.asking, held.room, held.left_alone = False, nbytes, left_alone
                 self.check_room(name, nbytes)
             case m.Loaded(_, _, load):

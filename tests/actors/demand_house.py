@@ -8,20 +8,20 @@ from blockwright.actors.controller.messages import (
     Application,
     ApplicationsWanted,
     AskCapacity,
-    AskUse,
+    AskUsage,
     AwaitQuiet,
     Effect,
     Event,
+    KvCapacity,
     Load,
     Loaded,
     LoadFailed,
     LoadRefused,
-    LookAgain,
-    LookLater,
-    Room,
+    Recheck,
+    RecheckLater,
     Serve,
     Unload,
-    Used,
+    UsageAnswer,
     WorkerUp,
 )
 from blockwright.actors.controller.state import ControllerState
@@ -88,16 +88,16 @@ class House:
                         del self.held[worker][id]
             case AskCapacity(worker, incarnation):
                 left = self.spare + SIZE * (self.room - len(self.held[worker]))
-                return [Room(worker, incarnation, left, self.left_alone(worker), self.owned(worker))]
-            case AskUse():
+                return [KvCapacity(worker, incarnation, left, self.left_alone(worker), self.owned(worker))]
+            case AskUsage():
                 idle = {name: Use(0, self.now - at) for name, at in self.last.items()}
                 active = {
                     name: Use(n, 0.0, self.waits.get(name, 0), name in self.offline) for name, n in self.active.items() if n
                 }
-                return [Used({**idle, **active})]
+                return [UsageAnswer({**idle, **active})]
             case AwaitQuiet(name):
                 self.awaited.append(name)
-            case LookLater():
+            case RecheckLater():
                 self.looks += 1
         return []
 
@@ -128,7 +128,7 @@ class House:
 
     def tick(self, seconds: float) -> None:
         self.now += seconds
-        self(LookAgain())
+        self(Recheck())
 
     def told(self) -> list[str]:
         """Applications that gateways can start requests of."""

@@ -14,7 +14,7 @@ from blockwright.actors.gateway.messages import (
     Closed,
     Deliver,
     Fail,
-    Heard,
+    HeartbeatReceived,
     Replay,
     Submit,
     WorkerEnded,
@@ -189,7 +189,7 @@ class Fleet:
 
     def heartbeats(self) -> None:
         for worker in list(self.workers.values()):
-            self.feed(Heard(worker.name, worker.incarnation, worker.serial))
+            self.feed(HeartbeatReceived(worker.name, worker.incarnation, worker.serial))
 
     def step(self) -> None:
         """One sweep of every worker, then some of what is in flight arrives."""

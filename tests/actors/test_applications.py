@@ -13,19 +13,19 @@ from blockwright.actors.controller.messages import (
     Add,
     Added,
     Application,
-    Beat,
     Deploy,
     Fatal,
     FinishRequests,
+    KvCapacity,
     Load,
     Loaded,
     LoadFailed,
     Remove,
     Retire,
-    Room,
     Serve,
     Undeploy,
     Unload,
+    WorkerHeartbeat,
 )
 from blockwright.actors.controller.residency import serving, whole_models
 from blockwright.actors.controller.view import (
@@ -78,7 +78,7 @@ def load_all(bench: Bench, effects: list, refuse: str = "") -> list:
         elif isinstance(effect, Load):
             done += bench(Loaded(effect.worker, effect.incarnation, effect.load))
         elif type(effect).__name__ == "AskCapacity":
-            done += bench(Room(effect.worker, effect.incarnation, ROOM))
+            done += bench(KvCapacity(effect.worker, effect.incarnation, ROOM))
     return done
 
 
@@ -201,7 +201,7 @@ def test_an_end_in_two_steps() -> None:
     assert bench(Remove("b")) == []
     with pytest.raises(KeyError, match="application 'b' is not served"):
         bench(Retire("b"))
-    assert bench(Beat("w0", bench.state.workers["w0"].incarnation, 0.0, 0, 0)) == []
+    assert bench(WorkerHeartbeat("w0", bench.state.workers["w0"].incarnation, 0.0, 0, 0)) == []
 
 
 def test_what_is_own_and_what_is_shared() -> None:

@@ -37,11 +37,11 @@ def test_a_block_has_ended_with_the_last_plan_that_was_open() -> None:
     endings.await_plans(second)
     assert heard == []
     plans.open_plans = 1  # plan 4 has ended
-    endings.tell()
+    endings.notify()
     assert heard == ["first"]
     plans.open_plans = 0
-    endings.tell()
-    endings.tell()
+    endings.notify()
+    endings.notify()
     assert heard == ["first", "second"]
 
 

@@ -16,12 +16,12 @@ from blockwright.actors.config import Settings
 from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.messages import (
     Application,
-    Beat,
     Event,
-    Room,
+    KvCapacity,
     Serve,
     Undeploy,
     WorkerDown,
+    WorkerHeartbeat,
     WorkerUp,
 )
 from blockwright.actors.controller.progress import Progress
@@ -155,9 +155,9 @@ async def test_each_heartbeat_is_one_event_and_no_timer_of_the_controller_runs(r
     for _ in range(4):
         rig.clock.advance(0.5)
         await turns()
-    beats = [event for event in rig.state.seen if isinstance(event, Beat)]
+    beats = [event for event in rig.state.seen if isinstance(event, WorkerHeartbeat)]
     assert rig.state.seen == beats, "no ticks"
-    assert [event for event in beats if event.worker == "w0"] == [Beat("w0", 1, 1.5, 3, 2)] * 4
+    assert [event for event in beats if event.worker == "w0"] == [WorkerHeartbeat("w0", 1, 1.5, 3, 2)] * 4
     assert len(beats) == 8
     assert (rig.state.version, rig.state.workers["w0"].waiting) == (version, 3)
 
@@ -211,7 +211,7 @@ async def test_publications_that_wait_leave_as_one_and_new_routes_are_known_to_t
     assert rig.gateway.updates[-1].version < rig.state.version, "the route of c on w0 waits for w0"
     behind = rig.state.version
     for room in (1024, 2048, 4096):
-        rig.controller.handle(Room("w1", 1, room))
+        rig.controller.handle(KvCapacity("w1", 1, room))
         await turns()
     assert rig.state.version == behind + 3
     w0.open.set()
@@ -302,7 +302,7 @@ async def test_what_an_operator_gives_up_waiting_for_goes_on(rig: Rig) -> None:
 
 
 async def test_what_is_removed_while_it_loads_is_a_conflict_and_no_fault_of_its_folder(rig: Rig) -> None:
-    class Opened(Applications):
+    class OpenedCheckpoints(Applications):
         """Reads no file."""
 
         def _hash(self, new: NewApplication, wholes: list[WholeModel]) -> Any:
@@ -311,8 +311,8 @@ async def test_what_is_removed_while_it_loads_is_a_conflict_and_no_fault_of_its_
     for worker in rig.workers:
         worker.loads.clear()
     head = rig.nodes[0]
-    await head.spawn(Opened(Settings(), WorkerLimits("float32", None), "head/controller"), name="applications")
-    apps = head.ref("head/applications", Opened)
+    await head.spawn(OpenedCheckpoints(Settings(), WorkerLimits("float32", None), "head/controller"), name="applications")
+    apps = head.ref("head/applications", OpenedCheckpoints)
     adding = asyncio.create_task(apps.add(NewApplication("t", "/models/t", wait=60.0)))
     await until(lambda: "t" in rig.state.additions)
     assert (await apps.remove("t", 5.0)).gone

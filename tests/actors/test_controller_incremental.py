@@ -17,20 +17,20 @@ import pytest
 from blockwright.actors.controller.messages import (
     Application,
     AskCapacity,
-    Beat,
     Deploy,
     DrainWorker,
     Event,
     KillWorker,
+    KvCapacity,
     Load,
     Loaded,
     LoadFailed,
     Publish,
-    Room,
     Serve,
     Undeploy,
-    Unfit,
+    WorkerCannotStart,
     WorkerDown,
+    WorkerHeartbeat,
     WorkerStarting,
     WorkerUp,
 )
@@ -91,8 +91,8 @@ class World:
             "down": lambda: WorkerDown(name, current, self.random.choice(CAUSES)) if worker.alive else None,
             "still-born": lambda: WorkerDown(name, self.numbers[name], "exited 1") if worker.state == "starting" else None,
             "failed": lambda: WorkerDown(name, self.skip(name), "not started: no fork") if worker.state == "down" else None,
-            "unfit": lambda: Unfit(name, self.numbers[name], "no kernels"),
-            "beat": lambda: Beat(name, current, age, self.random.randint(0, 9), self.random.randint(0, 9)),
+            "unfit": lambda: WorkerCannotStart(name, self.numbers[name], "no kernels"),
+            "beat": lambda: WorkerHeartbeat(name, current, age, self.random.randint(0, 9), self.random.randint(0, 9)),
             "serve": lambda: Serve(tuple(self.unserved.pop() for _ in range(min(2, len(self.unserved))))),
             "deploy": lambda: Deploy(known) if known else None,
             "undeploy": lambda: Undeploy(known) if known in self.state.blocks else None,
@@ -113,7 +113,7 @@ class World:
         asked = self.asked.pop(self.random.randrange(len(self.asked)))
         if isinstance(asked, AskCapacity):
             room = self.random.choice([1000, 4096, 65536])
-            return Room(
+            return KvCapacity(
                 asked.worker, asked.incarnation, room, {name: 2 * room + len(name) for name in self.reference.applications}
             )
         if self.random.random() < 0.05:
@@ -195,7 +195,7 @@ def at_rest(workers: int, applications: int, mode: str = "off") -> ControllerSta
             case Load(worker, incarnation, load):
                 effects += state.handle(Loaded(worker, incarnation, load), 0.0)
             case AskCapacity(worker, incarnation):
-                effects += state.handle(Room(worker, incarnation, 65536), 0.0)
+                effects += state.handle(KvCapacity(worker, incarnation, 65536), 0.0)
             case Publish() | KillWorker():
                 pass
     assert state.whole
@@ -204,7 +204,12 @@ def at_rest(workers: int, applications: int, mode: str = "off") -> ControllerSta
 
 @pytest.mark.parametrize(
     "event",
-    [Beat("w0", 1, 0.0, 3, 4), Beat("w0", 1, 9.0, 0, 0), WorkerDown("w0", 0, "late"), Unfit("w0", 1, "late")],
+    [
+        WorkerHeartbeat("w0", 1, 0.0, 3, 4),
+        WorkerHeartbeat("w0", 1, 9.0, 0, 0),
+        WorkerDown("w0", 0, "late"),
+        WorkerCannotStart("w0", 1, "late"),
+    ],
     ids=["beat", "long-sweep", "late-death", "late-word"],
 )
 def test_what_changes_nothing_costs_the_same_in_any_cluster(event: Event) -> None:
@@ -222,8 +227,8 @@ def test_nor_does_autoscaling_or_a_worker_that_is_drained_make_a_beat_dear(mode:
         for name in drained:
             state.handle(DrainWorker(name, True), 0.0)
             assert state.table.paused
-        state.handle(Beat("w0", 1, 0.0, 0, 0), 30.0)
-        costs.append(operations(state, Beat("w0", 1, 0.0, 0, 0), 30.5))
+        state.handle(WorkerHeartbeat("w0", 1, 0.0, 0, 0), 30.0)
+        costs.append(operations(state, WorkerHeartbeat("w0", 1, 0.0, 0, 0), 30.5))
     assert costs[0] == costs[1] < 500
 
 
@@ -251,7 +256,7 @@ def test_a_beat_of_a_worker_that_waits_for_its_turn_costs_no_more() -> None:
     state = at_rest(10, 5)
     state.handle(WorkerDown("w1", 1, "killed"), 20.0)
     state.handle(WorkerUp("w1", 2), 20.0)
-    beat = Beat("w0", 1, 0.0, 0, 0)
+    beat = WorkerHeartbeat("w0", 1, 0.0, 0, 0)
     assert operations(state, beat) == operations(at_rest(1, 1), beat)
 
 
@@ -276,6 +281,6 @@ def test_a_load_that_was_refused_half_way_does_not_keep_the_others_from_service(
             news = LoadFailed("w0", 1, load, "no room") if refuse else Loaded("w0", 1, load)
             effects += state.handle(news, 0.0)
         elif isinstance(effect, AskCapacity):
-            effects += state.handle(Room("w0", 1, 65536), 0.0)
+            effects += state.handle(KvCapacity("w0", 1, 65536), 0.0)
     assert refused
     assert (state.ready("a0"), state.ready("b"), state.ready("c")) == (True, False, True)

@@ -11,12 +11,12 @@ from blockwright.actors.controller.dropped_group import GroupStage
 from blockwright.actors.controller.messages import (
     Application,
     AskCapacity,
+    KvCapacity,
     Load,
     Loaded,
     LoadFailed,
     LoadRefused,
     Remove,
-    Room,
     Serve,
     Undeploy,
     Unload,
@@ -102,7 +102,7 @@ class Burst(Bench):
             if isinstance(effect, Load):
                 done += self(Loaded(effect.worker, effect.incarnation, effect.load))
             elif isinstance(effect, AskCapacity):
-                done += self(Room(effect.worker, effect.incarnation, ROOM))
+                done += self(KvCapacity(effect.worker, effect.incarnation, ROOM))
         return done
 
 
@@ -158,7 +158,7 @@ def test_a_restore_brings_all_replicas_back_before_the_pipeline_ends() -> None:
     assert (burst.open(), burst.stage()) == (["a@w0+w1"], "loading")
     first, second = kinds(effects, Load)
     burst(Loaded("w0", first.incarnation, first.load))
-    burst(Room("w0", first.incarnation, ROOM))
+    burst(KvCapacity("w0", first.incarnation, ROOM))
     assert (burst.open(), burst.stage()) == (["a@w0+w1"], "loading"), "one replica is not enough"
     burst.manual = False
     effects = burst(Loaded("w1", second.incarnation, second.load), 12.0)
@@ -271,7 +271,7 @@ def test_the_dead_member_is_back_before_the_other_is_whole() -> None:
     while burst.held("w1") != [0, 1, 2, 3, 4, 5]:
         (load,) = kinds(effects, Load)
         effects = burst(Loaded("w1", load.incarnation, load.load))
-    (order,) = kinds(burst(Room("w1", burst.incarnation, ROOM)), SwitchGateways)
+    (order,) = kinds(burst(KvCapacity("w1", burst.incarnation, ROOM)), SwitchGateways)
     assert (order.to, order.dropped, burst.open()) == (["a@w1"], False, ["a@w1"])
     burst.left()
     burst(Loaded("w0", burst.state.workers["w0"].incarnation, slow))

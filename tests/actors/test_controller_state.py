@@ -7,20 +7,20 @@ import pytest
 from blockwright.actors.controller.messages import (
     Application,
     AskCapacity,
-    Beat,
     Deploy,
     Fatal,
     KillWorker,
+    KvCapacity,
     Load,
     Loaded,
     LoadFailed,
     Publish,
-    Room,
     Serve,
     Undeploy,
-    Unfit,
     Unload,
+    WorkerCannotStart,
     WorkerDown,
+    WorkerHeartbeat,
     WorkerStarting,
     WorkerUp,
 )
@@ -72,7 +72,7 @@ class Bench:
                 self.loads.append((effect.worker, effect.load.holder))
                 done += self(Loaded(effect.worker, effect.incarnation, effect.load), now)
             elif isinstance(effect, AskCapacity) and not self.manual:
-                done += self(Room(effect.worker, effect.incarnation, ROOM), now)
+                done += self(KvCapacity(effect.worker, effect.incarnation, ROOM), now)
         return done
 
     def starting(self, worker, now=0.0):
@@ -131,9 +131,9 @@ def test_a_pipeline_loads_each_hop_where_it_belongs():
     for load in loads:
         bench(Loaded(load.worker, load.incarnation, load.load))
     assert bench.routes() == []
-    bench(Room("w0", 1, ROOM))
+    bench(KvCapacity("w0", 1, ROOM))
     assert bench.routes() == []
-    effects = bench(Room("w1", 2, ROOM // 2))
+    effects = bench(KvCapacity("w1", 2, ROOM // 2))
     assert bench.routes() == ["a@w0+w1"]
     publish = kinds(effects, Published)[-1]
     assert publish.first == ("w0", "w1")
@@ -206,10 +206,10 @@ def test_an_old_incarnations_death_is_no_news():
 
 def test_a_stalled_worker_is_killed_once_and_comes_back():
     bench = started("w0")
-    assert kinds(bench(Beat("w0", 1, 10.0, 0, 1)), KillWorker) == []
-    assert kinds(bench(Beat("w0", 1, 10.1, 0, 1)), KillWorker) == [KillWorker("w0", "stalled")]
+    assert kinds(bench(WorkerHeartbeat("w0", 1, 10.0, 0, 1)), KillWorker) == []
+    assert kinds(bench(WorkerHeartbeat("w0", 1, 10.1, 0, 1)), KillWorker) == [KillWorker("w0", "stalled")]
     assert bench.routes() == []
-    assert kinds(bench(Beat("w0", 1, 10.6, 0, 1)), KillWorker) == []
+    assert kinds(bench(WorkerHeartbeat("w0", 1, 10.6, 0, 1)), KillWorker) == []
     bench.down("w0", cause="stalled")
     bench.up("w0")
     assert bench.routes() == ["a@w0"]
@@ -229,7 +229,7 @@ def test_no_room_for_a_page_at_start_is_fatal_with_the_sentence():
         bench.up("w0")
         (load,) = [e for e in bench(Serve((application("m"),))) if isinstance(e, Load)]
         bench(Loaded("w0", 1, load.load))
-        said = [e.message for e in bench(Room("w0", 1, room)) if isinstance(e, Fatal)]
+        said = [e.message for e in bench(KvCapacity("w0", 1, room)) if isinstance(e, Fatal)]
         assert ["2.0 KiB left for sequences of m, less than one page of 2.0 KiB" in m for m in said] == [True] * fatal
 
 
@@ -297,18 +297,20 @@ def test_while_another_worker_serves_one_that_ends_itself_is_tried_again_for_eve
 def test_a_worker_that_cannot_start_ends_a_cluster_that_never_served():
     bench = Bench("w0", "w1")
     bench.starting("w0")
-    assert bench(Unfit("w0", 1, "no kernels")) == [Fatal("worker w0 cannot start: no kernels")]
+    assert bench(WorkerCannotStart("w0", 1, "no kernels")) == [Fatal("worker w0 cannot start: no kernels")]
 
 
 def test_a_worker_that_cannot_start_again_is_killed_for_that_reason_and_tried_later():
     bench = started("w0", "w1", applications=(application("a"),))
     bench.down("w0")
     bench.starting("w0")
-    assert kinds(bench(Unfit("w0", 3, "no kernels")), KillWorker) == [KillWorker("w0", "it cannot start: no kernels")]
-    assert not bench(Unfit("w1", 2, "no kernels")), "it runs: a late word of nobody"
+    assert kinds(bench(WorkerCannotStart("w0", 3, "no kernels")), KillWorker) == [
+        KillWorker("w0", "it cannot start: no kernels")
+    ]
+    assert not bench(WorkerCannotStart("w1", 2, "no kernels")), "it runs: a late word of nobody"
     bench(WorkerDown("w0", 3, "it cannot start: no kernels"))
     bench.starting("w0")
-    assert not bench(Unfit("w0", 3, "no kernels")), "of the life before"
+    assert not bench(WorkerCannotStart("w0", 3, "no kernels")), "of the life before"
 
 
 def test_undeployed_while_it_loads_it_is_unloaded_when_it_came():
@@ -323,7 +325,7 @@ def test_undeployed_while_it_loads_it_is_unloaded_when_it_came():
 
 def test_the_view_shows_shared_and_own_bytes_blocks_and_queues():
     bench = started("w0", "w1", applications=(application("a"), application("b", "eAmCoh")))
-    bench(Beat("w1", 2, 0.0, 3, 4))
+    bench(WorkerHeartbeat("w1", 2, 0.0, 3, 4))
     status = WorkerStatus(
         name="w0", incarnation=1, pid=77, device="cpu", numerics="n", budget=100, parameters=60, kv=7, cached=3, free=30,
         components=[], waiting=1, running=2, sweep=5, sweep_age=0.0, counters={"shared_pages": 6.0},

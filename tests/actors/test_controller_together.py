@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from blockwright.actors.controller.messages import Load, Loaded, Remove, Room, Unload
+from blockwright.actors.controller.messages import KvCapacity, Load, Loaded, Remove, Unload
 from blockwright.actors.controller.overload_groups import memory_groups, refusal, serving_groups
 from blockwright.actors.controller.overload_messages import RestoreParameters, SwitchGateways
 from blockwright.actors.controller.overload_view import overload_view
@@ -46,7 +46,7 @@ def test_models_that_are_together_on_all_members_are_dropped_together() -> None:
         effects = [e for one in found for e in burst(Loaded(one.worker, one.incarnation, one.load))]
     assert {("w0", "a", 3, "w1"), ("w0", "b", 3, "w1"), ("w1", "a", 0, "w0"), ("w1", "b", 0, "w0")} <= {*loads}
     for worker in ("w0", "w1"):
-        burst(Room(worker, burst.state.workers[worker].incarnation, ROOM))
+        burst(KvCapacity(worker, burst.state.workers[worker].incarnation, ROOM))
     assert burst.stage() == "returning"
     burst.left()
     assert (burst.stage(), burst.open()) == ("", ["a@w0", "a@w1", "b@w0", "b@w1"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from blockwright.actors.worker import device_thread
-from blockwright.actors.worker.device_thread import DeviceThread, Swept
+from blockwright.actors.worker.device_thread import DeviceThread, ExecutedPlan
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.plan.time_slice import time_slice
@@ -43,7 +43,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 async def swept(
     execute: Callable[[DeviceThread], None], pace: float | None, progress: Sequence[object] = ()
-) -> tuple[DeviceThread, Swept]:
+) -> tuple[DeviceThread, ExecutedPlan]:
     """Run one sweep whose execution is ``execute``, and which computes when ``progress`` grows."""
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 

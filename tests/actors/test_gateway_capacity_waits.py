@@ -38,7 +38,7 @@ def failed(effects: list[Effect]) -> list[Refusal]:
 
 def uses(made: Bench) -> int:
     """What the controller is told that waits."""
-    return made.state.usage.tell(["m"], 0.0, made.state.capacity_waits.wants())["m"].waits
+    return made.state.usage.report(["m"], 0.0, made.state.capacity_waits.wants())["m"].waits
 
 
 def test_it_asks_for_room_and_starts_when_that_comes() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.gateway.drafts import NOT_ASKED, OFFLINE
-from blockwright.actors.gateway.messages import Heard, Submit
+from blockwright.actors.gateway.messages import HeartbeatReceived, Submit
 from blockwright.actors.gateway.port import DraftCounts, DraftView
 from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.policies.drafts.options import DraftOptions
@@ -54,7 +54,7 @@ def test_the_reason_is_told_if_there_are_none() -> None:
 def test_lines_of_batches_have_none() -> None:
     bench = Bench("w0")
     bench.generate("a", offline=True, home="w0", drafts=WANTED)
-    assert drafts_of(bench(Heard("w0", 1, 0, [OfflineCapacity(("m",), 1, 100, 200)]))) == [None]
+    assert drafts_of(bench(HeartbeatReceived("w0", 1, 0, [OfflineCapacity(("m",), 1, 100, 200)]))) == [None]
     assert bench.state.describe("a").drafts.reason == OFFLINE
 
 

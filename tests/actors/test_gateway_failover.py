@@ -8,7 +8,7 @@ from blockwright.actors.gateway.messages import (
     End,
     Fail,
     GatewayTick,
-    Heard,
+    HeartbeatReceived,
     Submit,
     Unsent,
     WorkerEnded,
@@ -42,8 +42,8 @@ def test_a_dead_incarnation_makes_nobody_ask_its_successor():
     bench.generate("a", prompt=5)
     bench.die("w0")
     for _ in range(3):  # a heartbeat that was on its way
-        assert bench(Heard("w0", 1, 7)) == []
-    assert bench(Heard("w0", 2, 0)) == []
+        assert bench(HeartbeatReceived("w0", 1, 7)) == []
+    assert bench(HeartbeatReceived("w0", 2, 0)) == []
     assert bench.report("w0", emitted("a", 2, 5, [10]), incarnation=2) == [delivered("a", 2, 5, [10])]
 
 
@@ -65,9 +65,9 @@ def test_a_dead_incarnation_takes_no_offline_request_for_its_successor():
     bench = Bench("w0")
     bench.die("w0")
     room = [OfflineCapacity(("m",), 3, 50, 100)]
-    bench(Heard("w0", 1, 0, room))
+    bench(HeartbeatReceived("w0", 1, 0, room))
     assert [credit.rows for credit in bench.state.offline.credits("m")] == [0]
-    bench(Heard("w0", 2, 0, room))
+    bench(HeartbeatReceived("w0", 2, 0, room))
     assert [credit.rows for credit in bench.state.offline.credits("m")] == [3]
 
 
@@ -396,13 +396,13 @@ def test_readiness_follows_the_routes():
 
 def test_a_heartbeat_stands_in_for_a_lost_word_that_a_worker_is_up_but_not_for_one_that_ended():
     bench = Bench(routes=[])
-    bench(Heard("w0", 1, 0), 1.0)
+    bench(HeartbeatReceived("w0", 1, 0), 1.0)
     assert bench.state.workers.incarnation("w0") == 1
     bench(WorkerEnded("w0", 1, "killed"), 2.0)
-    bench(Heard("w0", 1, 0), 3.0)
+    bench(HeartbeatReceived("w0", 1, 0), 3.0)
     assert bench.state.workers.incarnation("w0") is None
     bench(WorkerEnded("w0", 2, "killed before it was known"), 4.0)
-    bench(Heard("w0", 2, 0), 5.0)
+    bench(HeartbeatReceived("w0", 2, 0), 5.0)
     assert bench.state.workers.incarnation("w0") is None
-    bench(Heard("w0", 3, 0), 6.0)
+    bench(HeartbeatReceived("w0", 3, 0), 6.0)
     assert bench.state.workers.incarnation("w0") == 3

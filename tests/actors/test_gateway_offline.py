@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blockwright.actors.gateway.messages import Fail, GatewayTick, Heard, Submit, WantRoutes
+from blockwright.actors.gateway.messages import Fail, GatewayTick, HeartbeatReceived, Submit, WantRoutes
 from blockwright.policies.requests.account import offline_account
 from blockwright.policies.requests.admission import YIELDED
 from blockwright.policies.requests.load_failure import LoadFailure
@@ -17,7 +17,7 @@ from blockwright.tests.claims import claim
 def heard(bench: Bench, worker: str, rows: int, positions: int = 1000, room: int = 2000, now: float = 0.0) -> list:
     """A heartbeat that says what the worker takes."""
     serial = bench.serials.get((worker, 1), 0)
-    return bench(Heard(worker, 1, serial, [OfflineCapacity(("m",), rows, positions, room)]), now)
+    return bench(HeartbeatReceived(worker, 1, serial, [OfflineCapacity(("m",), rows, positions, room)]), now)
 
 
 def ask(bench: Bench, name: str, prompt: int = 5, **more: object) -> list:
@@ -119,7 +119,7 @@ def test_a_model_in_no_worker_is_loaded_for_one_request_and_the_others_follow() 
     assert [effect.applications for effect in effects if isinstance(effect, WantRoutes)] == [{"m": 9}]
     assert bench.state.offline.credits("m") == [], "it is asked for"
     waits = bench.state.capacity_waits
-    told = bench.state.usage.tell(["m"], 0.0, waits.wants(), waits.offline())["m"]
+    told = bench.state.usage.report(["m"], 0.0, waits.wants(), waits.offline())["m"]
     assert (told.waits, told.offline) == (9, True)
     bench(generation("b", 5))
     assert not waits.offline(), "somebody waits for it"

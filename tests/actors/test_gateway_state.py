@@ -8,7 +8,7 @@ from blockwright.actors.gateway.messages import (
     Deliver,
     Drain,
     Fail,
-    Heard,
+    HeartbeatReceived,
     Replay,
     Submit,
     WorkerEnded,
@@ -206,10 +206,10 @@ def test_heartbeats_acknowledge_and_mend():
     bench = Bench("w0")
     bench.generate("a")
     bench.report("w0", emitted("a", 1, 5, [10]))
-    assert bench(Heard("w0", 1, 2)) == [Acknowledge("w0", 1)]
-    assert bench(Heard("w0", 1, 2)) == [Replay("w0", 2)]
-    assert bench(Heard("w0", 9, 5)) == [], "another incarnation"
-    assert bench(Heard("w9", 1, 5)) == []
+    assert bench(HeartbeatReceived("w0", 1, 2)) == [Acknowledge("w0", 1)]
+    assert bench(HeartbeatReceived("w0", 1, 2)) == [Replay("w0", 2)]
+    assert bench(HeartbeatReceived("w0", 9, 5)) == [], "another incarnation"
+    assert bench(HeartbeatReceived("w9", 1, 5)) == []
 
 
 def test_scores_of_the_prompt_are_told_once_and_survive_an_attempt():

@@ -63,7 +63,7 @@ class Desk(Actor):
         await self.ends(application).wait()
 
 
-class Opened(Applications):
+class OpenedCheckpoints(Applications):
     """Reads no file."""
 
     def _hash(self, new: NewApplication, wholes: list[WholeModel]) -> Any:
@@ -76,7 +76,7 @@ async def test_a_hold_ends_with_its_application_and_not_with_its_name() -> None:
     try:
         desk = Desk()
         await node.spawn(desk, name="controller")
-        actor = Opened(Settings(), None, "head/controller", held)  # type: ignore[arg-type]
+        actor = OpenedCheckpoints(Settings(), None, "head/controller", held)  # type: ignore[arg-type]
         apps = await node.spawn(actor, name="applications")
         await apps.add(NewApplication("m", "/b", replace=True))
         assert held == {"m": "first", "m~1": "checkpoint of /b"}, "the old version still answers"

@@ -14,27 +14,27 @@ from blockwright.tests.policies.sweep_world import chain, replica
 def test_reports_say_what_has_changed_while_offline_sequences_are_here() -> None:
     state = world(60).workers["w0"].state
     credit = OfflineCredit(state)
-    assert credit.tell("g0") is None
+    assert credit.changed_for("g0") is None
     state.apply(offline("o", [5] * 6, 3), 0.0)
-    first = credit.tell("g0")
+    first = credit.changed_for("g0")
     assert first is not None
-    assert credit.tell("g0") is None, "as it said before"
-    assert credit.tell("g1") == first, "another gateway has not heard it"
+    assert credit.changed_for("g0") is None, "as it said before"
+    assert credit.changed_for("g1") == first, "another gateway has not heard it"
     plan = state.plan(0.0)
     assert plan is not None
     commit(state, plan)
-    second = credit.tell("g0")
+    second = credit.changed_for("g0")
     assert second is not None
     assert second != first
     rooms, _ = decode_capacities(credit.beat(None))
     assert rooms == second
-    assert credit.tell("g1") is None, "the heartbeat has told it"
+    assert credit.changed_for("g1") is None, "the heartbeat has told it"
     while (plan := state.plan(0.0)) is not None:
         commit(state, plan)
-    assert credit.tell("g0") is not None, "once more when they have gone"
-    assert credit.tell("g0") is None
+    assert credit.changed_for("g0") is not None, "once more when they have gone"
+    assert credit.changed_for("g0") is None
     state.apply(online("a", [1] * 6, 3), 0.0)
-    assert credit.tell("g0") is None, "no offline sequence is here"
+    assert credit.changed_for("g0") is None, "no offline sequence is here"
 
 
 def test_applications_that_are_alike_are_told_of_together_and_apart_where_they_are_not() -> None:

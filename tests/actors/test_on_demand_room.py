@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from blockwright.actors.controller.messages import ApplicationsWanted, AskUse, Effect, Event, Quiet, WorkerDown, WorkerUp
+from blockwright.actors.controller.messages import ApplicationsWanted, AskUsage, Effect, Event, Quiet, WorkerDown, WorkerUp
 from blockwright.policies.cluster.demand import PATIENCE, TURN
 from blockwright.policies.model.chain import KvLayout
 from blockwright.tests.actors.demand_house import SIZE, House, application
@@ -25,7 +25,7 @@ class Crowd(House):
         self.sent: list[str] = []
 
     def answers(self, effect: Effect) -> list[Event]:
-        if isinstance(effect, AskUse):
+        if isinstance(effect, AskUsage):
             self.send()
         return super().answers(effect)
 

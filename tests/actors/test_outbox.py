@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from blockwright.actors.worker.device_thread import DeviceThread, Swept
+from blockwright.actors.worker.device_thread import DeviceThread, ExecutedPlan
 from blockwright.actors.worker.outbox import Outbox
 from blockwright.policies.plan.sweep_plan import SweepPlan
 from blockwright.runtime import Node, NodeDown
@@ -55,7 +55,7 @@ async def test_the_device_thread_lays_out_what_leaves():
         execute=lambda plan: SimpleNamespace(seconds=0.0),
         take_departure=lambda number, index: memoryview(b"%d.%d" % (number, index)),
     )
-    swept: asyncio.Future[Swept] = asyncio.get_running_loop().create_future()
+    swept: asyncio.Future[ExecutedPlan] = asyncio.get_running_loop().create_future()
     device = DeviceThread(executor, swept.set_result, swept.set_exception, lay_out)
     device.start()
     departures = [SimpleNamespace(worker="w1"), SimpleNamespace(worker="w2")]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from blockwright.actors.controller.dropped_group import GroupStage
-from blockwright.actors.controller.messages import Application, AskCapacity, Load, Loaded, LoadRefused, Room, WorkerUp
+from blockwright.actors.controller.messages import Application, AskCapacity, KvCapacity, Load, Loaded, LoadRefused, WorkerUp
 from blockwright.actors.controller.overload_groups import refusal, serving_groups
 from blockwright.actors.controller.overload_messages import (
     AwaitSwitched,
@@ -49,7 +49,7 @@ def test_walks_of_random_news_end_whole(seed: int, served: tuple[Application, ..
             case Load(worker, life, load):
                 step(burst(Loaded(worker, life, load), now))
             case AskCapacity(worker, life):
-                step(burst(Room(worker, life, ROOM), now))
+                step(burst(KvCapacity(worker, life, ROOM), now))
             case SwitchGateways(number):
                 step(burst(RoutesLeft(number, 1), now))
             case AwaitSwitched(number):

@@ -10,13 +10,13 @@ from blockwright.actors.controller.messages import (
     Add,
     Added,
     Idle,
+    KvCapacity,
     Load,
     Loaded,
     LoadFailed,
     LoadRefused,
     Pressed,
     Remove,
-    Room,
     Serve,
     Unload,
 )
@@ -57,7 +57,7 @@ class Rooms(Bench):
     def room(self, worker: str, incarnation: int):  # type: ignore[no-untyped-def]
         served, resident = self.state.served, self.state.residency[worker].resident
         held = {c.id for name, depths in resident.items() for d in depths for c in [served[name].application.components[d]]}
-        return Room(worker, incarnation, self.memory[worker] - 100 * len(held))
+        return KvCapacity(worker, incarnation, self.memory[worker] - 100 * len(held))
 
 
 def started(**memory: int) -> Rooms:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blockwright.actors.worker.held_news import HeldNews
+from blockwright.actors.worker.coalesced_news import CoalescedNews
 from blockwright.actors.worker.reports import TOGETHER, WINDOW, Reports, by_worker
 from blockwright.policies.sweep.events import DraftsVerified, LeaseReturned, Preempted, Progressed, Send, TokensEmitted
 
@@ -79,7 +79,7 @@ def test_what_waits_for_a_gateway_that_is_gone_is_forgotten() -> None:
 
 
 def test_news_of_a_request_are_joined_where_they_follow_each_other() -> None:
-    held, preempted = HeldNews(), Preempted(GATEWAY, "r0", 1)
+    held, preempted = CoalescedNews(), Preempted(GATEWAY, "r0", 1)
     held.add([emitted("r0", 4, [1]), emitted("r1", 9, [5]), emitted("r0", 5, [2, 3]), emitted("r1", 10, [6], finish="stop")])
     assert held.news == [emitted("r0", 4, [1, 2, 3]), emitted("r1", 9, [5, 6], finish="stop")]
     held.add([preempted, emitted("r0", 7, [4]), emitted("r0", 8, [5], attempt=2), emitted("r0", 8, [5], attempt=2)])
@@ -89,7 +89,7 @@ def test_news_of_a_request_are_joined_where_they_follow_each_other() -> None:
 
 
 def test_rounds_of_drafts_are_added_up_and_come_before_the_end_of_their_request() -> None:
-    held = HeldNews()
+    held = CoalescedNews()
     for position in (4, 7):
         held.add([DraftsVerified(GATEWAY, "r0", 1, "prompt", 5, 2), emitted("r0", position, [1, 2, 3])])
     held.add([DraftsVerified(GATEWAY, "r0", 1, "prompt", 6, 1, 3), DraftsVerified(GATEWAY, "r0", 1, "prediction", 4, 4)])

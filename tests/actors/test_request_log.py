@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from blockwright.actors.tagger.request_log import MOST_WAITING, RequestLog, RequestLogError, line, read_requests
-from blockwright.policies.prediction.lengths import Lesson, features_of
+from blockwright.policies.prediction.lengths import LengthSample, features_of
 
 PROMPT = [7001, 7002, 7003]
 
 
-def lesson(number: int, *, whole: bool = True, application: str = "m") -> Lesson:
-    return Lesson(features_of(application, [*PROMPT, number], 64, min_tokens=2), number, whole, 9)
+def lesson(number: int, *, whole: bool = True, application: str = "m") -> LengthSample:
+    return LengthSample(features_of(application, [*PROMPT, number], 64, min_tokens=2), number, whole, 9)
 
 
 def test_what_is_written_is_read_and_is_for_its_owner_alone(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 from blockwright.actors.controller.history import History
 from blockwright.actors.controller.messages import (
     Add,
-    Beat,
     Load,
     Loaded,
     Observed,
@@ -19,6 +18,7 @@ from blockwright.actors.controller.messages import (
     Vacated,
     VacateWorker,
     WorkerDown,
+    WorkerHeartbeat,
     WorkerStopped,
     WorkerUp,
 )
@@ -136,7 +136,7 @@ def test_the_only_place_of_an_application_is_not_drained() -> None:
     fleet = Fleet(799 + 2048, A, B)
     fleet.scaled_out()
     assert fleet.routes() == ["a@w0", "a@w1", "b@w0"]
-    fleet(Beat("w1", fleet.incarnation, 0.0, 5, 5), 4.0)
+    fleet(WorkerHeartbeat("w1", fleet.incarnation, 0.0, 5, 5), 4.0)
     (vacate,) = kinds(fleet.calm(99.0), VacateWorker)
     assert vacate.worker == "w1", "w0 has less to do"
 

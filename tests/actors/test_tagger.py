@@ -19,7 +19,7 @@ from blockwright.actors.tagger.model_file import TaggerFile, TaggerFileError, re
 from blockwright.policies.prediction.length_history import LengthHistory
 from blockwright.policies.prediction.length_models import restored
 from blockwright.policies.prediction.length_regression import LengthRegression
-from blockwright.policies.prediction.lengths import TERMS, Accuracy, Features, Lesson
+from blockwright.policies.prediction.lengths import TERMS, Accuracy, Features, LengthSample
 from blockwright.runtime import ManualClock, Node
 from blockwright.runtime.base.buffers import Sink
 from blockwright.runtime.base.codec import encode, pack, unpack
@@ -27,7 +27,7 @@ from blockwright.runtime.base.decoding import decode
 from blockwright.tests.waiting import until
 
 OF = Features("m", 10, 500, terms=(1, 2, 3))
-LESSONS = [Lesson(OF, 40, True)] * 30
+LESSONS = [LengthSample(OF, 40, True)] * 30
 UNTRAINED = LengthRegression.untrained().snapshot()
 
 
@@ -61,7 +61,7 @@ async def test_it_learns_what_gateways_bring_and_answers_with_a_model_that_is_ne
 def test_lessons_and_models_travel_between_processes() -> None:
     history = LengthHistory()
     history.learn(LESSONS[0])
-    for kind, value in {list[Lesson]: LESSONS, TaggerModel: TaggerModel("1", history.snapshot())}.items():
+    for kind, value in {list[LengthSample]: LESSONS, TaggerModel: TaggerModel("1", history.snapshot())}.items():
         assert decode(kind, unpack(pack(encode(value, Sink())))) == value
     assert restored(decode(dict[str, Any], unpack(pack(history.snapshot())))).snapshot() == history.snapshot()
 
@@ -105,7 +105,7 @@ async def test_what_was_learned_survives_a_restart(tmp_path: Path) -> None:
         house.clock.advance(SAVE_SECONDS)
         await until((tmp_path / "tagger.json").exists)
         assert stat.S_IMODE((tmp_path / "tagger.json").stat().st_mode) == 0o600
-        await house.tagger.share([Lesson(OF, 400, True)] * 300, "")
+        await house.tagger.share([LengthSample(OF, 400, True)] * 300, "")
     for _ in range(2):  # once from what was kept at its end, once from what was not changed
         async with House(settings) as house:
             assert restored((await house.tagger.share([], "")).estimator).estimate(OF) > 200

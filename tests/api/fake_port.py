@@ -35,7 +35,7 @@ from blockwright.actors.gateway.port import (
     StreamProgress,
 )
 from blockwright.policies.plan.sweep_plan import TokenLogprob
-from blockwright.policies.requests.rate_limit import Quotas, Standing, Verdict
+from blockwright.policies.requests.rate_limit import LimitStatus, Quotas, Verdict
 from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.policies.requests.request_ownership import Viewer
 from blockwright.policies.sweep.events import PromptScored, TokensEmitted
@@ -196,7 +196,7 @@ class FakePort:
         self.settled.append((tenant, charged, used))
         self.quotas.end(tenant, charged, used, self.now)
 
-    async def standings(self, tenants: list[str]) -> dict[str, dict[str, Standing]]:
+    async def standings(self, tenants: list[str]) -> dict[str, dict[str, LimitStatus]]:
         return self.quotas.standings(tenants, self.now, self.now)
 
     async def limit(self, tenant: str, name: str) -> int:

@@ -15,13 +15,13 @@ from blockwright.simulator.description import DispatchSpec
 from blockwright.simulator.moving import KvMoves
 from blockwright.simulator.parameter_drops import simulation_of
 from blockwright.simulator.simulation import ClusterSimulation, Note
-from blockwright.simulator.workload import Demand
+from blockwright.simulator.workload import WorkloadRequest
 from blockwright.tests.simulator.test_parameter_drops import COSTS, burst, described, run_through
 
 
 def made(
     mode: str,
-    arrivals: list[Demand],
+    arrivals: list[WorkloadRequest],
     count: int = 2,
     dispatch: str = "",
     *,
@@ -35,7 +35,7 @@ def made(
     return ClusterSimulation(spec, [COSTS], arrivals, note=note, policy=policy)
 
 
-def run(mode: str, arrivals: list[Demand], *rest: Any, **changes: Any) -> tuple[ClusterSimulation, KvMoves]:
+def run(mode: str, arrivals: list[WorkloadRequest], *rest: Any, **changes: Any) -> tuple[ClusterSimulation, KvMoves]:
     noted = list[dict[str, Any]]()
     simulation = made(mode, arrivals, *rest, note=noted.append, **changes)
     assert isinstance(simulation.policy, SwapPolicy | MigrationPolicy)
@@ -75,7 +75,7 @@ def test_nobody_starts_before_those_who_are_swapped_out() -> None:
 
 def test_a_sequence_goes_where_there_is_room_and_loses_nothing() -> None:
     """Long answers at one instance, short ones at the other, which is soon empty."""
-    arrivals = [Demand(n, 0.001 * n, "m", 8, 32 if n % 2 else 8) for n in range(6)]
+    arrivals = [WorkloadRequest(n, 0.001 * n, "m", 8, 32 if n % 2 else 8) for n in range(6)]
     simulation, moves = run("migrate", arrivals, dispatch="round-robin")
     moved = changes(moves, "migrated")
     assert moved

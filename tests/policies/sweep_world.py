@@ -327,7 +327,7 @@ class World:
             assert not state.running
             assert not len(state.parts.leases)
             assert not state.parts.page_transfers.exports
-            assert not state.parts.page_transfers.landing
+            assert not state.parts.page_transfers.receiving
             assert not len(state.parts.page_pins)
             assert not state.open_plans
             state.check()

@@ -79,7 +79,7 @@ def test_tokens_are_the_same_however_often_slots_move() -> None:
 
 
 @pytest.mark.parametrize("landing", [False, True])
-def test_a_load_finds_room_unless_pages_are_on_their_way_in(landing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_finds_room_unless_pages_are_on_their_way_in(received: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(
         ["w0"], [BASE], [replica("w0", BASE)], budget=6 * CHUNK, max_rows=40, sweep_tokens=256, slot_unit=SLOT,
         prefix_cache=False,
@@ -95,11 +95,11 @@ def test_a_load_finds_room_unless_pages_are_on_their_way_in(landing: bool, monke
         if number % 3:
             world.cancel(f"r{number}")
     assert memory.pages.spare > 0
-    if landing:
+    if received:
         monkeypatch.setattr(type(state.parts.page_transfers), "landing", property(lambda self: True))
     press(world, worker, 2, 1.0)
-    assert (b"load2" in memory.residence.components) != landing
-    assert bool(state.counters["moved_slots"]) != landing
+    assert (b"load2" in memory.residence.components) != received
+    assert bool(state.counters["moved_slots"]) != received
     monkeypatch.undo()
     world.run(0)
     for number in range(0, 24, 3):

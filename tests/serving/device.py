@@ -18,7 +18,7 @@ from zlib import crc32
 
 import torch
 
-from blockwright.actors.worker.device_thread import Swept
+from blockwright.actors.worker.device_thread import ExecutedPlan
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.policies.plan.sweep_plan import MapGroup, PageImport, SetPages, Step, SweepPlan, SweepResult, WriteTokens
 from blockwright.policies.sweep.config import SweepConfig
@@ -298,7 +298,7 @@ class SimulatedDevice:
     def __init__(
         self,
         random: Random,
-        on_swept: Callable[[Swept], None],
+        on_swept: Callable[[ExecutedPlan], None],
         on_fatal: Callable[[BaseException], None],
         lay_out: Callable[[str, memoryview], object],
     ) -> None:
@@ -359,7 +359,7 @@ class SimulatedDevice:
             self._lay_out(departure.worker, self._executor.take_departure(plan.number, index))
             for index, departure in enumerate(plan.departures)
         ]
-        self._on_swept(Swept(plan, result, departed))  # type: ignore[arg-type]
+        self._on_swept(ExecutedPlan(plan, result, departed))  # type: ignore[arg-type]
 
     def _give(self, seconds: float, work: Callable[[], None]) -> None:
         self._work.append((seconds, work))

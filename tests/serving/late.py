@@ -117,7 +117,7 @@ class LateGateway(GatewayState):
     def handle(self, event: m.Event, now: float) -> list[m.Effect]:
         """See ``GatewayState``."""
         effects = super().handle(event, now)
-        idle = isinstance(event, m.GatewayTick | m.Heard)
+        idle = isinstance(event, m.GatewayTick | m.HeartbeatReceived)
         if not idle and self._random.random() < OFTEN:
             late = rarest([*self._of_requests(), *self._of_lives()], self._random, self._planted)
             if late is not None:
@@ -176,7 +176,7 @@ class LateGateway(GatewayState):
                 yield "report", SweepReport(worker, current - 1, 1, 1, news)
                 yield "joined", m.WorkerJoined(worker, current - 1)
                 yield "ended", m.WorkerEnded(worker, current - 1, "late")
-                yield "heard", m.Heard(worker, current - 1, GONE, [OfflineCapacity(("a",), 3, 50, 100)])
+                yield "heard", m.HeartbeatReceived(worker, current - 1, GONE, [OfflineCapacity(("a",), 3, 50, 100)])
 
 
 def _news(gateway: str, record: RequestRecord, attempt: int) -> Iterator[GatewayNews]:

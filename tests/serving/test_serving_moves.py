@@ -44,7 +44,7 @@ class Unrest(Game):
         lives = self.sim._launcher.list()
         for worker in [worker for worker in self.house.workers.values() if worker.node.id in lives]:
             book = worker.state.parts.page_transfers
-            if book.exports or book.landing:
+            if book.exports or book.receiving:
                 return f"worker {worker.node.id} has pages on their way: {book.snapshot()}"
         return super()._leaks()
 

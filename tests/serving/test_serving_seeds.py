@@ -16,7 +16,7 @@ import pytest
 
 from blockwright.actors import report_sequence
 from blockwright.actors.worker import reports
-from blockwright.actors.worker.held_news import HeldNews
+from blockwright.actors.worker.coalesced_news import CoalescedNews
 from blockwright.actors.worker.messages import GatewayNews
 from blockwright.runtime.testing import seeds
 from blockwright.tests.claims import claim
@@ -86,14 +86,14 @@ def test_gateways_that_take_little_at_a_time_lose_nothing(monkeypatch: pytest.Mo
     """What they are not told yet waits at the workers and is joined, under the same faults."""
     monkeypatch.setattr(report_sequence, "ACKNOWLEDGE_EVERY", 2)
     monkeypatch.setattr(reports, "WINDOW", 3)
-    held, add = Counter[bool](), HeldNews.add
+    held, add = Counter[bool](), CoalescedNews.add
 
-    def counted(one: HeldNews, news: Collection[GatewayNews]) -> None:
+    def counted(one: CoalescedNews, news: Collection[GatewayNews]) -> None:
         before = len(one.news)
         add(one, news)
         held[len(one.news) < before + len(news)] += 1
 
-    monkeypatch.setattr(HeldNews, "add", counted)
+    monkeypatch.setattr(CoalescedNews, "add", counted)
     for seed in span:
         game = Game(seed).play()
         assert sum(game.outcomes.values()) == REQUESTS, seed

@@ -8,7 +8,7 @@ from typing import Any
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.simulator.description import DescriptionSource, Scenario, scenario
 from blockwright.simulator.simulation import ClusterSimulation
-from blockwright.simulator.workload import Demand, demands
+from blockwright.simulator.workload import WorkloadRequest, demands
 
 PACE = Coefficients(base=0.01, token=1e-4, context=1e-6)
 
@@ -35,7 +35,7 @@ def described(
 
 
 def run(
-    described: Scenario, *, jumps: bool = True, arrivals: list[Demand] | None = None
+    described: Scenario, *, jumps: bool = True, arrivals: list[WorkloadRequest] | None = None
 ) -> tuple[ClusterSimulation, list[dict[str, Any]]]:
     """The simulation at its end, its machines checked, and its log."""
     log: list[dict[str, Any]] = []

@@ -63,7 +63,7 @@ def test_jumping_is_the_same_as_stepping(memory: int, pace: float | None, sides:
     assert (jumps.step, jumps.computed, jumps.found, jumps.again) == (steps.step, steps.computed, steps.found, steps.again)
     assert jumps.seconds == pytest.approx(steps.seconds, rel=1e-9)
     assert (jumps.compute, jumps.memory) == pytest.approx((steps.compute, steps.memory), rel=1e-9)
-    assert len(jumps.course) < len(steps.course)
+    assert len(jumps.timeline) < len(steps.timeline)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -84,7 +84,7 @@ def test_a_batch_takes_all_its_work_and_what_was_stopped_again(seed: int) -> Non
     assert (found.again > 0) == (found.scanner.retractions > 0)
     assert found.seconds["ideal"] <= found.seconds["calibrated"] <= found.seconds["sequential"]
     assert (found.cache.held, found.scanner.waiting) == (0, 0)
-    assert sum(found.course[0::3]) == found.step
+    assert sum(found.timeline[0::3]) == found.step
 
 
 def test_a_full_memory_stops_the_newest_and_an_ample_one_nobody() -> None:
@@ -112,7 +112,7 @@ def test_steps_follow_the_density_that_is_asked_for() -> None:
     for rho in (None, 2.0):
         paced = job(OfflineJob, tree, outputs, 3000, rho, sides=False)
         paced.run()
-        steps = [paced.course[at : at + 3] for at in range(0, len(paced.course), 3)]
+        steps = [paced.timeline[at : at + 3] for at in range(0, len(paced.timeline), 3)]
         found[rho] = max(compute / memory for count, compute, memory in steps if count == 1 and memory > 0.02)
     assert found[2.0] <= 2.0 + 128 * COSTS.token / 0.02 + 1.0 < found[None]
 

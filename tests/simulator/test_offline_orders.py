@@ -59,8 +59,8 @@ def test_rules_reach_the_scanner(comparison: OfflineComparison) -> None:
 
 
 def test_a_course_in_columns_keeps_its_means() -> None:
-    course = array("d", [1, 2.0, 4.0, 3, 3.0, 0.0, 6, 12.0, 6.0])
-    found = columns(course, 5)
+    timeline = array("d", [1, 2.0, 4.0, 3, 3.0, 0.0, 6, 12.0, 6.0])
+    found = columns(timeline, 5)
     assert found[0] == (pytest.approx(1.5), pytest.approx(2.0))
     assert found[-1] == (pytest.approx(2.0), pytest.approx(1.0))
     assert sum(2 * compute for compute, _ in found) == pytest.approx(17.0)

@@ -13,7 +13,7 @@ from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.simulator.description import DescriptionError, DescriptionSource, Scenario, scenario
 from blockwright.simulator.parameter_drops import ParameterDropPolicy, simulation_of
 from blockwright.simulator.simulation import ClusterSimulation
-from blockwright.simulator.workload import Demand
+from blockwright.simulator.workload import WorkloadRequest
 from blockwright.tests.claims import claim
 
 COSTS = Coefficients(base=0.002, read=0.01, beyond=1e-4, context=1e-7)
@@ -36,9 +36,9 @@ def described(count: int = 2, *, bandwidth: float = 1e6, latency: float = 0.0, *
     return scenario(table, DescriptionSource(Path("test.toml"), ""))
 
 
-def burst(at: float, count: int, first: int = 0, prompt: int = 24, output: int = 24) -> list[Demand]:
+def burst(at: float, count: int, first: int = 0, prompt: int = 24, output: int = 24) -> list[WorkloadRequest]:
     """So many requests, one after the other, of which three fill a replica."""
-    return [Demand(first + n, at + 0.02 * n, "m", prompt, output) for n in range(count)]
+    return [WorkloadRequest(first + n, at + 0.02 * n, "m", prompt, output) for n in range(count)]
 
 
 class Run(NamedTuple):
@@ -52,7 +52,7 @@ class Run(NamedTuple):
         return self.policy.moves.changes
 
 
-def run(described: Scenario, arrivals: list[Demand]) -> Run:
+def run(described: Scenario, arrivals: list[WorkloadRequest]) -> Run:
     simulation = simulation_of(described, [COSTS], arrivals)
     assert isinstance(simulation.policy, ParameterDropPolicy)
     run_through(simulation)
@@ -80,7 +80,7 @@ def whats(simulation: Run) -> list[str]:
     return [change["what"] for change in done(simulation)]
 
 
-LATER = [Demand(30 + n, 3.0 + 0.4 * n, "m", 8, 60) for n in range(20)]  # somebody has to be there while it is quiet
+LATER = [WorkloadRequest(30 + n, 3.0 + 0.4 * n, "m", 8, 60) for n in range(20)]  # somebody has to be there while it is quiet
 
 
 @claim("The simulator drops and restores by the code of the live cluster", of="parameter-dropping")

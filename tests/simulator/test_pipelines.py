@@ -10,7 +10,7 @@ import pytest
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.simulator.description import DescriptionError, DescriptionSource, Scenario, scenario
 from blockwright.simulator.simulation import ClusterSimulation
-from blockwright.simulator.workload import Demand
+from blockwright.simulator.workload import WorkloadRequest
 
 COSTS = Coefficients(base=0.01, read=0.02, token=0.001)
 
@@ -28,7 +28,7 @@ def described(*, stages: int = 2, latency: float = 0.0, bandwidth: float = 0.0, 
     return scenario(table, DescriptionSource(Path("test.toml"), ""))
 
 
-def run(described: Scenario, arrivals: list[Demand]) -> ClusterSimulation:
+def run(described: Scenario, arrivals: list[WorkloadRequest]) -> ClusterSimulation:
     simulation = ClusterSimulation(described, [COSTS], arrivals)
     simulation.run()
     assert not any(request.failed for request in simulation.requests)
@@ -41,7 +41,7 @@ def run(described: Scenario, arrivals: list[Demand]) -> ClusterSimulation:
 
 def test_each_device_takes_its_part_of_the_model_and_links_add_their_time() -> None:
     """A prompt of 5 tokens and an answer of 3, alone: three passes of both devices."""
-    alone = [Demand(0, 0.0, "m", 5, 3)]
+    alone = [WorkloadRequest(0, 0.0, "m", 5, 3)]
     whole = run(described(stages=1), alone).requests[0].ended
     prompt, token = 0.01 + 0.02 + 0.005, 0.01 + 0.02 + 0.001
     assert whole == pytest.approx(prompt + 2 * token)
@@ -56,7 +56,7 @@ def test_each_device_takes_its_part_of_the_model_and_links_add_their_time() -> N
 
 def test_stages_work_at_the_same_time() -> None:
     """Many requests take less than twice the time of the slowest device, and more memory needs more devices."""
-    arrivals = [Demand(n, 0.001 * n, "m", 8, 20) for n in range(16)]
+    arrivals = [WorkloadRequest(n, 0.001 * n, "m", 8, 20) for n in range(16)]
     two, one = run(described(), arrivals), run(described(stages=1), arrivals)
     assert two.instances[0].total_blocks == one.instances[0].total_blocks == 100
     assert two.instances[0].busy > 1.5 * max(request.ended for request in two.requests), "both were busy most of the time"
@@ -66,8 +66,8 @@ def test_stages_work_at_the_same_time() -> None:
 @pytest.mark.parametrize("latency", [0.0, 0.004])
 def test_a_forecast_is_what_then_happens(latency: float) -> None:
     """Into the middle of what others do, with hidden states and messages on their way."""
-    arrivals = [Demand(n, 0.05 * n, "m", 6 + n, 10 + 3 * n, expected=10 + 3 * n) for n in range(6)]
-    arrivals.append(Demand(6, 0.333, "m", 9, 12, expected=12))
+    arrivals = [WorkloadRequest(n, 0.05 * n, "m", 6 + n, 10 + 3 * n, expected=10 + 3 * n) for n in range(6)]
+    arrivals.append(WorkloadRequest(6, 0.333, "m", 9, 12, expected=12))
     log: list[dict[str, Any]] = []
     dispatch = {"dispatch": {"policy": "predicted-latency"}}
     simulation = ClusterSimulation(described(latency=latency, bandwidth=1e6, **dispatch), [COSTS], arrivals, note=log.append)
@@ -78,7 +78,11 @@ def test_a_forecast_is_what_then_happens(latency: float) -> None:
 
 
 def test_of_two_pipelines_the_one_that_is_free_is_taken() -> None:
-    arrivals = [Demand(0, 0.0, "m", 50, 90), Demand(1, 0.1, "m", 50, 90), Demand(2, 0.2, "m", 5, 5)]
+    arrivals = [
+        WorkloadRequest(0, 0.0, "m", 50, 90),
+        WorkloadRequest(1, 0.1, "m", 50, 90),
+        WorkloadRequest(2, 0.2, "m", 5, 5),
+    ]
     for policy in ("least-work", "predicted-latency"):
         simulation = run(described(count=2, dispatch={"policy": policy}), arrivals)
         assert simulation.requests[0].instance != simulation.requests[1].instance

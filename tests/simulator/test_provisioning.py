@@ -9,12 +9,12 @@ import pytest
 from blockwright.simulator.description import ProvisioningSpec
 from blockwright.simulator.provisioning import InstanceChange, Provisioner
 from blockwright.simulator.simulation import ClusterSimulation
-from blockwright.simulator.workload import Demand
+from blockwright.simulator.workload import WorkloadRequest
 
 from .clusters import described, run
 
-BURST = [Demand(n, n * 0.04, "m0", 20, 30) for n in range(60)]  # more than one instance can take
-LULL = [Demand(60 + n, 20.0 + n, "m0", 4, 4) for n in range(30)]
+BURST = [WorkloadRequest(n, n * 0.04, "m0", 20, 30) for n in range(60)]  # more than one instance can take
+LULL = [WorkloadRequest(60 + n, 20.0 + n, "m0", 4, 4) for n in range(30)]
 
 
 def simulated(mode: str, *, jumps: bool = True, **spec: Any) -> tuple[ClusterSimulation, list[dict[str, Any]]]:

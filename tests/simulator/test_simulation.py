@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from blockwright.simulator.description import DISPATCH
 from blockwright.simulator.simulation import FEWEST_SAMPLES, SAMPLES, NoCapacityError, sample_count, sweep_configs
-from blockwright.simulator.workload import Demand
+from blockwright.simulator.workload import WorkloadRequest
 from blockwright.tests.claims import claim
 
 from .clusters import described, run
@@ -59,7 +59,7 @@ def test_jumping_equals_stepping_event_for_event(
 
 def test_who_comes_in_the_middle_of_a_jump_cuts_it_short() -> None:
     """A sequence that decodes 100 tokens alone is joined in a sweep near its 50th."""
-    first, second = Demand(0, 0.0, "m0", 8, 100), Demand(1, 0.505, "m0", 8, 10)
+    first, second = WorkloadRequest(0, 0.0, "m0", 8, 100), WorkloadRequest(1, 0.505, "m0", 8, 10)
     for ahead, sweeps_later in ((False, 1), (True, 2)):
         scenario = described(instances={"count": 1, "ahead": ahead})
         simulation, log = run(scenario, arrivals=[first, second])
@@ -90,7 +90,7 @@ def test_forecasts_of_two_instances_drawn_at_random(ahead: bool) -> None:
 
 def test_a_stop_token_ends_an_answer_before_its_limit() -> None:
     """The machine does not know it beforehand: with a plan in hand the row is in one sweep more."""
-    arrivals = [Demand(0, 0.0, "m0", 8, 10, allowed=50)]
+    arrivals = [WorkloadRequest(0, 0.0, "m0", 8, 10, allowed=50)]
     for ahead in (False, True):
         simulation, log = run(described(instances={"count": 1, "ahead": ahead}), arrivals=arrivals)
         ended = simulation.requests[0].ended
@@ -108,7 +108,11 @@ def test_memory_that_runs_out_preempts() -> None:
 
 
 def test_who_cannot_be_served_is_told_so() -> None:
-    arrivals = [Demand(0, 0.0, "m0", 8, 200), Demand(1, 0.0, "m0", 100, 30), Demand(2, 0.1, "m0", 8, 8)]
+    arrivals = [
+        WorkloadRequest(0, 0.0, "m0", 8, 200),
+        WorkloadRequest(1, 0.0, "m0", 100, 30),
+        WorkloadRequest(2, 0.1, "m0", 8, 8),
+    ]
     simulation, _ = run(described(instances={"blocks": 30}), arrivals=arrivals)
     assert [bool(request.failed) for request in simulation.requests] == [True, True, False]
     assert "more than the 150" in simulation.requests[0].failed

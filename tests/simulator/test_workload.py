@@ -11,13 +11,13 @@ import pytest
 
 from blockwright.simulator.description import ModelSpec, WorkloadSpec
 from blockwright.simulator.traces import TraceError
-from blockwright.simulator.workload import Demand, demands
+from blockwright.simulator.workload import WorkloadRequest, demands
 from blockwright.tests.simulator.test_traces import QUANTILES, RATES
 
 MODELS = (ModelSpec(name="a", kv_bytes=4, share=3.0), ModelSpec(name="b", kv_bytes=4))
 
 
-def drawn(folder: Path, **fields: Any) -> list[Demand]:
+def drawn(folder: Path, **fields: Any) -> list[WorkloadRequest]:
     spec = {"rate": 5.0, "count": 2000, "input_tokens": 40, "output_tokens": 9, **fields}
     return demands(WorkloadSpec(**spec), MODELS, 1, folder)
 
@@ -55,13 +55,13 @@ def test_times_of_one_file_and_lengths_of_another(tmp_path: Path) -> None:
 
 
 def test_a_prompt_is_made_of_its_blocks_and_shares_nothing_else() -> None:
-    one, same, other = (Demand(n, 0.0, "a", 600, 5, (3, blocks)) for n, blocks in enumerate((4, 4, 5)))
+    one, same, other = (WorkloadRequest(n, 0.0, "a", 600, 5, (3, blocks)) for n, blocks in enumerate((4, 4, 5)))
     sent = [demand.submission("a@w", 16, hashed=True, timeout=0.0) for demand in (one, same, other)]
     assert [len(s.tokens) for s in sent] == [600] * 3
     assert sent[0].page_hashes == sent[1].page_hashes
     assert sent[0].page_hashes[:32] == sent[2].page_hashes[:32]
     assert sent[0].page_hashes[32] != sent[2].page_hashes[32]
-    alone = [Demand(n, 0.0, "a", 64, 5).submission("a@w", 16, hashed=True, timeout=0.0).page_hashes for n in (0, 1)]
+    alone = [WorkloadRequest(n, 0.0, "a", 64, 5).submission("a@w", 16, hashed=True, timeout=0.0).page_hashes for n in (0, 1)]
     assert alone[0][0] != alone[1][0]
 
 

@@ -17,7 +17,7 @@ from blockwright.zoo.documents import decode, encode
 from blockwright.zoo.errors import ZooDamaged, ZooError
 from blockwright.zoo.remove import gc
 from blockwright.zoo.source import open_source
-from blockwright.zoo.verify import Fault, verify
+from blockwright.zoo.verify import AlteredFile, verify
 from blockwright.zoo.zoo import Zoo
 
 Make = Callable[..., Path]
@@ -32,7 +32,7 @@ def zoo(checkpoint: Make, tmp_path: Path) -> Path:
     return tmp_path / "zoo"
 
 
-def the_fault(zoo: Path) -> Fault:
+def the_fault(zoo: Path) -> AlteredFile:
     (fault,) = verify(zoo).faults
     return fault
 

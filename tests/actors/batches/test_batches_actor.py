@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from blockwright.actors.batches.actor import Batches
 from blockwright.actors.batches.messages import BatchesSeen
-from blockwright.actors.batches.port import BatchDesk, BatchEnding, LoadedBatch, OpenBatch
+from blockwright.actors.batches.port import BatchEnding, BatchService, LoadedBatch, OpenBatch
 from blockwright.runtime.base.clock import ManualClock
 from blockwright.runtime.node.node import Node
 from blockwright.tests.waiting import until
@@ -25,7 +25,7 @@ class StoppingDesk:
 
     def __init__(self) -> None:
         self.written: list[BatchEnding] = []
-        self.actor = Batches(cast(BatchDesk, self), lambda: 0.0)
+        self.actor = Batches(cast(BatchService, self), lambda: 0.0)
 
     def claim(self) -> bool:
         return True
@@ -46,7 +46,7 @@ class StoppingDesk:
     async def write(self, batch: str, ending: BatchEnding) -> None:
         self.written.append(ending)
 
-    async def tell(self, batch: str, figures: dict[str, Any]) -> None:
+    async def record_figures(self, batch: str, figures: dict[str, Any]) -> None:
         pass
 
     def waits(self, reasons: Mapping[str, str]) -> None:

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from blockwright.actors.batches.driver import Answering, FeedDriver
-from blockwright.actors.batches.port import Answered, NotNow
+from blockwright.actors.batches.port import Answered, RetryLater
 from blockwright.actors.gateway.port import Credit, GatewayPort
 from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest, PlacedRequest
@@ -136,7 +136,7 @@ async def test_what_cannot_be_answered_now_is_placed_again_later() -> None:
     async def busy_once(placed: PlacedRequest, sent: Callable[[], None]) -> Answered:
         asked.append(placed.request)
         if len(asked) == 1:
-            raise NotNow("no room", 3.0)
+            raise RetryLater("no room", 3.0)
         return Answered(1)
 
     driver = bench.made(busy_once)

@@ -11,7 +11,7 @@ from blockwright.actors.config import Settings
 from blockwright.actors.controller.overload_messages import (
     BreakOffRestore,
     DropParameters,
-    HeldStage,
+    GroupStageOnWorker,
     MemoryGroups,
     MemoryLacks,
     MemoryOrder,
@@ -70,7 +70,9 @@ class Desk(Actor):
             self.version += 1
             match order:
                 case DropParameters(_, hops):
-                    held = [HeldStage(hop.worker, hop.first, hop.last, [*range(hop.first, hop.last)]) for hop in hops]
+                    held = [
+                        GroupStageOnWorker(hop.worker, hop.first, hop.last, [*range(hop.first, hop.last)]) for hop in hops
+                    ]
                     self.groups_now = [ServingGroup("m", "pipeline", held)]
                 case RestoreParameters():
                     self.groups_now = [group(name) for name in self.workers]
@@ -78,7 +80,7 @@ class Desk(Actor):
 
 
 def group(worker: str) -> ServingGroup:
-    return ServingGroup("m", "normal", [HeldStage(worker, 0, 6, [*range(6)])])
+    return ServingGroup("m", "normal", [GroupStageOnWorker(worker, 0, 6, [*range(6)])])
 
 
 class Rig:
@@ -190,7 +192,7 @@ def test_a_group_of_which_somebody_does_not_answer_is_left_out() -> None:
 def test_refusals_that_go_on_are_logged_once_and_again_after_a_while(caplog: pytest.LogCaptureFixture) -> None:
     """A restore that could not be broken off was told at each look."""
     rig = Rig("w0", "w1")
-    members = [HeldStage("w0", 0, 3, [0, 1, 2]), HeldStage("w1", 3, 6, [3, 4, 5])]
+    members = [GroupStageOnWorker("w0", 0, 3, [0, 1, 2]), GroupStageOnWorker("w1", 3, 6, [3, 4, 5])]
     rig.desk.groups_now = [ServingGroup("m", "restoring", members)]
     rig.desk.refuses = "group w0+w1 loads nothing that could be left"
 

@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import FormData
 
 from blockwright.actors.batches.actor import Batches
-from blockwright.api.batches.desk import Desk
+from blockwright.api.batches.store_service import Desk
 from blockwright.api.http.context import FRONT
 from blockwright.runtime import ManualClock, Node
 from blockwright.tests.api.fake_port import one_by_one

@@ -20,7 +20,7 @@ async def test_a_full_disk_keeps_answers_until_there_is_room(
     start: Start, say: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig, port = await start(say("x"))
-    monkeypatch.setattr("blockwright.api.batches.desk.AGAIN", 0.01)
+    monkeypatch.setattr("blockwright.api.batches.store_service.AGAIN", 0.01)
     id = await rig.create([line(str(i)) for i in range(20)])
     database = rig.desk._store._database
 
@@ -53,8 +53,8 @@ async def test_a_line_whose_answer_finds_no_room_gets_its_error(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The others fit, and wait for nobody."""
-    monkeypatch.setattr("blockwright.api.batches.desk.AGAIN", 0.01)
-    monkeypatch.setattr("blockwright.api.batches.desk.TRIES", 3)
+    monkeypatch.setattr("blockwright.api.batches.store_service.AGAIN", 0.01)
+    monkeypatch.setattr("blockwright.api.batches.store_service.TRIES", 3)
     begun = asyncio.Event()
 
     def script(generation: Any) -> Any:

@@ -13,7 +13,7 @@ from blockwright.actors.tagger.request_log import line
 from blockwright.api.commands.cli import main
 from blockwright.api.demo.tasks import TASKS, TRAIN, make_example
 from blockwright.policies.prediction.length_history import LengthHistory
-from blockwright.policies.prediction.lengths import Lesson, features_of
+from blockwright.policies.prediction.lengths import LengthSample, features_of
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def log(tmp_path: Path) -> Path:
     for number in range(250):
         example = make_example(draw, draw.choice([*TASKS]), TRAIN)
         features = features_of("demo", [ord(letter) for letter in example.prompt], 64)
-        lines.append(line(Lesson(features, len(example.answer) + 1, True), number))
+        lines.append(line(LengthSample(features, len(example.answer) + 1, True), number))
     (tmp_path / "g0.jsonl").write_bytes(b"".join(lines))
     return tmp_path
 
@@ -66,7 +66,7 @@ def test_training_shows_the_three_on_what_was_held_out(log: Path, run: Any, tmp_
 
 def test_a_kept_tagger_is_shown_too(run: Any, tmp_path: Path) -> None:
     history = LengthHistory()
-    history.learn(Lesson(features_of("m", [1], 9), 5, True))
+    history.learn(LengthSample(features_of("m", [1], 9), 5, True))
     write_tagger(tmp_path / "tagger.json", TaggerFile(history, "history"))
     code, out, _ = run("show", tmp_path / "tagger.json")
     assert (code, out.splitlines()[0]) == (0, f"{tmp_path / 'tagger.json'}: history, 3 levels")

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from blockwright.api.demo.client import ExampleOutcome
-from blockwright.api.demo.display import Live, Meanwhile, accuracy_table, request_table, status_line, table
+from blockwright.api.demo.display import DeferredOutput, LiveDisplay, accuracy_table, request_table, status_line, table
 from blockwright.api.demo.tasks import HELD_OUT, LONGER, Example
 
 EXAMPLE = Example("copy", "copy: ab =", "ab", HELD_OUT)
@@ -35,7 +35,7 @@ def test_a_line_tells_the_state(outcome: ExampleOutcome, mark: str) -> None:
 
 def test_a_terminal_is_redrawn_in_place() -> None:
     out, outcomes = Terminal(), [ExampleOutcome(EXAMPLE, "demo"), ExampleOutcome(EXAMPLE, "demo")]
-    live = Live(outcomes, out)
+    live = LiveDisplay(outcomes, out)
     live.changed(outcomes[0])
     assert "\x1b[2A" not in out.getvalue()
     outcomes[1].text = "ab"
@@ -46,7 +46,7 @@ def test_a_terminal_is_redrawn_in_place() -> None:
 
 def test_a_file_gets_one_line_for_each_request_when_it_ends() -> None:
     out, outcome = io.StringIO(), ExampleOutcome(EXAMPLE, "demo", text="ab")
-    live = Live([outcome], out)
+    live = LiveDisplay([outcome], out)
     live.changed(outcome)
     assert out.getvalue() == ""
     outcome.ended, outcome.finish = 2.0, "stop"
@@ -84,7 +84,7 @@ def test_accuracy_is_split_by_task_and_length() -> None:
 
 def test_a_part_beside_others_is_shown_at_its_turn() -> None:
     out = io.StringIO()
-    told = Meanwhile(out)
+    told = DeferredOutput(out)
     told.say("early")
     assert out.getvalue() == ""
     told.turn()

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from blockwright.api.demo.recovery import NAP, STREAMS, KilledStream, Standstill, judge, pause_table, show_recovery
+from blockwright.api.demo.recovery import NAP, STREAMS, KilledStream, StallTimer, judge, pause_table, show_recovery
 from blockwright.tests.api.demo.fake_http import served
 from blockwright.tests.claims import claim
 
@@ -108,7 +108,7 @@ def test_a_machine_that_stands_still_is_measured() -> None:
             asked.set()
         return now
 
-    with Standstill(clock) as still:
+    with StallTimer(clock) as still:
         assert asked.wait(30)
     assert still.seconds == pytest.approx(0.995 - NAP), "from 1.005 to 2.0"
 

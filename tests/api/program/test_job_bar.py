@@ -3,7 +3,7 @@
 import pytest
 
 from blockwright.api.program.duration import duration
-from blockwright.api.program.job_bar import JobBar, told
+from blockwright.api.program.job_bar import JobBar, progress_text
 from blockwright.policies.offline.job_account import FeedProgress
 
 
@@ -35,8 +35,8 @@ def test_times_are_told_as_people_say_them(seconds: float | None, text: str) -> 
 
 
 def test_jobs_of_several_models_are_told_together() -> None:
-    assert told([job(100, 30.0), job(300, 70.0)], 4.0) == "100 tok/s, about 1 min 10 s left"
-    assert told([job(0, None)], 1.0) == "0 tok/s"
+    assert progress_text([job(100, 30.0), job(300, 70.0)], 4.0) == "100 tok/s, about 1 min 10 s left"
+    assert progress_text([job(0, None)], 1.0) == "0 tok/s"
 
 
 def test_the_bar_shows_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,7 +44,7 @@ def test_the_bar_shows_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
         bar.begin("checking")
         bar.begin("answering", done=1)
         bar.advance(2)
-        bar.tell([job(100, 5.0)])
+        bar.show([job(100, 5.0)])
     shown = capsys.readouterr().err
     assert "answering" in shown
     assert "3/3" in shown

@@ -22,7 +22,7 @@ from blockwright.actors.worker_processes import worker_launcher
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.starting import Stages
 from blockwright.api.serve import port_owner, server
-from blockwright.api.serve.console import Speaker, StartupReporter, capacity
+from blockwright.api.serve.console import Console, StartupReporter, capacity
 from blockwright.api.serve.server import Server
 from blockwright.gpu.weights.checkpoint import CheckpointError
 from blockwright.gpu.weights.hub import TOLD
@@ -204,7 +204,7 @@ async def test_models_with_equal_room_are_told_together(folder: Path) -> None:
 async def test_stages_are_told_before_the_ready_line(folder: Path) -> None:
     """Also those that nobody had looked at when the models got ready."""
     cluster, lines = FakeCluster(folder), list[str]()
-    herald = StartupReporter(cluster, Speaker("text", Stages(), lines.append), offset=0.0, rows=8)
+    herald = StartupReporter(cluster, Console("text", Stages(), lines.append), offset=0.0, rows=8)
     sharing = cluster.sharing
 
     async def slow() -> tuple[int, int]:
@@ -439,7 +439,7 @@ async def test_the_room_is_told_to_be_less_while_a_worker_loads(
     cluster.stages = [(name, 0.1) for name in stages]
     cluster.gateway.infos = cluster.gateway.infos[: len(states)]
     cluster.gateway.readiness = Readiness(True, applications=states)
-    herald = StartupReporter(cluster, Speaker("text", Stages(), lines.append), offset=0.0, rows=8)
+    herald = StartupReporter(cluster, Console("text", Stages(), lines.append), offset=0.0, rows=8)
     await herald.announce(Catalog(cluster.gateway, 100), "http://there")
     head, _, told = lines[-1].partition("; room for about ")
     assert "ready at http://there/v1 with models: tiny" in head

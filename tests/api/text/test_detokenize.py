@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
+from blockwright.api.text.encoder import Encoder
 from blockwright.api.text.tokenizer import TextCodec
 from blockwright.tests.claims import claim
 
@@ -16,7 +17,7 @@ def fallback_codec() -> TextCodec:
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     tokenizer.decoder = decoders.Sequence(steps)
     tokenizer.add_special_tokens([AddedToken(w, special=True) for w in words[:3]])
-    return TextCodec(tokenizer)
+    return TextCodec(Encoder(tokenizer))
 
 
 FALLBACK = fallback_codec()

@@ -8,10 +8,10 @@ from blockwright.policies.cluster.demand import (
     BURST_PATIENCE,
     PATIENCE,
     TURN,
-    Coming,
-    GivingWay,
+    DemandState,
     HopCapacity,
-    Occupant,
+    UnloadCandidate,
+    UnloadDecision,
     Use,
     combined,
     coming,
@@ -22,27 +22,31 @@ from blockwright.policies.cluster.demand import (
 
 def resident(
     name: str, *, active: int = 0, idle: float = 0.0, age: float = 60.0, owned: int = 10, parts: tuple[bytes, ...] = ()
-) -> Occupant:
-    return Occupant(name, Use(active, 0.0 if active else idle), age, {"w0": owned}, {"w0": {name.encode()} | {*parts}})
+) -> UnloadCandidate:
+    return UnloadCandidate(
+        name, Use(active, 0.0 if active else idle), age, {"w0": owned}, {"w0": {name.encode()} | {*parts}}
+    )
 
 
-def choose(lacking: dict[str, int], residents: list[Occupant], waited: float, kept: tuple[bytes, ...] = ()) -> GivingWay:
+def choose(
+    lacking: dict[str, int], residents: list[UnloadCandidate], waited: float, kept: tuple[bytes, ...] = ()
+) -> UnloadDecision:
     return demand.choose(lacking, residents, waited, {"w0": set(kept)})
 
 
 def test_the_least_recently_used_go_and_no_more_than_are_needed():
     residents = [resident("new", idle=1), resident("old", idle=9), resident("older", idle=10), resident("busy", active=1)]
-    assert choose({"w0": 10}, residents, 0.0) == GivingWay(("older",))
-    assert choose({"w0": 11}, residents, 0.0) == GivingWay(("older", "old"))
-    assert choose({"w0": 0}, residents, 0.0) == GivingWay()
+    assert choose({"w0": 10}, residents, 0.0) == UnloadDecision(("older",))
+    assert choose({"w0": 11}, residents, 0.0) == UnloadDecision(("older", "old"))
+    assert choose({"w0": 0}, residents, 0.0) == UnloadDecision()
 
 
 def test_what_frees_nothing_stays():
     residents = [resident("base", idle=99, owned=0), resident("adapter", idle=1)]
-    assert choose({"w0": 5}, residents, 0.0) == GivingWay(("adapter",))
+    assert choose({"w0": 5}, residents, 0.0) == UnloadDecision(("adapter",))
 
 
-def sharing(name: str, shared: str, own: bool = False, **use: Any) -> Occupant:
+def sharing(name: str, shared: str, own: bool = False, **use: Any) -> UnloadCandidate:
     """``shared``: its parts, one letter each, beside one that it alone has."""
     made = resident(name, owned=10 if own else 0, **use)
     return replace(made, parts={"w0": {*(letter.encode() for letter in shared)} | ({name.encode()} if own else set())})
@@ -51,55 +55,57 @@ def sharing(name: str, shared: str, own: bool = False, **use: Any) -> Occupant:
 def test_what_others_in_use_need_stays():
     """A base whose tensors are all an active adapter's: it would go, free nothing, and have to come again."""
     base, busy = sharing("base", "ab", idle=99), sharing("busy", "ab", own=True, active=1)
-    assert choose({"w0": 5}, [base, busy], 0.0) == GivingWay()
-    assert choose({"w0": 5}, [base, busy], PATIENCE) == GivingWay(drain="busy")
+    assert choose({"w0": 5}, [base, busy], 0.0) == UnloadDecision()
+    assert choose({"w0": 5}, [base, busy], PATIENCE) == UnloadDecision(drain="busy")
     other = sharing("other", "ab", own=True, idle=1)
-    assert choose({"w0": 5}, [base, busy, other], 0.0) == GivingWay(("other",))
-    assert choose({"w0": 15}, [base, busy, other], 0.0) == GivingWay(), "and not for what base does not free"
+    assert choose({"w0": 5}, [base, busy, other], 0.0) == UnloadDecision(("other",))
+    assert choose({"w0": 15}, [base, busy, other], 0.0) == UnloadDecision(), "and not for what base does not free"
     tune = sharing("tune", "ac", idle=5)
-    assert choose({"w0": 5}, [base, tune, sharing("twin", "ac", idle=4), busy], 0.0) == GivingWay(("tune",)), "c is theirs"
+    assert choose({"w0": 5}, [base, tune, sharing("twin", "ac", idle=4), busy], 0.0) == UnloadDecision(("tune",)), (
+        "c is theirs"
+    )
 
 
 def test_what_the_newcomer_needs_stays_unless_nobody_else_is_left():
     base, other = sharing("base", "ab", idle=99, own=True), sharing("other", "cd", idle=1, own=True)
     base = replace(base, parts={"w0": {b"a", b"b"}})
-    assert choose({"w0": 5}, [base, other], 0.0, (b"a", b"b")) == GivingWay(("other",))
-    assert choose({"w0": 15}, [base, other], 0.0, (b"a", b"b")) == GivingWay(("other",))
-    assert choose({"w0": 15}, [base], 0.0, (b"a", b"b")) == GivingWay(("base",)), "what lies between may help"
+    assert choose({"w0": 5}, [base, other], 0.0, (b"a", b"b")) == UnloadDecision(("other",))
+    assert choose({"w0": 15}, [base, other], 0.0, (b"a", b"b")) == UnloadDecision(("other",))
+    assert choose({"w0": 15}, [base], 0.0, (b"a", b"b")) == UnloadDecision(("base",)), "what lies between may help"
 
 
 def test_what_two_share_alone_goes_though_neither_owns_it():
-    assert choose({"w0": 5}, [resident("a", idle=2, owned=0), resident("b", idle=1, owned=0)], 0.0) == GivingWay(("a",))
+    assert choose({"w0": 5}, [resident("a", idle=2, owned=0), resident("b", idle=1, owned=0)], 0.0) == UnloadDecision(("a",))
 
 
 def test_what_two_share_beside_what_each_owns_is_freed_one_by_one():
     """The least recently used first: the other one may own enough by then, or the newcomer be alone."""
     pair = [resident("a", idle=2), resident("b", idle=1)]
-    assert choose({"w0": 21}, pair, 0.0) == GivingWay(("a",))
-    assert choose({"w0": 11}, pair[1:], 0.0) == GivingWay(("b",))
-    assert choose({"w0": 31}, [*pair, resident("busy", active=1)], 0.0) == GivingWay(("a",))
-    assert choose({"w0": 30}, [*pair, resident("busy", active=1)], 0.0) == GivingWay(), "waits for what is its own"
+    assert choose({"w0": 21}, pair, 0.0) == UnloadDecision(("a",))
+    assert choose({"w0": 11}, pair[1:], 0.0) == UnloadDecision(("b",))
+    assert choose({"w0": 31}, [*pair, resident("busy", active=1)], 0.0) == UnloadDecision(("a",))
+    assert choose({"w0": 30}, [*pair, resident("busy", active=1)], 0.0) == UnloadDecision(), "waits for what is its own"
     two = [
-        Occupant("a", Use(0, 2.0), 60.0, {"w0": 10, "w1": 9}, {"w0": {b"a"}}),
-        Occupant("b", Use(0, 1.0), 60.0, {"w0": 10, "w1": 0}, {"w0": {b"b"}, "w1": {b"b"}}),
+        UnloadCandidate("a", Use(0, 2.0), 60.0, {"w0": 10, "w1": 9}, {"w0": {b"a"}}),
+        UnloadCandidate("b", Use(0, 1.0), 60.0, {"w0": 10, "w1": 0}, {"w0": {b"b"}, "w1": {b"b"}}),
     ]
-    assert choose({"w0": 20, "w1": 10}, two, 0.0) == GivingWay(("a",)), "on one worker it is enough, on the other not"
+    assert choose({"w0": 20, "w1": 10}, two, 0.0) == UnloadDecision(("a",)), "on one worker it is enough, on the other not"
 
 
 def test_what_is_in_use_goes_only_after_a_while_and_the_oldest_resident_first():
     residents = [resident("a", active=3, age=5), resident("b", active=1, age=8), resident("c", active=9, age=TURN / 2)]
-    assert choose({"w0": 10}, residents, PATIENCE / 2) == GivingWay()
-    assert choose({"w0": 10}, residents, PATIENCE) == GivingWay(drain="b")
-    assert choose({"w0": 10}, residents[2:], PATIENCE) == GivingWay(), "it came a moment ago"
+    assert choose({"w0": 10}, residents, PATIENCE / 2) == UnloadDecision()
+    assert choose({"w0": 10}, residents, PATIENCE) == UnloadDecision(drain="b")
+    assert choose({"w0": 10}, residents[2:], PATIENCE) == UnloadDecision(), "it came a moment ago"
 
 
 def test_of_which_parameters_are_dropped_waits_for_the_end_of_its_burst_and_goes_whole():
     tune, base = replace(resident("tune", idle=9), dropped=True), replace(resident("base", active=1), dropped=True)
     other = resident("other", active=1)
-    assert choose({"w0": 1}, [tune, base], PATIENCE) == GivingWay(), "the tune alone would free nothing that is not KV"
-    assert choose({"w0": 1}, [tune, base], BURST_PATIENCE) == GivingWay(drain="base")
-    assert choose({"w0": 1}, [tune, base, other], PATIENCE) == GivingWay(drain="other")
-    assert choose({"w0": 1}, [tune], 0.0) == GivingWay(("tune",))
+    assert choose({"w0": 1}, [tune, base], PATIENCE) == UnloadDecision(), "the tune alone would free nothing that is not KV"
+    assert choose({"w0": 1}, [tune, base], BURST_PATIENCE) == UnloadDecision(drain="base")
+    assert choose({"w0": 1}, [tune, base, other], PATIENCE) == UnloadDecision(drain="other")
+    assert choose({"w0": 1}, [tune], 0.0) == UnloadDecision(("tune",))
 
 
 def test_nothing_is_loaded_where_parameters_are_dropped():
@@ -109,15 +115,15 @@ def test_nothing_is_loaded_where_parameters_are_dropped():
 
 def test_nothing_idle_goes_in_vain():
     residents = [resident("a", idle=3, owned=4), resident("b", active=1, owned=9)]
-    assert choose({"w0": 10}, residents, 0.0) == GivingWay()
-    assert choose({"w0": 10}, residents, PATIENCE) == GivingWay(drain="b")
+    assert choose({"w0": 10}, residents, 0.0) == UnloadDecision()
+    assert choose({"w0": 10}, residents, PATIENCE) == UnloadDecision(drain="b")
 
 
 def test_every_worker_that_lacks_memory_counts():
-    one = Occupant("one", Use(0, 9.0), 60.0, {"w0": 10}, {"w0": {b"1"}})
-    two = Occupant("two", Use(0, 5.0), 60.0, {"w1": 10}, {"w1": {b"2"}})
-    assert choose({"w1": 10}, [one, two], 0.0) == GivingWay(("two",))
-    assert choose({"w0": 1, "w1": 1}, [one, two], 0.0) == GivingWay(("one", "two"))
+    one = UnloadCandidate("one", Use(0, 9.0), 60.0, {"w0": 10}, {"w0": {b"1"}})
+    two = UnloadCandidate("two", Use(0, 5.0), 60.0, {"w1": 10}, {"w1": {b"2"}})
+    assert choose({"w1": 10}, [one, two], 0.0) == UnloadDecision(("two",))
+    assert choose({"w0": 1, "w1": 1}, [one, two], 0.0) == UnloadDecision(("one", "two"))
 
 
 def test_gateways_are_added_up():
@@ -161,22 +167,24 @@ def test_room_is_made_on_the_route_that_lacks_least():
 
 def test_what_comes_is_served_given_up_or_made_room_for():
     asked, sent, gone = Use(2, 0.0, waits=40), Use(2, 0.0), Use(0, 1.0)
-    assert coming(asked, here=False, lacks=False) is Coming.LOADING
-    assert coming(asked, here=False, lacks=True) is Coming.CROWDED
-    assert coming(asked, here=True, lacks=True) is Coming.CROWDED, "a sequence is longer than what is left"
-    assert coming(asked, here=True, lacks=False) is Coming.WAITED_FOR
-    assert coming(sent, here=True, lacks=False) is Coming.SERVED
-    assert coming(gone, here=True, lacks=False) is Coming.SERVED, "it keeps its room though who asked is gone"
-    assert coming(gone, here=False, lacks=True) is Coming.UNWANTED
-    assert coming(gone, here=False, lacks=False) is Coming.LOADING
+    assert coming(asked, here=False, lacks=False) is DemandState.LOADING
+    assert coming(asked, here=False, lacks=True) is DemandState.CROWDED
+    assert coming(asked, here=True, lacks=True) is DemandState.CROWDED, "a sequence is longer than what is left"
+    assert coming(asked, here=True, lacks=False) is DemandState.WAITED_FOR
+    assert coming(sent, here=True, lacks=False) is DemandState.SERVED
+    assert coming(gone, here=True, lacks=False) is DemandState.SERVED, "it keeps its room though who asked is gone"
+    assert coming(gone, here=False, lacks=True) is DemandState.UNWANTED
+    assert coming(gone, here=False, lacks=False) is DemandState.LOADING
 
 
 def test_nobody_in_use_gives_way_to_offline_requests_and_they_hold_up_nobody():
     busy, idle = resident("busy", active=1), resident("idle", idle=9)
     kept = {"w0": set[bytes]()}
-    assert demand.choose({"w0": 5}, [busy, idle], 60.0, kept, offline=True) == GivingWay(("idle",))
-    assert demand.choose({"w0": 5}, [busy], 60.0, kept, offline=True) == GivingWay(step_back=True)
-    assert demand.choose({"w0": 5}, [], 60.0, kept, offline=True) == GivingWay(), "what went has not ended yet: it waits"
+    assert demand.choose({"w0": 5}, [busy, idle], 60.0, kept, offline=True) == UnloadDecision(("idle",))
+    assert demand.choose({"w0": 5}, [busy], 60.0, kept, offline=True) == UnloadDecision(step_back=True)
+    assert demand.choose({"w0": 5}, [], 60.0, kept, offline=True) == UnloadDecision(), (
+        "what went has not ended yet: it waits"
+    )
 
 
 def test_what_has_no_room_to_come_back_waits_as_long_as_what_comes_on_demand_waits_for_a_burst():

@@ -112,15 +112,15 @@ def test_an_empty_memory_always_gets_one() -> None:
     found = scanner([unit(range(3), 1.0)], need=lambda request: 1000.0)
     assert drained(found) == [(0, "left")]
     found.finished(0)
-    assert found.admit(most=1.0) is not None
+    assert found.admit(limit=1.0) is not None
 
 
 def test_no_more_than_the_caller_has_room_for() -> None:
     found = scanner([unit(range(10), 4.0), unit(range(10, 20), 0.25)])
     assert found.admit() is not None
     assert found.peek() is not None
-    assert found.admit(most=9.0) is None
-    assert found.admit(most=10.0) is not None
+    assert found.admit(limit=9.0) is None
+    assert found.admit(limit=10.0) is not None
 
 
 def test_a_request_that_cannot_start_now_is_not_admitted() -> None:

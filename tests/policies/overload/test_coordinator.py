@@ -10,7 +10,7 @@ from blockwright.policies.overload.coordinator import (
     SETTLE,
     BeginDrop,
     BeginRestore,
-    CallForHelp,
+    CapacityShortage,
     Decision,
     GroupState,
     MemoryCoordinator,
@@ -34,7 +34,7 @@ def coordinator(page_size: int = 16, most: int = 2, quiet: float = 0.5) -> Memor
 
 def told(of: MemoryCoordinator, at: float, reading: DemandReading) -> Sequence[Decision]:
     found = of.read(at, dict.fromkeys(of.groups, reading))
-    return [decision for decision in found if not isinstance(decision, CallForHelp)]
+    return [decision for decision in found if not isinstance(decision, CapacityShortage)]
 
 
 def drops(found: Sequence[Decision]) -> list[str]:
@@ -73,7 +73,7 @@ def test_reasons_that_take_turns_are_told_once_in_a_while() -> None:
         at = 10.0 + number / 2
         of.adopt(at, one if number % 2 else pairs)
         found = of.read(at + SETTLE, dict.fromkeys(of.groups, FULL))
-        seen += [one.why for one in found if isinstance(one, CallForHelp)]
+        seen += [one.why for one in found if isinstance(one, CapacityShortage)]
     assert len(seen) == len({*seen}) == 2
     of.adopt(20.0, one)
     assert len(of.read(21.0, dict.fromkeys(of.groups, FULL))) == 1, "long after"
@@ -89,7 +89,7 @@ def test_who_lacks_memory_drops_and_does_not_wait_for_others_who_do() -> None:
     of.dropped("w1+w0", 0.4)
     of.dropped("w3+w2", 0.5)
     (help,) = of.read(1.0, dict.fromkeys(of.groups, FULL))
-    assert isinstance(help, CallForHelp), "nothing is under way any more that could"
+    assert isinstance(help, CapacityShortage), "nothing is under way any more that could"
 
 
 def test_the_same_where_the_controller_keeps_the_groups() -> None:

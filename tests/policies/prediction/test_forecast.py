@@ -14,8 +14,8 @@ from blockwright.policies.plan.cost import cost
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.prediction.forecast import NEVER, Forecaster
 from blockwright.policies.prediction.lazy_replay import LazyReplay
+from blockwright.policies.prediction.lazy_replay_support import LazyReplayUnsupported
 from blockwright.policies.prediction.lengths import corrected
-from blockwright.policies.prediction.plain_worker import NotPlain
 from blockwright.policies.prediction.replay import MachineReplay
 from blockwright.policies.prediction.timeline import Timeline, TimelineEntry
 from blockwright.policies.requests.account import offline_account
@@ -144,15 +144,15 @@ def test_the_short_way_leads_to_the_same_course() -> None:
         try:
             lazy = LazyReplay(worker.present, coming, worker.now)
             lazy.play(coming[-1].request, 1 << 30)
-        except NotPlain:
+        except LazyReplayUnsupported:
             continue
         plain, preempted = plain + 1, preempted + lazy.preemptions
         assert lazy.preemptions == stepped.preemptions
-        assert lazy.course.ends == pytest.approx(stepped.course.ends, rel=1e-9)
+        assert lazy.timeline.ends == pytest.approx(stepped.timeline.ends, rel=1e-9)
         assert lazy.present == stepped.present
-        assert lazy.course.time_of(0) == stepped.course.time_of(0) == 0.0
+        assert lazy.timeline.time_of(0) == stepped.timeline.time_of(0) == 0.0
         for of in coming:
-            assert lazy.course.first_tokens.get(of.request) == pytest.approx(stepped.course.first_tokens.get(of.request))
+            assert lazy.timeline.first_tokens.get(of.request) == pytest.approx(stepped.timeline.first_tokens.get(of.request))
     assert plain > 50, "the short way covers too little"
     assert preempted > 5, "memory was never short"
 
@@ -167,7 +167,7 @@ def test_both_ways_know_who_is_still_there() -> None:
         try:
             lazy = LazyReplay(worker.present, coming, worker.now)
             lazy.play("r100", 1 << 30)
-        except NotPlain:
+        except LazyReplayUnsupported:
             continue
         for of in coming:
             worker.submit(of)
@@ -207,12 +207,12 @@ def test_offline_sequences_keep_no_forecast_from_the_short_way() -> None:
         try:
             lazy = LazyReplay(worker.present.without_offline(worker.now), coming, worker.now)
             lazy.play("r100", 1 << 30)
-        except NotPlain:
+        except LazyReplayUnsupported:
             continue
         plain += bool(worker.state.parts.queue.offline)
         forecast = Forecaster([worker.present], worker.now).forecast(coming[0])
-        assert forecast.last_token == pytest.approx(stepped.course.ends["r100"], rel=1e-9)
-        assert lazy.course.ends == pytest.approx(stepped.course.ends, rel=1e-9)
+        assert forecast.last_token == pytest.approx(stepped.timeline.ends["r100"], rel=1e-9)
+        assert lazy.timeline.ends == pytest.approx(stepped.timeline.ends, rel=1e-9)
         assert worker.state.digest() == before
     assert plain > 15, "the short way covers too little"
 
@@ -272,8 +272,8 @@ def test_those_that_are_still_there_are_delayed_by_what_as_many_sweeps_take_long
 
 
 def test_a_course_is_known_at_some_sweeps_and_on_the_lines_between() -> None:
-    course = Timeline(sweeps=[0, 4, 10], times=[0.0, 2.0, 5.0])
-    assert [course.time_of(sweep) for sweep in (0, 2, 4, 7, 10, 12)] == [0.0, 1.0, 2.0, 3.5, 5.0, 5.0]
+    timeline = Timeline(sweeps=[0, 4, 10], times=[0.0, 2.0, 5.0])
+    assert [timeline.time_of(sweep) for sweep in (0, 2, 4, 7, 10, 12)] == [0.0, 1.0, 2.0, 3.5, 5.0, 5.0]
     assert Timeline().time_of(0) == 0.0
 
 
@@ -298,7 +298,7 @@ def test_an_estimate_that_was_outrun_is_corrected() -> None:
     worker.state.parts.rows.submission[0] = replace(running, expected=15)
     corrected = MachineReplay([worker.present], [], worker.now)
     corrected.play("r1", 1 << 30)
-    assert corrected.course.ends == late.course.ends, "20 and 10 more is what was expected at first"
+    assert corrected.timeline.ends == late.timeline.ends, "20 and 10 more is what was expected at first"
 
 
 @pytest.mark.parametrize("replay", [MachineReplay, LazyReplay])
@@ -333,7 +333,7 @@ def test_what_is_still_to_come_is_the_mean_of_answers_that_are_as_long_already(r
             [present] if replay is MachineReplay else present, [replace(comes, expected=expected["r3"])], worker.now
         )
         made.play("r3", 1 << 30)
-        return {name: made.course.ends[name] for name in ("r1", "r2", "r3")}
+        return {name: made.timeline.ends[name] for name in ("r1", "r2", "r3")}
 
     assert ends(spread, 0.0) == pytest.approx(ends(0.0, spread))
     assert (ends(spread, 0.0) == pytest.approx(ends(0.0, 0.0))) == (spread == 0.0)
@@ -356,7 +356,7 @@ def test_an_answer_without_an_estimate_ends_at_its_limit_where_errors_of_estimat
         present = replace(worker.present, spread=spread)
         made = replay([present] if replay is MachineReplay else present, [], worker.now)
         made.play("r1", 1 << 30)
-        found.append(made.course.ends["r1"])
+        found.append(made.timeline.ends["r1"])
         assert present.total(running, running.prompt_length + 5) == 60
     assert found[0] == found[1]
 

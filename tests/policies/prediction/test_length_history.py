@@ -8,7 +8,7 @@ import pytest
 
 from blockwright.policies.prediction.length_history import MOST_LEVELS, LengthHistory
 from blockwright.policies.prediction.length_models import restored
-from blockwright.policies.prediction.lengths import Features, Lesson
+from blockwright.policies.prediction.lengths import Features, LengthSample
 
 
 def of(application: str = "a", prompt: int = 10, max_tokens: int = 1000, **more: Any) -> Features:
@@ -18,7 +18,7 @@ def of(application: str = "a", prompt: int = 10, max_tokens: int = 1000, **more:
 def taught(*lessons: tuple[Features, int], whole: bool = True) -> LengthHistory:
     made = LengthHistory()
     for features, length in lessons:
-        made.learn(Lesson(features, length, whole))
+        made.learn(LengthSample(features, length, whole))
     return made
 
 
@@ -41,16 +41,16 @@ def test_one_lesson_does_not_decide_and_old_ones_fade() -> None:
     history = taught(*[(of(), 20)] * 100, (of(prompt=500), 600))
     assert 20 < history.estimate(of(prompt=500)) < 100
     for _ in range(600):
-        history.learn(Lesson(of(), 200, True))
+        history.learn(LengthSample(of(), 200, True))
     assert history.estimate(of()) > 150
 
 
 def test_a_limit_bounds_from_below() -> None:
     history = taught(*[(of(), 100)] * 20)
     before = history.snapshot()
-    history.learn(Lesson(of(max_tokens=16), 16, False))
+    history.learn(LengthSample(of(max_tokens=16), 16, False))
     assert history.snapshot() == before, "16 of about 100 tokens: as expected"
-    history.learn(Lesson(of(), 900, False))
+    history.learn(LengthSample(of(), 900, False))
     assert history.estimate(of()) > 100
 
 
@@ -58,7 +58,7 @@ def test_snapshots_are_the_state() -> None:
     history = taught((of(), 20), (of("b", 77), 30), (of("b", 700), 40))
     again = restored(history.snapshot())
     for one in (history, again):
-        one.learn(Lesson(of("b"), 9, True))
+        one.learn(LengthSample(of("b"), 9, True))
     assert history.snapshot() == again.snapshot()
     assert history.estimate(of("b", 70)) == again.estimate(of("b", 70))
 

@@ -11,11 +11,11 @@ import pytest
 from blockwright.api.demo.tasks import TASKS, TRAIN, make_example
 from blockwright.policies.prediction.length_models import compared, restored
 from blockwright.policies.prediction.length_regression import LengthRegression, trained
-from blockwright.policies.prediction.lengths import TERMS, Accuracy, Features, Lesson, features_of
+from blockwright.policies.prediction.lengths import TERMS, Accuracy, Features, LengthSample, features_of
 from blockwright.tests.claims import claim
 
 
-def corpus(seed: int, count: int) -> list[Lesson]:
+def corpus(seed: int, count: int) -> list[LengthSample]:
     """Tasks of the demo, of two applications: "chat" gets those with short answers more often. A token is a character."""
     draw, made = random.Random(seed), []
     for _ in range(count):
@@ -23,11 +23,11 @@ def corpus(seed: int, count: int) -> list[Lesson]:
         more = ("count", "add", "length") * 4 if application == "chat" else ()
         example = make_example(draw, draw.choice([*TASKS, *more]), TRAIN)
         features = features_of(application, [ord(letter) for letter in example.prompt], 64)
-        made.append(Lesson(features, len(example.answer) + 1, True))
+        made.append(LengthSample(features, len(example.answer) + 1, True))
     return made
 
 
-def figures(estimate: Callable[[Features], int], lessons: list[Lesson]) -> dict[str, float]:
+def figures(estimate: Callable[[Features], int], lessons: list[LengthSample]) -> dict[str, float]:
     seen = Accuracy()
     for lesson in lessons:
         seen.add(estimate(lesson.features), lesson.length)
@@ -39,7 +39,7 @@ def orders(count: int, passes: int, seed: int) -> list[list[int]]:
     return [draw.sample(range(count), count) for _ in range(passes)]
 
 
-def learned(lessons: list[Lesson], passes: int, seed: int) -> LengthRegression:
+def learned(lessons: list[LengthSample], passes: int, seed: int) -> LengthRegression:
     return trained(lessons, orders(len(lessons), passes, seed))
 
 
@@ -72,7 +72,7 @@ def test_it_goes_on_learning_while_it_serves() -> None:
 def test_a_few_wild_lengths_do_not_move_it_far() -> None:
     lessons = corpus(5, 300)
     before = learned(lessons, 5, 5)
-    wild = [Lesson(lesson.features, 4000, True) for lesson in lessons[:6]]
+    wild = [LengthSample(lesson.features, 4000, True) for lesson in lessons[:6]]
     after = learned([*lessons, *wild], 5, 5)
     unseen = corpus(105, 100)
     assert figures(after.estimate, unseen)["mean_error"] < 1.5 * figures(before.estimate, unseen)["mean_error"]
@@ -84,10 +84,10 @@ def test_a_limit_bounds_from_below_and_bounds_estimates() -> None:
     features = lessons[0].features
     told = model.estimate(features)
     state = model.snapshot()
-    model.learn(Lesson(features, max(1, told - 5), False))
+    model.learn(LengthSample(features, max(1, told - 5), False))
     assert model.snapshot() == state
     for _ in range(20):
-        model.learn(Lesson(features, told + 20, False))
+        model.learn(LengthSample(features, told + 20, False))
     assert model.estimate(features) > told
     assert model.estimate(Features("chat", 3, 2, terms=features.terms)) == 2
     assert LengthRegression.untrained().estimate(Features("chat", 3, 7, stated=True)) == 7

@@ -2,7 +2,7 @@
 
 from blockwright.policies.model.chain import Hop, Route
 from blockwright.policies.requests.dispatch import (
-    Wanted,
+    RouteQuery,
     choose,
     dispatch,
     fitting,
@@ -88,27 +88,27 @@ def two_workers(capacity: dict[str, int] | None = None) -> RoutingTable:
 def test_a_route_that_holds_the_request_goes_before_one_with_less_to_do():
     table, quarantine = two_workers({"m@w0": 10, "m@w1": 100}), Quarantine()
     table.place("other", ("w1",), 50)
-    assert dispatch(Wanted("a", "m", 10), table, quarantine, True) == route("w0")
-    assert dispatch(Wanted("a", "m", 11), table, quarantine, True) == route("w1")
-    assert dispatch(Wanted("a", "m", 101), table, quarantine, True) == route("w0"), "the worker says why it cannot"
-    assert dispatch(Wanted("a", "unknown", 1), table, quarantine, True) is None
+    assert dispatch(RouteQuery("a", "m", 10), table, quarantine, True) == route("w0")
+    assert dispatch(RouteQuery("a", "m", 11), table, quarantine, True) == route("w1")
+    assert dispatch(RouteQuery("a", "m", 101), table, quarantine, True) == route("w0"), "the worker says why it cannot"
+    assert dispatch(RouteQuery("a", "unknown", 1), table, quarantine, True) is None
 
 
 def test_a_suspect_waits_for_a_route_of_its_own_that_takes_nobody_meanwhile():
     table, quarantine = two_workers(), Quarantine()
     table.place("a", ("w0",), 5)
     table.place("b", ("w1",), 9)
-    suspect = Wanted("s", "m", 10, suspect=True)
+    suspect = RouteQuery("s", "m", 10, suspect=True)
     assert dispatch(suspect, table, quarantine, True) is None, "w0 is busy"
     assert quarantine.routes == {"s": route("w0")}
-    assert dispatch(Wanted("c", "m", 10), table, quarantine, True) == route("w1"), "though w1 has more to do"
-    assert dispatch(Wanted("t", "m", 10, suspect=True), table, quarantine, True) is None
+    assert dispatch(RouteQuery("c", "m", 10), table, quarantine, True) == route("w1"), "though w1 has more to do"
+    assert dispatch(RouteQuery("t", "m", 10, suspect=True), table, quarantine, True) is None
     assert set(quarantine.routes) == {"s"}, "one route at a time, while others have work"
     table.remove("a", ("w0",), 5)
     assert dispatch(suspect, table, quarantine, True) == route("w0")
     table.place("s", ("w0",), 10)
-    assert dispatch(Wanted("d", "m", 10, avoid="m@w1"), table, quarantine, True) is None
-    assert dispatch(Wanted("t", "m", 10, suspect=True), table, quarantine, False) is None
+    assert dispatch(RouteQuery("d", "m", 10, avoid="m@w1"), table, quarantine, True) is None
+    assert dispatch(RouteQuery("t", "m", 10, suspect=True), table, quarantine, False) is None
     assert quarantine.routes["t"] == route("w1"), "with suspects only, each has a route of its own"
     quarantine.check()
 
@@ -123,17 +123,17 @@ def held(capacity: dict[str, int], most: dict[str, int]) -> RoutingTable:
 
 
 def test_a_request_waits_for_room_only_where_none_has_it_and_one_could():
-    wanted = Wanted("r", "m", 100)
+    wanted = RouteQuery("r", "m", 100)
     assert lacking_room(wanted, held({"w0": 90, "w1": 100}, {"w0": 400, "w1": 400})) == 0
     assert lacking_room(wanted, held({"w0": 90, "w1": 80}, {"w0": 400, "w1": 99})) == 100
     assert lacking_room(wanted, held({"w0": 90}, {"w0": 99})) == 0, "a worker says why not"
     assert lacking_room(wanted, held({"w0": 90}, {})) == 0, "none is unloaded"
-    refused = Wanted("r", "m", 100, refused={"m@w0"})
+    refused = RouteQuery("r", "m", 100, refused={"m@w0"})
     assert lacking_room(refused, held({"w0": 90}, {"w0": 400})) == 0
 
 
 def test_where_a_worker_found_less_than_was_known_more_must_be_free_but_no_more_than_ever_is():
-    wanted = Wanted("r", "m", 100, room=121)
+    wanted = RouteQuery("r", "m", 100, room=121)
     assert fitting(wanted, held({"w0": 120}, {"w0": 400})) == []
     assert lacking_room(wanted, held({"w0": 120}, {"w0": 400})) == 121
     assert fitting(wanted, held({"w0": 121}, {"w0": 400})) == [route("w0")]

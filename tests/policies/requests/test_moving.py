@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, Route
-from blockwright.policies.requests.dispatch import Wanted
+from blockwright.policies.requests.dispatch import RouteQuery
 from blockwright.policies.requests.moving import (
     PATIENCE,
     ROUNDS,
@@ -32,8 +32,8 @@ def table(*routes: Route, **capacity: int) -> RoutingTable:
     return made
 
 
-def wanted(request: str, tokens: int, application: str = "m") -> Wanted:
-    return Wanted(request, application, tokens)
+def wanted(request: str, tokens: int, application: str = "m") -> RouteQuery:
+    return RouteQuery(request, application, tokens)
 
 
 def test_who_decodes_waits_for_its_pages_and_nobody_else() -> None:

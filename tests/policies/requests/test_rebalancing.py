@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, Route
-from blockwright.policies.requests.dispatch import Wanted
+from blockwright.policies.requests.dispatch import RouteQuery
 from blockwright.policies.requests.poison import Quarantine
-from blockwright.policies.requests.rebalancing import Bound, rebalanced
+from blockwright.policies.requests.rebalancing import QueuedRequest, rebalanced
 from blockwright.policies.requests.routing_table import RoutingTable
 from blockwright.tests.claims import claim
 
@@ -31,11 +31,11 @@ def table(*routes: Route, capacity: dict[str, int] | None = None, **work: int) -
     return made
 
 
-def at(where: Route, requests: Iterable[str], tokens: int = 10, **more: str) -> list[Bound]:
-    return [Bound(Wanted(request, "m", tokens, **more), where, tokens) for request in requests]  # type: ignore[arg-type]
+def at(where: Route, requests: Iterable[str], tokens: int = 10, **more: str) -> list[QueuedRequest]:
+    return [QueuedRequest(RouteQuery(request, "m", tokens, **more), where, tokens) for request in requests]  # type: ignore[arg-type]
 
 
-def moved(waiting: list[Bound], known: RoutingTable, quarantine: Quarantine | None = None) -> dict[str, str]:
+def moved(waiting: list[QueuedRequest], known: RoutingTable, quarantine: Quarantine | None = None) -> dict[str, str]:
     return {request: to.id for request, to in rebalanced(waiting, known, quarantine or Quarantine()).items()}
 
 

@@ -3,12 +3,12 @@
 import pytest
 
 from blockwright.policies.requests.admission import BROKEN, CROWDED, REFUSED, YIELDED
-from blockwright.policies.requests.dispatch import UNKNOWN, Wanted
+from blockwright.policies.requests.dispatch import UNKNOWN, RouteQuery
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.requests.turned_away import AVOID, TurnedAway, turned_away
 from blockwright.tests.policies.requests.test_dispatch import held
 
-WANTED = Wanted("r", "m", 100)
+WANTED = RouteQuery("r", "m", 100)
 LATER, NEVER = CROWDED + "others lie there", REFUSED + "it is too long"
 
 
@@ -40,6 +40,6 @@ def test_what_never_holds_it_is_not_tried_again_and_another_is_if_it_may() -> No
     assert turned_away(WANTED, "m@w0", NEVER, held({"w0": 120, "w1": 100}, {})) == elsewhere
     assert turned_away(WANTED, "m@w0", NEVER, held({"w0": 120, "w1": 90}, {"w0": 120, "w1": 400})) == elsewhere, "later"
     assert turned_away(WANTED, "m@w0", NEVER, held({"w0": 120, "w1": 90}, {"w0": 120, "w1": 90})) == hopeless
-    tried = Wanted("r", "m", 100, refused={"m@w1"})
+    tried = RouteQuery("r", "m", 100, refused={"m@w1"})
     assert turned_away(tried, "m@w0", NEVER, held({"w0": 120, "w1": 100}, {})) == hopeless
     assert tried.refused == {"m@w1"}, "nothing is changed here"

@@ -223,7 +223,7 @@ async def test_nothing_is_obeyed_twice(rig, pair):
 async def test_only_the_head_is_obeyed(rig, pair):
     a, b = pair
     for message in ([envelope.STOP], [envelope.DOWN, "b", 1, "x"], [envelope.BOOK, [["c", 1, "loop://c-1"]]]):
-        b.peering.tell(b.table.current["a"], message)
+        b.peering.notify(b.table.current["a"], message)
     await turns()
     assert a.dropped["garbage"] == 3
     assert not a.closed.is_set()
@@ -236,16 +236,16 @@ async def test_a_node_obeys_its_head(rig):
     b.peering.join(head.id, head.endpoint)
     await turns()
     to_a = head.table.current["a"]
-    head.peering.tell(to_a, [envelope.BOOK, [["a", 1, a.endpoint], ["b", 1, b.endpoint]]])
+    head.peering.notify(to_a, [envelope.BOOK, [["a", 1, a.endpoint], ["b", 1, b.endpoint]]])
     await turns()
     assert set(a.peers()) == {"head", "b"}
-    head.peering.tell(to_a, [envelope.DOWN, "b", 1, "hung"])
+    head.peering.notify(to_a, [envelope.DOWN, "b", 1, "hung"])
     await turns()
     assert set(a.peers()) == {"head"}
-    head.peering.tell(to_a, [envelope.BOOK, [["b", 1, b.endpoint]]])  # an old book does not bring it back
+    head.peering.notify(to_a, [envelope.BOOK, [["b", 1, b.endpoint]]])  # an old book does not bring it back
     await turns()
     assert set(a.peers()) == {"head"}
-    head.peering.tell(to_a, [envelope.DOWN, "a", 1, "hung"])
+    head.peering.notify(to_a, [envelope.DOWN, "a", 1, "hung"])
     await turns()
     assert a.closed.is_set()
     assert not b.closed.is_set()

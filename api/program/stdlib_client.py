@@ -21,7 +21,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _PORTS = {"http": 80, "https": 443}
 
 
-class PlainSession:
+class StdlibSession:
     """Requests to the server at ``url``, which may have a path, ``/v1`` or a user with a password. Use as ``with``."""
 
     def __init__(self, url: str, key: str = "") -> None:
@@ -50,10 +50,10 @@ class PlainSession:
 
     def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None, holds: str = "") -> Any:
         answer, text = self._exchange(method, path, body)
-        told = path, _where(urlsplit(self.url)), answer.status, answer.headers.get_content_type()
-        if told[-1] != "application/json":
-            raise stranger(*told)
-        return parsed(text, holds, *told)
+        reported = path, _where(urlsplit(self.url)), answer.status, answer.headers.get_content_type()
+        if reported[-1] != "application/json":
+            raise stranger(*reported)
+        return parsed(text, holds, *reported)
 
     def _exchange(
         self, method: str, path: str, body: Mapping[str, Any] | None = None

@@ -14,8 +14,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from blockwright.api.program.client import Client
-from blockwright.api.program.plain import PlainSession
 from blockwright.api.program.results import RequestError
+from blockwright.api.program.stdlib_client import StdlibSession
 
 TLS = Path(__file__).parents[1] / "tls"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -40,7 +40,7 @@ async def answering() -> AsyncIterator[Answering]:
 
 
 async def asked(url: str, path: str = "/admin/apps", key: str = "", holds: str = "") -> Any:
-    return await asyncio.to_thread(PlainSession(url, key).get, path, holds)
+    return await asyncio.to_thread(StdlibSession(url, key).get, path, holds)
 
 
 async def both_refuse(url: str, holds: str = "") -> RequestError:
@@ -64,12 +64,12 @@ async def echo(request: web.Request) -> web.StreamResponse:
 async def test_addresses_methods_and_keys(answering: Answering) -> None:
     base = await answering(echo)
     for url in (base, f"{base}/", f"{base}/v1", f"{base}/v1/"):
-        assert PlainSession(url).url == base
+        assert StdlibSession(url).url == base
         assert (await asked(url, "/v1/requests?limit=1"))["path"] == "/v1/requests?limit=1"
     assert (await asked(f"{base}/behind", "/v1/a%2Fb"))["path"] == "/behind/v1/a%2Fb"
     assert (await asked(base, key="k"))["auth"] == "Bearer k"
     assert (await asked(base.replace("//", "//ann:p%40ss@")))["auth"] == "Basic YW5uOnBAc3M="
-    with PlainSession(base) as session:
+    with StdlibSession(base) as session:
         posted = await asyncio.to_thread(session.post, "/x", {"name": "é"})
         assert (posted["method"], posted["body"]) == ("POST", {"name": "é"})
         assert (await asyncio.to_thread(session.delete, "/x"))["method"] == "DELETE"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 
-class Extents:
+class RangeAllocator:
     """Ranges of ``size`` granules, numbered from 0."""
 
     def __init__(self, size: int) -> None:
@@ -58,8 +58,8 @@ class Extents:
         assert self._starts == sorted(self._lengths), "free ranges are out of order"
         assert self.free == sum(self._lengths.values()), "free granules are counted wrongly"
 
-    def fork(self) -> Extents:
-        copy = Extents(self.size)
+    def fork(self) -> RangeAllocator:
+        copy = RangeAllocator(self.size)
         copy.free, copy._starts, copy._lengths = self.free, list(self._starts), dict(self._lengths)
         return copy
 

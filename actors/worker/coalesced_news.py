@@ -17,7 +17,7 @@ def joined(first: TokensEmitted, then: TokensEmitted) -> TokensEmitted:
     return replace(then, position=first.position, tokens=first.tokens + then.tokens, logprobs=first.logprobs + then.logprobs)
 
 
-class HeldNews:
+class CoalescedNews:
     """News for one gateway. The order within a request is kept, the order between requests is not.
 
     Only the rounds of drafts come before all other news: a gateway does not count what follows a request's end.

@@ -1,8 +1,8 @@
-"""Entrance of a simulated cluster: admission of requests, and the choice of an instance.
+"""Gateway of a simulated cluster: admission of requests, and the choice of an instance.
 
 Uses the policies of the gateway and the dispatcher (``policies/requests``, ``policies/prediction``) without the gateway's
-state machine, which would be told of every token of every request: leaving it out is most of what jumps save
-(docs/decisions/simulator.md). A dispatcher knows an instance by a *look* at it, which may be old, and by the requests that
+state machine, which would hear of every token of every request: leaving it out is most of what jumps save
+(docs/decisions/simulator.md). A dispatcher knows an instance by a snapshot of it, which may be old, and by the requests that
 it knows to be in flight.
 """
 
@@ -25,13 +25,13 @@ from ..policies.requests.admission_limit import AdmissionLimit
 from ..policies.requests.dispatch import choose as choose_route
 from ..policies.sweep.events import Submission
 from .description import LEAST_WORK, DispatchSpec, LimitSpec, ModelSpec
-from .workload import Demand
+from .workload import WorkloadRequest
 
 MINUTE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Placing:
+class DispatchDecision:
     """A dispatch decision: the chosen instance, the instances compared, and their loads.
 
     ``predicted`` is the least forecast time to the last token, 0 without forecasts.
@@ -44,7 +44,7 @@ class Placing:
 
 
 @dataclass(slots=True)
-class Look:
+class InstanceSnapshot:
     """A snapshot of an instance at ``at`` (the periodic update model of Mitzenmacher, "How Useful Is Old Information?",
     2000).
 
@@ -58,8 +58,8 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Flying:
-    """A request on its way to an instance. It arrives at ``shown``, and later looks include it."""
+class InFlightRequest:
+    """A request on its way to an instance. It arrives at ``shown``, and later snapshots include it."""
 
     shown: float
     dispatcher: int
@@ -67,8 +67,8 @@ class Flying:
     blocks: int
 
 
-class Entrance:
-    """Entrance of a simulated cluster (see the module). ``routes`` has each instance's routes, by model."""
+class SimulatedGateway:
+    """Gateway of a simulated cluster (see the module). ``routes`` has each instance's routes, by model."""
 
     def __init__(
         self,
@@ -94,16 +94,16 @@ class Entrance:
         self.active = list(range(len(instances)))  # places that requests go to
         self.predicts = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].fallback != ""
         self._blanks = [Candidate(route="", home="")] * len(instances)  # for policies that need no knowledge
-        self._looks: list[Look | None] = [None] * len(instances)
+        self._looks: list[InstanceSnapshot | None] = [None] * len(instances)
         self._latency = limits.latency
         self._reckons = dispatch.in_flight != "none" and (dispatch.staleness > 0 or limits.latency > 0) and not self._plain
-        self._flying: list[deque[Flying]] = [deque() for _ in instances]
+        self._flying: list[deque[InFlightRequest]] = [deque() for _ in instances]
         # by place, if more than one; a block there takes only that fraction of each device's memory
         self.devices: dict[int, int] = {}
         # by place: requests that wait for an instance elsewhere, and their blocks
         self.outside: dict[int, tuple[int, int]] = {}
 
-    def refusal(self, demand: Demand, now: float) -> str:
+    def refusal(self, demand: WorkloadRequest, now: float) -> str:
         """Return why a request is refused; empty if it is accepted."""
         tokens = demand.total
         if tokens > self._contexts[demand.model]:
@@ -111,7 +111,7 @@ class Entrance:
         full = self._overload.refusal(demand.model, tokens, 0, now, alone=self._alone)
         return full.message if full else admit(tokens, self._room) or ""
 
-    def begin(self, demand: Demand, now: float) -> Placing:
+    def begin(self, demand: WorkloadRequest, now: float) -> DispatchDecision:
         """Accept a request and choose its instance."""
         self._overload.begin(demand.model)
         choices, compared = self._dispatch.choices, self.active
@@ -125,7 +125,7 @@ class Entrance:
         if self._reckons:
             sent = self._submission(placing.place, demand)
             blocks = -(-demand.prompt // self._instances[placing.place].state.config.page_size)
-            self._flying[placing.place].append(Flying(now + self._latency, dispatcher, sent, blocks))
+            self._flying[placing.place].append(InFlightRequest(now + self._latency, dispatcher, sent, blocks))
         return placing
 
     def changed(self, active: Sequence[int]) -> None:
@@ -136,7 +136,7 @@ class Entrance:
         """Note the end of a request."""
         self._overload.end(model, 0, now)
 
-    def _place(self, demand: Demand, compared: list[int], dispatcher: int, now: float) -> Placing:
+    def _place(self, demand: WorkloadRequest, compared: list[int], dispatcher: int, now: float) -> DispatchDecision:
         if self._dispatch.policy == LEAST_WORK:
             return self._least_work(demand, compared, dispatcher, now)
         blank = self._blanks if len(compared) == len(self._blanks) else self._blanks[: len(compared)]
@@ -145,9 +145,9 @@ class Entrance:
         predicted = min(known, default=0.0)
         draw, number = self._source.random(), self._numbers[dispatcher]
         choice = choose(self._dispatch.policy, candidates, draw, number=number)
-        return Placing(compared[choice.index], compared, choice.loads, predicted)
+        return DispatchDecision(compared[choice.index], compared, choice.loads, predicted)
 
-    def _least_work(self, demand: Demand, compared: list[int], dispatcher: int, now: float) -> Placing:
+    def _least_work(self, demand: WorkloadRequest, compared: list[int], dispatcher: int, now: float) -> DispatchDecision:
         loads: list[object] = []
         work: dict[str, int] = {}
         every = self._homes[demand.model]
@@ -160,7 +160,7 @@ class Entrance:
         best = choose_route(routes, work, tokens=demand.total, capacity=self._capacity)
         at = next((at for at, route in enumerate(routes) if route is best), -1)
         assert at >= 0, "no route of some is the best"
-        return Placing(compared[at], compared, loads)
+        return DispatchDecision(compared[at], compared, loads)
 
     def _outstanding(self, i: int, dispatcher: int, now: float) -> int:
         """Return the tokens to compute at an instance, as far as a dispatcher knows."""
@@ -171,14 +171,16 @@ class Entrance:
 
     # a dispatcher's knowledge of an instance ------------------------------------------------------------------------
 
-    def _look(self, i: int, now: float) -> Look:
+    def _look(self, i: int, now: float) -> InstanceSnapshot:
         """Return the last look, or a new one if that is too old."""
         look, instance = self._looks[i], self._instances[i]
         if look is None or now >= look.at + self._dispatch.staleness:
             if self._dispatch.policy == LEAST_WORK:
-                look = Look(now, self._blanks[0], instance.outstanding(now), None)
+                look = InstanceSnapshot(now, self._blanks[0], instance.outstanding(now), None)
             else:
-                look = Look(now, instance.candidate(now), 0, self._forecaster(instance, now) if self.predicts else None)
+                look = InstanceSnapshot(
+                    now, instance.candidate(now), 0, self._forecaster(instance, now) if self.predicts else None
+                )
             self._looks[i] = look
         return look
 
@@ -186,7 +188,7 @@ class Entrance:
         made = instance.forecaster(now, self._dispatch.correction, spread=self._dispatch.spread)
         return made.fork() if self._dispatch.staleness else made  # it will be asked again when the instance has advanced
 
-    def _in_flight(self, i: int, look: Look, dispatcher: int) -> list[Flying]:
+    def _in_flight(self, i: int, look: InstanceSnapshot, dispatcher: int) -> list[InFlightRequest]:
         """Return the requests in flight that this dispatcher knows and the look does not show."""
         if not self._reckons:
             return []
@@ -195,7 +197,7 @@ class Entrance:
             flying.popleft()
         return [one for one in flying if self._dispatch.in_flight == "shared" or one.dispatcher == dispatcher]
 
-    def _candidate(self, i: int, demand: Demand, dispatcher: int, now: float) -> Candidate:
+    def _candidate(self, i: int, demand: WorkloadRequest, dispatcher: int, now: float) -> Candidate:
         look = self._look(i, now)
         candidate, flying = look.candidate, self._in_flight(i, look, dispatcher)
         if i in self.outside:
@@ -218,7 +220,9 @@ class Entrance:
             candidate = replace(candidate, forecast=self._forecast(i, demand, look, flying))
         return candidate
 
-    def _forecast(self, i: int, demand: Demand, look: Look, flying: Sequence[Flying]) -> Forecast:
+    def _forecast(
+        self, i: int, demand: WorkloadRequest, look: InstanceSnapshot, flying: Sequence[InFlightRequest]
+    ) -> Forecast:
         """Return a forecast for the request, as if it came at the time of the look."""
         assert look.forecaster is not None, "no forecast was to be wanted"
         forecaster = look.forecaster.joined([one.submission for one in flying]) if flying else look.forecaster
@@ -230,6 +234,6 @@ class Entrance:
             found, first_token=wrong * found.first_token, last_token=wrong * found.last_token, delayed=wrong * found.delayed
         )
 
-    def _submission(self, i: int, demand: Demand) -> Submission:
+    def _submission(self, i: int, demand: WorkloadRequest) -> Submission:
         config = self._instances[i].state.config
         return demand.submission(self._routes[i][demand.model].id, config.page_size, hashed=config.prefix_cache, timeout=0.0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from blockwright.simulator.workload import Demand
+from blockwright.simulator.workload import WorkloadRequest
 
 from .clusters import described, run
 
@@ -17,7 +17,7 @@ POLICIES = ["llumnix-minus-code", "least-work", "predicted-latency"]
 def dispatched(count: int, *, limits: dict[str, Any] | None = None, **dispatch: Any) -> list[dict[str, Any]]:
     """The log of equal requests that come one after the other, before any has got far."""
     scenario = described(dispatch=dispatch, limits=limits or {}, instances={"prefix_cache": False})
-    arrivals = [Demand(n, n * 1e-4, "m0", 8, 20, expected=20) for n in range(count)]
+    arrivals = [WorkloadRequest(n, n * 1e-4, "m0", 8, 20, expected=20) for n in range(count)]
     return [entry for entry in run(scenario, arrivals=arrivals)[1] if entry["what"] == "dispatched"]
 
 
@@ -69,7 +69,10 @@ def test_an_answer_that_outran_its_estimate_is_expected_to_end_later_by_the_corr
         described(dispatch={"policy": "predicted-latency", "correction": more}, instances={"count": 1, "max_rows": 1})
         for more in (1, 11)
     ]
-    arrivals = [Demand(0, 0.0, "m0", 8, 60, allowed=100, expected=5), Demand(1, 0.3, "m0", 8, 5, allowed=100, expected=5)]
+    arrivals = [
+        WorkloadRequest(0, 0.0, "m0", 8, 60, allowed=100, expected=5),
+        WorkloadRequest(1, 0.3, "m0", 8, 5, allowed=100, expected=5),
+    ]
     soon, late = (run(one, arrivals=arrivals)[1] for one in scenario)
     ((sooner,),), ((later,),) = (
         loads([e for e in log if e["what"] == "dispatched" and e["request"]]) for log in (soon, late)
@@ -89,7 +92,7 @@ def test_where_lengths_are_estimated_badly_what_can_be_counted_decides() -> None
     """As soon as the answers that have ended say how wrong estimates are."""
     scenario = described(dispatch={"policy": "ours"}, instances={"prefix_cache": False})
     for expected, trusted in ((20, True), (14, True), (4, False), (90, False)):
-        arrivals = [Demand(n, n * 0.5, "m0", 8, 20, allowed=100, expected=expected) for n in range(60)]
+        arrivals = [WorkloadRequest(n, n * 0.5, "m0", 8, 20, allowed=100, expected=expected) for n in range(60)]
         told = [entry["loads"] for entry in run(scenario, arrivals=arrivals)[1] if entry["what"] == "dispatched"]
         assert {len(load) for load in told[0]} == {3}, "no answer has ended: the forecasts decide"
         assert {len(load) for load in told[-1]} == {3 if trusted else 1}

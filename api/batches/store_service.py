@@ -1,4 +1,4 @@
-"""The desk: checks and answers lines, stores results and writes files for the batch runner. Implements ``BatchDesk``.
+"""The batch service over the store: checks and answers lines, stores results and writes files for the batch runner.
 
 It makes no decisions about order or time. An answer is never lost unless the process dies: while the disk is full it waits
 in memory, and nothing new is begun until it is stored.
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...actors.batches.port import Answered, BatchEnding, LoadedBatch, NotNow, OpenBatch
+from ...actors.batches.port import Answered, BatchEnding, LoadedBatch, OpenBatch, RetryLater
 from ...actors.gateway.port import GatewayPort
 from ...policies.offline.load_tries import LoadTries
 from ..errors import ApiError
@@ -44,8 +44,8 @@ class _OpenedBatch:
     tries: defaultdict[str, LoadTries] = field(default_factory=lambda: defaultdict(LoadTries))
 
 
-class Desk:
-    """The desk (see the module). ``now``: returns seconds since the epoch."""
+class BatchStoreService:
+    """The implementation of ``BatchService`` (see the module). ``now``: returns seconds since the epoch."""
 
     def __init__(self, front: Front, thread: StoreThread, now: Callable[[], float] = time.time) -> None:
         self._front, self._thread, self._store, self._now = front, thread, thread.store, now
@@ -81,7 +81,7 @@ class Desk:
         return await self._thread.call(self._store.open_batches)
 
     async def load(self, batch: str) -> LoadedBatch | None:
-        """Open a batch (see ``BatchDesk``). Results stored earlier are not computed again."""
+        """Open a batch (see ``BatchService``). Results stored earlier are not computed again."""
         record = await self._thread.call(self._store.batch, batch)
         if record is None or record.status not in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS):
             return None
@@ -109,9 +109,9 @@ class Desk:
         return LoadedBatch(found.jobs, known)
 
     async def answer(self, batch: str, line: int, home: str, side: str, sent: Callable[[], None]) -> Answered:
-        """Answer a line (see ``BatchDesk``). A cancellation during the write does not stop the write."""
+        """Answer a line (see ``BatchService``). A cancellation during the write does not stop the write."""
         if self.trouble:
-            raise NotNow(self.trouble, AGAIN)
+            raise RetryLater(self.trouble, AGAIN)
         opened = self._opened[batch]
         record = opened.record
         parsed = await lines.parse_here(opened.file[line], record.endpoint)
@@ -139,10 +139,10 @@ class Desk:
             await self._thread.call(write_files, self._store, record, self._now())
         self._close(batch)
 
-    async def tell(self, batch: str, figures: dict[str, Any]) -> None:
+    async def record_figures(self, batch: str, figures: dict[str, Any]) -> None:
         self.figures[batch] = figures
         with contextlib.suppress(OSError):  # the next report follows soon
-            await self._thread.call(self._store.tell, batch, figures)
+            await self._thread.call(self._store.record_figures, batch, figures)
 
     def waits(self, reasons: Mapping[str, str]) -> None:
         self._reasons = dict(reasons)

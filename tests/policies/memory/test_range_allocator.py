@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockwright.policies.memory.extents import Extents
+from blockwright.policies.memory.range_allocator import RangeAllocator
 
 
 @given(st.integers(1, 40), st.lists(st.tuples(st.booleans(), st.integers(1, 15)), max_size=60))
 def test_no_granule_is_held_twice_and_all_come_back(size: int, steps: list[tuple[bool, int]]) -> None:
-    extents, held, used = Extents(size), list[tuple[int, int]](), set[int]()
+    extents, held, used = RangeAllocator(size), list[tuple[int, int]](), set[int]()
     for take, number in steps:
         if take:
             runs = [s for s in range(size) if not used & set(range(s, s + number)) and s + number <= size]
@@ -32,7 +32,7 @@ def test_no_granule_is_held_twice_and_all_come_back(size: int, steps: list[tuple
 
 @pytest.mark.parametrize("extent", [(0, 1), (3, 1), (1, 3), (9, 2), (-1, 1), (1, 0)])
 def test_what_is_not_taken_cannot_come_back(extent: tuple[int, int]) -> None:
-    extents = Extents(10)
+    extents = RangeAllocator(10)
     assert (extents.allocate(1), extents.allocate(2)) == (0, 1)
     extents.give_back(0, 1)
     with pytest.raises(ValueError, match="not taken"):
@@ -41,12 +41,12 @@ def test_what_is_not_taken_cannot_come_back(extent: tuple[int, int]) -> None:
 
 def test_nothing_is_no_range() -> None:
     with pytest.raises(ValueError, match="cannot be taken"):
-        Extents(3).allocate(0)
-    assert Extents(0).allocate(1) is None
+        RangeAllocator(3).allocate(0)
+    assert RangeAllocator(0).allocate(1) is None
 
 
 def test_a_fork_is_independent() -> None:
-    extents = Extents(10)
+    extents = RangeAllocator(10)
     extents.allocate(4)
     copy = extents.fork()
     assert (copy.allocate(6), copy.free, extents.free) == (4, 0, 6)
