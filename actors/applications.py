@@ -29,11 +29,12 @@ from ..zoo.source import open_source
 from .app_roots import check_name, folder_below
 from .changes_file import ChangesFile
 from .checkpoints import application_of, located, stored_base, with_tiers
-from .config import Settings, SettingsError
 from .controller.actor import Controller
 from .controller.messages import Application
 from .further_applications import adapter_named, base_of, roots_of
 from .gateway.port import ApplicationView, NewApplication, RefusedChange, RemovalView
+from .settings.errors import SettingsError
+from .settings.settings import Settings
 from .sizing import WorkerLimits, check_model
 
 log = logging.getLogger("blockwright.applications")
@@ -81,7 +82,7 @@ class Applications(Actor):
         self._held = {} if held is None else held
         self._watched: dict[str, asyncio.Task[None]] = {}  # applications whose end releases their entry of ``_held``
         self._reading = asyncio.Lock()
-        self._file = ChangesFile.of(settings)
+        self._file = ChangesFile.of(settings.models)
         self._writing = asyncio.Lock()
         self._removed: set[str] = set()  # adapters of the folder that must not be found there any more
         self._adding: dict[NewApplication, asyncio.Task[ApplicationView | RefusedChange]] = {}
@@ -116,7 +117,7 @@ class Applications(Actor):
     @endpoint(concurrent=True)
     async def find(self, name: str) -> bool | RefusedChange:
         """Find an application: see ``GatewayPort.find_application``. One that an operator removed is not found."""
-        new = await asyncio.to_thread(adapter_named, self._settings, name) if name not in self._removed else None
+        new = await asyncio.to_thread(adapter_named, self._settings.models, name) if name not in self._removed else None
         if new is None:
             return False
         answer = await self.add(dataclasses.replace(new, wait=LONGEST_WAIT))
@@ -237,7 +238,7 @@ class Applications(Actor):
         """Have the controller begin to serve an application or a tier; return its name."""
         controller = self.node.ref(self._controller, Controller)
         replace = new.replace and (not application.family or application.served_as in before)
-        name: str = await controller.add(application, replace=replace, grace=self._settings.drain_timeout)
+        name: str = await controller.add(application, replace=replace, grace=self._settings.faults.drain_timeout)
         self._held.setdefault(name, checkpoint)  # before a worker reads it, and whatever happens to the caller
         self._watch(name)
         return name
@@ -255,7 +256,7 @@ class Applications(Actor):
         for one in before.values():
             if one.family == family and one.model not in now:
                 with contextlib.suppress(RemoteError):  # gone already
-                    await controller.retire(one.model, self._settings.drain_timeout)
+                    await controller.retire(one.model, self._settings.faults.drain_timeout)
 
     async def _read(self, new: NewApplication, wholes: list[WholeModel]) -> list[tuple[Checkpoint, Application]]:
         """Open, check and hash a checkpoint, off the event loop. Of a family the top comes first, then the tiers."""
@@ -264,17 +265,17 @@ class Applications(Actor):
 
     def _hash(self, new: NewApplication, wholes: list[WholeModel]) -> list[tuple[Checkpoint, Application]]:
         settings, limits = self._settings, self._limits
-        roots = roots_of(settings)
+        roots = roots_of(settings.models)
         base = base_of(new, roots, wholes)
         self._bases[new] = base
         folder = folder_below(roots, new.path)
         held = next((c for c in self._held.values() if base and located(c) == base.checkpoint and c.source == c.path), None)
         checkpoint = open_adapter(folder, held) if held else open_source(folder, base.checkpoint if base else "")
         length = check_model(settings, limits, new.name, checkpoint.config)
-        span = settings.pipelines.get(new.name, settings.pipeline)
+        span = settings.worker.stages(new.name)
         name = base.model if base is not None else stored_base(checkpoint, wholes) if checkpoint.deltas else ""
-        whole, families = with_tiers({new.name: checkpoint}, settings)
-        specs = {model: one.specs(settings.page_size, limits.dtype) for model, one in whole.items()}
+        whole, families = with_tiers({new.name: checkpoint}, settings.models)
+        specs = {model: one.specs(settings.worker_memory.page_size, limits.dtype) for model, one in whole.items()}
         folder_below(roots, str(checkpoint.source))  # checked again: it may have become a link while it was read
         made = []
         for model, one in whole.items():

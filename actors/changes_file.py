@@ -17,8 +17,8 @@ from ..gpu.whole_file import write_whole
 from ..policies.cluster.adapter_base import WholeModel
 from ..policies.requests.refusal import RequestRefused
 from .app_roots import check_name
-from .config import Settings
 from .gateway.port import NewApplication
+from .settings.models import ModelSettings
 
 NAME = ".blockwright-apps.json"  # in the folder of the setting ``adapters``
 VERSION = 1
@@ -46,11 +46,11 @@ class ChangesFile:
         self.path = path
 
     @classmethod
-    def of(cls, settings: Settings) -> ChangesFile | None:
+    def of(cls, models: ModelSettings) -> ChangesFile | None:
         """Return the file that the settings name, or None."""
-        if settings.apps_file:
-            return cls(Path(settings.apps_file).expanduser().absolute())
-        return cls(Path(settings.adapters).expanduser().absolute() / NAME) if settings.adapters else None
+        if models.apps_file:
+            return cls(Path(models.apps_file).expanduser().absolute())
+        return cls(Path(models.adapters).expanduser().absolute() / NAME) if models.adapters else None
 
     def read(self) -> Changes:
         """Return the readable part of the file; nothing if there is no file."""

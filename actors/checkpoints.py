@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,9 +15,11 @@ from ..policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_ba
 from ..policies.model.tiers import family_of, no_tier, tier_id
 from ..zoo.records import read_chain
 from ..zoo.source import open_source
-from .config import Settings, SettingsError
 from .controller.messages import Application
 from .gateway.port import ModelInfo
+from .settings.errors import SettingsError
+from .settings.models import ModelSettings
+from .settings.settings import Settings
 from .sizing import max_lengths, serving_dtype
 
 log = logging.getLogger("blockwright.cluster")
@@ -43,23 +44,20 @@ class OpenedCheckpoints:
 
 def open_checkpoints(settings: Settings) -> OpenedCheckpoints:
     """Open what the settings name, whole models first. Raises CheckpointError or SettingsError: one sentence."""
-    wholly = {name: open_source(path) for name, path in settings.applications.items() if not is_adapter(path)}
-    for name in settings.exits:
-        if name not in settings.applications and not (settings.app_roots or settings.apps_file):
-            raise SettingsError(f"exits.{name} names no application; there are: {', '.join(settings.applications)}")
-    opened, families = with_tiers(wholly, settings)
-    for name in settings.bases:
+    wholly = {name: open_source(path) for name, path in settings.models.applications.items() if not is_adapter(path)}
+    opened, families = with_tiers(wholly, settings.models)
+    for name in settings.models.bases:
         if name in opened:
             raise SettingsError(f"bases.{name} names a whole checkpoint; only an adapter has a base: leave it out")
     wholes = [whole_model(name, one, families) for name, one in opened.items() if not one.deltas]
     found, bases, assumed = dict[str, Checkpoint](), dict[str, str](), set[str]()
-    for name, path in settings.applications.items():
+    for name, path in settings.models.applications.items():
         if name in opened:
             found |= {one: opened[one] for one in opened if name in (one, families.get(one))}
             if opened[name].deltas:
                 bases[name] = stored_base(opened[name], wholes)
             continue
-        if not (base := settings.bases.get(name, "")):
+        if not (base := settings.models.bases.get(name, "")):
             chosen = _chosen(name, path, wholes)
             base = chosen.model
             assumed |= set() if is_named(trained_on(path), chosen) else {name}
@@ -71,8 +69,8 @@ def open_checkpoints(settings: Settings) -> OpenedCheckpoints:
             )
         found[name] = open_adapter(path, opened[base])
     _check_named_tiers(settings, found, families)
-    inherited = {tier: settings.application_defaults.get(family, "") for tier, family in families.items()}
-    defaults = {**settings.application_defaults, **{tier: text for tier, text in inherited.items() if text}}
+    inherited = {tier: settings.models.application_defaults.get(family, "") for tier, family in families.items()}
+    defaults = {**settings.models.application_defaults, **{tier: text for tier, text in inherited.items() if text}}
     return OpenedCheckpoints(found, bases, frozenset(assumed), defaults, families=families)
 
 
@@ -94,38 +92,33 @@ def _chosen(name: str, path: str, wholes: Sequence[WholeModel]) -> WholeModel:
 
 def _check_named_tiers(settings: Settings, opened: Mapping[str, Checkpoint], families: Mapping[str, str]) -> None:
     """Raise SettingsError if a setting names a tier that its family does not have."""
-    named = {"default_model": [settings.default_model], "bases": [*settings.bases.values()]}
-    named |= {name: [*getattr(settings, name)] for name in ("pipelines", "drafts", "tenant_weights", "tenant_kv_share")}
-    named["tenant_models"] = [one.strip() for models in settings.tenant_models.values() for one in models.split(",")]
+    named = {"default_model": [settings.models.default_model], "bases": [*settings.models.bases.values()]}
+    named |= {name: [*settings.value(name)] for name in ("pipelines", "drafts", "tenant_weights", "tenant_kv_share")}
+    named["tenant_models"] = [one.strip() for models in settings.tenants.tenant_models.values() for one in models.split(",")]
     for setting, names in named.items():
         for name in names:
-            if name not in opened and family_of(name) in settings.applications and name not in settings.api_keys.values():
+            if (
+                name not in opened
+                and family_of(name) in settings.models.applications
+                and name not in settings.network.api_keys.values()
+            ):
                 there = no_tier(name, families) or f"{family_of(name)} has no tiers"
                 raise SettingsError(f"{setting} names {name!r}, which is not served; {there}")
 
 
-def _exit_layers(settings: Settings, name: str) -> list[int]:
-    """Return the layers that the setting ``exits`` gives an application. Raises SettingsError."""
-    text = settings.exits.get(name, "")
-    parts = [part.strip() for part in text.split(",")]
-    if name in settings.exits and not all(re.fullmatch("[0-9]{1,9}", part) for part in parts):
-        raise SettingsError(f"exits.{name} is {text!r}; give numbers of layers separated by commas, as 8,16")
-    return [int(part) for part in parts if part]
-
-
-def with_tiers(opened: Mapping[str, Checkpoint], settings: Settings) -> tuple[dict[str, Checkpoint], dict[str, str]]:
+def with_tiers(opened: Mapping[str, Checkpoint], models: ModelSettings) -> tuple[dict[str, Checkpoint], dict[str, str]]:
     """Return the checkpoints and, behind each family, its lower tiers; and the family of each tier, by model id.
 
     Raises CheckpointError or SettingsError.
     """
     found, families = dict[str, Checkpoint](), dict[str, str]()
     for name, checkpoint in opened.items():
-        if (asked := _exit_layers(settings, name)) and checkpoint.deltas:
+        if (asked := models.exit_layers(name)) and checkpoint.deltas:
             raise SettingsError(f"exits.{name} is given, but {name} is an adapter; give the exits of its base")
         family = checkpoint.with_shared_exits(asked, f"exits.{name}") if asked else checkpoint
         found[name] = family
         for layers in family.exits:
-            if (tier := tier_id(name, layers)) in opened or tier in settings.applications:
+            if (tier := tier_id(name, layers)) in opened or tier in models.applications:
                 raise SettingsError(
                     f"{tier} is a tier of the family {name}, and another application; give that one another id"
                 )
@@ -174,7 +167,7 @@ def hash_applications(opened: OpenedCheckpoints, settings: Settings) -> list[App
     """Hash every tensor once, bases before their adapters. Takes seconds, so call it on a thread."""
     checkpoints = opened.checkpoints
     models = {name: checkpoint.config for name, checkpoint in checkpoints.items()}
-    lengths, dtype = max_lengths(settings, models), serving_dtype(settings, models)
+    lengths, dtype = max_lengths(settings.requests, models), serving_dtype(settings.worker, models)
     for name, checkpoint in checkpoints.items():
         if checkpoint.source == checkpoint.path and name not in opened.on_demand:
             checkpoint.hashes()
@@ -182,9 +175,9 @@ def hash_applications(opened: OpenedCheckpoints, settings: Settings) -> list[App
     for name, checkpoint in checkpoints.items():
         lazy = name in opened.on_demand
         family = opened.families.get(name, "")
-        span = settings.pipelines.get(name, settings.pipelines.get(family, settings.pipeline))
+        span = settings.worker.stages(name, family)
         try:
-            specs = checkpoint.specs(settings.page_size, dtype)
+            specs = checkpoint.specs(settings.worker_memory.page_size, dtype)
             made = application_of(name, checkpoint, specs, lengths[name], span, opened.bases.get(name, ""), family)
         except (CheckpointError, SettingsError, OSError) as error:
             if not lazy:

@@ -7,7 +7,8 @@ import json
 from ..gpu.regular_file import read_plain
 from ..policies.plan.coefficients import Coefficients
 from ..policies.prediction.machines import LinkTimes
-from .config import Settings, SettingsError
+from .settings.errors import SettingsError
+from .settings.workers import WorkerSettings
 
 NUMBER = 4  # bytes of each number of a hidden state
 
@@ -30,13 +31,12 @@ def read_links(path: str) -> LinkTimes | None:
         raise ValueError("links says neither latency nor bandwidth of shared-memory") from None
 
 
-def check_costs(settings: Settings) -> None:
+def check_costs(worker: WorkerSettings) -> None:
     """Check that the cost files are readable. Raises SettingsError.
 
     Workers read the files again. Here their faults reach the person who named them.
     """
-    for name in ("pace", "profile"):
-        path = getattr(settings, name)
+    for name, path in {"pace": worker.pace, "profile": worker.profile}.items():
         try:
             read_costs(path)
             read_links(path)

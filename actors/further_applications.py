@@ -21,28 +21,30 @@ from ..zoo.source import open_source
 from .app_roots import check_name, folder_below
 from .changes_file import Changes
 from .checkpoints import OpenedCheckpoints, stored_base, whole_model, with_tiers
-from .config import Settings, SettingsError
 from .gateway.port import NewApplication
+from .settings.errors import SettingsError
+from .settings.models import ModelSettings
+from .settings.settings import Settings
 from .sizing import WorkerLimits, check_model, worker_limits
 
 
-def roots_of(settings: Settings) -> str:
+def roots_of(models: ModelSettings) -> str:
     """Return the folders from which models may be added at run time, separated by commas."""
-    return ",".join(filter(None, (settings.app_roots, settings.adapters)))
+    return ",".join(filter(None, (models.app_roots, models.adapters)))
 
 
-def adapter_named(settings: Settings, name: str) -> NewApplication | None:
+def adapter_named(models: ModelSettings, name: str) -> NewApplication | None:
     """Return the adapter of that name in the folder ``adapters``, or None."""
     try:
         check_name(name)
     except RequestRefused:
         return None
-    if not settings.adapters or "/" in name:
+    if not models.adapters or "/" in name:
         return None
-    path = Path(os.path.realpath(Path(settings.adapters).expanduser())) / name
+    path = Path(os.path.realpath(Path(models.adapters).expanduser())) / name
     if not is_adapter(path):
         return None
-    base, defaults = settings.bases.get(name, ""), settings.application_defaults.get(name, "")
+    base, defaults = models.bases.get(name, ""), models.application_defaults.get(name, "")
     return NewApplication(name, str(path), base, defaults=defaults, on_demand=True)
 
 
@@ -76,26 +78,26 @@ def base_of(new: NewApplication, roots: str, wholes: Collection[WholeModel]) -> 
     return found
 
 
-def check_places(settings: Settings) -> None:
+def check_places(models: ModelSettings) -> None:
     """Raise SettingsError for a setting that names a file as a folder, or a file whose folder does not exist.
 
     A folder of models that does not exist may come later, on a disk that is mounted.
     """
-    named = [("adapters", settings.adapters), *(("app_roots", part.strip()) for part in settings.app_roots.split(","))]
+    named = [("adapters", models.adapters), *(("app_roots", part.strip()) for part in models.app_roots.split(","))]
     for name, text in named:
         folder = Path(text).expanduser()
         if text and folder.exists() and not folder.is_dir():
             raise SettingsError(f"{name}: {text} is a file; name a folder that holds a folder for each model")
-    if settings.adapters and is_adapter(Path(settings.adapters).expanduser()):
-        remedy = f"name the folder that it is in, or serve it alone with --app NAME={settings.adapters}"
-        raise SettingsError(f"adapters: {settings.adapters} is itself an adapter; {remedy}")
-    if not settings.apps_file:
+    if models.adapters and is_adapter(Path(models.adapters).expanduser()):
+        remedy = f"name the folder that it is in, or serve it alone with --app NAME={models.adapters}"
+        raise SettingsError(f"adapters: {models.adapters} is itself an adapter; {remedy}")
+    if not models.apps_file:
         return
-    file = Path(settings.apps_file).expanduser().absolute()
+    file = Path(models.apps_file).expanduser().absolute()
     if not file.parent.is_dir():
         raise SettingsError(f"apps_file: there is no folder {file.parent}; make it, or name a file in another one")
     if file.is_dir():
-        raise SettingsError(f"apps_file: {settings.apps_file} is a folder; name a file, like {file / 'apps.json'}")
+        raise SettingsError(f"apps_file: {models.apps_file} is a folder; name a file, like {file / 'apps.json'}")
 
 
 def open_further(settings: Settings, opened: OpenedCheckpoints, changes: Changes) -> tuple[OpenedCheckpoints, list[str]]:
@@ -103,15 +105,15 @@ def open_further(settings: Settings, opened: OpenedCheckpoints, changes: Changes
 
     Also return a sentence for each that is not served, or not as it was left.
     """
-    reported = [*changes.faults, *_overruled(settings, changes)]
+    reported = [*changes.faults, *_overruled(settings.models, changes)]
     checkpoints, bases, defaults = dict(opened.checkpoints), dict(opened.bases), dict(opened.defaults)
     families = dict(opened.families)
     models = {name: one.config for name, one in opened.checkpoints.items()}
-    limits = worker_limits(settings, models, None)
-    for new in _further(settings, changes, reported):
+    limits = worker_limits(settings.worker, models, None)
+    for new in _further(settings.models, changes, reported):
         try:
             checkpoint, base = _open(new, settings, limits, checkpoints, families)
-            found, tiers = with_tiers({new.name: checkpoint}, settings)
+            found, tiers = with_tiers({new.name: checkpoint}, settings.models)
         except RequestRefused as refused:
             reported.append(f"{new.name} is not served: {refused.message}")
         except (CheckpointError, SettingsError, OSError) as error:
@@ -136,22 +138,22 @@ def _open(
     """Open one and name its base. Raises RequestRefused, CheckpointError, SettingsError or OSError."""
     there = {name: one for name, one in here.items() if one.source == one.path and not one.deltas}
     wholes = [whole_model(name, one, families) for name, one in there.items()]
-    base, folder = base_of(new, roots_of(settings) or new.path, wholes), os.path.realpath(new.path)
+    base, folder = base_of(new, roots_of(settings.models) or new.path, wholes), os.path.realpath(new.path)
     made = open_source(folder) if base is None else open_adapter(folder, here[base.model])
     check_model(settings, limits, new.name, made.config)
     return made, base.model if base is not None else stored_base(made, wholes) if made.deltas else ""
 
 
-def _further(settings: Settings, changes: Changes, reported: list[str]) -> Iterator[NewApplication]:
+def _further(models: ModelSettings, changes: Changes, reported: list[str]) -> Iterator[NewApplication]:
     """Yield the applications to serve beside the ones in the settings: additions at run time, whole models first."""
-    taken = {*settings.applications}
+    taken = {*models.applications}
     for name, new in sorted(changes.added.items(), key=lambda entry: is_adapter(entry[1].path)):
         if name not in taken:
             taken.add(name)
             yield new
-    if not settings.adapters:
+    if not models.adapters:
         return
-    folder = Path(settings.adapters).expanduser()
+    folder = Path(models.adapters).expanduser()
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
@@ -164,26 +166,26 @@ def _further(settings: Settings, changes: Changes, reported: list[str]) -> Itera
     for name in names:
         if name.startswith(".") or name in changes.removed or not is_adapter(folder / name):
             continue
-        found = adapter_named(settings, name)
+        found = adapter_named(models, name)
         if found is None:
             reported.append(f"adapters: {folder / name} is not served: its name is no model id; rename the folder")
         elif name not in taken:
             yield found
-        elif name in settings.applications and os.path.realpath(settings.applications[name]) != found.path:
+        elif name in models.applications and os.path.realpath(models.applications[name]) != found.path:
             reported.append(
-                f"adapters: {folder / name} is not served: {name} is {settings.applications[name]} by the settings"
+                f"adapters: {folder / name} is not served: {name} is {models.applications[name]} by the settings"
             )
-    for name in sorted({*settings.application_defaults} - {*names, *taken}):
+    for name in sorted({*models.application_defaults} - {*names, *taken}):
         reported.append(f"applications.{name} has no path, and {folder} has no adapter of that name yet")
 
 
-def _overruled(settings: Settings, changes: Changes) -> Iterator[str]:
+def _overruled(models: ModelSettings, changes: Changes) -> Iterator[str]:
     """Yield a sentence for each change that a setting overrules."""
-    for name, path in settings.applications.items():
+    for name, path in models.applications.items():
         added = changes.added.get(name)
         if added is not None and os.path.realpath(path) != os.path.realpath(added.path):
             yield f"{name} was added from {added.path} while the server ran, but the settings name {path}, which is served"
         elif name in changes.removed:
             yield f"{name} was removed while the server ran, but the settings name it, so it is served"
-    if changes.default and settings.default_model not in ("", changes.default):
-        yield f"{changes.default} was made the default while the server ran, but default_model is {settings.default_model}"
+    if changes.default and models.default_model not in ("", changes.default):
+        yield f"{changes.default} was made the default while the server ran, but default_model is {models.default_model}"

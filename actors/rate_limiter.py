@@ -12,16 +12,16 @@ from ..policies.requests.rate_limit import Limits, LimitStatus, Quotas, Verdict
 from ..runtime.actor.actor import Actor
 from ..runtime.actor.endpoint import endpoint
 from ..runtime.base.down import Down
-from .config import Settings
-
-FIELDS = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "concurrent_requests")
+from .settings.tenants import RATE_LIMITS, TenantSettings
 
 
-def limits_of(settings: Settings) -> dict[str, Limits]:
+def limits_of(settings: TenantSettings) -> dict[str, Limits]:
     """Return the limits by tenant; empty if there are none."""
-    tenants = {tenant for name in FIELDS for tenant in getattr(settings, name)}
-    default = {name: getattr(settings, name).get("*", 0) for name in FIELDS}
-    return {t: Limits(**{name: getattr(settings, name).get(t, default[name]) for name in FIELDS}) for t in sorted(tenants)}
+    tenants = {tenant for name in RATE_LIMITS for tenant in getattr(settings, name)}
+    default = {name: getattr(settings, name).get("*", 0) for name in RATE_LIMITS}
+    return {
+        t: Limits(**{name: getattr(settings, name).get(t, default[name]) for name in RATE_LIMITS}) for t in sorted(tenants)
+    }
 
 
 class Limiter(Actor):

@@ -6,13 +6,16 @@ Pure: the machine's free memory and cores are arguments. Refuses impossible comb
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..gpu.model.config import ModelConfig
 from ..policies.binary_size import binary_size
 from ..policies.memory.residence import VIRTUAL
-from .config import LONGEST_CONTEXT, MOST_THREADS, Settings, SettingsError
 from .cost_file import read_costs
+from .settings.errors import SettingsError
+from .settings.requests import LONGEST_CONTEXT, RequestSettings
+from .settings.settings import Settings
+from .settings.workers import MOST_THREADS, WorkerSettings
 from .worker.messages import WorkerConfig
 
 SHARE = 0.6  # fraction of free memory that all workers together may take
@@ -23,16 +26,16 @@ HEAP = 64 << 20  # bytes that malloc reserves for each thread but the first; wit
 
 def worker_names(settings: Settings) -> list[str]:
     """Return all possible worker names. The first ``workers`` start at once, the others when they are needed."""
-    return [f"w{i}" for i in range(max(settings.workers, settings.autoscale_max_workers))]
+    return [f"w{i}" for i in range(max(settings.worker.workers, settings.autoscaling.autoscale_max_workers))]
 
 
-def serving_dtype(settings: Settings, models: Mapping[str, ModelConfig]) -> str:
+def serving_dtype(worker: WorkerSettings, models: Mapping[str, ModelConfig]) -> str:
     """Return the type that all workers compute in.
 
     "auto" means as stored; float16, and models of several types, give float32.
     """
-    if settings.dtype != "auto":
-        return settings.dtype
+    if worker.dtype != "auto":
+        return worker.dtype
     stored = {model.dtype for model in models.values()}
     return "bfloat16" if stored == {"bfloat16"} else "float32"
 
@@ -42,16 +45,16 @@ def widening(dtype: str, models: Mapping[str, ModelConfig]) -> int:
     return 2 if dtype == "float32" and any(model.dtype != "float32" for model in models.values()) else 1
 
 
-def max_lengths(settings: Settings, models: Mapping[str, ModelConfig]) -> dict[str, int]:
+def max_lengths(requests: RequestSettings, models: Mapping[str, ModelConfig]) -> dict[str, int]:
     """Return the tokens of each application's longest sequence, prompt and answer together."""
     lengths = {}
     for name, model in models.items():
-        if settings.max_model_len > model.max_position:
+        if requests.max_model_len > model.max_position:
             raise SettingsError(
-                f"max_model_len is {settings.max_model_len}, but {name} handles {model.max_position} positions; "
+                f"max_model_len is {requests.max_model_len}, but {name} handles {model.max_position} positions; "
                 f"give at most {model.max_position}"
             )
-        lengths[name] = settings.max_model_len or min(model.max_position, LONGEST_CONTEXT)
+        lengths[name] = requests.max_model_len or min(model.max_position, LONGEST_CONTEXT)
     return lengths
 
 
@@ -64,10 +67,10 @@ class WorkerLimits:
     layouts: frozenset[tuple[int, int]] | None
 
 
-def worker_limits(settings: Settings, models: Mapping[str, ModelConfig], address_space: int | None) -> WorkerLimits:
+def worker_limits(worker: WorkerSettings, models: Mapping[str, ModelConfig], address_space: int | None) -> WorkerLimits:
     """Return the limits of the workers that ``worker_configs`` describes."""
     layouts = frozenset((model.kv_heads, model.head_dim) for model in models.values())
-    return WorkerLimits(serving_dtype(settings, models), None if address_space is None else layouts)
+    return WorkerLimits(serving_dtype(worker, models), None if address_space is None else layouts)
 
 
 def check_model(settings: Settings, limits: WorkerLimits, name: str, model: ModelConfig) -> int:
@@ -75,8 +78,8 @@ def check_model(settings: Settings, limits: WorkerLimits, name: str, model: Mode
 
     Returns the tokens of its longest sequence.
     """
-    length = max_lengths(settings, {name: model})[name]
-    if settings.dtype == "auto" and limits.dtype == "bfloat16" and model.dtype != "bfloat16":
+    length = max_lengths(settings.requests, {name: model})[name]
+    if settings.worker.dtype == "auto" and limits.dtype == "bfloat16" and model.dtype != "bfloat16":
         raise SettingsError(
             f"{name} is stored in {model.dtype}, but the workers compute in bfloat16, the type of what they were started "
             f"with; convert it, or restart with --dtype float32 or bfloat16"
@@ -101,49 +104,35 @@ def worker_configs(
 
     ``free_memory`` is in bytes. ``address_space`` is the number of bytes that a process may map; None means no limit.
     """
-    workers = len(worker_names(settings))
-    if settings.memory * workers > free_memory:
-        all_of_them = f" for each worker, {binary_size(settings.memory * workers)} for all {workers}" if workers > 1 else ""
+    workers, asked = len(worker_names(settings)), settings.worker_memory.memory
+    if asked * workers > free_memory:
+        all_of_them = f" for each worker, {binary_size(asked * workers)} for all {workers}" if workers > 1 else ""
         raise SettingsError(
-            f"memory is {binary_size(settings.memory)}{all_of_them}, but only {binary_size(free_memory)} are free here; "
+            f"memory is {binary_size(asked)}{all_of_them}, but only {binary_size(free_memory)} are free here; "
             "give less (--set memory=...)"
         )
-    pace, profile = read_costs(settings.pace), read_costs(settings.profile)
-    memory = settings.memory or int(free_memory * SHARE) // workers
-    threads = settings.threads or min(max(cores // workers, 1), MOST_THREADS)
+    pace, profile = read_costs(settings.worker.pace), read_costs(settings.worker.profile)
+    memory = asked or int(free_memory * SHARE) // workers
+    threads = settings.worker.threads or min(max(cores // workers, 1), MOST_THREADS)
     if address_space is not None:
         _check_address_space(address_space, memory, threads, models)
+    worker = replace(settings.worker, dtype=serving_dtype(settings.worker, models), threads=threads)
     return {
         name: WorkerConfig(
             name=name,
-            device=settings.device,
-            dtype=serving_dtype(settings, models),
-            backend=settings.backend,
-            instruction_set=settings.instruction_set,
-            threads=threads,
-            memory=memory,
-            page_size=settings.page_size,
-            chunk_size=settings.chunk_size,
-            sweep_tokens=settings.sweep_tokens,
-            max_rows=settings.max_rows,
-            max_length=max(max_lengths(settings, models).values()),
+            worker=worker,
+            worker_memory=replace(settings.worker_memory, memory=memory),
+            batching=settings.batching,
+            tenants=settings.tenants,
+            offline=settings.offline,
+            logs=settings.logs,
+            max_length=max(max_lengths(settings.requests, models).values()),
             kv_layers=max(model.layers for model in models.values()),
-            prefix_cache=settings.prefix_cache,
-            hidden_pages=settings.hidden_pages,
-            tenant_weights=settings.tenant_weights,
-            tenant_kv_share=settings.tenant_kv_share,
-            kv_reserve=settings.kv_reserve if settings.on_demand else 0.0,
-            on_demand=settings.on_demand,
-            offline_delay=settings.offline_delay,
-            offline_sweep=settings.offline_sweep,
+            on_demand=settings.models.on_demand,
             pace=pace,
             profile=profile,
-            check=settings.check,
-            overload=settings.overload == "on",
-            event_log=settings.event_log,
-            event_log_size=settings.event_log_size,
-            log_format=settings.log_format,
-            log_level=settings.log_level,
+            check=settings.faults.check,
+            overload=settings.parameter_drops.is_on,
         )
         for name in worker_names(settings)
     }

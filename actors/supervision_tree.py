@@ -37,12 +37,13 @@
 from __future__ import annotations
 
 from ..policies.cluster.restart_policy import Backoff
-from ..policies.prediction.dispatching import POLICIES
 from ..runtime.supervisor import Child
 from ..runtime.tree import Branch, ProcessSpec
-from .config import OUTSTANDING, Settings
 from .predictor.messages import NODE
 from .rate_limiter import limits_of
+from .settings.dispatching import DispatchSettings
+from .settings.network import NetworkSettings
+from .settings.settings import Settings
 from .sizing import worker_names
 
 HEAD = "head"
@@ -97,40 +98,35 @@ def inside_worker(*, overload: bool) -> Branch:
 def inside_predictors(settings: Settings) -> Branch:
     """Return the tree of the process of the predictors, and of the dispatchers that ask them."""
     asked = [_actor(f"predictor-{name}", "predictor.actor:Predictor") for name in worker_names(settings)]
-    return Branch(name="root", children=(*asked, *_dispatchers(settings)))
+    return Branch(name="root", children=(*asked, *_dispatchers(settings.dispatching)))
 
 
-def _dispatchers(settings: Settings) -> tuple[Child, ...]:
-    return tuple(_actor(name, "dispatcher.actor:Dispatcher") for name in dispatchers(settings))
+def _dispatchers(dispatching: DispatchSettings) -> tuple[Child, ...]:
+    return tuple(_actor(name, "dispatcher.actor:Dispatcher") for name in dispatchers(dispatching))
 
 
-def in_head(settings: Settings, cores: int) -> bool:
+def in_head(network: NetworkSettings, cores: int) -> bool:
     """Return whether the first gateway is in the head's process."""
-    return cores <= FEW_CORES if settings.gateway_in_head == "auto" else settings.gateway_in_head == "yes"
+    return cores <= FEW_CORES if network.gateway_in_head == "auto" else network.gateway_in_head == "yes"
 
 
-def predicts(settings: Settings) -> bool:
-    """Return whether there are predictors, because the policy uses the state of workers."""
-    return settings.dispatch != OUTSTANDING and POLICIES[settings.dispatch].looks
-
-
-def gateway_processes(settings: Settings, *, first_in_head: bool) -> list[str]:
+def gateway_processes(network: NetworkSettings, *, first_in_head: bool) -> list[str]:
     """Return the nodes that have nothing but a gateway."""
-    return [f"g{number}" for number in range(int(first_in_head), settings.gateways)]
+    return [f"g{number}" for number in range(int(first_in_head), network.gateways)]
 
 
-def gateway_nodes(settings: Settings, *, first_in_head: bool) -> list[str]:
+def gateway_nodes(network: NetworkSettings, *, first_in_head: bool) -> list[str]:
     """Return the nodes of all gateways."""
-    return [HEAD] * first_in_head + gateway_processes(settings, first_in_head=first_in_head)
+    return [HEAD] * first_in_head + gateway_processes(network, first_in_head=first_in_head)
 
 
-def dispatchers(settings: Settings) -> dict[str, str]:
+def dispatchers(dispatching: DispatchSettings) -> dict[str, str]:
     """Return the name and the address of each dispatcher; empty if each gateway dispatches by itself.
 
     Dispatchers are beside the predictors, or on the head if the policy asks none.
     """
-    node = NODE if predicts(settings) else HEAD
-    names = [f"dispatcher-{number}" for number in range(settings.dispatchers * (settings.dispatch != OUTSTANDING))]
+    node = NODE if dispatching.predicts else HEAD
+    names = [f"dispatcher-{number}" for number in range(dispatching.dispatchers * dispatching.is_asked)]
     return {name: f"{node}/{name}" for name in names}
 
 
@@ -148,22 +144,22 @@ def tree(
     answers over HTTP; it is empty where the cluster has no HTTP front.
     """
     http = bool(gateway_entry)
-    limiter, tagger = (_LIMITER,) * bool(limits_of(settings)), (_TAGGER,) * (settings.tagger != "off")
-    asked = _dispatchers(settings) * (not predicts(settings))
-    overload = settings.overload == "on"
+    limiter, tagger = (_LIMITER,) * bool(limits_of(settings.tenants)), (_TAGGER,) * settings.tagging.is_on
+    asked = _dispatchers(settings.dispatching) * (not settings.dispatching.predicts)
+    overload = settings.parameter_drops.is_on
     memory = (_MEMORY,) * overload
     services = Branch(name="services", children=limiter + (_APPLICATIONS,) * http + tagger + memory + asked)
     inside = inside_worker(overload=overload)
     workers = [
-        ProcessSpec(name=name, entry=worker_entry, inside=inside, dormant=number >= settings.workers)
+        ProcessSpec(name=name, entry=worker_entry, inside=inside, dormant=number >= settings.worker.workers)
         for number, name in enumerate(worker_names(settings))
     ]
-    names = gateway_processes(settings, first_in_head=first_in_head) if http else []
-    batches = bool(settings.batch_dir) and http
+    names = gateway_processes(settings.network, first_in_head=first_in_head) if http else []
+    batches = bool(settings.offline.batch_dir) and http
     inside = inside_gateway(batches=batches)
     gateways = [ProcessSpec(name=name, entry=gateway_entry, inside=inside) for name in names]
     predictors = []
-    if predicts(settings):
+    if settings.dispatching.predicts:
         predictors = [ProcessSpec(name=NODE, entry=predictor_entry, inside=inside_predictors(settings))]
     here = [_GATEWAY] * first_in_head + [_CONTROLLER] + [_PEER] * http
     return Branch(

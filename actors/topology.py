@@ -12,7 +12,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ from .batches.port import BatchService
 from .changes_file import ChangesFile
 from .checkpoints import OpenedCheckpoints, hash_applications, model_info, open_checkpoints
 from .conditions import Published
-from .config import Settings, SettingsError, StartError
 from .controller.actor import Controller
 from .controller.progress import Progress
 from .controller.scaling import scaling_plan
@@ -48,12 +47,16 @@ from .gateway.tagging import check_tagging, make_tagging
 from .predictor.messages import NODE
 from .rate_limiter import limits_of
 from .resources import address_space, cores, free_memory
+from .settings.errors import SettingsError, StartError
+from .settings.faults import FaultSettings
+from .settings.settings import Settings
 from .sizing import max_lengths, widening, worker_configs, worker_limits
 from .supervision_tree import HEAD, PREDICTORS, WORKER, dispatchers, gateway_nodes, gateway_processes, in_head, tree
 from .worker.messages import WorkerConfig
 from .worker_processes import worker_launcher
 
 log = logging.getLogger("blockwright.cluster")
+CONTROLLER = f"{HEAD}/controller"
 PREDICTORS_IN_PROCESS = "blockwright.actors.predictor.main:start_in_process"
 WORKER_IN_PROCESS = "blockwright.actors.worker.main:start_in_process"
 PATIENCE = 2.0  # a gateway's time-out for a dispatcher, in units of a dispatcher's time-out for predictors
@@ -91,7 +94,7 @@ class Running:
         held: dict[str, Checkpoint],
     ) -> None:
         self.cluster, self.launcher, self.port = cluster, launcher, port
-        self.controller = cluster.node.ref(f"{HEAD}/controller", Controller)
+        self.controller = cluster.node.ref(CONTROLLER, Controller)
         self.progress = Published(Progress())
         self.answering: Published[tuple[str, ...]] = Published(())
         self.stages: list[tuple[str, float]] = []
@@ -222,10 +225,10 @@ async def start(
     opened, fronts = await _open_checkpoints(settings)
     models = {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()}
     configs = worker_configs(settings, models, free_memory=free_memory(), cores=cores(), address_space=address_space())
-    first_in_head = http is None or in_head(settings, cores())
-    processes = gateway_processes(settings, first_in_head=first_in_head) if http is not None else []
-    launcher = launcher or (InProcessLauncher() if in_process else worker_launcher(settings.directory))
-    cluster = await _open_cluster(settings, launcher)
+    first_in_head = http is None or in_head(settings.network, cores())
+    processes = gateway_processes(settings.network, first_in_head=first_in_head) if http is not None else []
+    launcher = launcher or (InProcessLauncher() if in_process else worker_launcher(settings.network.directory))
+    cluster = await _open_cluster(settings.faults, launcher)
     try:
         whole = tree(
             settings,
@@ -235,13 +238,13 @@ async def start(
             predictor_entry=PREDICTORS_IN_PROCESS if in_process else PREDICTORS,
         )
         log.info("supervision tree:\n%s", "\n".join(lines(whole)))
-        infos = _models(opened, max_lengths(settings, models))
+        infos = _models(opened, max_lengths(settings.requests, models))
         gateway = _gateway(fronts, infos) if first_in_head else None
         running = Running(cluster, launcher, gateway, began, dict(opened.checkpoints))
-        state = _state(settings, configs, models, fronts.default_model)
+        state = _state(settings, configs, models, fronts.models.default_model)
         values: dict[str, Any] = {
             **_services(settings, http.batch_service if http is not None else None),
-            "applications": (settings, worker_limits(settings, models, address_space()), f"{HEAD}/controller", running.held),
+            "applications": (settings, worker_limits(settings.worker, models, address_space()), CONTROLLER, running.held),
             "gateway": gateway,
             "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
             "peer": (http.front if http is not None else None, processes),
@@ -266,20 +269,25 @@ async def start(
 
 def _services(settings: Settings, batch_service: BatchService | None) -> dict[str, Any]:
     """Return the values of the services, the dispatchers, the predictors and the batch runner."""
-    asked = {name: (settings, number) for number, name in enumerate(dispatchers(settings))}
-    own = {"limiter": (limits_of(settings),), "tagger": (settings,), "memory": (settings, f"{HEAD}/controller")}
+    asked = {name: (settings.dispatching, number) for number, name in enumerate(dispatchers(settings.dispatching))}
+    own = {
+        "limiter": (limits_of(settings.tenants),),
+        "tagger": (settings.tagging,),
+        "memory": (settings.parameter_drops, settings.worker, CONTROLLER),
+    }
     return {**own, "batches": (batch_service,), NODE: settings, **asked}
 
 
 def _state(
     settings: Settings, configs: dict[str, WorkerConfig], models: dict[str, ModelConfig], default: str
 ) -> ControllerState:
-    memory = {name: config.memory // widening(config.dtype, models) for name, config in configs.items()}
-    more: dict[str, Any] = {"block_idle": settings.block_idle, "on_demand": settings.on_demand}
-    more["scaling"] = scaling_plan(settings, list(configs))
-    state = ControllerState(list(configs)[: settings.workers], settings.stall_timeout, memory=memory, **more)
-    state.overload.watched = settings.overload == "on"
-    state.default_is_set = bool(settings.default_model)
+    memory = {name: config.worker_memory.memory // widening(config.worker.dtype, models) for name, config in configs.items()}
+    more: dict[str, Any] = {"block_idle": settings.worker_memory.block_idle, "on_demand": settings.models.on_demand}
+    least, grace = settings.worker.workers, settings.faults.drain_timeout
+    more["scaling"] = scaling_plan(settings.autoscaling, list(configs), least=least, grace=grace)
+    state = ControllerState(list(configs)[: settings.worker.workers], settings.faults.stall_timeout, memory=memory, **more)
+    state.overload.watched = settings.parameter_drops.is_on
+    state.default_is_set = bool(settings.models.default_model)
     state.table.default = default
     return state
 
@@ -289,14 +297,14 @@ async def _open_checkpoints(settings: Settings) -> tuple[OpenedCheckpoints, Sett
 
     Also return the settings of gateways, which name the model of requests without one.
     """
-    if not settings.applications:
+    if not settings.models.applications:
         raise SettingsError("applications is empty; name a checkpoint to serve")
-    await asyncio.to_thread(check_costs, settings)
-    await asyncio.to_thread(check_tagging, settings)
+    await asyncio.to_thread(check_costs, settings.worker)
+    await asyncio.to_thread(check_tagging, settings.tagging)
     await asyncio.to_thread(check_folders, settings)
-    await asyncio.to_thread(check_places, settings)
+    await asyncio.to_thread(check_places, settings.models)
     opened = await asyncio.to_thread(open_checkpoints, settings)
-    file, default = ChangesFile.of(settings), settings.default_model
+    file, default = ChangesFile.of(settings.models), settings.models.default_model
     if file is not None:
         changes = await asyncio.to_thread(file.read)
         opened, reported = await asyncio.to_thread(open_further, settings, opened, changes)
@@ -304,11 +312,11 @@ async def _open_checkpoints(settings: Settings) -> tuple[OpenedCheckpoints, Sett
         for sentence in reported:
             log.warning("%s", sentence)
     _tell_bases(opened)
-    return opened, replace(settings, default_model=default or next(iter(settings.applications)))
+    return opened, settings.changed(default_model=default or next(iter(settings.models.applications)))
 
 
-async def _open_cluster(settings: Settings, launcher: Launcher) -> ClusterHead:
-    cluster = ClusterHead(HEAD, launcher=launcher, heartbeat=settings.heartbeat, silence=settings.silence)
+async def _open_cluster(faults: FaultSettings, launcher: Launcher) -> ClusterHead:
+    cluster = ClusterHead(HEAD, launcher=launcher, heartbeat=faults.heartbeat, silence=faults.silence)
     try:
         await cluster.start()
     except BaseException as error:
@@ -368,8 +376,8 @@ def _tell_bases(opened: OpenedCheckpoints) -> None:
 
 def _gateway(settings: Settings, models: list[ModelInfo]) -> Gateway:
     """Return the head's gateway."""
-    others = gateway_nodes(settings, first_in_head=True)[1:]
-    limiter = f"{HEAD}/limiter" if limits_of(settings) else ""
+    others = gateway_nodes(settings.network, first_in_head=True)[1:]
+    limiter = f"{HEAD}/limiter" if limits_of(settings.tenants) else ""
     return make_gateway(settings, models, "g0", limiter, others)
 
 
@@ -378,22 +386,23 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
     state = GatewayState(
         "",  # filled in by the actor, which knows its address
         models,
-        page_size=settings.page_size,
-        worker_wait=settings.worker_wait,
-        request_timeout=settings.request_timeout,
-        max_waiting=settings.max_waiting,
-        max_waiting_tokens=settings.max_waiting_tokens,
-        gateways=settings.gateways,
-        tenants=len({*settings.api_keys.values(), *settings.admin_keys.values()}),
-        lengths=Lengths(settings.tagger != "off" or bool(settings.request_log)),
-        asks=bool(dispatchers(settings)),
+        page_size=settings.worker_memory.page_size,
+        worker_wait=settings.faults.worker_wait,
+        limits=settings.requests,
+        gateways=settings.network.gateways,
+        tenants=len(settings.network.tenants),
+        lengths=Lengths(settings.tagging.is_on or bool(settings.tagging.request_log)),
+        asks=settings.dispatching.is_asked,
     )
-    state.table.default = settings.default_model or state.table.default
-    tagging = make_tagging(settings, state.lengths, name, f"{HEAD}/tagger")
-    addresses = {"controller": f"{HEAD}/controller", "applications": f"{HEAD}/applications", "limiter": limiter}
-    state.asking.alone = settings.autoscale == "preemptive"
-    more: dict[str, Any] = {"dispatchers": list(dispatchers(settings).values())}
-    more |= {"patience": PATIENCE * settings.dispatch_timeout, "autoscale": settings.autoscale != "off"}
+    state.table.default = settings.models.default_model or state.table.default
+    tagging = make_tagging(settings.tagging, state.lengths, name, f"{HEAD}/tagger")
+    addresses = {"controller": CONTROLLER, "applications": f"{HEAD}/applications", "limiter": limiter}
+    state.asking.alone = settings.autoscaling.autoscale == "preemptive"
+    more: dict[str, Any] = {"dispatchers": list(dispatchers(settings.dispatching).values())}
+    more |= {
+        "patience": PATIENCE * settings.dispatching.dispatch_timeout,
+        "autoscale": settings.autoscaling.autoscale != "off",
+    }
     return Gateway(state, name=name, others=others, tagging=tagging, **{**addresses, **more})
 
 
@@ -401,23 +410,20 @@ def _gateway_configs(
     settings: Settings, models: list[ModelInfo], first_in_head: bool, port: int
 ) -> dict[str, GatewayConfig]:
     """Return the configuration of each gateway that is a process."""
-    names = gateway_nodes(settings, first_in_head=first_in_head)
-    limiter = f"{HEAD}/limiter" if limits_of(settings) else ""
+    names = gateway_nodes(settings.network, first_in_head=first_in_head)
+    limiter = f"{HEAD}/limiter" if limits_of(settings.tenants) else ""
     found = {}
-    for name in gateway_processes(settings, first_in_head=first_in_head):
+    for name in gateway_processes(settings.network, first_in_head=first_in_head):
         others = [other for other in names if other != name]
         fronts = list(dict.fromkeys([HEAD, *others]))
         found[name] = GatewayConfig(settings, models, port, others, fronts, limiter)
     return found
 
 
-OUTPUT_FOLDERS = ("request_log", "tagger_folder", "event_log")  # settings
-
-
 def check_folders(settings: Settings) -> None:
     """Create each folder and try to write to it. Raises SettingsError."""
-    for name in OUTPUT_FOLDERS:
-        if folder := getattr(settings, name):
+    for name in ("request_log", "tagger_folder", "event_log"):
+        if folder := settings.value(name):
             try:
                 path = Path(folder).expanduser()
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)

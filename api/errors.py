@@ -61,7 +61,10 @@ class ApiError(Exception):
         retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.message, self.param, self.retry_after = status, message, param, retry_after
+        self.status = status
+        self.message = message
+        self.param = param
+        self.retry_after = retry_after
         self.kind = kind or ("server_error" if status >= 500 else "invalid_request_error")
         self.code = code or _CODES.get(status, "error")  # for programs
         self.headers: dict[str, str] = {}  # further headers of the answer

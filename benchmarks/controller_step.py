@@ -77,10 +77,10 @@ def as_served(names: list[str]) -> dict[str, Any]:
     """What a cluster's controller is told of workers besides; nothing where a state is older than that."""
     if "scaling" not in signature(ControllerState.__init__).parameters:
         return {}
-    from blockwright.actors.config import Settings
     from blockwright.actors.controller.scaling import scaling_plan
+    from blockwright.actors.settings.autoscaling import AutoscaleSettings
 
-    return {"scaling": scaling_plan(Settings(workers=len(names)), names)}
+    return {"scaling": scaling_plan(AutoscaleSettings(), names, least=len(names), grace=30.0)}
 
 
 def at_rest(workers: int, applications: int) -> ControllerState:

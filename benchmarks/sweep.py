@@ -51,7 +51,7 @@ def chain_of(layers: int):  # type: ignore[no-untyped-def]
 def routed(config: Any, layers: int = LAYERS):  # type: ignore[no-untyped-def]
     """A worker with one route, ``m@w0``, of so many layers, and nothing to do."""
     from blockwright.policies.model.chain import Hop, Route
-    from blockwright.policies.sweep.events import RoutesChanged
+    from blockwright.policies.requests.routes_changed import RoutesChanged
     from blockwright.policies.sweep.state import SweepState
 
     chain = chain_of(layers)
@@ -160,7 +160,7 @@ def jumps(times: int) -> dict[str, float]:
 def publications(times: int) -> dict[str, float]:
     """Microseconds of one; the routes that were there before are the same objects, as a worker keeps them."""
     from blockwright.policies.model.chain import Block, Hop, Route
-    from blockwright.policies.sweep.events import RoutesChanged
+    from blockwright.policies.requests.routes_changed import RoutesChanged
 
     base = chain_of(32)
     every = [base]

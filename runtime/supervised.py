@@ -34,7 +34,11 @@ class Supervised(Generic[A]):
     def __init__(
         self, node: Node, supervisor: HasRef, name: str, actor: type[A] | None = None, *, wait: float = 5.0
     ) -> None:
-        self._node, self._supervisor, self._name, self._actor, self._wait = node, supervisor.ref, name, actor, wait
+        self._node = node
+        self._supervisor = supervisor.ref
+        self._name = name
+        self._actor = actor
+        self._wait = wait
         self._known: Any = None  # a Ref
         self._class_is_known = actor is not None
 

@@ -16,9 +16,10 @@ from ..policies.plan.sweep_plan import SweepResult
 from ..policies.prediction.machines import PlayedMachine
 from ..policies.requests.account import offline_account
 from ..policies.requests.admission import YIELDED
+from ..policies.requests.routes_changed import RoutesChanged
 from ..policies.requests.urgency import offline_urgency
 from ..policies.sweep.config import OPEN_PLANS, SweepConfig
-from ..policies.sweep.events import GivenBack, RoutesChanged, Submission, TokensEmitted
+from ..policies.sweep.events import GivenBack, Submission, TokensEmitted
 from ..policies.sweep.state import SweepState
 from .workload import WorkloadRequest
 

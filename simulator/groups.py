@@ -21,9 +21,10 @@ from ..policies.prediction.instance_load import News
 from ..policies.prediction.load import used_blocks
 from ..policies.prediction.machines import LinkTimes
 from ..policies.prediction.pipeline_instance import PipelineInstance
+from ..policies.requests.routes_changed import RoutesChanged
 from ..policies.sweep.columns import FOREVER, Status
 from ..policies.sweep.config import SweepConfig
-from ..policies.sweep.events import RoutesChanged, Submission
+from ..policies.sweep.events import Submission
 from ..policies.sweep.state import SweepState
 from .description import ModelSpec
 from .simulation import hops_of

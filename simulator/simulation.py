@@ -18,8 +18,9 @@ from ..policies.plan.coefficients import Coefficients
 from ..policies.prediction.instance import IDLE, Instance
 from ..policies.prediction.machines import LinkTimes
 from ..policies.prediction.pipeline_instance import PipelineInstance
+from ..policies.requests.routes_changed import RoutesChanged
 from ..policies.sweep.config import SweepConfig
-from ..policies.sweep.events import RoutesChanged, Submission
+from ..policies.sweep.events import Submission
 from .description import InstanceSpec, ModelSpec, Scenario
 from .provisioning import InstanceChange, Provisioner
 from .simulated_gateway import DispatchDecision, SimulatedGateway
@@ -164,7 +165,10 @@ class ClusterSimulation:
                 gc.enable()
 
     def _run(self) -> None:
-        demands, heap, at, left = self.requests, self._heap, 0, len(self.requests)
+        demands = self.requests
+        heap = self._heap
+        at = 0
+        left = len(self.requests)
         last = demands[-1].demand.at if demands else 0.0
         samples = sample_count(len(self.instances), left)
         for n in range(samples + 1):

@@ -99,6 +99,14 @@ SMALL_THOUGHTS = {
 BANNED_NAMES = re.compile(r"(^|_)(utils?|helpers?|common|misc)$")
 MOST_CODE_LINES, MOST_FILE_LINES, MOST_FUNCTION_LINES = 400, 600, 60
 SOURCES = (*LAYERS, "tests", "benchmarks", "examples")
+MOST_PARAMETERS = 10  # of a function; values that belong together are one value object
+MANY_PARAMETERS = {
+    "gpu/weights/checkpoint.py:__init__": "made in one place from a folder's parts; all but two have defaults",
+    "runtime/cluster/local_cluster.py:__init__": "keywords of the public runtime, of which a program gives two or three",
+    "runtime/node/node.py:__init__": "keywords of the public runtime, of which a program gives two or three",
+    "runtime/node/remote_streams.py:on_open": "the fields of a message on the wire, in their order",
+    "runtime/testing/simulation.py:__init__": "keywords of the public runtime, of which a test gives two or three",
+}
 
 
 def sources(*suffixes: str) -> list[Path]:
@@ -370,13 +378,33 @@ def test_no_module_is_a_drawer_for_everything() -> None:
     assert names + [path for path in folders if BANNED_NAMES.search(path.name)] == []
 
 
+def parameters(source: str) -> Iterator[tuple[str, int]]:
+    """Yield the functions of a source with the number of their parameters."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            named = [one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+            yield node.name, len(named) - (named[:1] in (["self"], ["cls"]))
+
+
+def test_functions_have_few_parameters() -> None:
+    paths = [path for layer in LAYERS for path in (ROOT / layer).rglob("*.py")]
+    found = {
+        f"{path.relative_to(ROOT)}:{name}"
+        for path in paths
+        for name, count in parameters(path.read_text())
+        if count > MOST_PARAMETERS
+    }
+    assert found == MANY_PARAMETERS.keys()
+    assert [*parameters("class A:\n    def f(self, a, *, b): ...\nasync def g(c, /): ...\n")] == [("g", 1), ("f", 2)]
+
+
 # what is imported -> libraries that must not come along
 LIGHT = {
     "blockwright": {"torch", "aiohttp", "zmq", "numpy", "rich", "asyncio"},
     "blockwright.policies": {"torch", "aiohttp", "zmq", "numpy", "asyncio"},
     "blockwright.transport": {"torch", "aiohttp"},
     "blockwright.runtime": {"torch", "aiohttp"},
-    "blockwright.actors.config": {"torch", "aiohttp", "zmq"},
+    "blockwright.actors.settings.settings": {"torch", "aiohttp", "zmq"},
     "blockwright.actors.gateway": {"torch", "transformers", "aiohttp"},
     "blockwright.actors.controller": {"torch", "transformers", "aiohttp"},
     "blockwright.gpu.weights.checkpoint": {"torch", "transformers"},
@@ -406,7 +434,7 @@ def test_the_import_rule_catches_offenders() -> None:
         "blockwright.gpu",
         "blockwright.gpu.backend",
     }
-    upward = imports("from ..api import nearest", "blockwright.actors.config")
+    upward = imports("from ..api import nearest", "blockwright.actors.sizing")
     assert layer_faults("actors", upward) == {"blockwright.api", "blockwright.api.nearest"}
     assert layer_faults("gpu", imports("import asyncio", "blockwright.gpu.x")) == {"asyncio"}
     assert layer_faults("runtime", imports("import torch.nn", "blockwright.runtime.x")) == {"torch.nn"}

@@ -78,7 +78,7 @@ GUESSES = (
     ("lost and repeated reports of a worker", "actors/report_sequence.py", "ReportSequence"),
     ("which models the gateway serves", "actors/gateway/catalogue.py", "Catalogue"),
     ("what api/ may ask of the gateway", "actors/gateway/port.py", "GatewayPort"),
-    ("all settings", "actors/config.py", "Settings"),
+    ("all settings", "actors/settings/settings.py", "Settings"),
     ("which component loads next", "actors/controller/residency.py", "next_load"),
     ("HTTP status and code of an error", "api/errors.py", "in_words"),
     ("may this key use this model", "api/http/auth.py", "may_use"),

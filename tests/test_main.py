@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from blockwright.__main__ import TERMINATED
-from blockwright.actors.config import Settings
+from blockwright.actors.settings.settings import Settings
 from blockwright.api.commands.cli import main
 from blockwright.tests.waiting import PATIENCE
 

@@ -36,7 +36,11 @@ class FeedDriver:
     """
 
     def __init__(self, port: GatewayPort, application: str, feed: OfflineFeed, answer: Answering, clock: Clock) -> None:
-        self._port, self._application, self._feed, self._answer, self._clock = port, application, feed, answer, clock
+        self._port = port
+        self._application = application
+        self._feed = feed
+        self._answer = answer
+        self._clock = clock
         self._running: dict[int, asyncio.Task[None]] = {}
         self._unsent: dict[int, PlacedRequest] = {}
         self._errand: asyncio.Task[None] | None = None

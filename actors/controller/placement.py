@@ -32,7 +32,10 @@ class Placement:
     def __init__(
         self, served: dict[str, Served], residency: Mapping[str, Residency], memory: Mapping[str, int], idle: float
     ) -> None:
-        self._served, self._residency, self._memory, self._idle = served, residency, memory, idle
+        self._served = served
+        self._residency = residency
+        self._memory = memory
+        self._idle = idle
         self.closed: set[str] = set()  # workers that get nothing new
         self.extras: dict[str, PlannedRoute] = {}  # by id: routes through blocks deployed for a burst
 

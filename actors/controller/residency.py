@@ -198,7 +198,10 @@ class Residency:
 
     def set_room(self, nbytes: int, left_alone: dict[str, int] | None, owned: dict[str, int]) -> None:
         changed = (nbytes, left_alone) != (self.room, self.left_alone)
-        self.room, self.left_alone, self.owned, self.asking = nbytes, left_alone, owned, False
+        self.room = nbytes
+        self.left_alone = left_alone
+        self.owned = owned
+        self.asking = False
         if changed and self.serving:
             for name in self.resident:
                 self._touched.update((hop.route.route.id, hop.route) for hop in self.hops.get(name, ()) if not hop.missing)

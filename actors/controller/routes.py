@@ -14,7 +14,7 @@ from ...policies.model.chain import Chain, Route
 from ...policies.model.tiers import folder_and_layers
 from ...policies.requests.dispatch import workers_of
 from ...policies.requests.load_failure import LoadFailure
-from ...policies.sweep.events import RoutesChanged
+from ...policies.requests.routes_changed import RoutesChanged
 from .residency import PlannedRoute, Served
 
 KEPT = 64  # publications kept for differences
@@ -78,7 +78,10 @@ class Routes:
         for one, other in ((former_routes, self.planned), (self.planned, former_routes)):
             self._local += [route for id, route in one.items() if other.get(id) is not route]
         self._changed.update(changed, {*withdrawn} ^ {*self._withdrawn})  # an application that returns is published whole
-        self._chains, self._withdrawn, self._draining, self._on_demand = chains, withdrawn, draining, on_demand
+        self._chains = chains
+        self._withdrawn = withdrawn
+        self._draining = draining
+        self._on_demand = on_demand
         self._failed = failed
 
     def choose_default(self, model: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from ...policies.cluster.draining import needed_by, relied_on, spare
 from ...policies.cluster.provisioning import DrainOne, Provisioning, ProvisioningRules, StartOne, WorkerStage
 from ...policies.requests.dispatch import workers_of
-from ..config import Settings
+from ..settings.autoscaling import AutoscaleSettings
 from .controller_parts import ControllerParts
 from .messages import (
     DrainWorker,
@@ -49,13 +49,16 @@ class ScalingPlan:
     grace: float = 30.0
 
 
-def scaling_plan(settings: Settings, workers: Sequence[str]) -> ScalingPlan:
-    """Return the plan from the settings."""
+def scaling_plan(settings: AutoscaleSettings, workers: Sequence[str], *, least: int, grace: float) -> ScalingPlan:
+    """Return the plan from the settings. ``workers``, ``grace``: as in ``ScalingPlan``; the first ``least`` always run."""
     rules = ProvisioningRules(
-        mode=settings.autoscale, limit=settings.autoscale_latency, least=settings.workers,
-        cool_down=settings.autoscale_cooldown, window=settings.autoscale_window,
-    )  # fmt: skip
-    return ScalingPlan(rules, workers, settings.drain_timeout)
+        mode=settings.autoscale,
+        limit=settings.autoscale_latency,
+        least=least,
+        cool_down=settings.autoscale_cooldown,
+        window=settings.autoscale_window,
+    )
+    return ScalingPlan(rules, workers, grace)
 
 
 class ScaledParts(ControllerParts, Protocol):

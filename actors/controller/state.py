@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ...policies.model.chain import Block, Route
 from ...policies.requests.dispatch import workers_of
-from ...policies.sweep.events import RoutesChanged
+from ...policies.requests.routes_changed import RoutesChanged
 from . import messages as m
 from .additions import Additions
 from .invariants import check_state

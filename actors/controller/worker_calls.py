@@ -56,7 +56,10 @@ class WorkerCalls:
         handle: Callable[[m.Event], object],
         kill: Callable[[str, str], None],
     ) -> None:
-        self._node, self._publishing, self._handle, self._kill = node, publishing, handle, kill
+        self._node = node
+        self._publishing = publishing
+        self._handle = handle
+        self._kill = kill
         self._order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._serials = itertools.count(1)
 

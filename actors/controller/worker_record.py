@@ -36,11 +36,17 @@ class WorkerRecord:
     def launched(self, incarnation: int, pid: int, now: float) -> None:
         """Note that its process exists."""
         if incarnation > self.last:
-            self.state, self.last, self.pid, self.launched_at = "starting", incarnation, pid, now
+            self.state = "starting"
+            self.last = incarnation
+            self.pid = pid
+            self.launched_at = now
 
     def rise(self, incarnation: int) -> None:
         """Note that the process has joined the cluster, with nothing loaded."""
-        self.state, self.incarnation, self.last, self.condemned = "loading", incarnation, incarnation, False
+        self.state = "loading"
+        self.incarnation = incarnation
+        self.last = incarnation
+        self.condemned = False
         self.routes = 0
 
     def ended_by(self, incarnation: int) -> bool:
@@ -51,7 +57,11 @@ class WorkerRecord:
         """Note its death; its supervisor starts another."""
         lived = now - self.launched_at if incarnation == self.last else 0.0
         self.deaths.died(lived, cause)
-        self.state, self.incarnation, self.last, self.cause, self.pid = "down", 0, incarnation, cause, 0
+        self.state = "down"
+        self.incarnation = 0
+        self.last = incarnation
+        self.cause = cause
+        self.pid = 0
         self.waiting = self.running = 0
         self.restarts += 1
 

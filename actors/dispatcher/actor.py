@@ -23,8 +23,8 @@ from ...policies.sweep.events import Submission
 from ...runtime.actor.actor import Actor
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.base.errors import DeadlineExceeded, RuntimeFault
-from ..config import Settings
 from ..predictor.messages import Query, predictor_of
+from ..settings.dispatching import DispatchSettings
 from .messages import Ask, Chosen
 
 MINUTE = 60.0
@@ -33,7 +33,7 @@ MINUTE = 60.0
 class Dispatcher(Actor):
     """A dispatcher (see the module). ``number``: among all dispatchers; each has its own random sequence."""
 
-    def __init__(self, settings: Settings, number: int) -> None:
+    def __init__(self, settings: DispatchSettings, number: int) -> None:
         self._name, self._policy = settings.dispatch, POLICIES[settings.dispatch]
         self._targets = Targets(settings.slo_ttft, settings.slo_latency)
         self._choices, self._sample, self._timeout = (

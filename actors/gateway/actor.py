@@ -18,7 +18,8 @@ from ...policies.requests.admission_limit import Held
 from ...policies.requests.rate_limit import LimitStatus, Verdict
 from ...policies.requests.refusal import Refusal, RequestRefused
 from ...policies.requests.request_ownership import Viewer, sequences_of
-from ...policies.sweep.events import RoutesChanged, TokensEmitted
+from ...policies.requests.routes_changed import RoutesChanged
+from ...policies.sweep.events import TokensEmitted
 from ...policies.sweep.offline_capacity import decode_capacities
 from ...runtime.actor.actor import Actor, PeerInfo
 from ...runtime.actor.endpoint import endpoint

@@ -13,8 +13,8 @@ from ...policies.model.tiers import no_tier
 from ...policies.nearest import suggestion
 from ...policies.requests.admission import admit
 from ...policies.requests.refusal import Refusal, RequestRefused
+from ...policies.requests.routes_changed import RoutesChanged
 from ...policies.requests.routing_table import RoutingTable
-from ...policies.sweep.events import RoutesChanged
 from .port import Generation, ModelInfo, Readiness
 
 
@@ -27,22 +27,7 @@ class Catalogue:
 
     def learn(self, update: RoutesChanged, now: float) -> None:
         """Apply a publication of the controller to the routing table."""
-        self._table.update(
-            update.version,
-            update.chains,
-            update.routes,
-            update.capacity,
-            now,
-            since=update.since,
-            withdrawn=update.withdrawn,
-            draining=update.draining,
-            ended=update.ended,
-            removed=update.removed,
-            on_demand=update.on_demand,
-            most=update.most,
-            failed=update.failed,
-            default=update.default,
-        )
+        self._table.update(update, now)
 
     def models(self) -> list[ModelInfo]:
         """List the served models: in configuration order, then in the order they were added."""

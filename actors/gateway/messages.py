@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ...policies.model.chain import Route
 from ...policies.plan.coefficients import Coefficients
 from ...policies.requests.refusal import RequestRefused
-from ...policies.sweep.events import RoutesChanged
+from ...policies.requests.routes_changed import RoutesChanged
 from ...policies.sweep.offline_capacity import OfflineCapacity
 from ...policies.sweep.page_events import Export, Exported, HoldPages, Unhold
 from ..dispatcher.messages import Ask, Chosen

@@ -17,8 +17,8 @@ from ...policies.requests.request_ownership import Viewer
 from ...runtime.actor.actor import Actor
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.base.errors import RuntimeFault
-from ..config import Settings
 from ..load_history import LoadRow, merged
+from ..settings.settings import Settings
 from .port import ForecastPoint, ModelInfo, MovesBegun, RequestLine, RequestView
 
 log = logging.getLogger(__name__)

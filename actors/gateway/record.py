@@ -169,7 +169,10 @@ class RequestRecord:
             found = {"seconds": decision.seconds, "policy": decision.chosen.policy, "fell_back": decision.reason}
             self.note(now, "asked", candidates=len(decision.chosen.candidates), **found)
         self.state, self.route, self.workers = "running", route, workers_of(route)
-        self.alone, self.planned, self.computed, self.room = self.deaths.suspect, False, 0, 0
+        self.alone = self.deaths.suspect
+        self.planned = False
+        self.computed = 0
+        self.room = 0
         self.requeued = False
         hops = [{"worker": hop.worker, "first": hop.first, "last": hop.last} for hop in route.hops]
         self.note(now, "dispatched", attempt=self.attempt, route=route.id, hops=hops)
@@ -177,7 +180,10 @@ class RequestRecord:
     def wait(self) -> None:
         """Return to waiting after an attempt; only its tokens still count."""
         self.state, self.workers = "waiting", ()
-        self.alone, self.planned, self.requeued, self.computed = False, False, False, 0
+        self.alone = False
+        self.planned = False
+        self.requeued = False
+        self.computed = 0
 
     def end(self, state: str, now: float, event: str, **detail: Any) -> None:
         self.state, self.workers = state, ()

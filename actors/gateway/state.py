@@ -19,17 +19,11 @@ from ...policies.requests.poison import Quarantine, outnumbered
 from ...policies.requests.queue import WaitingQueue
 from ...policies.requests.refusal import Refusal, RequestRefused
 from ...policies.requests.request_timeout import RequestTimeout
+from ...policies.requests.routes_changed import RoutesChanged
 from ...policies.requests.routing_table import RoutingTable
-from ...policies.sweep.events import (
-    DraftsVerified,
-    GivenBack,
-    Preempted,
-    Progressed,
-    PromptScored,
-    RoutesChanged,
-    TokensEmitted,
-)
+from ...policies.sweep.events import DraftsVerified, GivenBack, Preempted, Progressed, PromptScored, TokensEmitted
 from ..dispatcher.messages import Chosen
+from ..settings.requests import RequestSettings
 from ..worker.messages import Exported, GatewayNews, Submission, SweepReport
 from . import messages as m
 from .admission import refusal
@@ -60,9 +54,7 @@ class GatewayState:
         *,
         page_size: int,
         worker_wait: float,
-        request_timeout: float = 0.0,
-        max_waiting: int,
-        max_waiting_tokens: int = 0,
+        limits: RequestSettings,
         gateways: int = 1,
         tenants: int = 0,
         lengths: Lengths | None = None,
@@ -70,11 +62,11 @@ class GatewayState:
     ) -> None:
         self.address = address  # address of the gateway actor, where workers send reports
         self.page_size = page_size
-        self.timeouts = RequestTimeout(worker_wait, request_timeout)
+        self.timeouts = RequestTimeout(worker_wait, limits.request_timeout)
         self.table = RoutingTable(model.id for model in models)
         self.catalogue = Catalogue(models, self.table)
         self.workers = Workers()
-        self.overload = AdmissionLimit(max_waiting, max_waiting_tokens, gateways)
+        self.overload = AdmissionLimit(limits.max_waiting, limits.max_waiting_tokens, gateways)
         self.tenants = tenants  # tenants that have keys; 0: no keys, so applications are accounts
         self.quarantine = Quarantine()
         self.usage = ApplicationUsage()

@@ -13,7 +13,7 @@ from ...policies.prediction.length_models import restored
 from ...policies.prediction.lengths import LengthSample
 from ...runtime.actor.actor import ActorNode
 from ...runtime.base.errors import RuntimeFault
-from ..config import Settings
+from ..settings.tagging import TaggerSettings
 from ..tagger.actor import Tagger, TaggerModel, first_tagger
 from ..tagger.request_log import RequestLog
 from .lengths import Lengths
@@ -72,14 +72,14 @@ class Tagging:
             self._lengths.estimator, self._known = restored(model.estimator), model.version
 
 
-def check_tagging(settings: Settings) -> None:
+def check_tagging(settings: TaggerSettings) -> None:
     """Check the tagger file that the settings name, before anything starts. Raises SettingsError."""
-    if settings.tagger != "off":
+    if settings.is_on:
         first_tagger(settings)
 
 
-def make_tagging(settings: Settings, lengths: Lengths, gateway: str, tagger: str) -> Tagging:
+def make_tagging(settings: TaggerSettings, lengths: Lengths, gateway: str, tagger: str) -> Tagging:
     """Make the exchange of the gateway of that name. ``tagger``: its address, if there is one."""
     folder = settings.request_log
     log = RequestLog(Path(folder).expanduser(), gateway, settings.request_log_size) if folder else None
-    return Tagging(lengths, tagger if settings.tagger != "off" else "", log)
+    return Tagging(lengths, tagger if settings.is_on else "", log)

@@ -25,9 +25,10 @@ from ...runtime.actor.actor import Actor, PeerInfo
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.base.errors import RuntimeFault
 from ...transport.clock import Timer
-from ..config import Settings
 from ..controller.overload_messages import MemoryGroups, MemoryOrder
 from ..cost_file import read_costs
+from ..settings.parameter_drops import ParameterDropSettings
+from ..settings.workers import WorkerSettings
 from .orders import ModelMemory, order_of
 
 log = logging.getLogger("blockwright.memory")
@@ -39,12 +40,12 @@ EVEN = Coefficients(read=1.0)  # without a measurement, stages take time by thei
 class ClusterMemory(Actor):
     """The memory actor of a cluster (see the module). ``controller``: its address."""
 
-    def __init__(self, settings: Settings, controller: str) -> None:
+    def __init__(self, drops: ParameterDropSettings, worker: WorkerSettings, controller: str) -> None:
         self._rules = OverloadRules(
-            throttled=settings.overload_throttled, quiet=settings.overload_quiet, horizon=settings.overload_horizon
+            throttled=drops.overload_throttled, quiet=drops.overload_quiet, horizon=drops.overload_horizon
         )
-        self._most, self._controller = settings.overload_most, controller
-        self._costs = read_costs(settings.profile or settings.pace) or EVEN
+        self._most, self._controller = drops.overload_most, controller
+        self._costs = read_costs(worker.profile or worker.pace) or EVEN
         self._models: dict[str, ModelMemory] = {}  # by application
         self._told = MemoryGroups(-1, [], {})
         self._refusals = MessageThrottle()

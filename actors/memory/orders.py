@@ -37,7 +37,10 @@ class ModelMemory:
     """The coordinator of one application, from the first readings of its workers on. ``most``: workers of a pipeline."""
 
     def __init__(self, application: str, rules: OverloadRules, costs: Coefficients, most: int) -> None:
-        self._application, self._rules, self._costs, self._most = application, rules, costs, most
+        self._application = application
+        self._rules = rules
+        self._costs = costs
+        self._most = most
         self._budgets: dict[str, int] = {}  # by worker
         self.coordinator = self._make([])
 

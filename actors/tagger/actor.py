@@ -18,7 +18,8 @@ from ...policies.prediction.lengths import LengthSample
 from ...runtime.actor.actor import Actor
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.base.clock import Timer
-from ..config import TRAINED, Settings, SettingsError
+from ..settings.errors import SettingsError
+from ..settings.tagging import TRAINED, TaggerSettings
 from .model_file import TaggerFile, TaggerFileError, read_tagger, write_tagger
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class TaggerModel:
     estimator: dict[str, Any]  # a snapshot
 
 
-def first_tagger(settings: Settings) -> TaggerFile:
+def first_tagger(settings: TaggerSettings) -> TaggerFile:
     """Return the estimator that the setting names, before it has learned anything here. Raises SettingsError."""
     if not settings.tagger.startswith(TRAINED):
         return TaggerFile(LengthHistory(), settings.tagger)
@@ -47,7 +48,7 @@ def first_tagger(settings: Settings) -> TaggerFile:
 class Tagger(Actor):
     """Tagger actor (see the module)."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: TaggerSettings) -> None:
         self._settings = settings
         self._kept = Path(settings.tagger_folder).expanduser() / KEPT if settings.tagger_folder else None
         self._learned = self._saved = 0  # number of lessons in this life

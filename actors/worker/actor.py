@@ -18,6 +18,7 @@ from ...gpu.backend import Backend
 from ...gpu.executor import Executor
 from ...gpu.select import slow
 from ...policies.overload.pool_reading import PoolReading, pool_reading
+from ...policies.requests.routes_changed import RoutesChanged
 from ...policies.sweep.config import OPEN_PLANS
 from ...policies.sweep.events import (
     Cancelled,
@@ -28,7 +29,6 @@ from ...policies.sweep.events import (
     Event,
     Flight,
     PeerLost,
-    RoutesChanged,
     Started,
 )
 from ...policies.sweep.local_routes import merged
@@ -90,9 +90,12 @@ class Worker(Actor):
         aside: Aside = asyncio.to_thread,
     ) -> None:
         self.config, self.backend = config, backend
-        self._end, self._open_device, self._read_specs, self._aside = on_fatal, open_device, read_specs, aside
+        self._end = on_fatal
+        self._open_device = open_device
+        self._read_specs = read_specs
+        self._aside = aside
         self.state = SweepState(sweep_config(config, backend.numerics, backend.slot_unit))
-        self._slow = slow(config.backend, backend, config.dtype, config.threads)
+        self._slow = slow(config.worker.backend, backend, config.worker.dtype, config.worker.threads)
         self._machine: Machine = self.state  # receives events, plans and commits; ``state`` is only read
         self._recorder: EventRecorder | None = None
         self._composed = ComposedRuns(self._do)
@@ -110,15 +113,16 @@ class Worker(Actor):
 
     async def on_start(self) -> None:
         config, chunk = self.config, self.state.config.memory_chunk
-        if config.event_log:
-            writer = EventLogWriter(Path(config.event_log), config.name, self.node.incarnation, config.event_log_size)
+        if config.logs.event_log:
+            folder, size = Path(config.logs.event_log), config.logs.event_log_size
+            writer = EventLogWriter(folder, config.name, self.node.incarnation, size)
             self._machine = self._recorder = EventRecorder(self.state, writer)
         self._feed = EventFeed(self.state, self._machine, self._pass_by, lambda: self._figures.costs, self._aside)
         self._outbox = Outbox(self.node)
         swept = partial(self._guarded, self._swept)
         self.device: Device = self._open_device(config, self.backend, chunk, swept, self._on_fatal, self._outbox.lay_out)
         self._pages = PageCarrier(self.device, self._outbox, self._apply, self._do, self._on_fatal, self._watch)
-        self._parameters = ParameterCarrier(self.node, self.device, self._outbox, self._watch, config.memory)
+        self._parameters = ParameterCarrier(self.node, self.device, self._outbox, self._watch, config.worker_memory.memory)
         self._loader = ComponentLoader(self.device, self.backend, self._apply, self._parameters)
         rehearse = partial(self._composed.rehearse, self.device)
         self._block_loader = BlockLoader(config, self.backend, self._loader, rehearse, self._read_specs)

@@ -65,7 +65,10 @@ class BlockLoader:
     def __init__(
         self, config: WorkerConfig, backend: Backend, loader: ComponentLoader, rehearse: Rehearse, read: ReadSpecs
     ) -> None:
-        self._config, self._loader, self._rehearse, self._read = config, loader, rehearse, read
+        self._config = config
+        self._loader = loader
+        self._rehearse = rehearse
+        self._read = read
         self._kv_dtype = str(backend.dtype).removeprefix("torch.")
         self._specs = KnownSpecs()
 
@@ -78,7 +81,7 @@ class BlockLoader:
         began, source = loop.time(), block.source
         block = replace(block, source="")  # the same block, wherever it is loaded from
         if (specs := self._specs.find(block)) is None:
-            specs = await self._read(block, self._config.page_size, self._kv_dtype)
+            specs = await self._read(block, self._config.worker_memory.page_size, self._kv_dtype)
             self._specs.keep(block, specs)
         answer = await self._loader.load(specs, block.holder, source)
         if isinstance(answer, Shortage):

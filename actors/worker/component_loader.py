@@ -49,7 +49,7 @@ def refusal(shortage: Shortage, config: WorkerConfig, memory: WorkerMemory) -> N
     owned = {name: owned for name, (owned, _) in memory.residence.bytes_by_holder().items()}
     message = (
         f"it needs {binary_size(shortage.need)} for parameters on worker {config.name}, but other parameters, running "
-        f"sequences and the memory kept for KV leave too little of its {binary_size(config.memory)}: "
+        f"sequences and the memory kept for KV leave too little of its {binary_size(config.worker_memory.memory)}: "
         f"{binary_size(shortage.lacking)} are missing; {REMEDY}"
     )
     return NoCapacity(message, shortage.lacking, shortage.never, owned)
@@ -89,7 +89,10 @@ class ComponentLoader:
     def __init__(
         self, device: Device, backend: Backend, apply: Callable[[Event], None], parameters: ParameterCarrier
     ) -> None:
-        self._device, self._backend, self._apply, self._parameters = device, backend, apply, parameters
+        self._device = device
+        self._backend = backend
+        self._apply = apply
+        self._parameters = parameters
         self._number = 0  # the last load's number
         self._waiting: dict[int, Loading] = {}
         self._loads: dict[bytes, asyncio.Future[None]] = {}  # by component: under way, or done and not forgotten

@@ -64,12 +64,12 @@ def start_device(
     """Start and return a device thread with an executor built from the worker's configuration."""
     executor = Executor(
         backend,
-        rows=config.max_rows,
+        rows=config.batching.max_rows,
         max_length=config.max_length,
         kv_layers=config.kv_layers,
-        max_tokens=config.sweep_tokens,
-        page_size=config.page_size,
-        budget=config.memory,
+        max_tokens=config.batching.sweep_tokens,
+        page_size=config.worker_memory.page_size,
+        budget=config.worker_memory.memory,
         chunk=chunk,
         protect=config.check,
     )

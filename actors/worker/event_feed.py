@@ -50,7 +50,11 @@ class EventFeed:
         costs: Callable[[], Coefficients | None],
         aside: Aside,
     ) -> None:
-        self._state, self._machine, self._stand, self._costs, self._aside = state, machine, stand, costs, aside
+        self._state = state
+        self._machine = machine
+        self._stand = stand
+        self._costs = costs
+        self._aside = aside
         self._loop = asyncio.get_running_loop()
         self._subscribers: set[_Subscriber] = set()
         self._timer: asyncio.TimerHandle | None = None

@@ -39,7 +39,10 @@ class EventLogWriter:
     def __init__(self, directory: Path, worker: str, incarnation: int, bound: int) -> None:
         self._begun = 0  # parts, as counted on the event loop
         self._full = 0  # set by the thread: number of the part that reached half the bound
-        self._directory, self._worker, self._incarnation, self._bound = directory, worker, incarnation, bound
+        self._directory = directory
+        self._worker = worker
+        self._incarnation = incarnation
+        self._bound = bound
         self._name = f"{worker}-{time.strftime('%Y%m%dT%H%M%S')}-{incarnation}"
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         _remove_older(directory, worker)

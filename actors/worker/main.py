@@ -9,11 +9,13 @@ import sys
 
 import torch
 
+from ...gpu.backend import Backend
 from ...gpu.errors import BackendError
 from ...gpu.select import open_backend
 from ...runtime import Node
 from ...runtime.tree import start_inside
 from ..logs import set_up
+from ..settings.workers import WorkerSettings
 from ..supervision_tree import HEAD, inside_worker
 from .messages import WorkerConfig
 
@@ -24,11 +26,11 @@ SWITCH_INTERVAL = 1e-4  # seconds; by default the device thread would wait 5 ms 
 
 async def start(node: Node, config: WorkerConfig) -> None:
     """Spawn the worker actor. If the device thread fails, the process ends and its supervisor starts another."""
-    set_up(config.log_format, config.log_level, config.name)
+    set_up(config.logs.log_format, config.logs.log_level, config.name)
     sys.setswitchinterval(SWITCH_INTERVAL)
-    torch.set_num_threads(max(1, config.threads))  # by default one per core, and these would wait for one another
+    torch.set_num_threads(max(1, config.worker.threads))  # by default one per core, and these would wait for one another
     try:
-        backend = open_backend(config.backend, config.dtype, config.threads, config.instruction_set)
+        backend = _open(config.worker)
         here = {"worker": (config, backend, _end), "blocks": (CONTROLLER,)}
         await start_inside(node, inside_worker(overload=config.overload), here)
     except (BackendError, OSError, MemoryError) as error:  # faults of this machine: another life would fare no better
@@ -41,13 +43,17 @@ async def start_in_process(node: Node, config: WorkerConfig) -> None:
 
     A failed device thread raises its error in the event loop.
     """
-    backend = open_backend(config.backend, config.dtype, config.threads, config.instruction_set)
+    backend = _open(config.worker)
 
     def fail(error: BaseException) -> None:
         raise RuntimeError(f"the device thread of {config.name} failed") from error
 
     here = {"worker": (config, backend, fail), "blocks": (CONTROLLER,)}
     await start_inside(node, inside_worker(overload=config.overload), here)
+
+
+def _open(worker: WorkerSettings) -> Backend:
+    return open_backend(worker.backend, worker.dtype, worker.threads, worker.instruction_set)
 
 
 def _end(error: BaseException) -> None:

@@ -24,6 +24,12 @@ from ...policies.sweep.events import (
 )
 from ...policies.sweep.offline_capacity import OfflineCapacity
 from ...policies.sweep.page_events import Exported
+from ..settings.batching import BatchingSettings
+from ..settings.logs import LogSettings
+from ..settings.memory import MemorySettings
+from ..settings.offline import OfflineSettings
+from ..settings.tenants import TenantSettings
+from ..settings.workers import WorkerSettings
 
 __all__ = [
     "BlockLoaded",
@@ -78,34 +84,19 @@ class WorkerConfig:
     """Everything that a worker process is started with. The rest comes in messages."""
 
     name: str
-    device: str = "cpu"
-    dtype: str = "float32"
-    backend: str = "auto"  # "auto" | "native" | "torch"
-    instruction_set: str = ""  # the best that native kernels may use; "": the processor's best
-    threads: int = 1
-    memory: int = 1 << 30  # bytes for parameters and KV
-    page_size: int = 16
-    chunk_size: int = 256  # most prompt tokens of one sequence in one sweep
-    sweep_tokens: int = 512  # most tokens in one sweep
-    max_rows: int = 256  # sequences that own memory at a time
+    worker: WorkerSettings  # the type and the threads are settled
+    worker_memory: MemorySettings  # so is the size
+    batching: BatchingSettings
+    tenants: TenantSettings
+    offline: OfflineSettings
+    logs: LogSettings
     max_length: int = 4096  # tokens of the longest sequence
     kv_layers: int = 64  # layers with KV of the longest chain
-    prefix_cache: bool = True
-    hidden_pages: str = "auto"  # as in ``SweepConfig``
-    tenant_weights: dict[str, int] = field(default_factory=dict)
-    tenant_kv_share: dict[str, float] = field(default_factory=dict)
-    kv_reserve: float = 0.0
     on_demand: bool = False
-    offline_delay: float = 0.03
-    offline_sweep: float = 0.02
     pace: Coefficients | None = None  # simulated pace: sweeps are not let finish faster than this
     profile: Coefficients | None = None  # expected costs of sweeps
     check: bool = False  # verify the memory invariant after every seventh sweep, not only when idle
     overload: bool = False  # parameter dropping is on: the worker has a memory actor
-    event_log: str = ""  # folder of the event log; "": none
-    event_log_size: int = 64 << 20  # bytes
-    log_format: str = "text"  # "text" | "json"
-    log_level: str = "warning"
 
 
 def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int) -> SweepConfig:
@@ -113,20 +104,20 @@ def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int) -> SweepCo
     return SweepConfig(
         worker=config.name,
         numerics=numerics,
-        budget=config.memory,
+        budget=config.worker_memory.memory,
         slot_unit=slot_unit,
-        page_size=config.page_size,
-        chunk_size=config.chunk_size,
-        sweep_tokens=config.sweep_tokens,
-        max_rows=config.max_rows,
-        prefix_cache=config.prefix_cache,
-        hidden_pages=config.hidden_pages,
-        tenant_weights=config.tenant_weights,
-        tenant_kv_share=config.tenant_kv_share,
-        kv_reserve=config.kv_reserve,
+        page_size=config.worker_memory.page_size,
+        chunk_size=config.batching.chunk_size,
+        sweep_tokens=config.batching.sweep_tokens,
+        max_rows=config.batching.max_rows,
+        prefix_cache=config.worker_memory.prefix_cache,
+        hidden_pages=config.worker_memory.hidden_pages,
+        tenant_weights=config.tenants.tenant_weights,
+        tenant_kv_share=config.tenants.tenant_kv_share,
+        kv_reserve=config.worker_memory.kv_reserve if config.on_demand else 0.0,
         on_demand=config.on_demand,
-        offline_delay=config.offline_delay,
-        offline_sweep=config.offline_sweep,
+        offline_delay=config.offline.offline_delay,
+        offline_sweep=config.offline.offline_sweep,
         costs=config.profile,
     )
 

@@ -40,7 +40,11 @@ class PageCarrier:
         fail: Callable[[BaseException], None],
         watch: Callable[[str], None],
     ) -> None:
-        self._device, self._outbox, self._apply, self._do, self._fail = device, outbox, apply, do, fail
+        self._device = device
+        self._outbox = outbox
+        self._apply = apply
+        self._do = do
+        self._fail = fail
         self._watch = watch
         self._number = 0  # the last arrival's number
 

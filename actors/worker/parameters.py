@@ -55,7 +55,11 @@ class ParameterCarrier:
     """
 
     def __init__(self, node: ActorNode, device: Device, outbox: Outbox, watch: Callable[[str], None], memory: int) -> None:
-        self._node, self._device, self._outbox, self._watch, self._batch = node, device, outbox, watch, batch_bytes(memory)
+        self._node = node
+        self._device = device
+        self._outbox = outbox
+        self._watch = watch
+        self._batch = batch_bytes(memory)
         self._loop = asyncio.get_running_loop()
         self._number = 0  # the last requested batch's number
         self._fetches: list[Fetch] = []

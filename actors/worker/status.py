@@ -31,7 +31,7 @@ def status_of(
         name=config.name,
         incarnation=incarnation,
         pid=os.getpid(),
-        device=config.device,
+        device=config.worker.device,
         numerics=numerics,
         budget=memory.total_bytes,
         parameters=memory.parameter_bytes,

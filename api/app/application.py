@@ -13,8 +13,10 @@ import logging
 
 from aiohttp import HttpVersion11, web
 
-from ...actors.config import Settings, SettingsError
 from ...actors.gateway.port import GatewayPort
+from ...actors.settings.errors import SettingsError
+from ...actors.settings.logs import LogSettings
+from ...actors.settings.settings import Settings
 from ...gpu.errors import CheckpointError
 from ...policies.requests.refusal import RequestRefused
 from ...runtime.base.scope import format_traceparent, new_span, parse_traceparent, trace
@@ -59,12 +61,12 @@ def make_app(
 
     Raise SettingsError for a ``batch_dir`` that cannot be used, and for missing packages that a setting needs.
     """
-    batches = open_store(settings)
+    batches = open_store(settings.offline)
     front = Front(
         port=port,
         settings=settings,
-        catalog=Catalog(port, settings.max_characters),
-        keys=Keys(settings.api_keys, settings.admin_keys),
+        catalog=Catalog(port, settings.requests.max_characters),
+        keys=Keys(settings.network.api_keys, settings.network.admin_keys),
         metrics=Metrics(
             port.census,
             models=lambda: [info.id for info in port.models()],
@@ -73,20 +75,20 @@ def make_app(
             moves=port.moves,
             tenants=port.tenants,
         ),
-        max_body=settings.largest_body,
-        bodies=BodyMemory(max(BODIES, 2 * settings.largest_body)),
-        access=ModelAccess(settings.tenant_models),
+        max_body=settings.requests.largest_body,
+        bodies=BodyMemory(max(BODIES, 2 * settings.requests.largest_body)),
+        access=ModelAccess(settings.tenants.tenant_models),
         limits=TenantLimits(port),
-        cors=Cors(settings.cors_origins),
-        hosts=Hosts(settings),
+        cors=Cors(settings.network.cors_origins),
+        hosts=Hosts(settings.network),
         stages=stages or Stages(),
-        spans=_spans(settings),
+        spans=_spans(settings.logs),
     )
     if batches is not None:
         batch_service = BatchStoreService(front, batches)
         front = dataclasses.replace(front, batch_service=batch_service)
         front.metrics.batches = batch_service.figures.values
-    app = web.Application(middlewares=[_outermost], client_max_size=settings.largest_body)
+    app = web.Application(middlewares=[_outermost], client_max_size=settings.requests.largest_body)
     app[FRONT] = front
     app[BATCHES] = batches
     app[PEER] = []
@@ -101,19 +103,19 @@ def make_app(
     return app
 
 
-def _spans(settings: Settings) -> Spans | None:
+def _spans(logs: LogSettings) -> Spans | None:
     """Return the exporter of finished requests, or None if none is configured.
 
     Raise SettingsError if packages are missing.
     """
-    if not settings.otlp_traces_endpoint:
+    if not logs.otlp_traces_endpoint:
         return None
     try:
         from ..http.otlp import OtlpSpans
     except ImportError as error:
         lacking = f"a package that is not installed ({error.name})"
         raise SettingsError(f"otlp_traces_endpoint needs {lacking}; pip install {OTLP}") from None
-    return OtlpSpans(settings.otlp_traces_endpoint, VERSION)
+    return OtlpSpans(logs.otlp_traces_endpoint, VERSION)
 
 
 async def _close(app: web.Application) -> None:

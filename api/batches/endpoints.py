@@ -88,7 +88,7 @@ def seconds_of(window: str) -> int:
 
 async def create(request: web.Request) -> web.Response:
     thread, caller = store_of(request), request[CALLER]
-    check = partial(read_fields, fields=CREATE_FIELDS, unknown=request.app[FRONT].settings.unknown_fields)
+    check = partial(read_fields, fields=CREATE_FIELDS, unknown=request.app[FRONT].settings.requests.unknown_fields)
     values, request[IGNORED] = await read_body(request, check)
     kept = values.get("output_expires_after")
     if kept is not None and len(kept) != len(_EXPIRES):

@@ -97,10 +97,14 @@ async def upload(request: web.Request) -> web.Response:
     if request.content_type != "multipart/form-data":
         found = shown(request.content_type)
         raise bad_request(f"the body is {found}; send multipart/form-data with file and purpose", "file")
-    if (request.content_length or 0) > settings.batch_bytes + PIECE:
-        raise too_large(settings.batch_bytes)
+    if (request.content_length or 0) > settings.offline.batch_bytes + PIECE:
+        raise too_large(settings.offline.batch_bytes)
     id = f"file-{secrets.token_hex(12)}"
-    limits = {"most_lines": settings.batch_requests, "most_bytes": settings.batch_bytes, "longest": settings.largest_body}
+    limits = {
+        "most_lines": settings.offline.batch_requests,
+        "most_bytes": settings.offline.batch_bytes,
+        "longest": settings.requests.largest_body,
+    }
     with storing():
         file = await opened(thread.store.path(id), **limits)
         try:
@@ -139,11 +143,11 @@ async def _read_form(request: web.Request, file: UploadedFile) -> dict[str, str]
 
     The field ``file`` yields its name; its bytes are written to ``file``.
     """
-    seconds, found, count = request.app[FRONT].settings.read_timeout, dict[str, str](), 0
+    seconds, found, count = request.app[FRONT].settings.network.read_timeout, dict[str, str](), 0
     begun = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout_at(begun + seconds) as limit:
-            most = request.app[FRONT].settings.batch_bytes + PIECE
+            most = request.app[FRONT].settings.offline.batch_bytes + PIECE
             await begin_body(request, most)
             form = MultipartReader(request.headers, decoded_reader(request, most))
             while (part := await form.next()) is not None:
@@ -163,7 +167,7 @@ async def _read_form(request: web.Request, file: UploadedFile) -> dict[str, str]
         message = f"the file did not arrive within {seconds:g} s plus one for each 16 KiB; send it faster"
         raise _closing(ApiError(408, message)) from None
     except web.HTTPRequestEntityTooLarge:
-        raise too_large(request.app[FRONT].settings.batch_bytes) from None
+        raise too_large(request.app[FRONT].settings.offline.batch_bytes) from None
     except (ValueError, AssertionError, web.RequestPayloadError, HttpProcessingError) as error:
         request.content.feed_eof()
         message = f"the form cannot be read ({str(error)[:200]}); send multipart/form-data"

@@ -49,7 +49,10 @@ class LineRefused(Exception):
 
     def __init__(self, code: str, message: str, param: str | None = None, custom_id: str | None = None) -> None:
         super().__init__(message)
-        self.code, self.message, self.param, self.custom_id = code, message, param, custom_id
+        self.code = code
+        self.message = message
+        self.param = param
+        self.custom_id = custom_id
 
 
 @dataclass(frozen=True, slots=True)

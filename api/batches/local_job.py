@@ -53,7 +53,11 @@ class LocalJob:
         keep: Callable[[int, LineAnswer], None],
         share: float = PROBABILITY,
     ) -> None:
-        self._front, self._caller, self._line_of, self._keep, self._share = front, caller, line_of, keep, share
+        self._front = front
+        self._caller = caller
+        self._line_of = line_of
+        self._keep = keep
+        self._share = share
         self._parts: dict[str, _Part] = {}
         self._drivers: list[FeedDriver] = []
 
@@ -96,7 +100,7 @@ class LocalJob:
 
     async def _driver(self, application: str, part: _Part, done: Mapping[int, int]) -> FeedDriver:
         info = self._front.catalog.info(application)
-        measured = read_costs(self._front.settings.profile)
+        measured = read_costs(self._front.settings.worker.profile)
         draw = random.Random(len(part.lines))  # makes the sampling of a job reproducible
         known = {number: done[line] for number, line in enumerate(part.lines) if line in done}
         feed = await asyncio.to_thread(

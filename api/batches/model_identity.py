@@ -14,8 +14,8 @@ from pathlib import Path
 
 from ...actors.changes_file import ChangesFile
 from ...actors.checkpoints import OpenedCheckpoints, hash_applications, open_checkpoints
-from ...actors.config import Settings
 from ...actors.further_applications import open_further
+from ...actors.settings.settings import Settings
 from ...actors.sizing import serving_dtype
 
 TEXT_FILES = (
@@ -38,7 +38,7 @@ def model_identities(settings: Settings) -> dict[str, str]:
     start.
     """
     opened, default = _opened(settings)
-    dtype = serving_dtype(settings, {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()})
+    dtype = serving_dtype(settings.worker, {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()})
     found = {}
     for application in hash_applications(opened, settings):
         checkpoint = opened.checkpoints[application.name]
@@ -58,12 +58,12 @@ def model_identities(settings: Settings) -> dict[str, str]:
 
 def _opened(settings: Settings) -> tuple[OpenedCheckpoints, str]:
     """Open what a server with these settings serves, its folder of adapters included; also return its default model."""
-    opened, file = open_checkpoints(settings), ChangesFile.of(settings)
+    opened, file = open_checkpoints(settings), ChangesFile.of(settings.models)
     if file is None:
-        return opened, settings.default_model
+        return opened, settings.models.default_model
     changes = file.read()
     opened, _ = open_further(settings, opened, changes)  # its start tells what is not served
-    return opened, settings.default_model or changes.default
+    return opened, settings.models.default_model or changes.default
 
 
 def _content(path: Path) -> bytes:

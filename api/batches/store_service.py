@@ -48,7 +48,10 @@ class BatchStoreService:
     """The implementation of ``BatchService`` (see the module). ``now``: returns seconds since the epoch."""
 
     def __init__(self, front: Front, thread: StoreThread, now: Callable[[], float] = time.time) -> None:
-        self._front, self._thread, self._store, self._now = front, thread, thread.store, now
+        self._front = front
+        self._thread = thread
+        self._store = thread.store
+        self._now = now
         self._lock = FolderLock(self._store.folder, RUNNER)
         self._swept = False
         self._opened: dict[str, _OpenedBatch] = {}
@@ -93,7 +96,7 @@ class BatchStoreService:
         self._opened[batch] = _OpenedBatch(record, file)
         if not len(file):
             return await self._failed(batch, "empty_file", f"file {record.input_file} has no lines")
-        if len(file) > (most := self._front.settings.batch_requests):
+        if len(file) > (most := self._front.settings.offline.batch_requests):
             message = f"file {record.input_file} has {len(file)} requests, more than the limit of {most} (batch_requests)"
             return await self._failed(batch, "too_many_requests", f"{message}; split it")
         answered = await self._thread.call(self._store.answered, batch)

@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from ...actors.config import Settings, SettingsError
+from ...actors.settings.errors import SettingsError
+from ...actors.settings.offline import OfflineSettings
 from .database import StoreError
 from .records import ResultRecord
 from .store import BatchStore
@@ -85,11 +86,11 @@ def _tell(waiting: Sequence[tuple[ResultRecord, asyncio.Future[None]]], error: O
             stored.set_exception(error)
 
 
-def open_store(settings: Settings) -> StoreThread | None:
+def open_store(offline: OfflineSettings) -> StoreThread | None:
     """Return the store, or None if no folder is configured. Raise SettingsError."""
-    if not settings.batch_dir:
+    if not offline.batch_dir:
         return None
     try:
-        return StoreThread(Path(settings.batch_dir).expanduser())
+        return StoreThread(Path(offline.batch_dir).expanduser())
     except StoreError as error:
         raise SettingsError(f"batch_dir: {error}") from None

@@ -21,8 +21,8 @@ from .zoo import zoo_refusals
 
 if TYPE_CHECKING:
     from ...actors.checkpoints import OpenedCheckpoints
-    from ...actors.config import Settings
     from ...actors.gateway.port import ModelInfo
+    from ...actors.settings.settings import Settings
     from ...gpu.weights.checkpoint import Checkpoint
     from ...policies.offline.density import Costs
     from ...policies.offline.order import Unit
@@ -58,7 +58,7 @@ def batch_plan(arguments: argparse.Namespace) -> int:
     core without it.
     """
     from ...actors.checkpoints import open_checkpoints
-    from ...actors.config import SettingsError
+    from ...actors.settings.errors import SettingsError
     from ..settings.options import make_settings
 
     flags = {"profile": arguments.profile} if arguments.profile else {}
@@ -83,7 +83,7 @@ def _requests(path: Path, settings: Settings, opened: OpenedCheckpoints, name: s
     from ...actors.sizing import max_lengths
     from ..program.progress import Bar
 
-    length = max_lengths(settings, {name: opened.checkpoints[name].config})[name]
+    length = max_lengths(settings.requests, {name: opened.checkpoints[name].config})[name]
     info = model_info(opened, name, length, 0)
     with Bar(0, sys.stderr.isatty()) as bar:
         return read_requests(path, settings, info, bar)
@@ -169,15 +169,15 @@ def _front(settings: Settings, info: ModelInfo) -> Front:
     return Front(
         port=port,
         settings=settings,
-        catalog=Catalog(port, settings.max_characters),
+        catalog=Catalog(port, settings.requests.max_characters),
         keys=Keys({}, {}),
         metrics=Metrics(dict),
-        max_body=settings.largest_body,
-        bodies=BodyMemory(settings.largest_body),
-        access=ModelAccess(settings.tenant_models),
+        max_body=settings.requests.largest_body,
+        bodies=BodyMemory(settings.requests.largest_body),
+        access=ModelAccess(settings.tenants.tenant_models),
         limits=TenantLimits(port),
-        cors=Cors(settings.cors_origins),
-        hosts=Hosts(settings),
+        cors=Cors(settings.network.cors_origins),
+        hosts=Hosts(settings.network),
         stages=Stages(),
     )
 
@@ -204,14 +204,15 @@ def machine_of(settings: Settings, name: str, checkpoint: Checkpoint) -> Planned
     from ...policies.offline.density import Costs
 
     models = {name: checkpoint.config}
-    config, dtype = checkpoint.config, serving_dtype(settings, models)
-    check_costs(settings)
-    memory = next(iter(worker_configs(settings, models, free_memory=free_memory(), cores=cores()).values())).memory
+    config, dtype = checkpoint.config, serving_dtype(settings.worker, models)
+    check_costs(settings.worker)
+    config_of_each = worker_configs(settings, models, free_memory=free_memory(), cores=cores())
+    memory = next(iter(config_of_each.values())).worker_memory.memory
     position = 2 * config.kv_heads * config.head_dim * config.layers * (4 if dtype == "float32" else 2)
     parameters = checkpoint.nbytes * widening(dtype, models)
     if (positions := (memory - parameters) // position) < 1:
         raise CommandError(f"memory is {memory} bytes, of which {name} takes {parameters}; give more (--set memory=...)", 2)
-    if (measured := read_costs(settings.profile)) is not None:
+    if (measured := read_costs(settings.worker.profile)) is not None:
         costs, weights = Costs.of_coefficients(measured), measured.base + measured.step + measured.read
     else:
         width = 4 if dtype == "float32" else 2
@@ -225,7 +226,7 @@ def machine_of(settings: Settings, name: str, checkpoint: Checkpoint) -> Planned
             bandwidth=BANDWIDTH,
             value_bytes=width,
         )
-    return PlannedMachine(costs=costs, positions=positions, weights=weights, measured=settings.profile)
+    return PlannedMachine(costs=costs, positions=positions, weights=weights, measured=settings.worker.profile)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,7 +347,10 @@ def lines(title: str, planned: BatchPlan) -> Iterator[str]:
     """Yield the lines above the table."""
     from statistics import fmean
 
-    requests, tree, whole, machine = planned.requests, planned.tree, planned.whole, planned.machine
+    requests = planned.requests
+    tree = planned.tree
+    whole = planned.whole
+    machine = planned.machine
     yield f"{title}: {tree.count:,} request{'s' * (tree.count != 1)}"
     if requests.refused:
         yield f"{len(requests.refused):,} line{'s' * (len(requests.refused) != 1)} would be refused"

@@ -149,7 +149,7 @@ def _cluster(arguments: argparse.Namespace, target: str) -> Any:
 @contextlib.contextmanager
 def refusals() -> Iterator[None]:
     """Turn refusals of a server or a cluster, and a failed start of a cluster, into the command's last sentence."""
-    from ...actors.config import SettingsError, StartError
+    from ...actors.settings.errors import SettingsError, StartError
     from ...gpu.errors import CheckpointError
 
     try:

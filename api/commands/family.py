@@ -59,9 +59,9 @@ def family_plan(arguments: argparse.Namespace) -> int:
     around the answer, and in each smaller model, all in turns on this machine. The
     tier for a model is the least depth that takes at least as long.
     """
-    from ...actors.config import Settings
     from ...actors.profiling.tier_plan import plan_tiers
     from ...actors.resources import cores, free_memory
+    from ...actors.settings.workers import WorkerSettings
     from ...actors.sizing import serving_dtype
     from ...gpu.errors import BackendError
     from ...gpu.select import open_backend
@@ -71,7 +71,7 @@ def family_plan(arguments: argparse.Namespace) -> int:
     with zoo_refusals():
         big, *models = map(open_source, sources)
         configs = {str(i): one.config for i, one in enumerate((big, *models))}
-        dtype = serving_dtype(Settings(), configs)
+        dtype = serving_dtype(WorkerSettings(), configs)
         try:
             numerics = open_backend("auto", dtype, 1).numerics
             found = plan_tiers(lambda: open_backend("auto", dtype, cores()), big, models, free_memory(), _tell)

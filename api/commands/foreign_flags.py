@@ -6,7 +6,6 @@ A flag with the name of a setting needs no entry: ``--set`` is suggested. Each c
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import get_type_hints
 
 from ...policies.nearest import nearest
 
@@ -177,6 +176,6 @@ def hint(flag: str, value: str, known: Collection[str], places: Collection[str])
 
 
 def _settings() -> list[str]:
-    from ...actors.config import Settings
+    from ...actors.settings.settings import NAMES
 
-    return [*get_type_hints(Settings)]
+    return NAMES

@@ -106,10 +106,10 @@ def picture(found: Mapping[str, Any]) -> str:
 
 
 def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    from ...actors.config import Settings
     from ...actors.profiling.links import measure_links
     from ...actors.profiling.profile import profile
     from ...actors.resources import cores, free_memory
+    from ...actors.settings.workers import WorkerSettings
     from ...actors.sizing import serving_dtype
     from ...gpu.select import open_backend
     from ...zoo.source import open_source
@@ -117,7 +117,7 @@ def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
     from ..load.figures import machine
 
     checkpoint = open_source(Zoo(arguments.zoo).folder(arguments.model) if arguments.zoo else arguments.model)
-    dtype = serving_dtype(Settings(dtype=arguments.dtype), {"": checkpoint.config})
+    dtype = serving_dtype(WorkerSettings(dtype=arguments.dtype), {"": checkpoint.config})
     count = arguments.threads or cores()
     backend = open_backend("auto", dtype, count)
     found = profile(backend, checkpoint, arguments.repeats, free_memory(), _tell)

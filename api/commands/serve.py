@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ...actors.config import SettingsError
+from ...actors.settings.errors import SettingsError
 from . import CommandError
 
 # flags that are fields of Settings: name of the flag -> name of the field
@@ -91,9 +91,9 @@ def serve(arguments: argparse.Namespace) -> int:
     from ...actors.worker_processes import worker_launcher
     from ..settings.secret_files import warnings_of
 
-    warnings = warnings_of(arguments.api_key_file, arguments.config, settings.tls_key)
+    warnings = warnings_of(arguments.api_key_file, arguments.config, settings.network.tls_key)
 
-    launcher = worker_launcher(settings.directory)
+    launcher = worker_launcher(settings.network.directory)
     launcher.begin()  # it imports torch, which takes longer than the rest of this process's start
     try:
         from ..serve.server import run as run_server

@@ -34,7 +34,7 @@ async def _cluster(request: web.Request) -> dict[str, Any]:
     front, peers = request.app[FRONT], request.app[PEER]
     view = await front.port.cluster()
     uses = [front.tenant_uses(), *(await peers[0].tenant_uses_elsewhere() if peers else [])]
-    standings = await front.port.standings(key_tenants(front.settings))
+    standings = await front.port.standings(key_tenants(front.settings.network))
     return view | {"tenants": tenants_view(front.settings, view, uses, standings)}
 
 

@@ -16,7 +16,6 @@ from typing import Any, Protocol, TypeVar
 from aiohttp import web
 
 from ...actors.batches.port import BatchService
-from ...actors.config import Settings
 from ...actors.gateway.peers import Family, TenantUse
 from ...actors.gateway.port import (
     ForecastPoint,
@@ -29,6 +28,7 @@ from ...actors.gateway.port import (
     StreamProgress,
 )
 from ...actors.load_history import LoadHistory, LoadRow
+from ...actors.settings.settings import Settings
 from ...policies.requests.refusal import RequestRefused
 from ...policies.requests.request_ownership import ChosenNames, Viewer, request_id
 from ...runtime.actor.ref import Ref
@@ -162,7 +162,7 @@ class Front:
 
         Raise the errors of ``model``, and RequestRefused for an adapter that cannot be served.
         """
-        if name is not None and self.settings.adapters and all(info.id != name for info in self.port.models()):
+        if name is not None and self.settings.models.adapters and all(info.id != name for info in self.port.models()):
             self.access.check(request[CALLER], name)
             await self.port.find_application(name)
         return self.model(request, name)

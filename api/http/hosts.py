@@ -10,7 +10,7 @@ import ipaddress
 import socket
 from urllib.parse import urlsplit
 
-from ...actors.config import Settings
+from ...actors.settings.network import NetworkSettings
 from ..errors import ApiError
 
 LOOPBACK = "localhost"
@@ -23,11 +23,11 @@ class Hosts:
     loopback, proxies and names of all kinds are usual.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        named = {one.strip().lower() for one in settings.allowed_hosts.split(",") if one.strip()}
-        keyless = not (settings.api_keys or settings.admin_keys)
-        self._checked = "*" not in named and bool(named or (keyless and is_loopback(settings.host)))
-        self._names = named | {LOOPBACK, socket.gethostname().lower(), settings.host.lower()}
+    def __init__(self, network: NetworkSettings) -> None:
+        named = {one.strip().lower() for one in network.allowed_hosts.split(",") if one.strip()}
+        keyless = not (network.api_keys or network.admin_keys)
+        self._checked = "*" not in named and bool(named or (keyless and is_loopback(network.host)))
+        self._names = named | {LOOPBACK, socket.gethostname().lower(), network.host.lower()}
 
     def check(self, host: str) -> None:
         """Raise a 421 for a name that is not allowed. ``host``: the value of the header."""

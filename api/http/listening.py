@@ -17,7 +17,8 @@ from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import PayloadEncodingError
 from aiohttp.http_parser import RawRequestMessage
 
-from ...actors.config import Settings, SettingsError
+from ...actors.settings.errors import SettingsError
+from ...actors.settings.network import NetworkSettings
 from ...gpu.regular_file import open_plain
 from ..errors import ApiError, bad_request, error_response, from_http
 from .context import FRONT
@@ -152,7 +153,10 @@ class _Server(web.Server):
 
     def __init__(self, made: web.Server, slow: float, max_body: int, limit: float) -> None:
         super().__init__(self._handle, request_factory=self._make, handler_cancellation=True)
-        self._inner, self._slow, self._max_body, self._most = made.request_handler, slow, max_body, limit
+        self._inner = made.request_handler
+        self._slow = slow
+        self._max_body = max_body
+        self._most = limit
         self._factory = made.request_factory
 
     def __call__(self) -> _Connection:
@@ -205,8 +209,8 @@ class _Runner(web.AppRunner):
 
     async def _make_server(self) -> web.Server:
         settings = self.app[FRONT].settings
-        limit = most_connections(settings.max_connections)
-        return _Server(await super()._make_server(), settings.read_timeout, settings.largest_body, limit)
+        limit = most_connections(settings.network.max_connections)
+        return _Server(await super()._make_server(), settings.network.read_timeout, settings.requests.largest_body, limit)
 
 
 def make_runner(app: web.Application) -> web.AppRunner:
@@ -214,20 +218,20 @@ def make_runner(app: web.Application) -> web.AppRunner:
     return _Runner(app, shutdown_timeout=CLOSE_SECONDS)
 
 
-def tls(settings: Settings) -> ssl.SSLContext | None:
+def tls(network: NetworkSettings) -> ssl.SSLContext | None:
     """Return the TLS context that the settings name, or None.
 
     Raise SettingsError for files that are not a certificate and its key.
     """
-    if not settings.tls_cert:
+    if not network.tls_cert:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        for file in (settings.tls_cert, settings.tls_key or settings.tls_cert):
+        for file in (network.tls_cert, network.tls_key or network.tls_cert):
             os.close(open_plain(file))
-        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+        context.load_cert_chain(network.tls_cert, network.tls_key)
     except OSError as error:  # includes SSLError
-        pair = f"{settings.tls_cert} and {settings.tls_key}"
+        pair = f"{network.tls_cert} and {network.tls_key}"
         raise SettingsError(
             f"tls_cert and tls_key: {pair} cannot be used ({error.strerror or error}); give PEM files"
         ) from None

@@ -156,7 +156,11 @@ class Meter:
     )
 
     def __init__(self, tally: Tally, times: Tally, account: TenantCounts, clock: Callable[[], float], prompt: int) -> None:
-        self._tally, self._times, self._account, self._clock, self._prompt = tally, times, account, clock, prompt
+        self._tally = tally
+        self._times = times
+        self._account = account
+        self._clock = clock
+        self._prompt = prompt
         self._begun = self._last = clock()
         self._first: float | None = None
         self._queued = 0.0  # seconds until the first sweep plan
@@ -262,7 +266,10 @@ class Metrics:
         moves: Callable[[], MoveFigures] = MoveFigures,
         tenants: Callable[[], dict[str, Census]] = dict,
     ) -> None:
-        self._census, self._clock, self._models, self._lengths = census, clock, models, lengths
+        self._census = census
+        self._clock = clock
+        self._models = models
+        self._lengths = lengths
         self._dispatching, self._moves, self._tenants = dispatching, moves, tenants
         self._gone: dict[str, float] = {}  # removed model -> time when that was noticed
         self._answers: dict[tuple[str, str, str], int] = {}  # (path of the route, method, status like 2xx) -> answers

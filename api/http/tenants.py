@@ -11,17 +11,19 @@ from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from ...actors.config import Settings
 from ...actors.gateway.peers import TenantUse
+from ...actors.settings.network import NetworkSettings
+from ...actors.settings.settings import Settings
+from ...actors.settings.tenants import TenantSettings
 from ...policies.requests.account import is_offline_account
 from ...policies.requests.rate_limit import EVERYBODY, LimitStatus
 
 Standings = Mapping[str, Mapping[str, LimitStatus]]  # tenant -> limit -> its standing
 
 
-def key_tenants(settings: Settings) -> list[str]:
+def key_tenants(network: NetworkSettings) -> list[str]:
     """Return the tenants that have keys, by name; without keys only "", whose limits cover all requests together."""
-    return sorted({*settings.api_keys.values(), *settings.admin_keys.values()}) or [""]
+    return sorted(network.tenants) or [""]
 
 
 def tenants_view(
@@ -34,14 +36,14 @@ def tenants_view(
     used = _added(uses)
     workers = cluster.get("workers", ())
     held = _held(workers, "kv_by_tenant")
-    keys = [tenant for tenant in key_tenants(settings) if tenant]
+    keys = [tenant for tenant in key_tenants(settings.network) if tenant]
     known = keys or [one["model"] for one in cluster.get("applications", {}).values()]
     limited = [tenant for tenant, limits in standings.items() if limits]
     hits = _held(workers, "kv_cap_hits")
     return [
         {
             "tenant": name,
-            "weight": None if is_offline_account(name) or not name else _own(settings.tenant_weights, name, 1),
+            "weight": None if is_offline_account(name) or not name else _own(settings.tenants.tenant_weights, name, 1),
             "requests": {
                 "running": used[name].running if name in used else 0,
                 "waiting": used[name].waiting if name in used else 0,
@@ -49,7 +51,7 @@ def tenants_view(
             },
             "refused": used[name].refused if name in used else {},
             "tokens": used[name].tokens if name in used else 0,
-            "kv": {"bytes": held.get(name, 0), "cap": _cap(settings, name, workers), "cap_hits": hits.get(name, 0)},
+            "kv": {"bytes": held.get(name, 0), "cap": _cap(settings.tenants, name, workers), "cap_hits": hits.get(name, 0)},
             "limits": {
                 limit: {"allowed": one.limit, "used": one.limit - one.remaining, "reset": round(one.reset, 3)}
                 for limit, one in standings.get(name, {}).items()
@@ -81,7 +83,7 @@ def _own(values: Mapping[str, Any], tenant: str, default: Any) -> Any:
     return values.get(tenant, values.get(EVERYBODY, default))
 
 
-def _cap(settings: Settings, tenant: str, workers: Sequence[Mapping[str, Any]]) -> int | None:
+def _cap(settings: TenantSettings, tenant: str, workers: Sequence[Mapping[str, Any]]) -> int | None:
     """Return the most bytes of KV that a tenant may hold on all workers, by the workers' own computation; None: no cap."""
     shares = settings.tenant_kv_share
     share = shares.get(tenant) if is_offline_account(tenant) else _own(shares, tenant, None)

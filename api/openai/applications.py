@@ -80,7 +80,7 @@ async def remove(request: web.Request) -> web.Response:
     front = request.app[FRONT]
     name = request.match_info["name"]
     default = request.query.get("default", "")
-    view = await front.port.remove_application(name, front.settings.drain_timeout, default)
+    view = await front.port.remove_application(name, front.settings.faults.drain_timeout, default)
     answer: RemovedAnswer = {
         "name": name,
         "state": "removed" if view.gone else "ending",
@@ -114,13 +114,13 @@ async def unload_adapter(request: web.Request) -> web.Response:
     values = await _body(request, UNLOAD_FIELDS)
     front = request.app[FRONT]
     with _their_names():
-        await front.port.remove_application(values["lora_name"], front.settings.drain_timeout)
+        await front.port.remove_application(values["lora_name"], front.settings.faults.drain_timeout)
     return web.Response(text=f"Success: LoRA adapter '{values['lora_name']}' removed successfully.")
 
 
 async def _check_adapter(request: web.Request, path: str) -> None:
     """Raise a 400 for a whole model: it is not what the client meant, and its memory cost would surprise."""
-    folder = await asyncio.to_thread(folder_below, roots_of(request.app[FRONT].settings), path)
+    folder = await asyncio.to_thread(folder_below, roots_of(request.app[FRONT].settings.models), path)
     try:
         found = await asyncio.to_thread(is_variant, folder)
     except CheckpointError as error:
@@ -146,7 +146,7 @@ def _their_names() -> Iterator[None]:
 
 async def _body(request: web.Request, fields: tuple[Field, ...], foreign: ForeignFields | None = None) -> dict[str, Any]:
     """Return the fields of a body. An addition by our own endpoint has no unknown ones: they might be misspelt defaults."""
-    unknown = "reject" if foreign is FOREIGN_TO_ADD else request.app[FRONT].settings.unknown_fields
+    unknown = "reject" if foreign is FOREIGN_TO_ADD else request.app[FRONT].settings.requests.unknown_fields
     check = partial(read_fields, fields=fields, unknown=unknown, foreign=foreign)
     values, request[IGNORED] = await read_body(request, check)
     return values
@@ -162,7 +162,7 @@ def _new(values: dict[str, Any]) -> dict[str, Any]:
 async def _add(request: web.Request, new: NewApplication) -> ApplicationView:
     """Add a model after a trial load of its text files: a model with an unreadable tokenizer cannot be served."""
     front = request.app[FRONT]
-    folder = await asyncio.to_thread(folder_below, roots_of(front.settings), new.path)
+    folder = await asyncio.to_thread(folder_below, roots_of(front.settings.models), new.path)
     try:
         if is_adapter(folder):
             await front.catalog.try_adapter(folder, new.base)

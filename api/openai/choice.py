@@ -50,7 +50,10 @@ class Echo:
 
 def decoded_echo(codec: TextCodec, tokens: Sequence[int], *, special: bool) -> Echo:
     """Return the echo of a prompt of tokens: their decoded text. ``special``: with special tokens."""
-    detokenizer, pieces, offsets, length = codec.detokenizer(special=special), [], [], 0
+    detokenizer = codec.detokenizer(special=special)
+    pieces = []
+    offsets = []
+    length = 0
     for token in tokens:
         text = detokenizer.push((token,))
         offsets.append(length + _lead(codec, token, text))

@@ -16,8 +16,8 @@ async def drafts_of(front: Front, info: ModelInfo, served: ServedModel, options:
     """Return the drafts of each of a request's sequences, or None; raise a 400 for a prediction that cannot be used."""
     settings = front.settings
     prediction = await _predicted(front, info, served, options)
-    tokens = settings.draft_tokens if options.draft_tokens is None else options.draft_tokens
-    return draft_options(settings.drafts, info.id, options.draft, tokens, prediction)
+    tokens = settings.drafting.draft_tokens if options.draft_tokens is None else options.draft_tokens
+    return draft_options(settings.drafting.drafts, info.id, options.draft, tokens, prediction)
 
 
 async def _predicted(front: Front, info: ModelInfo, served: ServedModel, options: Options) -> list[int]:

@@ -189,7 +189,7 @@ class GeneratingEndpoint(Generic[Parsed]):
     async def respond(self, request: web.Request) -> web.StreamResponse:
         """Return the complete response; raise ApiError or RequestRefused if nothing of it was sent."""
         front = request.app[FRONT]
-        body = await read_body(request, lambda raw: self.parse(raw, front.settings.unknown_fields))
+        body = await read_body(request, lambda raw: self.parse(raw, front.settings.requests.unknown_fields))
         call = await self._check(front, request, body)
         async with _running(call) as ends:
             if call.options.stream:
@@ -198,7 +198,7 @@ class GeneratingEndpoint(Generic[Parsed]):
 
     async def prepare(self, front: Front, asking: CallContext, body: Body) -> GenerateHandler:
         """Return a call that has passed all checks that are possible before a worker has it; raise ApiError."""
-        return await self._check(front, asking, self.parse(body, front.settings.unknown_fields))
+        return await self._check(front, asking, self.parse(body, front.settings.requests.unknown_fields))
 
     async def _check(self, front: Front, asking: CallContext, body: Parsed) -> GenerateHandler:
         asking[IGNORED] = body.options.ignored
@@ -320,7 +320,7 @@ def _salt(front: Front, tenant: str, wished: str) -> bytes:
 
     With keys these are requests of one tenant, unless the cache is shared by all.
     """
-    apart = front.keys.required and not front.settings.shared_cache
+    apart = front.keys.required and not front.settings.worker_memory.shared_cache
     return f"{len(tenant)} {tenant} {wished}".encode() if apart else wished.encode()
 
 
@@ -346,7 +346,7 @@ def _size(choice: ChoiceText, piece: TextPiece) -> int:
 
 
 async def _stream(call: GenerateHandler, request: web.Request, ends: _Ends) -> web.StreamResponse:
-    shape, keep_alive = call.shape(call), call.front.settings.keep_alive
+    shape, keep_alive = call.shape(call), call.front.settings.network.keep_alive
     async with EventStream(request, keep_alive, lambda: _progress(call.choices[0])) as out:
 
         async def forward(choice: ChoiceText) -> None:

@@ -27,9 +27,9 @@ async def read_body(request: web.Request, check: Callable[[Body], T]) -> T:
     await begin_body(request, request.client_max_size)
     length = request.content_length
     size = request.client_max_size if length is None or request.headers.get("Content-Encoding") else length
-    async with front.bodies.share(request[CALLER].key, size, front.settings.read_timeout):
-        raw = await _read(request, front.settings.read_timeout)
-        most = max(MOST, 2 * front.settings.max_model_len)
+    async with front.bodies.share(request[CALLER].key, size, front.settings.network.read_timeout):
+        raw = await _read(request, front.settings.network.read_timeout)
+        most = max(MOST, 2 * front.settings.requests.max_model_len)
         if len(raw) <= SMALL:
             return check(parse_json(raw, most))
         return await front.run_in_thread(lambda: check(parse_json(raw, most)))

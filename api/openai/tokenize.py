@@ -42,7 +42,9 @@ FOREIGN_TO_DETOKENIZE = ForeignFields(DETOKENIZING, DETOKENIZE_FIELDS)
 
 async def tokenize(request: web.Request) -> web.Response:
     front = request.app[FRONT]
-    check = partial(read_fields, fields=TOKENIZE_FIELDS, unknown=front.settings.unknown_fields, foreign=FOREIGN_TO_TOKENIZE)
+    check = partial(
+        read_fields, fields=TOKENIZE_FIELDS, unknown=front.settings.requests.unknown_fields, foreign=FOREIGN_TO_TOKENIZE
+    )
     values, request[IGNORED] = await read_body(request, check)
     if ("prompt" in values) == ("messages" in values):
         raise bad_request("give either prompt or messages", "prompt")
@@ -71,7 +73,7 @@ async def tokenize(request: web.Request) -> web.Response:
 async def detokenize(request: web.Request) -> web.Response:
     front = request.app[FRONT]
     check = partial(
-        read_fields, fields=DETOKENIZE_FIELDS, unknown=front.settings.unknown_fields, foreign=FOREIGN_TO_DETOKENIZE
+        read_fields, fields=DETOKENIZE_FIELDS, unknown=front.settings.requests.unknown_fields, foreign=FOREIGN_TO_DETOKENIZE
     )
     values, request[IGNORED] = await read_body(request, check)
     info = await front.find(request, values.get("model"))

@@ -265,7 +265,10 @@ class _OpenExchange:
     def __init__(
         self, http: aiohttp.ClientSession, method: str, path: str, body: Mapping[str, Any] | None, url: str
     ) -> None:
-        self._http, self._method, self._path, self._body = http, method, path, body
+        self._http = http
+        self._method = method
+        self._path = path
+        self._body = body
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         self._where = f"{parts.hostname}:{port}" if parts.hostname else "the cluster"

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ...actors.config import SettingsError
+from ...actors.settings.errors import SettingsError
 from ..settings.options import make_settings
 from .client import Session, open_http
 
@@ -55,11 +55,9 @@ class Cluster(Session):
         self.settings = make_settings(
             os.fspath(model) if model is not None else None, apps=named, flags={**settings, "port": port or 0}, sets=sets
         )
-        if self.settings.gateways > 1:
-            raise SettingsError(
-                f"gateways is {self.settings.gateways}; a cluster inside a program has 1, use blockwright serve for more"
-            )
-        if self.settings.batch_dir:
+        if (gateways := self.settings.network.gateways) > 1:
+            raise SettingsError(f"gateways is {gateways}; a cluster inside a program has 1, use blockwright serve for more")
+        if self.settings.offline.batch_dir:
             raise SettingsError(
                 "batch_dir is set, but a cluster inside a program runs no batches; use blockwright serve, or batch run"
             )
@@ -102,7 +100,7 @@ class Cluster(Session):
 
     @property
     def _key(self) -> str:
-        return next(iter([*self.settings.admin_keys, *self.settings.api_keys]), "")
+        return next(iter([*self.settings.network.admin_keys, *self.settings.network.api_keys]), "")
 
     async def _start(self) -> None:
         import aiohttp
@@ -112,7 +110,7 @@ class Cluster(Session):
         from ..app.application import make_app
         from ..http.listening import make_runner, tls
 
-        context = tls(self.settings)
+        context = tls(self.settings.network)
         running = self._running = await start(self.settings)
         assert running.port is not None, "of a cluster without HTTP the gateway is here"
         self._runner = make_runner(make_app(running.port, self.settings))
@@ -120,7 +118,9 @@ class Cluster(Session):
         path = os.path.join(running.launcher.directory, SOCKET)
         await web.UnixSite(self._runner, path).start()
         if self._listens:
-            await self._listen(web.TCPSite(self._runner, self.settings.host, self.settings.port, ssl_context=context))
+            await self._listen(
+                web.TCPSite(self._runner, self.settings.network.host, self.settings.network.port, ssl_context=context)
+            )
         await running.ready(whole=True)
         await self.connect(open_http("http://localhost", self._key, aiohttp.UnixConnector(path, limit=0)))
 
@@ -129,12 +129,12 @@ class Cluster(Session):
         try:
             await site.start()
         except OSError as error:
-            where = f"{settings.host}:{settings.port}"
+            where = f"{settings.network.host}:{settings.network.port}"
             raise SettingsError(f"cannot listen on {where} ({error.strerror or error}); choose another port") from None
         assert self._runner is not None
         host, port = self._runner.addresses[-1][:2]
         shown = f"[{host}]" if ":" in host else host
-        self.url = f"{'https' if settings.tls_cert else 'http'}://{shown}:{port}"
+        self.url = f"{'https' if settings.network.tls_cert else 'http'}://{shown}:{port}"
 
     async def stop(self) -> None:
         """Stop requests, workers, sockets. Idempotent."""

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack, get_type_hints, overload
 
-from ...actors.config import Settings
+from ...actors.settings.settings import Settings
 from ..batches.lines import BatchLine, LineAnswer
 from ..batches.local_job import LocalJob
 from ..openai.completions import COMPLETIONS

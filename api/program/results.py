@@ -15,7 +15,10 @@ class RequestError(Exception):
 
     def __init__(self, status: int, message: str, *, code: str = "", param: str | None = None) -> None:
         super().__init__(message)
-        self.status, self.message, self.code, self.param = status, message, code, param
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
 
 
 @dataclass(frozen=True, slots=True)

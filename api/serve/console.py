@@ -149,7 +149,10 @@ class StartupReporter:
         named: Collection[str] = (),
         logged: bool = False,
     ) -> None:
-        self._running, self._console, self._offset, self._rows = running, console, offset, rows
+        self._running = running
+        self._console = console
+        self._offset = offset
+        self._rows = rows
         self._named, self._logged = named, logged
         self._shown = 0  # number of stages that were reported
         self._warned = 0

@@ -23,7 +23,7 @@ from ..http.starting import Stages
 async def start(node: Node, config: GatewayConfig) -> None:
     """Listen and serve until the node ends. The peer, started last, stops first and closes the listener."""
     settings, stages = config.settings, Stages()
-    set_up(settings.log_format, settings.log_level, node.name)
+    set_up(settings.logs.log_format, settings.logs.log_level, node.name)
     gateway = make_gateway(settings, config.models, node.name, config.limiter, config.others)
     app = make_app(gateway, settings, stages=stages)
     front = app[FRONT]
@@ -34,6 +34,6 @@ async def start(node: Node, config: GatewayConfig) -> None:
     inside = inside_gateway(batches=front.batch_service is not None)
     await start_inside(node, inside, {"gateway": gateway, "peer": peer, "batches": (front.batch_service,)})
     app[PEER].append(peer.ref)
-    await web.TCPSite(runner, settings.host, config.port, ssl_context=tls(settings), reuse_port=True).start()
+    await web.TCPSite(runner, settings.network.host, config.port, ssl_context=tls(settings.network), reuse_port=True).start()
     stages.reach("listening")
     front.catalog.begin()

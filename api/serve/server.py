@@ -21,10 +21,11 @@ from aiohttp import web
 
 from ...actors.app_roots import missing_roots
 from ...actors.checkpoints import open_checkpoints
-from ...actors.config import Settings, SettingsError
 from ...actors.further_applications import check_places
 from ...actors.logs import set_up
 from ...actors.resources import cores
+from ...actors.settings.errors import SettingsError
+from ...actors.settings.settings import Settings
 from ...actors.sizing import max_lengths
 from ...actors.supervision_tree import in_head
 from ...gpu.errors import CheckpointError
@@ -50,11 +51,11 @@ def run(settings: Settings, launcher: Launcher, warnings: Sequence[str] = ()) ->
     """Serve until a signal, with workers from ``launcher``; return the exit code. ``warnings``: reported once it listens."""
     from ...actors.topology import Http, start
 
-    set_up(settings.log_format, settings.log_level, "head")
+    set_up(settings.logs.log_format, settings.logs.log_level, "head")
     try:
         preflight(settings)
     except (SettingsError, CheckpointError) as error:  # before the port is taken, or reported as taken
-        return Console(settings.log_format, Stages()).fatal(error)
+        return Console(settings.logs.log_format, Stages()).fatal(error)
 
     def begin(chosen: Settings, front: Front, port: int) -> Awaitable[RunningCluster]:
         return start(chosen, http=Http(front, port, GATEWAY_PROCESS, front.batch_service), launcher=launcher)
@@ -82,10 +83,10 @@ class Server:
         warnings: Sequence[str] = (),
     ) -> None:
         self._settings, self._start, self._warnings = settings, start, warnings
-        self._stands_in = not in_head(settings, cores())
-        self._shared = self._stands_in or settings.gateways > 1  # the port is shared with other processes
+        self._stands_in = not in_head(settings.network, cores())
+        self._shared = self._stands_in or settings.network.gateways > 1  # the port is shared with other processes
         self._site: web.TCPSite | None = None  # set while this process listens
-        self._console = Console(settings.log_format, Stages(), say)
+        self._console = Console(settings.logs.log_format, Stages(), say)
         self._asked = asyncio.Event()  # a request to end
         self._hurry = asyncio.Event()  # a request to end without waiting
         self.address, self.port = "", 0
@@ -115,7 +116,7 @@ class Server:
         await runner.setup()
         lock: FolderLock | None = None
         try:
-            lock = _claimed(self._settings.batch_dir)
+            lock = _claimed(self._settings.offline.batch_dir)
             await self._listen(runner)
             return await self._serve(app, runner, port)
         except (SettingsError, CheckpointError) as error:
@@ -128,7 +129,9 @@ class Server:
             loop.remove_signal_handler(signal.SIGINT)
 
     async def _open(self, runner: web.AppRunner, port: int, *, shared: bool) -> None:
-        site = web.TCPSite(runner, self._settings.host, port, ssl_context=tls(self._settings), reuse_port=shared or None)
+        site = web.TCPSite(
+            runner, self._settings.network.host, port, ssl_context=tls(self._settings.network), reuse_port=shared or None
+        )
         await site.start()
         self._site = site
 
@@ -138,7 +141,7 @@ class Server:
             self._site = None
 
     async def _listen(self, runner: web.AppRunner) -> None:
-        host, port = self._settings.host, self._settings.port
+        host, port = self._settings.network.host, self._settings.network.port
         try:
             # not shared at first, so that another server's port is not shared by mistake
             await self._open(runner, port, shared=False)
@@ -153,15 +156,17 @@ class Server:
             await self._close()
             await self._open(runner, self.port, shared=True)
         shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
-        self.address = f"{'https' if self._settings.tls_cert else 'http'}://{shown}:{bound[1]}"
+        self.address = f"{'https' if self._settings.network.tls_cert else 'http'}://{shown}:{bound[1]}"
         self._console.reach("listening", f"listening on {self.address}")
-        if host not in ("127.0.0.1", "localhost", "::1") and not (self._settings.api_keys or self._settings.admin_keys):
+        if host not in ("127.0.0.1", "localhost", "::1") and not (
+            self._settings.network.api_keys or self._settings.network.admin_keys
+        ):
             self._console.warn(f"{host} may be reached from other machines and no key is needed; see --api-key-file")
         for warning in self._warnings:
             self._console.warn(warning)
-        for root in missing_roots(self._settings.app_roots):
+        for root in missing_roots(self._settings.models.app_roots):
             self._console.warn(f"app_roots: there is no folder {root}; until there is, nothing can be added from it")
-        if self._settings.app_roots and self._settings.api_keys and not self._settings.admin_keys:
+        if self._settings.models.app_roots and self._settings.network.api_keys and not self._settings.network.admin_keys:
             self._console.warn("every API key may add, replace and remove all models; name operators' keys in admin_keys")
 
     async def _stand_in(self, running: RunningCluster, runner: web.AppRunner) -> None:
@@ -181,7 +186,7 @@ class Server:
             loop.call_soon_threadsafe(self._fetching, sentence)
 
         TOLD.set(reported)
-        for source in self._settings.applications.values():
+        for source in self._settings.models.applications.values():
             if of_the_hub(source):
                 self._fetching(f"asking the hub for {source}")  # the hub may answer late or never
         starting = asyncio.ensure_future(self._start(self._settings, app[FRONT], self.port))
@@ -202,8 +207,8 @@ class Server:
             else:
                 port.reason = "no gateway is up, one is being started"
                 following.append(asyncio.ensure_future(self._stand_in(running, runner)))
-            rows, named = self._settings.max_rows, self._settings.applications.keys()
-            logged = self._settings.log_level in ("debug", "info")
+            rows, named = self._settings.batching.max_rows, self._settings.models.applications.keys()
+            logged = self._settings.logs.log_level in ("debug", "info")
             herald = StartupReporter(running, self._console, offset=offset, rows=rows, named=named, logged=logged)
             herald.show_stages()
             self._console.reach("control plane up")
@@ -219,7 +224,7 @@ class Server:
             finally:
                 failed.cancel()
                 ready.cancel()
-            alone = running.port is not None and self._settings.gateways == 1
+            alone = running.port is not None and self._settings.network.gateways == 1
             await self._drain(running, app[FRONT].metrics.active if alone else None)
             return 0
         finally:
@@ -248,12 +253,12 @@ class Server:
     async def _drain(self, what: RunningCluster, active: int | None) -> None:
         """Drain the cluster. ``active``: number of requests in progress, if this process knows it."""
         runs = "running requests" if active is None else f"{active} request{'s' * (active != 1)}"
-        said = f"waiting up to {self._settings.drain_timeout:g} s for {runs} to finish; Ctrl-C again stops at once"
+        said = f"waiting up to {self._settings.faults.drain_timeout:g} s for {runs} to finish; Ctrl-C again stops at once"
         if active == 0:
             ready = any(name == "ready" for name, _ in self._console.stages.reached)
             said = "no request is running" if ready else "models were still loading, and no request is running"
         self._console.reach("draining", f"draining: {said}")
-        drain: asyncio.Future[Any] = asyncio.ensure_future(what.drain(self._settings.drain_timeout))
+        drain: asyncio.Future[Any] = asyncio.ensure_future(what.drain(self._settings.faults.drain_timeout))
         hurry: asyncio.Future[Any] = asyncio.ensure_future(self._hurry.wait())
         try:
             await asyncio.wait([drain, hurry], return_when=asyncio.FIRST_COMPLETED)
@@ -291,11 +296,11 @@ def preflight(settings: Settings) -> None:
 
     Checkpoints on the hub are unknown at this point.
     """
-    check_places(settings)
-    for source in settings.applications.values():
+    check_places(settings.models)
+    for source in settings.models.applications.values():
         check_here(source)
-    if not any(map(of_the_hub, settings.applications.values())):
-        max_lengths(settings, {name: one.config for name, one in open_checkpoints(settings).checkpoints.items()})
+    if not any(map(of_the_hub, settings.models.applications.values())):
+        max_lengths(settings.requests, {name: one.config for name, one in open_checkpoints(settings).checkpoints.items()})
 
 
 def of_the_hub(source: str) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...actors.app_roots import check_name
-from ...actors.config import SettingsError
+from ...actors.settings.errors import SettingsError
 from ...policies.nearest import suggestion
 from ...policies.requests.refusal import RequestRefused
 

@@ -14,17 +14,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...actors.config import Settings, SettingsError
+from ...actors.settings.errors import SettingsError
+from ...actors.settings.part import Mark
+from ...actors.settings.settings import SETTINGS, Settings, check_name
 from ...gpu.regular_file import read_plain
 from ...policies.binary_size import parse_size
-from ...policies.nearest import suggestion
 from .applications import Typed, check_model_id, take_applications
-from .text import APPS, PARTS
+from .text import APPS
 
-_FIELDS: dict[str, Any] = {  # name -> type
-    name: kind for name, kind in typing.get_type_hints(Settings).items() if name not in PARTS
-}
-_SIZES = frozenset({"memory", "max_body", "batch_bytes", "event_log_size", "request_log_size"})
 Values = dict[str, Any]
 
 
@@ -66,7 +63,7 @@ def read_config(path: Path) -> Values:
         raise SettingsError(f"{path} cannot be read ({error.strerror}); check --config") from None
     except ValueError as error:
         raise SettingsError(f"{path} is not valid TOML ({error}); correct it") from None
-    return {_known(name): convert(name, value) for name, value in table.items()}
+    return {check_name(name): convert(name, value) for name, value in table.items()}
 
 
 def read_keys(path: Path) -> tuple[dict[str, str], dict[str, str]]:
@@ -102,7 +99,7 @@ def read_keys(path: Path) -> tuple[dict[str, str], dict[str, str]]:
 def convert(name: str, value: Any) -> Any:
     """Return a value (text, or from TOML) in the type of field ``name``, which may be ``field.entry``."""
     field, _, entry = name.partition(".")
-    kind = _FIELDS[_known(field)]
+    kind = SETTINGS[check_name(field)].kind
     if field == APPS and isinstance(value, dict):
         return dict(value)  # paths and tables (see ``take_applications``)
     if typing.get_origin(kind) is dict:
@@ -145,21 +142,16 @@ def _finite(name: str, value: float) -> float:
 
 
 def _integer(name: str, value: Any) -> int:
+    size_is_meant = name in SETTINGS and Mark.BYTES in SETTINGS[name].marks
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str):
-        if name in _SIZES and (size := parse_size(value)) is not None:
+        if size_is_meant and (size := parse_size(value)) is not None:
             return size
         if re.fullmatch(r"[+-]?\d{1,18}", value.strip()):
             return int(value)
-    wanted = "a number of bytes such as 2GiB" if name in _SIZES else "an integer"
+    wanted = "a number of bytes such as 2GiB" if size_is_meant else "an integer"
     raise SettingsError(f"{name} is {value!r}; give {wanted}")
-
-
-def _known(name: str) -> str:
-    if name in _FIELDS:
-        return name
-    raise SettingsError(f"there is no setting {name!r}; {suggestion(name, sorted(_FIELDS))}")
 
 
 def _assign(values: Values, text: str) -> None:
@@ -169,7 +161,7 @@ def _assign(values: Values, text: str) -> None:
     if not equals:
         raise SettingsError(f"--set {text!r} has no '='; write --set key=value")
     field, _, entry = name.partition(".")
-    if field in ("api_keys", "admin_keys"):
+    if field in SETTINGS and Mark.SECRET in SETTINGS[field].marks:
         raise SettingsError(f"{field} cannot be given with --set, where other users see them; use --api-key-file")
     made = convert(name, value)
     if entry:

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import typing
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from ...actors.config import Group, Settings
+from ...actors.settings.part import Mark
+from ...actors.settings.settings import NAMES, SETTINGS, Settings
 
 APPS = "applications"
-PARTS = frozenset({"application_defaults"})  # fields of the record that users set as parts of ``applications``
-_SECRET = frozenset({"api_keys", "admin_keys"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,17 +26,14 @@ class Entry:
     default: Any
     meaning: str
     group: str
+    secret: bool
 
 
 def entries() -> Iterator[Entry]:
     """Yield all settings in the order of the record."""
-    hints = typing.get_type_hints(Settings, include_extras=True)
-    defaults = Settings()
-    group = ""
-    for field in (one for one in dataclasses.fields(Settings) if one.name not in PARTS):
-        meaning, *begun = hints[field.name].__metadata__
-        group = next((one for one in begun if isinstance(one, Group)), group)
-        yield Entry(field.name, getattr(defaults, field.name), meaning, group)
+    for name in NAMES:
+        setting = SETTINGS[name]
+        yield Entry(name, setting.default, setting.meaning, setting.group, Mark.SECRET in setting.marks)
 
 
 def as_toml(settings: Settings) -> str:
@@ -62,15 +57,15 @@ def _parts(shown: Iterable[Entry], settings: Settings) -> Iterator[str]:
 
 def _lines(entry: Entry, settings: Settings) -> Iterator[str]:
     """Yield the lines of one setting below its meaning."""
-    value = getattr(settings, entry.name)
+    value = settings.value(entry.name)
     if not isinstance(entry.default, dict):
         changed = f"  # default: {_literal(entry.default)}" if value != entry.default else ""
         yield f"{entry.name} = {_literal(value)}{changed}"
         return
-    if entry.name in _SECRET and value:
+    if entry.secret and value:
         yield f"# {len(value)} given, not shown"
     yield f"[{entry.name}]"
-    for key, one in value.items() if entry.name not in _SECRET else ():
+    for key, one in value.items() if not entry.secret else ():
         yield f"{_quoted(key)} = {_literal(_with_defaults(key, one, settings) if entry.name == APPS else one)}"
 
 
@@ -90,7 +85,7 @@ def _row(entry: Entry) -> str:
 
 def _with_defaults(name: str, path: str, settings: Settings) -> Any:
     """Return an application as in a file: its path, or a table if its requests have defaults."""
-    defaults = settings.application_defaults.get(name)
+    defaults = settings.models.application_defaults.get(name)
     return {"path": path, **json.loads(defaults)} if defaults else path
 
 

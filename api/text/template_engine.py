@@ -4,7 +4,7 @@ A template comes with a checkpoint and is trusted like the weights. But it proce
 beside all streams. So loop iterations, calls, filters, operators, comparisons, slices and containers take from a budget
 (``template_budget.py``) before they are done, in proportion to their possible cost. Endless loops and huge values are
 stopped by counting, not by a clock: after some tenths of a second, or a few seconds with a thousand messages, whose nested
-loops the budget allows. Long renderings therefore run on a thread (``Front.aside``). Messages are opaque here.
+loops the budget allows. Long renderings therefore run on a thread (``Front.run_in_thread``). Messages are opaque here.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class TokenizerProcess:
     def __init__(self, parts: TokenizerParts) -> None:
         self._parts = parts
         self._lock = threading.Lock()
-        self._child = _Child(parts)
+        self._child = _TokenizerChild(parts)
         facts = self._child.facts
         self.added = {id: (text, special) for id, text, special in facts["added"]}
         self.decoder = facts["decoder"]
@@ -118,11 +118,11 @@ class TokenizerProcess:
                 with self._lock:
                     if self._child is child:
                         child.close()
-                        self._child = _Child(self._parts)
+                        self._child = _TokenizerChild(self._parts)
         raise TokenizerEnded
 
 
-class _Child:
+class _TokenizerChild:
     """One child process and the connections to it."""
 
     def __init__(self, parts: TokenizerParts) -> None:

@@ -144,7 +144,10 @@ class Provisioning:
 
         ``work``: returns the load of each worker that may go, in any unit; called only if one goes.
         """
-        over, self._over, lacking, self._lacking = self._over, 0.0, self._lacking, ""
+        over = self._over
+        self._over = 0.0
+        lacking = self._lacking
+        self._lacking = ""
         if self.rules.mode == "off":
             return None
         late = f"{over:.3g} s {self._seen}, the limit is {self.rules.limit:g} s" if over else ""

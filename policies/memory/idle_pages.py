@@ -49,7 +49,10 @@ class IdlePages:
 
     def insert(self, handle: int, after: int) -> None:
         """Insert a handle right behind another, of which it was a part. Its slots are counted already."""
-        place, left, following, before = handle + 1, after + 1, self._after, self._before
+        place = handle + 1
+        left = after + 1
+        following = self._after
+        before = self._before
         self._reach(place)
         right = following[left]
         following[left], before[right] = place, place

@@ -108,7 +108,11 @@ class PageTable(PageColumns):
         Private pages are freed with their last reference.
         """
         freed: dict[str, list[int]] = {}  # slots by arena
-        references, capped, last, nbytes, into = self._references, bool(self._others), -1, 0, list[int]()
+        references = self._references
+        capped = bool(self._others)
+        last = -1
+        nbytes = 0
+        into = list[int]()
         for handle in handles:
             references[handle] = left = references[handle] - 1
             if capped and (others := self._others.get(handle)) is not None:

@@ -26,7 +26,10 @@ class LocalPath:
         here, components = route.hops[hop], chain.components
         lines = lineages(components[: here.last], numerics)
         attentions = [d for d, c in enumerate(components) if c.kv is not None]
-        self.route, self.chain, self.components, self.hop = route, chain, components, hop
+        self.route = route
+        self.chain = chain
+        self.components = components
+        self.hop = hop
         self.first = here.first
         self.local = components[here.first : here.last]
         self.layers = [(n, d) for n, d in enumerate(attentions) if here.first <= d < here.last]  # KV layer, depth

@@ -85,7 +85,10 @@ class OfflineFeed:
         target: float = 0.0,
     ) -> None:
         _check(requests)
-        self._costs, self._rules, self._memory, self._target = costs, rules, memory, target
+        self._costs = costs
+        self._rules = rules
+        self._memory = memory
+        self._target = target
         self._knows_costs = False
         self._tree = PrefixTree([one.prompt for one in requests])
         hints = [one.hint or one.limit for one in requests] if any(one.hint for one in requests) else ()
@@ -296,7 +299,10 @@ class OfflineFeed:
 
     def _ordering(self) -> Callable[[], JobOrder]:
         known, informed = self._estimates.fork(), not self._samples
-        tree, costs, rules, memory = self._tree, self._costs, self._rules, self._memory
+        tree = self._tree
+        costs = self._costs
+        rules = self._rules
+        memory = self._memory
         return lambda: arranging.first_order(tree, costs, known, rules, memory, informed=informed)
 
     def _recut(self) -> None:

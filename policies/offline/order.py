@@ -94,7 +94,11 @@ class Weigher:
         The work of units in a row adds up to their requests' work.
         """
         found = array("i", requests)
-        tree, comp, mem, tokens, held = self.tree, 0.0, 0.0, 0, 0.0
+        tree = self.tree
+        comp = 0.0
+        mem = 0.0
+        tokens = 0
+        held = 0.0
         for request in found:
             comp += self.comp(request, before)
             mem += self.mem(request)
@@ -236,7 +240,10 @@ def largest_within(limit: float, attempt: Callable[[float], tuple[T, int]]) -> T
 
     Opened parts often stay together after all, so that more can be opened than would be paid for at worst.
     """
-    best, allowance, low, high = None, limit, 0.0, float("inf")
+    best = None
+    allowance = limit
+    low = 0.0
+    high = float("inf")
     for _ in range(TRIES if limit else 0):
         found, wasted = attempt(allowance)
         if wasted <= limit:

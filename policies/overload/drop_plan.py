@@ -128,7 +128,10 @@ class DropPlanner:
         bandwidth: Callable[[str, str], float] = lambda sender, receiver: 0.0,
         most: int = MOST,
     ) -> None:
-        self._chains, self._seconds, self._bandwidth, self._most = chains, seconds, bandwidth, most
+        self._chains = chains
+        self._seconds = seconds
+        self._bandwidth = bandwidth
+        self._most = most
 
     def plan(self, groups: Sequence[ParameterGroup], needed: int, lacking: Mapping[str, int] | None = None) -> DropPlan:
         """Return a plan that frees ``needed`` bytes, or as many as possible.

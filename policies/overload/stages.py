@@ -79,7 +79,10 @@ def cut(
 
     if solve(0, 0, 0) == NEVER:
         return []
-    stages, i, j, depth = [], 0, 0, 0
+    stages = []
+    i = 0
+    j = 0
+    depth = 0
     while depth < end:
         _, other, behind = best[i, j, depth]
         stages.append((len(first) + j if other else i, -behind))

@@ -37,7 +37,10 @@ class Forecaster:
         links: LinkTimes | None = None,
         under_way: Sequence[InFlightMessages] = (),
     ) -> None:
-        self._presents, self._now, self._in_flight, self._horizon = presents, now, in_flight, horizon
+        self._presents = presents
+        self._now = now
+        self._in_flight = in_flight
+        self._horizon = horizon
         self._links, self._under_way = links, under_way
         self._online = False  # offline sequences have been removed from ``presents``
         self._without: LazyReplay | MachineReplay | None = None

@@ -14,8 +14,9 @@ from typing import Final
 from ..plan.coefficients import Coefficients
 from ..plan.cost import PlanCost, cost
 from ..plan.sweep_plan import SweepPlan, SweepResult
+from ..requests.routes_changed import RoutesChanged
 from ..sweep.config import SweepConfig
-from ..sweep.events import Cancelled, Effect, RoutesChanged, Submission
+from ..sweep.events import Cancelled, Effect, Submission
 from ..sweep.state import SweepState
 from .candidate import Candidate
 from .forecast import Forecaster
@@ -115,7 +116,10 @@ class Instance:
             self._take(done, began)
             self.busy += began - self._began
             self._make_plan(began)
-        self._began, self._ends, self._last, self._lazy = began, [self._ends[done]], 0, False
+        self._began = began
+        self._ends = [self._ends[done]]
+        self._last = 0
+        self._lazy = False
         self.due = self._ends[0]
         if self._ahead:
             self._make_plan(began)

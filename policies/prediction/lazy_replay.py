@@ -303,7 +303,10 @@ class BatchSums:
     """Sums over the rows of a plan. near: positions that rows of one token attend to. far: positions of longer chunks."""
 
     def __init__(self, tokens: int, sampled: int, near: int) -> None:
-        self.tokens, self.sampled, self.near, self.far = tokens, sampled, near, 0
+        self.tokens = tokens
+        self.sampled = sampled
+        self.near = near
+        self.far = 0
 
 
 class RouteCost:

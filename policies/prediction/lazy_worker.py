@@ -29,7 +29,10 @@ class LazyRow:
         paged: int = 0,
         name: int = 0,
     ) -> None:
-        self.request, self.key, self.planned, self.known = request, key, planned, known
+        self.request = request
+        self.key = key
+        self.planned = planned
+        self.known = known
         self.limit = limit  # tokens
         self.total = total  # expected tokens at its end; ``limit`` or more: its limit ends it
         self.found: list[int] = []  # handles of leading pages that it shares

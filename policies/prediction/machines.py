@@ -84,7 +84,10 @@ class PlayedMachine:
     def __init__(
         self, state: SweepState, coefficients: Coefficients, open: deque[tuple[SweepPlan, float, float]], depth: int
     ) -> None:
-        self.name, self.state, self.coefficients, self.open = state.config.worker, state, coefficients, open
+        self.name = state.config.worker
+        self.state = state
+        self.coefficients = coefficients
+        self.open = open
         self.flights = _FOREIGN
         self.dry = False  # there was nothing to plan, and nothing has happened since
         self._depth = depth  # plans that may be open

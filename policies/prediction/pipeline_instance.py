@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from ..plan.coefficients import Coefficients
 from ..plan.cost import cost
 from ..plan.sweep_plan import SweepPlan
+from ..requests.routes_changed import RoutesChanged
 from ..sweep.config import OPEN_PLANS, SweepConfig
-from ..sweep.events import CostsLearned, Effect, RoutesChanged, Submission
+from ..sweep.events import CostsLearned, Effect, Submission
 from ..sweep.state import SweepState
 from .candidate import Candidate
 from .forecast import Forecaster

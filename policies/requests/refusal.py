@@ -33,7 +33,10 @@ class RequestRefused(Exception):
         self, why: Refusal, message: str, retry_after: float | None = None, param: str | None = None, failure: int = 0
     ) -> None:
         super().__init__(message)
-        self.why, self.message, self.retry_after, self.param = why, message, retry_after, param
+        self.why = why
+        self.message = message
+        self.retry_after = retry_after
+        self.param = param
         self.failure = failure
 
     @property

@@ -7,11 +7,11 @@ suspects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Collection, Iterable
 
 from ..model.chain import Chain, Route, bases
 from .load_failure import LoadFailure
+from .routes_changed import RoutesChanged
 
 
 class RoutingTable:
@@ -55,55 +55,49 @@ class RoutingTable:
         chain = self.chains.get(application)
         return application if chain is None else chain.served_as
 
-    def update(
-        self,
-        version: int,
-        chains: Sequence[Chain],
-        routes: Sequence[Route],
-        capacity: Mapping[str, int],
-        now: float,
-        *,
-        since: int = 0,
-        withdrawn: Collection[str] = (),
-        draining: Collection[str] = (),
-        ended: Iterable[str] = (),
-        removed: Iterable[str] = (),
-        on_demand: Iterable[str] = (),
-        most: Mapping[str, int] = MappingProxyType({}),
-        failed: Iterable[LoadFailure] = (),
-        default: str = "",
-    ) -> None:
-        """Apply a publication of the controller (arguments as in ``RoutesChanged``).
+    def update(self, news: RoutesChanged, now: float) -> None:
+        """Apply a publication of the controller.
 
         An older one is ignored, and so is a difference to a version that is not known here.
         """
+        version, since = news.version, news.since
         if version < self.version or (version == self.version and (since or not self._lost)) or since > self.version:
             return
-        self.version, self.on_demand, self.default = version, set(on_demand), default or self.default
-        self._note(failed, now)
+        self.version = version
+        self.on_demand = set(news.on_demand)
+        self.default = news.default or self.default
+        self._note(news.failed, now)
         if not since:
-            self.chains, self._published, self.capacity, self.most = {}, {}, {}, {}
+            self.chains = {}
+            self._published = {}
+            self.capacity = {}
+            self.most = {}
             self._lost.clear()
-        self.chains.update((chain.application, chain) for chain in chains)
-        for application in {*removed, *withdrawn}:
+        changed = self._apply(news)
+        self._lost.difference_update(news.ended, (route.id for route in news.routes))
+        self.capacity.update(news.capacity)
+        self.most.update(news.most)
+        self._list_models(news.draining)
+        self._take([application for application in changed if application in self.chains], now)
+
+    def _apply(self, news: RoutesChanged) -> dict[str, None]:
+        """Add and remove applications and routes; return the applications that may have other routes now."""
+        self.chains.update((chain.application, chain) for chain in news.chains)
+        for application in {*news.removed, *news.withdrawn}:
             self.chains.pop(application, None)
             self._published.pop(application, None)
-        changed = dict.fromkeys(self.chains if not since else (chain.application for chain in chains))
-        for id in ended:
+        changed = dict.fromkeys((chain.application for chain in news.chains) if news.since else self.chains)
+        for id in news.ended:
             self.capacity.pop(id, None)
             self.most.pop(id, None)
             for application, known in self._published.items():
                 if known.pop(id, None) is not None:
                     changed[application] = None
-        for route in routes:
+        for route in news.routes:
             if route.application in self.chains:
                 self._published.setdefault(route.application, {})[route.id] = route
                 changed[route.application] = None
-        self._lost.difference_update(ended, (route.id for route in routes))
-        self.capacity.update(capacity)
-        self.most.update(most)
-        self._list_models(draining)
-        self._take([application for application in changed if application in self.chains], now)
+        return changed
 
     def _note(self, failed: Iterable[LoadFailure], now: float) -> None:
         known, self.failed = self.failed, {}

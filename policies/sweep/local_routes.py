@@ -10,7 +10,7 @@ from ..model.chain import PageLayout
 from ..model.local_paths import LocalPaths
 from ..model.runs import Border, LocalRoute, Run, Span
 from ..plain import Plain, from_plain, to_plain
-from .events import RoutesChanged
+from ..requests.routes_changed import RoutesChanged
 from .route_shapes import RouteShape, route_shapes
 
 Deltas = tuple[tuple[int, bytes], ...]  # (depth, delta id) of a route's variants

@@ -22,6 +22,7 @@ from ..cluster.scaling import RouteQueue
 from ..model.chain import HIDDEN
 from ..plain import Plain
 from ..plan.sweep_plan import Arrival, SweepPlan, SweepResult, TokenLogprob
+from ..requests.routes_changed import RoutesChanged
 from . import forecast, route_queues
 from .columns import NEVER_DRAFTED, Status
 from .config import SweepConfig
@@ -42,7 +43,6 @@ from .events import (
     LeaseRevoked,
     LeaseWanted,
     PeerLost,
-    RoutesChanged,
     Started,
     Submission,
     TokensEmitted,

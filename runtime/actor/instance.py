@@ -67,7 +67,10 @@ class Delivery(Scope):
         self.deadline = deadline
         self.trace = trace if len(trace) == TRACE_BYTES else b""
         self.over = self.cancelled = self.started = False
-        self.endpoint, self.args, self.kwargs, self.reply_to = endpoint, args, kwargs, reply_to
+        self.endpoint = endpoint
+        self.args = args
+        self.kwargs = kwargs
+        self.reply_to = reply_to
         self.start_by = deadline if start_by is None else start_by
         self.since = 0.0  # when it came to wait, or was started
         self.instance: ActorInstance | None = None  # in whose mailbox it waits

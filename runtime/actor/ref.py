@@ -56,7 +56,10 @@ class Method:
     __slots__ = ("_caller", "_name", "_returns", "_target")
 
     def __init__(self, caller: EndpointCaller, target: Address, name: str, returns: Any = None) -> None:
-        self._caller, self._target, self._name, self._returns = caller, target, name, returns
+        self._caller = caller
+        self._target = target
+        self._name = name
+        self._returns = returns
 
     @overload
     def __call__(self, *args: Any, timeout: float = ..., returns: type[T], **kwargs: Any) -> Coroutine[Any, Any, T]: ...
@@ -84,7 +87,10 @@ class StreamMethod:
     __slots__ = ("_caller", "_name", "_returns", "_target")
 
     def __init__(self, caller: EndpointCaller, target: Address, name: str, returns: Any) -> None:
-        self._caller, self._target, self._name, self._returns = caller, target, name, returns
+        self._caller = caller
+        self._target = target
+        self._name = name
+        self._returns = returns
 
     def __call__(self, *args: Any, timeout: float = CALL_TIMEOUT, returns: Any = None, **kwargs: Any) -> Stream[Any]:
         """Return the items, for ``async for``. ``timeout``: seconds to wait for each; ``returns``: annotation of one

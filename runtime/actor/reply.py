@@ -44,7 +44,10 @@ class CastReply:
     __slots__ = ("_dead", "_endpoint", "_sender", "_target")
 
     def __init__(self, dead: DeadLetters, target: object, endpoint: str, sender: object = "this node") -> None:
-        self._dead, self._target, self._endpoint, self._sender = dead, target, endpoint, sender
+        self._dead = dead
+        self._target = target
+        self._endpoint = endpoint
+        self._sender = sender
 
     def returned(self, endpoint: ActorEndpoint, value: Any) -> None:
         pass

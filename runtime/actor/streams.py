@@ -43,7 +43,10 @@ class Inlet:
     )
 
     def __init__(self, label: str, clock: Clock, on_taken: Callable[[int, int], None], on_left: Callable[[], None]) -> None:
-        self._label, self._clock, self._on_taken, self._on_left = label, clock, on_taken, on_left
+        self._label = label
+        self._clock = clock
+        self._on_taken = on_taken
+        self._on_left = on_left
         self._items: deque[tuple[Any, int]] = deque()
         self._taken = self._size = 0
         self._over = False  # the producer has ended

@@ -20,7 +20,10 @@ class AddressResolver:
     """
 
     def __init__(self, node: PeerId, table: PeerTable, find: Callable[[str], ActorInstance], itself: Peer | None) -> None:
-        self._node, self._table, self._find, self._itself = node, table, find, itself
+        self._node = node
+        self._table = table
+        self._find = find
+        self._itself = itself
 
     def resolve(self, target: Address) -> Peer | ActorInstance:
         """Return an actor's instance, or the peer that runs it. Raises NodeDown, NoSuchActor, ActorDied."""

@@ -40,7 +40,10 @@ class Calls:
         streams: RemoteStreams,
         dead: DeadLetters,
     ) -> None:
-        self._clock, self._remote, self._streams, self._dead = clock, remote, streams, dead
+        self._clock = clock
+        self._remote = remote
+        self._streams = streams
+        self._dead = dead
         self._requests, self._loop, self._logged = requests, requests.loop, requests.message_log is not None
         self._route, self._seen = resolver.resolve, resolver.seen
         self.current_incarnation = resolver.current_incarnation

@@ -43,7 +43,10 @@ class HeartbeatSender:
         sender: PeerSender,
         payload: Callable[[], dict[str, Any]],
     ) -> None:
-        self._clock, self._interval, self._table, self._instances = clock, interval, table, instances
+        self._clock = clock
+        self._interval = interval
+        self._table = table
+        self._instances = instances
         self._transport, self._sender, self._payload = transport, sender, payload
         self.lag = 0.0  # seconds by which the loop was late for its last heartbeat
         self._due = clock.now()

@@ -7,53 +7,44 @@ and the reply to unreadable requests. Makes no decision of its own.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from typing import Any
 
 from ...transport.address import PeerId
-from ...transport.clock import Clock
 from ...transport.errors import AddressError, KeysError
-from ...transport.link_table import LinkTable
 from ...transport.wire import Buffer, WireError
 from ..base import envelope
 from ..base.dead_letters import DeadLetters
 from ..base.decoding import decoder
 from ..base.errors import DecodeError, fault_to_wire
-from .address_resolver import AddressResolver
 from .heartbeat import Heartbeat
 from .incoming_calls import IncomingCalls
+from .peer_access import PeerAccess
 from .peering import Peering
-from .peers import Peer, PeerTable
-from .remote_calls import RemoteCalls
+from .peers import Peer
 from .remote_streams import RemoteStreams, size_of
-from .sender import PeerSender
 
 _heartbeat, _payload = decoder(Heartbeat), decoder(dict[str, Any])  # a head of a thousand reads two thousand a second
 MOST_OF_STRANGERS = 4096  # bytes of a message that is looked at before its sender is known: a HELLO
 
 
 class Inbound:
-    """See the module; implements the transport's ``Receiver``. tensor_links: none where the node does not listen."""
+    """See the module; implements the transport's ``Receiver``."""
 
     def __init__(
         self,
-        node: PeerId,
-        clock: Clock,
-        table: PeerTable,
-        resolver: AddressResolver,
-        sender: PeerSender,
-        remote: RemoteCalls,
+        access: PeerAccess,
         incoming: IncomingCalls,
         streams: RemoteStreams,
-        tensor_links: LinkTable | None,
         peering: Peering,
         dead: DeadLetters,
-        dropped: Counter[str],
     ) -> None:
         self.open = False  # messages are let in
-        self._node, self._clock, self._table, self._resolver = node, clock, table, resolver
-        self._sender, self._remote, self._incoming, self._streams = sender, remote, incoming, streams
-        self._links, self._peering, self._dead, self._dropped = tensor_links, peering, dead, dropped
+        self._node, self._clock, self._table = access.node, access.clock, access.table
+        self._resolver = access.resolver
+        self._sender, self._remote = access.sender, access.remote
+        self._incoming, self._streams = incoming, streams
+        self._links, self._peering = access.tensor_links, peering
+        self._dead, self._dropped = dead, access.dropped
         self.on_lost, self.on_join = peering.on_lost, peering.on_join
 
     def on_message(self, sender: PeerId, body: Buffer, buffers: list[memoryview]) -> None:

@@ -54,7 +54,10 @@ class IncomingCalls:
     """See the module. find: an instance of this node by key, raises NoSuchActor or ActorDied."""
 
     def __init__(self, clock: Clock, sender: PeerSender, find: Callable[[str], ActorInstance], dead: DeadLetters) -> None:
-        self._clock, self._sender, self._find, self._dead = clock, sender, find, dead
+        self._clock = clock
+        self._sender = sender
+        self._find = find
+        self._dead = dead
 
     def on_call(
         self,

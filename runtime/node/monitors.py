@@ -46,7 +46,11 @@ class Monitors:
     """See the module. ``caller`` reaches the services of other nodes."""
 
     def __init__(self, node: PeerId, clock: Clock, table: PeerTable, actors: LocalActors, caller: EndpointCaller) -> None:
-        self._node, self._clock, self._table, self._actors, self._caller = node, clock, table, actors, caller
+        self._node = node
+        self._clock = clock
+        self._table = table
+        self._actors = actors
+        self._caller = caller
         self._numbers = itertools.count(1)
         self._watches: dict[int, ActorMonitor] = {}  # by number
         self._of_peer: dict[PeerId, set[int]] = {}  # numbers, by the node they wait for

@@ -34,7 +34,7 @@ from ..tracing.message_log import MessageLog
 from .lifecycle import LocalActors
 from .links import Links
 from .membership import Membership
-from .parts import NodeParts
+from .parts import NodeParts, NodeState
 from .peering import Peering
 from .peers import Peer, PeerTable
 from .service import MAILBOX as SERVICE_MAILBOX
@@ -72,7 +72,10 @@ class Node:
         self.closed = asyncio.Event()  # set when this node was told to stop, or its head is gone
         self.farewell = ""  # why it was closed
         self.last_words: Callable[[], Awaitable[None]] | None = None  # what is to be said when the actors have stopped
-        self._directory, self._listen, self._keys, self._transport = directory, listen, keys, transport
+        self._directory = directory
+        self._listen = listen
+        self._keys = keys
+        self._transport = transport
         self._clock, self._encode_local, self._interval = clock, encode_local, heartbeat_interval
         self._log_path, self._membership = None if message_log is None else Path(message_log), membership
         self._receivers: dict[Traffic, OnLink] = {}
@@ -151,14 +154,11 @@ class Node:
             self._transport = SocketTransport(self.id, where, self._keys)
         self._parts = parts = NodeParts(
             self,
+            NodeState(self.table, self._receivers, self.dropped, self.dismissed),
             self._clock if self._clock is not None else LoopClock(),
-            self.table,
             self._transport,
             self._membership,
             messages,
-            self._receivers,
-            self.dropped,
-            self.dismissed,
             self.close,
             lambda: self.heartbeat(),
             encode_local=self._encode_local,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ...transport.address import PeerId
@@ -32,6 +33,7 @@ from .link_receivers import LinkReceivers
 from .links import Links
 from .membership import Membership
 from .monitors import Monitors
+from .peer_access import PeerAccess
 from .peering import Peering
 from .peers import Peer, PeerTable
 from .registry import Registry, RegistryClient
@@ -43,20 +45,30 @@ from .service import NodeService
 from .spawning import Spawner
 
 
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """The state of a node that exists before it starts and after it stops.
+
+    dismissed: set when the head told this node to stop.
+    """
+
+    table: PeerTable
+    receivers: dict[Traffic, OnLink]
+    dropped: Counter[str]  # messages not let in, by cause
+    dismissed: asyncio.Event
+
+
 class NodeParts:
     """See the module; the arguments are ``Node``'s. Made on the node's event loop."""
 
     def __init__(
         self,
         node: ActorNode,
+        state: NodeState,
         clock: Clock,
-        table: PeerTable,
         transport: Transport | None,
         membership: Membership | None,
         message_log: MessageLog | None,
-        receivers: dict[Traffic, OnLink],
-        dropped: Counter[str],
-        dismissed: asyncio.Event,
         ended: Callable[[str], None],
         payload: Callable[[], dict[str, Any]],
         *,
@@ -64,15 +76,17 @@ class NodeParts:
         heartbeat_interval: float,
     ) -> None:
         me: PeerId = node.id
-        self.clock, self.table, self.transport, self.message_log = clock, table, transport, message_log
-        self.dropped = dropped
+        self.table = table = state.table
+        self.dropped = state.dropped
+        self.clock = clock
+        self.transport, self.message_log = transport, message_log
         self.dead = dead = DeadLetters(clock)
         self.itself = Peer(me, "", clock.now(), itself=True)
         self.actors = LocalActors(me, clock, message_log)
         resolver = AddressResolver(me, table, self.actors.find, self.itself if encode_local else None)
         self.tensor_links: LinkTable | None = None
         if transport is not None:
-            self.tensor_links = LinkTable(me, transport, clock, LinkReceivers(me, receivers, dead).on_transfer)
+            self.tensor_links = LinkTable(me, transport, clock, LinkReceivers(me, state.receivers, dead).on_transfer)
         sender = PeerSender(self.itself, self._on_own, transport, self.tensor_links, clock, dead)
         requests = Requests(clock, message_log)
         incoming = IncomingCalls(clock, sender, self.actors.find, dead)
@@ -84,9 +98,9 @@ class NodeParts:
         self.registry = Registry(clock, self.monitors)
         self.names = RegistryClient(self.calls, lambda: self.peering.head.name if self.peering.head else me.name)
         self.spawner = Spawner(node, self.actors, self.links, self.calls)
-        near = (me, clock, table, resolver, sender, self.remote)
-        self.peering = Peering(*near, transport, self.tensor_links, membership, dropped, dismissed, ended)
-        self.inbound = Inbound(*near, incoming, streams, self.tensor_links, self.peering, dead, dropped)
+        access = PeerAccess(me, clock, table, resolver, sender, self.remote, self.tensor_links, self.dropped)
+        self.peering = Peering(access, transport, membership, state.dismissed, ended)
+        self.inbound = Inbound(access, incoming, streams, self.peering, dead)
         instances = self.actors.instances
         self.heartbeats = HeartbeatSender(clock, heartbeat_interval, table, instances, transport, sender, payload)
         self._id = me

@@ -7,56 +7,48 @@ knows that a connection broke. The head's decisions are ``cluster.ClusterHead``'
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from ...transport.address import PeerId, check_name
-from ...transport.clock import Clock
 from ...transport.errors import HandshakeRefused
 from ...transport.handshake import Admission
 from ...transport.interface import UNREACHABLE, Transport
-from ...transport.link_table import LinkTable
 from ..base import envelope
 from ..base.decoding import decode
 from ..base.down import Down
 from ..base.errors import DecodeError, NodeDown
-from .address_resolver import AddressResolver
 from .membership import Membership
-from .peers import Peer, PeerTable
-from .remote_calls import RemoteCalls
-from .sender import PeerSender
+from .peer_access import PeerAccess
+from .peers import Peer
 
 
 class Peering:
     """See the module.
 
-    transport, tensor_links: none where the node does not listen. dismissed: set when the head told this node to stop.
+    transport: none where the node does not listen. dismissed: set when the head told this node to stop.
     ended: called with the reason when the node is to be stopped.
     """
 
     def __init__(
         self,
-        node: PeerId,
-        clock: Clock,
-        table: PeerTable,
-        resolver: AddressResolver,
-        sender: PeerSender,
-        remote: RemoteCalls,
+        access: PeerAccess,
         transport: Transport | None,
-        tensor_links: LinkTable | None,
         membership: Membership | None,
-        dropped: Counter[str],
         dismissed: asyncio.Event,
         ended: Callable[[str], None],
     ) -> None:
-        self._node, self._clock, self._table, self._resolver = node, clock, table, resolver
-        self._sender, self._remote, self._transport, self._links = sender, remote, transport, tensor_links
-        self._membership, self._dropped, self._dismissed, self._ended = membership, dropped, dismissed, ended
+        self._node, self._clock, self._table = access.node, access.clock, access.table
+        self._resolver = access.resolver
+        self._remote = access.remote
+        self._transport, self._links = transport, access.tensor_links
+        self._membership = membership
+        self._dropped = access.dropped
+        self._dismissed, self._ended = dismissed, ended
         self.head: PeerId | None = None
         self.stopping = False  # its actors stop, and what they supervise elsewhere: that nodes end with it is no news either
         self.leaving = False  # this node is about to stop, and has asked others to: that they go is no news
-        self.notify = sender.notify
+        self.notify = access.sender.notify
 
     def join(self, head: PeerId, endpoint: str) -> None:
         """Become a worker of ``head``: obey its address book, stop when it is gone."""

@@ -35,7 +35,11 @@ class RemoteCall:
     def __init__(
         self, sender: PeerSender, peer: Peer, number: int, target: Address, endpoint: str, given: Arguments
     ) -> None:
-        self._sender, self._peer, self._number, self._target, self._endpoint = sender, peer, number, target, endpoint
+        self._sender = sender
+        self._peer = peer
+        self._number = number
+        self._target = target
+        self._endpoint = endpoint
         self._given = given
         self._frozen = fingerprint(*given) if peer.itself else b""
 

@@ -134,7 +134,10 @@ class RemoteStreams:
     """See the module. ``admit`` checks a request from a peer and answers a bad one itself."""
 
     def __init__(self, clock: Clock, sender: PeerSender, requests: Requests, admit: Callable[..., Admitted | None]) -> None:
-        self._clock, self._sender, self._requests, self._admit = clock, sender, requests, admit
+        self._clock = clock
+        self._sender = sender
+        self._requests = requests
+        self._admit = admit
 
     def open(
         self,

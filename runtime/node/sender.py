@@ -43,7 +43,10 @@ class PeerSender:
         clock: Clock,
         dead: DeadLetters,
     ) -> None:
-        self._itself, self._loopback, self._transport, self._links = itself, loopback, transport, tensor_links
+        self._itself = itself
+        self._loopback = loopback
+        self._transport = transport
+        self._links = tensor_links
         self._clock, self._dead = clock, dead
         self._loop = asyncio.get_running_loop()
 

@@ -41,7 +41,10 @@ class NodeService(Actor):
         registry: Registry,
         view: Callable[[], NodeView],
     ) -> None:
-        self._actors, self._spawner, self._monitors, self._links = actors, spawner, monitors, links
+        self._actors = actors
+        self._spawner = spawner
+        self._monitors = monitors
+        self._links = links
         self._registry, self._view = registry, view
         self._given_up: OrderedDict[str, None] = OrderedDict()
         self._classes = ClassLoader()

@@ -59,7 +59,10 @@ class Spawner:
     """The spawner of one node. ``node`` is the object that its actors get as ``node``."""
 
     def __init__(self, node: ActorNode, actors: LocalActors, links: Links, caller: EndpointCaller) -> None:
-        self._node, self._actors, self._links, self._caller = node, actors, links, caller
+        self._node = node
+        self._actors = actors
+        self._links = links
+        self._caller = caller
 
     async def here(self, request: SpawnRequest, ticket: str = "") -> Ref:
         """Spawn the actor on this node. Raises TypeError, ValueError, NodeDown, ActorDied, what the class and its

@@ -33,7 +33,10 @@ class StallWatch:
         report: Callable[[str], None],
         over: Callable[[], None],
     ) -> None:
-        self._instances, self._patience, self._told, self._over = instances, patience, report, over
+        self._instances = instances
+        self._patience = patience
+        self._told = report
+        self._over = over
         self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
         self._answered, self._closed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="blockwright-stalls", daemon=True)

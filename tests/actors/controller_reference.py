@@ -19,7 +19,7 @@ from blockwright.policies.model.partition import cut_blocks, hop_borders, place
 from blockwright.policies.requests.admission import capacity_tokens
 from blockwright.policies.requests.dispatch import UNKNOWN, workers_of
 from blockwright.policies.requests.load_failure import LoadFailure, reasons
-from blockwright.policies.sweep.events import RoutesChanged
+from blockwright.policies.requests.routes_changed import RoutesChanged
 
 
 @dataclass

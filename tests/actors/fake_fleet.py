@@ -22,10 +22,12 @@ from blockwright.actors.gateway.messages import (
 )
 from blockwright.actors.gateway.port import Generation, ModelInfo, StreamNews
 from blockwright.actors.gateway.state import GatewayState
+from blockwright.actors.settings.requests import RequestSettings
 from blockwright.actors.worker.messages import GatewayNews, Submission, SweepReport
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, Route
 from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.sweep.events import Progressed, RoutesChanged, TokensEmitted
+from blockwright.policies.requests.routes_changed import RoutesChanged
+from blockwright.policies.sweep.events import Progressed, TokensEmitted
 
 GATEWAY = "head/gateway#1"
 
@@ -48,8 +50,8 @@ def gateway(
     asks: bool = False,
 ) -> GatewayState:
     models = [ModelInfo(name, "/models/" + name, 4096, 0, False) for name in applications]
-    limits = {"worker_wait": worker_wait, "max_waiting": max_waiting, "request_timeout": request_timeout}
-    return GatewayState(GATEWAY, models, page_size=4, asks=asks, **limits)
+    limits = RequestSettings(max_waiting=max_waiting, request_timeout=request_timeout)
+    return GatewayState(GATEWAY, models, page_size=4, worker_wait=worker_wait, limits=limits, asks=asks)
 
 
 def generation(name: str = "r", prompt: int = 5, max_tokens: int = 4, application: str = "m", **more: object) -> Generation:

@@ -20,7 +20,7 @@ from blockwright.actors.worker.messages import (
     WorkerConfig,
     WorkerStatus,
 )
-from blockwright.policies.sweep.events import RoutesChanged
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.page_events import Export
 from blockwright.runtime import Actor, Node, current_traceparent, endpoint
 from blockwright.tests.actors.fake_fleet import FakeWorker
@@ -137,9 +137,10 @@ class StandIn(Actor):
 
     @endpoint(urgent=True)
     async def status(self) -> WorkerStatus:
+        memory = self.config.worker_memory.memory
         return WorkerStatus(
             name=self.config.name, incarnation=self.node.incarnation, pid=0, device="cpu", numerics="fake",
-            budget=self.config.memory, parameters=0, kv=0, free=self.config.memory, components=[], waiting=0,
+            budget=memory, parameters=0, kv=0, free=memory, components=[], waiting=0,
             running=len(self.worker.running), sweep=0, sweep_age=0.0, counters={}, kv_by_tenant={},
             served_by_tenant={}, kv_cap_hits={},
         )  # fmt: skip

@@ -2,7 +2,8 @@
 
 from blockwright.actors.gateway.messages import Deliver, Submit, WorkerEnded, WorkerJoined
 from blockwright.actors.worker.messages import SweepReport
-from blockwright.policies.sweep.events import GivenBack, Preempted, Progressed, PromptScored, RoutesChanged, TokensEmitted
+from blockwright.policies.requests.routes_changed import RoutesChanged
+from blockwright.policies.sweep.events import GivenBack, Preempted, Progressed, PromptScored, TokensEmitted
 from blockwright.tests.actors.fake_fleet import GATEWAY, chain, gateway, generation, route
 
 

@@ -43,8 +43,8 @@ from blockwright.policies.cluster.adapter_base import WholeModel
 from blockwright.policies.cluster.application_life import Conflict, check_default
 from blockwright.policies.cluster.block_life import BlockStage
 from blockwright.policies.cluster.scaling import BlockUse
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.requests.routing_table import RoutingTable
-from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.policies.sweep.local_routes import merged
 from blockwright.runtime.base.buffers import Sink
 from blockwright.runtime.base.codec import encode, pack

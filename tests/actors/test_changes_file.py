@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from blockwright.actors.changes_file import NAME, Changes, ChangesFile
-from blockwright.actors.config import Settings
 from blockwright.actors.gateway.port import NewApplication
+from blockwright.actors.settings.models import ModelSettings
 from blockwright.policies.cluster.adapter_base import WholeModel
 from blockwright.tests.claims import claim
 
@@ -25,8 +25,8 @@ BASE = WholeModel("base", "/m/base")
 
 
 def test_where_it_lies(tmp_path: Path) -> None:
-    assert ChangesFile.of(Settings()) is None
-    found = [ChangesFile.of(Settings(adapters=str(tmp_path), apps_file=file)) for file in ("", "/x/apps.json")]
+    assert ChangesFile.of(ModelSettings()) is None
+    found = [ChangesFile.of(ModelSettings(adapters=str(tmp_path), apps_file=file)) for file in ("", "/x/apps.json")]
     assert [one.path for one in found if one is not None] == [tmp_path / NAME, Path("/x/apps.json")]
 
 

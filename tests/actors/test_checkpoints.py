@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from blockwright.actors.checkpoints import hash_applications, open_checkpoints
-from blockwright.actors.config import Settings, SettingsError
+from blockwright.actors.settings.errors import SettingsError
+from blockwright.actors.settings.settings import Settings
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import TensorRef
 from blockwright.gpu.weights import checkpoint as weights

@@ -12,7 +12,6 @@ import pytest
 from blockwright.actors.applications import Applications
 from blockwright.actors.block.blocks import Blocks
 from blockwright.actors.conditions import Published
-from blockwright.actors.config import Settings
 from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.messages import (
     Application,
@@ -27,13 +26,14 @@ from blockwright.actors.controller.messages import (
 from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.gateway.port import NewApplication, RefusedChange
+from blockwright.actors.settings.settings import Settings
 from blockwright.actors.sizing import WorkerLimits
 from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, WorkerStatus
 from blockwright.policies.cluster.adapter_base import WholeModel
 from blockwright.policies.cluster.application_life import Conflict
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.policies.requests.refusal import Refusal
-from blockwright.policies.sweep.events import RoutesChanged
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.runtime import Actor, DeadlineExceeded, ManualClock, Node, endpoint
 from blockwright.tests.waiting import until
 from blockwright.transport.address import PeerId

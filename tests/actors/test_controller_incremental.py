@@ -39,7 +39,7 @@ from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.worker.messages import LoadBlock
 from blockwright.policies.cluster.provisioning import MODES, ProvisioningRules
 from blockwright.policies.model.chain import Component, Kind, KvLayout
-from blockwright.policies.sweep.events import RoutesChanged
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.tests.actors.controller_reference import Reference
 from blockwright.tests.claims import claim
 

@@ -29,7 +29,7 @@ from blockwright.actors.controller.view import cluster_view
 from blockwright.actors.worker.messages import WorkerStatus
 from blockwright.policies.cluster.restart_policy import HOPELESS
 from blockwright.policies.model.chain import Component, Kind, KvLayout
-from blockwright.policies.sweep.events import RoutesChanged
+from blockwright.policies.requests.routes_changed import RoutesChanged
 
 KV = KvLayout(1, 8, "float32", 16)  # 1024 bytes a page
 ROOM = 64 * 1024  # bytes

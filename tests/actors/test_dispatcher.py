@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from blockwright.actors.config import Settings
 from blockwright.actors.dispatcher.actor import Dispatcher
 from blockwright.actors.dispatcher.messages import Ask, Chosen
 from blockwright.actors.predictor.messages import NODE, Query, predictor_of
+from blockwright.actors.settings.dispatching import DispatchSettings
 from blockwright.policies.prediction.candidate import Candidate, Forecast
 from blockwright.policies.sweep.events import Submission
 from blockwright.runtime import Actor, Node, endpoint
@@ -78,7 +78,7 @@ def choices(
     async def setup(node: Node) -> None:
         for worker, fake in fakes.items():
             await node.spawn(fake, name=predictor_of(worker).partition("/")[2])
-        await node.spawn(Dispatcher(Settings(**{"dispatch_sample": 0.0, **settings}), 0), name="dispatcher-0")
+        await node.spawn(Dispatcher(DispatchSettings(**{"dispatch_sample": 0.0, **settings}), 0), name="dispatcher-0")
 
     async def scenario(sim: Simulation) -> tuple[list[Chosen], float]:
         ref, began = sim.head.ref(f"{NODE}/dispatcher-0", Dispatcher), sim.time

@@ -11,9 +11,11 @@ import pytest
 
 from blockwright.actors.changes_file import Changes
 from blockwright.actors.checkpoints import hash_applications, open_checkpoints
-from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.further_applications import adapter_named, open_further
 from blockwright.actors.gateway.port import NewApplication
+from blockwright.actors.settings.errors import SettingsError
+from blockwright.actors.settings.models import ModelSettings
+from blockwright.actors.settings.settings import Settings
 from blockwright.tests.adapters import make_adapter
 from blockwright.tests.checkpoints import make_checkpoint
 from blockwright.tests.zoo.models import doubled, variant
@@ -134,11 +136,11 @@ def test_an_adapter_stays_on_the_weights_that_it_was_put_on(models: Path) -> Non
 
 def test_an_adapter_is_found_by_the_name_of_its_folder_alone(models: Path) -> None:
     settings = Settings(applications={"base": "/b"}, adapters=str(models / "ada"), bases={"ann": "base"})
-    found = adapter_named(settings, "ann")
+    found = adapter_named(settings.models, "ann")
     assert found == NewApplication("ann", str(models / "ada" / "ann"), "base", on_demand=True)
     for name in ("nobody", "../ada/ann", "ann/", "./ann", "..", ".", "", "/etc", "ann/../bob", "notes", "a" * 300, "a\0b"):
-        assert adapter_named(settings, name) is None, name
-    assert adapter_named(Settings(applications={"base": "/b"}), "ann") is None
+        assert adapter_named(settings.models, name) is None, name
+    assert adapter_named(ModelSettings(applications={"base": "/b"}), "ann") is None
 
 
 def test_settings_may_name_what_the_folder_has() -> None:

@@ -13,7 +13,7 @@ from blockwright.actors.dispatcher.messages import Ask, Chosen
 from blockwright.actors.gateway.messages import CancelAt, Closed, Drain, End, Fail, GatewayTick, WorkerEnded, WorkerJoined
 from blockwright.policies.prediction.candidate import Candidate, Forecast
 from blockwright.policies.requests.refusal import Refusal
-from blockwright.policies.sweep.events import RoutesChanged
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.tests.actors.fake_fleet import Fleet, route
 from blockwright.tests.actors.gateway_bench import Bench, emitted, given_back, progressed, submits
 from blockwright.tests.actors.test_gateway_chaos import REPLICAS, ask, assert_exact

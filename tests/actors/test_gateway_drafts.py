@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.gateway.drafts import NOT_ASKED, OFFLINE
 from blockwright.actors.gateway.messages import HeartbeatReceived, Submit
 from blockwright.actors.gateway.port import DraftCounts, DraftView
 from blockwright.actors.gateway.queue_position import QueuePositions
+from blockwright.actors.settings.errors import SettingsError
+from blockwright.actors.settings.settings import Settings
 from blockwright.policies.drafts.options import DraftOptions
 from blockwright.policies.sweep.events import DraftsVerified
 from blockwright.policies.sweep.offline_capacity import OfflineCapacity
@@ -65,4 +66,7 @@ def test_settings_that_cannot_be() -> None:
         Settings(applications={"a": "/a"}, drafts={"*": "tier:2"})
     with pytest.raises(SettingsError, match=r"draft_tokens is 99; give 0 \(chosen as it pays\) to 16"):
         Settings(draft_tokens=99)
-    assert Settings(applications={"a": "/a"}, adapters="/x", drafts={"b": "prompt", "*": "off"}).drafts["b"] == "prompt"
+    assert (
+        Settings(applications={"a": "/a"}, adapters="/x", drafts={"b": "prompt", "*": "off"}).drafting.drafts["b"]
+        == "prompt"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from blockwright.actors.gateway.messages import CancelAt, Fail, Unsent, WorkerJoined
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.policies.requests.refusal import Refusal
-from blockwright.policies.sweep.events import RoutesChanged
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.tests.actors.fake_fleet import chain, route
 from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed
 

@@ -19,7 +19,7 @@ from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.refusal import Refusal
-from blockwright.policies.sweep.events import RoutesChanged
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.tests.actors.fake_fleet import GATEWAY, chain, generation, route
 from blockwright.tests.actors.gateway_bench import Bench, delivered, emitted, progressed, scored, submits
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from blockwright.actors.applications import Applications
-from blockwright.actors.config import Settings
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.gateway.port import ApplicationView, NewApplication, RemovalView
+from blockwright.actors.settings.settings import Settings
 from blockwright.actors.sizing import WorkerLimits
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.weights.checkpoint import Checkpoint

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from blockwright.actors.config import Settings, SettingsError
-from blockwright.actors.topology import OUTPUT_FOLDERS, check_folders
+from blockwright.actors.settings.errors import SettingsError
+from blockwright.actors.settings.settings import Settings
+from blockwright.actors.topology import check_folders
 
 
-@pytest.mark.parametrize("name", OUTPUT_FOLDERS)
+@pytest.mark.parametrize("name", ["request_log", "tagger_folder", "event_log"])
 def test_a_folder_is_made_or_refused_by_the_name_of_its_setting(name: str, tmp_path: Path) -> None:
     check_folders(Settings(**{name: str(tmp_path / "new")}))  # type: ignore[arg-type]
     assert (tmp_path / "new").is_dir()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from blockwright.actors.worker.offline_credit import OfflineCredit
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.config import SweepConfig
-from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.policies.sweep.offline_capacity import decode_capacities
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.policies.sweep.offline_world import CHUNK, commit, offline, online, world

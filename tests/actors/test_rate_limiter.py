@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.rate_limiter import Limiter, limits_of
+from blockwright.actors.settings.errors import SettingsError
+from blockwright.actors.settings.settings import Settings
 from blockwright.policies.requests.rate_limit import Limits
 from blockwright.runtime import Node
 from blockwright.runtime.base.down import Down
@@ -18,11 +19,11 @@ def test_limits_of_settings() -> None:
     settings = Settings(
         api_keys=KEYS, requests_per_minute={"acme": 60, "*": 6}, tokens_per_day={"*": 1000}, concurrent_requests={"acme": 2}
     )
-    assert limits_of(settings) == {
+    assert limits_of(settings.tenants) == {
         "*": Limits(requests_per_minute=6, tokens_per_day=1000),
         "acme": Limits(requests_per_minute=60, tokens_per_day=1000, concurrent_requests=2),
     }
-    assert limits_of(Settings()) == {}
+    assert limits_of(Settings().tenants) == {}
 
 
 def test_limits_that_cannot_be() -> None:

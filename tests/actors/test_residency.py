@@ -172,7 +172,7 @@ def refuse(*_: object) -> None:
 
 async def test_a_second_load_of_a_holder_does_not_release_what_the_first_brings(checkpoint: MakeCheckpoint) -> None:
     rig = await Rig.start([checkpoint("llama")])
-    specs = open_source(checkpoint("qwen2")).specs(rig.worker.config.page_size, "float32")
+    specs = open_source(checkpoint("qwen2")).specs(rig.worker.config.worker_memory.page_size, "float32")
     first = asyncio.ensure_future(rig.worker._loader.load(specs, "b"))
     await asyncio.sleep(0)
     with pytest.raises(ValueError, match="being loaded already"):
@@ -184,7 +184,7 @@ async def test_a_second_load_of_a_holder_does_not_release_what_the_first_brings(
 
 async def test_a_load_that_is_released_while_it_waits_for_its_place_ends(checkpoint: MakeCheckpoint) -> None:
     rig = await Rig.start([checkpoint("llama")])
-    specs = open_source(checkpoint("qwen2")).specs(rig.worker.config.page_size, "float32")
+    specs = open_source(checkpoint("qwen2")).specs(rig.worker.config.worker_memory.page_size, "float32")
     load = asyncio.ensure_future(rig.worker._loader.load(specs, "b"))
     await asyncio.sleep(0)
     await rig.ref.unload("b", [spec.name for spec in specs])

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from blockwright.actors.config import Settings
+from blockwright.actors.settings.settings import Settings
 from blockwright.runtime import Down, ManualClock, Node
 from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.inprocess import InProcessLauncher
@@ -33,7 +33,9 @@ async def test_what_is_silent_is_declared_down_within_3_seconds(phase: float, of
     """Wherever between two beats it stops, and these between two checks of the head; no sooner than the setting says."""
     settings, clock = Settings(), ManualClock()
     launcher = InProcessLauncher(clock=clock)
-    head = ClusterHead("head", launcher=launcher, clock=clock, heartbeat=settings.heartbeat, silence=settings.silence)
+    head = ClusterHead(
+        "head", launcher=launcher, clock=clock, heartbeat=settings.faults.heartbeat, silence=settings.faults.silence
+    )
     downs: list[Down] = []
     head.on_down(downs.append)
     await head.start()
@@ -54,6 +56,6 @@ async def test_what_is_silent_is_declared_down_within_3_seconds(phase: float, of
         await advance(STEP)
         passed += STEP
         assert passed <= BOUND, f"not declared down after {BOUND} s"
-    assert passed >= settings.silence - settings.heartbeat
+    assert passed >= settings.faults.silence - settings.faults.heartbeat
     assert [(down.node, down.incarnation) for down in downs] == [("w0", 1)]
     await head.stop()

@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.config import MOST, MOST_THREADS, Settings, SettingsError
+from blockwright.actors.settings.errors import SettingsError
+from blockwright.actors.settings.requests import RequestSettings
+from blockwright.actors.settings.settings import Settings
+from blockwright.actors.settings.workers import MOST_THREADS, WorkerSettings
 from blockwright.actors.sizing import max_lengths, program_space, serving_dtype, worker_configs, worker_names
 from blockwright.gpu.model.config import ModelConfig, RopeConfig
 from blockwright.gpu.native.backend import MAX_THREADS
@@ -32,16 +35,16 @@ def model(dtype: str = "float32", layers: int = 4, max_position: int = 2048) -> 
 )
 def test_dtype(stored, asked, expected):
     models = {str(i): model(dtype) for i, dtype in enumerate(stored)}
-    assert serving_dtype(Settings(dtype=asked), models) == expected
+    assert serving_dtype(WorkerSettings(dtype=asked), models) == expected
 
 
 def test_lengths_are_the_models_own_up_to_a_limit():
     models = {"short": model(max_position=512), "long": model(max_position=131072)}
-    assert max_lengths(Settings(), models) == {"short": 512, "long": 8192}
-    assert max_lengths(Settings(max_model_len=300), models) == {"short": 300, "long": 300}
-    assert max_lengths(Settings(max_model_len=16384), {"long": models["long"]}) == {"long": 16384}
+    assert max_lengths(RequestSettings(), models) == {"short": 512, "long": 8192}
+    assert max_lengths(RequestSettings(max_model_len=300), models) == {"short": 300, "long": 300}
+    assert max_lengths(RequestSettings(max_model_len=16384), {"long": models["long"]}) == {"long": 16384}
     with pytest.raises(SettingsError, match="max_model_len is 600, but short handles 512 positions; give at most 512"):
-        max_lengths(Settings(max_model_len=600), models)
+        max_lengths(RequestSettings(max_model_len=600), models)
 
 
 def configs(settings, *, free_memory=1000, cores=1, **more):
@@ -49,14 +52,14 @@ def configs(settings, *, free_memory=1000, cores=1, **more):
 
 
 def test_more_memory_than_there_is_is_refused_with_the_numbers():
-    assert configs(Settings(memory=1000))["w0"].memory == 1000
+    assert configs(Settings(memory=1000))["w0"].worker_memory.memory == 1000
     with pytest.raises(SettingsError, match="memory is 1001 B, but only 1000 B are free"):
         configs(Settings(memory=1001))
 
 
 @claim("A model that does not fit the memory is refused with the number of bytes that it needs", of="checkpoints")
 def test_the_memory_of_all_workers_is_added_up():
-    assert configs(Settings(workers=4, memory=250))["w3"].memory == 250
+    assert configs(Settings(workers=4, memory=250))["w3"].worker_memory.memory == 250
     words = r"memory is 900 B for each worker, 3.5 KiB for all 4, but only 1000 B are free here; give less"
     with pytest.raises(SettingsError, match=words):
         configs(Settings(workers=4, memory=900))
@@ -66,7 +69,7 @@ def test_a_limit_of_the_address_space_is_held_against_what_workers_reserve():
     """Parameters reserve four budgets, each layout of KV one."""
     need = program_space(3) + 5 * 1000
     settings = Settings(memory=1000, threads=3)
-    assert configs(settings, address_space=need)["w0"].memory == 1000
+    assert configs(settings, address_space=need)["w0"].worker_memory.memory == 1000
     words = rf"may map {binary_size(need - 1)} \(.*memory 1000 B needs about {binary_size(need)}; raise the limit"
     with pytest.raises(SettingsError, match=words):
         configs(settings, address_space=need - 1)
@@ -78,7 +81,10 @@ def test_a_limit_of_the_address_space_is_held_against_what_workers_reserve():
 
 
 def test_threads_are_no_more_than_the_kernels_take():
-    assert configs(Settings(), cores=1000)["w0"].threads == MOST_THREADS == MAX_THREADS
+    assert configs(Settings(), cores=1000)["w0"].worker.threads == MOST_THREADS == MAX_THREADS
+
+
+MOST = {"workers": 4096, "gateways": 256, "dispatchers": 256, "threads": 256, "max_rows": 16384, "sweep_tokens": 1 << 20}
 
 
 @pytest.mark.parametrize("name", MOST)
@@ -87,20 +93,20 @@ def test_numbers_beyond_any_machine_are_refused_before_anything_is_made_for_them
     for value in (most + 1, 2_000_000_000):
         with pytest.raises(SettingsError, match=f"{name} is {value}; give at most {most}"):
             Settings(**{"sweep_tokens": 1 << 20, name: value})
-    assert getattr(Settings(**{"sweep_tokens": 1 << 20, name: most}), name) == most
+    assert Settings(**{"sweep_tokens": 1 << 20, name: most}).value(name) == most
 
 
 def test_memory_and_threads_are_divided_among_workers():
     configs = worker_configs(Settings(workers=2), {"a": model()}, free_memory=1000, cores=5)
-    assert [(c.name, c.memory, c.threads) for c in configs.values()] == [("w0", 300, 2), ("w1", 300, 2)]
+    assert [(c.name, c.worker_memory.memory, c.worker.threads) for c in configs.values()] == [("w0", 300, 2), ("w1", 300, 2)]
     (config,) = worker_configs(Settings(memory=77, threads=3), {"a": model()}, free_memory=1000, cores=5).values()
-    assert (config.memory, config.threads) == (77, 3)
-    assert worker_configs(Settings(workers=4), {"a": model()}, free_memory=1, cores=2)["w3"].threads == 1
+    assert (config.worker_memory.memory, config.worker.threads) == (77, 3)
+    assert worker_configs(Settings(workers=4), {"a": model()}, free_memory=1, cores=2)["w3"].worker.threads == 1
 
 
 def test_the_limit_of_the_instruction_set_comes_to_every_worker():
     configs = worker_configs(Settings(workers=2, instruction_set="avx2"), {"a": model()}, free_memory=1000, cores=2)
-    assert {config.instruction_set for config in configs.values()} == {"avx2"}
+    assert {config.worker.instruction_set for config in configs.values()} == {"avx2"}
     with pytest.raises(SettingsError, match="'sse9'; choose one of amx, avx512_bf16, avx512, avx2, generic"):
         Settings(instruction_set="sse9")
 
@@ -139,7 +145,7 @@ def test_threads_and_memory_are_divided_among_all_workers_that_there_can_be() ->
     settings = Settings(**SCALED)
     assert worker_names(settings) == ["w0", "w1", "w2"]
     configs = worker_configs(settings, {"a": model()}, free_memory=1000, cores=6)
-    assert {(c.memory, c.threads) for c in configs.values()} == {(200, 2)}
+    assert {(c.worker_memory.memory, c.worker.threads) for c in configs.values()} == {(200, 2)}
 
 
 @pytest.mark.parametrize(
@@ -160,4 +166,4 @@ def test_threads_and_memory_are_divided_among_all_workers_that_there_can_be() ->
 def test_what_does_not_go_with_overload_is_refused(change: dict[str, Any], says: str) -> None:
     with pytest.raises(SettingsError, match=says):
         Settings(**{"overload": "on", "workers": 2, **change})
-    assert Settings().overload == "off"
+    assert Settings().parameter_drops.overload == "off"

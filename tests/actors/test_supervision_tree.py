@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.actors.config import Settings, SettingsError
+from blockwright.actors.settings.errors import SettingsError
+from blockwright.actors.settings.settings import Settings
 from blockwright.actors.supervision_tree import dispatchers, gateway_nodes, in_head, tree
 from blockwright.runtime.node.actor_classes import load_class
 from blockwright.runtime.supervisor import Child
@@ -58,8 +59,8 @@ def test_on_a_small_machine_the_head_has_a_gateway() -> None:
 def test_on_a_larger_one_each_gateway_is_a_process() -> None:
     settings = Settings(gateways=2, requests_per_minute={"*": 5})
     assert "\n".join(lines(tree(settings, first_in_head=False, gateway_entry=GATEWAY))) == APART
-    assert gateway_nodes(settings, first_in_head=False) == ["g0", "g1"]
-    assert gateway_nodes(settings, first_in_head=True) == ["head", "g1"]
+    assert gateway_nodes(settings.network, first_in_head=False) == ["g0", "g1"]
+    assert gateway_nodes(settings.network, first_in_head=True) == ["head", "g1"]
 
 
 PREDICTORS = """\
@@ -72,17 +73,17 @@ PREDICTORS = """\
 def test_dispatchers_are_beside_the_predictors_that_they_ask() -> None:
     settings = Settings(dispatch="ours")
     assert "\n".join(lines(tree(settings, gateway_entry=GATEWAY))).endswith(PREDICTORS)
-    assert dispatchers(settings) == {"dispatcher-0": "predictors/dispatcher-0"}
+    assert dispatchers(settings.dispatching) == {"dispatcher-0": "predictors/dispatcher-0"}
     settings = Settings(dispatch="round-robin")
     assert "    dispatcher-0: Dispatcher" in lines(tree(settings, gateway_entry=GATEWAY))
-    assert dispatchers(settings) == {"dispatcher-0": "head/dispatcher-0"}
-    assert dispatchers(Settings()) == {}
+    assert dispatchers(settings.dispatching) == {"dispatcher-0": "head/dispatcher-0"}
+    assert dispatchers(Settings().dispatching) == {}
 
 
 def test_which_machines_are_small() -> None:
-    assert [in_head(Settings(), cores) for cores in (1, 2, 3, 64)] == [True, True, False, False]
-    assert in_head(Settings(gateway_in_head="yes"), 64)
-    assert not in_head(Settings(gateway_in_head="no"), 1)
+    assert [in_head(Settings().network, cores) for cores in (1, 2, 3, 64)] == [True, True, False, False]
+    assert in_head(Settings(gateway_in_head="yes").network, 64)
+    assert not in_head(Settings(gateway_in_head="no").network, 1)
     with pytest.raises(SettingsError, match="gateway_in_head is 'maybe'; choose one of auto, yes, no"):
         Settings(gateway_in_head="maybe")
 

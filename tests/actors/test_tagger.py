@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.gateway.lengths import Lengths
 from blockwright.actors.gateway.tagging import SECONDS, Tagging, check_tagging
+from blockwright.actors.settings.errors import SettingsError
+from blockwright.actors.settings.settings import Settings
+from blockwright.actors.settings.tagging import TaggerSettings
 from blockwright.actors.tagger.actor import SAVE_SECONDS, Tagger, TaggerModel
 from blockwright.actors.tagger.model_file import TaggerFile, TaggerFileError, read_tagger, write_tagger
 from blockwright.policies.prediction.length_history import LengthHistory
@@ -41,7 +43,7 @@ class House:
 
     async def __aenter__(self) -> House:
         await self.node.start()
-        self.tagger = await self.node.spawn(Tagger(self.settings), name="tagger")
+        self.tagger = await self.node.spawn(Tagger(self.settings.tagging), name="tagger")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -121,7 +123,7 @@ async def test_a_setting_that_changed_begins_anew_and_so_does_a_damaged_file(
         model.learn(lesson)
     write_tagger(tmp_path / "trained.json", TaggerFile(model))
     settings = Settings(tagger=f"trained:{tmp_path / 'trained.json'}", tagger_folder=str(tmp_path))
-    check_tagging(settings)
+    check_tagging(settings.tagging)
     async with House(settings) as house:
         assert (await house.tagger.share([], "")).estimator == model.snapshot()
         await house.tagger.share(LESSONS[:1], "")
@@ -164,7 +166,7 @@ def test_a_file_that_cannot_be(tmp_path: Path, content: object, message: str) ->
     with pytest.raises(TaggerFileError, match=f"model.json: .*{message}"):
         read_tagger(path)
     with pytest.raises(SettingsError, match=f"tagger: .*model.json: .*{message}"):
-        check_tagging(Settings(tagger=f"trained:{path}"))
+        check_tagging(TaggerSettings(tagger=f"trained:{path}"))
 
 
 def test_settings_that_cannot_be() -> None:

@@ -5,7 +5,8 @@ import contextlib
 
 import pytest
 
-from blockwright.actors.config import Settings, SettingsError, StartError
+from blockwright.actors.settings.errors import SettingsError, StartError
+from blockwright.actors.settings.settings import Settings
 from blockwright.actors.topology import Http, start
 from blockwright.actors.worker.messages import SweepReport
 from blockwright.gpu.errors import CheckpointError

@@ -14,7 +14,8 @@ from blockwright.policies.model.chain import Hop, Route
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import SweepPlan
-from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
+from blockwright.policies.requests.routes_changed import RoutesChanged
+from blockwright.policies.sweep.events import TokensEmitted
 from blockwright.tests.actors.worker_rig import Ear, Record, Rig
 from blockwright.tests.claims import claim
 from blockwright.tests.gpu.reference import greedy, prompt_of

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from blockwright.actors.worker import main
-from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.gpu.errors import BackendError
+from blockwright.tests.worker_config import worker_config
 
 
 class FakeNode:
@@ -40,7 +40,7 @@ async def test_torch_has_as_many_threads_as_the_worker(monkeypatch: pytest.Monke
     before, node = (torch.get_num_threads(), sys.getswitchinterval()), FakeNode()
     named: Any = node
     for threads in (before[0] + 1, before[0] + 2):
-        task = asyncio.create_task(main.start(named, WorkerConfig(name="w0", threads=threads)))
+        task = asyncio.create_task(main.start(named, worker_config(threads=threads)))
         await node.told.wait()
         node.told.clear()
         assert torch.get_num_threads() == threads

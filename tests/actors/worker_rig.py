@@ -10,16 +10,18 @@ from typing import Any
 
 from blockwright.actors.report_sequence import ACKNOWLEDGE_EVERY
 from blockwright.actors.worker.actor import Worker
-from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, NoCapacity, Submission, SweepReport, WorkerConfig
+from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, NoCapacity, Submission, SweepReport
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.select import open_backend
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.sweep.events import GivenBack, RoutesChanged, TokensEmitted
+from blockwright.policies.requests.routes_changed import RoutesChanged
+from blockwright.policies.sweep.events import GivenBack, TokensEmitted
 from blockwright.runtime import Actor, Node, endpoint
 from blockwright.tests.cap import CAP
 from blockwright.tests.waiting import PATIENCE
+from blockwright.tests.worker_config import worker_config
 from blockwright.zoo.source import open_source
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -95,10 +97,10 @@ class Rig:
         """directory: of the sockets, where there are other workers."""
         node = Node(name, listen=directory is not None, directory=directory)
         await node.start()
-        values: dict[str, object] = {"name": name, "memory": 16 << 20, "max_length": 512, "kv_layers": 8, "check": True}
-        settings = WorkerConfig(**{**values, **config})  # type: ignore[arg-type]
+        values: dict[str, Any] = {"memory": 16 << 20, "max_length": 512, "kv_layers": 8, "check": True}
+        settings = worker_config(name, **{**values, **config})
         record = Record()
-        worker = Worker(settings, open_backend(backend, settings.dtype, 1, CAP), record.fail)
+        worker = Worker(settings, open_backend(backend, settings.worker.dtype, 1, CAP), record.fail)
         await node.spawn(worker, name="worker")
         await node.spawn(Ear(record), name="gateway")
         rig = cls(worker, node, record)
@@ -109,7 +111,9 @@ class Rig:
 
     async def load(self, application: str, path: Path, length: int = 0) -> int:
         config = self.worker.config
-        return await self.load_known(application, path, open_source(path).specs(config.page_size, config.dtype), length)
+        return await self.load_known(
+            application, path, open_source(path).specs(config.worker_memory.page_size, config.worker.dtype), length
+        )
 
     async def load_known(self, application: str, path: Path, specs: Sequence[ComponentSpec], length: int = 0) -> int:
         """Of a checkpoint that was hashed before."""
@@ -142,9 +146,10 @@ class Rig:
     ) -> None:  # fmt: skip
         self.record.expect(request)
         gateway = gateway or f"{self.node.name}/gateway"
+        page_size = self.worker.config.worker_memory.page_size
         submission = Submission(
             request=request, attempt=1, gateway=gateway, route=route or f"{application}@w0", route_version=1,
-            tokens=prompt, prompt_length=len(prompt), page_hashes=page_hashes(prompt, self.worker.config.page_size),
+            tokens=prompt, prompt_length=len(prompt), page_hashes=page_hashes(prompt, page_size),
             max_length=len(prompt) + new, stop_tokens=list(stop), sampling=sampling, arrival=float(len(self.record.tokens)),
             timeout=expires,
         )  # fmt: skip

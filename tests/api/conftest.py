@@ -10,7 +10,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from aiohttp.web_runner import BaseRunner
 
-from blockwright.actors.config import Settings
+from blockwright.actors.settings.settings import Settings
 from blockwright.api.app.application import make_app
 from blockwright.api.http.listening import make_runner
 from blockwright.api.text.tokenizer import TextCodec

@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from blockwright.actors.config import Settings
+from blockwright.actors.settings.settings import Settings
 from blockwright.api.app.application import make_app
 from blockwright.api.http.listening import make_runner
 from blockwright.tests.api.fake_port import FakePort, Script

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.config import Settings, SettingsError
+from blockwright.actors.settings.errors import SettingsError
+from blockwright.actors.settings.settings import Settings
 from blockwright.api.openai import request_body
 from blockwright.tests.api.fake_port import one_by_one
 from blockwright.tests.api.raw import OTHER, Raw, answer_of, listening, post

@@ -13,7 +13,7 @@ from aiohttp import ClientSession
 from aiohttp.test_utils import TestServer
 
 from blockwright.actors import topology
-from blockwright.actors.config import Settings
+from blockwright.actors.settings.settings import Settings
 from blockwright.api.app.application import make_app
 from blockwright.gpu.select import open_backend
 from blockwright.gpu.weights.checkpoint import Checkpoint

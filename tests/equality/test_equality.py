@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from blockwright.actors.config import Settings
+from blockwright.actors.settings.settings import Settings
 from blockwright.tests.claims import claim
 from blockwright.tests.equality.cells import AXES, FURTHER, Cell, cells_of, every, one_each, pairs, pairwise
 from blockwright.tests.equality.reference import confirm_sampled

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.event_log import Applied, Began, Committed, Ended, Entry, Planned
-from blockwright.policies.sweep.events import Cancelled, Event, RoutesChanged, Started
+from blockwright.policies.sweep.events import Cancelled, Event, Started
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.policies.sweep_world import chain, replica, submission
 

@@ -12,17 +12,9 @@ from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.requests.moving import page_targets
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.config import SweepConfig
-from blockwright.policies.sweep.events import (
-    Cancelled,
-    Flight,
-    GivenBack,
-    PeerLost,
-    RoutesChanged,
-    Send,
-    Submission,
-    TokensEmitted,
-)
+from blockwright.policies.sweep.events import Cancelled, Flight, GivenBack, PeerLost, Send, Submission, TokensEmitted
 from blockwright.policies.sweep.page_events import Export, Exported, MoveSlots, PagesUnsent, PageTarget, SendPages
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.policies.fake_device import FakeDevice, PagesOnTheWay, next_token

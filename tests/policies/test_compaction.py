@@ -78,7 +78,7 @@ def test_tokens_are_the_same_however_often_slots_move() -> None:
     assert counters["moved_slots"] > 500, counters
 
 
-@pytest.mark.parametrize("landing", [False, True])
+@pytest.mark.parametrize("received", [False, True])
 def test_a_load_finds_room_unless_pages_are_on_their_way_in(received: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(
         ["w0"], [BASE], [replica("w0", BASE)], budget=6 * CHUNK, max_rows=40, sweep_tokens=256, slot_unit=SLOT,
@@ -96,7 +96,7 @@ def test_a_load_finds_room_unless_pages_are_on_their_way_in(received: bool, monk
             world.cancel(f"r{number}")
     assert memory.pages.spare > 0
     if received:
-        monkeypatch.setattr(type(state.parts.page_transfers), "landing", property(lambda self: True))
+        monkeypatch.setattr(type(state.parts.page_transfers), "receiving", property(lambda self: True))
     press(world, worker, 2, 1.0)
     assert (b"load2" in memory.residence.components) != received
     assert bool(state.counters["moved_slots"]) != received

@@ -16,7 +16,6 @@ from random import Random
 from typing import Any
 
 from blockwright.actors.conditions import Published
-from blockwright.actors.config import OUTSTANDING, Settings
 from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.controller.progress import Progress
@@ -27,6 +26,9 @@ from blockwright.actors.gateway.port import ModelInfo
 from blockwright.actors.predictor.main import start_in_process as start_predictors
 from blockwright.actors.predictor.messages import NODE
 from blockwright.actors.rate_limiter import limits_of
+from blockwright.actors.settings.dispatching import OUTSTANDING
+from blockwright.actors.settings.requests import RequestSettings
+from blockwright.actors.settings.settings import Settings
 from blockwright.actors.sizing import WorkerLimits
 from blockwright.actors.supervision_tree import dispatchers, inside_gateway, inside_worker, tree
 from blockwright.actors.topology import tell_of_nodes
@@ -39,6 +41,7 @@ from blockwright.runtime.testing import simulation as entrance
 from blockwright.runtime.tree import start_inside, start_tree
 from blockwright.tests.serving.device import SWEEP, TOKEN, SimulatedBackend, SimulatedDevice, Spec
 from blockwright.tests.serving.late import LateAnswer, LateGateway, before_machine
+from blockwright.tests.worker_config import worker_config
 
 HEAD = "head"
 ENTRY = f"{entrance.__name__}:enter"
@@ -132,9 +135,9 @@ class House:
         gateway = self._gateway(HEAD, list(plan.gateways))
         controller = sim.head.ref(f"{HEAD}/controller", Controller)
         values = {
-            "limiter": (limits_of(settings),),
-            **{name: (settings, number) for number, name in enumerate(dispatchers(settings))},
-            "memory": (settings, f"{HEAD}/controller"),
+            "limiter": (limits_of(settings.tenants),),
+            **{name: (settings.dispatching, number) for number, name in enumerate(dispatchers(settings.dispatching))},
+            "memory": (settings.parameter_drops, settings.worker, f"{HEAD}/controller"),
             "applications": (settings, WorkerLimits("float32", None), f"{HEAD}/controller"),
             "gateway": gateway,
             "controller": (self.state, [f"{HEAD}/gateway"], Published(Progress())),
@@ -151,8 +154,8 @@ class House:
     def _config(self, name: str) -> WorkerConfig:
         plan = self.plan
         longest = max(a.max_length for a in plan.applications)
-        return WorkerConfig(
-            name=name, memory=plan.memory, page_size=PAGE, chunk_size=plan.chunk_size, sweep_tokens=48,
+        return worker_config(
+            name, memory=plan.memory, page_size=PAGE, chunk_size=plan.chunk_size, sweep_tokens=48,
             max_rows=plan.max_rows, max_length=longest, kv_layers=4, check=self.seed % 8 == 0,
             profile=read_costs(plan.profile),
             kv_reserve=plan.kv_reserve, on_demand=plan.kv_reserve > 0,
@@ -193,10 +196,10 @@ class House:
 
     def _gateway(self, node: str, others: list[str]) -> Gateway:
         models = [ModelInfo(a.name, a.checkpoint, a.max_length, 0, False) for a in self.plan.applications]
-        asked = list(dispatchers(self.plan.settings).values())
+        asked = list(dispatchers(self.plan.settings.dispatching).values())
         state = LateGateway(
-            "", models, page_size=PAGE, worker_wait=20.0, max_waiting=1000, gateways=1 + len(self.plan.gateways),
-            asks=bool(asked),
+            "", models, page_size=PAGE, worker_wait=20.0, limits=RequestSettings(max_waiting=1000),
+            gateways=1 + len(self.plan.gateways), asks=bool(asked),
         )  # fmt: skip
         state.doubt(Random(f"{self.seed} {node} late"), self._late, self.late)
         name, controller = "g0" if node == HEAD else node, f"{HEAD}/controller"

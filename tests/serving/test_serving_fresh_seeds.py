@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from blockwright.actors.config import OUTSTANDING
+from blockwright.actors.settings.dispatching import OUTSTANDING
 from blockwright.policies.prediction.dispatching import POLICIES
 from blockwright.tests.claims import claim
 from blockwright.tests.serving.game import Game

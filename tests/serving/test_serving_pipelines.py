@@ -14,8 +14,9 @@ from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.prediction.instance import IDLE
 from blockwright.policies.prediction.machines import LinkTimes
 from blockwright.policies.prediction.pipeline_instance import PipelineInstance
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.config import SweepConfig
-from blockwright.policies.sweep.events import RoutesChanged, Submission, TokensEmitted
+from blockwright.policies.sweep.events import Submission, TokensEmitted
 from blockwright.runtime import endpoint
 from blockwright.tests.claims import claim
 from blockwright.tests.serving import device

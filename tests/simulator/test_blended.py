@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from blockwright.policies.model.chain import Route
 from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.config import SweepConfig
-from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.simulator.blended import BlendedWorker, poisson
 from blockwright.simulator.description import InstanceSpec, ModelSpec
 from blockwright.simulator.simulation import chain_of, hops_of

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from blockwright.actors.config import Settings
+from blockwright.actors.settings.settings import Settings
 from blockwright.api.commands.trace import as_lines, replay
 
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 import blockwright
-from blockwright.actors.config import SettingsError
+from blockwright.actors.settings.errors import SettingsError
 from blockwright.gpu.errors import CheckpointError
 from blockwright.tests.claims import claim
 from blockwright.tests.docs.pages import blocks

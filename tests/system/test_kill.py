@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.config import Settings
+from blockwright.actors.settings.settings import Settings
 from blockwright.tests.adapters import greedy as peft_greedy
 from blockwright.tests.adapters import make_adapter, peft_model
 from blockwright.tests.claims import claim

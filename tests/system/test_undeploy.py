@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from blockwright.actors import topology
-from blockwright.actors.config import Settings
 from blockwright.actors.gateway.port import Generation
+from blockwright.actors.settings.settings import Settings
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.tests.claims import claim
 from blockwright.tests.equality.test_sharing import altered

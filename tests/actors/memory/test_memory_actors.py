@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.config import Settings
 from blockwright.actors.controller.overload_messages import (
     BreakOffRestore,
     DropParameters,
@@ -20,6 +19,7 @@ from blockwright.actors.controller.overload_messages import (
 )
 from blockwright.actors.memory.cluster import ClusterMemory
 from blockwright.actors.memory.node import NodeMemory
+from blockwright.actors.settings.settings import Settings
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.policies.overload.pool_reading import PoolReading
 from blockwright.runtime import Actor, Node, endpoint
@@ -103,7 +103,9 @@ class Rig:
     def play(self, scenario: Any) -> None:
         async def run(sim: Simulation) -> None:
             await sim.head.spawn(self.desk, name="controller")
-            await sim.head.spawn(ClusterMemory(self.settings, "head/controller"), name="memory")
+            await sim.head.spawn(
+                ClusterMemory(self.settings.parameter_drops, self.settings.worker, "head/controller"), name="memory"
+            )
             while len(sim.cluster.members()) < len(self.hosts):  # noqa: ASYNC110 - in virtual time
                 await asyncio.sleep(0.1)
             await scenario()

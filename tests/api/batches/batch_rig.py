@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import FormData
 
 from blockwright.actors.batches.actor import Batches
-from blockwright.api.batches.store_service import Desk
+from blockwright.api.batches.store_service import BatchStoreService
 from blockwright.api.http.context import FRONT
 from blockwright.runtime import ManualClock, Node
 from blockwright.tests.api.fake_port import one_by_one
@@ -38,16 +38,16 @@ class BatchRig:
         self.node = Node("head", listen=False, clock=self.clock)
 
     @property
-    def desk(self) -> Desk:
-        desk = self.client.app[FRONT].desk
-        assert isinstance(desk, Desk)
-        return desk
+    def batch_service(self) -> BatchStoreService:
+        service = self.client.app[FRONT].batch_service
+        assert isinstance(service, BatchStoreService)
+        return service
 
     async def start(self) -> None:
         """Have batches run here."""
         await self.node.start()
-        self.desk._now = lambda: self.time
-        self.ref = await self.node.spawn(Batches(self.desk, lambda: self.time), name="batches")
+        self.batch_service._now = lambda: self.time
+        self.ref = await self.node.spawn(Batches(self.batch_service, lambda: self.time), name="batches")
 
     async def stop(self) -> None:
         await self.node.stop()

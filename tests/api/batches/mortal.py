@@ -20,8 +20,8 @@ from typing import Any
 
 from aiohttp.test_utils import TestClient, TestServer
 
-from blockwright.actors.config import Settings
 from blockwright.actors.gateway.port import Credit
+from blockwright.actors.settings.settings import Settings
 from blockwright.api.app.application import make_app
 from blockwright.api.batches import store as store_module
 from blockwright.api.batches.store import BatchStore

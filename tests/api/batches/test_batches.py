@@ -354,7 +354,7 @@ async def test_the_runner_is_an_actor_that_lets_go_when_it_ends(start: Start, sa
     rig, _ = await start(say("x"))
     await rig.ref.look()
     again = BatchRig(rig.client)
-    assert rig.desk.claim(), "it is this process"
+    assert rig.batch_service.claim(), "it is this process"
     await rig.stop()
     await again.start()
     assert (await again.ended(await again.create([line("a")])))["status"] == "completed"

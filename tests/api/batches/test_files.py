@@ -12,7 +12,7 @@ import pytest
 from aiohttp import FormData
 from yarl import URL
 
-from blockwright.actors.config import SettingsError
+from blockwright.actors.settings.errors import SettingsError
 from blockwright.api.batches import upload
 from blockwright.api.batches.folder import PART, PartFile
 from blockwright.tests.api.batches.batch_rig import BatchRig, line, parts
@@ -172,8 +172,8 @@ async def test_times_of_files(rig: BatchRig) -> None:
     anchor, seconds = "expires_after[anchor]", "expires_after[seconds]"
     _, file = await rig.upload(line("a"), **{anchor: "created_at", seconds: "3600"})
     assert file["expires_at"] == file["created_at"] + 3600
-    store = rig.desk._store
-    assert await rig.desk._thread.call(store.expire_files, file["expires_at"]) == [file["id"]]
+    store = rig.batch_service._store
+    assert await rig.batch_service._thread.call(store.expire_files, file["expires_at"]) == [file["id"]]
     assert (await rig.ask("GET", f"/v1/files/{file['id']}"))[0] == 404
 
 

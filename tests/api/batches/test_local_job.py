@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.config import Settings
 from blockwright.actors.gateway.port import Credit, Generation
+from blockwright.actors.settings.settings import Settings
 from blockwright.api.app.application import make_app
 from blockwright.api.batches.lines import BatchLine, LineAnswer
 from blockwright.api.batches.local_job import LocalJob

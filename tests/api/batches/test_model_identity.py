@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from blockwright.actors.changes_file import ChangesFile
-from blockwright.actors.config import Settings
+from blockwright.actors.settings.settings import Settings
 from blockwright.api.batches.model_identity import model_identities
 from blockwright.tests.adapters import make_adapter
 
@@ -75,7 +75,7 @@ def test_adapters_of_a_folder_have_identities(tmp_path: Path) -> None:
     found = model_identities(settings)
     assert list(found) == ["demo", "ann"]
     assert found["ann"] != found["demo"]
-    file = ChangesFile.of(settings)
+    file = ChangesFile.of(settings.models)
     assert file is not None
     file.remove("demo", "ann")
     assert next(iter(model_identities(settings))) == "ann", "an operator made it the default"

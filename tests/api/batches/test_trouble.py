@@ -22,21 +22,21 @@ async def test_a_full_disk_keeps_answers_until_there_is_room(
     rig, port = await start(say("x"))
     monkeypatch.setattr("blockwright.api.batches.store_service.AGAIN", 0.01)
     id = await rig.create([line(str(i)) for i in range(20)])
-    database = rig.desk._store._database
+    database = rig.batch_service._store._database
 
     def shrink() -> None:
         database.execute(f"PRAGMA max_page_count = {database.execute('PRAGMA page_count').fetchone()[0]}")
 
-    await rig.desk._thread.call(shrink)
+    await rig.batch_service._thread.call(shrink)
 
     async def full() -> bool:
         await rig.ref.look()
-        return bool(rig.desk.trouble)
+        return bool(rig.batch_service.trouble)
 
     await until(full)
-    assert "full" in rig.desk.trouble
+    assert "full" in rig.batch_service.trouble
     assert "full" in (await rig.view(id))["blockwright"]["waits"], "figures that are kept in memory, for none can be written"
-    await rig.desk._thread.call(lambda: database.execute("PRAGMA max_page_count = 100000"))
+    await rig.batch_service._thread.call(lambda: database.execute("PRAGMA max_page_count = 100000"))
 
     async def ended() -> bool:
         rig.clock.advance(2.0)
@@ -62,7 +62,7 @@ async def test_a_line_whose_answer_finds_no_room_gets_its_error(
 
     rig, port = await start(script)
     id = await rig.create([line("large", max_tokens=5), *map(line, "abc")])
-    database = rig.desk._store._database
+    database = rig.batch_service._store._database
 
     def limit() -> None:
         pages = database.execute("PRAGMA page_count").fetchone()[0]
@@ -74,7 +74,7 @@ async def test_a_line_whose_answer_finds_no_room_gets_its_error(
         return len(port.streams) == 4
 
     await until(running)
-    await rig.desk._thread.call(limit)
+    await rig.batch_service._thread.call(limit)
     begun.set()
 
     async def three() -> bool:
@@ -85,12 +85,12 @@ async def test_a_line_whose_answer_finds_no_room_gets_its_error(
 
     await until(three)
     assert "had no room for this answer" in caplog.text
-    await rig.desk._thread.call(lambda: database.execute("PRAGMA max_page_count = 100000"))
+    await rig.batch_service._thread.call(lambda: database.execute("PRAGMA max_page_count = 100000"))
     batch = await rig.ended(id)
     assert (batch["status"], batch["request_counts"]) == ("completed", {"total": 4, "completed": 3, "failed": 1})
     response = (await rig.lines(batch["error_file_id"]))["large"]["response"]
     assert (response["status_code"], response["body"]["error"]["code"]) == (507, "insufficient_storage")
-    assert not rig.desk.trouble
+    assert not rig.batch_service.trouble
 
 
 async def test_an_input_that_somebody_removes_from_the_disk_ends_the_batch_with_its_answers(
@@ -133,7 +133,7 @@ async def test_what_fails_before_or_behind_the_answers_is_said_and_warned_of_onc
     start: Start, say: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failing: str
 ) -> None:
     rig, _ = await start(say("x"))
-    store, broken = rig.desk._store, True
+    store, broken = rig.batch_service._store, True
     real = getattr(store, failing)
     id = await rig.create([line(str(i)) for i in range(3)])
 

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from blockwright.actors.checkpoints import open_checkpoints
-from blockwright.actors.config import SettingsError
+from blockwright.actors.settings.errors import SettingsError
 from blockwright.api.commands.cli import main
 from blockwright.api.commands.zoo import added_line, list_table, list_view
 from blockwright.api.settings.options import make_settings

@@ -12,7 +12,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from blockwright.actors.config import Settings, SettingsError
+from blockwright.actors.settings.errors import SettingsError
+from blockwright.actors.settings.logs import LogSettings
+from blockwright.actors.settings.settings import Settings
 from blockwright.api.app.application import _spans
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.tests.claims import claim
@@ -127,8 +129,8 @@ def test_without_the_packages_it_says_what_to_install(monkeypatch: pytest.Monkey
     extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["otlp"]
     packages = " ".join(one.partition(">")[0] for one in extra)
     with pytest.raises(SettingsError, match=rf"not installed \(opentelemetry\); pip install {packages}$"):
-        _spans(settings)
-    assert _spans(Settings(applications={"m": "x"})) is None
+        _spans(settings.logs)
+    assert _spans(LogSettings()) is None
 
 
 def test_an_endpoint_is_a_url() -> None:

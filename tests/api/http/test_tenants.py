@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from blockwright.actors.config import Settings
 from blockwright.actors.gateway.peers import TenantUse
 from blockwright.actors.gateway.port import Census
+from blockwright.actors.settings.settings import Settings
 from blockwright.api.http.tenants import tenants_view
 from blockwright.policies.requests.rate_limit import Limits, Quotas
 from blockwright.tests.claims import claim

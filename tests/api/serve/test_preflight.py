@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.config import Settings, SettingsError
+from blockwright.actors.settings.errors import SettingsError
+from blockwright.actors.settings.settings import Settings
 from blockwright.api.serve.server import of_the_hub, preflight
 from blockwright.gpu.errors import CheckpointError
 

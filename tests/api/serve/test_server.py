@@ -15,9 +15,10 @@ import aiohttp
 import pytest
 
 from blockwright.actors.conditions import Published
-from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.gateway.peers import LocalFront
 from blockwright.actors.gateway.port import Readiness, Service
+from blockwright.actors.settings.errors import SettingsError
+from blockwright.actors.settings.settings import Settings
 from blockwright.actors.worker_processes import worker_launcher
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.starting import Stages

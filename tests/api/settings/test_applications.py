@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.config import Settings, SettingsError
+from blockwright.actors.settings.errors import SettingsError
+from blockwright.actors.settings.settings import Settings
 from blockwright.api.settings.options import make_settings
 from blockwright.api.settings.text import as_toml
 from blockwright.tests.claims import claim
@@ -37,15 +38,15 @@ def settings_of(tmp_path: Path, text: str, *sets: str) -> Settings:
 
 
 def defaults(settings: Settings) -> dict[str, Any]:
-    return {name: json.loads(text) for name, text in settings.application_defaults.items()}
+    return {name: json.loads(text) for name, text in settings.models.application_defaults.items()}
 
 
 @claim("Variants may have a system prompt and sampling defaults of their own", of="fine-tunes")
 def test_tables_of_a_file(tmp_path: Path) -> None:
     made = settings_of(tmp_path, FILE)
     paths = {"a": "/a", "a.b": "/ab", "short": "/a", "terse": "/a", "legal": "/adapters/legal"}
-    assert list(made.applications.items()) == list(paths.items()), "in their order: the first is the default"
-    assert made.bases == {"legal": "a"}
+    assert list(made.models.applications.items()) == list(paths.items()), "in their order: the first is the default"
+    assert made.models.bases == {"legal": "a"}
     assert defaults(made) == {
         "short": {"max_tokens": 7, "stop": "x"},
         "terse": {"system": 'Say "no".', "temperature": 0.2},
@@ -56,12 +57,12 @@ def test_tables_of_a_file(tmp_path: Path) -> None:
 def test_keys_on_a_command_line(tmp_path: Path) -> None:
     """Beside a file, beside --app, and of a model whose name has dots."""
     made = settings_of(tmp_path, FILE, "applications.terse.temperature=1", "applications.terse=/b", "applications.new=/n")
-    assert (made.applications["terse"], made.applications["new"]) == ("/b", "/n")
+    assert (made.models.applications["terse"], made.models.applications["new"]) == ("/b", "/n")
     assert defaults(made)["terse"] == {"system": 'Say "no".', "temperature": 1}
     sets = ["applications.Qwen2.5.top_k=5", 'applications.v.stop=["a","b"]', "applications.v.base=Qwen2.5"]
     made = make_settings("/m/Qwen2.5", apps=["v=/v"], sets=[*sets, "applications.x.y=/y"])
-    assert made.applications == {"Qwen2.5": "/m/Qwen2.5", "v": "/v", "x.y": "/y"}
-    assert made.bases == {"v": "Qwen2.5"}
+    assert made.models.applications == {"Qwen2.5": "/m/Qwen2.5", "v": "/v", "x.y": "/y"}
+    assert made.models.bases == {"v": "Qwen2.5"}
     assert defaults(made) == {"Qwen2.5": {"top_k": 5}, "v": {"stop": ["a", "b"]}}
 
 
@@ -107,10 +108,10 @@ def test_a_misspelt_key_of_a_model_that_the_command_line_makes() -> None:
     """A value with a slash may be a path, unless the part before the dot is a model."""
     with pytest.raises(SettingsError, match=r"there is no setting applications.w.misspelt; there are: base, "):
         make_settings("/m/base", sets=["applications.w.path=/w", "applications.w.misspelt=a/b"])
-    assert make_settings("/m/base", sets=["applications.w.1=a/b"]).applications["w.1"] == "a/b"
+    assert make_settings("/m/base", sets=["applications.w.1=a/b"]).models.applications["w.1"] == "a/b"
 
 
 def test_a_program_gives_the_same() -> None:
     given: dict[str, Any] = {"a": "/a", "v": {"path": "/a", "seed": 5}}
     made = make_settings(None, flags={"applications": given})
-    assert (made.applications, made.application_defaults) == ({"a": "/a", "v": "/a"}, {"v": '{"seed": 5}'})
+    assert (made.models.applications, made.models.application_defaults) == ({"a": "/a", "v": "/a"}, {"v": '{"seed": 5}'})

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.config import Settings, SettingsError
+from blockwright.actors.settings.errors import SettingsError
+from blockwright.actors.settings.settings import Settings
 from blockwright.api.settings.options import convert, make_settings, model_id, read_keys
 from blockwright.tests.claims import claim
 
@@ -19,10 +20,15 @@ def test_later_sources_win(tmp_path: Path) -> None:
     settings = make_settings(
         "/m/base", flags={"port": "2", "workers": "2"}, sets=["workers=6", "pipelines.extra=3"], config=str(config)
     )
-    assert (settings.workers, settings.port, settings.page_size, settings.memory) == (6, 2, 8, 1 << 30)
-    assert settings.applications == {"base": "/m/base", "extra": "/m/x"}
-    assert (settings.pipelines, settings.stall_timeout) == ({"extra": 3}, 5.0)
-    assert settings.chunk_size == Settings().chunk_size
+    assert (
+        settings.worker.workers,
+        settings.network.port,
+        settings.worker_memory.page_size,
+        settings.worker_memory.memory,
+    ) == (6, 2, 8, 1 << 30)
+    assert settings.models.applications == {"base": "/m/base", "extra": "/m/x"}
+    assert (settings.worker.pipelines, settings.faults.stall_timeout) == ({"extra": 3}, 5.0)
+    assert settings.batching.chunk_size == Settings().batching.chunk_size
 
 
 @pytest.mark.parametrize(
@@ -119,7 +125,7 @@ def test_keys(tmp_path: Path) -> None:
     assert (keys["alpha"], keys["gamma"], admins) == ("ann", "ann", {})
     assert keys["beta"].startswith("key-")
     assert "beta" not in keys["beta"]
-    assert make_settings("/m/base", key_file=str(file)).api_keys == keys
+    assert make_settings("/m/base", key_file=str(file)).network.api_keys == keys
     for text, says in (
         ("a b c\n", "line 1 .* has 3 words"),
         ("a b admin\na\n", "line 2 .* repeats"),
@@ -136,7 +142,7 @@ def test_admin_keys(tmp_path: Path) -> None:
     file.write_text("alpha ann\nroot ops admin\n")
     assert read_keys(file) == ({"alpha": "ann"}, {"root": "ops"})
     settings = make_settings("/m/base", key_file=str(file))
-    assert (settings.api_keys, settings.admin_keys) == ({"alpha": "ann"}, {"root": "ops"})
+    assert (settings.network.api_keys, settings.network.admin_keys) == ({"alpha": "ann"}, {"root": "ops"})
     with pytest.raises(SettingsError, match="use --api-key-file"):
         make_settings("/m/base", sets=["admin_keys.k=t"])
 

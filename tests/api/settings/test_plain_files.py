@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from blockwright.actors.changes_file import ChangesFile
-from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.cost_file import check_costs
+from blockwright.actors.settings.errors import SettingsError
+from blockwright.actors.settings.network import NetworkSettings
+from blockwright.actors.settings.settings import Settings
 from blockwright.actors.tagger.model_file import TaggerFileError, read_tagger
 from blockwright.api.batches.local_files import BatchFileError, BatchInput
 from blockwright.api.http.listening import tls
@@ -26,10 +28,10 @@ def settings(path: Path, name: str) -> Settings:
 READERS: dict[str, Callable[[Path], object]] = {
     "config": read_config,
     "keys": read_keys,
-    "pace": lambda path: check_costs(settings(path, "pace")),
-    "profile": lambda path: check_costs(settings(path, "profile")),
+    "pace": lambda path: check_costs(settings(path, "pace").worker),
+    "profile": lambda path: check_costs(settings(path, "profile").worker),
     "tagger": read_tagger,
-    "certificate": lambda path: tls(Settings(applications={"tiny": "tiny"}, tls_cert=str(path), tls_key=str(path))),
+    "certificate": lambda path: tls(NetworkSettings(tls_cert=str(path), tls_key=str(path))),
     "batch": BatchInput,
 }
 

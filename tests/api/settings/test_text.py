@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blockwright.actors.config import Settings
+from blockwright.actors.settings.settings import Settings
 from blockwright.api.commands.cli import main
 from blockwright.api.settings.options import make_settings, read_config
 from blockwright.api.settings.text import as_tables, as_toml, entries

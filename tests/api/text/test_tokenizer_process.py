@@ -107,7 +107,7 @@ def test_a_process_that_ends_again_is_a_503(tmp_path: Path, monkeypatch: pytest.
     def ended(child: object, question: list[Any]) -> None:
         raise EOFError
 
-    monkeypatch.setattr(tokenizer_process._Child, "ask", ended)
+    monkeypatch.setattr(tokenizer_process._TokenizerChild, "ask", ended)
     with pytest.raises(ApiError, match="ended twice on this text") as caught:
         codec.encode("a", special=False)
     assert caught.value.status == 503

@@ -19,9 +19,10 @@ from blockwright.policies.prediction.lengths import corrected
 from blockwright.policies.prediction.replay import MachineReplay
 from blockwright.policies.prediction.timeline import Timeline, TimelineEntry
 from blockwright.policies.requests.account import offline_account
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.requests.urgency import offline_urgency
 from blockwright.policies.sweep.config import SweepConfig
-from blockwright.policies.sweep.events import RoutesChanged, Submission, TokensEmitted
+from blockwright.policies.sweep.events import Submission, TokensEmitted
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.claims import claim
 

@@ -9,8 +9,8 @@ from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sweep_plan import SweepPlan
 from blockwright.policies.prediction.instance import IDLE, Instance
 from blockwright.policies.prediction.load import candidate_at
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.config import SweepConfig
-from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.policies.sweep.state import SweepState
 
 from ..sweep.offline_world import commit, offline, online, world

@@ -12,6 +12,7 @@ from blockwright.policies.requests.dispatch import (
     workers_of,
 )
 from blockwright.policies.requests.poison import Quarantine
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.requests.routing_table import RoutingTable
 from blockwright.tests.claims import claim
 
@@ -78,7 +79,7 @@ def two_workers(capacity: dict[str, int] | None = None) -> RoutingTable:
     table = RoutingTable(["m"])
     for worker in ("w0", "w1"):
         table.join(worker, 0.0)
-    table.update(1, [], [], {}, 0.0)
+    table.update(RoutesChanged(1, [], [], []), 0.0)
     table.routes["m"] = [route("w0"), route("w1")]
     table.capacity = capacity or {}
     return table

@@ -15,6 +15,7 @@ from blockwright.policies.requests.moving import (
     overdue,
     stuck,
 )
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.requests.routing_table import RoutingTable
 
 
@@ -28,7 +29,9 @@ def table(*routes: Route, **capacity: int) -> RoutingTable:
     chains = [Chain(name, (Block((Component(b"c" * 16, Kind.MLP, 1, 1, 1),)),), 100) for name in names]
     for one in routes:
         made.join(one.home, 0.0)
-    made.update(1, chains, routes, {f"m@{worker}": tokens for worker, tokens in capacity.items()}, 0.0)
+    made.update(
+        RoutesChanged(1, chains, routes, [], capacity={f"m@{worker}": tokens for worker, tokens in capacity.items()}), 0.0
+    )
     return made
 
 

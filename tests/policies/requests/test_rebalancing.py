@@ -8,6 +8,7 @@ from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind,
 from blockwright.policies.requests.dispatch import RouteQuery
 from blockwright.policies.requests.poison import Quarantine
 from blockwright.policies.requests.rebalancing import QueuedRequest, rebalanced
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.requests.routing_table import RoutingTable
 from blockwright.tests.claims import claim
 
@@ -26,7 +27,7 @@ def table(*routes: Route, capacity: dict[str, int] | None = None, **work: int) -
     made = RoutingTable(["m"])
     for worker in {hop.worker for one in routes for hop in one.hops}:
         made.join(worker, 0.0)
-    made.update(1, [CHAIN], routes, capacity or {}, 0.0)
+    made.update(RoutesChanged(1, [CHAIN], routes, [], capacity=capacity or {}), 0.0)
     made.work = work
     return made
 

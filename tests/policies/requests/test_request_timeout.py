@@ -11,6 +11,7 @@ from blockwright.policies.requests.load_failure import LoadFailure
 from blockwright.policies.requests.queue import WaitingQueue
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.requests.request_timeout import RETRY_SECONDS, SOON, RequestTimeout
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.requests.routing_table import RoutingTable
 
 
@@ -43,7 +44,7 @@ def test_whoever_finds_no_route_waits_from_when_the_last_one_went() -> None:
     queue, table = WaitingQueue(), RoutingTable(["m", "n"])
     target = Chain("m", (Block((Component(b"c" * 16, Kind.MLP, 1, 1, 1),)),), 100)
     table.join("w0", 0.0)
-    table.update(1, [target], [Route("m@w0", 1, "m", (Hop("w0", 0, 1),))], {}, 0.0)
+    table.update(RoutesChanged(1, [target], [Route("m@w0", 1, "m", (Hop("w0", 0, 1),))], []), 0.0)
     for request, application, since in (("a", "m", 0.0), ("b", "n", 0.0), ("c", "n", 8.0)):
         queue.add(request, application, (0, 0), since)
 
@@ -58,7 +59,7 @@ def test_whoever_finds_no_route_waits_from_when_the_last_one_went() -> None:
 
     assert unserved(9.9) == []
     assert unserved(10.0) == ["b"], "m has a route, and c came later"
-    table.update(2, [target], [], {}, 12.0)
+    table.update(RoutesChanged(2, [target], [], []), 12.0)
     assert unserved(21.9) == ["c"], "a could have been served until 12"
     assert unserved(22.0) == ["a"]
 
@@ -67,7 +68,7 @@ def demanded(*failed: LoadFailure, at: float) -> RoutingTable:
     table = RoutingTable(["m"])
     table.join("w0", 0.0)
     target = Chain("m", (Block((Component(b"c" * 16, Kind.MLP, 1, 1, 1),)),), 100)
-    table.update(1, [target], [], {}, at, on_demand=["m"], failed=failed)
+    table.update(RoutesChanged(1, [target], [], [], on_demand=["m"], failed=failed), at)
     return table
 
 
@@ -85,9 +86,9 @@ def test_whoever_waits_for_what_cannot_be_loaded_is_told_why_at_once() -> None:
     queue.remove("before", "m")
     assert list(timeouts.unserved(queue, table, 12.0)) == [], "it is tried again for those that came later"
     target = table.chains["m"]
-    table.update(2, [target], [], {}, 13.0, on_demand=["m"], failed=[LoadFailure("m", 1, "it is damaged")])
+    table.update(RoutesChanged(2, [target], [], [], on_demand=["m"], failed=[LoadFailure("m", 1, "it is damaged")]), 13.0)
     assert list(timeouts.unserved(queue, table, 13.0)) == [], "the same is no news"
-    table.update(3, [target], [], {}, 14.0, on_demand=["m"], failed=[LoadFailure("m", 2, "it is damaged")])
+    table.update(RoutesChanged(3, [target], [], [], on_demand=["m"], failed=[LoadFailure("m", 2, "it is damaged")]), 14.0)
     assert next(timeouts.unserved(queue, table, 14.0))[0] == "after"
 
 

@@ -11,8 +11,9 @@ from blockwright.policies.model.chain import Block, Chain
 from blockwright.policies.model.lineage import lineages
 from blockwright.policies.model.local_paths import LocalPaths
 from blockwright.policies.plan.sweep_plan import SweepResult
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.config import SweepConfig
-from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
+from blockwright.policies.sweep.events import TokensEmitted
 from blockwright.policies.sweep.local_routes import LocalRoutes
 from blockwright.policies.sweep.state import SweepState
 

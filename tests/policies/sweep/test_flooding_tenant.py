@@ -13,9 +13,10 @@ import pytest
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.cost import cost
 from blockwright.policies.plan.sweep_plan import SweepResult
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.requests.urgency import urgency
 from blockwright.policies.sweep.config import SweepConfig
-from blockwright.policies.sweep.events import RoutesChanged, Submission, TokensEmitted
+from blockwright.policies.sweep.events import Submission, TokensEmitted
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts

@@ -5,6 +5,7 @@ from __future__ import annotations
 from blockwright.policies.memory.packed_tensor import PackedTensor, TensorPlace, WantedComponent
 from blockwright.policies.plan.sweep_plan import SweepResult
 from blockwright.policies.requests.admission import CROWDED, REFUSED
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.events import (
     ComponentGone,
     ComponentsPlaced,
@@ -13,7 +14,6 @@ from blockwright.policies.sweep.events import (
     ComponentsWanted,
     Event,
     GivenBack,
-    RoutesChanged,
 )
 from blockwright.policies.sweep.state import SweepState
 

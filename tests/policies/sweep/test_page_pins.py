@@ -9,7 +9,8 @@ import pytest
 
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.requests.dispatch import workers_of
-from blockwright.policies.sweep.events import PeerLost, RoutesChanged
+from blockwright.policies.requests.routes_changed import RoutesChanged
+from blockwright.policies.sweep.events import PeerLost
 from blockwright.policies.sweep.page_events import HoldPages, Unhold
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.claims import claim

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from blockwright.policies.model.chain import Hop, Route
 from blockwright.policies.plan.sweep_plan import SweepResult
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.columns import Status
-from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.claims import claim
 

@@ -1,0 +1,87 @@
+"""The settings of models: which are served, and which have drafts (speculative decoding)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from ...policies.drafts.choice import settings_fault
+from ...policies.model.tiers import family_of
+from .errors import SettingsError
+from .part import SettingsPart, Texts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings(SettingsPart):
+    """The models that are served from the start, and the places from which others may come."""
+
+    applications: Annotated[
+        Texts,
+        "model id: checkpoint folder or hub id, or a table (path, base, system, temperature, ...); the first is the default",
+    ] = field(default_factory=dict)
+    application_defaults: Texts = field(default_factory=dict)  # by application, as in ``ModelInfo``
+    default_model: Annotated[str, "model id of requests that name none; empty: the first"] = ""
+    bases: Annotated[
+        Texts, "adapter: its base application; default: the one that the adapter names, or the only whole model"
+    ] = field(default_factory=dict)
+    adapters: Annotated[
+        str, "folder whose adapters are served, each under the name of its own folder, and loaded when requests ask for them"
+    ] = ""
+    app_roots: Annotated[
+        str, "folders, separated by commas, from which applications may be added at run time; empty: none may"
+    ] = ""
+    apps_file: Annotated[
+        str, "file that keeps additions and removals at run time for the next start; empty: one in adapters, if that is set"
+    ] = ""
+    exits: Annotated[Texts, "application: layers of lower tiers, as 8,16, without exits.json"] = field(default_factory=dict)
+    on_demand: Annotated[bool, "load applications that do not fit in memory when requests need them; no: refuse them"] = True
+
+    def may_serve(self, name: str) -> bool:
+        """Return whether an application has this id, or may have a tier of this id."""
+        return name in self.applications or family_of(name) in self.applications
+
+    @property
+    def more_may_come(self) -> bool:
+        """True if models are served, now or later, that no setting names."""
+        return bool(self.app_roots or self.adapters or self.apps_file)
+
+    def exit_layers(self, name: str) -> list[int]:
+        """Return the layers of an application's lower tiers; none: the checkpoint says."""
+        return [int(part) for part in self.exits.get(name, "").split(",") if part.strip()]
+
+    def check_together(self) -> None:
+        if self.default_model and not (self.may_serve(self.default_model) or self.more_may_come):
+            there = listed(self.applications)
+            raise SettingsError(f"default_model is {self.default_model!r}, which is not served; there are: {there}")
+        for name, base in self.bases.items():
+            for one in (name, base):
+                if not self.may_serve(one) and not (one is name and self.more_may_come):
+                    there = listed(self.applications)
+                    raise SettingsError(f"bases.{name} = {base!r}: {one} is not an application; there are: {there}")
+        for name, text in self.exits.items():
+            if name not in self.applications and not (self.app_roots or self.apps_file):
+                raise SettingsError(f"exits.{name} names no application; there are: {listed(self.applications)}")
+            if not all(re.fullmatch("[0-9]{1,9}", part.strip()) for part in text.split(",")):
+                raise SettingsError(f"exits.{name} is {text!r}; give numbers of layers separated by commas, as 8,16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftSettings(SettingsPart):
+    """The sources of drafts, by model, and the length of drafts."""
+
+    drafts: Annotated[
+        Texts, "model id: source of drafts for requests that name none: off, prompt or auto; * for models without an entry"
+    ] = field(default_factory=dict)
+    draft_tokens: Annotated[int, "tokens drafted in a step, at most 16; 0: as many as pay"] = 0
+
+    def check_names(self, models: ModelSettings) -> None:
+        """Refuse wrong sources and lengths, and drafts of applications that there are not."""
+        if fault := settings_fault(self.drafts, self.draft_tokens, None if models.more_may_come else models.applications):
+            raise SettingsError(fault)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names as a sentence lists them."""
+    return ", ".join(sorted(names)) or "none"

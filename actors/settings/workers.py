@@ -1,0 +1,76 @@
+"""The settings of worker processes: how many there are, and what they compute with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from .errors import SettingsError
+from .models import ModelSettings
+from .part import AT_LEAST_ONE, COUNT, AllowedTexts, AtMost, Counts, SettingsPart
+
+MOST_WORKERS = 4096
+MOST_THREADS = 256  # per worker: the kernels' limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings(SettingsPart):
+    """The workers, their device, and the pipelines that they form."""
+
+    workers: Annotated[int, "worker processes", AT_LEAST_ONE, AtMost(4096)] = 1
+    threads: Annotated[
+        int,
+        "kernel threads per worker; 0: cores (of the container) divided by workers, at least 1",
+        COUNT,
+        AtMost(MOST_THREADS),
+    ] = 0
+    device: Annotated[str, "device on which the workers compute; only cpu exists yet"] = "cpu"
+    dtype: Annotated[
+        str,
+        "auto (as stored; float16, or checkpoints of several types: float32), float32 or bfloat16",
+        AllowedTexts("auto", "float32", "bfloat16"),
+    ] = "auto"
+    backend: Annotated[
+        str,
+        "native (C kernels), torch (the reference) or auto: native if its library loads",
+        AllowedTexts("auto", "native", "torch"),
+    ] = "auto"
+    instruction_set: Annotated[
+        str,
+        "limit for the native kernels: amx, avx512_bf16, avx512, avx2 or generic; empty: the best the processor has",
+        AllowedTexts("", "amx", "avx512_bf16", "avx512", "avx2", "generic"),
+    ] = ""
+    pipeline: Annotated[int, "pipeline stages: workers each model is spread over; must divide workers", AT_LEAST_ONE] = 1
+    pipelines: Annotated[Counts, "application: its own number of pipeline stages"] = field(default_factory=dict)
+    profile: Annotated[str, "device profile (a JSON file from blockwright profile) to compare steps with"] = ""
+    pace: Annotated[str, "simulate slower hardware: delays per step, from a JSON file of seconds"] = ""
+
+    def stages(self, application: str, family: str = "") -> int:
+        """Return the pipeline stages of an application; a tier without a number of its own has its family's."""
+        return self.pipelines.get(application, self.pipelines.get(family, self.pipeline))
+
+    def check_together(self) -> None:
+        if self.device != "cpu":
+            why = "but there is no GPU back end yet; choose cpu, which is the default"
+            raise SettingsError(f"device is {self.device!r}, {why}")
+        for label, span in self._spans.items():
+            if not 1 <= span <= self.workers or self.workers % span:
+                raise SettingsError(f"{label} is {span} with {self.workers} workers; give a divisor of workers")
+
+    def check_names(self, models: ModelSettings) -> None:
+        """Refuse pipelines of applications that there are not."""
+        for name in self.pipelines:
+            if not models.may_serve(name):
+                there = ", ".join(models.applications)
+                raise SettingsError(f"pipelines.{name} names no application; there are: {there}")
+
+    def check_single(self, setting: str, does: str) -> None:
+        """Refuse pipelines beside a setting that works on single workers."""
+        for label, span in self._spans.items():
+            if span > 1:
+                raise SettingsError(f"{label} is {span}, but {setting} {does}; give 1, or {setting}=off")
+
+    @property
+    def _spans(self) -> Counts:
+        """Return the pipeline stages, by the name of the setting that gives them."""
+        return {"pipeline": self.pipeline, **{f"pipelines.{name}": span for name, span in self.pipelines.items()}}
