@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 TOOLS  := $(VENV)/.test-tools
 PORT   ?= 8000
 # Tests: processes at a time (some wait for others), and the best instruction set that they use (amx, avx512_bf16, avx512, avx2, generic; empty: all).
-JOBS   ?= $(shell expr $$(nproc) + 2)
+JOBS   ?= $(shell expr $$(nproc) + 1)
 CAP    ?=
 # make nightly: where its random choices begin. Another value on each call; the same value, the same run. SLICE: words of pytest.
 SEED   := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
@@ -152,7 +152,7 @@ equality: setup
 	$(PYTEST) --nightly -m equality
 
 looks: setup
-	BLOCKWRIGHT_PICTURES=$(CURDIR)/docs/pictures $(BIN)/python -m pytest tests/system/test_page.py
+	BLOCKWRIGHT_PICTURES=$(CURDIR)/docs/pictures $(BIN)/python -m pytest --nightly tests/system/test_page.py
 
 compat: setup
 	$(BIN)/python tests/compat/run.py $(foreach suite,$(ONLY),--only $(suite))

@@ -25,7 +25,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-DEMO = ("demo-checkpoint", "demo-family")  # of examples: what ``blockwright demo`` serves
+DEMO = ("demo-checkpoint", "demo-family", "demo-tiers")  # of examples: what ``blockwright demo`` serves
 UNTRACKED = shutil.ignore_patterns("roman")  # what examples/train_demo.py leaves there besides, as large as its base
 ROOMS = ("drafts", "memory", "model", "plan", "prediction", "sweep")
 OLDEST = (2, 17)  # glibc: nothing older has a Python and a torch that this package runs with

@@ -12,6 +12,8 @@ from ..gpu.model.config import ComponentSpec
 from ..gpu.weights.adapter import is_adapter, open_adapter, trained_on
 from ..gpu.weights.checkpoint import Checkpoint
 from ..policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, is_named
+from ..policies.drafts.choice import exits_fault
+from ..policies.model.tier_choice import auto_id, family_of_auto
 from ..policies.model.tiers import family_of, no_tier, tier_id
 from ..zoo.records import read_chain
 from ..zoo.source import open_source
@@ -69,6 +71,8 @@ def open_checkpoints(settings: Settings) -> OpenedCheckpoints:
             )
         found[name] = open_adapter(path, opened[base])
     _check_named_tiers(settings, found, families)
+    if fault := exits_fault(settings.drafting.drafts, bases, {name: families.get(name, "") for name in found}):
+        raise SettingsError(fault)
     inherited = {tier: settings.models.application_defaults.get(family, "") for tier, family in families.items()}
     defaults = {**settings.models.application_defaults, **{tier: text for tier, text in inherited.items() if text}}
     return OpenedCheckpoints(found, bases, frozenset(assumed), defaults, families=families)
@@ -97,13 +101,15 @@ def _check_named_tiers(settings: Settings, opened: Mapping[str, Checkpoint], fam
     named["tenant_models"] = [one.strip() for models in settings.tenants.tenant_models.values() for one in models.split(",")]
     for setting, names in named.items():
         for name in names:
-            if (
-                name not in opened
-                and family_of(name) in settings.models.applications
-                and name not in settings.network.api_keys.values()
-            ):
-                there = no_tier(name, families) or f"{family_of(name)} has no tiers"
-                raise SettingsError(f"{setting} names {name!r}, which is not served; {there}")
+            family = family_of(name) or family_of_auto(name)
+            if name in opened or family not in settings.models.applications or name in settings.network.api_keys.values():
+                continue
+            if name == auto_id(family) and family in families.values():
+                if setting in ("default_model", "tenant_models"):
+                    continue
+                raise SettingsError(f"{setting} names {name!r}, which is no model but chooses among tiers; name {family}")
+            there = no_tier(name, families) or f"{family} has no tiers"
+            raise SettingsError(f"{setting} names {name!r}, which is not served; {there}")
 
 
 def with_tiers(opened: Mapping[str, Checkpoint], models: ModelSettings) -> tuple[dict[str, Checkpoint], dict[str, str]]:
@@ -123,6 +129,10 @@ def with_tiers(opened: Mapping[str, Checkpoint], models: ModelSettings) -> tuple
                     f"{tier} is a tier of the family {name}, and another application; give that one another id"
                 )
             found[tier], families[tier] = family.at_exit(layers), name
+        if family.exits and (chosen := auto_id(name)) in opened.keys() | models.applications.keys():
+            raise SettingsError(
+                f"{chosen} chooses among the tiers of {name}, and is another application; give that one another id"
+            )
     return found, families
 
 
@@ -160,6 +170,7 @@ def model_info(opened: OpenedCheckpoints, name: str, length: int, created: int) 
         base=opened.bases.get(name, ""),
         defaults=opened.defaults.get(name, ""),
         family=opened.families.get(name, ""),
+        threshold=checkpoint.thresholds.get(checkpoint.tier),
     )
 
 
@@ -218,4 +229,5 @@ def application_of(
         virtual=checkpoint.virtual,
         base_model=base_model,
         family=family,
+        threshold=checkpoint.thresholds.get(checkpoint.tier),
     )

@@ -18,10 +18,10 @@ from typing import Any
 
 from ..gpu.model.config import ModelConfig
 from ..gpu.weights.checkpoint import Checkpoint
+from ..policies.measures import Measure
 from ..runtime.actor.ref import Ref
 from ..runtime.base.down import Down
 from ..runtime.base.errors import RuntimeFault
-from ..runtime.base.node_view import Measure
 from ..runtime.cluster.cluster import ClusterHead
 from ..runtime.cluster.inprocess import InProcessLauncher
 from ..runtime.cluster.launcher import Launcher

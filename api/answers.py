@@ -37,11 +37,14 @@ class CompletionTokensDetails(TypedDict):
 
 
 class Usage(TypedDict):
+    """``tier``: model id of the tier that answered, only for models of a family."""
+
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: CompletionTokensDetails
+    tier: NotRequired[str]
 
 
 class PromptLogprob(TypedDict):
@@ -257,15 +260,34 @@ class DraftCount(TypedDict):
 class RequestDrafts(TypedDict):
     """The drafts of a request.
 
-    ``tokens``: drafts of a round; 0: as many as pay. ``sources``: counts by source. ``reason``: why it has none now, or
-    empty.
+    ``tokens``: drafts of a round; 0: as many as pay. ``sources``: counts by source. ``tiers``: the lower tiers that may
+    draft. ``reason``: why it has none now, or none by a tier, or empty.
     """
 
     prompt: bool
     prediction_tokens: int
+    tiers: list[str]
     tokens: int
     sources: dict[str, DraftCount]
     reason: str
+
+
+class RequestTier(TypedDict):
+    """The choice of a request's tier.
+
+    ``tier``: the tier that answers; empty while it is not chosen. ``confidence``: of the least sure choice; with less than
+    ``theta`` the request goes from ``start`` to the top tier. ``tokens``: tokens that were looked at. ``seconds``: from the
+    request's arrival to the choice.
+    """
+
+    tier: str
+    start: str
+    escalated: bool
+    confidence: float | None
+    theta: float
+    measure: str
+    tokens: int
+    seconds: float | None
 
 
 class RequestAnswer(TypedDict):
@@ -287,6 +309,7 @@ class RequestAnswer(TypedDict):
     queued: int
     starts_in: float | None
     drafts: RequestDrafts
+    tier: RequestTier | None
 
 
 class ListedRequest(TypedDict):

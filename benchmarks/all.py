@@ -53,6 +53,7 @@ LONG = {
     "fidelity": 1200,
     "on_demand": 240,
     "drafts": 900,
+    "family": 900,
     "large": 1800,
     "scheduling": 2700,
     "scheduling_live": 960,

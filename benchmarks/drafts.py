@@ -10,6 +10,7 @@ one of the answer without drafts with probability 0.5, 0.8 or 0.95, else another
 and T(n) the shortest time of the kernels for n positions of each request, measured in the same round. ``of_best``: the
 policy's tokens per second divided by the ones of the best fixed number, none included, by the medians of all rounds.
 ``of_off``: with predictions that are always wrong, the policy's tokens per second divided by the ones without drafts.
+``within``: by how much coupling accepts less than the rejection rule, at the demo checkpoint's exits (``draft_acceptance``).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import draft_acceptance
 import harness
 from harness import OURS, Bar, Options, Report
 from kernels_step import CACHED, Rig
@@ -52,10 +54,12 @@ class Plan:
     tokens: int = 64
     requests: tuple[int, ...] = (1, 2)
     wrong: tuple[int, ...] = (1, 8, 32)  # requests at a time whose predictions are always wrong
+    examined: int = 40  # prompts of each task of the demo, for the acceptance of its exits
 
     @classmethod
     def chosen(cls, quick: bool) -> Plan:
-        return cls(dtypes=("bf16",), rounds=1, tokens=32, requests=(1,), wrong=(1,)) if quick else cls()
+        few = cls(dtypes=("bf16",), rounds=1, tokens=32, requests=(1,), wrong=(1,), examined=4)
+        return few if quick else cls()
 
     def cases(self) -> list[str]:
         return [f"{self.size}/{t}/c{n}/p{p:g}" for t in self.dtypes for n in self.requests for p in RIGHT]
@@ -65,7 +69,8 @@ def bars(plan: Plan) -> list[Bar]:
     found = [Bar(f"{case}/g{g}", "of_ideal", at_least=IDEAL) for case in plan.cases() for g in FIXED]
     found += [Bar(f"{case}/{POLICY}", "of_best", at_least=BEST) for case in plan.cases()]
     wrong = [f"{plan.size}/{t}/c{n}/wrong" for t in plan.dtypes for n in plan.wrong]
-    return found + [Bar(case, "of_off", at_least=NEVER) for case in wrong]
+    found += [Bar(case, "of_off", at_least=NEVER) for case in wrong]
+    return found + draft_acceptance.bars()
 
 
 def letter(token: int) -> str:
@@ -194,6 +199,7 @@ async def in_vain(report: Report, plan: Plan, server: Served, case: str, request
 
 async def measure(report: Report, plan: Plan, folder: Path) -> None:
     threads = len(os.sched_getaffinity(0))
+    draft_acceptance.measure(report, plan.examined)
     for dtype in plan.dtypes:
         model = make_model(plan.size, dtype, folder / dtype)
         spell(model, SIZES[plan.size].vocabulary)

@@ -124,11 +124,12 @@ def told(report: Report, case: str, capacity: float, online: float, offline: flo
 
 def worker(costs: dict[str, float], offline: bool, **more: float) -> Any:
     """A simulated worker of one model."""
+    from blended_worker import BlendedWorker
+
     from blockwright.policies.model.chain import Route
     from blockwright.policies.plan.coefficients import Coefficients
     from blockwright.policies.requests.routes_changed import RoutesChanged
     from blockwright.policies.sweep.config import SweepConfig
-    from blockwright.simulator.blended import BlendedWorker
     from blockwright.simulator.description import InstanceSpec, ModelSpec
     from blockwright.simulator.simulation import chain_of, hops_of
 
@@ -145,7 +146,7 @@ def rate_of(one: Any, counter: str) -> float:
 
 
 def simulate(report: Report, case: str, costs: dict[str, float], load: int, seconds: float) -> None:
-    from blockwright.simulator.blended import poisson
+    from blended_worker import poisson
 
     alone = worker(costs, offline=True, offline_sweep=1e9)
     alone.run([], seconds / 4)

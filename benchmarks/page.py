@@ -19,6 +19,7 @@ import contended
 import controller
 import deltas
 import drafts
+import family
 import fidelity
 import forecast
 import harness
@@ -43,6 +44,7 @@ from harness import BESIDE, OURS, ROOT, Bar
 from kernels_products import FLOAT32, TORCH
 from models import CONFIG_DTYPES, SIZES, shapes
 from page_drafts import of_drafts
+from page_family import of_family
 from page_messages import of_actors, of_links, of_nodes, of_tokens
 from page_offline import of_offline
 from page_offline_live import of_offline_live
@@ -60,8 +62,8 @@ WIDTH = 120  # characters of a line of the page
 HEAD = """# Performance
 
 `python benchmarks/page.py` generates this page from the files in `benchmarks/results/`; do not edit it. `make bench`
-repeats all but the last seventeen sections in under half an hour (for those use `make bench ONLY="forecast predictors
-simulation fidelity tenants drafts large on_demand scheduling scheduling_live overload overload_live pipelines offline
+repeats all but the last eighteen sections in under half an hour (for those use `make bench ONLY="forecast predictors
+simulation fidelity tenants drafts family large on_demand scheduling scheduling_live overload overload_live pipelines offline
 offline_order offline_live offline_online"`) and reports what changed by more than the spread of the runs; `STORE=1`
 replaces the files and the page. Each file names its commit, machine and versions.
 
@@ -302,6 +304,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "fidelity": ("Simulated beside real clusters", of_fidelity),
     "tenants": ("Tenants", of_tenants),
     "drafts": ("Drafts", of_drafts),
+    "family": ("Families", of_family),
     "large": ("Larger models", of_large),
     "on_demand": ("Adapters on demand", of_on_demand),
     "scheduling": ("Dispatch", of_scheduling),
@@ -319,6 +322,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
 BARS: dict[str, Sequence[Bar]] = {  # those that are always the same
     "controller": controller.BARS,
     "deltas": deltas.BARS,
+    "family": family.BARS,
     "forecast": forecast.BARS,
     "links": links.BARS,
     "offline": offline.BARS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import draft_acceptance
 import drafts
 from stored import Result, table
 
@@ -27,6 +28,18 @@ def of_drafts(result: Result) -> str:
         for case in result.cases("min_ms")
         if case.rpartition("/T")[2] in ("1", "2", "3", "5", "9")
     )
+    agreement = "; ".join(
+        f"{case.split('/exit')[1].replace('/T', ', ')}: {result.text(case, 'rejection')} / {result.text(case, 'coupling')}"
+        for case in result.cases("within")
+    )
+    accepted = (
+        f"""
+
+Acceptance of drafts at the demo checkpoint's exits (layers, temperature), by the rejection rule / by coupling (bar: at most
+{draft_acceptance.CLOSE:g} less): {agreement}."""
+        if agreement
+        else ""
+    )
     return f"""Answers whose `prediction` has each token right with a given probability, greedy, over HTTP, one worker on all
 cores. Tokens per second without drafts, with 1, 2, 4 and 8 drafts in a step, and with as many as the policy takes. In
 brackets, the speed-up divided by the ideal, which is the recorded tokens of a round times the kernels' time for one
@@ -36,4 +49,4 @@ the best of the other columns (bar {drafts.BEST:g}).
 {table(head, rows)}
 
 With predictions that are always wrong, the policy's tokens per second relative to those without drafts (bar
-{drafts.NEVER:g}): {vain}. Milliseconds of the kernels by positions: {steps}."""
+{drafts.NEVER:g}): {vain}. Milliseconds of the kernels by positions: {steps}.{accepted}"""

@@ -14,10 +14,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 
 from ..policies.memory.residence import VIRTUAL
 from ..policies.model.chain import HiddenLayout, Kind, PageLayout
-from ..policies.plan.sweep_plan import HiddenRows, MapGroup, Step, SweepPlan, SweepResult, TokenLogprob
+from ..policies.plan.sweep_plan import NOT_FINITE, HiddenRows, MapGroup, Step, SweepPlan, SweepResult, TokenLogprob
 from .backend import Backend, Batch
 from .errors import ExecutorError
 from .exchange import PageExchange
@@ -25,7 +26,8 @@ from .hidden import HiddenStates
 from .memory import Arena
 from .model.config import ComponentSpec
 from .parameters import ResidentParameters
-from .sampling.sampler import sample, score_prompt
+from .sampling import rejection
+from .sampling.sampler import choose, law, raw_logprobs, sample, score_prompt
 from .sampling.verification import DrawnPositions, standing
 from .tables import Tables
 
@@ -73,6 +75,7 @@ class Sweep:
     logprobs: dict[int, TokenLogprob | None] = field(default_factory=dict)
     verified: dict[int, tuple[list[int], list[TokenLogprob]]] = field(default_factory=dict)  # further ones of verified rows
     scores: dict[int, list[TokenLogprob]] = field(default_factory=dict)  # by batch row
+    laws: dict[int, dict[int, np.ndarray]] = field(default_factory=dict)  # by batch row and place: a draft's, if it counts
     kernel_seconds: float = 0.0
 
     @classmethod
@@ -80,6 +83,16 @@ class Sweep:
         row_N, start_N, count_N = (np.asarray(c, dtype=np.int32) for c in (plan.row, plan.start, plan.count))
         offset_N = np.cumsum(count_N, dtype=np.int64) - count_N
         return cls(plan, row_N, start_N, count_N, offset_N)
+
+    def columns(self, step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return start, count and offset of each row of a step, which computes one position of drafting rows only."""
+        start_N, count_N, offset_N = self.start_N[step.batch], self.count_N[step.batch], self.offset_N[step.batch]
+        if step.place >= 0:
+            drafting_N = np.isin(step.batch, self.plan.drafting)
+            start_N[drafting_N] += step.place
+            offset_N[drafting_N] += step.place
+            count_N[drafting_N] = 1
+        return start_N, count_N, offset_N
 
 
 class Executor:
@@ -379,13 +392,15 @@ class Executor:
                 f"plan {sweep.plan.number} names deltas {sorted(unknown)} of run {step.run}, which are not attached"
             )
         if run.body is not None:
-            offset_N, count_N = sweep.offset_N[step.batch], sweep.count_N[step.batch]
+            start_N, count_N, offset_N = sweep.columns(step)
             with self._hidden.rows(run.width, offset_N, count_N) as hidden_TD:
-                batch = Batch(sweep.row_N[step.batch], sweep.start_N[step.batch], count_N, hidden_TD, _numbers(step.delta))
+                batch = Batch(sweep.row_N[step.batch], start_N, count_N, hidden_TD, _numbers(step.delta))
                 began = time.perf_counter()
                 self.backend.forward(run.body, batch)
                 sweep.kernel_seconds += time.perf_counter() - began
-        if run.head is not None:
+        if run.head is not None and step.draft:
+            self._draft(sweep, run, step)
+        elif run.head is not None:
             met = dict(zip(step.batch, step.delta, strict=True)) if step.delta else {}
             self._sample(sweep, run, [n for n in step.batch if n in wanted], met)
             for n in sweep.plan.score:
@@ -424,6 +439,9 @@ class Executor:
         numbers = _numbers([met[n] for n in drawn.batch_T.tolist()] if met else [])
         logits_TV = self.backend.logits(run.head, hidden_TD, numbers)
         tokens, logprobs = sample(logits_TV, row_T.tolist(), position_T.tolist(), self.tables, self.backend.argmax)
+        for n, first, count in zip(batch, drawn.first_N.tolist(), drawn.count_N.tolist(), strict=True):
+            if n in verify and rejection.applies(self.tables.sampling[int(sweep.row_N[n])]):
+                self._judge(sweep, n, logits_TV[first : first + count], tokens, logprobs, first)
         sweep.kernel_seconds += time.perf_counter() - began
         last_N = drawn.first_N.copy()  # index of the last token of each row that counts
         for i, (n, first, count) in enumerate(zip(batch, drawn.first_N.tolist(), drawn.count_N.tolist(), strict=True)):
@@ -435,6 +453,42 @@ class Executor:
                 more = slice(first + 1, first + counting)
                 sweep.verified[n] = tokens[more], [entry for entry in logprobs[more] if entry is not None]
         self._append(row_T[last_N], position_T[last_N], [tokens[i] for i in last_N.tolist()])
+
+    def _judge(
+        self,
+        sweep: Sweep,
+        n: int,
+        logits_TV: torch.Tensor,
+        tokens: list[int],
+        logprobs: list[TokenLogprob | None],
+        first: int,
+    ) -> None:
+        """Put the tokens of the rejection rule in the place of the drawn ones of a batch row, which begin at ``first``."""
+        row, position, tables = int(sweep.row_N[n]), int(sweep.start_N[n]) + 1, self.tables
+        count, params, own = len(logits_TV) - 1, tables.sampling[row], tokens[first : first + len(logits_TV)]
+        count = own.index(NOT_FINITE) if NOT_FINITE in own else count  # the positions behind it have no law
+        all_TV = logits_TV.numpy()
+        target = [law(all_TV[i], row, position + i, tables) for i in range(count)]
+        drafts = tables.tokens[row, position : position + count].tolist()
+        for i, token in enumerate(rejection.judge(target, drafts, sweep.laws.get(n, {}), params, position)):
+            tokens[first + i] = token
+            if params.logprobs >= 0:
+                logprobs[first + i] = raw_logprobs(all_TV[i], token, params.logprobs)
+
+    def _draft(self, sweep: Sweep, run: ComposedRun, step: Step) -> None:
+        """Draw a draft of each row of a step as a token is drawn at its position, and write it to the table."""
+        start_N, _, offset_N = sweep.columns(step)
+        row_N, position_N = sweep.row_N[step.batch], start_N + 1
+        began = time.perf_counter()
+        logits_NV = self.backend.logits(run.head, self._hidden.pick(run.width, offset_N), _numbers(step.delta))
+        tokens = choose(logits_NV, row_N.tolist(), position_N.tolist(), self.tables, self.backend.argmax)
+        for i, (n, row, position) in enumerate(zip(step.batch, row_N.tolist(), position_N.tolist(), strict=True)):
+            if rejection.applies(params := self.tables.sampling[row]):
+                drawn_V = law(logits_NV[i].numpy(), row, position, self.tables)
+                tokens[i] = rejection.draw_draft(drawn_V, params, position)
+                sweep.laws.setdefault(n, {})[step.place] = drawn_V
+        sweep.kernel_seconds += time.perf_counter() - began
+        self._append(row_N, position_N, tokens)
 
     def _append(self, row_N: np.ndarray, position_N: np.ndarray, tokens: list[int]) -> None:
         """Write drawn tokens to the table, where the next plan reads them."""

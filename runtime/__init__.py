@@ -8,6 +8,7 @@ Knows nothing of models. Importing it loads neither torch nor aiohttp nor numpy.
 """
 
 from ..policies.cluster.restart_policy import Backoff, Restart, Strategy
+from ..policies.measures import Measure
 from ..transport.clock import Clock
 from .actor.actor import Actor, Crash
 from .actor.endpoint import endpoint
@@ -29,7 +30,7 @@ from .base.errors import (
     RuntimeFault,
 )
 from .base.loop import run
-from .base.node_view import Measure, NodeView
+from .base.node_view import NodeView
 from .base.scope import current_traceparent, trace
 from .cluster.local_cluster import LocalCluster
 from .node.node import Node

@@ -73,7 +73,7 @@ class Recording:
                 self._feed(worker, state, plans, entry)
             except Exception:  # as in the worker: the next entry is ``Failed``
                 break
-            for effect in state.take_effects():
+            for effect in state.take_effects().news:
                 if isinstance(effect, TokensEmitted) and (known := self._requests.get(effect.request)) is not None:
                     known.heard(effect, plans.now)
         self.workers[worker] = state

@@ -20,7 +20,7 @@ from blockwright.tests import cap
 
 # How long an example takes says how busy the machine is; and the same sources get the same verdict everywhere.
 settings.register_profile(
-    "suite", deadline=None, max_examples=50, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "suite", deadline=None, max_examples=20, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("nightly", settings.get_profile("suite"), derandomize=False, print_blob=True, max_examples=500)
 LATER = ("equality", "nightly")  # markers of what runs with --nightly alone

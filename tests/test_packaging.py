@@ -201,7 +201,13 @@ def test_the_wheel_holds_every_module_and_nothing_else(tmp_path: Path) -> None:
         "blockwright/py.typed",
     }
     assert held == expected
-    shipped = ("examples/demo-checkpoint/", "examples/demo-family/", "api/http/page/", "api/http/grafana.json")
+    shipped = (
+        "examples/demo-checkpoint/",
+        "examples/demo-family/",
+        "examples/demo-tiers/",
+        "api/http/page/",
+        "api/http/grafana.json",
+    )
     assert {f"blockwright/{name}" for name in files if name.startswith(shipped)} < every, "the demo and the page are there"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,7 +88,7 @@ def add(
             base=base or zoo.nearest(tensors, besides=name),
             components=tuple(id.hex() for id in checkpoint.ids(hashes)),
             deltas=tuple(id.hex() for id in checkpoint.delta_ids(hashes)) if checkpoint.deltas else (),
-            exits=tuple(StoredExit(layers, id.hex()) for layers, id in checkpoint.exit_ids(hashes).items()),
+            exits=_exits(checkpoint, hashes),
             model=checkpoint.config,
             generation=checkpoint.generation,
             files={file: _hash(text) for file, text in texts.items()},
@@ -135,6 +135,11 @@ def _base(root: Path, source: str, base: str) -> str:
     if chosen is None:
         raise ZooError(f"{source} is an adapter; add the model that it was trained on first; {there}")
     return chosen.model
+
+
+def _exits(checkpoint: Checkpoint, hashes: Mapping[TensorRef, bytes]) -> tuple[StoredExit, ...]:
+    ids = checkpoint.exit_ids(hashes)
+    return tuple(StoredExit(layers, id.hex(), checkpoint.thresholds.get(layers)) for layers, id in ids.items())
 
 
 def _there(layout: Layout, chain: StoredChain) -> bool:

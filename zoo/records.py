@@ -12,6 +12,7 @@ from ..gpu.model.deltas import DeltaConfig
 from ..gpu.model.fields import shown
 from ..gpu.weights.checkpoint import KINDS
 from ..gpu.weights.tensor_files import ITEM_BYTES
+from ..policies.model.confidence import Threshold
 from .documents import encode, from_fields, read_document
 from .errors import ZooDamaged
 from .layout import CHAIN, is_hash, tensor_bytes
@@ -57,10 +58,11 @@ class StoredComponent:
 
 @dataclass(frozen=True, slots=True)
 class StoredExit:
-    """An exit of a stored family: its layers, and the identity of its head in hexadecimal digits."""
+    """An exit of a stored family: its layers, the identity of its head in hexadecimal digits, and its rule for ``auto``."""
 
     layers: int
     head: str
+    auto: Threshold | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

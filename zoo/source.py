@@ -96,7 +96,9 @@ def open_chain(folder: Path) -> Checkpoint:
         exits = {one.layers: part(layout.component(one.head))[1] for one in chain.exits}
         # the document's values may be of an earlier release
         generation = read_generation(CheckpointFiles(folder), chain.model)
-        return Checkpoint(folder, chain.model, generation, parts, deltas=deltas, known=known, hold=hold, exits=exits)
+        rules = {one.layers: one.auto for one in chain.exits if one.auto is not None}
+        more: dict[str, Any] = {"known": known, "hold": hold, "exits": exits, "thresholds": rules}
+        return Checkpoint(folder, chain.model, generation, parts, deltas=deltas, **more)
     except OSError as error:
         raise ZooError(f"{error.filename} cannot be read ({error.strerror}); check its permissions") from None
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ...policies.cluster.demand import Use
 from ...policies.cluster.scaling import PressedBlock
 from ...policies.model.chain import Component
+from ...policies.model.confidence import Threshold
 from ..worker.messages import LoadBlock, NoCapacity
 from .overload_messages import OverloadEffect as OverloadEffect
 from .overload_messages import OverloadEvent as OverloadEvent
@@ -32,6 +33,7 @@ class Application:
     defaults: str = ""  # as ``Chain`` has it
     on_demand: bool = False  # loaded when requests ask for it, if the settings allow that
     family: str = ""  # as ``Chain`` has it
+    threshold: Threshold | None = None  # as ``Chain`` has it
 
     @property
     def served_as(self) -> str:

@@ -275,4 +275,5 @@ def _chain(served: Served, last: Chain | None) -> Chain:
         defaults=one.defaults,
         adapter=one.checkpoint if one.base else "",
         family=one.family,
+        threshold=one.threshold,
     )

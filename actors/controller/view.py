@@ -175,6 +175,7 @@ def _applications(
         result[labels[name]] = {
             "model": model,
             "base": _base(state, one) if one.changed else labels.get(parents.get(name, "")),
+            "family": one.family,  # of a lower tier: the id of the top tier
             "checkpoint": one.checkpoint,
             "defaults": json.loads(one.defaults) if one.defaults else {},  # defaults of its requests
             "state": _state(state, served),

@@ -52,6 +52,7 @@ from .port import (
     RequestLine,
     RequestView,
     Service,
+    TierFigures,
     accepted,
 )
 from .queue_position import QueuePositions
@@ -216,7 +217,7 @@ class Gateway(Actor):
     @endpoint(urgent=True)
     async def service(self) -> Service:
         """Return the models served here and the readiness, for status displays."""
-        return Service(self.models(), self.ready())
+        return Service([info for info in self.models() if not info.starts], self.ready())
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition on the state holds."""
@@ -255,7 +256,8 @@ class Gateway(Actor):
         return stream
 
     def credits(self, application: str) -> list[Credit]:
-        return self.state.offline.credits(self.state.table.models.get(application, application))
+        start = self.state.catalogue.start(application)
+        return self.state.offline.credits(self.state.table.models.get(start, start))
 
     async def credit_grown(self) -> None:
         seen = self.state.offline.grown
@@ -271,6 +273,9 @@ class Gateway(Actor):
 
     def moves(self) -> MoveFigures:
         return self.state.moving.figures
+
+    def tiers(self) -> TierFigures:
+        return self.state.choosing.figures
 
     def census(self) -> dict[str, Census]:
         return self._positions.census()

@@ -36,17 +36,20 @@ def refusal(state: AdmissionParts, generation: Generation, now: float) -> Reques
 
     Offline requests displace no others: they are sent by credit only, so the overload limit does not count them.
     """
-    if (unknown := state.catalogue.unknown(generation.application)) is not None:
-        return unknown
+    for model in generation.models:
+        if (unknown := state.catalogue.unknown(model)) is not None:
+            return unknown
     if state.draining:
         return state.timeouts.closing()
     if generation.id in state.active:
         return RequestRefused(Refusal.INVALID, f"request {generation.id!r} is running already")
-    if (failed := state.timeouts.failed(state.table.models[generation.application], state.table, now)) is not None:
-        return failed
-    unfit = state.catalogue.unfit(generation)
-    if unfit is not None or generation.offline:
-        return unfit
+    for model in generation.models:
+        if (failed := state.timeouts.failed(state.table.models[model], state.table, now)) is not None:
+            return failed
+        if (unfit := state.catalogue.unfit(generation, model)) is not None:
+            return unfit
+    if generation.offline:
+        return None
     tokens = state.catalogue.virtual(generation.application) + len(generation.prompt) + generation.max_tokens
     alone = is_only_account(state.tenants, len(state.catalogue.configured), len(state.table.models))
     return state.overload.refusal(generation.account, tokens, len(state.queue), now, alone=alone)

@@ -7,9 +7,11 @@ table, to which the catalogue passes the controller's publications.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
-from ...policies.model.tiers import no_tier
+from ...policies.model.tier_choice import auto_id, family_of_auto, starting_tier
+from ...policies.model.tiers import layers_of, no_tier
 from ...policies.nearest import suggestion
 from ...policies.requests.admission import admit
 from ...policies.requests.refusal import Refusal, RequestRefused
@@ -31,13 +33,39 @@ class Catalogue:
 
     def models(self) -> list[ModelInfo]:
         """List the served models: in configuration order, then in the order they were added."""
-        return [self._model(model, application) for model, application in self._table.models.items()]
+        found = [self._model(model, application) for model, application in self._table.models.items()]
+        return self._with_auto(found) if any(info.family for info in found) else found
+
+    def _with_auto(self, found: list[ModelInfo]) -> list[ModelInfo]:
+        """Return the models with the tiers of each family entered at its top, and ``NAME:auto`` behind the last tier."""
+        tiers: dict[str, list[ModelInfo]] = {}
+        for info in found:
+            if info.family in self._table.models:
+                tiers.setdefault(info.family, []).append(info)
+        for lower in tiers.values():
+            lower.sort(key=lambda info: layers_of(info.id))
+        made = []
+        for info in found:
+            lower = tiers.get(info.id, [])
+            made.append(replace(info, tiers=tuple(one.id for one in lower)) if lower else info)
+        for family, lower in tiers.items():
+            top = next(info for info in made if info.id == family)
+            if (chosen := auto_id(family)) not in self._table.models:
+                last = max(i for i, info in enumerate(made) if info.id == family or info.family == family)
+                made.insert(last + 1, _auto(chosen, top, lower))
+        return made
+
+    def start(self, model: str) -> str:
+        """Return the model on which requests to ``model`` start: of ``NAME:auto`` a lower tier, else itself."""
+        if family_of_auto(model) not in self._table.models or model in self._table.models:
+            return model
+        return next((info.starts for info in self.models() if info.id == model), model)
 
     def _model(self, model: str, application: str) -> ModelInfo:
         table, chain, configured = self._table, self._table.chains.get(application), self.configured.get(model)
         if configured is None:
             assert chain is not None, "a model is neither configured nor published"
-            more: dict[str, Any] = {"adapter": chain.adapter, "family": chain.family}
+            more: dict[str, Any] = {"adapter": chain.adapter, "family": chain.family, "threshold": chain.threshold}
             configured = ModelInfo(model, chain.checkpoint, chain.context, chain.created, False, **more)
         virtual = chain.virtual if chain is not None else configured.virtual
         return ModelInfo(
@@ -54,6 +82,7 @@ class Catalogue:
             defaults=chain.defaults if chain is not None else configured.defaults,
             adapter=chain.adapter if chain is not None and chain.checkpoint else configured.adapter,
             family=chain.family if chain is not None else configured.family,
+            threshold=chain.threshold if chain is not None else configured.threshold,
         )
 
     def virtual(self, model: str) -> int:
@@ -86,23 +115,36 @@ class Catalogue:
         there = no_tier(model, tiers) or suggestion(model, [*self._table.models], repr)
         return RequestRefused(Refusal.UNKNOWN_MODEL, f"model {model!r} does not exist; {there}")
 
-    def unfit(self, generation: Generation) -> RequestRefused | None:
-        """Return the refusal for a sequence that no worker could ever hold, else None."""
-        application, prompt, answer = (
-            self._table.models[generation.application],
-            len(generation.prompt),
-            generation.max_tokens,
-        )
+    def unfit(self, generation: Generation, model: str) -> RequestRefused | None:
+        """Return the refusal for a sequence that no worker could ever hold for the model, else None."""
+        application, prompt, answer = self._table.models[model], len(generation.prompt), generation.max_tokens
         if not prompt or answer < 1:
             return RequestRefused(Refusal.INVALID, "prompt and max_tokens need at least one token each")
-        info = self._model(generation.application, application)
+        info = self._model(model, application)
         limit = info.max_length
         if prompt + answer > limit:
             message = (
                 f"the prompt has {prompt} tokens and the answer up to {answer}, together more than the {limit} of model "
-                f"{generation.application!r}; shorten the prompt or lower max_tokens"
+                f"{model!r}; shorten the prompt or lower max_tokens"
             )
             return RequestRefused(Refusal.TOO_LONG, message)
         room = self._table.room.get(application)
         sentence = None if room is None else admit(prompt + answer, room - info.virtual)
         return RequestRefused(Refusal.TOO_LONG, sentence) if sentence else None
+
+
+def _auto(model: str, top: ModelInfo, lower: list[ModelInfo]) -> ModelInfo:
+    """Return the model that chooses between a lower tier and the top. It holds what both hold."""
+    stored = {one.id: one.threshold for one in lower if one.threshold is not None}
+    start = next(one for one in lower if one.id == starting_tier([info.id for info in lower], stored))
+    return replace(
+        top,
+        id=model,
+        max_length=min(top.max_length, start.max_length),
+        ready=top.ready and start.ready,
+        parent=top.id,
+        family=top.id,
+        tiers=(),
+        starts=start.id,
+        threshold=start.threshold,
+    )

@@ -12,6 +12,7 @@ from .dispatch_queries import DispatchQueries
 from .move_in_progress import MovedParts
 from .offline import OfflineBook
 from .request_moves import RequestMoves
+from .tier_choices import TierChoices
 from .workers import Workers
 
 
@@ -24,6 +25,7 @@ class CheckedParts(MovedParts, Protocol):
     moving: RequestMoves
     overload: AdmissionLimit
     usage: ApplicationUsage
+    choosing: TierChoices
     offline: OfflineBook
     capacity_waits: CapacityWaits
 
@@ -40,12 +42,14 @@ def check_state(state: CheckedParts) -> None:
     state.asking.check(waiting)
     state.capacity_waits.check(waiting)
     state.moving.check()
-    assert all(r.state == ("running" if r.workers else "waiting") for r in active)
+    assert all((r.state == "running") == bool(r.workers) for r in active)
+    assert all(r.state in ("running", "waiting", "held") for r in active)
+    state.choosing.check(active)
     assert set(state.quarantine.routes) <= {r.id for r in active if r.alone or r.deaths.suspect}
     assert all(r.counted == r.cost() for r in active)
     state.overload.check([(r.account, r.counted) for r in active if not r.offline])
     state.offline.check(active)
-    state.usage.check(r.application for r in active)
+    state.usage.check(name for r in active for name in r.applications)
     for worker, on in table.on.items():
         assert on == {r.id for r in active if worker in r.workers}, worker
         assert table.work[worker] == sum(state.active[request].counted for request in on), worker

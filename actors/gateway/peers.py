@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ...policies.measures import Measure
 from ...policies.requests.request_ownership import Viewer
 from ...runtime.actor.actor import Actor
 from ...runtime.actor.endpoint import endpoint
@@ -38,16 +39,6 @@ class GatewayConfig:
     others: list[str]
     fronts: list[str]
     limiter: str
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """Counters of one name, as Prometheus groups them. ``samples``: (name, labels, value)."""
-
-    name: str
-    text: str
-    kind: str
-    samples: list[tuple[str, dict[str, str], float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +78,7 @@ class LocalFront(Protocol):
 
     def move(self, name: str, viewer: Viewer, worker: str, route: str) -> MovesBegun: ...
 
-    def families(self) -> list[Family]: ...
+    def counters(self) -> list[Measure]: ...
 
     def tenant_uses(self) -> dict[str, TenantUse]: ...
 
@@ -140,9 +131,9 @@ class GatewayPeer(Actor):
         return self._front.move(name, viewer, worker, route)
 
     @endpoint(concurrent=True)
-    async def counters(self) -> list[Family]:
+    async def counters(self) -> list[Measure]:
         """Return this process's counters."""
-        return self._front.families()
+        return self._front.counters()
 
     @endpoint(concurrent=True)
     async def tenant_uses(self) -> dict[str, TenantUse]:
@@ -198,7 +189,7 @@ class GatewayPeer(Actor):
         return next((one for one in found if one.moves or one.refused), found[0])
 
     @endpoint(concurrent=True)
-    async def counters_elsewhere(self) -> list[list[Family]]:
+    async def counters_elsewhere(self) -> list[list[Measure]]:
         """Return the counters of each other process that answers."""
         return [*(await self._ask("counters")).values()]
 

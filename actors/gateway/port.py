@@ -7,11 +7,13 @@ With ``peers.py`` it is all that ``api/`` imports from ``actors/gateway``. Stand
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ...policies.drafts.options import DraftOptions
+from ...policies.measures import Histogram
+from ...policies.model.confidence import Threshold
 from ...policies.plan.coefficients import Coefficients
 from ...policies.plan.sampling import SamplingParams
 from ...policies.prediction.lengths import Accuracy
@@ -20,7 +22,38 @@ from ...policies.requests.rate_limit import LimitStatus, Verdict
 from ...policies.requests.refusal import Refusal, RequestRefused
 from ...policies.requests.request_ownership import Viewer
 from ...policies.sweep.events import PromptScored, TokensEmitted
-from ..histogram import Histogram
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoTier:
+    """The rule by which a request chooses between the tier on which it starts and the top tier.
+
+    All sequences of the request go up together, or none. ``length``: of an answer that begins with these tokens, how many
+    it has, if a stop string ends it there; None: none does.
+    """
+
+    top: str  # the model id of the top tier
+    threshold: Threshold
+    sequences: int = 1  # of the request
+    drafts: DraftOptions | None = None  # on the top tier
+    length: Callable[[Sequence[int]], int | None] = lambda tokens: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierView:
+    """The choice of a request's tier, as in ``GET /v1/requests/{id}``.
+
+    ``tokens``: tokens that were looked at, over all sequences. ``seconds``: from the request's arrival to the choice.
+    """
+
+    tier: str  # model id of the tier that answers; "": not chosen yet
+    start: str  # of the tier on which it started
+    escalated: bool = False
+    confidence: float | None = None  # of the least sure sequence; None: not chosen yet
+    theta: float
+    measure: str
+    tokens: int = 0
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +76,16 @@ class Generation:
     home: str = ""  # offline: the intended worker; another one if it is gone
     side: str = ""  # offline: "left" or "right" of the dual scanner, whose pages are counted apart
     drafts: DraftOptions | None = None  # None: no drafts; an offline request never has any
+    auto: AutoTier | None = None  # ``application`` is the tier on which it starts; None: it stays there
 
     @property
     def account(self) -> str:
-        return account_of(self.tenant, self.application)
+        return account_of(self.tenant, self.application if self.auto is None else self.auto.top)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that may answer: the one on which it starts and, if it may go up, the top tier."""
+        return (self.application,) if self.auto is None else (self.application, self.auto.top)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +126,10 @@ class DraftView:
 
     prompt: bool = False  # it asks for drafts from its own text
     prediction_tokens: int = 0
+    tiers: list[str] = field(default_factory=list)  # the tiers that may draft for it
     tokens: int = 0  # drafts of each round; 0: as many as pay
     sources: dict[str, DraftCounts] = field(default_factory=dict)  # verified drafts by source, over all attempts
-    reason: str = ""  # why it has none now
+    reason: str = ""  # why it has none now, or none by a tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +144,7 @@ class StreamProgress:
     queue_seconds: float | None = None  # from its arrival to its first plan
     preemptions: int = 0
     drafts: Mapping[str, DraftCounts] = field(default_factory=dict)  # by source, over all attempts
+    tier: str = ""  # model id of the tier that answers; "": not chosen yet
 
 
 @dataclass(slots=True)
@@ -163,6 +204,13 @@ class MoveFigures:
     outcomes: dict[str, int] = field(default_factory=lambda: {"copied": 0, "recomputed": 0, "abandoned": 0})
 
 
+@dataclass(slots=True)
+class TierFigures:
+    """The choices of tiers at this gateway: requests of ``auto`` by family and tier."""
+
+    chosen: dict[tuple[str, str], int] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class MoveBegun:
     """The move of a sequence to another worker. ``pages``, ``nbytes``: the full KV pages that are copied first."""
@@ -209,7 +257,10 @@ class ModelInfo:
     adapter: str = ""
     base: str = ""  # of an adapter: the id of the model that it was put on
     defaults: str = ""  # what its requests get where they say nothing, as a JSON object; "": nothing
-    family: str = ""  # of a lower tier: the id of the family, which is the top tier
+    family: str = ""  # of a lower tier and of ``NAME:auto``: the id of the family, which is the top tier
+    tiers: tuple[str, ...] = ()  # of the top tier: the ids of the lower ones, lowest first
+    starts: str = ""  # of ``NAME:auto``: the tier on which its requests start
+    threshold: Threshold | None = None  # of a lower tier and of ``NAME:auto``: the stored rule for going up
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -336,6 +387,7 @@ class RequestView:
     queued: int = 0
     starts_in: float | None = None  # seconds until it begins, by the recent rate; None: unknown, or it has begun
     drafts: DraftView = DraftView()
+    tier: TierView | None = None  # None: the request named its model
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,6 +473,9 @@ class GatewayPort(Protocol):
         """
 
     def moves(self) -> MoveFigures:
+        """Return the figures of all requests so far."""
+
+    def tiers(self) -> TierFigures:
         """Return the figures of all requests so far."""
 
     async def charge(self, tenant: str, tokens: int) -> Verdict:

@@ -40,6 +40,7 @@ class QueuePositions:
             queue_seconds=None if record.begun is None else record.begun - record.arrival,
             preemptions=record.preemptions,
             drafts=record.drafts,
+            tier=record.model if record.held is None else "",
         )
 
     def census(self) -> dict[str, Census]:

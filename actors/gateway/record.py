@@ -10,6 +10,7 @@ from typing import Any
 
 from ...policies.model.chain import VIRTUAL_TOKEN, Route
 from ...policies.model.lineage import page_hashes
+from ...policies.model.tier_choice import auto_id
 from ...policies.plan.sweep_plan import TokenLogprob
 from ...policies.prediction.lengths import Features
 from ...policies.requests.account import account_of, offline_account
@@ -21,9 +22,10 @@ from ...policies.requests.routing_table import RoutingTable
 from ...policies.requests.turned_away import TurnedAway, turned_away
 from ...policies.requests.urgency import offline_urgency
 from ...policies.sweep.events import DraftsVerified, PromptScored, Submission, TokensEmitted
+from .auto_choice import AutoChoice, HeldAnswer, likely_tokens
 from .decision import Decision
 from .drafts import draft_view
-from .port import DraftCounts, Generation, RequestView
+from .port import DraftCounts, Generation, RequestView, StreamNews
 
 MAX_EVENTS = 128  # events kept for one request; beyond them only the end is added
 
@@ -35,13 +37,14 @@ class RequestRecord:
     generation: Generation
     order: int  # arrival order; kept over all attempts
     arrival: float  # seconds on the gateway's clock
-    model: str  # as requested; ``application`` is what served that name then
+    model: str  # as requested, or the tier that was chosen; ``application`` is what served that name then
     features: Features | None = None  # input of the length estimate; None if estimates are off
     expected: int = 0  # estimated tokens of its answer at arrival; 0: unknown
     virtual: int = 0  # tokens before the prompt, filled by its deltas; only workers count them
-    state: str = "waiting"  # "waiting" | "running" | "finished" | "cancelled" | "failed"
+    state: str = "waiting"  # "waiting" | "running" | "held" | "finished" | "cancelled" | "failed"
     tokens: list[int] = field(default_factory=list)  # virtual ones, prompt and all emitted tokens
     attempt: int = 0  # number of the current or last attempt; 0: never placed
+    anew: int = 1  # number of the attempt that began with its prompt: the first, or the first on the top tier
     route: Route | None = None  # of the current or last attempt
     decision: Decision | None = None  # the dispatcher's decision for that route, if one was asked
     ended: float | None = None  # time of its last token, or when its text was complete
@@ -55,6 +58,9 @@ class RequestRecord:
     begun: float | None = None  # start of the first reported plan
     preemptions: int = 0
     drafts: dict[str, DraftCounts] = field(default_factory=dict)  # verified drafts of all attempts, by source
+    no_tier: str = ""  # why no tier can draft for the current or last attempt
+    choice: AutoChoice | None = None  # of the tier that answers; None: the request names its model
+    held: HeldAnswer | None = None  # news that wait for this choice; None: it is made, or there is none
     deaths: Deaths = field(default_factory=Deaths)
     scores: list[TokenLogprob] = field(default_factory=list)  # log-probabilities of the prompt received so far
     avoid: str = ""  # route id not to take before ``avoid_until``
@@ -78,8 +84,16 @@ class RequestRecord:
         return self.generation.application
 
     @property
+    def applications(self) -> tuple[str, ...]:
+        """The application that serves it, and the one that may after the choice of its tier."""
+        if self.held is None or self.choice is None:
+            return (self.application,)
+        return (self.application, self.choice.application)
+
+    @property
     def account(self) -> str:
-        return account_of(self.generation.tenant, self.model)
+        auto = self.generation.auto
+        return account_of(self.generation.tenant, self.model if auto is None else auto.top)
 
     @property
     def offline(self) -> bool:
@@ -157,9 +171,10 @@ class RequestRecord:
     def cost(self) -> int:
         """Return the tokens still to compute (``policies.dispatch.outstanding``).
 
-        Offline requests count as 0, since they keep no other request waiting.
+        Offline requests count as 0, since they keep no other request waiting. So does a request that has ended on a tier
+        which is not chosen yet.
         """
-        return 0 if self.offline else outstanding(len(self.tokens), self.computed, self.total)
+        return 0 if self.offline or self.state == "held" else outstanding(len(self.tokens), self.computed, self.total)
 
     def start(self, route: Route, now: float, decision: Decision | None = None) -> None:
         """Start a new attempt on ``route``."""
@@ -185,6 +200,22 @@ class RequestRecord:
         self.requeued = False
         self.computed = 0
 
+    def park(self) -> None:
+        """Keep a sequence that has ended on its first tier, until the tier of its request is chosen."""
+        self.state, self.workers, self.alone, self.requeued = "held", (), False, False
+
+    def go_up(self) -> None:
+        """Begin anew on the top tier: as at its arrival, but for its attempts and the deaths of workers."""
+        auto, choice = self.generation.auto, self.choice
+        assert auto is not None, "who goes up has a tier to go to"
+        assert choice is not None, "who goes up has a tier to go to"
+        self.generation = replace(self.generation, application=choice.application, drafts=auto.drafts)
+        self.model, self.virtual = auto.top, choice.virtual
+        self.tokens = [VIRTUAL_TOKEN] * choice.virtual + self.generation.prompt
+        self.scores, self.drafts, self.anew = [], {}, self.attempt + 1
+        self.avoid, self.refused, self.room = "", set(), 0
+        self.wait()
+
     def end(self, state: str, now: float, event: str, **detail: Any) -> None:
         self.state, self.workers = state, ()
         self.ended = now if state == "finished" else None
@@ -199,7 +230,7 @@ class RequestRecord:
             began = max(now - swept, self.events[-1][0])
             self.begun = began if self.begun is None else self.begun
             self.deaths.planned()
-            self.note(began, "first_plan" if self.attempt == 1 else "resumed", attempt=self.attempt)
+            self.note(began, "first_plan" if self.attempt == self.anew else "resumed", attempt=self.attempt)
 
     def progressed(self, computed: int, cached: int, now: float, swept: float) -> None:
         """Note that the home has KV of ``computed`` tokens, ``cached`` of them found in its cache."""
@@ -251,6 +282,8 @@ class RequestRecord:
         generation, sampling = self.generation, self.generation.sampling
         if not self.unscored and sampling.prompt_logprobs >= 0:
             sampling = replace(sampling, prompt_logprobs=-1)  # an earlier attempt has delivered them all
+        if self.held is not None and generation.auto is not None:
+            sampling = replace(sampling, logprobs=max(sampling.logprobs, likely_tokens(generation.auto)))
         return Submission(
             request=self.id,
             attempt=self.attempt + 1,
@@ -301,12 +334,20 @@ class RequestRecord:
         self.computed = max(len(self.tokens) - 1, 0)  # the newest token has no KV yet
         return news
 
+    def shown(self, news: StreamNews) -> StreamNews:
+        """Return news as the client gets them: without log-probabilities that only the choice of the tier needed."""
+        asked = self.generation.sampling.logprobs
+        if self.choice is None or self.choice.up or isinstance(news, PromptScored):
+            return news
+        return replace(news, logprobs=[replace(one, top=one.top[:asked]) for one in news.logprobs] if asked >= 0 else [])
+
     def view(self) -> RequestView:
-        route = self.route if self.state != "waiting" else None  # a waiting request is nowhere, whatever its last route
+        # a waiting request is nowhere, whatever its last route
+        route = self.route if self.state not in ("waiting", "held") else None
         hops = route.hops if route else ()
         return RequestView(
             id=self.id,
-            state=self.state,
+            state="running" if self.state == "held" else self.state,
             attempt=self.attempt,
             home=route.home if route else None,
             route=[{"worker": hop.worker, "first": hop.first, "last": hop.last} for hop in hops],
@@ -318,6 +359,7 @@ class RequestRecord:
             key=self.generation.key,
             arrival=self.arrival,
             tenant=self.generation.tenant,
-            model=self.model,
-            drafts=draft_view(self.generation, self.drafts),
+            model=self.model if self.choice is None else auto_id(self.choice.auto.top),
+            drafts=draft_view(self.generation, self.drafts, self.no_tier),
+            tier=None if self.choice is None else self.choice.view(),
         )

@@ -14,17 +14,25 @@ from dataclasses import replace
 
 from ...policies.model.chain import Route
 from ...policies.requests.admission_limit import AdmissionLimit
-from ...policies.requests.dispatch import dispatch, open_routes
+from ...policies.requests.dispatch import dispatch, lacking_room, open_routes
 from ...policies.requests.poison import Quarantine, outnumbered
 from ...policies.requests.queue import WaitingQueue
 from ...policies.requests.refusal import Refusal, RequestRefused
 from ...policies.requests.request_timeout import RequestTimeout
 from ...policies.requests.routes_changed import RoutesChanged
 from ...policies.requests.routing_table import RoutingTable
-from ...policies.sweep.events import DraftsVerified, GivenBack, Preempted, Progressed, PromptScored, TokensEmitted
+from ...policies.sweep.events import (
+    DraftsVerified,
+    GatewayNews,
+    GivenBack,
+    Preempted,
+    Progressed,
+    PromptScored,
+    TokensEmitted,
+)
 from ..dispatcher.messages import Chosen
 from ..settings.requests import RequestSettings
-from ..worker.messages import Exported, GatewayNews, Submission, SweepReport
+from ..worker.messages import Exported, Submission, SweepReport
 from . import messages as m
 from .admission import refusal
 from .application_usage import ApplicationUsage
@@ -32,13 +40,15 @@ from .capacity_waits import CapacityWaits
 from .catalogue import Catalogue
 from .decision import Decision
 from .dispatch_queries import Advice, DispatchQueries
+from .drafts import no_tier_here
 from .invariants import check_state
 from .lengths import Lengths
 from .offline import OfflineBook
-from .port import Generation, ModelInfo, RequestView
+from .port import Generation, ModelInfo, RequestView, StreamNews
 from .record import RequestRecord
 from .request_moves import RequestMoves
 from .switch_messages import SwitchRoutes
+from .tier_choices import TierChoices
 from .workers import Workers
 
 KEEP = 1024  # ended requests that can still be looked up
@@ -72,6 +82,7 @@ class GatewayState:
         self.usage = ApplicationUsage()
         self.lengths = lengths or Lengths()
         self.moving = RequestMoves(self)  # moves of running requests
+        self.choosing = TierChoices(self)  # choices of a tier
         self.asking = DispatchQueries(asks)  # questions about queued requests; asks: dispatchers choose between routes
         self.offline = OfflineBook(self)  # the offline requests of ``active``
         self.queue = WaitingQueue()  # the requests of ``active`` in state "waiting"
@@ -152,14 +163,16 @@ class GatewayState:
         self.active[record.id], self._arrivals = record, self._arrivals + 1
         if not generation.offline:
             self.overload.begin(record.account)
-        self.usage.change(application, 1, now)
-        self._recount(record)
+        self.choosing.joined(record)
+        for name in record.applications:
+            self.usage.change(name, 1, now)
+        self.recount(record)
         self._wait(record, now)
         self._try(record, now)
         if record.state == "waiting" and record.id not in self.asking.open:
             record.note(now, "queued", ahead=self.queue.ahead(record.key))
 
-    def _recount(self, record: RequestRecord) -> None:
+    def recount(self, record: RequestRecord) -> None:
         """Recount the tokens that a request has left to compute, after any change to it."""
         if change := record.cost() - record.counted:
             record.counted += change
@@ -196,6 +209,7 @@ class GatewayState:
 
     def _place(self, record: RequestRecord, route: Route, draft: Submission, now: float, by: Decision | None) -> m.Submit:
         record.start(route, now, by)
+        record.no_tier = no_tier_here(draft.drafts, route, self.table)
         self.table.place(record.id, record.workers, record.counted)
         self.offline.sent(record, route.home)
         return m.Submit(route.home, replace(draft, route=route.id, route_version=route.version))
@@ -209,7 +223,7 @@ class GatewayState:
             self._cancel(record)
         self._leave(record)
         record.wait()
-        self._recount(record)
+        self.recount(record)
         draft = record.submission(self.address, self.page_size, self.timeouts.left(record, now))
         return self._place(record, route, draft, now, None)
 
@@ -218,6 +232,33 @@ class GatewayState:
         self._cancel(record)
         self._requeue(record, now)
         self._try(record, now)
+
+    def park(self, record: RequestRecord) -> None:
+        """Take a request off its workers that has ended on its first tier, and whose tier is not chosen yet."""
+        self._freed |= record.alone or record.id in self.quarantine.routes
+        self.moving.left(record)
+        self._leave(record)
+        record.park()
+        self.recount(record)
+
+    def go_up(self, record: RequestRecord, now: float) -> None:
+        """Start a request anew on the top tier of its family: at its worker, which has KV of its prompt, if it can."""
+        home = record.route.home if record.route is not None else ""
+        self._cancel(record)
+        self._freed |= record.alone or record.id in self.quarantine.routes
+        self.moving.left(record)
+        self._leave(record)
+        record.go_up()
+        self.recount(record)
+        wanted = record.wanted(now)
+        queued = record.by_credit or wanted.suspect or lacking_room(wanted, self.table) > 0
+        routes = () if queued else open_routes(wanted, self.table, self.quarantine)
+        route = next((one for one in routes if one.home == home), None)
+        if route is not None:
+            self.emit(self.relocate(record, route, now, cancel=False))
+        else:
+            self._wait(record, now)
+            self._try(record, now)
 
     def emit(self, effect: m.Effect) -> None:
         """Add an effect to those of the event being handled."""
@@ -254,7 +295,7 @@ class GatewayState:
         self.moving.left(record)
         self._leave(record)
         record.wait()
-        self._recount(record)
+        self.recount(record)
         self._wait(record, now)
 
     def _finish(self, record: RequestRecord, now: float, state: str, event: str, reason: str) -> None:
@@ -265,7 +306,9 @@ class GatewayState:
         record.end(state, now, event, reason=reason)
         if not record.offline:
             self.overload.end(record.account, record.counted, now)
-        self.usage.change(record.application, -1, now)
+        for name in record.applications:
+            self.usage.change(name, -1, now)
+        self.choosing.left(record)
         self.lengths.ended(record, reason)
         self.asking.ended(record, now)
         self.past[record.id] = record.view()
@@ -374,10 +417,10 @@ class GatewayState:
                 case Progressed():
                     self.moving.progressed(news, now)
                     record.progressed(news.computed, news.cached, now, report.seconds)
-                    self._recount(record)
+                    self.recount(record)
                 case PromptScored():
                     if (complete := record.score(news)) is not None:
-                        self._effects.append(m.Deliver(complete))
+                        self._take(record, complete, now)
                 case GivenBack():
                     self._given_back(record, news.reason, now)
         return True
@@ -391,12 +434,25 @@ class GatewayState:
         news = record.extend(emitted, now)
         if news is None:
             return
-        self._effects.append(m.Deliver(news))
         self.moving.resumed(record, now)
+        self._take(record, news, now)
+
+    def _take(self, record: RequestRecord, news: StreamNews, now: float) -> None:
+        """Pass news of a request on, or hold them back until its tier is chosen."""
+        if record.held is None:
+            self.deliver(record, news, now)
+        else:
+            self.choosing.hold(record, news, now)
+
+    def deliver(self, record: RequestRecord, news: StreamNews, now: float) -> None:
+        """Deliver news to the client; the last tokens end the request."""
+        self._effects.append(m.Deliver(record.shown(news)))
+        if isinstance(news, PromptScored):
+            return
         if news.finish:
             self._finish(record, now, "finished", "finished", news.finish)
         else:
-            self._recount(record)
+            self.recount(record)
 
     def _given_back(self, record: RequestRecord, reason: str, now: float) -> None:
         if (why := record.given_back(reason, now, self.table).hopeless) is not None:

@@ -1,4 +1,4 @@
-"""The settings of models: which are served, and which have drafts (speculative decoding)."""
+"""The settings of models: which are served, when requests go up to a top tier, and which have drafts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from ...policies.drafts.choice import settings_fault
+from ...policies.model.confidence import FIRST_TOKENS, Threshold
+from ...policies.model.tier_choice import family_of_auto, threshold_of
+from ...policies.model.tier_choice import settings_fault as auto_fault
 from ...policies.model.tiers import family_of
 from .errors import SettingsError
 from .part import SettingsPart, Texts
@@ -39,8 +42,8 @@ class ModelSettings(SettingsPart):
     on_demand: Annotated[bool, "load applications that do not fit in memory when requests need them; no: refuse them"] = True
 
     def may_serve(self, name: str) -> bool:
-        """Return whether an application has this id, or may have a tier of this id."""
-        return name in self.applications or family_of(name) in self.applications
+        """Return whether an application has this id, or may have tiers of which one has it or which it chooses among."""
+        return bool({name, family_of(name), family_of_auto(name)} & self.applications.keys())
 
     @property
     def more_may_come(self) -> bool:
@@ -71,15 +74,40 @@ class ModelSettings(SettingsPart):
 class DraftSettings(SettingsPart):
     """The sources of drafts, by model, and the length of drafts."""
 
-    drafts: Annotated[
-        Texts, "model id: source of drafts for requests that name none: off, prompt or auto; * for models without an entry"
-    ] = field(default_factory=dict)
+    drafts: Annotated[Texts, "model id: source of drafts: off, prompt, tier:LAYERS or auto; *: models without an entry"] = (
+        field(default_factory=dict)
+    )
     draft_tokens: Annotated[int, "tokens drafted in a step, at most 16; 0: as many as pay"] = 0
+    draft_rule: Annotated[str, "acceptance of drafts: coupling or, as an ablation, rejection: other tokens"] = "coupling"
 
     def check_names(self, models: ModelSettings) -> None:
         """Refuse wrong sources and lengths, and drafts of applications that there are not."""
-        if fault := settings_fault(self.drafts, self.draft_tokens, None if models.more_may_come else models.applications):
+        known = None if models.more_may_come else models.applications
+        if fault := settings_fault(self.drafts, self.draft_tokens, known, self.draft_rule):
             raise SettingsError(fault)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierSettings(SettingsPart):
+    """The rules by which requests go up to the top tier of their family."""
+
+    theta: Annotated[
+        dict[str, float],
+        "family: confidence in an answer's first tokens, 0 to 1, below which NAME:auto takes the top tier; * for others; "
+        "default: what family report found, else 0.9",
+    ] = field(default_factory=dict)
+    auto_tokens: Annotated[int, "with theta: first tokens that the confidence looks at, at most 256"] = FIRST_TOKENS
+    auto_measure: Annotated[str, "with theta: mean, least (probability), margin (to the second) or entropy"] = "mean"
+
+    def check_names(self, models: ModelSettings) -> None:
+        """Refuse rules that cannot be, and rules of applications that there are not."""
+        known = None if models.more_may_come else models.applications
+        if fault := auto_fault(self.theta, self.auto_measure, self.auto_tokens, known):
+            raise SettingsError(fault)
+
+    def rule(self, family: str, stored: Threshold | None) -> Threshold:
+        """Return the rule of a family. ``stored``: the one in its folder; None: there is none."""
+        return threshold_of(family, stored, self.theta, self.auto_measure, self.auto_tokens)
 
 
 def listed(names: Iterable[str]) -> str:

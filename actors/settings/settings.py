@@ -20,7 +20,7 @@ from .errors import SettingsError
 from .faults import FaultSettings
 from .logs import LogSettings
 from .memory import MemorySettings
-from .models import DraftSettings, ModelSettings
+from .models import DraftSettings, ModelSettings, TierSettings
 from .network import NetworkSettings
 from .offline import OfflineSettings
 from .parameter_drops import ParameterDropSettings
@@ -59,6 +59,7 @@ class Settings:
     worker: Annotated[WorkerSettings, "Workers"]
     worker_memory: Annotated[MemorySettings, "Memory and the prefix cache"]
     batching: Annotated[BatchingSettings, "Batching"]
+    tiering: Annotated[TierSettings, "Tiers"]
     drafting: Annotated[DraftSettings, "Drafts"]
     requests: Annotated[RequestSettings, "Limits of requests"]
     tenants: Annotated[TenantSettings, "Tenants"]
@@ -91,6 +92,7 @@ class Settings:
     def _check(self) -> None:
         """Refuse parts that do not go together."""
         self.worker.check_names(self.models)
+        self.tiering.check_names(self.models)
         self.drafting.check_names(self.models)
         self.tenants.check_names(self.network.tenants, self.models)
         self.autoscaling.check_beside(self.worker, self.dispatching)

@@ -25,14 +25,14 @@ from ...policies.sweep.events import (
     ComponentGone,
     ComponentsPlaced,
     ComponentsRefused,
-    Effect,
     Event,
     Flight,
+    GatewayNews,
     PeerLost,
     Started,
 )
 from ...policies.sweep.local_routes import merged
-from ...policies.sweep.page_events import Export, HoldPages, MoveSlots, SendPages, Unhold
+from ...policies.sweep.page_events import Export, HoldPages, Unhold
 from ...policies.sweep.state import SweepState
 from ...runtime import Actor, Down, endpoint
 from ...runtime.base.codec import unpack
@@ -63,7 +63,7 @@ from .outbox import Outbox
 from .pages import PageCarrier
 from .parameters import ParameterCarrier
 from .peers import Answer, Peers
-from .reports import Reports, by_worker
+from .reports import Reports
 from .status import status_of
 from .sweep_figures import SweepFigures
 
@@ -109,7 +109,7 @@ class Worker(Actor):
         self._expiry: asyncio.TimerHandle | None = None  # plans when a sequence expires while nothing else happens
         self._figures = SweepFigures(self.state.config.costs)
         self._credit = OfflineCredit(self.state)
-        self._reported: list[Effect] = []  # performed, but not reported to gateways yet
+        self._news: list[GatewayNews] = []  # not reported to gateways yet
 
     async def on_start(self) -> None:
         config, chunk = self.config, self.state.config.memory_chunk
@@ -236,7 +236,8 @@ class Worker(Actor):
             self._apply(message)
 
     def _answer(self, worker: str, answer: Answer) -> None:
-        getattr(self.node.ref(f"{worker}/worker"), answer[0]).cast(f"{self.config.name}/worker", answer[1])
+        ref = self.node.ref(f"{worker}/worker", Worker)
+        (ref.replay if answer[0] == "replay" else ref.ack).cast(f"{self.config.name}/worker", answer[1])
 
     def _flight(self, sender: str, header: bytes, buffers: list[memoryview]) -> None:
         """Hand arriving hidden states to the device. It keeps them until a plan uses them or drops them."""
@@ -374,28 +375,29 @@ class Worker(Actor):
     def _perform(self) -> None:
         """Perform effects. Messages for a worker that is not up (yet) are handled as if it had been lost."""
         while effects := self.state.take_effects():
-            self._reported += effects
-            for effect in effects:
-                if isinstance(effect, ComponentGone):
-                    self._loader.forget(effect.component)
-                    self._composed.forget(effect.component, effect.tensors)
-                elif isinstance(effect, ComponentsPlaced):
-                    self._loader.placed(effect)
-                elif isinstance(effect, ComponentsRefused):
-                    self._loader.refused(effect)
-                elif isinstance(effect, SendPages | MoveSlots):
-                    self._pages.perform(effect)
-            for worker, messages in by_worker(effects):
+            self._news += effects.news
+            for order in effects.orders:
+                if isinstance(order, ComponentGone):
+                    self._loader.forget(order.component)
+                    self._composed.forget(order.component, order.tensors)
+                elif isinstance(order, ComponentsPlaced):
+                    self._loader.placed(order)
+                elif isinstance(order, ComponentsRefused):
+                    self._loader.refused(order)
+                else:
+                    self._pages.perform(order)
+            for worker, messages in effects.messages.items():
                 if self.node.current_incarnation(worker):
                     self._watch(worker)
-                    self._tell(address := f"{worker}/worker", self._reports.for_worker(address, messages))
+                    for report in self._reports.for_worker(address := f"{worker}/worker", messages):
+                        self._tell(address, report)
                 else:
                     self._apply(PeerLost(worker))
 
     def _report(self, seconds: float = 0.0) -> None:
         """Report to gateways the news of this turn, one message each."""
-        reported, self._reported = self._reported, []
-        for gateway, report in self._reports.make(reported, self.state.number, self._credit.changed_for, seconds):
+        news, self._news = self._news, []
+        for gateway, report in self._reports.make(news, self.state.number, self._credit.changed_for, seconds):
             self.node.ref(gateway).tokens.cast(report)
 
     @endpoint

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ...policies.sweep.events import DraftsVerified, TokensEmitted
-from .messages import GatewayNews
+from ...policies.sweep.events import DraftsVerified, GatewayNews, TokensEmitted
 
 
 def joined(first: TokensEmitted, then: TokensEmitted) -> TokensEmitted:

@@ -12,16 +12,7 @@ from dataclasses import dataclass, field
 from ...policies.memory.packed_tensor import TensorPiece
 from ...policies.plan.coefficients import Coefficients
 from ...policies.sweep.config import SweepConfig
-from ...policies.sweep.events import (
-    DraftsVerified,
-    GivenBack,
-    PeerMessage,
-    Preempted,
-    Progressed,
-    PromptScored,
-    Submission,
-    TokensEmitted,
-)
+from ...policies.sweep.events import GatewayNews, PeerMessage, Submission
 from ...policies.sweep.offline_capacity import OfflineCapacity
 from ...policies.sweep.page_events import Exported
 from ..settings.batching import BatchingSettings
@@ -48,16 +39,13 @@ __all__ = [
 ]
 
 
-GatewayNews = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | DraftsVerified | Exported
-"""The sweep machine's effects, as they are; only rounds of drafts may be added up."""
-
-
 @dataclass(frozen=True, slots=True)
 class SweepReport:
     """worker -> gateway: the news of one sweep.
 
-    ``news`` is in the order in which the sweep machine emitted it. ``offline`` is how many offline requests the worker now
-    accepts; None means no change. ``seconds`` is the duration of the sweep that is reported; 0 means none.
+    ``news`` is in the order in which the sweep machine emitted it; only rounds of drafts may be added up. ``offline`` is how
+    many offline requests the worker now accepts; None means no change. ``seconds`` is the duration of the sweep that is
+    reported; 0 means none.
     """
 
     worker: str

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from ...policies.sweep.events import Effect, PeerMessage, Send
+from ...policies.sweep.events import GatewayNews, PeerMessage
 from ...policies.sweep.offline_capacity import OfflineCapacity
 from ..report_sequence import ACKNOWLEDGE_EVERY
 from .coalesced_news import CoalescedNews
-from .messages import GatewayNews, PeerReport, SweepReport
+from .messages import PeerReport, SweepReport
 
 TOGETHER = 64
 WINDOW = 4 * ACKNOWLEDGE_EVERY  # unacknowledged reports per gateway; further news waits, joined
@@ -32,20 +32,19 @@ class Reports:
 
     def make(
         self,
-        effects: Iterable[Effect],
+        emitted: Iterable[GatewayNews],
         sweep: int,
         credit: Callable[[str], list[OfflineCapacity] | None],
         seconds: float = 0.0,
     ) -> list[tuple[str, SweepReport]]:
-        """Return a report for each gateway that ``effects`` concern, or that can take held news now.
+        """Return a report for each gateway that has news, or that can take held news now.
 
-        Messages to other workers are not for gateways. ``credit`` returns what a gateway must know of the offline requests
+        ``credit`` returns what a gateway must know of the offline requests
         that are accepted; it is called only when there is a report. ``seconds`` is the duration of the sweep.
         """
         news: dict[str, list[GatewayNews]] = {}
-        for effect in effects:
-            if isinstance(effect, GatewayNews):
-                news.setdefault(effect.gateway, []).append(effect)
+        for one in emitted:
+            news.setdefault(one.gateway, []).append(one)
         for gateway in [*self._held]:
             self._held[gateway].add(news.pop(gateway, ()))
             if self._has_room(gateway):
@@ -78,11 +77,16 @@ class Reports:
         self._unacknowledged.setdefault(gateway, deque()).append(report)
         return report
 
-    def for_worker(self, address: str, messages: list[PeerMessage]) -> PeerReport:
-        """Return a new report for another worker."""
-        report = PeerReport(self._worker, self._incarnation, self._next(address), messages)
-        self._unacknowledged.setdefault(address, deque()).append(report)
-        return report
+    def for_worker(self, address: str, messages: list[PeerMessage]) -> list[PeerReport]:
+        """Return new reports for another worker, with at most ``TOGETHER`` messages each.
+
+        The limit keeps reports small. One report for each message would be too many: a thousand leases asked for in one turn
+        would not fit a mailbox.
+        """
+        batches = [messages[start : start + TOGETHER] for start in range(0, len(messages), TOGETHER)]
+        made = [PeerReport(self._worker, self._incarnation, self._next(address), batch) for batch in batches]
+        self._unacknowledged.setdefault(address, deque()).extend(made)
+        return made
 
     def _next(self, address: str) -> int:
         serial = self._serials[address] = self._serials.get(address, 0) + 1
@@ -105,21 +109,3 @@ class Reports:
             self._unacknowledged.pop(address, None)
             self._held.pop(address, None)
             del self._serials[address]
-
-
-def by_worker(effects: Iterable[Effect]) -> list[tuple[str, list[PeerMessage]]]:
-    """Return the messages to other workers, in order for each, at most ``TOGETHER`` in one batch.
-
-    The limit keeps messages small. One message each would be too many: a thousand leases asked for in one turn would not fit
-    a mailbox.
-    """
-    batches: list[tuple[str, list[PeerMessage]]] = []
-    last: dict[str, list[PeerMessage]] = {}
-    for effect in effects:
-        if isinstance(effect, Send):
-            batch = last.get(effect.worker)
-            if batch is None or len(batch) == TOGETHER:
-                batch = last[effect.worker] = []
-                batches.append((effect.worker, batch))
-            batch.append(effect.message)
-    return batches

@@ -73,6 +73,7 @@ def make_app(
             lengths=port.lengths,
             dispatching=port.dispatching,
             moves=port.moves,
+            tiers=port.tiers,
             tenants=port.tenants,
         ),
         max_body=settings.requests.largest_body,

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ...gpu.regular_file import open_plain
+from ...policies.model.tier_choice import auto_id, family_of_auto
+from ...policies.model.tiers import family_of
 from .lines import BatchLine, LineAnswer, LineRefused, line_hash, parse_line, result_line
 
 REQUEST_HASH, MODEL_HASH = "request_hash", "model_hash"  # keys of an output's lines, in addition to OpenAI's
@@ -157,8 +159,13 @@ def _hash(line: BatchLine) -> bytes:
 
 
 def _model(line: BatchLine) -> str | None:
+    """Return the model id that identifies a line's model; of one with ``quality`` the id that stands for all tiers."""
     named = line.body.get("model")
-    return sys.intern(named) if isinstance(named, str) else None
+    if not isinstance(named, str):
+        return None
+    if line.body.get("quality") is not None:
+        named = auto_id(family_of(named) or family_of_auto(named) or named)
+    return sys.intern(named)
 
 
 class BatchOutput:

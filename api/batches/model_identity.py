@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from ...actors.changes_file import ChangesFile
@@ -17,6 +18,8 @@ from ...actors.checkpoints import OpenedCheckpoints, hash_applications, open_che
 from ...actors.further_applications import open_further
 from ...actors.settings.settings import Settings
 from ...actors.sizing import serving_dtype
+from ...policies.model.tier_choice import auto_id, starting_tier
+from ...policies.model.tiers import layers_of
 
 TEXT_FILES = (
     "added_tokens.json",
@@ -52,8 +55,25 @@ def model_identities(settings: Settings) -> dict[str, str]:
             for name in TEXT_FILES:
                 digest.update(f"\0{name}\0".encode() + _content(folder / name))
         found[application.name] = digest.hexdigest()
+    found |= _choices(found, opened, settings)
     first = {default: found.pop(default)} if default in found else {}
     return first | found
+
+
+def _choices(found: Mapping[str, str], opened: OpenedCheckpoints, settings: Settings) -> dict[str, str]:
+    """Return the identity of each ``NAME:auto``: all tiers of the family, and the rule that chooses among them."""
+    made = {}
+    for family in dict.fromkeys(opened.families.values()):
+        tiers = [tier for tier, top in opened.families.items() if top == family]
+        if any(one not in found for one in (family, *tiers)):
+            continue
+        rules = opened.checkpoints[family].thresholds
+        stored = {tier: rules[layers] for tier in tiers if (layers := layers_of(tier)) in rules}
+        start = starting_tier(sorted(tiers, key=layers_of), stored)
+        rule = settings.tiering.rule(family, stored.get(start))
+        settled = [*(found[one] for one in (family, *tiers)), start, dataclasses.asdict(rule)]
+        made[auto_id(family)] = hashlib.blake2b(json.dumps(settled, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return made
 
 
 def _opened(settings: Settings) -> tuple[OpenedCheckpoints, str]:

@@ -9,7 +9,8 @@ nothing heavy at their top, so that ``--help`` of a command is quick.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import NamedTuple
@@ -21,6 +22,15 @@ class CommandError(Exception):
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
         self.code = code
+
+
+@contextmanager
+def command_errors(*errors: type[Exception], code: int = 2) -> Iterator[None]:
+    """Turn these errors, whose text is a sentence for people, into the end of the command."""
+    try:
+        yield
+    except errors as error:
+        raise CommandError(str(error), code) from None
 
 
 class CommandFunctions(NamedTuple):
@@ -66,6 +76,8 @@ COMMANDS = {
     "chaos": Command("chaos", "chaos", "kill, stop or slow a worker of your own server"),
     "doctor": Command("doctor", "doctor", "check whether this machine can serve"),
     "family plan": Command("family", "family_plan", "measure which tiers are as fast as smaller models"),
+    "family train": Command("family_train", "family_train", "train the lower tiers of a family"),
+    "family report": Command("family_train", "family_report", "examine the tiers of a family, and choose theta for auto"),
     "family export": Command("family", "family_export", "write a tier of a family as a checkpoint"),
     "zoo add": Command("zoo", "zoo_add", "add a model to a zoo, which stores each tensor once"),
     "zoo list": Command("zoo", "zoo_list", "list the applications of a zoo"),

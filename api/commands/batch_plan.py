@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from . import CommandError
+from . import CommandError, command_errors
 from .output import FittedTable, print_tables
 from .zoo import zoo_refusals
 
@@ -62,14 +62,11 @@ def batch_plan(arguments: argparse.Namespace) -> int:
     from ..settings.options import make_settings
 
     flags = {"profile": arguments.profile} if arguments.profile else {}
-    try:
-        with zoo_refusals():
-            settings = make_settings(arguments.model, flags=flags, sets=arguments.set)
-            opened = open_checkpoints(settings)
-            name, checkpoint = next(iter(opened.checkpoints.items()))
-            machine = machine_of(settings, name, checkpoint)
-    except SettingsError as error:
-        raise CommandError(str(error), 2) from None
+    with command_errors(SettingsError), zoo_refusals():
+        settings = make_settings(arguments.model, flags=flags, sets=arguments.set)
+        opened = open_checkpoints(settings)
+        name, checkpoint = next(iter(opened.checkpoints.items()))
+        machine = machine_of(settings, name, checkpoint)
     requests = _requests(arguments.input, settings, opened, name)
     try:
         show(f"{arguments.input} with {name}", plan(requests, machine))
@@ -117,11 +114,8 @@ def read_requests(path: Path, settings: Settings, info: ModelInfo, bar: Bar) -> 
 
     from ..batches.local_files import BatchFileError, BatchInput
 
-    try:
-        with contextlib.closing(BatchInput(path)) as given:
-            found = asyncio.run(_checked(given, settings, info, bar))
-    except BatchFileError as error:
-        raise CommandError(str(error), 2) from None
+    with command_errors(BatchFileError), contextlib.closing(BatchInput(path)) as given:
+        found = asyncio.run(_checked(given, settings, info, bar))
     if not found.prompts:
         number, why = found.refused[0]
         raise CommandError(f"{path} has no request that could run; line {number}: {why}", 2)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import CommandError
+from . import CommandError, command_errors
 from .connection import refusals
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..batches.local_files import BatchInput, BatchOutput
     from ..batches.local_job import LocalJob
     from ..program.embedded import Cluster
-    from ..program.job_bar import JobBar
+    from ..program.progress import Bar
 
 
 def batch_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,12 +62,10 @@ def batch_run(arguments: argparse.Namespace) -> int:
 
     with refusals(), contextlib.ExitStack() as files:
         cluster = Cluster(arguments.model, sets=arguments.set, **ALONE)  # mistakes are reported before files are read
-        try:
+        with command_errors(BatchFileError):
             given = files.enter_context(contextlib.closing(BatchInput(arguments.input)))
             output = files.enter_context(contextlib.closing(BatchOutput(arguments.output)))
             batch = _FileBatch(given, output, model_identities(cluster.settings), redo=arguments.redo)
-        except BatchFileError as error:
-            raise CommandError(str(error), 2) from None
         try:
             asyncio.run(batch.answer(cluster))
         except BatchFileError as error:
@@ -102,7 +100,7 @@ class _FileBatch:
         self._errors_path.unlink(missing_ok=True)
         self._errors: BatchOutput | None = None
         self._failed: list[tuple[int, str]] = []
-        self._bar: JobBar | None = None
+        self._bar: Bar | None = None
         self._job: LocalJob | None = None
         self._sharing = self._tokens = 0.0
 
@@ -110,7 +108,7 @@ class _FileBatch:
         """Answer all lines that have no answer yet."""
         from ..batches.local_files import error_line
         from ..batches.local_job import LocalJob
-        from ..program.job_bar import JobBar
+        from ..program.progress import Bar
 
         for line, refused in self._given.refused.items():
             id = self._given.custom_id(line)
@@ -118,7 +116,7 @@ class _FileBatch:
         lines = self._given.good()
         if len(lines) == len(self._done):
             return
-        with JobBar(len(lines), sys.stderr.isatty()) as self._bar:
+        with Bar(len(lines), sys.stderr.isatty(), estimated=False) as self._bar:
             async with cluster:
                 self._job = LocalJob(cluster.front, cluster.caller, self._line, self._keep)
                 self._bar.begin("checking")

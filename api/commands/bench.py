@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from ...policies.nearest import suggestion
-from . import CommandError
+from . import CommandError, command_errors
 from .connection import add_url, read_key, refusals
 from .output import FiguresFile, FittedTable, console_of, print_json
 
@@ -207,10 +207,8 @@ def _shapes(arguments: argparse.Namespace, source: random.Random) -> list[TraceR
         return random_lengths(wanted, arguments.input_len, arguments.output_len or 128, arguments.range_ratio, source)
     lengths = Path(arguments.trace_lengths) if arguments.trace_lengths else None
     clients = Clients(lengths, arguments.trace_model, arguments.trace_start, wanted, arguments.seed)
-    try:
+    with command_errors(TraceError):
         shapes = read_trace(Path(arguments.trace), clients)
-    except TraceError as error:
-        raise CommandError(str(error), 2) from None
     found = cut(shapes, arguments.trace_start, wanted, arguments.trace_speed)
     if not found:
         raise CommandError(f"--trace-start {arguments.trace_start:g} is after the last request of the trace; give less", 2)

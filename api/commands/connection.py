@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from . import CommandError
+from . import CommandError, command_errors
 
 if TYPE_CHECKING:
     from ..program.blocking import BlockingSession
@@ -152,11 +152,8 @@ def refusals() -> Iterator[None]:
     from ...actors.settings.errors import SettingsError, StartError
     from ...gpu.errors import CheckpointError
 
-    try:
-        with answers(UNKNOWN):
-            yield
-    except (SettingsError, CheckpointError, StartError) as error:
-        raise CommandError(str(error), 2) from None
+    with command_errors(SettingsError, CheckpointError, StartError), answers(UNKNOWN):
+        yield
 
 
 @contextlib.contextmanager

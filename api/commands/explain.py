@@ -82,11 +82,22 @@ def report(view: View) -> list[str]:
     for name, seconds in spent:
         part = seconds / total if total else 0.0
         lines.append(f"{seconds:9.3f} s  {name:<9} {'#' * round(40 * part)}")
+    if tier := view.get("tier"):  # servers of earlier releases do not report it
+        lines += ["", tier_line(tier)]
     if drafts := view.get("drafts"):
         lines += ["", *draft_lines(drafts)]
     if dispatch := view.get("dispatch"):  # servers of earlier releases do not report it
         lines += ["", *decision(dispatch)]
     return lines
+
+
+def tier_line(tier: View) -> str:
+    """Return the line on the choice of a request's tier."""
+    if not tier["tier"]:
+        return f"  tier: not chosen yet, starts on {tier['start']}"
+    sure = f"{tier['measure']} confidence {tier['confidence']:.3f} of {tier['tokens']} tokens, theta {tier['theta']:g}"
+    up = f", escalated from {tier['start']}" if tier["escalated"] else ""
+    return f"  tier: {tier['tier']}{up} ({sure}, chosen after {tier['seconds']:.3f} s)"
 
 
 def draft_lines(drafts: View) -> list[str]:
@@ -98,7 +109,8 @@ def draft_lines(drafts: View) -> list[str]:
         mean = f"{1 + accepted / rounds:.2f} tokens a step in {rounds:,} step{'s' if rounds != 1 else ''}"
         lines.append(f"  drafts from the {source}: {drafted:,} verified, {accepted:,} accepted{share}, {mean}")
     if drafts["reason"]:
-        lines.append(f"  no drafts{' any more' if lines else ''}: {drafts['reason']}")
+        by = " by a tier" if drafts.get("tiers") and (drafts["prompt"] or drafts["prediction_tokens"]) else ""
+        lines.append(f"  no drafts{by}{' any more' if lines and not by else ''}: {drafts['reason']}")
     return lines or ["  no drafts so far: no step had any to verify"]
 
 
@@ -126,7 +138,7 @@ def phases(events: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
             turn = "prefill"
         elif name == "first_token" or (name == "resumed" and "decode" in (before, phase)):
             turn = "decode"
-        elif name == "resumed":
+        elif name == "resumed" or (name == "tier_chosen" and event["up"]):
             turn = "prefill"
         elif name in ("worker_died", "returned", "gap") and phase != "queue":
             turn = "failover"
@@ -183,6 +195,9 @@ def _sentence(event: Mapping[str, Any]) -> str:
             return f"moved from {event['source']} to {event['target']}: {done}, paused {1000 * event['paused']:.0f} ms{why}"
         case "not_moved":
             return f"stays where it is: {event['reason']}"
+        case "tier_chosen":
+            sure = f"confidence {event['confidence']:.3f}, {event['theta']:g} is enough"
+            return f"{sure}: goes up to {event['tier']}" if event["up"] else f"{sure}: stays on {event['tier']}"
         case "gap":
             return f"tokens were lost on the way (expected {event['expected']}, got {event['got']}); computed again"
         case _ if name in _ENDS:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import CommandError
+from . import CommandError, command_errors
 from .zoo import zoo_refusals
 
 if TYPE_CHECKING:
@@ -72,11 +72,9 @@ def family_plan(arguments: argparse.Namespace) -> int:
         big, *models = map(open_source, sources)
         configs = {str(i): one.config for i, one in enumerate((big, *models))}
         dtype = serving_dtype(WorkerSettings(), configs)
-        try:
+        with command_errors(BackendError):
             numerics = open_backend("auto", dtype, 1).numerics
             found = plan_tiers(lambda: open_backend("auto", dtype, cores()), big, models, free_memory(), _tell)
-        except BackendError as error:
-            raise CommandError(str(error), 2) from None
     print(f"a prompt of {found.tokens:,} tokens, {numerics}, {cores()} threads; the fastest of 5 turns each\n")
     print("\n".join(plan_lines(arguments.models, found)))
     return 0

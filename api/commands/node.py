@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import CommandError
+from . import command_errors
 
 WHERE = "an invitation (text, @FILE, or - for standard input), or an address without keys: ipc:///PATH, tcp://127.0.0.1:PORT"
 
@@ -40,12 +40,8 @@ def node(arguments: argparse.Namespace) -> int:
         node = await join(where, name=arguments.name, listen=arguments.listen)
         return await stay(node, lambda what: print(f"node {node.id} {what}", flush=True))
 
-    try:
+    with command_errors(TransportError, code=1), command_errors(AddressError, KeysError):
         if arguments.join.startswith("@") and (warning := open_to_all(Path(arguments.join[1:]), "an invitation")):
             print(f"warning: {warning}", file=sys.stderr)
         where = given(arguments.join)
         return 0 if run_loop(live()) else 1
-    except (AddressError, KeysError) as error:
-        raise CommandError(str(error), 2) from error
-    except TransportError as error:
-        raise CommandError(str(error)) from error

@@ -63,6 +63,7 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
             {
                 "id": name,
                 "base": one["base"],
+                "family": one.get("family", ""),  # servers of earlier releases do not report it
                 "adapter": _is_adapter(one),
                 "busy": sum(one["requests"].values()) > 0,
                 "checkpoint": one["checkpoint"],

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import CommandError
+from . import command_errors
 from .output import FiguresFile
 from .zoo import folder, waiting, zoo_refusals
 
@@ -74,10 +74,8 @@ def profile(arguments: argparse.Namespace) -> int:
     output = FiguresFile("--output", arguments.output) if arguments.output else None
     drawn = FiguresFile("--output", picture_beside(arguments.output)) if arguments.output else None
     with zoo_refusals():
-        try:
+        with command_errors(BackendError):
             found = _measure(arguments)
-        except BackendError as error:
-            raise CommandError(str(error), 2) from None
         _show(found)
         if output is not None and drawn is not None:
             output.store(found)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from . import CommandError
+from . import CommandError, command_errors
 from .connection import add_url, connected
 from .node import WHERE
 
@@ -212,9 +212,5 @@ def _join_refusals() -> Iterator[None]:
     from ...runtime.base.errors import RuntimeFault
     from ...transport.errors import AddressError, KeysError, TransportError
 
-    try:
+    with command_errors(TransportError, RuntimeFault, code=1), command_errors(AddressError, KeysError):
         yield
-    except (AddressError, KeysError) as error:
-        raise CommandError(str(error), 2) from error
-    except (TransportError, RuntimeFault) as error:
-        raise CommandError(str(error)) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ...actors.settings.errors import SettingsError
-from . import CommandError
+from . import command_errors
 
 # flags that are fields of Settings: name of the flag -> name of the field
 FLAGS = {name: name for name in ("workers", "device", "dtype", "host", "port", "max_model_len", "tls_cert", "tls_key")}
@@ -70,7 +70,7 @@ def serve(arguments: argparse.Namespace) -> int:
     """
     from ..settings.options import make_settings
 
-    try:
+    with command_errors(SettingsError):
         settings = make_settings(
             arguments.model,
             apps=arguments.app,
@@ -81,8 +81,6 @@ def serve(arguments: argparse.Namespace) -> int:
             key_file=arguments.api_key_file,
             need_model=not arguments.show_settings,
         )
-    except SettingsError as error:
-        raise CommandError(str(error), 2) from None
     if arguments.show_settings:
         from ..settings.text import as_toml
 

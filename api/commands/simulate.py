@@ -17,7 +17,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from . import CommandError
+from . import CommandError, command_errors
 from .output import FiguresFile, FittedTable, print_json, print_tables
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _described(arguments: argparse.Namespace) -> Described:
     if arguments.config is None and not arguments.logs:
         raise CommandError("give CONFIG, or event logs with --from", 2)
     recording = _recorded(arguments.logs)
-    try:
+    with command_errors(DescriptionError, TraceError):
         if arguments.logs:
             _check_changes(arguments.set)
         if arguments.config is not None:
@@ -203,8 +203,6 @@ def _described(arguments: argparse.Namespace) -> Described:
         for name in {demand.model: None for demand in requests}.keys() - {model.name for model in scenario.models}:
             raise source.error(["models"], f"lack {name!r}, which the logs have requests for; describe it, too")
         return Described(scenario, source, costs, requests, recording.outcomes(scenario.workload))
-    except (DescriptionError, TraceError) as error:
-        raise CommandError(str(error), 2) from None
 
 
 def _costs(scenario: Scenario, source: DescriptionSource, recording: Recording | None) -> list[tuple[Coefficients, str]]:

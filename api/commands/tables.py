@@ -15,6 +15,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from ...policies.binary_size import binary_size
+from ...policies.model.tier_choice import auto_id
+from ...policies.model.tiers import layers_of
 from ..program.duration import duration
 from ..saving import in_memory, saving
 from .observe import ASKED, actor_address
@@ -66,7 +68,8 @@ def ps_tables(view: View) -> Screenful:
     more = [*_autoscale(view["autoscale"]), *overload_lines(view["overload"])]
     held = in_memory([one["memory"]["parameters"] for one in view["workers"]])
     default = default_line(view["default"], {one["id"] for one in view["applications"]})
-    head = Group(ready_line(view), saving_line(view), held, default, "", workers, *more, "")
+    families = family_lines({one["id"]: one["family"] for one in view["applications"]})
+    head = Group(ready_line(view), saving_line(view), held, default, *families, "", workers, *more, "")
     return Screenful(head, _applications(view["applications"]), _grouped(view["applications"], _applications))
 
 
@@ -75,6 +78,16 @@ def default_line(default: str, served: Container[str]) -> str:
     if default in served:
         return f"requests without a model go to {default}"
     return f"requests without a model are refused: {default or 'no model'} is not served"
+
+
+def family_lines(families: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each family on the id that chooses among its tiers. ``families``: by model id; "": none."""
+    lines = []
+    for family in dict.fromkeys(filter(None, families.values())):
+        tiers = sorted((model for model, of in families.items() if of == family), key=layers_of)
+        if family in families:
+            lines.append(f"requests to {auto_id(family)} choose among {', '.join([*tiers, family])}")
+    return lines
 
 
 def _applications(applications: Iterable[View]) -> FittedTable:
@@ -265,7 +278,8 @@ def app_tables(answer: Mapping[str, Any]) -> Screenful:
     states = Counter(state for _, state, _, _ in rows)
     counted = ", ".join(f"{count} {state}" for state, count in states.items())
     summary = f"{len(rows)} model{'s' * (len(rows) != 1)}: {counted}"
-    head = Group(summary, default_line(answer.get("default", ""), found), "")
+    families = family_lines({name: one.get("family", "") for name, one in found.items()})
+    head = Group(summary, default_line(answer.get("default", ""), found), *families, "")
     single, lines = _folders_of_adapters(rows)
     return Screenful(head, _app_table(rows), Group(_app_table(single), *lines) if lines else None)
 

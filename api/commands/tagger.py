@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from . import CommandError
+from . import CommandError, command_errors
 from .output import FittedTable, print_tables
 
 LEAST = 20  # requests to train on
@@ -53,10 +53,8 @@ def tagger_train(arguments: argparse.Namespace) -> int:
     from ...actors.tagger.request_log import RequestLogError, read_requests
     from ...policies.prediction.length_models import compared
 
-    try:
+    with command_errors(RequestLogError):
         lessons = read_requests(arguments.log)
-    except RequestLogError as error:
-        raise CommandError(str(error), 2) from None
     known = len(lessons) - round(len(lessons) * arguments.held_out)
     if known < LEAST or known == len(lessons):
         message = f"{arguments.log} has {len(lessons)} requests, {known} of them to train on; serve until there are {LEAST}"
@@ -86,10 +84,8 @@ def tagger_show(arguments: argparse.Namespace) -> int:
     """
     from ...actors.tagger.model_file import TaggerFileError, read_tagger
 
-    try:
+    with command_errors(TaggerFileError):
         file = read_tagger(arguments.file)
-    except TaggerFileError as error:
-        raise CommandError(str(error), 2) from None
     state = file.estimator.snapshot()
     size = f"{state['lessons']:,} lessons" if state["kind"] == "trained" else f"{len(state['levels']):,} levels"
     print_tables(f"{arguments.file}: {state['kind']}, {size}", figures_table(file.figures))

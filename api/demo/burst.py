@@ -14,9 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
 from ...policies.binary_size import binary_size
+from ..program.client import Client
 from .display import TourCheck
 from .recovery import KilledStream, listen
 
@@ -41,19 +40,18 @@ def command(checkpoint: Path, port: int, pace: Path) -> list[str]:
     ]
 
 
-async def show_burst(session: aiohttp.ClientSession, say: Callable[[str], None]) -> list[TourCheck]:
+async def show_burst(client: Client, say: Callable[[str], None]) -> list[TourCheck]:
     """Stream while parameters turn into KV memory, and wait until they are back. ``say`` receives each line."""
-    async with session.get("/v1/models") as answer:
-        model = str((await answer.json())["data"][0]["id"])
+    model = (await client.models())[0]
     say(f"\nmeanwhile a burst on a second server: {STREAMS} streams at once from {model},")
     say("2 workers with little memory (--set overload=on):")
     streams = [KilledStream(f"repeat {n}: stream {n} =") for n in range(1, STREAMS + 1)]
-    load = asyncio.gather(*(listen(session, model, one, lambda: None, TOKENS) for one in streams))
+    load = asyncio.gather(*(listen(client, model, one, lambda: None, TOKENS) for one in streams))
     seen: list[dict[str, Any]] = []
     until = time.monotonic() + BACK_SECONDS
     while time.monotonic() < until and not (load.done() and [one["what"] for one in seen][-1:] == ["restore"]):
         await asyncio.sleep(LOOK)
-        for one in (await _changes(session))[len(seen) :]:
+        for one in (await _changes(client))[len(seen) :]:
             seen.append(one)
             say(f"  {describe_change(one)}")
     await load
@@ -61,10 +59,9 @@ async def show_burst(session: aiohttp.ClientSession, say: Callable[[str], None])
     return judge(streams, [one["what"] for one in seen])
 
 
-async def _changes(session: aiohttp.ClientSession) -> list[dict[str, Any]]:
+async def _changes(client: Client) -> list[dict[str, Any]]:
     """Return the drops and restores that have ended."""
-    async with session.get("/admin/cluster") as answer:
-        changes = (await answer.json())["overload"]["changes"]
+    changes = (await client.get("/admin/cluster"))["overload"]["changes"]
     return [one for one in changes if one["what"] in TOLD and one["seconds"] is not None]
 
 

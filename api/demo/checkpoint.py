@@ -12,6 +12,8 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
+from ..text.tokenizer import byte_alphabet
+
 BOS, EOS, PAD = 256, 257, 258
 SPECIAL = {"<s>": BOS, "</s>": EOS, "<pad>": PAD}
 
@@ -27,16 +29,9 @@ def encode(text: str, start: bool = True) -> list[int]:
     return [BOS] * start + list(text.encode())
 
 
-def byte_symbols() -> dict[str, int]:
-    """Return the printable characters that stand for bytes in the byte-level pre-tokenizer, each with its byte as id."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(0x100 + rank): byte for rank, byte in enumerate(others)}
-
-
 def make_tokenizer() -> Tokenizer:
     """Return a byte-level BPE tokenizer without merges."""
-    tokenizer = Tokenizer(models.BPE(vocab=byte_symbols() | SPECIAL, merges=[]))
+    tokenizer = Tokenizer(models.BPE(vocab=byte_alphabet() | SPECIAL, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(SPECIAL))

@@ -1,22 +1,25 @@
 """One streamed request to an OpenAI-compatible server, and the figures of interest to a person.
 
-It parses server-sent events, measures at the client, and asks the server afterwards which workers answered. It owns no
-server and prints nothing; ``tour.py`` does both.
+It measures at the client, and asks the server afterwards which workers answered. It owns no server and prints nothing;
+``tour.py`` does both.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
 
+from ..program.client import Client, events
+from ..program.results import RequestError
 from .tasks import Example, is_right
 
 MOST_TOKENS = 96
+REQUEST_SECONDS = 60.0
 
 
 @dataclass(slots=True)
@@ -56,23 +59,6 @@ class ExampleOutcome:
         return self.tokens / (self.ended - self.started) if self.ended > self.started else 0.0
 
 
-class SseReader:
-    """A parser from the bytes of an event stream, split anywhere, to the data of its events."""
-
-    def __init__(self) -> None:
-        self._rest = b""  # bytes after the last complete event
-
-    def feed(self, data: bytes) -> list[str]:
-        """Return the ``data:`` of each event that is now complete; comments and other fields are skipped."""
-        *events, self._rest = (self._rest + data).replace(b"\r\n", b"\n").split(b"\n\n")
-        found = []
-        for event in events:
-            lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
-            if lines:
-                found.append(b"\n".join(lines).decode())
-        return found
-
-
 def absorb(outcome: ExampleOutcome, chunk: dict[str, Any], now: float) -> None:
     """Add one chunk of ``/v1/completions`` or ``/v1/chat/completions`` to an outcome."""
     if chunk.get("error"):
@@ -107,31 +93,34 @@ def workers_of(view: dict[str, Any]) -> list[str]:
     return [str(hop["worker"]) for hop in view.get("route", [])]
 
 
+@asynccontextmanager
+async def client_of(url: str) -> AsyncIterator[Client]:
+    """Open a client whose requests end after ``REQUEST_SECONDS``, so that the demo never hangs."""
+    client = Client(url)
+    await client.connect(aiohttp.ClientSession(f"{url}/", timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS)))
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
 async def ask(
-    session: aiohttp.ClientSession, outcome: ExampleOutcome, changed: Callable[[ExampleOutcome], None], chat: bool = False
+    client: Client, outcome: ExampleOutcome, changed: Callable[[ExampleOutcome], None], chat: bool = False
 ) -> None:
     """Run one request to its end, filling in ``outcome``. A failure is its ``error``, never an exception."""
-    reader, done = SseReader(), False
     outcome.started = time.monotonic()
+    path = "/v1/chat/completions" if chat else "/v1/completions"
     try:
-        path = "/v1/chat/completions" if chat else "/v1/completions"
-        async with session.post(path, json=body_of(outcome, chat)) as answer:
+        async with client.open("POST", path, body_of(outcome, chat)) as answer:
             outcome.request = answer.headers.get("x-request-id", "")
-            if answer.status != 200:
-                outcome.error = f"HTTP {answer.status}: {(await answer.text())[:200]}"
-            else:
-                async for data in answer.content.iter_any():
-                    for event in reader.feed(data):
-                        done = done or event == "[DONE]"
-                        if event != "[DONE]":
-                            absorb(outcome, json.loads(event), time.monotonic())
-                    changed(outcome)
+            async for event in events(answer):
+                absorb(outcome, event, time.monotonic())
+                changed(outcome)
         outcome.ended = time.monotonic()
-        if not done and not outcome.error:
-            outcome.error = "the stream ended before [DONE]"
-        async with session.get(f"/v1/requests/{outcome.request}") as answer:
-            outcome.route = workers_of(await answer.json()) if answer.status == 200 else []
-    except (aiohttp.ClientError, TimeoutError, ValueError) as problem:
+        if not outcome.finish and not outcome.error:
+            outcome.error = "the stream ended before the answer was complete"
+        outcome.route = workers_of(await client.get(f"/v1/requests/{outcome.request}"))
+    except (RequestError, TimeoutError) as problem:
         outcome.ended = time.monotonic()
-        outcome.error = f"{type(problem).__name__} {problem} (request {outcome.request or 'without an answer'})"
+        outcome.error = outcome.error or f"{problem} (request {outcome.request or 'without an answer'})"
     changed(outcome)

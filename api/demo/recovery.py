@@ -6,7 +6,6 @@ Every stream runs twice, without and with the kill. Except for the kill, the dem
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -14,11 +13,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
-import aiohttp
-
-from .client import SseReader
+from ..program.client import Client, events
+from ..program.results import RequestError
 from .display import TourCheck, table
 
 STREAMS, TOKENS = 12, 400
@@ -74,44 +72,33 @@ class StallTimer:
             self.seconds, last = max(self.seconds, now - last - NAP), now
 
 
-async def listen(
-    session: aiohttp.ClientSession, model: str, stream: KilledStream, heard: Callable[[], None], tokens: int = TOKENS
-) -> None:
+async def listen(client: Client, model: str, stream: KilledStream, heard: Callable[[], None], tokens: int = TOKENS) -> None:
     """Stream an answer of ``tokens`` tokens. ``heard`` is called after each piece. A failure is the stream's ``error``."""
     body = {"model": model, "prompt": stream.prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
-    reader = SseReader()
     try:
-        async with session.post("/v1/completions", json=body | {"stream": True, "return_token_ids": True}) as answer:
+        async with client.open("POST", "/v1/completions", body | {"stream": True, "return_token_ids": True}) as answer:
             stream.request = answer.headers.get("x-request-id", "")
-            if answer.status != 200:
-                stream.error = f"HTTP {answer.status}: {(await answer.text())[:200]}"
-            async for data in answer.content.iter_any():
-                for event in reader.feed(data):
-                    if event == "[DONE]":
-                        continue
-                    chunk = json.loads(event)
-                    if chunk.get("error"):
-                        stream.error = str(chunk["error"].get("message"))
-                    for choice in chunk.get("choices", []):
-                        stream.take(choice.get("token_ids") or [], time.monotonic())
+            async for event in events(answer):
+                if event.get("error"):
+                    stream.error = str(event["error"].get("message"))
+                for choice in event.get("choices", []):
+                    stream.take(choice.get("token_ids") or [], time.monotonic())
                 heard()
-    except (aiohttp.ClientError, TimeoutError, ValueError) as problem:
-        stream.error = f"{type(problem).__name__} {problem}"
+    except (RequestError, TimeoutError) as problem:
+        stream.error = str(problem) or type(problem).__name__
     finally:
         heard()
 
 
-async def show_recovery(
-    session: aiohttp.ClientSession, model: str, kill: Callable[[int, int], None] = os.kill
-) -> list[TourCheck]:
+async def show_recovery(client: Client, model: str, kill: Callable[[int, int], None] = os.kill) -> list[TourCheck]:
     """Stream, kill the first worker, compare."""
     expected = [KilledStream(f"repeat {n}: stream {n} =") for n in range(1, STREAMS + 1)]
-    await asyncio.gather(*(listen(session, model, one, lambda: None) for one in expected))
+    await asyncio.gather(*(listen(client, model, one, lambda: None) for one in expected))
     print(f"\n{STREAMS} streams of {TOKENS} tokens from {model}; then kill -9 of a worker:")
     for left in reversed(range(TRIES)):
         streams = [KilledStream(one.prompt) for one in expected]
         with StallTimer() as still:
-            back = await _killed(session, model, streams, kill)
+            back = await _killed(client, model, streams, kill)
         for text in back:
             print(f"  {text}")
         if not left or not back or any(one.moved for one in streams):
@@ -124,11 +111,9 @@ async def show_recovery(
     return judge(streams, expected, bool(back))
 
 
-async def _killed(
-    session: aiohttp.ClientSession, model: str, streams: list[KilledStream], kill: Callable[[int, int], None]
-) -> list[str]:
+async def _killed(client: Client, model: str, streams: list[KilledStream], kill: Callable[[int, int], None]) -> list[str]:
     """Run streams while the first worker is killed; return the server's events of that worker until it serves again."""
-    view = await _cluster(session)
+    view = await client.get("/admin/cluster")
     victim, seen = view["workers"][0], max((event["number"] for event in view["events"]), default=0)
     killed: list[int] = []  # tokens received before the kill
 
@@ -139,28 +124,25 @@ async def _killed(
             killed.append(sum(len(one.tokens) for one in streams))
             print(f"  {victim['id']} (pid {victim['pid']}) is killed after {killed[0]} tokens", flush=True)
 
-    await asyncio.gather(*(listen(session, model, one, heard) for one in streams))
+    await asyncio.gather(*(listen(client, model, one, heard) for one in streams))
     for one in streams:
-        one.moved = await _attempts(session, one.request) > 1
-    return await _back(session, victim["id"], seen)
+        one.moved = await _attempts(client, one.request) > 1
+    return await _back(client, victim["id"], seen)
 
 
-async def _cluster(session: aiohttp.ClientSession) -> dict[str, Any]:
-    async with session.get("/admin/cluster") as answer:
-        body: dict[str, Any] = await answer.json()
-        return body
+async def _attempts(client: Client, request: str) -> int:
+    """Return the attempts of a request; 0 if the server has forgotten it."""
+    try:
+        return int((await client.get(f"/v1/requests/{request}"))["attempt"])
+    except RequestError:
+        return 0
 
 
-async def _attempts(session: aiohttp.ClientSession, request: str) -> int:
-    async with session.get(f"/v1/requests/{request}") as answer:
-        return int((await answer.json())["attempt"]) if answer.status == 200 else 0
-
-
-async def _back(session: aiohttp.ClientSession, worker: str, seen: int) -> list[str]:
+async def _back(client: Client, worker: str, seen: int) -> list[str]:
     """Return the server's events of the worker until it serves again; none if it does not."""
     until = time.monotonic() + BACK_SECONDS
     while time.monotonic() < until:
-        news = [event for event in (await _cluster(session))["events"] if event["number"] > seen]
+        news = [event for event in (await client.get("/admin/cluster"))["events"] if event["number"] > seen]
         reported = [event for event in news if event["subject"] == worker and event["event"] in ("down", "ready")]
         if reported and reported[-1]["event"] == "ready":
             return [str(event["text"]) for event in reported]

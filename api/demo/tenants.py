@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
 from ...policies.binary_size import binary_size
+from ..program.client import Client
 from .client import ExampleOutcome, ask
 from .display import LiveDisplay, TourCheck, table
 from .family import FAMILY, questions
@@ -53,9 +52,8 @@ class AppsSeen:
     applications: dict[str, Any] = field(default_factory=dict)
     shared_kv: dict[str, int] = field(default_factory=dict)  # most bytes shared with another model, by model id
 
-    async def look(self, session: aiohttp.ClientSession) -> None:
-        async with session.get("/admin/apps") as answer:
-            self.applications = (await answer.json())["applications"]
+    async def look(self, client: Client) -> None:
+        self.applications = (await client.get("/admin/apps"))["applications"]
         for name, one in self.applications.items():
             self.shared_kv[name] = max(self.shared_kv.get(name, 0), one["kv"]["shared"])
 
@@ -98,49 +96,46 @@ def judge(exams: Sequence[TenantExam], streaming: int) -> list[TourCheck]:
     ]
 
 
-async def sit(session: aiohttp.ClientSession, outcomes: Iterable[ExampleOutcome], begun: asyncio.Event) -> None:
+async def sit(client: Client, outcomes: Iterable[ExampleOutcome], begun: asyncio.Event) -> None:
     """Send all prompts at once. ``begun``: set when the first text arrives."""
-    await asyncio.gather(*(ask(session, outcome, lambda _: begun.set()) for outcome in outcomes))
+    await asyncio.gather(*(ask(client, outcome, lambda _: begun.set()) for outcome in outcomes))
 
 
-async def watching(session: aiohttp.ClientSession, watch: AppsSeen) -> None:
+async def watching(client: Client, watch: AppsSeen) -> None:
     while True:
-        await watch.look(session)
+        await watch.look(client)
         await asyncio.sleep(0.05)
 
 
-async def add_hot(session: aiohttp.ClientSession, folder: Path, base: str) -> str:
-    """Return the server's summary of the added model; raise ValueError if it refuses."""
+async def add_hot(client: Client, folder: Path, base: str) -> str:
+    """Return the server's summary of the added model; raise RequestError if it refuses."""
     began = time.monotonic()
-    async with session.post("/admin/apps", json={"name": HOT, "path": str(folder), "base": base}) as answer:
-        reported = await answer.json()
-        if answer.status != 200:
-            raise ValueError(f"{HOT} could not be added: HTTP {answer.status} {reported}")
+    reported = await client.post("/admin/apps", {"name": HOT, "path": str(folder), "base": base})
     return f"{HOT} {reported['summary']}, ready after {time.monotonic() - began:.2f} s"
 
 
-async def show_tenants(session: aiohttp.ClientSession, base: str, family: Mapping[str, Path]) -> list[TourCheck]:
+async def show_tenants(client: Client, base: str, family: Mapping[str, Path]) -> list[TourCheck]:
     """Stream from every tenant at once, add one more, examine all. ``family``: folders by member, including ``HOT``."""
     names, watch = [name for name in family if name != HOT], AppsSeen()
     exams = [TenantExam.of(name, base) for name in names]
     print(f"\none request each to {len(names)} fine-tunes of {base}, on the same two workers:")
     live = LiveDisplay([exam.tenant[0] for exam in exams], sys.stdout)
-    await asyncio.gather(*(ask(session, exam.tenant[0], live.changed) for exam in exams))
+    await asyncio.gather(*(ask(client, exam.tenant[0], live.changed) for exam in exams))
     rest = [outcome for row in zip(*(exam.pairs[1:] for exam in exams), strict=True) for outcome in row]
     print(f"\n{len(rest)} more requests at once to them and their base, while {HOT} is added:")
     begun, last = asyncio.Event(), TenantExam.of(HOT, base)
-    asked = asyncio.create_task(sit(session, rest, begun))
-    watcher = asyncio.create_task(watching(session, watch))
+    asked = asyncio.create_task(sit(client, rest, begun))
+    watcher = asyncio.create_task(watching(client, watch))
     try:
         await begun.wait()
         streaming = sum(bool(outcome.started and not outcome.ended) for outcome in rest)
-        print(f"  {await add_hot(session, family[HOT], base)}", flush=True)
-        await asyncio.gather(asked, sit(session, last.pairs, begun))
+        print(f"  {await add_hot(client, family[HOT], base)}", flush=True)
+        await asyncio.gather(asked, sit(client, last.pairs, begun))
     finally:
         for task in (asked, watcher):
             task.cancel()
         await asyncio.gather(asked, watcher, return_exceptions=True)
     exams.append(last)
-    await watch.look(session)
+    await watch.look(client)
     print(f"\n{tenant_table(exams, watch)}")
     return judge(exams, streaming)

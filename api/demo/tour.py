@@ -21,11 +21,11 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import aiohttp
-
+from ..program.client import Client
+from ..program.results import RequestError
 from ..saving import saving
 from . import burst
-from .client import ExampleOutcome, ask
+from .client import ExampleOutcome, ask, client_of
 from .display import DeferredOutput, LiveDisplay, TourCheck, accuracy_table, request_table
 from .recovery import show_recovery
 from .tasks import HELD_OUT, Example, examination
@@ -35,7 +35,7 @@ PIPELINE = "demo-pipeline"  # the model id that runs over both workers; the othe
 SEED = 7  # seed of the prompts; the checkpoint's own report uses another
 EXAMINED_PER_TASK = 3  # prompts of each task and split, for the accuracy table
 AT_ONCE = 16
-READY_SECONDS, REQUEST_SECONDS, STOP_SECONDS = 120.0, 60.0, 40.0
+READY_SECONDS, STOP_SECONDS = 120.0, 40.0
 HEARTBEAT = 0.1  # seconds; short, so that the shown memory is current
 PAGE = 4  # tokens; few, since prompts are short and only full pages are shared
 GOOD_ENOUGH = 0.85  # share of right answers to held-out prompts of trained length
@@ -76,8 +76,8 @@ def curl_line(port: int, model: str, example: Example) -> str:
 
 
 INTERRUPTED = TourCheck("interrupted", False)
-Part = Callable[[aiohttp.ClientSession], Coroutine[None, None, list[TourCheck]]]
-ServersPart = Callable[..., Coroutine[None, None, list[TourCheck]]]  # arguments: all servers, and a session with the first
+Part = Callable[[Client], Coroutine[None, None, list[TourCheck]]]
+ServersPart = Callable[..., Coroutine[None, None, list[TourCheck]]]  # arguments: all servers, and a client of the first
 
 
 def judge(
@@ -126,17 +126,16 @@ class DemoServer:
         self._log.seek(0)
         return "".join(self._log.readlines()[-20:])
 
-    async def ready(self, session: aiohttp.ClientSession) -> None:
+    async def ready(self, client: Client) -> None:
         """Return when ``/health/ready`` answers 200 and lists all models as ready."""
         until = time.monotonic() + READY_SECONDS
         while time.monotonic() < until:
             if gone := self.ended():
                 raise gone
-            with suppress(aiohttp.ClientError, TimeoutError):
-                async with session.get("/health/ready") as answer:
-                    states = (await answer.json()).get("applications", {}) if answer.status == 200 else {}
-                    if states and all(state == "ready" for state in states.values()):
-                        return
+            with suppress(RequestError, TimeoutError):
+                states = (await client.get("/health/ready")).get("applications", {})
+                if states and all(state == "ready" for state in states.values()):
+                    return
             await asyncio.sleep(0.05)
         raise DemoError(f"the server was not ready after {READY_SECONDS:.0f} s:\n{self.said()}")
 
@@ -167,39 +166,37 @@ def stopped(code: int, *, interrupted: bool) -> TourCheck:
     return TourCheck("the server stopped when told to", code == 0 or (interrupted and code == -signal.SIGTERM))
 
 
-async def replicated(session: aiohttp.ClientSession) -> str:
+async def replicated(client: Client) -> str:
     """Return the model id that is served as replicas, which is the one besides the pipeline's."""
-    async with session.get("/v1/models") as answer:
-        ids = [str(model["id"]) for model in (await answer.json())["data"]]
-    return next(name for name in ids if name != PIPELINE)
+    return next(name for name in await client.models() if name != PIPELINE)
 
 
-async def examine(session: aiohttp.ClientSession, model: str) -> list[ExampleOutcome]:
+async def examine(client: Client, model: str) -> list[ExampleOutcome]:
     """Send every examination prompt, ``AT_ONCE`` at a time."""
     gate = asyncio.Semaphore(AT_ONCE)
     outcomes = [ExampleOutcome(example, model) for example in examination(SEED + 1, EXAMINED_PER_TASK)]
 
     async def one(outcome: ExampleOutcome) -> None:
         async with gate:
-            await ask(session, outcome, lambda _: None)
+            await ask(client, outcome, lambda _: None)
 
     await asyncio.gather(*(one(outcome) for outcome in outcomes))
     return outcomes
 
 
-async def tour(session: aiohttp.ClientSession, trained: bool) -> list[TourCheck]:
+async def tour(client: Client, trained: bool) -> list[TourCheck]:
     """Stream twelve requests at once, one of them a chat, then one over the pipeline, then run the examination."""
-    model = await replicated(session)
+    model = await replicated(client)
     shown = [ExampleOutcome(example, model, judged=trained) for example in examination(SEED, 1, (HELD_OUT,))]
     print(f"\n{len(shown)} requests at once to {model}, on two replicas (the last is a chat):")
     live = LiveDisplay(shown, sys.stdout)
     await asyncio.gather(
-        *(ask(session, item, live.changed, chat=place == len(shown) - 1) for place, item in enumerate(shown))
+        *(ask(client, item, live.changed, chat=place == len(shown) - 1) for place, item in enumerate(shown))
     )
     piped = ExampleOutcome(examination(SEED + 2, 1, (HELD_OUT,))[1], PIPELINE, judged=trained)
     print(f"\none more to {PIPELINE}, a pipeline across both workers:")
-    await ask(session, piped, LiveDisplay([piped], sys.stdout).changed)
-    examined = await examine(session, model) if trained else []
+    await ask(client, piped, LiveDisplay([piped], sys.stdout).changed)
+    examined = await examine(client, model) if trained else []
     table = f"\n\n{accuracy_table(examined)}" if trained else "\n\n(random weights: the text is noise)"
     print(f"\n{request_table([*shown, piped])}{table}\n")
     return judge(shown, piped, examined, trained)
@@ -210,9 +207,8 @@ async def run(server: DemoServer, stay: bool, part: Part) -> list[TourCheck]:
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
-    timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
-    async with aiohttp.ClientSession(server.url, timeout=timeout) as session:
-        job = asyncio.create_task(part(session))
+    async with client_of(server.url) as client:
+        job = asyncio.create_task(part(client))
         waiter = asyncio.create_task(stopped.wait())
         await asyncio.wait((job, waiter), return_when=asyncio.FIRST_COMPLETED)
         if stopped.is_set() and not job.done():
@@ -225,20 +221,20 @@ async def run(server: DemoServer, stay: bool, part: Part) -> list[TourCheck]:
 
 
 async def guided(
-    server: DemoServer, second: DemoServer, session: aiohttp.ClientSession, trained: bool, family: Mapping[str, Path]
+    server: DemoServer, second: DemoServer, client: Client, trained: bool, family: Mapping[str, Path]
 ) -> list[TourCheck]:
     """Run all parts. The burst runs beside the others, since its server mostly waits."""
     started, output = time.monotonic(), DeferredOutput(sys.stdout)
     print(f"starting 2 workers, listening on {server.url} ...", flush=True)
     beside = asyncio.create_task(meet_a_burst(second, output))
     try:
-        await server.ready(session)
+        await server.ready(client)
         print(f"ready after {time.monotonic() - started:.1f} s")
-        checks, model = await tour(session, trained), await replicated(session)
-        checks += await show_tenants(session, model, family) if family else []
-        print(f"\n{await saved(session)}", flush=True)
+        checks, model = await tour(client, trained), await replicated(client)
+        checks += await show_tenants(client, model, family) if family else []
+        print(f"\n{await saved(client)}", flush=True)
         met = await beside  # so that nothing lengthens the pauses that are shown next
-        checks += await show_recovery(session, model)
+        checks += await show_recovery(client, model)
         output.turn()
         return checks + met
     finally:
@@ -248,21 +244,20 @@ async def guided(
 
 async def meet_a_burst(server: DemoServer, output: DeferredOutput) -> list[TourCheck]:
     """Show a burst on a server with little memory."""
-    async with aiohttp.ClientSession(server.url, timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS)) as session:
-        await server.ready(session)
-        return await burst.show_burst(session, output.say)
+    async with client_of(server.url) as client:
+        await server.ready(client)
+        return await burst.show_burst(client, output.say)
 
 
-async def saved(session: aiohttp.ClientSession) -> str:
+async def saved(client: Client) -> str:
     """Return a sentence on the memory that sharing saves, from the server's figures."""
-    async with session.get("/admin/cluster") as answer:
-        view = await answer.json()
+    view = await client.get("/admin/cluster")
     return saving(len(view["applications"]), view["parameter_bytes"], view["saved_bytes"])
 
 
-async def serve_on(server: DemoServer, session: aiohttp.ClientSession) -> list[TourCheck]:
-    await server.ready(session)
-    model = await replicated(session)
+async def serve_on(server: DemoServer, client: Client) -> list[TourCheck]:
+    await server.ready(client)
+    model = await replicated(client)
     print(f"serving {model} and {PIPELINE} on {server.url}; Ctrl-C stops. Try:\n")
     print(f"  {curl_line(server.port, model, examination(SEED, 1, (HELD_OUT,))[1])}\n", flush=True)
     while True:
@@ -286,8 +281,8 @@ def show(checkpoint: Path, *, port: int, stay: bool, trained: bool, family: Mapp
                 while (second := free_port(0)) == port:
                     pass  # nothing listens on either yet
                 wanted.append((burst.command(checkpoint, second, Path(folder) / "pace.json"), second))
-                checks = attended(wanted, lambda first, beside, session: guided(first, beside, session, trained, family))
-    except DemoError as problem:
+                checks = attended(wanted, lambda first, beside, client: guided(first, beside, client, trained, family))
+    except (DemoError, RequestError) as problem:
         print(problem, file=sys.stderr)
         return 1
     for check in checks:
@@ -301,7 +296,7 @@ def attended(wanted: Sequence[tuple[Sequence[str], int]], part: ServersPart, *, 
     try:
         for words, port in wanted:
             servers.append(DemoServer(words, port))
-        checks = asyncio.run(run(servers[0], stay, lambda session: part(*servers, session)))
+        checks = asyncio.run(run(servers[0], stay, lambda client: part(*servers, client)))
     except BaseException:
         stop_all(servers)
         raise

@@ -1,11 +1,11 @@
-"""Prometheus families for the batches that run in this process: progress, summed for each model."""
+"""Prometheus measures of the batches that run in this process: progress, summed for each model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from ...policies.measures import Labels, Measure, gauge
 
 Progress = Mapping[str, Any]  # a ``FeedProgress`` as plain data
 _SUMS = (
@@ -19,36 +19,36 @@ _MEANS = (  # means, weighted by prompt tokens
 )
 
 
-def batch_families(figures: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
-    """Yield the families. ``figures``: one entry for each batch, as ``actors/batches/actor.py`` makes them."""
+def batch_measures(figures: Iterable[Mapping[str, Any]]) -> Iterator[Measure]:
+    """Yield the measures. ``figures``: one entry for each batch, as ``actors/batches/actor.py`` makes them."""
     jobs: dict[str, list[Progress]] = {}
     for batch in figures:
         for model, job in batch["models"].items():
             jobs.setdefault(model, []).append(job)
-    lines = _family("requests", "Lines of running batches by state.", "state")
-    seconds = _family("remaining_seconds", "Estimated seconds until a model's longest running batch ends.")
-    for model, some in jobs.items():
-        for state, count in _states(some).items():
-            lines.add_metric([model, state], count)
-        if known := [job["remaining_seconds"] for job in some if job["remaining_seconds"] is not None]:
-            seconds.add_metric([model], max(known))
-    yield from (lines, seconds)
+    lines = {(model, state): count for model, some in jobs.items() for state, count in _states(some).items()}
+    yield _gauge("requests", "Lines of running batches by state.", lines, "state")
+    ends = {model: [job["remaining_seconds"] for job in some] for model, some in jobs.items()}
+    known = {model: [end for end in some if end is not None] for model, some in ends.items()}
+    text = "Estimated seconds until a model's longest running batch ends."
+    yield _gauge("remaining_seconds", text, {(model,): max(some) for model, some in known.items() if some})
     for name, text in _SUMS:
-        family = _family(name, text)
-        for model, some in jobs.items():
-            family.add_metric([model], sum(job[name] for job in some))
-        yield family
+        yield _gauge(name, text, {(model,): sum(job[name] for job in some) for model, some in jobs.items()})
     for name, text in _MEANS:
-        family = _family(name, text)
-        for model, some in jobs.items():
-            total = sum(job["prompt_tokens"] for job in some)
-            family.add_metric([model], sum(job[name] * job["prompt_tokens"] for job in some) / total)
-        yield family
-    yield _sides(jobs)
+        yield _gauge(name, text, {(model,): _mean(name, some) for model, some in jobs.items()})
+    text = (
+        "Tokens of KV on the compute-heavy (left) and memory-heavy (right) side of batches on a worker, in use and at most."
+    )
+    yield _gauge("side_positions", text, _sides(jobs), "worker", "side", "what")
 
 
-def _family(name: str, text: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"blockwright:batch_{name}", text, labels=["model_name", *labels])
+def _gauge(name: str, text: str, values: Mapping[Labels, float], *labels: str) -> Measure:
+    return gauge(f"blockwright:batch_{name}", text, values, "model_name", *labels)
+
+
+def _mean(name: str, jobs: Sequence[Progress]) -> float:
+    total: int = sum(job["prompt_tokens"] for job in jobs)
+    weighted: float = sum(job[name] * job["prompt_tokens"] for job in jobs)
+    return weighted / total
 
 
 def _states(jobs: Iterable[Progress]) -> dict[str, int]:
@@ -60,19 +60,14 @@ def _states(jobs: Iterable[Progress]) -> dict[str, int]:
     return found
 
 
-def _sides(jobs: Mapping[str, Iterable[Progress]]) -> GaugeMetricFamily:
+def _sides(jobs: Mapping[str, Iterable[Progress]]) -> dict[tuple[str, ...], float]:
     """Return the KV tokens that the two sides of the dual scanner hold, and the most that they may hold."""
-    text = (
-        "Tokens of KV on the compute-heavy (left) and memory-heavy (right) side of batches on a worker, in use and at most."
-    )
-    family = _family("side_positions", text, "worker", "side", "what")
+    found: dict[tuple[str, ...], float] = {}
     for model, some in jobs.items():
-        found: dict[tuple[str, str, str], float] = {}
         for job in some:
             for worker, use in job["sides"].items():
                 for side in ("left", "right"):
                     for what, value in (("used", use[side]), ("most", use[f"{side}_most"])):
-                        found[worker, side, what] = found.get((worker, side, what), 0.0) + value
-        for labels, value in found.items():
-            family.add_metric([model, *labels], value)
-    return family
+                        key = (model, worker, side, what)
+                        found[key] = found.get(key, 0.0) + value
+    return found

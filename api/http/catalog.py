@@ -254,7 +254,9 @@ class Catalog:
 
     def _base(self, folder: Path, name: str) -> str:
         """Return the folder of the whole model that an adapter is for; "": it cannot be determined here."""
-        infos = [info for info in self._port.models() if not info.adapter and not is_variant(Path(info.checkpoint))]
+        infos = [
+            info for info in self._port.models() if not (info.adapter or info.starts or is_variant(Path(info.checkpoint)))
+        ]
         wholes = [WholeModel(info.id, info.checkpoint) for info in infos]
         try:
             found = named_base(name, wholes) if name else choose_base(trained_on(folder), wholes)

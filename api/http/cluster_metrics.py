@@ -1,4 +1,4 @@
-"""Prometheus families from ``/admin/cluster``: memory, queues and counters of the workers, sizes of sweeps."""
+"""Prometheus measures from ``/admin/cluster``: memory, queues and counters of the workers, sizes of sweeps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from ...policies.measures import Histogram, Measure, counter, gauge, histogram
 
 COUNTERS = {  # counters since the start of a worker
     "prompt_tokens": "Prompt tokens of arriving sequences, including virtual tokens.",
@@ -85,16 +85,14 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def cluster_families(cluster: dict[str, Any]) -> Iterator[Metric]:
+def cluster_measures(cluster: dict[str, Any]) -> Iterator[Measure]:
     """Yield the numbers in ``/admin/cluster`` as ``blockwright:*`` gauges, and as vLLM's metrics of its engines."""
     workers = cluster.get("workers", [])
-    families: dict[str, GaugeMetricFamily] = {}
+    made: dict[str, Measure] = {}
 
     def add(name: str, text: str, labels: dict[str, str], value: float) -> None:
         name = "blockwright:" + re.sub(r"[^a-zA-Z0-9_]", "_", name)
-        if name not in families:
-            families[name] = GaugeMetricFamily(name, text, labels=list(labels))
-        families[name].add_metric(list(labels.values()), value)
+        made.setdefault(name, Measure(name, "gauge", text)).add(labels, value)
 
     for worker in workers:
         who = {"worker": str(worker.get("id"))}
@@ -126,45 +124,38 @@ def cluster_families(cluster: dict[str, Any]) -> Iterator[Metric]:
         if name in NUMBERS and _is_number(value):
             add(name, NUMBERS[name], {}, value)
     yield from _engines(cluster, workers)
-    yield from families.values()
+    yield from made.values()
     yield from _overload(drops)
 
 
-def _overload(drops: dict[str, Any]) -> Iterator[Metric]:
+def _overload(drops: dict[str, Any]) -> Iterator[Measure]:
     """Yield counters of dropped and restored parameters since the head started."""
     for field, name, text, label in (("counts", "changes", CHANGED, "change"), ("failures", "failures", FAILED, "reason")):
-        counter = CounterMetricFamily(f"blockwright:overload_{name}", text, labels=[label])
-        for kind, value in (drops.get(field) or {}).items():
-            counter.add_metric([kind.replace(" ", "_")], value)
-        yield counter
+        values = {kind.replace(" ", "_"): value for kind, value in (drops.get(field) or {}).items()}
+        yield counter(f"blockwright:overload_{name}", text, values, label)
     for name, value in (drops.get("totals") or {}).items():
         if name in OVERLOAD:
-            yield CounterMetricFamily(f"blockwright:overload_{name}", OVERLOAD[name], value=value)
+            yield counter(f"blockwright:overload_{name}", OVERLOAD[name], {(): value})
 
 
-def _engines(cluster: dict[str, Any], workers: list[dict[str, Any]]) -> Iterator[Metric]:
+def _engines(cluster: dict[str, Any], workers: list[dict[str, Any]]) -> Iterator[Measure]:
     """Yield the metrics that vLLM has for each engine. An engine in vLLM's sense is a worker here.
 
     A worker's numbers are repeated for each model with a route to it, since models share its memory and its sweeps. They
     must not be added up over models.
     """
-    labels = ["model_name", "engine"]
-    usage = GaugeMetricFamily(
-        "vllm:kv_cache_usage_perc",
-        "Share of a worker's KV memory that requests use (1 is full).",
-        labels=labels,
-    )
-    sweeps = HistogramMetricFamily("vllm:iteration_tokens_total", "Tokens in a worker's step.", labels=labels)
+    usage, sweeps = dict[tuple[str, str], float](), dict[tuple[str, str], Histogram]()
     for worker in workers:
         name, memory = str(worker.get("id")), worker.get("memory") or {}
-        used, buckets = memory.get("kv", 0), _sweeps(worker.get("counters") or {})
+        used, sizes = memory.get("kv", 0), _sweeps(worker.get("counters") or {})
         room = used + memory.get("cached", 0) + memory.get("free", 0)
         for model in _models_at(cluster, name):
-            usage.add_metric([model, name], used / max(1, room))
-            if buckets:
-                tokens = worker["counters"].get("sweep_tokens", 0.0)
-                sweeps.add_metric([model, name], buckets=buckets, sum_value=tokens)
-    yield from (usage, sweeps)
+            usage[model, name] = used / max(1, room)
+            if sizes is not None:
+                sweeps[model, name] = sizes
+    text = "Share of a worker's KV memory that requests use (1 is full)."
+    yield gauge("vllm:kv_cache_usage_perc", text, usage, "model_name", "engine")
+    yield histogram("vllm:iteration_tokens_total", "Tokens in a worker's step.", sweeps, "model_name", "engine")
 
 
 def _models_at(cluster: dict[str, Any], worker: str) -> list[str]:
@@ -172,11 +163,13 @@ def _models_at(cluster: dict[str, Any], worker: str) -> list[str]:
     return sorted({route["application"] for route in routes if any(hop["worker"] == worker for hop in route["hops"])})
 
 
-def _sweeps(counters: dict[str, float]) -> list[tuple[str, float]]:
-    """Return the cumulative histogram buckets, by upper bound."""
+def _sweeps(counters: dict[str, float]) -> Histogram | None:
+    """Return the sizes of a worker's sweeps; None if it says nothing of them."""
     found = {float(match[1]): counters[name] for name in counters if (match := SWEEP_SIZE.fullmatch(name))}
-    buckets, running = [], 0.0
-    for bound in sorted(found):
-        running += found[bound]
-        buckets.append(("+Inf" if bound == float("inf") else repr(bound), running))
-    return buckets
+    if not found:
+        return None
+    *bounds, _ = sorted(found)  # the last is infinity
+    sizes = Histogram(tuple(bounds))
+    sizes.counts = [int(found[bound]) for bound in sorted(found)]
+    sizes.total = counters.get("sweep_tokens", 0.0)
+    return sizes

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from aiohttp import web
 
 from ...actors.batches.port import BatchService
-from ...actors.gateway.peers import Family, TenantUse
+from ...actors.gateway.peers import TenantUse
 from ...actors.gateway.port import (
     ForecastPoint,
     GatewayPort,
@@ -29,6 +29,7 @@ from ...actors.gateway.port import (
 )
 from ...actors.load_history import LoadHistory, LoadRow
 from ...actors.settings.settings import Settings
+from ...policies.measures import Measure
 from ...policies.requests.refusal import RequestRefused
 from ...policies.requests.request_ownership import ChosenNames, Viewer, request_id
 from ...runtime.actor.ref import Ref
@@ -130,9 +131,9 @@ class Front:
         except RequestRefused as refused:
             return MovesBegun([], RefusedChange(refused.why, refused.message, refused.param))
 
-    def families(self) -> list[Family]:
+    def counters(self) -> list[Measure]:
         """Return the counters of this process."""
-        return self.metrics.families()
+        return self.metrics.measures()
 
     def tenant_uses(self) -> dict[str, TenantUse]:
         """Return the counters of this process by tenant."""

@@ -1,7 +1,8 @@
 """Counters and histograms of the HTTP front, as Prometheus text. ``cluster_metrics.py`` has the cluster's.
 
 Names that vLLM's dashboards and autoscalers read are mirrored as ``vllm:*``; our own are ``blockwright:*``. A streamed token
-costs only a few additions: the numbers are plain Python and become Prometheus families on request.
+costs only a few additions: the numbers are plain Python and become measures (``policies/measures.py``) on request.
+Every sample of a front is a count, a sum or a number of requests, so that adding up all processes is correct.
 """
 
 from __future__ import annotations
@@ -11,24 +12,38 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client import generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
-from ...actors.gateway.peers import Family, TenantUse
-from ...actors.gateway.port import Census, DispatchFigures, DraftCounts, LengthFigures, MoveFigures, StreamProgress
-from ...actors.histogram import Histogram
+from ...actors.gateway.peers import TenantUse
+from ...actors.gateway.port import (
+    Census,
+    DispatchFigures,
+    DraftCounts,
+    LengthFigures,
+    MoveFigures,
+    StreamProgress,
+    TierFigures,
+)
+from ...policies.measures import Histogram, Measure, counter, histogram, summed
 from ...policies.requests.account import account_of
-from ...runtime.base.node_view import Measure
-from .batch_metrics import batch_families
-from .cluster_metrics import cluster_families
-from .draft_metrics import added, draft_families
-from .metric_families import dispatch_families, plain, runtime_families, summed
-from .tenants import tenant_families
+from .batch_metrics import batch_measures
+from .cluster_metrics import cluster_measures
+from .gateway_metrics import (
+    added,
+    census_measures,
+    dispatch_measures,
+    draft_measures,
+    estimate_measures,
+    move_measure,
+    tenant_sequences,
+)
+from .tenants import tenant_measures
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
 CHOICES = (1, 2, 5, 10, 20, 50, 100)
-REASONS = ("capacity", "no_worker", "isolated")  # reasons sequences wait
 _COUNTERS = (
     ("vllm:prompt_tokens", "Prompt tokens of admitted requests.", "prompt_tokens"),
     ("vllm:prompt_tokens_cached", "Of these, the tokens found in the prefix cache.", "prompt_tokens_cached"),
@@ -64,23 +79,6 @@ _HISTOGRAMS = {
     "vllm:request_params_n": ("The n of a request.", CHOICES),
     "vllm:request_params_max_tokens": ("The max_tokens of requests that set it.", TOKENS),
 }
-
-
-def _estimates(figures: LengthFigures) -> Iterator[Metric]:
-    seen = figures.accuracy
-    counts: dict[str, tuple[str, float]] = {
-        "length_estimates": ("Complete answers with a length estimate.", seen.count),
-        "length_error_tokens": ("Total absolute error of these estimates, in tokens.", seen.error),
-        "length_relative_error": ("Total relative error of these estimates.", seen.relative),
-        "tagger_unanswered": ("Times the tagger did not answer a gateway in time.", figures.unanswered),
-    }
-    for name, (text, value) in counts.items():
-        yield CounterMetricFamily(f"blockwright:{name}", text, value=value)
-    text = "Estimates that were off by at most this many tokens."
-    within = CounterMetricFamily("blockwright:length_estimates_within", text, labels=["tokens"])
-    within.add_metric(["50"], seen.within_50)
-    within.add_metric(["100"], seen.within_100)
-    yield within
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +252,7 @@ class Metrics:
 
     ``census``: current sequences by model. ``models``: ids of the served models; None if models are never removed.
     ``lengths``: accuracy of length estimates. ``dispatching``: figures of dispatch. ``moves``: figures of request moves.
+    ``tiers``: of choices of tiers.
     """
 
     def __init__(
@@ -264,6 +263,7 @@ class Metrics:
         lengths: Callable[[], LengthFigures] = LengthFigures,
         dispatching: Callable[[], DispatchFigures] = DispatchFigures,
         moves: Callable[[], MoveFigures] = MoveFigures,
+        tiers: Callable[[], TierFigures] = TierFigures,
         tenants: Callable[[], dict[str, Census]] = dict,
     ) -> None:
         self._census = census
@@ -271,6 +271,7 @@ class Metrics:
         self._models = models
         self._lengths = lengths
         self._dispatching, self._moves, self._tenants = dispatching, moves, tenants
+        self._tiers = tiers
         self._gone: dict[str, float] = {}  # removed model -> time when that was noticed
         self._answers: dict[tuple[str, str, str], int] = {}  # (path of the route, method, status like 2xx) -> answers
         self._rejections: dict[tuple[str, str], int] = {}  # (model, code of the refusal) -> requests
@@ -278,13 +279,9 @@ class Metrics:
         self._offline = Tally()  # takes the seconds of batch requests; never exported
         self._accounts: dict[str, TenantCounts] = {}
         self._refused: dict[tuple[str, str], int] = {}  # (account, code of the refusal) -> requests
-        self._cluster: dict[str, Any] = {}
-        self._others: Sequence[Sequence[Family]] = ()
         self.runtime: Callable[[], Sequence[Measure]] = tuple  # measures of the head's node, once it exists
         # figures of the batches in this process, if they are enabled
         self.batches: Callable[[], Iterable[Mapping[str, Any]]] = tuple
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
 
     def begin(
         self, model: str, prompt_tokens: int, n: int, max_tokens: int | None, tenant: str = "", *, offline: bool = False
@@ -348,80 +345,49 @@ class Metrics:
         key = (path, method, f"{status // 100}xx")
         self._answers[key] = self._answers.get(key, 0) + 1
 
-    def families(self) -> list[Family]:
+    def measures(self) -> list[Measure]:
         """Return the counters of this process."""
         self._forget()
-        return plain([*self._requests(), *runtime_families(self.runtime())])
+        return [*self._requests(), *self.runtime()]
 
-    def render(self, cluster: dict[str, Any], others: Sequence[Sequence[Family]] = ()) -> bytes:
+    def render(self, cluster: dict[str, Any], others: Sequence[Sequence[Measure]] = ()) -> bytes:
         """Return the Prometheus text.
 
         ``cluster``: body of ``/admin/cluster``; empty if it is not available. ``others``: counters of further processes.
         """
-        self._cluster, self._others = cluster, others
-        return generate_latest(self._registry)
+        told = [
+            *summed([self.measures(), *others]),
+            *cluster_measures(cluster),
+            *tenant_measures(cluster.get("tenants", ())),
+        ]
+        return prometheus_text(told)
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield all families; called by the registry."""
-        yield from summed([self.families(), *self._others])
-        yield from cluster_families(self._cluster)
-        yield from tenant_families(self._cluster.get("tenants", ()))
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
-    def _requests(self) -> Iterator[Metric]:
+    def _requests(self) -> Iterator[Measure]:
         for model in () if self._models is None else self._models():
             self._tallies.setdefault(model, Tally())  # dashboards also find models without requests so far
-        yield from self._now()
+        tallies, census = self._tallies.items(), self._census()
+        yield from census_measures({model: census.get(model, Census()) for model in {**self._tallies, **census}})
+        yield tenant_sequences(self.tenant_uses())
         for name, text, field in _COUNTERS:
-            counter = CounterMetricFamily(name, text, labels=["model_name"])
-            for model, tally in self._tallies.items():
-                counter.add_metric([model], getattr(tally, field))
-            yield counter
-        success = CounterMetricFamily(
-            "vllm:request_success", "Choices by finish reason.", labels=["model_name", "finished_reason"]
-        )
-        for model, tally in self._tallies.items():
-            for reason, ended in tally.success.items():
-                success.add_metric([model, reason], ended)
-        yield success
-        rejections = CounterMetricFamily(
-            "vllm:admission_rejections", "Refused requests, by error code.", labels=["model_name", "reason"]
-        )
-        for key, count in self._rejections.items():
-            rejections.add_metric(key, count)
-        yield rejections
-        answers = CounterMetricFamily("http_requests", "HTTP answers.", labels=["handler", "method", "status"])
-        for reported, count in self._answers.items():
-            answers.add_metric(reported, count)
-        yield answers
-        yield from _estimates(self._lengths())
-        yield from dispatch_families(self._dispatching())
-        yield from draft_families({model: tally.drafts for model, tally in self._tallies.items()})
-        yield from batch_families(self.batches())
-        text = "Requests that moved to another worker, by what happened to their KV; abandoned: moves that failed."
-        moves = CounterMetricFamily("blockwright:moves", text, labels=["outcome"])
-        for outcome, count in self._moves().outcomes.items():
-            moves.add_metric([outcome], count)
-        yield moves
+            yield counter(name, text, {model: getattr(tally, field) for model, tally in tallies}, "model_name")
+        ended = {(model, reason): count for model, tally in tallies for reason, count in tally.success.items()}
+        yield counter("vllm:request_success", "Choices by finish reason.", ended, "model_name", "finished_reason")
+        text = "Refused requests, by error code."
+        yield counter("vllm:admission_rejections", text, self._rejections, "model_name", "reason")
+        yield counter("http_requests", "HTTP answers.", self._answers, "handler", "method", "status")
+        yield from estimate_measures(self._lengths())
+        yield from dispatch_measures(self._dispatching())
+        yield from draft_measures({model: tally.drafts for model, tally in tallies})
+        yield from batch_measures(self.batches())
+        yield move_measure(self._moves())
+        text = "Requests that chose their tier (NAME:auto), by the tier that answered."
+        yield counter("blockwright:tier_choices", text, self._tiers().chosen, "family", "tier")
         for name, text, field in _OF_TENANT:
-            counter = CounterMetricFamily(name, text, labels=["tenant"])
-            for tenant, account in self._accounts.items():
-                counter.add_metric([tenant], getattr(account, field))
-            yield counter
-        refused = CounterMetricFamily(
-            "blockwright:tenant_refused", "Refused requests of a tenant, by error code.", labels=["tenant", "reason"]
-        )
-        for key, count in self._refused.items():
-            refused.add_metric(key, count)
-        yield refused
+            yield counter(name, text, {tenant: getattr(one, field) for tenant, one in self._accounts.items()}, "tenant")
+        text = "Refused requests of a tenant, by error code."
+        yield counter("blockwright:tenant_refused", text, self._refused, "tenant", "reason")
         for name, (text, _) in _HISTOGRAMS.items():
-            histogram = HistogramMetricFamily(name, text, labels=["model_name"])
-            for model, tally in self._tallies.items():
-                numbers = tally.histograms[name]
-                histogram.add_metric([model], buckets=numbers.buckets(), sum_value=numbers.total)
-            yield histogram
+            yield histogram(name, text, {model: tally.histograms[name] for model, tally in tallies}, "model_name")
 
     def _forget(self) -> None:
         """Delete the numbers of models that were removed ``KEEP`` seconds ago.
@@ -441,30 +407,20 @@ class Metrics:
                 self._rejections = {key: n for key, n in self._rejections.items() if key[0] != model}
                 self._refused = {key: n for key, n in self._refused.items() if key[0] != model}
 
-    def _now(self) -> Iterator[Metric]:
-        """Yield the current sequences of this process's gateway."""
-        label = ["model_name"]
-        running = GaugeMetricFamily("vllm:num_requests_running", "Sequences that are running on a worker.", labels=label)
-        waiting = GaugeMetricFamily(
-            "vllm:num_requests_waiting",
-            "Sequences that wait to start on a worker, or to go on after a preemption or a move.",
-            labels=label,
-        )
-        reasons = GaugeMetricFamily(
-            "vllm:num_requests_waiting_by_reason", "The same, by what they are waiting for.", labels=["model_name", "reason"]
-        )
-        census = self._census()
-        for model in {**self._tallies, **census}:
-            now = census.get(model, Census())
-            running.add_metric([model], now.running)
-            waiting.add_metric([model], sum(now.waiting.values()))
-            for reason in REASONS:
-                reasons.add_metric([model, reason], now.waiting.get(reason, 0))
-        yield from (running, waiting, reasons)
-        sequences = GaugeMetricFamily(
-            "blockwright:tenant_sequences", "Sequences of a tenant by state.", labels=["tenant", "state"]
-        )
-        for tenant, use in self.tenant_uses().items():
-            sequences.add_metric([tenant, "running"], use.running)
-            sequences.add_metric([tenant, "waiting"], use.waiting)
-        yield sequences
+
+@dataclass(frozen=True, slots=True)
+class _Scrape(Collector):
+    """Measures as the exporter of ``prometheus_client`` reads them."""
+
+    measures: Iterable[Measure]
+
+    def collect(self) -> Iterator[Metric]:
+        for measure in self.measures:
+            metric = Metric(measure.name, measure.text, measure.kind)
+            for name, labels, value in measure.samples:
+                metric.add_sample(name, labels, value)
+            yield metric
+
+
+def prometheus_text(measures: Iterable[Measure]) -> bytes:
+    return generate_latest(_Scrape(measures))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
@@ -18,10 +18,13 @@ _DONE = b"data: [DONE]\n\n"
 class EventStream:
     """A stream of events. Use as ``async with``: leaving it stops the comments in any case.
 
-    After ``keep_alive`` seconds of silence a comment with ``comment()`` is sent: one line of ASCII.
+    After ``keep_alive`` seconds of silence a comment with ``comment()`` is sent: one line of ASCII; "": none.
+    ``headers()`` returns further headers when the response starts.
     """
 
-    def __init__(self, request: web.Request, keep_alive: float, comment: Callable[[], str]) -> None:
+    def __init__(
+        self, request: web.Request, keep_alive: float, comment: Callable[[], str], headers: Callable[[], Mapping[str, str]]
+    ) -> None:
         self.response = web.StreamResponse(
             headers={
                 "Content-Type": "text/event-stream; charset=utf-8",
@@ -31,7 +34,7 @@ class EventStream:
         )
         self.started = False
         self._request = request
-        self._keep_alive, self._say = keep_alive, comment
+        self._keep_alive, self._say, self._headers = keep_alive, comment, headers
         self._loop = asyncio.get_running_loop()
         self._last = self._loop.time()
         self._starting = asyncio.Lock()
@@ -66,6 +69,7 @@ class EventStream:
     async def _start(self) -> None:
         async with self._starting:
             if not self.started:
+                self.response.headers.update(self._headers())
                 await self.response.prepare(self._request)
                 self.started = True
 
@@ -81,5 +85,7 @@ class EventStream:
         self._timer = self._loop.call_at(due, self._beat)
 
     async def _write_comment(self) -> None:
+        if not (told := self._say()):
+            return
         with contextlib.suppress(ConnectionError):  # the handler is cancelled when the connection is lost
-            await self.write(f": {self._say()}\n\n".encode("ascii"))
+            await self.write(f": {told}\n\n".encode("ascii"))

@@ -28,6 +28,7 @@ from ...actors.gateway.port import (
     RemovalView,
     RequestLine,
     RequestView,
+    TierFigures,
     TokenStream,
 )
 from ...policies.requests.rate_limit import LimitStatus, Verdict
@@ -116,6 +117,9 @@ class StartingPort:
 
     def moves(self) -> MoveFigures:
         return self._real.moves() if self._real is not None else MoveFigures()
+
+    def tiers(self) -> TierFigures:
+        return self._real.tiers() if self._real is not None else TierFigures()
 
     async def charge(self, tenant: str, tokens: int) -> Verdict:
         return await self._there().charge(tenant, tokens)

@@ -1,4 +1,4 @@
-"""Tenants: the weight, usage, limits and KV memory of each, for ``/admin/cluster`` and as Prometheus families.
+"""Tenants: the weight, usage, limits and KV memory of each, for ``/admin/cluster`` and as Prometheus measures.
 
 A tenant is the account that requests are charged to: an API key's tenant or, without keys, a model. Pure: the counters of
 the processes, the limiter's standings and the workers' memory are passed in.
@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from prometheus_client.core import GaugeMetricFamily, Metric
-
 from ...actors.gateway.peers import TenantUse
 from ...actors.settings.network import NetworkSettings
 from ...actors.settings.settings import Settings
 from ...actors.settings.tenants import TenantSettings
+from ...policies.measures import Measure, gauge
 from ...policies.requests.account import is_offline_account
 from ...policies.requests.rate_limit import EVERYBODY, LimitStatus
 
@@ -93,23 +92,16 @@ def _cap(settings: TenantSettings, tenant: str, workers: Sequence[Mapping[str, A
     return sum(int(share * room) for room in rooms)
 
 
-def tenant_families(tenants: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+def tenant_measures(tenants: Sequence[Mapping[str, Any]]) -> Iterator[Measure]:
     """Yield the tenants' figures that ``/admin/cluster`` has and no process counts."""
-    label = ["tenant"]
-    weight = GaugeMetricFamily("blockwright:tenant_weight", "A tenant's weight in the fair share of workers.", labels=label)
-    cap = GaugeMetricFamily(
-        "blockwright:tenant_kv_cap_bytes", "Most KV memory that a tenant may hold, on all workers.", labels=label
-    )
-    limits = [*label, "limit"]
-    allowed = GaugeMetricFamily("blockwright:tenant_limit", "What a tenant's limit allows.", labels=limits)
-    used = GaugeMetricFamily("blockwright:tenant_limit_used", "What of it is used now.", labels=limits)
-    for one in tenants:
-        name = one["tenant"]
-        if one["weight"] is not None:
-            weight.add_metric([name], one["weight"])
-        if one["kv"]["cap"] is not None:
-            cap.add_metric([name], one["kv"]["cap"])
-        for limit, standing in one["limits"].items():
-            allowed.add_metric([name, limit], standing["allowed"])
-            used.add_metric([name, limit], standing["used"])
-    yield from (weight, cap, allowed, used)
+    weights = {one["tenant"]: one["weight"] for one in tenants if one["weight"] is not None}
+    yield gauge("blockwright:tenant_weight", "A tenant's weight in the fair share of workers.", weights, "tenant")
+    caps = {one["tenant"]: one["kv"]["cap"] for one in tenants if one["kv"]["cap"] is not None}
+    text = "Most KV memory that a tenant may hold, on all workers."
+    yield gauge("blockwright:tenant_kv_cap_bytes", text, caps, "tenant")
+    limits = {(one["tenant"], limit): standing for one in tenants for limit, standing in one["limits"].items()}
+    for name, text, what in (
+        ("tenant_limit", "What a tenant's limit allows.", "allowed"),
+        ("tenant_limit_used", "What of it is used now.", "used"),
+    ):
+        yield gauge(f"blockwright:{name}", text, {key: one[what] for key, one in limits.items()}, "tenant", "limit")

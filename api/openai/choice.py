@@ -111,11 +111,17 @@ class ChoiceText:
             piece = self._take_together(news)
         else:
             piece = self._take_singly(news)
+            if self._scanner is not None and self._scanner.found is not None:
+                self.stream.stop()
         if self._echo is None:
             return piece
         whole, self._echo = self._echoed(self._echo), None
         whole.join(piece)
         return whole
+
+    def read(self, tokens: Sequence[int]) -> TextPiece:
+        """Return what the first tokens of an answer would add, without an effect on the stream. Use on a fresh choice."""
+        return self._take_singly(TokensEmitted("", self.generation.id, 0, 0, [*tokens], [], ""))
 
     def _take_together(self, news: TokensEmitted) -> TextPiece:
         tokens, stop = news.tokens, self._stop_token(news)
@@ -184,7 +190,6 @@ class ChoiceText:
         piece.finish, piece.stop_reason = "stop", self._scanner.found
         if self.options.include_stop_str_in_output:
             piece.text += self._scanner.found
-        self.stream.stop()
         return True
 
     def _echoed(self, echo: Echo) -> TextPiece:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ...policies.drafts.choice import FORM, MODES, mode_fault
+from ...policies.drafts.choice import FORM, MODES, TIER, mode_fault
 from ..checks import shown
 from ..errors import bad_request
 from .content import CONTENT, read_content
@@ -27,7 +27,7 @@ class DraftMode:
         return value
 
     def schema(self) -> Schema:
-        return OneOf(MODES).schema()
+        return {"anyOf": [OneOf(MODES).schema(), {"type": "string", "pattern": f"^{TIER}$"}]}
 
 
 @dataclass(frozen=True, slots=True)

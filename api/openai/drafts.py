@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...actors.gateway.port import ModelInfo
-from ...policies.drafts.choice import OFF, draft_options
+from ...policies.drafts.choice import OFF, draft_options, exit_fault, exits_below
 from ...policies.drafts.options import DraftOptions
 from ..checks import shown
 from ..errors import bad_request
@@ -13,11 +13,14 @@ from .fields import Options
 
 
 async def drafts_of(front: Front, info: ModelInfo, served: ServedModel, options: Options) -> DraftOptions | None:
-    """Return the drafts of each of a request's sequences, or None; raise a 400 for a prediction that cannot be used."""
+    """Return the drafts of each of a request's sequences, or None; raise a 400 for one that cannot be used."""
     settings = front.settings
     prediction = await _predicted(front, info, served, options)
     tokens = settings.drafting.draft_tokens if options.draft_tokens is None else options.draft_tokens
-    return draft_options(settings.drafting.drafts, info.id, options.draft, tokens, prediction)
+    exits = exits_below(info.id, info.base, {one.id: one.family for one in front.catalog.models()})
+    if options.draft is not None and (fault := exit_fault(options.draft, info.id, exits)):
+        raise bad_request(f"draft is {shown(options.draft)}, {fault}", "draft")
+    return draft_options(settings.drafting.drafts, info.id, options.draft, tokens, prediction, exits)
 
 
 async def _predicted(front: Front, info: ModelInfo, served: ServedModel, options: Options) -> list[int]:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from ...policies.drafts.options import LARGEST as MOST_DRAFTS
+from ...policies.model.tier_choice import QUALITIES
 from ...policies.requests.urgency import TIERS, urgency
 from .draft_fields import DraftMode, Prediction
 from .field_types import (
@@ -126,9 +127,13 @@ class Options:
         OneOf(tuple(TIERS)),
         "priority and fast run before your other requests, flex after everybody's; the answer has the tier used.",
     )
+    quality: str | None = given(
+        OneOf(QUALITIES),
+        "Tier of a family: low (the lowest), high (the top) or auto (the lowest unless it is unsure); default: the model's.",
+    )
     draft: str | None = given(
         DraftMode(),
-        "Source of drafts, which change no token: prompt, auto (the best there is) or off; default: the setting.",
+        "Source of drafts, which change no token: prompt, tier:LAYERS, auto (the best one) or off; default: the setting.",
     )
     draft_tokens: int | None = given(
         Integer(0, MOST_DRAFTS), "Tokens drafted in a step; 0: as many as pay; default: the setting draft_tokens."

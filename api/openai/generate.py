@@ -14,12 +14,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from aiohttp import web
 
-from ...actors.gateway.port import DraftCounts, Generation, ModelInfo
+from ...actors.gateway.port import AutoTier, DraftCounts, Generation, ModelInfo, TokenStream
+from ...policies.drafts.choice import REJECTION
 from ...policies.drafts.options import PREDICTION, DraftOptions
 from ...policies.plan.sampling import SamplingParams
 from ...policies.requests.refusal import RequestRefused
@@ -54,6 +55,7 @@ from .fields import Options
 from .json_pieces import written
 from .model_defaults import filled, most_tokens
 from .prompt_limits import check_count, check_prompt, truncated
+from .quality import TIER, auto_tier, find_model
 from .request_body import read_body
 from .sampling import for_prompt, sampling_of, stop_strings, stop_tokens
 
@@ -82,6 +84,7 @@ class GenerateHandler:
     ends: list[int] = field(default_factory=list)  # tokens that end a sequence
     stops: tuple[str, ...] = ()  # strings that end a sequence
     drafts: DraftOptions | None = None  # of each sequence
+    auto: AutoTier | None = None  # None: the request names its tier, or its model has none
     choices: list[ChoiceText] = field(default_factory=list)
 
     async def tokens(self, prompt: str | list[int], *, special: bool) -> list[int]:
@@ -93,6 +96,13 @@ class GenerateHandler:
             prompt = await self.front.catalog.encode(self.served, prompt, special=special)
         return truncated(prompt, self.options, self.info)
 
+    @property
+    def tier(self) -> str:
+        """The model id of the tier that answers; "" while it is not chosen, and for a model without tiers."""
+        if self.auto is not None:
+            return self.choices[0].stream.progress().tier if self.choices else ""
+        return self.info.id if self.info.family or self.info.tiers else ""
+
     def usage(self) -> Usage:
         """Return the usage so far.
 
@@ -103,7 +113,7 @@ class GenerateHandler:
         completion = sum(choice.completion_tokens for choice in self.choices)
         cached = sum(choice.cached for choice in self.choices[:: self.options.n])
         predicted = self._predicted()
-        return {
+        usage: Usage = {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
@@ -113,6 +123,9 @@ class GenerateHandler:
                 "rejected_prediction_tokens": predicted.drafted - predicted.accepted,
             },
         }
+        if tier := self.tier:
+            usage["tier"] = tier
+        return usage
 
     def _predicted(self) -> DraftCounts:
         """Return the drafts from the prediction, over all choices."""
@@ -127,7 +140,7 @@ class GenerateHandler:
 class AnswerShape:
     """The form in which an endpoint writes its answer.
 
-    Events are complete: each ends in a blank line. Constant parts are made once.
+    Events are complete: each ends in a blank line. Constant parts are made once, when the tier that answers is known.
     """
 
     prefix: ClassVar[str]  # prefix of request ids
@@ -136,7 +149,8 @@ class AnswerShape:
     def __init__(self, call: GenerateHandler) -> None:
         options = call.options
         self._call = call
-        self._top = {"created": call.created, "model": call.info.id, "system_fingerprint": FINGERPRINT}
+        model = call.tier or call.info.id
+        self._top = {"created": call.created, "model": model, "system_fingerprint": FINGERPRINT}
         if options.tier:
             self._top["service_tier"] = options.tier
         self._head = "data: " + json.dumps(self.chunk(), separators=(",", ":"))[:-1] + ',"choices":['
@@ -194,7 +208,8 @@ class GeneratingEndpoint(Generic[Parsed]):
         async with _running(call) as ends:
             if call.options.stream:
                 return await _stream(call, request, ends)
-            return web.Response(body=await _whole(call, ends), content_type="application/json")
+            answer = await _whole(call, ends)
+            return web.Response(body=answer, content_type="application/json", headers=_headers(call))
 
     async def prepare(self, front: Front, asking: CallContext, body: Body) -> GenerateHandler:
         """Return a call that has passed all checks that are possible before a worker has it; raise ApiError."""
@@ -202,7 +217,7 @@ class GeneratingEndpoint(Generic[Parsed]):
 
     async def _check(self, front: Front, asking: CallContext, body: Parsed) -> GenerateHandler:
         asking[IGNORED] = body.options.ignored
-        info = await front.find(asking, body.options.model)
+        info = await find_model(front, asking, body.options)
         options = filled(body.options, info.defaults)
         served = await front.catalog.load(info)
         call = GenerateHandler(front=front, request=asking, info=info, served=served, options=options, shape=self.shape)
@@ -217,7 +232,11 @@ class GeneratingEndpoint(Generic[Parsed]):
         )
         call.ends = stop_tokens(options, served)
         call.stops = stop_strings(options, served)
-        call.drafts = await drafts_of(front, info, served, options)
+        call.auto = await auto_tier(front, info, served, options, len(call.prompts) * options.n)
+        start = front.catalog.info(info.starts) if call.auto is not None else info
+        call.drafts = await drafts_of(front, start, served, options)
+        if call.drafts is not None and front.settings.drafting.draft_rule == REJECTION:
+            call.sampling = replace(call.sampling, rejection=True)
         return call
 
 
@@ -270,14 +289,24 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
 
 def _start(call: GenerateHandler) -> None:
     """Start every choice of every prompt. Raise RequestRefused; choices before the refused one are running then."""
-    options = call.options
     for index, sequence in enumerate(_sequences(call)):
         stream = call.front.port.generate(sequence)
-        before = sequence.prompt if call.continues else ()
-        detokenizer = call.served.codec.detokenizer(before, special=not options.skip_special_tokens)
-        echo = call.echoes[index // options.n] if call.echoes else None
-        codec = call.served.codec
-        call.choices.append(ChoiceText(index, sequence, stream, codec, detokenizer, options, call.stops, echo))
+        echo = call.echoes[index // call.options.n] if call.echoes else None
+        call.choices.append(_choice(call, index, sequence, stream, echo))
+
+
+def _choice(call: GenerateHandler, index: int, sequence: Generation, stream: TokenStream, echo: Echo | None) -> ChoiceText:
+    before = sequence.prompt if call.continues else ()
+    codec, options = call.served.codec, call.options
+    detokenizer = codec.detokenizer(before, special=not options.skip_special_tokens)
+    return ChoiceText(index, sequence, stream, codec, detokenizer, options, call.stops, echo)
+
+
+def _stopped_length(call: GenerateHandler, index: int, tokens: Sequence[int]) -> int | None:
+    """Return the number of tokens of an answer that begins with these, if a stop string ends it there; else None."""
+    choice = call.choices[index]
+    piece = _choice(call, index, choice.generation, choice.stream, None).read(tokens)
+    return len(piece.tokens) if piece.finish else None
 
 
 def _sequences(call: GenerateHandler) -> list[Generation]:
@@ -288,7 +317,7 @@ def _sequences(call: GenerateHandler) -> list[Generation]:
     return [
         Generation(
             id=sequence_id(call.id, index),
-            application=call.info.id,
+            application=call.info.starts or call.info.id,
             prompt=call.prompts[index // options.n],
             max_tokens=call.limits[index // options.n],
             stop_tokens=call.ends,
@@ -303,6 +332,8 @@ def _sequences(call: GenerateHandler) -> list[Generation]:
             home=place.home if place is not None else "",
             side=place.side if place is not None else "",
             drafts=call.drafts,
+            auto=call.auto
+            and (replace(call.auto, length=partial(_stopped_length, call, index)) if call.stops else call.auto),
         )
         for index in range(len(call.prompts) * options.n)
     ]
@@ -324,8 +355,12 @@ def _salt(front: Front, tenant: str, wished: str) -> bytes:
     return f"{len(tenant)} {tenant} {wished}".encode() if apart else wished.encode()
 
 
+def _headers(call: GenerateHandler) -> dict[str, str]:
+    """Return the headers of an answer whose tier is chosen."""
+    return {TIER: tier} if (tier := call.tier) else {}
+
+
 async def _whole(call: GenerateHandler, ends: _Ends) -> bytes:
-    shape = call.shape(call)
     pieces = [TextPiece() for _ in call.choices]
 
     async def collect(choice: ChoiceText) -> None:
@@ -334,7 +369,7 @@ async def _whole(call: GenerateHandler, ends: _Ends) -> bytes:
     await _each(call.choices, collect)
 
     def answer() -> bytes:
-        return written(shape.whole(pieces)).encode()
+        return written(call.shape(call).whole(pieces)).encode()
 
     size = sum(map(_size, call.choices, pieces))
     return answer() if size < _MANY else await call.front.run_in_thread(answer)
@@ -346,12 +381,13 @@ def _size(choice: ChoiceText, piece: TextPiece) -> int:
 
 
 async def _stream(call: GenerateHandler, request: web.Request, ends: _Ends) -> web.StreamResponse:
-    shape, keep_alive = call.shape(call), call.front.settings.network.keep_alive
-    async with EventStream(request, keep_alive, lambda: _progress(call.choices[0])) as out:
+    keep_alive = call.front.settings.network.keep_alive
+    shape = cache(partial(call.shape, call))  # made with the first news, when the tier is chosen
+    async with EventStream(request, keep_alive, lambda: _progress(call), lambda: _headers(call)) as out:
 
         async def forward(choice: ChoiceText) -> None:
             async def send(piece: TextPiece) -> None:
-                make = partial(shape.events, choice, piece)
+                make = partial(shape().events, choice, piece)
                 events = make() if _size(choice, piece) < _MANY else await call.front.run_in_thread(make)
                 if events:
                     await out.write(events)
@@ -360,7 +396,7 @@ async def _stream(call: GenerateHandler, request: web.Request, ends: _Ends) -> w
 
         try:
             await _each(call.choices, forward)
-            await out.done(shape.usage_event() if call.options.include_usage else b"")
+            await out.done(shape().usage_event() if call.options.include_usage else b"")
         except ConnectionError:
             log.debug("%s: the client went away", call.id)
         except Exception as error:
@@ -375,8 +411,11 @@ async def _stream(call: GenerateHandler, request: web.Request, ends: _Ends) -> w
         return out.response
 
 
-def _progress(choice: ChoiceText) -> str:
-    """Return the progress of the first choice, for a comment."""
+def _progress(call: GenerateHandler) -> str:
+    """Return the progress of the first choice, for a comment; "" while the headers wait for the choice of a tier."""
+    choice = call.choices[0]
+    if call.auto is not None and not call.tier:
+        return ""
     if choice.completion_tokens or choice.started:
         return "keep-alive"
     now = choice.stream.progress()

@@ -38,7 +38,8 @@ class CommonOptions(TypedDict, total=False):
     truncate_prompt_tokens: int | None
     add_special_tokens: bool | None
     cache_salt: str | None
-    draft: Literal["off", "prompt", "auto"] | None
+    quality: Literal["low", "high", "auto"] | None
+    draft: str | None
     draft_tokens: int | None
     prediction: Mapping[str, Any] | None
     priority: int | None

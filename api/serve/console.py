@@ -18,9 +18,9 @@ from ...actors.conditions import Published
 from ...actors.gateway.port import GatewayPort, ModelInfo, Service
 from ...actors.logs import json_line
 from ...gpu.errors import CheckpointError
+from ...policies.measures import Measure
 from ...policies.requests.admission import concurrent
 from ...runtime.actor.ref import Ref
-from ...runtime.base.node_view import Measure
 from ..http.catalog import Catalog
 from ..http.starting import Stages
 from ..saving import saving

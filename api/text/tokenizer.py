@@ -31,14 +31,14 @@ from .tokenizer_cost import is_quick
 from .tokenizer_process import LARGE, TokenizerEnded, TokenizerProcess
 
 
-def _byte_alphabet() -> dict[str, int]:
+def byte_alphabet() -> dict[str, int]:
     """Return the characters that stand for bytes in byte-level vocabularies (GPT-2's table)."""
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [b for b in range(256) if b not in shown]
     return {chr(b): b for b in shown} | {chr(256 + i): b for i, b in enumerate(hidden)}
 
 
-_ALPHABET = _byte_alphabet()
+_ALPHABET = byte_alphabet()
 _LONGEST_WHY = 500  # characters of an error of the package
 
 

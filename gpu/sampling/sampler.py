@@ -30,7 +30,24 @@ def sample(
     tables: Tables,
     argmax: Callable[[torch.Tensor], np.ndarray],
 ) -> tuple[list[int], list[TokenLogprob | None]]:
-    """Return the token of each row and, if requested, log-probabilities of the raw logits.
+    """Return the token of each row as ``choose`` does and, if requested, log-probabilities of the raw logits."""
+    tokens = choose(logits_NV, rows, positions, tables, argmax)
+    logprobs: list[TokenLogprob | None] = [None] * len(tokens)
+    all_NV = logits_NV.numpy()
+    for n, row in enumerate(rows):
+        if (count := tables.sampling[row].logprobs) >= 0 and tokens[n] != NOT_FINITE:
+            logprobs[n] = raw_logprobs(all_NV[n], tokens[n], count)
+    return tokens, logprobs
+
+
+def choose(
+    logits_NV: torch.Tensor,
+    rows: Sequence[int],
+    positions: Sequence[int],
+    tables: Tables,
+    argmax: Callable[[torch.Tensor], np.ndarray],
+) -> list[int]:
+    """Return the token of each row.
 
     A row gets ``NOT_FINITE`` if its chosen logit is not finite: its model has overflowed, and a drawn token would mean
     nothing. ``logits_NV`` is float32. ``rows`` are table rows, ``positions`` the indices of the new tokens in their
@@ -39,18 +56,15 @@ def sample(
     params = [tables.sampling[row] for row in rows]
     plain = [p.temperature == 0.0 and p.rules is None and not _penalised(p) for p in params]
     tokens: list[int] = argmax(logits_NV).tolist() if any(plain) else [0] * len(params)
-    logprobs: list[TokenLogprob | None] = [None] * len(params)
     all_NV = logits_NV.numpy()
     for n, p in enumerate(params):
         if not plain[n]:
             known = tables.tokens[rows[n], : positions[n]]
             prompt = int(tables.prompt_length[rows[n]])
             tokens[n] = _choose(all_NV[n], p, tables.rules[rows[n]], positions[n], known, prompt)
-        if p.logprobs >= 0:
-            logprobs[n] = raw_logprobs(all_NV[n], tokens[n], p.logprobs)
     for n in np.flatnonzero(~np.isfinite(all_NV[np.arange(len(tokens)), tokens])).tolist():
-        tokens[n], logprobs[n] = NOT_FINITE, None
-    return tokens, logprobs
+        tokens[n] = NOT_FINITE
+    return tokens
 
 
 def _penalised(p: SamplingParams) -> bool:
@@ -65,13 +79,36 @@ def _finite(logits_V: np.ndarray) -> np.ndarray:
 def _choose(
     logits_V: np.ndarray, p: SamplingParams, rules: RowRules | None, position: int, known: np.ndarray, prompt_length: int
 ) -> int:
+    token_K, score_K = _possible(logits_V, p, rules, known, prompt_length)
+    if token_K.size == 1:
+        return int(token_K[0])
+    noisy_K = score_K + gumbel(noise_key(p.seed, p.choice, position), token_K)
+    best = noisy_K.max()
+    return int(token_K[noisy_K == best].min())
+
+
+def law(logits_V: np.ndarray, row: int, position: int, tables: Tables) -> np.ndarray:
+    """Return float64 [V]: the probability of each token at a position of a table row."""
+    p, known = tables.sampling[row], tables.tokens[row, :position]
+    token_K, score_K = _possible(logits_V, p, tables.rules[row], known, int(tables.prompt_length[row]))
+    weight_K = np.exp(score_K - score_K.max())
+    law_V = np.zeros(logits_V.size)
+    law_V[token_K] = weight_K / weight_K.sum()
+    return law_V
+
+
+def _possible(
+    logits_V: np.ndarray, p: SamplingParams, rules: RowRules | None, known: np.ndarray, prompt_length: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the token ids [K] that may be drawn, with their scores [K]; without randomness a single one."""
     score_V = _finite(logits_V)
     if rules is not None:
         rules.apply(score_V, known, prompt_length)
     if _penalised(p):
         penalise(score_V, p, known, prompt_length)
     if p.temperature == 0.0:
-        return int(np.argmax(score_V))
+        best = int(np.argmax(score_V))
+        return np.asarray([best]), score_V[best : best + 1]
     score_V -= score_V.max()  # changes no choice, and keeps the best at zero however small the temperature
     with np.errstate(over="ignore"):
         score_V /= p.temperature
@@ -80,9 +117,7 @@ def _choose(
         token_K = possible_P[candidates(score_V[possible_P], p.top_k, p.top_p)]
     else:
         token_K = candidates(score_V, p.top_k, p.top_p)
-    noisy_K = score_V[token_K] + gumbel(noise_key(p.seed, p.choice, position), token_K)
-    best = noisy_K.max()
-    return int(token_K[noisy_K == best].min())
+    return token_K, score_V[token_K]
 
 
 def penalise(score_V: np.ndarray, p: SamplingParams, known: np.ndarray, prompt_length: int) -> None:

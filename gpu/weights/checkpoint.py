@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...policies.model.chain import Component, Kind, KvLayout
+from ...policies.model.confidence import Threshold
 from ...policies.model.tiers import tier_source
 from ...policies.nearest import nearest
 from ..errors import CheckpointError
@@ -35,7 +36,7 @@ from ..model.fields import Fields, named, shown
 from ..model.parts import Architecture, Part, Source
 from ..model.registry import find
 from .checkpoint_files import CheckpointFiles
-from .exits import Heads, below, read_exits, shared_heads
+from .exits import Heads, below, read_exits, read_thresholds, shared_heads
 from .generation import read_generation
 from .hub import HUB_ADDRESS, HUB_ID, fetch
 from .identity import component_id, delta_id, hash_tensor
@@ -70,7 +71,8 @@ class Checkpoint:
     by place in the chain. ``source`` is the adapter's folder. ``known`` has hashes of tensors that need not be read again; a
     whole checkpoint adds the hashes that it has computed, and its adapters share them. ``hold`` is an object that keeps
     files from being removed while this lives. ``exits`` are the heads of a family's lower tiers, by their number of layers;
-    ``tier`` is that number of one of them, opened by itself or under an adapter, and 0 for every other checkpoint.
+    ``thresholds`` are the rules for ``auto`` of the exits that have one; ``tier`` is the number of layers of one of them,
+    opened by itself or under an adapter, and 0 for every other checkpoint.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Checkpoint:
         known: dict[TensorRef, bytes] | None = None,
         hold: object = None,
         exits: Heads | None = None,
+        thresholds: dict[int, Threshold] | None = None,
         tier: int = 0,
     ) -> None:
         self.path = path  # the folder with the tokenizer; for an adapter, its base's
@@ -95,7 +98,7 @@ class Checkpoint:
         self.deltas = deltas or {}
         self.source = source or path
         self.known = {} if known is None else known
-        self.exits, self.tier = exits or {}, tier
+        self.exits, self.thresholds, self.tier = exits or {}, thresholds or {}, tier
         self._chain, self._hold = chain, hold
 
     @classmethod
@@ -124,7 +127,9 @@ class Checkpoint:
         tie = {architecture.head: architecture.embedding, architecture.embedding: architecture.head} if config.tied else {}
         parts = [(part, _assign(path, roles, tie, tensors)) for part, roles in chain]
         exits = read_exits(path, config.layers, *_head(parts))
-        return cls(path, config, read_generation(CheckpointFiles(path), config), parts, chain, exits=exits)
+        rules = read_thresholds(path, config.layers)
+        generation = read_generation(CheckpointFiles(path), config)
+        return cls(path, config, generation, parts, chain, exits=exits, thresholds=rules)
 
     def with_shared_exits(self, layers: Sequence[int], source: str) -> Checkpoint:
         """Return this whole checkpoint as a family whose exits use its own head. ``source``: the field that asks for it.
@@ -150,7 +155,8 @@ class Checkpoint:
             tied=self.config.tied and refs["weight"] == self.parts[-1][1]["weight"],
         )
         parts = [*below(self.parts, layers, self.config.layers), (head, refs)]
-        more: dict[str, Any] = {"known": self.known, "hold": self, "tier": layers}
+        rules = {layers: rule} if (rule := self.thresholds.get(layers)) is not None else {}
+        more: dict[str, Any] = {"known": self.known, "hold": self, "tier": layers, "thresholds": rules}
         return Checkpoint(self.path, config, self.generation, parts, **more)
 
     @property

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ...policies.model.confidence import ALWAYS, FIRST_TOKENS, LONGEST, MEASURES, NEVER, Threshold
 from ...policies.model.tiers import EXITS_FILE
 from ..errors import CheckpointError
 from ..model.config import HeadConfig, TensorRef, tensor_shapes
@@ -25,7 +26,8 @@ SHARED = "shared"
 VERSION = 1
 LONGEST_FILE = 1 << 20  # bytes of exits.json
 SUFFIXES = {"norm": "norm.weight", "norm_bias": "norm.bias", "weight": "head.weight"}  # of a head's tensors, by role
-_KEYS = ("layers", "head")
+_KEYS = ("layers", "head", "auto")
+_AUTO_KEYS = ("theta", "measure", "tokens")
 
 T = TypeVar("T")
 Heads = dict[int, dict[str, TensorRef]]  # layers of an exit -> its head's tensors by role
@@ -39,9 +41,17 @@ def read_exits(folder: Path, layers: int, head: HeadConfig, top: Mapping[str, Te
     path = folder / EXITS_FILE
     if not os.path.lexists(path):
         return {}
-    names = _listed(path, layers)
+    names = {count: name for count, name, _ in _listed(path, layers)}
     stored = _tensors(folder / WEIGHTS, head, names.values())
     return {count: dict(top) if name == SHARED else stored[name] for count, name in names.items()}
+
+
+def read_thresholds(folder: Path, layers: int) -> dict[int, Threshold]:
+    """Return the rules for ``auto`` of a folder's exits that have one, by layers. Raises CheckpointError."""
+    path = folder / EXITS_FILE
+    if not os.path.lexists(path):
+        return {}
+    return {count: rule for count, _, rule in _listed(path, layers) if rule is not None}
 
 
 def shared_heads(layers: Sequence[int], top: Mapping[str, TensorRef], total: int, source: str) -> Heads:
@@ -79,8 +89,8 @@ def _layers(count: int) -> str:
     return f"{count} layer{'s' * (count != 1)}"
 
 
-def _listed(path: Path, total: int) -> dict[int, str]:
-    """Return the head's name of each exit that the file lists."""
+def _listed(path: Path, total: int) -> list[tuple[int, str, Threshold | None]]:
+    """Return layers, name of the head and rule for ``auto`` of each exit that the file lists."""
     fields = Fields(path, _object(path))
     if (version := fields.integer("version", VERSION)) != VERSION:
         raise CheckpointError(f"{path} is of version {version}, this program reads {VERSION}; use a later release")
@@ -90,8 +100,8 @@ def _listed(path: Path, total: int) -> dict[int, str]:
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise fields.wrong("exits", "a list of objects with layers and head")
     found = [_entry(path, i, entry) for i, entry in enumerate(entries, 1)]
-    check_exits([count for count, _ in found], total, f"{path}: exits")
-    return dict(found)
+    check_exits([count for count, _, _ in found], total, f"{path}: exits")
+    return found
 
 
 def _object(path: Path) -> dict[str, Any]:
@@ -108,14 +118,34 @@ def _object(path: Path) -> dict[str, Any]:
     return values
 
 
-def _entry(path: Path, number: int, entry: dict[str, Any]) -> tuple[int, str]:
+def _entry(path: Path, number: int, entry: dict[str, Any]) -> tuple[int, str, Threshold | None]:
     fields = Fields(f"{path}: exit {number}", entry)
     if unknown := sorted(entry.keys() - {*_KEYS}):
-        raise CheckpointError(f"{fields.source}: there is no field {named(unknown[0])}; the fields are layers and head")
+        raise CheckpointError(
+            f"{fields.source}: there is no field {named(unknown[0])}; the fields are layers, head and auto"
+        )
     name = fields.text("head", SHARED)
     if not name or not name.isprintable() or len(name) > 200:
         raise fields.wrong("head", f'the name of a head of at most 200 characters, or "{SHARED}"')
-    return fields.integer("layers"), name
+    rule = entry.get("auto")
+    if rule is not None and not isinstance(rule, dict):
+        raise fields.wrong("auto", "an object with theta, measure and tokens, or leave it out")
+    return fields.integer("layers"), name, None if rule is None else _rule(f"{fields.source}: auto", rule)
+
+
+def _rule(source: str, values: dict[str, Any]) -> Threshold:
+    fields = Fields(source, values)
+    if unknown := sorted(values.keys() - {*_AUTO_KEYS}):
+        raise CheckpointError(f"{source}: there is no field {named(unknown[0])}; the fields are {', '.join(_AUTO_KEYS)}")
+    theta = values.get("theta")
+    if isinstance(theta, bool) or not isinstance(theta, int | float) or not NEVER <= theta <= ALWAYS:
+        raise fields.wrong("theta", f"a number from {NEVER:g} to {ALWAYS:g}; blockwright family report finds one")
+    measure, tokens = fields.text("measure", "mean"), fields.integer("tokens", FIRST_TOKENS)
+    if measure not in MEASURES:
+        raise fields.wrong("measure", f"one of {', '.join(MEASURES)}")
+    if not 1 <= tokens <= LONGEST:
+        raise fields.wrong("tokens", f"a number from 1 to {LONGEST}")
+    return Threshold(theta=float(theta), measure=measure, tokens=tokens)
 
 
 def _tensors(path: Path, head: HeadConfig, names: Any) -> dict[str, dict[str, TensorRef]]:

@@ -44,7 +44,7 @@ def export(tier: Checkpoint, out: Path) -> Path:
                 (beside / name).write_bytes(read_regular(tier.path / name, LONGEST_TEXT))
         text = json.dumps(_config(tier), indent=1, ensure_ascii=False) + "\n"
         (beside / CONFIG).write_text(text, encoding="utf-8")
-        save_file(_tensors(tier), beside / SINGLE, metadata={"format": "pt"})
+        save_file(tensors_by_name(tier), beside / SINGLE, metadata={"format": "pt"})
         os.replace(beside, out)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
@@ -60,8 +60,8 @@ def _config(tier: Checkpoint) -> dict[str, Any]:
     return values | {"num_hidden_layers": tier.config.layers, "tie_word_embeddings": tier.config.tied}
 
 
-def _tensors(tier: Checkpoint) -> dict[str, torch.Tensor]:
-    """Return every tensor under the name that transformers reads."""
+def tensors_by_name(tier: Checkpoint) -> dict[str, torch.Tensor]:
+    """Return every tensor of a checkpoint as it is stored, under the name that transformers reads."""
     fused: dict[str, list[tuple[Source, TensorRef]]] = {}
     for (_, refs), (_, roles) in zip(tier.parts, tier.chain, strict=True):
         for role, source in roles.items():

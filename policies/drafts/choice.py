@@ -2,33 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from ..model.tiers import family_of
+from ..model.tiers import family_of, layers_of, tier_id
 from .options import LARGEST, DraftOptions
 
 OFF = "off"
-MODES = (OFF, "prompt", "auto")  # "auto" is the best source that there is, today the prompt
+AUTO = "auto"  # the source that pays most, of the prompt and the lower tiers
+MODES = (OFF, "prompt", AUTO)  # besides these, a lower tier: tier:4
+REJECTION = "rejection"
+RULES = ("coupling", REJECTION)  # of acceptance
 EVERY = "*"  # stands for every model without an entry
-FORM = f"give {', '.join(MODES[:-1])} or {MODES[-1]}"
+FORM = "give off, prompt, tier:LAYERS or auto"
+TIER = r"tier:([1-9]\d{0,8})"
+
+
+def tier_layers(mode: str) -> int:
+    """Return the layers of the tier that a mode names; 0: it names none."""
+    found = re.fullmatch(TIER, mode)
+    return int(found[1]) if found else 0
 
 
 def mode_fault(mode: str) -> str:
     """Return the second half of a sentence on an unknown mode, or an empty text for a known one.
 
-    A tier (``tier:4``) and a model's name will be sources one day, so they get the reason why they are not. A text
-    without letters and a known mode in other letters cannot mean these.
+    A model's name will be a source one day, so it gets the reason why it is not. A text without letters, a known mode in
+    other letters and a tier without layers cannot mean one.
     """
-    if mode in MODES:
+    if mode in MODES or tier_layers(mode):
         return ""
     plain = mode.strip().casefold()
-    if not plain or plain in MODES:
+    if not plain or plain in MODES or re.fullmatch(r"tier\b.*", plain):
         return f"which is not a source of drafts; {FORM}"
-    return f"but drafts by a tier or by another model are not built yet; {FORM}"
+    return f"but drafts by another model are not built yet; {FORM}"
 
 
-def settings_fault(modes: Mapping[str, str], tokens: int, served: Collection[str] | None) -> str:
-    """Return a sentence on wrong settings ``drafts`` and ``draft_tokens``, or an empty text.
+def exits_below(model: str, base: str, models: Mapping[str, str]) -> list[str]:
+    """Return the ids of the tiers that leave a model below its own head, deepest last.
+
+    Args:
+        model: id of the model.
+        base: of an adapter: id of the model that it is put on; else empty.
+        models: the family of every model that is served, by id; empty for a model that is no lower tier.
+    """
+    whole = base or model
+    family, layers = models.get(whole, ""), layers_of(whole)
+    tiers = [one for one, of in models.items() if of == (family or whole) and (not family or layers_of(one) < layers)]
+    return sorted(tiers, key=layers_of)
+
+
+def exit_fault(mode: str, model: str, exits: Sequence[str]) -> str:
+    """Return the second half of a sentence on a mode that names a tier which ``model`` does not pass, or an empty text.
+
+    ``exits``: as ``exits_below`` returns them.
+    """
+    layers = tier_layers(mode)
+    if not layers or layers in map(layers_of, exits):
+        return ""
+    there = ", ".join(f"tier:{layers_of(one)}" for one in exits)
+    return f"but {model} passes no exit after {layers} layers; give off, prompt or auto{there and f', or one of {there}'}"
+
+
+def settings_fault(modes: Mapping[str, str], tokens: int, served: Collection[str] | None, rule: str = RULES[0]) -> str:
+    """Return a sentence on wrong settings ``drafts``, ``draft_tokens`` and ``draft_rule``, or an empty text.
 
     ``served``: the applications that there are; None if others may come. A tier is named by its family, since the tiers
     are known only when the checkpoints are open.
@@ -40,21 +77,44 @@ def settings_fault(modes: Mapping[str, str], tokens: int, served: Collection[str
             return f"drafts.{model} is {mode!r}, {fault}"
     if not 0 <= tokens <= LARGEST:
         return f"draft_tokens is {tokens}; give 0 (chosen as it pays) to {LARGEST}"
+    return "" if rule in RULES else f"draft_rule is {rule!r}; give {' or '.join(RULES)}"
+
+
+def exits_fault(modes: Mapping[str, str], bases: Mapping[str, str], models: Mapping[str, str]) -> str:
+    """Return a sentence on a setting ``drafts`` that names a tier which its model does not pass, or an empty text.
+
+    ``bases`` and ``models``: as ``exits_below`` takes them, for the models whose checkpoints are open.
+    """
+    for model, mode in modes.items():
+        if model in models and (fault := exit_fault(mode, model, exits_below(model, bases.get(model, ""), models))):
+            return f"drafts.{model} is {mode!r}, {fault}"
     return ""
 
 
 def draft_options(
-    modes: Mapping[str, str], model: str, asked: str | None, tokens: int, prediction: Sequence[int]
+    modes: Mapping[str, str],
+    model: str,
+    asked: str | None,
+    tokens: int,
+    prediction: Sequence[int],
+    exits: Iterable[str] = (),
 ) -> DraftOptions | None:
     """Return the drafts of a request, or None if it has none.
 
     ``modes``: the setting ``drafts``; a tier without an entry has the one of its family. ``asked``: the
     request's own mode, which comes before the setting. A prediction is used although the setting is off, but not if the
-    request itself is.
+    request itself is. ``exits``: the tiers that can draft for the model; a setting for several models may name another.
     """
     if asked == OFF:
         return None
     mode = asked or next((modes[name] for name in (model, family_of(model), EVERY) if name in modes), OFF)
     if mode == OFF and not prediction:
         return None
-    return DraftOptions(prompt=mode != OFF, tokens=tokens, prediction=list(prediction))
+    tiers = [*exits] if mode == AUTO else []
+    if layers := tier_layers(mode):
+        tiers = [one for one in exits if layers_of(one) == layers]
+        if not tiers and not 0 < layers_of(model) <= layers:  # else a tier that has its family's setting
+            tiers = [tier_id(family_of(model) or model, layers)]
+    if mode != "prompt" and not tiers and not prediction and mode != AUTO:
+        return None
+    return DraftOptions(mode in ("prompt", AUTO), tokens, list(prediction), tiers)

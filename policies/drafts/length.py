@@ -16,7 +16,10 @@ LONGEST_PAUSE = 256
 MISSED = 8  # the longest pause in tokens after nothing was found to draft
 
 
-def best_length(acceptance: Acceptance, most: int, others: int, cost: Callable[[int], int]) -> int:
+Cost = Callable[[int], int]  # nanoseconds of a sweep by the number of its drafts
+
+
+def best_length(acceptance: Acceptance, most: int, others: int, cost: Cost) -> int:
     """Return how many drafts, at most ``most``, make the sweep yield most tokens a second; 0: none gain enough.
 
     ``others``: tokens that the sweep draws for other rows. ``cost(g)``: nanoseconds of the sweep with ``g`` drafts.

@@ -2,64 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..plain import Plain, from_plain, to_plain
-from .acceptance import Acceptance
-from .length import FIRST_PAUSE, LONGEST_PAUSE, MISSED, best_length
-from .options import LARGEST, PREDICTION, PROMPT, DraftOptions
+from .acceptance import UNIT, Acceptance
+from .length import FIRST_PAUSE, LONGEST_PAUSE, MISSED, Cost, best_length
+from .options import LARGEST, PREDICTION, PROMPT, TIER, DraftOptions
 from .prompt_lookup import TokenIndex, agreement, continuation
 
+TURN = 32  # rounds after which another source than the best has a turn, if there is one
 NEAR = 8  # tokens of a prediction within which a single equal token says where the answer goes on
+
+
+def keys(options: DraftOptions) -> Iterable[str]:
+    """Return the names under which the acceptance of each source is kept: a tier counts by its model id."""
+    return (PREDICTION, PROMPT, *options.tiers)
+
+
+class Offer:
+    """The drafts that one source has for a round: at most ``most``, at this cost. ``tokens``: of a text; else empty."""
+
+    def __init__(self, key: str, most: int, cost: Cost, tokens: list[int]) -> None:
+        self.key, self.most, self.cost, self.tokens = key, most, cost, tokens
 
 
 class RowDrafts:
     """The drafts of one sequence.
 
     ``pause``: tokens that are drawn one by one before drafts are looked for again, set by ``draft`` when it returns none.
-    ``source``: the source of the last drafts.
+    ``source``: the source of the last drafts. ``tier``: the model id of the tier that draws them, if it is one.
     """
 
     def __init__(self, options: DraftOptions, prompt_length: int, application: str, priors: dict[str, Acceptance]) -> None:
         self.options, self.application = options, application
-        self.pause, self.source = 0, ""
+        self.pause, self.source, self.tier = 0, "", ""
         self._misses = 0  # lookups in sequence that found nothing
         self._rest = FIRST_PAUSE  # the next pause after the policy has said 0
         self._probes = False  # the last pause was the policy's: one draft shows whether it still is right
-        self._acceptance = {source: Acceptance(prior) for source, prior in priors.items()}
+        self._rounds = 0  # rounds since another source than the best had a turn
+        self._turn = 0  # number of such turns
+        self._acceptance = {key: Acceptance(priors[key]) for key in keys(options)}
         self._own, self._predicted = TokenIndex(), TokenIndex()
         self._cursor = 0  # place in the prediction that the answer is at; its length: the answer has left it
         self._missed = 0  # tokens since the last that was the predicted one
         self._read = prompt_length  # tokens of the sequence that the cursor has seen
 
-    def draft(self, tokens: Sequence[int], length: int, most: int, others: int, cost: Callable[[int], int]) -> list[int]:
-        """Return drafts of the tokens behind the ``length`` known ones, at most ``most``.
+    def draft(
+        self,
+        tokens: Sequence[int],
+        length: int,
+        most: int,
+        others: int,
+        cost: Cost,
+        tiers: Mapping[str, Cost] | None = None,
+    ) -> list[int]:
+        """Return drafts of the tokens behind the ``length`` known ones, at most ``most``; zeros if a tier draws them.
 
         If there are none, ``pause`` tokens are to be drawn first.
-        ``others`` and ``cost`` as in ``best_length``.
+        ``others`` and ``cost`` as in ``best_length``. ``tiers``: the tiers that can draft here, with the cost of theirs.
         """
-        found = self._look_up(tokens, length, min(most, LARGEST))
-        if not found:
+        most = min(most, LARGEST)
+        source, found = self._look_up(tokens, length, most)
+        offers = [Offer(source, len(found), cost, found)] if found else []
+        if most > 0 and tiers:
+            offers += [Offer(tier, most, price, []) for tier, price in tiers.items()]
+        if not offers:
             self.pause = 1 << min(self._misses, MISSED.bit_length() - 1)
             self._misses += 1
             return []
         self._misses = 0
+        offer, count = self._choose(offers, others)
         if self.options.tokens:
-            return found[: self.options.tokens]
-        count = best_length(self._acceptance[self.source], len(found), others, cost)
+            return self._take(offer, count)
         if count:
             self._rest = FIRST_PAUSE
         elif self._probes:
-            count = 1
+            offer, count = offers[self._turn % len(offers)], 1
+            self._turn += 1
         else:
             self.pause = self._rest
             self._rest = min(2 * self._rest, LONGEST_PAUSE)
         self._probes = not count
-        return found[:count]
+        return self._take(offer, count)
+
+    def _choose(self, offers: list[Offer], others: int) -> tuple[Offer, int]:
+        """Return the offer that makes the sweep yield most tokens a second, and the number of its drafts; 0: none gains."""
+        counts = [self._count(offer, others) for offer in offers]
+        if len(offers) == 1:
+            return offers[0], counts[0]
+        self._rounds += any(counts)
+        if self._rounds >= TURN:
+            self._rounds = 0
+            self._turn += 1
+            place = self._turn % len(offers)
+            return offers[place], max(1, counts[place])
+        best, best_count, best_yield, best_time = offers[0], counts[0], 0, 1
+        for offer, count in zip(offers, counts, strict=True):
+            tokens = others * UNIT + self._acceptance[offer.key].expected(count)[count]
+            time = max(1, offer.cost(count))
+            if tokens * best_time > best_yield * time:
+                best, best_count, best_yield, best_time = offer, count, tokens, time
+        return best, best_count
+
+    def _count(self, offer: Offer, others: int) -> int:
+        if self.options.tokens:
+            return min(self.options.tokens, offer.most)
+        return best_length(self._acceptance[offer.key], offer.most, others, offer.cost)
+
+    def _take(self, offer: Offer, count: int) -> list[int]:
+        """Return ``count`` drafts of an offer, which is the source of the next round."""
+        self.tier = "" if offer.tokens else offer.key
+        self.source = TIER if self.tier else offer.key
+        return offer.tokens[:count] if offer.tokens else [0] * count
 
     def record(self, drafted: int, accepted: int) -> None:
         """Record a verified round of the last drafts."""
-        own = self._acceptance[self.source]
+        own = self._acceptance[self.tier or self.source]
         own.record(drafted, accepted)
         if own.prior is not None:
             own.prior.record(drafted, accepted)
@@ -69,9 +127,9 @@ class RowDrafts:
     def fork(self, priors: dict[str, Acceptance]) -> RowDrafts:
         """Return a copy whose acceptance begins with ``priors``. Its indexes are built anew when they are needed."""
         copy = RowDrafts(self.options, self._read, self.application, priors)
-        copy._acceptance = {source: seen.fork(priors[source]) for source, seen in self._acceptance.items()}
-        copy.pause, copy.source, copy._misses = self.pause, self.source, self._misses
-        copy._rest, copy._probes = self._rest, self._probes
+        copy._acceptance = {key: seen.fork(priors[key]) for key, seen in self._acceptance.items()}
+        copy.pause, copy.source, copy.tier, copy._misses = self.pause, self.source, self.tier, self._misses
+        copy._rest, copy._probes, copy._rounds, copy._turn = self._rest, self._probes, self._rounds, self._turn
         copy._cursor, copy._missed = self._cursor, self._missed
         return copy
 
@@ -79,40 +137,39 @@ class RowDrafts:
         return {
             "options": to_plain(self.options),
             "application": self.application,
-            "acceptance": {source: seen.snapshot() for source, seen in self._acceptance.items()},
+            "acceptance": {key: seen.snapshot() for key, seen in self._acceptance.items()},
             "source": self.source,
+            "tier": self.tier,
             "counts": [
-                self.pause, self._misses, self._rest, int(self._probes), self._cursor, self._missed, self._read,
+                self.pause, self._misses, self._rest, int(self._probes), self._rounds, self._turn, self._cursor,
+                self._missed, self._read,
             ],
         }  # fmt: skip
 
     @classmethod
     def restore(cls, data: dict[str, Plain], priors: dict[str, Acceptance]) -> RowDrafts:
         options = from_plain(DraftOptions, data["options"])
-        pause, misses, rest, probes, cursor, missed, read = data["counts"]
+        pause, misses, rest, probes, rounds, turn, cursor, missed, read = data["counts"]
         drafts = cls(options, read, data["application"], priors)
-        drafts._acceptance = {
-            source: Acceptance.restore(seen, priors[source]) for source, seen in data["acceptance"].items()
-        }
-        drafts.source, drafts.pause, drafts._misses = data["source"], pause, misses
-        drafts._rest, drafts._probes = rest, bool(probes)
+        drafts._acceptance = {key: Acceptance.restore(seen, priors[key]) for key, seen in data["acceptance"].items()}
+        drafts.source, drafts.tier, drafts.pause, drafts._misses = data["source"], data["tier"], pause, misses
+        drafts._rest, drafts._probes, drafts._rounds, drafts._turn = rest, bool(probes), rounds, turn
         drafts._cursor, drafts._missed = cursor, missed
         return drafts
 
     # lookup ----------------------------------------------------------------------------------------------------------
 
-    def _look_up(self, tokens: Sequence[int], length: int, most: int) -> list[int]:
+    def _look_up(self, tokens: Sequence[int], length: int, most: int) -> tuple[str, list[int]]:
+        """Return the best drafts that a text has, with its source."""
         if predicted := self.options.prediction:
             place = self._place(tokens, length)
             if place < len(predicted):
-                self.source = PREDICTION
-                return predicted[place : place + most]
+                return PREDICTION, predicted[place : place + most]
         if self.options.prompt:
             self._own.extend(tokens, length)
             if (place := self._own.find(tokens, tokens, length)) >= 0:
-                self.source = PROMPT
-                return continuation(tokens, place, length, most)
-        return []
+                return PROMPT, continuation(tokens, place, length, most)
+        return "", []
 
     def _place(self, tokens: Sequence[int], length: int) -> int:
         """Return the place in the prediction that follows the known tokens; its length: they have left it.

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from .confidence import Threshold
+
 HIDDEN = "hidden-"  # beginning of the keys of arenas with hidden states
 VIRTUAL_TOKEN = -1  # id of a position that a delta fills: prompt and prefix tuning
 
@@ -128,6 +130,7 @@ class Chain:
     defaults: str = ""  # default options of its requests, as a JSON object; "": none
     adapter: str = ""  # adapters: folder whose own files of that kind take precedence over the checkpoint's
     family: str = ""  # lower tiers: id of the family, which is the top tier
+    threshold: Threshold | None = None  # lower tiers: the stored rule by which requests of ``auto`` leave it
 
     @property
     def served_as(self) -> str:

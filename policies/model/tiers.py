@@ -24,6 +24,12 @@ def family_of(model: str) -> str:
     return found[1] if found else ""
 
 
+def layers_of(model: str) -> int:
+    """Return the number of layers in the id of a tier; 0 if the id has not the form of a tier's."""
+    found = _ID.fullmatch(model)
+    return int(found[2]) if found else 0
+
+
 def tier_source(folder: str, layers: int) -> str:
     """Return the source of the tier with this many layers of a folder; of the top tier, with 0, the folder itself."""
     return f"{folder}/{EXITS_FILE}:{layers}" if layers else folder

@@ -32,7 +32,7 @@ class PlanCost:
         c = coefficients
         read, token, beyond, prefill, self._attending = _walk(plan, c.parameters, c.kv)
         self._flat = c.base + c.step * len(plan.steps) + c.read * read + c.token * token + c.beyond * beyond
-        self._flat += c.row * plan.drawn + c.prefill * prefill
+        self._flat += c.row * _drawn(plan) + c.prefill * prefill
         self._context = c.context
 
     def later(self, sweeps: int) -> float:
@@ -50,7 +50,12 @@ def features(plan: SweepPlan, parameters: float, kv: float) -> tuple[float, ...]
     """Return how often each of ``TERMS`` counts, with the sizes of ``Coefficients``."""
     read, token, beyond, prefill, attending = _walk(plan, parameters, kv)
     context = sum([share * near for share, near, _ in attending])
-    return 1.0, len(plan.steps), read, token, beyond, plan.drawn, context, prefill
+    return 1.0, len(plan.steps), read, token, beyond, _drawn(plan), context, prefill
+
+
+def _drawn(plan: SweepPlan) -> int:
+    """Return the number of tokens that a plan draws, its own drafts included."""
+    return plan.drawn + sum([len(step.batch) for step in plan.steps if step.draft]) if plan.drafting else plan.drawn
 
 
 def _walk(plan: SweepPlan, parameters: float, kv: float) -> tuple[float, float, float, float, list[tuple[float, int, int]]]:
@@ -68,9 +73,9 @@ def _walk(plan: SweepPlan, parameters: float, kv: float) -> tuple[float, float, 
         batch, share = step.batch, step.nbytes / parameters
         tokens, decoding, near, far = every
         if step.head:
-            tokens = len(batch) + plan.drawn - len(plan.sample)
-        elif len(batch) != rows:
-            tokens, decoding, near, far = _attended([plan.start[i] for i in batch], [plan.count[i] for i in batch])
+            tokens = len(batch) if step.draft else len(batch) + plan.drawn - len(plan.sample)
+        elif len(batch) != rows or step.place >= 0:
+            tokens, decoding, near, far = _attended(*plan.columns(step))
         read += share
         token += share * tokens
         if tokens > KNEE:

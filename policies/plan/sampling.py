@@ -45,3 +45,4 @@ class SamplingParams:
     logprobs: int = -1  # -1: none; k >= 0: the chosen token's and the k best
     prompt_logprobs: int = -1  # the same for each prompt token except the first
     rules: TokenRules | None = None  # None for most sequences
+    rejection: bool = False  # drafts are judged by the rule of speculative sampling (``gpu/sampling/rejection.py``)

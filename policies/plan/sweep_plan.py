@@ -71,6 +71,8 @@ class Step:
     nbytes: int = 0  # bytes of parameters a token is multiplied with; from here on for the cost model
     kv_bytes: int = 0  # bytes of a position, in all layers of the run
     head: bool = False
+    place: int = -1  # of rows in ``SweepPlan.drafting``, the only one of their positions that is computed; -1: all are
+    draft: bool = False  # the tokens that this head draws are drafts: written to the table and not reported
 
 
 @dataclass(slots=True)
@@ -153,6 +155,8 @@ class SweepPlan:
     score: list[int] = field(default_factory=list)  # batch rows whose prompt tokens' log-probabilities are wanted
     # batch rows of ``sample`` whose tokens after the first are drafts: a token is drawn after each position
     verify: list[int] = field(default_factory=list)
+    # batch rows of ``verify`` whose drafts are drawn in this plan, by steps with ``draft``, one position after the other
+    drafting: list[int] = field(default_factory=list)
     reasons: dict[str, int] = field(default_factory=dict)
     imports: list[PageImport] = field(default_factory=list)  # written before the first step
     resumed: list[HiddenRows] = field(default_factory=list)  # read before the first step: rows that begin at an exit
@@ -166,6 +170,15 @@ class SweepPlan:
     def drawn(self) -> int:
         """The number of tokens that are drawn here, also behind drafts."""
         return len(self.sample) + sum([self.count[i] - 1 for i in self.verify])
+
+    def columns(self, step: Step) -> tuple[list[int], list[int]]:
+        """Return the first position and the number of positions of each row of a step."""
+        start, count = [self.start[i] for i in step.batch], [self.count[i] for i in step.batch]
+        if step.place >= 0:
+            for n, i in enumerate(step.batch):
+                if i in self.drafting:
+                    start[n], count[n] = start[n] + step.place, 1
+        return start, count
 
 
 @dataclass(slots=True)

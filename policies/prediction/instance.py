@@ -16,7 +16,7 @@ from ..plan.cost import PlanCost, cost
 from ..plan.sweep_plan import SweepPlan, SweepResult
 from ..requests.routes_changed import RoutesChanged
 from ..sweep.config import SweepConfig
-from ..sweep.events import Cancelled, Effect, Submission
+from ..sweep.events import Cancelled, GatewayNews, Submission
 from ..sweep.state import SweepState
 from .candidate import Candidate
 from .forecast import Forecaster
@@ -58,7 +58,7 @@ class Instance:
         self._used: int | None = None  # used blocks after the last plan; None: not counted since
         self._pending: list[Submission] = []  # not in the machine yet
         self._load = InstanceLoad(self.state)
-        self._effects: list[Effect] = []  # not handled yet
+        self._reported: list[GatewayNews] = []  # not handled yet
         memory, spans = self.state.parts.memory, self.state.parts.routes.all_in_force()[0].spans
         self.total_blocks = memory.pages_of(spans, "")
         self._block_bytes = memory.page_bytes(spans)
@@ -135,8 +135,8 @@ class Instance:
             self._load.outstanding -= self.state.commit_untold(plan, result, now, self._load.beginning())
         else:
             self.state.jump(plan, sweeps, now, tell=False)
-            self._effects = self.state.take_effects()  # of sequences that end
-            self._load.outstanding -= sweeps * (len(plan.row) - len(self._effects))
+            self._reported = self.state.take_effects().news  # of sequences that end
+            self._load.outstanding -= sweeps * (len(plan.row) - len(self._reported))
         self.sweeps += sweeps
         self._used = None
 
@@ -233,7 +233,7 @@ class Instance:
     def _news(self) -> list[News]:
         """Return the news in the machine's effects."""
         here = len(self._load.totals)
-        effects, self._effects = self._effects + self.state.take_effects(), []
-        news = self._load.record(effects)
+        reported, self._reported = self._reported + self.state.take_effects().news, []
+        news = self._load.record(reported)
         self._changes += len(self._load.totals) < here
         return news

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ..plan.sweep_plan import SweepPlan
-from ..sweep.events import Effect, GivenBack, Preempted, Progressed, Submission, TokensEmitted
+from ..sweep.events import GatewayNews, GivenBack, Preempted, Progressed, Submission, TokensEmitted
 from ..sweep.state import SweepState
 from .lengths import LengthSpread
 
@@ -71,11 +71,11 @@ class InstanceLoad:
         lengths = zip(batch, plan.start, strict=True)
         return min([stops.get(submissions[s].request, FAR) - start - 2 for s, start in lengths])
 
-    def record(self, effects: Sequence[Effect]) -> list[News]:
-        """Update the load by effects; return the news."""
+    def record(self, reported: Sequence[GatewayNews]) -> list[News]:
+        """Update the load by what the machine reports; return the news."""
         news: list[News] = []
         behind = self._behind
-        for effect in effects:
+        for effect in reported:
             if type(effect) is TokensEmitted and not effect.finish and effect.request not in behind:
                 self.outstanding -= len(effect.tokens)  # most effects are of this kind
             else:
@@ -88,7 +88,7 @@ class InstanceLoad:
         self.waiting_blocks += blocks - self.needs.get(request, 0)
         self.needs[request] = blocks
 
-    def _note(self, effect: Effect, news: list[News]) -> None:
+    def _note(self, effect: GatewayNews, news: list[News]) -> None:
         rows = self._state.parts.rows
         if isinstance(effect, TokensEmitted):
             request, length = effect.request, effect.position + len(effect.tokens)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -177,22 +177,6 @@ def clipped(factor: float) -> float:
     """Return the bounded factor by which an estimate is made wrong on purpose."""
     least, most = NOISE
     return max(least, min(factor, most))
-
-
-@dataclass(frozen=True, slots=True)
-class Oracle:
-    """An estimator that knows the length of each request by its id and learns nothing; for tests and simulations.
-
-    factors: deliberate errors by request, clipped to ``NOISE``. Other requests get exact lengths.
-    """
-
-    lengths: Mapping[str, int]
-    factors: Mapping[str, float]
-
-    def estimate(self, features: Features) -> int:
-        """Return the estimate, see ``LengthEstimator``. Raises KeyError for an unknown request."""
-        factor = clipped(self.factors.get(features.request, 1.0))
-        return bounded(self.lengths[features.request] * factor, features)
 
 
 @dataclass(slots=True)

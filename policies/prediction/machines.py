@@ -17,7 +17,7 @@ from ..plan.coefficients import Coefficients
 from ..plan.cost import cost
 from ..plan.sweep_plan import SweepPlan, SweepResult
 from ..sweep.config import OPEN_PLANS
-from ..sweep.events import Effect, Event, Flight, Send
+from ..sweep.events import Event, Flight, GatewayNews
 from ..sweep.state import SweepState
 from .timeline import InFlightMessages, TimelineEntry
 
@@ -136,8 +136,8 @@ class Machines:
         """Return tokens for the plan's sampled rows."""
         raise NotImplementedError
 
-    def handle_effect(self, effect: Effect) -> None:
-        """Handle an effect of any machine, other than messages between machines."""
+    def handle_effect(self, news: GatewayNews) -> None:
+        """Handle what any machine reports to a gateway."""
         raise NotImplementedError
 
     # what happens ----------------------------------------------------------------------------------------------------
@@ -192,14 +192,12 @@ class Machines:
             self._hear(machine)
 
     def _hear(self, machine: PlayedMachine) -> None:
-        reported: dict[str, list[Event]] = {}  # by worker, which gets them in one message
-        for effect in machine.state.take_effects():
-            if not isinstance(effect, Send):
-                self.handle_effect(effect)
-            elif effect.worker in self.machines:
-                reported.setdefault(effect.worker, []).append(effect.message)
-        for worker, messages in reported.items():
-            self._post(self.now + self.links.latency, worker, messages)
+        effects = machine.state.take_effects()
+        for news in effects.news:
+            self.handle_effect(news)
+        for worker, messages in effects.messages.items():
+            if worker in self.machines:
+                self._post(self.now + self.links.latency, worker, [*messages])
 
     def under_way(self, now: float) -> list[InFlightMessages]:
         """Return the messages that are in flight at ``now``."""

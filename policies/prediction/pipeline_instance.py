@@ -13,7 +13,7 @@ from ..plan.cost import cost
 from ..plan.sweep_plan import SweepPlan
 from ..requests.routes_changed import RoutesChanged
 from ..sweep.config import OPEN_PLANS, SweepConfig
-from ..sweep.events import CostsLearned, Effect, Submission
+from ..sweep.events import CostsLearned, GatewayNews, Submission
 from ..sweep.state import SweepState
 from .candidate import Candidate
 from .forecast import Forecaster
@@ -53,7 +53,7 @@ class PipelineInstance(Machines):
         self.sweeps, self.busy, self.bubbles = 0, 0.0, 0.0
         self._ended: dict[str, float] = {}  # end of each device's last sweep; before it the home was idle
         self._load = InstanceLoad(self.home)
-        self._effects: list[Effect] = []
+        self._reported: list[GatewayNews] = []
         rooms = []
         for state in (present.state for present in presents):
             local = state.parts.routes.passing(routes.routes[0].id)
@@ -84,8 +84,8 @@ class PipelineInstance(Machines):
 
     def _proceed(self) -> list[News]:
         self.plan_all()
-        effects, self._effects = self._effects, []
-        return self._load.record(effects)
+        reported, self._reported = self._reported, []
+        return self._load.record(reported)
 
     def draw(self, machine: PlayedMachine, plan: SweepPlan) -> list[int]:
         seconds = cost(plan, machine.coefficients)
@@ -94,8 +94,8 @@ class PipelineInstance(Machines):
         self._ended[machine.name] = self.now
         return self._load.drawn(machine.state, plan)
 
-    def handle_effect(self, effect: Effect) -> None:
-        self._effects.append(effect)
+    def handle_effect(self, news: GatewayNews) -> None:
+        self._reported.append(news)
 
     # what is seen ----------------------------------------------------------------------------------------------------
 

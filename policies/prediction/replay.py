@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from ..plan.cost import cost
 from ..plan.sweep_plan import SweepPlan
-from ..sweep.events import Cancelled, Effect, GivenBack, Submission, TokensEmitted
+from ..sweep.events import Cancelled, GatewayNews, GivenBack, Submission, TokensEmitted
 from .machines import NEVER, LinkTimes, Machines, PlayedMachine
 from .timeline import InFlightMessages, Timeline, TimelineEntry
 
@@ -107,18 +107,18 @@ class MachineReplay(Machines):
             timeline.sweeps.append(ended)
             timeline.times.append(self.now - self._began)
 
-    def handle_effect(self, effect: Effect) -> None:
+    def handle_effect(self, news: GatewayNews) -> None:
         timeline = self.timeline
-        if type(effect) is TokensEmitted:
-            if effect.request not in timeline.first_tokens:
-                timeline.first_tokens[effect.request] = self._first - self._began
-            if effect.finish:
-                timeline.ends[effect.request] = self.now - self._began
-            elif effect.position + len(effect.tokens) == self._totals.get(effect.request, 0):
-                timeline.ends[effect.request] = self.now - self._began
-                self._cut.append(effect.request)
-        elif isinstance(effect, GivenBack):
-            timeline.returned.add(effect.request)
+        if type(news) is TokensEmitted:
+            if news.request not in timeline.first_tokens:
+                timeline.first_tokens[news.request] = self._first - self._began
+            if news.finish:
+                timeline.ends[news.request] = self.now - self._began
+            elif news.position + len(news.tokens) == self._totals.get(news.request, 0):
+                timeline.ends[news.request] = self.now - self._began
+                self._cut.append(news.request)
+        elif isinstance(news, GivenBack):
+            timeline.returned.add(news.request)
 
     # tokens ----------------------------------------------------------------------------------------------------------
 

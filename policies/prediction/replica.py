@@ -96,7 +96,7 @@ class Replica:
                 self._since = entry.now
             case _:
                 raise ReplicaError(f"{type(entry).__name__} comes at the beginning of a feed alone")
-        for effect in state.take_effects():  # the worker performs them
+        for effect in state.take_effects().news:  # the worker performs them
             if isinstance(effect, TokensEmitted) and effect.finish:
                 self.learned.spread.end(effect.request, effect.position + len(effect.tokens))
             elif isinstance(effect, GivenBack):

@@ -23,6 +23,11 @@ def sequence_id(request: str, choice: int) -> str:
     return f"{request}/{choice}" if choice else request
 
 
+def request_of(sequence: str) -> str:
+    """Return the id of the request that a sequence belongs to."""
+    return sequence.partition("/")[0]
+
+
 def sequences_of(request: str, known: Iterable[str]) -> list[str]:
     """Return the ``known`` sequences of the request."""
     return [id for id in known if id == request or id.startswith(f"{request}/")]

@@ -80,7 +80,7 @@ class RequestTimeout:
         if not self.timeout:
             return []
         over = takewhile(lambda request: request.arrival + self.timeout <= now, requests)
-        return [request for request in over if request.state == "waiting" and not request.offline]
+        return [request for request in over if request.state in ("waiting", "held") and not request.offline]
 
     def unserved(self, queue: WaitingQueue, table: RoutingTable, now: float) -> Iterator[tuple[str, RequestRefused]]:
         """Yield requests that have waited too long for any route, or whose model cannot be loaded, one after the other.

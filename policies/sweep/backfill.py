@@ -18,7 +18,7 @@ from .fitting import Fitting
 from .microbatch_scheduler import NOW
 from .parts import Parts
 from .pipeline import Pipeline
-from .preemption import PageCommitments, private_work
+from .preemption import private_work
 from .reserve import reserved_rows, reserved_slots, withheld_from_starts, withheld_slots
 from .row_picker import RowPicker
 from .sequences import Found, Sequences
@@ -65,12 +65,12 @@ class Backfill:
         if queue.online or waits:
             self._vacate(reserved_slots(self._parts), {}, max(reserved_rows(self._parts), int(waits)))
 
-    def give_way(self, s: int, found: Found, commitments: PageCommitments, awaited: dict[str, int]) -> bool:
+    def give_way(self, s: int, found: Found, awaited: dict[str, int]) -> bool:
         """Preempt offline sequences for ``s``, which waits; return whether there is room for it now."""
         queue = self._parts.queue
         if queue.online == len(queue.running):
             return False
-        need, kept = self._fitting.need(s, found, commitments, awaited)
+        need, kept = self._fitting.need(s, found, awaited)
         return self._vacate(need, kept, 0)
 
     def _vacate(self, need: dict[str, int], kept: dict[str, int], rows: int) -> bool:
@@ -199,21 +199,15 @@ class Backfill:
         """Start waiting offline sequences. One without room goes back to its gateway; one without time waits."""
         parts, rows, queue = self._parts, self._rows, self._parts.queue
         reserve = withheld_from_starts(parts)
-        commitments: PageCommitments | None = None
+        self._fitting.begin(offline=True)
         while queue.offline_waiting and batch.budget > 0 and not budget.over:
             s = queue.first_offline(batch.capped)
             if s < 0:
                 break
-            if self._sequences.park(s) or self._pipeline.ask(s):
-                queue.remove(rows.key(s), rows.tenant[s])
+            found = self._fitting.examine(s, batch)
+            if found is None:
                 continue
-            found = self._sequences.look_up(s)
-            if commitments is None:
-                commitments = self._fitting.commitments(offline=True)
-            if not self._fitting.within_cap(s, found, commitments):
-                batch.capped.add(rows.tenant[s])
-                continue
-            if rows.free_rows <= reserved_rows(parts) or not self._fitting.fits(s, found, commitments, reserve):
+            if rows.free_rows <= reserved_rows(parts) or not self._fitting.fits(s, found, reserve):
                 if rows.is_guest(s):  # it stays: its home can do nothing with it before it has its lease
                     break
                 self._sequences.preempt(s)
@@ -224,4 +218,4 @@ class Backfill:
             self._picker.start(s, found)
             if not rows.is_guest(s):
                 self._add_prompt(batch, budget, s, 1 << 30)
-                commitments.add(rows, s)
+                self._fitting.commitments.add(rows, s)

@@ -5,11 +5,12 @@ Rows of one route are adjacent, so that the rows of most runs are contiguous.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain
 
 from ..model.runs import Exit, LocalRoute, Run
 from ..plan.sweep_plan import Arrival, Departure, FlightRow, HiddenRows, Step, SweepPlan
+from . import draft_steps
 from .columns import Place
 from .events import Flight
 from .parts import Parts
@@ -37,7 +38,8 @@ class BatchBuilder:
         self.decodes = 0  # number of leading rows with one token, after which one is drawn
         self._counts: dict[int, int] = {}  # sequence -> positions, if not one
         self._undrawn: set[int] = set()  # sequences after which no token is drawn
-        self._drafts: dict[int, list[int]] = {}  # sequence -> its drafts, which are verified
+        self._drafts: dict[int, list[int]] = {}  # sequence -> its drafts, which are verified; 0 for ones drawn in the plan
+        self._exits: dict[int, Run] = {}  # sequence -> head of the lower tier that draws its drafts
         self._entered: dict[int, Exit] = {}  # sequence -> the exit at which its positions enter the model
 
     def add_flight(self, flight: Flight, guests: list[int], tokens: int) -> None:
@@ -65,6 +67,15 @@ class BatchBuilder:
     def enter(self, s: int, entry: Exit) -> None:
         """Let the positions of ``s`` begin at an exit."""
         self._entered[s] = entry
+
+    def add_tier_drafts(self, s: int, start: int, count: int, head: Run) -> None:
+        """Add the next position of ``s`` and ``count`` more, for which the plan draws drafts with this head."""
+        self._exits[s] = head
+        self.add_drafts(s, start, [0] * count, local=True)
+
+    def passes(self, head: Run) -> int:
+        """Return the passes to an exit after the first, which are made for the rows so far: the most drafts of one."""
+        return max([len(self._drafts[s]) for s, other in self._exits.items() if other == head], default=0)
 
     def guessed(self, plan: SweepPlan, sequences: list[int]) -> list[int]:
         """Return the batch rows with drafts that are verified elsewhere."""
@@ -100,10 +111,11 @@ class BatchBuilder:
         plan.sample = wanted if self.local else [i for i in wanted if rows.route[sequences[i]].next_worker is None]
         if self._drafts:
             plan.verify = [i for i in plan.sample if sequences[i] in self._drafts]
+            plan.drafting = [i for i in plan.verify if sequences[i] in self._exits]
         if not self.plain or not self.local:
             _score(parts, plan, sequences)
         entered = {i: self._entered[s] for i, s in enumerate(sequences) if s in self._entered} if self._entered else {}
-        _lay_out_steps(parts, plan, sequences, {i: entry.depth for i, entry in entered.items()})
+        _lay_out_steps(parts, plan, sequences, self._exits, {i: entry.depth for i, entry in entered.items()})
         if entered or parts.routes.keeps_hidden:
             _lay_out_hidden(parts, plan, sequences, entered)
         if not self.local:
@@ -156,9 +168,12 @@ def _lay_out_hidden(parts: Parts, plan: SweepPlan, sequences: list[int], entered
     plan.kept = [HiddenRows(arena, column, batch) for (arena, column), batch in kept.items()]
 
 
-def _lay_out_steps(parts: Parts, plan: SweepPlan, sequences: list[int], entered: dict[int, int]) -> None:
+def _lay_out_steps(
+    parts: Parts, plan: SweepPlan, sequences: list[int], exits: Mapping[int, Run], entered: dict[int, int]
+) -> None:
     """Add one step for each run that a row passes, in order of depth. Heads get only rows that are sampled or scored.
 
+    The steps of rows whose drafts are drawn in the plan are in ``draft_steps.py``. ``exits``: as in ``BatchBuilder``.
     ``entered``: the depth at which a batch row begins, if that is not the first component.
     """
     route = parts.rows.route
@@ -174,6 +189,12 @@ def _lay_out_steps(parts: Parts, plan: SweepPlan, sequences: list[int], entered:
         groups.setdefault(route[s].route.id, (route[s], []))[1].append(i)
     steps = _steps(parts, plan, groups.values(), entered)
     meets = _Deltas(parts, sequences) if not parts.routes.plain else None
+    if plan.drafting:
+        heads = {i: exits[sequences[i]] for i in plan.drafting}
+        for number, run, members, place, draft in draft_steps.ordered(steps, heads, parts.routes, plan.count):
+            met = meets.of(number, members) if meets is not None and not draft else []
+            plan.steps.append(Step(number, members, met, run.nbytes, run.kv_bytes, run.head, place, draft))
+        return
     for number, (run, members) in sorted(steps.items(), key=lambda item: (item[1][0].depth, item[0])):
         met = meets.of(number, members) if meets is not None else []
         plan.steps.append(Step(number, members, met, run.nbytes, run.kv_bytes, run.head))

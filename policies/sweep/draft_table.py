@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ..drafts.acceptance import Acceptance
-from ..drafts.options import SOURCES
-from ..drafts.row_drafts import RowDrafts
+from ..drafts.row_drafts import RowDrafts, keys
 from ..plain import Plain
 from ..requests.urgency import FIRST_OFFLINE
 from .columns import NEVER_DRAFTED
@@ -19,7 +18,7 @@ class DraftTable:
     def __init__(self) -> None:
         self.wanted = True
         self._rows: dict[int, RowDrafts] = {}  # by sequence
-        self._seen: dict[str, dict[str, Acceptance]] = {}  # by application, then by source
+        self._seen: dict[str, dict[str, Acceptance]] = {}  # by application, then by source, a tier by its model id
 
     def takes(self, submission: Submission) -> bool:
         """Return whether a sequence gets drafts: it asks for them and is not offline."""
@@ -28,7 +27,10 @@ class DraftTable:
     def add(self, s: int, submission: Submission, application: str) -> None:
         """Add a sequence that asks for drafts."""
         assert submission.drafts is not None
-        seen = self._seen.setdefault(application, {source: Acceptance() for source in SOURCES})
+        seen = self._seen.setdefault(application, {})
+        for key in keys(submission.drafts):
+            if key not in seen:
+                seen[key] = Acceptance()
         self._rows[s] = RowDrafts(submission.drafts, submission.prompt_length, application, seen)
 
     def remove(self, s: int) -> None:
@@ -64,7 +66,7 @@ class DraftTable:
         copy = DraftTable()
         copy.wanted = self.wanted
         copy._seen = {
-            application: {source: seen.fork(None) for source, seen in sources.items()}
+            application: {key: seen.fork(None) for key, seen in sources.items()}
             for application, sources in self._seen.items()
         }
         copy._rows = {s: drafts.fork(copy._seen[drafts.application]) for s, drafts in self._rows.items()}
@@ -74,7 +76,7 @@ class DraftTable:
         return {
             "wanted": self.wanted,
             "seen": {
-                application: {source: seen.snapshot() for source, seen in sources.items()}
+                application: {key: seen.snapshot() for key, seen in sources.items()}
                 for application, sources in self._seen.items()
             },
             "rows": [[s, drafts.snapshot()] for s, drafts in self._rows.items()],
@@ -85,7 +87,7 @@ class DraftTable:
         table = cls()
         table.wanted = data["wanted"]
         table._seen = {
-            application: {source: Acceptance.restore(seen, None) for source, seen in sources.items()}
+            application: {key: Acceptance.restore(seen, None) for key, seen in sources.items()}
             for application, sources in data["seen"].items()
         }
         for s, drafts in data["rows"]:

@@ -7,8 +7,8 @@ While a row waits for its round, or to look for drafts, no plan is made ahead. O
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from ..drafts.length import Cost
+from ..model.runs import Run
 from ..plan.fit import PLAIN
 from ..plan.sweep_plan import WriteTokens
 from .batch_builder import BatchBuilder
@@ -66,24 +66,54 @@ class Drafting:
             most = min(most, self._parts.leases.pages(s) * rows.page_size - start - 1)
         if most > 0:
             most = min(most, self._picker.grow_if_free(s, start + 1 + most) - start - 1)
-        drawn = len(batch.picked) + others
-        found = drafts.draft(rows.tokens[s], rows.length[s], max(most, 0), drawn, self._cost(batch, s, others))
+        drawn, load = len(batch.picked) + others, self._load(batch, s, others)
+        heads = self._exits(s) if drafts.options.tiers and local else {}
+        tiers = {tier: self._tier_cost(load, s, head, batch.passes(head)) for tier, head in heads.items()}
+        cost = self._cost(load, s)
+        found = drafts.draft(rows.tokens[s], rows.length[s], max(most, 0), drawn, cost, tiers)
         if not found:
             rows.draft_from(s, start + drafts.pause)
             return False
-        self._parts.outgoing.edit(WriteTokens(rows.row[s], start + 1, found))
         rows.plan_drafts(s, len(found))
-        batch.add_drafts(s, start, found, local)
+        if drafts.tier:
+            batch.add_tier_drafts(s, start, len(found), heads[drafts.tier])
+        else:
+            self._parts.outgoing.edit(WriteTokens(rows.row[s], start + 1, found))
+            batch.add_drafts(s, start, found, local)
         return True
 
-    def _cost(self, batch: BatchBuilder, s: int, others: int) -> Callable[[int], int]:
-        """Return the nanoseconds of the sweep by the number of drafts of ``s``. Other rows count as rows like it."""
+    def _exits(self, s: int) -> dict[str, Run]:
+        """Return the heads of the tiers that ``s`` wants and that can draft for it here."""
+        local, routes = self._rows.route[s], self._parts.routes
+        found = {tier: routes.exit(local, tier) for tier in self._parts.drafts.of(s).options.tiers}
+        return {tier: head for tier, head in found.items() if head is not None}
+
+    def _load(self, batch: BatchBuilder, s: int, others: int) -> SweepLoad:
+        """Return the load of the sweep beside ``s``. Other rows count as rows like it."""
         config, local, start = self._parts.config, self._rows.route[s], self._rows.planned[s]
         load = SweepLoad(config.costs or PLAIN, self._parts.routes)
         taken = config.sweep_tokens - batch.budget
-        beside, here = taken + others, local.next_worker is None
-        if beside:
+        if beside := taken + others:
             load.add(local, beside, beside, beside * (start + 1), 0)
+        return load
+
+    def _tier_cost(self, load: SweepLoad, s: int, head: Run, passes: int) -> Cost:
+        """Return the nanoseconds of a sweep with this load by the number of drafts of ``s`` that a tier draws in it.
+
+        ``passes``: the further passes to the exit that the sweep makes for other rows.
+        """
+        local, start = self._rows.route[s], self._rows.planned[s]
+
+        def cost(count: int) -> int:
+            seconds = load.seconds + load.price_round(local, head, start, count, passes)
+            return round(seconds * 1e9) + (TURNAROUND if count else 0)
+
+        return cost
+
+    def _cost(self, load: SweepLoad, s: int) -> Cost:
+        """Return the nanoseconds of a sweep with this load by the number of drafts of ``s``."""
+        local, start = self._rows.route[s], self._rows.planned[s]
+        here = local.next_worker is None
 
         def cost(count: int) -> int:
             near, far = attended(start, count + 1)

@@ -1,7 +1,7 @@
 """Events and effects of the sweep state machine: all that can happen to a worker, and all that it makes happen.
 
 Events go into ``SweepState.apply``. Effects come out of ``SweepState.take_effects``; a shell (the worker actor, a
-forecast, the simulator) performs them in order, before the next plan is handed to the device.
+forecast, the simulator) performs its orders, in order, before the next plan is handed to the device.
 """
 
 from __future__ import annotations
@@ -288,14 +288,6 @@ class DraftsVerified:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
-    """Effect: send a message to another worker."""
-
-    worker: str
-    message: PeerMessage
-
-
-@dataclass(frozen=True, slots=True)
 class ComponentsPlaced:
     """Effect: load components into their places, which are given for the tensors of each component or delta, in order.
 
@@ -327,18 +319,20 @@ class ComponentGone:
     tensors: list[bytes]
 
 
-Effect = (
-    TokensEmitted
-    | PromptScored
-    | Progressed
-    | GivenBack
-    | Preempted
-    | DraftsVerified
-    | Send
-    | SendPages
-    | MoveSlots
-    | Exported
-    | ComponentsPlaced
-    | ComponentsRefused
-    | ComponentGone
-)
+GatewayNews = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | DraftsVerified | Exported
+DeviceOrder = SendPages | MoveSlots | ComponentsPlaced | ComponentsRefused | ComponentGone
+
+
+@dataclass(slots=True)
+class Effects:
+    """The machine's effects in three outboxes, each in the order in which they were emitted.
+
+    news: for gateways. messages: for other workers, by worker. orders: for this worker's own device and loader.
+    """
+
+    news: list[GatewayNews] = field(default_factory=list)
+    messages: dict[str, list[PeerMessage]] = field(default_factory=dict)
+    orders: list[DeviceOrder] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.news or self.messages or self.orders)

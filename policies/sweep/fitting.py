@@ -2,37 +2,64 @@
 
 from __future__ import annotations
 
+from .batch_builder import BatchBuilder
 from .parts import Parts
+from .pipeline import Pipeline
 from .preemption import PageCommitments
-from .sequences import Found
+from .sequences import Found, Sequences
+
+
+def commitments(parts: Parts, *, offline: bool) -> PageCommitments:
+    """Return what running sequences will still take for prompts in progress. ``offline``: include offline ones."""
+    made, queue = PageCommitments(parts.rows.page_size, parts.memory), parts.queue
+    for running in queue.running if offline else queue.running[: queue.online]:
+        made.add(parts.rows, running)
+    return made
 
 
 class Fitting:
-    """The admission test of one worker (see the module).
+    """The admission test of one worker (see the module), for one round of starts after the other."""
 
-    It changes nothing but the cache: idle pages may be evicted for a sequence that fits.
-    """
+    def __init__(self, parts: Parts, sequences: Sequences, pipeline: Pipeline) -> None:
+        self._parts, self._rows, self._sequences, self._pipeline = parts, parts.rows, sequences, pipeline
+        self._offline = False
+        self._counted: PageCommitments | None = None
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts, self._rows = parts, parts.rows
+    def begin(self, *, offline: bool = False) -> None:
+        """Begin a round of starts. ``offline``: offline sequences start, beside what all others will still take."""
+        self._offline, self._counted = offline, None
 
-    def commitments(self, *, offline: bool = False) -> PageCommitments:
-        """Return what running sequences will still take for prompts in progress. ``offline``: include offline ones."""
-        commitments, queue = PageCommitments(self._rows.page_size, self._parts.memory), self._parts.queue
-        for running in queue.running if offline else queue.running[: queue.online]:
-            commitments.add(self._rows, running)
-        return commitments
+    @property
+    def commitments(self) -> PageCommitments:
+        """The page commitments of this round, counted when a sequence needs them."""
+        if self._counted is None:
+            self._counted = commitments(self._parts, offline=self._offline)
+        return self._counted
 
-    def fits(self, s: int, found: Found, commitments: PageCommitments, awaited: dict[str, int]) -> bool:
+    def examine(self, s: int, batch: BatchBuilder) -> Found | None:
+        """Return the cached pages of a waiting sequence that may start if it fits.
+
+        None if it cannot start now: it has left the queue to wait for pages that another sequence computes or for leases, or
+        its account's cap keeps it out of this batch.
+        """
+        if self._sequences.park(s) or self._pipeline.ask(s):
+            self._parts.queue.remove(self._rows.key(s), self._rows.tenant[s])
+            return None
+        found = self._sequences.look_up(s)
+        if self.within_cap(s, found):
+            return found
+        batch.capped.add(self._rows.tenant[s])
+        return None
+
+    def fits(self, s: int, found: Found, awaited: dict[str, int]) -> bool:
         """Return whether there is room for the whole prompt and a token; for a guest, for its lease.
 
-        Counted against it: what running prompts will still take, and the slots ``awaited`` for older requests.
+        Counted against it: what running prompts will still take, and the slots ``awaited`` for older requests. Idle pages
+        may be evicted for a sequence that fits.
         """
-        return self._parts.memory.make_room(*self.need(s, found, commitments, awaited))
+        return self._parts.memory.make_room(*self.need(s, found, awaited))
 
-    def need(
-        self, s: int, found: Found, commitments: PageCommitments, awaited: dict[str, int]
-    ) -> tuple[dict[str, int], dict[str, int]]:
+    def need(self, s: int, found: Found, awaited: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
         """Return two counts of slots by arena: the ones that must be free or idle, and idle ones that ``s`` will use
         itself.
 
@@ -40,7 +67,7 @@ class Fitting:
         """
         rows, pages = self._rows, self._parts.memory.pages
         total = self._pages_to_start(s)
-        need, kept = commitments.beside(awaited), dict[str, int]()
+        need, kept = self.commitments.beside(awaited), dict[str, int]()
         for i, span in enumerate(rows.route[s].kv):
             present = [handle for handles in found if (handle := handles[i]) is not None]
             cached = sum(1 for handle in present if not pages.references(handle))
@@ -53,13 +80,13 @@ class Fitting:
             return self._parts.leases.wanted(s)
         return -(-(self._rows.known[s] + 1) // self._rows.page_size)
 
-    def within_cap(self, s: int, found: Found, commitments: PageCommitments) -> bool:
+    def within_cap(self, s: int, found: Found) -> bool:
         """Return the same for the account's cap of KV memory."""
         if not self._parts.memory.capped:
             return True
         rows, memory, account = self._rows, self._parts.memory, self._rows.tenant[s]
         pages = memory.pages
-        need = commitments.bytes.get(account, 0) + self._pages_to_start(s) * memory.page_bytes(rows.route[s].kv)
+        need = self.commitments.bytes.get(account, 0) + self._pages_to_start(s) * memory.page_bytes(rows.route[s].kv)
         for handle in (handle for handles in found for handle in handles if handle is not None):
             if pages.references(handle) and not pages.span(handle).hidden:  # already paid for by the sequences that list it
                 need -= pages.page_bytes(pages.span(handle))

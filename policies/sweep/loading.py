@@ -30,9 +30,9 @@ def place_components(parts: Parts, event: ComponentsWanted) -> None:
     answer = memory.load(event.holder, event.components, max(needs, default=0), movable)
     _tell_moves(parts, moves)
     if isinstance(answer, Shortage):
-        outgoing.emit(ComponentsRefused(event.load, answer))
+        outgoing.order(ComponentsRefused(event.load, answer))
     else:
-        outgoing.emit_placed(ComponentsPlaced(event.load, [c.id for c in event.components], answer), memory.pending)
+        outgoing.order_placed(ComponentsPlaced(event.load, [c.id for c in event.components], answer), memory.pending)
 
 
 def _tell_moves(parts: Parts, moves: Mapping[str, Mapping[int, int]]) -> None:
@@ -42,7 +42,7 @@ def _tell_moves(parts: Parts, moves: Mapping[str, Mapping[int, int]]) -> None:
     if not targets:
         return
     for arena in targets:
-        outgoing.emit(MoveSlots(arena, list(moves[arena]), list(moves[arena].values())))
+        outgoing.order(MoveSlots(arena, list(moves[arena]), list(moves[arena].values())))
         outgoing.count("moved_slots", len(targets[arena]))
     for s in (s for s in rows.live() if rows.row[s] >= 0):
         for span, listed in zip(rows.route[s].spans, rows.pages[s], strict=True):

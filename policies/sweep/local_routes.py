@@ -37,7 +37,8 @@ class LocalRoutes:
         self._following = [0, 1]  # the next numbers of a run and of a list of deltas
         self._shapes: list[RouteShape] | None = None  # shapes of the routes in force; None: not computed yet
         self.borders: set[Border] = set()  # borders of spans, including those of pages: spans are split, never joined
-        self._models: set[str] = set()  # ids of planned models
+        self._served: dict[str, str] = {}  # application -> model id of planned models
+        self._exits: dict[tuple[str, str], Run | None] = {}  # (route id, model) -> as ``exit`` returned it
         self.ended: set[str] = set()  # ids of former models that may have left data: see ``Parts.forget``
 
     @property
@@ -62,9 +63,9 @@ class LocalRoutes:
         self._in_force = {route.id: route.version for route in event.routes if route.id in self._planned}
         self._shapes = None
         self.borders = kept | {(span.layer, span.lineages[0]) for local in every for span in local.spans}
-        models = {chain.served_as for chain in event.chains}
-        self.ended = (self.ended | self._models) - models
-        self._models = models
+        models = {chain.application: chain.served_as for chain in event.chains}
+        self.ended = (self.ended | {*self._served.values()}) - {*models.values()}
+        self._served, self._exits = models, {}
         return True
 
     def _numbered(self, known: dict[K, int], kind: int, wanted: Iterable[K]) -> dict[K, int]:
@@ -91,6 +92,28 @@ class LocalRoutes:
     def passing(self, route: str) -> LocalRoute | None:
         """Return a route in force through this worker, or None."""
         return self._planned[route] if route in self._in_force else None
+
+    def exit(self, local: LocalRoute, model: str) -> Run | None:
+        """Return the head of a lower tier, by model id, if rows of ``local`` pass all that is below it; else None.
+
+        Both routes are in force and run here from end to end.
+        """
+        key = local.route.id, model
+        if key not in self._exits:
+            self._exits[key] = self._find_exit(local, model)
+        return self._exits[key]
+
+    def _find_exit(self, local: LocalRoute, model: str) -> Run | None:
+        heads = [self._exit(local, other, model) for other in self.all_in_force()]
+        return next((head for head in heads if head is not None), None)
+
+    def _exit(self, local: LocalRoute, other: LocalRoute, model: str) -> Run | None:
+        body = other.runs[:-1]
+        if self._served.get(other.route.application) != model or other.deltas or not body or not other.runs[-1].head:
+            return None
+        here = local.hop == other.hop == 0 and local.next_worker is None and other.next_worker is None
+        below = body == local.runs[: len(body)] and len(body) < len(local.runs) - 1
+        return other.runs[-1] if here and below else None
 
     def all_in_force(self) -> list[LocalRoute]:
         return [self._planned[name] for name in self._in_force]
@@ -145,7 +168,8 @@ class LocalRoutes:
         copy._version, copy._planned, copy._in_force = self._version, self._planned.copy(), self._in_force.copy()
         copy._numbers, copy._shapes, copy._paths = self._numbers, self._shapes, self._paths.fork()
         copy._runs, copy._deltas, copy.borders = self._runs.copy(), self._deltas.copy(), self.borders.copy()
-        copy._following, copy._models, copy.ended = self._following.copy(), self._models.copy(), self.ended.copy()
+        copy._following, copy.ended = self._following.copy(), self.ended.copy()
+        copy._served, copy._exits = self._served, self._exits  # a publication replaces them, so they can be shared
         return copy
 
     def snapshot(self) -> dict[str, Plain]:
@@ -160,7 +184,7 @@ class LocalRoutes:
             "borders": to_plain(self.borders),
             "deltas": to_plain(list(self._deltas.items())),
             "following": self._following.copy(),
-            "models": to_plain(self._models),
+            "served": self._served.copy(),
             "ended": to_plain(self.ended),
         }
 
@@ -175,7 +199,7 @@ class LocalRoutes:
         routes.keeps_hidden = any(local.exit is not None for local in routes._planned.values())
         routes._deltas = dict(from_plain(list[tuple[Deltas, int]], data["deltas"]))
         routes._following = list(data["following"])
-        routes._models, routes.ended = set(data["models"]), set(data["ended"])
+        routes._served, routes.ended = dict(data["served"]), set(data["ended"])
         return routes
 
     def check(self) -> None:
@@ -183,6 +207,9 @@ class LocalRoutes:
         every = self._planned.values()
         assert self._shapes in (None, route_shapes(self.all_in_force())), "shapes are not those of the routes"
         assert self.keeps_hidden == any(local.exit is not None for local in every), "a route's exit is overlooked"
+        for (route, model), head in self._exits.items():
+            assert route in self._planned, "an exit of no route is kept"
+            assert head == self._find_exit(self._planned[route], model), "a kept exit is not that of the route"
         assert self._runs.keys() == {run for local in every for run in local.runs}, "a run has no number, or one too long"
         found = {name: [self._runs[run] for run in local.runs] for name, local in self._planned.items()}
         assert self._numbers == found, "a run of a route has a wrong number"

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from ..model.runs import Span
 from ..plan.sweep_plan import ImportGroup, PageImport
 from .columns import Status
-from .events import Send
 from .page_events import (
     Export,
     Exported,
@@ -122,7 +121,7 @@ class Migration:
         arenas = dict.fromkeys(arena for _, _, arena in shape)
         groups = [_group(arena, pages.allocator(arena).slot_bytes, shape) for arena in arenas]
         slots = [[slot for layers in listed for _, _, arena, slot in layers if arena == group.arena] for group in groups]
-        outgoing.emit(SendPages(stream.to.worker, number, wanted.account, wanted.request, hashes, groups, slots))
+        outgoing.order(SendPages(stream.to.worker, number, wanted.account, wanted.request, hashes, groups, slots))
 
     def _layers(self, export: PageExport, stream: PageStream, page: int) -> list[Layer]:
         """Return the locations of the layers of a page that a target wants; empty if the page is not here, or not whole."""
@@ -227,7 +226,7 @@ class Migration:
                 if not self._pinning.written(received.request, token_hash, handle):
                     pages.release([handle], received.account)
             answer = PagesTaken(self._parts.config.worker, received.batch, received.there, received.refused)
-            self._parts.outgoing.emit(Send(received.source, answer))
+            self._parts.outgoing.send(received.source, answer)
 
 
 def _group(arena: str, slot_bytes: int, shape: Sequence[tuple[int, bytes, str]]) -> LayerGroup:

@@ -9,7 +9,7 @@ from typing import Any
 from ..plain import from_plain, to_plain
 from ..plan.coefficients import Coefficients
 from ..requests.account import is_offline_account
-from .fitting import Fitting
+from .fitting import commitments
 from .parts import Parts
 from .reserve import reserved_rows, withheld_from_starts
 
@@ -48,7 +48,7 @@ def offline_capacities(parts: Parts) -> list[OfflineCapacity]:
     rows = parts.rows.free_rows - reserved_rows(parts)
     if queue.waiting > queue.offline_waiting or _prompts(parts) >= AHEAD * parts.config.sweep_tokens:
         rows = 0
-    taken = Fitting(parts).commitments(offline=True).beside(withheld_from_starts(parts))
+    taken = commitments(parts, offline=True).beside(withheld_from_starts(parts))
     best: dict[str, tuple[int, int]] = {}  # by application: (free positions, total positions)
     for shape in parts.routes.shapes():
         pages = min([_free(parts, arena, taken.get(arena, 0)) // count for arena, count in shape.layers.items()])

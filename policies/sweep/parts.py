@@ -15,7 +15,7 @@ from ..plan.sweep_plan import Edit
 from .columns import Place, Status
 from .config import SweepConfig
 from .draft_table import DraftTable
-from .events import ComponentsPlaced, Effect
+from .events import ComponentsPlaced, DeviceOrder, Effects, GatewayNews, PeerMessage
 from .fair_share import FairShare
 from .leases import LeaseTable
 from .local_routes import LocalRoutes
@@ -37,21 +37,33 @@ class Outgoing:
     """The machine's output: effects for the shell, table edits for the next plan, counters for the metrics."""
 
     def __init__(self) -> None:
-        self._effects: list[Effect] = []
+        self._effects = Effects()
         self._with_plan: list[ComponentsPlaced] = []  # emitted once the plan that maps their memory has been made
         self._edits: list[Edit] = []
         self.edited = True  # False: no device runs the plans, so table edits are not needed
         self.counters = dict.fromkeys(COUNTERS, 0)
 
-    def emit(self, effect: Effect) -> None:
-        self._effects.append(effect)
+    def emit(self, news: GatewayNews) -> None:
+        """Emit news for its gateway."""
+        self._effects.news.append(news)
 
-    def emit_all(self, effects: Iterable[Effect]) -> None:
-        self._effects.extend(effects)
+    def emit_all(self, news: Iterable[GatewayNews]) -> None:
+        self._effects.news.extend(news)
 
-    def emit_placed(self, placed: ComponentsPlaced, unmapped: bool) -> None:
+    def send(self, worker: str, message: PeerMessage) -> None:
+        """Emit a message to another worker."""
+        self._effects.messages.setdefault(worker, []).append(message)
+
+    def order(self, order: DeviceOrder) -> None:
+        """Emit an order to this worker's own device or loader."""
+        self._effects.orders.append(order)
+
+    def order_placed(self, placed: ComponentsPlaced, unmapped: bool) -> None:
         """Emit a placement. If its memory may be ``unmapped``, it is emitted after the next plan, which maps the memory."""
-        (self._with_plan if unmapped else self._effects).append(placed)
+        if unmapped:
+            self._with_plan.append(placed)
+        else:
+            self.order(placed)
 
     @property
     def placing(self) -> bool:
@@ -63,7 +75,7 @@ class Outgoing:
         self._with_plan = [placed for placed in self._with_plan if component not in placed.components]
 
     def plan_made(self) -> None:
-        self._effects += self._with_plan
+        self._effects.orders.extend(self._with_plan)
         self._with_plan = []
 
     def leave_edits(self) -> None:
@@ -77,8 +89,8 @@ class Outgoing:
     def count(self, counter: str, n: int = 1) -> None:
         self.counters[counter] += n
 
-    def take_effects(self) -> list[Effect]:
-        effects, self._effects = self._effects, []
+    def take_effects(self) -> Effects:
+        effects, self._effects = self._effects, Effects()
         return effects
 
     def take_edits(self) -> list[Edit]:

@@ -33,7 +33,6 @@ from .events import (
     LeaseRevoked,
     LeaseWanted,
     PeerLost,
-    Send,
 )
 from .parts import Parts
 from .preemption import overdue_guest
@@ -70,7 +69,7 @@ class Pipeline:
         submission = replace(rows.submission[s], tokens=known, page_hashes=hashes, drafts=None)  # they come with flights
         held = parts.page_pins.find(submission.request) is not None
         wanted = LeaseWanted(lease.home, lease.number, submission, lease.wanted, held)
-        parts.outgoing.emit(Send(asked[lease.granted], wanted))
+        parts.outgoing.send(asked[lease.granted], wanted)
 
     def _pages(self, s: int, positions: int) -> int:
         """Return the pages that hosts should have for ``positions``."""
@@ -95,7 +94,8 @@ class Pipeline:
             if rows.status[s] == Status.RUNNING:  # else it was preempted since
                 for host in hosts(rows.route[s].route):
                     asked.setdefault(host, []).append((parts.leases.number(s), parts.leases.wanted(s)))
-        parts.outgoing.emit_all([Send(host, GrowthWanted(parts.config.worker, wanted)) for host, wanted in asked.items()])
+        for host, wanted in asked.items():
+            parts.outgoing.send(host, GrowthWanted(parts.config.worker, wanted))
 
     def extended(self, event: GrowthGranted) -> None:
         """Handle a host's grant of more pages."""
@@ -117,7 +117,7 @@ class Pipeline:
             if s is not None:
                 self.abandon(s, event.refused)
         elif s is None:  # it has left meanwhile, or belonged to an earlier life of this worker
-            parts.outgoing.emit(Send(event.host, LeaseReturned(worker, event.lease)))
+            parts.outgoing.send(event.host, LeaseReturned(worker, event.lease))
         elif rows.status[s] == Status.LEASING:
             if parts.leases.grant(s, event.cached) < len(rows.route[s].route.hops) - 1:
                 self._ask_next(s)
@@ -194,15 +194,14 @@ class Pipeline:
         granted: dict[str, list[int]] = {}
         for s in guests:
             granted.setdefault(parts.leases.home(s), []).append(parts.leases.extend(s))
-        parts.outgoing.emit_all(
-            [Send(home, GrowthGranted(parts.config.worker, numbers)) for home, numbers in granted.items()]
-        )
+        for home, numbers in granted.items():
+            parts.outgoing.send(home, GrowthGranted(parts.config.worker, numbers))
 
     def revoke(self, s: int) -> None:
         """Revoke a guest's lease. Its memory returns when its home has called back the rows in flight."""
         leases = self._parts.leases
         leases.revoke(s)
-        self._parts.outgoing.emit(Send(leases.home(s), LeaseRevoked(self._parts.config.worker, leases.number(s))))
+        self._parts.outgoing.send(leases.home(s), LeaseRevoked(self._parts.config.worker, leases.number(s)))
 
     def revoke_overdue(self, s: int, now: float) -> None:
         """Make room for the start of ``s`` at the cost of a guest that should have been back."""
@@ -213,7 +212,7 @@ class Pipeline:
             self.revoke(guest)
 
     def _refuse(self, home: str, lease: int, reason: str) -> None:
-        self._parts.outgoing.emit(Send(home, LeaseGranted(self._parts.config.worker, lease, 0, reason)))
+        self._parts.outgoing.send(home, LeaseGranted(self._parts.config.worker, lease, 0, reason))
 
     def given_back(self, event: LeaseReturned) -> None:
         """Handle a lease that the home no longer needs. Published pages stay as cache."""
@@ -307,4 +306,5 @@ class Returns:
         done.verified.append((len(done.rows) - 1, tokens[1:], logprobs[1:]))
 
     def send(self) -> None:
-        self._parts.outgoing.emit_all([Send(home, done) for home, done in self._homes.items()])
+        for home, done in self._homes.items():
+            self._parts.outgoing.send(home, done)

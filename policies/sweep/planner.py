@@ -18,7 +18,6 @@ from .microbatch_scheduler import LATER, NOW
 from .parts import Parts
 from .pinning import Pinning
 from .pipeline import Pipeline
-from .preemption import PageCommitments
 from .row_picker import RowPicker
 from .sequences import Sequences
 
@@ -28,7 +27,7 @@ class Planner:
 
     def __init__(self, parts: Parts, sequences: Sequences, pipeline: Pipeline, pinning: Pinning) -> None:
         self._parts, self._sequences, self._pipeline, self._pinning = parts, sequences, pipeline, pinning
-        self._rows, self._fitting = parts.rows, Fitting(parts)
+        self._rows, self._fitting = parts.rows, Fitting(parts, sequences, pipeline)
         self._picker = RowPicker(parts, sequences, pipeline, pinning)
         self._drafting = Drafting(parts, self._picker)
         self._backfill = Backfill(parts, sequences, pipeline, self._fitting, self._picker)
@@ -152,9 +151,10 @@ class Planner:
         It takes memory here from younger sequences.
         """
         while True:
-            found, commitments = self._sequences.look_up(s), self._fitting.commitments()
-            capped = not self._fitting.within_cap(s, found, commitments)
-            if self._rows.free_rows and not capped and self._fitting.fits(s, found, commitments, {}):
+            self._fitting.begin()
+            found = self._sequences.look_up(s)
+            capped = not self._fitting.within_cap(s, found)
+            if self._rows.free_rows and not capped and self._fitting.fits(s, found, {}):
                 self._picker.start(s, found)
                 return
             if not self._picker.make_room(batch, s, at_cap=capped):
@@ -182,7 +182,7 @@ class Planner:
         One that its account's cap keeps out holds up no other account.
         """
         parts, rows, queue = self._parts, self._rows, self._parts.queue
-        commitments: PageCommitments | None = None
+        self._fitting.begin()
         while queue.waiting and rows.free_rows and not batch.starved and batch.budget > 0:
             s = queue.first(batch.capped)
             if (
@@ -192,18 +192,12 @@ class Planner:
                 or (batch.spare <= 0 and self._picker.delays(batch, s))
             ):
                 break
-            if self._sequences.park(s) or self._pipeline.ask(s):
-                queue.remove(rows.key(s), rows.tenant[s])
-                continue
-            found = self._sequences.look_up(s)
-            if commitments is None:
-                commitments = self._fitting.commitments()
-            if not self._fitting.within_cap(s, found, commitments):
-                batch.capped.add(rows.tenant[s])
+            found = self._fitting.examine(s, batch)
+            if found is None:
                 continue
             awaited = parts.page_pins.awaited(rows.age(s)) if len(parts.page_pins) else {}
-            if not self._fitting.fits(s, found, commitments, awaited):
-                if self._backfill.give_way(s, found, commitments, awaited) or self._pinning.give_way(s):
+            if not self._fitting.fits(s, found, awaited):
+                if self._backfill.give_way(s, found, awaited) or self._pinning.give_way(s):
                     continue
                 self._pipeline.revoke_overdue(s, self._now)
                 break
@@ -211,7 +205,7 @@ class Planner:
             self._picker.start(s, found)
             if not rows.is_guest(s):
                 self._picker.pick_chunk(batch, s)
-                commitments.add(rows, s)
+                self._fitting.commitments.add(rows, s)
 
     def _overtakes(self, s: int, running: int) -> bool:
         """Return whether ``s`` starts before the prompt of ``running`` continues: its account was given less."""

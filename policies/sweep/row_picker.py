@@ -11,7 +11,7 @@ from ..model.runs import Span
 from ..plan.sweep_plan import NO_SLOT, SetPages, SetSampling, WriteTokens
 from .batch_builder import BatchBuilder
 from .columns import Place, Status
-from .events import LeaseGranted, Progressed, Send
+from .events import LeaseGranted, Progressed
 from .hidden_entries import HiddenEntries
 from .microbatch_scheduler import MicrobatchScheduler
 from .parts import Parts
@@ -126,7 +126,7 @@ class RowPicker:
             added = self._add_page(s)
             assert added, "the lease fitted a moment ago"
         grant = LeaseGranted(parts.config.worker, parts.leases.number(s), whole)
-        parts.outgoing.emit(Send(parts.leases.home(s), grant))
+        parts.outgoing.send(parts.leases.home(s), grant)
 
     def _complete_page(self, s: int, handles: list[int | None], skipped: bool) -> None:
         """List a page of which some spans are present; the others get fresh slots.

@@ -19,7 +19,6 @@ from .events import (
     Preempted,
     Progressed,
     PromptScored,
-    Send,
     Submission,
     TokensEmitted,
 )
@@ -157,7 +156,7 @@ class Sequences:
         parts.return_timeouts.end(s)
         if lease is not None and not rows.is_guest(s):
             for host in hosts(rows.route[s].route)[: lease.granted + 1]:  # the last one may have been asked only
-                parts.outgoing.emit(Send(host, LeaseReturned(lease.home, lease.number)))
+                parts.outgoing.send(host, LeaseReturned(lease.home, lease.number))
         if rows.requeue[s]:
             rows.restart(s)
             parts.queue.push(rows.key(s), rows.tenant[s])

@@ -32,7 +32,7 @@ from .events import (
     ComponentsReleased,
     ComponentsWanted,
     CostsLearned,
-    Effect,
+    Effects,
     Event,
     Flight,
     FlightDone,
@@ -129,8 +129,8 @@ class SweepState:
             case _:
                 assert_never(event)
 
-    def take_effects(self) -> list[Effect]:
-        """Return all effects since the last call, in order."""
+    def take_effects(self) -> Effects:
+        """Return all effects since the last call."""
         return self.parts.outgoing.take_effects()
 
     def _cancel(self, event: Cancelled) -> None:
@@ -169,7 +169,7 @@ class SweepState:
     def _release_components(self, event: ComponentsReleased) -> None:
         for component, tensors in self.parts.memory.release(event.components, event.holder):
             self.parts.outgoing.withdraw(component)
-            self.parts.outgoing.emit(ComponentGone(component, tensors))
+            self.parts.outgoing.order(ComponentGone(component, tensors))
         self.parts.forget_pages()
         self.parts.forget()
 

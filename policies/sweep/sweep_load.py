@@ -5,7 +5,7 @@ The costs are those of the model in ``plan/cost.py``.
 
 from __future__ import annotations
 
-from ..model.runs import LocalRoute
+from ..model.runs import LocalRoute, Run
 from ..plan.coefficients import Coefficients
 from ..plan.cost import KNEE
 from .local_routes import LocalRoutes
@@ -43,6 +43,37 @@ class SweepLoad:
                     seconds += c.step + c.read * share
                 over = max(0, before + count - KNEE) - max(0, before - KNEE)
                 seconds += share * (c.token * count + c.beyond * over) + kv * (c.context * near + c.prefill * far)
+        return seconds
+
+    def price_round(self, local: LocalRoute, head: Run, start: int, count: int, passes: int) -> float:
+        """Return the seconds that a row would add whose ``count`` drafts from position ``start`` on ``head`` draws.
+
+        The runs below ``head`` pass one position after the other, the first with the rows that are there. The runs above
+        it pass them together. ``passes``: the further passes below ``head`` that the sweep makes for other rows anyway.
+        """
+        c = self._costs
+        if not count:
+            return self.price(local, 1, 1, start + 1, 0)
+        parameters = c.parameters or sum([run.nbytes for run in local.runs]) or 1.0
+        positions = c.kv or sum([run.kv_bytes for run in local.runs]) or 1.0
+        near, far = attended(start, count + 1)
+        stepwise = (count + 1) * (start + 1) + count * (count + 1) // 2  # positions attended to one after the other
+        new = max(0, count - passes)  # further passes that the sweep would not make without this row
+        further = new * c.step, new * c.read + count * c.token  # of a run, and of all parameters
+        seconds = c.row * (2 * count + 1) + (0.0 if self._tokens else c.base)
+        seconds += further[0] + further[1] * head.nbytes / parameters
+        for number, run in zip(self._routes.numbers(local.route.id), local.runs, strict=True):
+            share, kv = run.nbytes / parameters, run.kv_bytes / positions
+            before, below = self._tokens.get(number if c.parameters else -1, 0), run.depth < head.depth
+            if not before:
+                seconds += c.step + c.read * share
+            if below:
+                seconds += further[0] + further[1] * share + kv * c.context * stepwise
+            tokens = 1 if below else count + 1
+            over = max(0, before + tokens - KNEE) - max(0, before - KNEE)
+            seconds += share * (c.token * tokens + c.beyond * over)
+            if not below:
+                seconds += kv * (c.context * near + c.prefill * far)
         return seconds
 
     def add(self, local: LocalRoute, tokens: int, drawn: int, near: int, far: int) -> None:

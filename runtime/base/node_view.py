@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ...policies.measures import Measure
+
 
 @dataclass(frozen=True, slots=True)
 class LaneView:
@@ -61,19 +63,14 @@ class NodeView:
     dropped: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """A Prometheus family. ``kind``: "gauge" or "counter" (then without the suffix "_total")."""
-
-    name: str
-    kind: str
-    text: str
-    samples: list[tuple[dict[str, str], float]]
-
-
 def measures(view: NodeView) -> list[Measure]:
     """Return the same state in numbers. Actors are few and named by the application, so each has samples of its own."""
-    return [Measure(f"blockwright_runtime_{name}", kind, text, samples) for name, kind, text, samples in _families(view)]
+    made = []
+    for name, kind, text, samples in _families(view):
+        made.append(Measure(f"blockwright_runtime_{name}", kind, text))
+        for labels, value in samples:
+            made[-1].add(labels, value)
+    return made
 
 
 def _families(view: NodeView) -> Iterator[tuple[str, str, str, list[tuple[dict[str, str], float]]]]:

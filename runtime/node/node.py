@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
+from ...policies.measures import Measure
 from ...transport.address import PeerId, check_name
 from ...transport.clock import Clock
 from ...transport.curve import NodeKeys
@@ -29,7 +30,7 @@ from ..base.clock import LoopClock, seconds
 from ..base.down import Down, OnDown
 from ..base.errors import NodeDown
 from ..base.last_resort import log_as_main
-from ..base.node_view import Measure, NodeView, measures
+from ..base.node_view import NodeView, measures
 from ..tracing.message_log import MessageLog
 from .lifecycle import LocalActors
 from .links import Links

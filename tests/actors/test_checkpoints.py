@@ -54,6 +54,8 @@ def test_a_base_is_hashed_once_for_all_its_adapters(tmp_path: Path, monkeypatch:
         ),
         ({"tenant_weights": {"m:1": 2}}, "tenant_weights names 'm:1', which is not served; m has no tiers"),
         ({"exits": {"m": "1"}, "drafts": {"m:2": "auto"}}, "drafts names 'm:2', which is not served; m has the tiers m:1"),
+        ({"exits": {"m": "1"}, "drafts": {"m": "tier:2"}}, "drafts.m is 'tier:2', but m passes no exit after 2 layers"),
+        ({"drafts": {"m": "tier:1"}}, "drafts.m is 'tier:1', but m passes no exit after 1 layers; give off, prompt or auto"),
         ({"exits": {"m": "1"}, "applications": {"m:1": ""}}, "m:1 is a tier of the family m, and another application; give"),
     ],
 )

@@ -1,11 +1,12 @@
 """Whatever dies or gets lost, every stream is complete and exact."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.tests.actors.fake_fleet import Fleet, generation, reference, route
+from blockwright.tests.parts import examples
 
 REPLICAS = [route("w0"), route("w1"), route("w2")]
 PIPELINES = [route("w0", "w1"), route("w2")]
@@ -31,7 +32,7 @@ def assert_exact(fleet: Fleet, asked: list) -> None:
         assert fleet.finish[g.id] == ("stop" if expected[-1] in g.stop_tokens else "length")
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(seed=st.integers(0, 2**32), pipeline=st.booleans())
 def test_random_kills_drops_and_duplicates_leave_every_stream_exact(seed, pipeline):
     fleet = Fleet(seed, PIPELINES if pipeline else REPLICAS, drop=0.2, double=0.2)
@@ -58,7 +59,7 @@ def test_random_kills_drops_and_duplicates_leave_every_stream_exact(seed, pipeli
     assert_exact(fleet, asked)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(seed=st.integers(0, 2**32))
 def test_a_poisonous_request_fails_alone(seed):
     fleet = Fleet(seed, REPLICAS)
@@ -78,7 +79,7 @@ def test_a_poisonous_request_fails_alone(seed):
     assert_exact(fleet, [g for g in asked if g.id != "r3"])
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(seed=st.integers(0, 2**32))
 def test_the_only_worker_may_die_and_come_back(seed):
     fleet = Fleet(seed, [route("w0")], drop=0.1)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.actors.dispatcher.messages import Ask, Chosen
@@ -18,6 +18,7 @@ from blockwright.tests.actors.fake_fleet import Fleet, route
 from blockwright.tests.actors.gateway_bench import Bench, emitted, given_back, progressed, submits
 from blockwright.tests.actors.test_gateway_chaos import REPLICAS, ask, assert_exact
 from blockwright.tests.claims import claim
+from blockwright.tests.parts import examples
 
 CANDIDATES = [
     Candidate(route="m@w0", home="w0", running=1, free_blocks=9, total_blocks=10, forecast=Forecast(0.5, 4.0, 1.0, 0, 9)),
@@ -243,7 +244,7 @@ class Asked(Fleet):
                 self.feed(Chosen(request=said, attempt=attempt, route=to, reason="" if to else "dispatcher_late"))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(seed=st.integers(0, 2**32))
 def test_random_answers_kills_and_losses_leave_every_stream_exact(seed: int) -> None:
     fleet = Asked(seed)

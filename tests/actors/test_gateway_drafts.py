@@ -52,6 +52,27 @@ def test_the_reason_is_told_if_there_are_none() -> None:
     assert bench.state.describe("b").drafts.reason == ""
 
 
+def test_the_reason_is_told_if_no_tier_can_draft() -> None:
+    wanted = DraftOptions(prompt=True, tiers=["m:1", "m:2"])
+    models, routes = ("m", "m:1", "m:2"), [route("w0"), route("w1", application="m:1")]
+    bench = Bench("w0", "w1", applications=models, routes=routes)
+    bench.generate("a", drafts=wanted)
+    told = "m:1 or m:2 is not served whole by w0, where the request runs"
+    assert bench.state.describe("a").drafts == DraftView(prompt=True, tiers=["m:1", "m:2"], reason=told)
+    bench.publish([*routes, route("w0", "w1", application="m:2")])
+    bench.generate("b", drafts=wanted)
+    assert bench.state.describe("b").drafts.reason == told, "over two workers is not whole"
+    bench.publish([route("w0"), route("w0", application="m:2")])
+    bench.generate("c", drafts=wanted)
+    assert bench.state.describe("c").drafts.reason == ""
+    bench = Bench("w0", "w1", routes=[route("w0", "w1")])
+    bench.generate("d", drafts=wanted)
+    bench.generate("e", drafts=WANTED)
+    told = "a tier drafts on one worker only, and the request is on a route over 2 workers"
+    assert bench.state.describe("d").drafts.reason == told
+    assert bench.state.describe("e").drafts.reason == ""
+
+
 def test_lines_of_batches_have_none() -> None:
     bench = Bench("w0")
     bench.generate("a", offline=True, home="w0", drafts=WANTED)
@@ -62,10 +83,12 @@ def test_lines_of_batches_have_none() -> None:
 def test_settings_that_cannot_be() -> None:
     with pytest.raises(SettingsError, match=r"drafts.b names no application; there are: a"):
         Settings(applications={"a": "/a"}, drafts={"b": "auto"})
-    with pytest.raises(SettingsError, match=r"drafts.\* is 'tier:2', but drafts by a tier or by another model"):
-        Settings(applications={"a": "/a"}, drafts={"*": "tier:2"})
+    with pytest.raises(SettingsError, match=r"drafts.\* is 'b', but drafts by another model are not built yet"):
+        Settings(applications={"a": "/a"}, drafts={"*": "b"})
     with pytest.raises(SettingsError, match=r"draft_tokens is 99; give 0 \(chosen as it pays\) to 16"):
         Settings(draft_tokens=99)
+    with pytest.raises(SettingsError, match="draft_rule is 'chance'; give coupling or rejection"):
+        Settings(draft_rule="chance")
     assert (
         Settings(applications={"a": "/a"}, adapters="/x", drafts={"b": "prompt", "*": "off"}).drafting.drafts["b"]
         == "prompt"

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from blockwright.actors.worker.coalesced_news import CoalescedNews
-from blockwright.actors.worker.reports import TOGETHER, WINDOW, Reports, by_worker
-from blockwright.policies.sweep.events import DraftsVerified, LeaseReturned, Preempted, Progressed, Send, TokensEmitted
+from blockwright.actors.worker.reports import TOGETHER, WINDOW, Reports
+from blockwright.policies.sweep.events import (
+    DraftsVerified,
+    LeaseReturned,
+    PeerMessage,
+    Preempted,
+    Progressed,
+    TokensEmitted,
+)
 
 GATEWAY = "head/gateway"
 
@@ -14,12 +21,13 @@ def emitted(request: str, position: int, tokens: list[int], attempt: int = 1, fi
 
 
 def test_a_thousand_leases_are_a_few_messages_in_order() -> None:
-    sent = [Send(f"w{i % 2}", LeaseReturned("w9", i)) for i in range(1000)]
-    batches = by_worker([*sent, Preempted("head/gateway", "r0", 1)])
-    assert len(batches) == 2 * -(-500 // TOGETHER)
-    for worker in ("w0", "w1"):
-        told = [message for name, batch in batches if name == worker for message in batch]
-        assert told == [effect.message for effect in sent if effect.worker == worker]
+    sent: list[PeerMessage] = [LeaseReturned("w9", i) for i in range(1000)]
+    reports = Reports("w0", 1)
+    made = reports.for_worker("w1/worker", sent)
+    assert len(made) == -(-1000 // TOGETHER)
+    assert [report.serial for report in made] == [*range(1, len(made) + 1)]
+    assert [message for report in made for message in report.messages] == sent
+    assert reports.since("w1/worker", 1) == made
 
 
 def test_reports_of_a_gateway_that_is_gone_are_forgotten() -> None:

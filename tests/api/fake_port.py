@@ -33,6 +33,7 @@ from blockwright.actors.gateway.port import (
     RequestView,
     StreamNews,
     StreamProgress,
+    TierFigures,
 )
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.rate_limit import LimitStatus, Quotas, Verdict
@@ -88,7 +89,7 @@ class FakePort:
         self.readiness = Readiness(True, applications={"tiny": "ready", "org/other": "ready"})
         self.streams: list[FakeStream] = []
         self.waiting: asyncio.Queue[FakeStream] = asyncio.Queue()  # those that have come to a step that is an event
-        self.figures, self.move_figures = DispatchFigures(), MoveFigures()
+        self.figures, self.move_figures, self.tier_figures = DispatchFigures(), MoveFigures(), TierFigures()
         self.views: dict[str, RequestView] = {}
         self.drained: list[float] = []
         self.added: list[NewApplication] = []
@@ -144,6 +145,9 @@ class FakePort:
             if viewer.may_see(view.key)
         ]
         return lines[:most]
+
+    def tiers(self) -> TierFigures:
+        return self.tier_figures
 
     def lengths(self) -> LengthFigures:
         return LengthFigures()

@@ -41,6 +41,7 @@ def lend(folder: Path) -> None:
 
 @claim("The installation in the quick start works as it is written", of="installation")
 @pytest.mark.system
+@pytest.mark.nightly
 def test_the_installation_works(tmp_path: Path) -> None:
     (block,) = [block for block in blocks((ROOT / "docs" / "quick-start.md").read_text()) if "install" in block.tested]
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]

@@ -7,7 +7,9 @@ import re
 import typing
 from typing import Any
 
-from blockwright.api.http.metric_families import runtime_families
+from prometheus_client.parser import text_string_to_metric_families
+
+from blockwright.api.http.metrics import prometheus_text
 from blockwright.runtime.base.node_view import ActorView, NodeView, PeerView, measures
 from blockwright.tests.claims import claim
 from blockwright.tests.docs.metrics_page import PAGE, row, rows
@@ -26,7 +28,9 @@ def some(kind: type) -> Any:
 
 def test_the_runtimes_metrics_are_told() -> None:
     view = NodeView("head", 1, 0.0, [some(ActorView)], [some(PeerView)], {"NoSuchActor": 1}, {"stale": 1})
-    assert rows("blockwright_runtime_") == sorted(row(family) for family in runtime_families(measures(view)))
+    assert rows("blockwright_runtime_") == sorted(
+        map(row, text_string_to_metric_families(prometheus_text(measures(view)).decode()))
+    )
 
 
 @claim("Every exported metric is moved by a test and documented", of="observability")

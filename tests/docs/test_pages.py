@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +12,20 @@ import pytest
 import yaml
 
 from blockwright.tests.claims import claim
-from blockwright.tests.docs.pages import BLOCK, LANGUAGES, ROOT, Reader, blocks, elsewhere
+from blockwright.tests.docs.pages import BLOCK, LANGUAGES, ROOT, Reader, accept, blocks, elsewhere
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 LINK = re.compile(r"\[([^\]]*)\]\(([^)#:]+)(?:#[^)]*)?\)")
 FILE = re.compile(r"[\w./-]+\.(?:py|c|h|md)")
 
 
-LONG = ("profiling.md",)  # pages that measure
+# Blocks of these pages run in any run: they start one server each, and what the others do is tested elsewhere besides.
+DAILY = ("README.md", "quick-start.md", "runtime.md", "clients.md", "scheduling.md", "concepts.md")
 
 
 def followed() -> list[Any]:
     pages = [page for page in PAGES if blocks(page.read_text())]
-    return [pytest.param(page, marks=pytest.mark.nightly) if page.name in LONG else page for page in pages]
+    return [pytest.param(page, marks=pytest.mark.nightly) if page.name not in DAILY else page for page in pages]
 
 
 @claim("Every code block of the documentation runs and prints what the page shows", of="installation")
@@ -52,6 +55,17 @@ def test_every_block_says_what_it_is_and_every_link_leads_somewhere(page: Path) 
     for words, target in LINK.findall(text):
         assert (page.parent / target).exists(), f"{target} does not exist"
         assert not FILE.fullmatch(words) or target.endswith(words), f"{words} is called {target} now"
+
+
+@claim("Every command of the documentation has the arguments that the page shows", of="installation")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_is_accepted(page: Path) -> None:
+    """Without running it, so that a flag that is renamed shows in any run."""
+    shown = [block for block in blocks(page.read_text()) if block.language == "sh" and "fails" not in block.words]
+    for line in (line for block in shown for line in block.text.replace("\\\n", " ").splitlines()):
+        if line.startswith("blockwright ") and line.count("'") % 2 == 0:  # a body of several lines ends in another one
+            words = shlex.split(line.partition(" | ")[0], comments=True)
+            accept(list(takewhile(lambda word: word not in ("&&", "&", ">", "2>&1", ";"), words)))
 
 
 def test_a_block_that_fails_is_found_out(tmp_path: Path) -> None:

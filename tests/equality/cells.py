@@ -76,6 +76,22 @@ def one_each() -> list[Cell]:
     return chosen
 
 
+def brief(cover: Iterable[Cell]) -> list[Cell]:
+    """Return few cells of the cover that hold every pair of choices but architectures, which change from cell to cell."""
+    cells = list(cover)
+    missing = set().union(*(pairs(cell, OTHERS) for cell in cells))
+    chosen: list[Cell] = []
+    while missing:
+        taken = [cell.architecture for cell in chosen]
+        best = max(
+            cells,
+            key=lambda cell: (len(pairs(cell, OTHERS) & missing), cell.backend == "native", -taken.count(cell.architecture)),
+        )
+        chosen.append(best)
+        missing -= pairs(best, OTHERS)
+    return chosen
+
+
 def pairwise() -> list[Cell]:
     """Few cells that hold every pair of values of any two axes; the same on each call."""
     cells = cells_of(AXES["architecture"])

@@ -17,6 +17,7 @@ import pytest
 from blockwright.tests.claims import claim
 from blockwright.tests.equality.served import Served, serve, tight
 from blockwright.tests.gpu.reference import prompt_of
+from blockwright.tests.parts import some
 from blockwright.tests.system.client import Answer, Client, body
 from blockwright.tests.system.conftest import FAULTY, PACE, slow
 from blockwright.tests.system.server import Server
@@ -25,10 +26,6 @@ from blockwright.tests.waiting import until
 Checkpoints = Callable[..., Path]
 Scored = tuple[list[int], list[Any]]  # tokens, and of each its log-probability and the best ones
 COUNT = 32
-# Real processes in any run with llama in bfloat16; the other case there has its pipelines and preemptions in one process.
-REAL = pytest.mark.parametrize(
-    "case", ["llama-bfloat16", pytest.param("gemma2-float32", marks=pytest.mark.nightly)], indirect=True
-)
 LONGEST = 340  # tokens of prompt and answer
 ANCHORS = 2  # requests of a load that last until all others have come
 PROMPTS = [1, 2, 7, 15, 16, 17, 31, 33, 64, 100, 129, 200, 255, 256, 257, 300]
@@ -78,7 +75,7 @@ async def scored(server: Served, fields: dict[str, Any]) -> Scored:
     return choice["token_ids"], list(zip(columns["token_logprobs"], columns["top_logprobs"], strict=True))
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=some(CASES, "llama-bfloat16"))
 def case(request: pytest.FixtureRequest, checkpoint: Checkpoints) -> Case:
     architecture, dtype, config = CASES[request.param]
     return Case(checkpoint(architecture, dtype="bfloat16", **config), dtype)
@@ -121,7 +118,6 @@ async def joining(client: Client) -> list[Answer]:
 
 
 @claim("Answers keep their tokens through pipelines, replicas, cached prefixes and preemption", of="numerics")
-@REAL
 @pytest.mark.system
 async def test_replicas(case: Case, processes: Callable[..., Server]) -> None:
     """Requests that join late and leave early; then kill -9 of a worker while all of them run."""
@@ -143,7 +139,7 @@ async def test_replicas(case: Case, processes: Callable[..., Server]) -> None:
 
 @claim("Answers keep their tokens through pipelines, replicas, cached prefixes and preemption", of="numerics")
 @claim("A model serves as a pipeline over several workers with the same tokens", of="serving")
-@REAL
+@pytest.mark.nightly
 @pytest.mark.system
 async def test_a_pipeline(case: Case, processes: Callable[..., Server]) -> None:
     async with Client(processes(pipeline=2)) as client:

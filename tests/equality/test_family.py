@@ -103,7 +103,8 @@ async def test_tiers_are_listed_and_take_adapters_that_name_them(checkpoint: Che
     async with serve({"m": family, "plain": base, **adapters}, **settings) as server:
         ids = ["m", "m:1", "m:3", "plain", "plain:2", "tuned", "tuned-3"]
         models = (await got(server, "/v1/models"))["data"]
-        assert [one["id"] for one in models] == ids
+        listed = ["m", "m:1", "m:3", "m:auto", "plain", "plain:2", "plain:auto", "tuned", "tuned-3"]
+        assert [one["id"] for one in models] == listed
         apps = (await server.cluster())["applications"]
         assert {name: apps[name]["base"] for name in ids[1:3]} == {"m:1": "m", "m:3": "m"}
         owned = {name: apps[name]["bytes"]["own"] for name in ids[:5]}

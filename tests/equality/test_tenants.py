@@ -17,6 +17,7 @@ from blockwright.tests.adapters import base_model, bottleneck_model, confirm, ma
 from blockwright.tests.claims import claim
 from blockwright.tests.equality.served import Served, serve, tight
 from blockwright.tests.gpu.reference import prompt_of
+from blockwright.tests.parts import some
 
 Checkpoints = Callable[..., Path]
 NEW = 24
@@ -83,7 +84,7 @@ async def ask_all(server: Served, tenants: Tenants, lengths: tuple[int, ...]) ->
 @claim(
     "LoRA adapters answer as peft does, alone and beside twenty other tenants in one batch", of="fine-tunes", headline=True
 )
-@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("backend", some(["native", "torch"], "native"))
 async def test_all_at_once_and_again_from_the_cache(tenants: Tenants, backend: str) -> None:
     async with serve(tenants.applications, backend=backend) as server:
         await ask_all(server, tenants, (40, 9))
@@ -99,6 +100,7 @@ async def test_all_at_once_and_again_from_the_cache(tenants: Tenants, backend: s
 
 
 @claim("Tenants answer the same over a pipeline, after preemption and after the death of a worker", of="fine-tunes")
+@pytest.mark.nightly
 async def test_over_a_pipeline(tenants: Tenants) -> None:
     async with serve(tenants.applications, workers=2, pipeline=2) as server:
         await ask_all(server, tenants, (40, 9))

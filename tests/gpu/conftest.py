@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,9 @@ from blockwright.gpu.select import open_backend
 from blockwright.tests.cap import CAP
 from blockwright.tests.gpu import native_oracle
 from blockwright.tests.gpu.native_oracle import instruction_sets
+from blockwright.tests.parts import some
+
+TYPES = ("float32", "bfloat16")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -18,10 +22,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         # more sets have kernels for bfloat16 than for float32; a test of that type says so in its name
         dtype = "bfloat16" if "bfloat16" in metafunc.function.__name__ else "float32"
         best, *others = instruction_sets(dtype) or [""]
-        if metafunc.definition.get_closest_marker("best"):
+        few = metafunc.definition.get_closest_marker("best")
+        if few:
             others = []
         native = {"native": CAP, **{f"native-{name}": name for name in others}} if best else {}
-        metafunc.parametrize("make_backend", {"torch": "", **native}.items(), ids=["torch", *native], indirect=True)
+        chosen = list[Any]({"torch": "", **native}.items())
+        if native and few and "architecture" in metafunc.fixturenames:  # the reference back end has another test of each
+            chosen[0] = pytest.param(chosen[0], marks=pytest.mark.nightly)
+        metafunc.parametrize("make_backend", chosen, ids=["torch", *native], indirect=True)
 
 
 @pytest.fixture
@@ -35,7 +43,10 @@ def make_backend(request: pytest.FixtureRequest) -> Callable[..., Backend]:
     return make
 
 
-@pytest.fixture(scope="module", params=list(dict.fromkeys(instruction_sets("bfloat16") + instruction_sets("float32"))))
+EVERY = list(dict.fromkeys(instruction_sets("bfloat16") + instruction_sets("float32")))
+
+
+@pytest.fixture(scope="module", params=some(EVERY, *(sets[0] for sets in map(instruction_sets, TYPES) if sets)))
 def every_instruction_set(request: pytest.FixtureRequest) -> Iterator[None]:
     """``NativeRig`` uses each in turn."""
     with pytest.MonkeyPatch.context() as patch:

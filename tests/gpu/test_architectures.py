@@ -32,14 +32,12 @@ from blockwright.tests.cap import CAP
 from blockwright.tests.checkpoints import make_checkpoint
 from blockwright.tests.claims import claim
 from blockwright.tests.gpu import reference
-from blockwright.tests.gpu.native_oracle import instruction_sets, pack_whole
+from blockwright.tests.gpu.choices import EACH_SET
+from blockwright.tests.gpu.native_oracle import pack_whole
 from blockwright.tests.gpu.rig import Rig
 
 MakeCheckpoint = Callable[..., Path]
 Copy = Callable[..., Path]
-EACH_SET = pytest.mark.parametrize(
-    ("instruction_set", "dtype"), [(name, dtype) for dtype in ("float32", "bfloat16") for name in instruction_sets(dtype)]
-)
 EVERY_FEATURE = ("gemma2", "glm4", "gpt-neox", "gpt-neox-serial", "granite", "olmo2", "qwen3")
 
 

@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 
 from blockwright.gpu.native.backend import NativeBackend
-from blockwright.gpu.reference.backend import TorchBackend
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.tests.adapters import base_model, bottleneck_model, confirm, make_adapter, make_bottleneck, peft_model
 from blockwright.tests.claims import claim
 
-from .native_oracle import instruction_sets
+from .choices import BACKENDS, CUTS, EACH_SET, NATIVE
 from .tenant_rig import TenantRig
 
-BACKENDS = pytest.mark.parametrize("make", [TorchBackend, NativeBackend], ids=["torch", "native"])
 Checkpoints = Callable[..., Path]
 HOULSBY: dict[str, Any] = {"mh_adapter": True, "non_linearity": "swish", "original_ln_before": False, "reduction_factor": 4}
 KINDS: dict[str, dict[str, Any]] = {
@@ -37,7 +35,7 @@ def prompt(seed: int, length: int = 24) -> list[int]:
 
 
 @claim("Bottleneck adapters answer as the same computation in torch", of="fine-tunes")
-@BACKENDS
+@NATIVE
 @pytest.mark.parametrize(
     ("architecture", "kind"),
     [
@@ -60,7 +58,7 @@ def test_each_kind_equals_the_computation_in_torch(
 
 
 @BACKENDS
-@pytest.mark.parametrize("cuts", [(), (1, 4)], ids=["one-run", "three-runs"])
+@CUTS
 def test_tenants_in_one_sweep_answer_as_alone(
     make: type, cuts: tuple[int, ...], checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
@@ -79,10 +77,7 @@ def test_tenants_in_one_sweep_answer_as_alone(
         confirm(models[rig.tenant[row]], told[row], done[row])
 
 
-@pytest.mark.parametrize(
-    ("dtype", "instruction_set"),
-    [(dtype, name) for dtype in ("float32", "bfloat16") for name in instruction_sets(dtype)],
-)
+@EACH_SET
 def test_bits_do_not_depend_on_others_chunks_and_threads(
     dtype: str, instruction_set: str, checkpoint: Checkpoints, tmp_path: Path
 ) -> None:

@@ -16,11 +16,10 @@ from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.tests.adapters import base_model, confirm, make_adapter, peft_model
 from blockwright.tests.claims import claim
 
-from .native_oracle import instruction_sets
+from .choices import BACKENDS, CUTS, EACH_SET, NATIVE
 from .rig import load
 from .tenant_rig import TenantRig
 
-BACKENDS = pytest.mark.parametrize("make", [TorchBackend, NativeBackend], ids=["torch", "native"])
 Checkpoints = Callable[..., Path]
 CONFIGS = {
     "all-linear": {},
@@ -50,7 +49,7 @@ def prompt(seed: int, length: int = 24) -> list[int]:
 @claim(
     "LoRA adapters answer as peft does, alone and beside twenty other tenants in one batch", of="fine-tunes", headline=True
 )
-@BACKENDS
+@NATIVE
 @pytest.mark.parametrize("name", CONFIGS)
 def test_each_kind_of_lora_equals_peft(make: type, name: str, checkpoint: Checkpoints, tmp_path: Path) -> None:
     base = checkpoint("llama")
@@ -60,7 +59,7 @@ def test_each_kind_of_lora_equals_peft(make: type, name: str, checkpoint: Checkp
     confirm(peft_model(base, folder), prompt(0), rig.generate(1, prompt(0), 20, chunk=7))
 
 
-@BACKENDS
+@NATIVE
 @pytest.mark.parametrize(
     "architecture",
     ["llama-biases", "qwen2", "qwen3", "gemma", "gemma2", "glm4", "gpt-neox", "gpt-neox-serial", "granite", "olmo2", "phi3"],
@@ -73,7 +72,7 @@ def test_every_architecture_takes_lora(make: type, architecture: str, checkpoint
     confirm(peft_model(base, folder), prompt(1), rig.generate(0, prompt(1), 16))
 
 
-@BACKENDS
+@NATIVE
 @pytest.mark.parametrize("config", [{"target_modules": ["dense", "lm_head"]}, {"modules_to_save": ["lm_head"]}])
 def test_the_head_of_gpt_neox_has_two_names(
     make: type, config: dict[str, list[str]], checkpoint: Checkpoints, tmp_path: Path
@@ -94,7 +93,7 @@ def test_the_head_of_gpt_neox_has_two_names(
 
 
 @claim("BitFit, prefix tuning and prompt tuning answer as peft does", of="fine-tunes")
-@BACKENDS
+@NATIVE
 @pytest.mark.parametrize("architecture", ["llama", "llama-biases", "gpt-neox", "phi3"])
 @pytest.mark.parametrize("form", ["beft", "bias-all"])
 def test_biases_equal_peft(make: type, form: str, architecture: str, checkpoint: Checkpoints, tmp_path: Path) -> None:
@@ -112,7 +111,7 @@ def test_biases_equal_peft(make: type, form: str, architecture: str, checkpoint:
 
 
 @BACKENDS
-@pytest.mark.parametrize("cuts", [(), (1, 4)], ids=["one-run", "three-runs"])
+@CUTS
 def test_tenants_in_one_sweep_answer_as_alone(
     make: type, cuts: tuple[int, ...], checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
@@ -128,12 +127,6 @@ def test_tenants_in_one_sweep_answer_as_alone(
     models = {0: base_model(base)} | {i + 1: peft_model(base, folder) for i, folder in enumerate(folders)}
     for row in order:
         confirm(models[rig.tenant[row]], told[row], done[row])
-
-
-EACH_SET = pytest.mark.parametrize(
-    ("dtype", "instruction_set"),
-    [(dtype, name) for dtype in ("float32", "bfloat16") for name in instruction_sets(dtype)],
-)
 
 
 def logits_of(rig: TenantRig, rows: list[int], chunk: int, together: bool) -> dict[int, list[list[float]]]:

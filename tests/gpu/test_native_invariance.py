@@ -11,11 +11,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.tests.claims import claim
 from blockwright.tests.gpu.native_oracle import Chain, NativeRig, Shape
+from blockwright.tests.parts import examples
 
 pytestmark = pytest.mark.usefixtures("every_instruction_set")
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -120,7 +121,7 @@ def test_where_the_prompt_ends(name: str, prompt: int, length: int, dtype: torch
     assert torch.equal(again.in_chunks(0, length, 51), torch.cat(steps))
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(cuts=st.lists(st.integers(1, 299), max_size=8), dtype=st.sampled_from([torch.float32, torch.bfloat16]))
 def test_any_cuts(cuts: list[int], dtype: torch.dtype) -> None:
     chain = Chain(Shape(layers=1, heads=2, kv_heads=1), dtype)

@@ -9,16 +9,14 @@ from pathlib import Path
 import pytest
 
 from blockwright.gpu.native.backend import NativeBackend
-from blockwright.gpu.reference.backend import TorchBackend
 from blockwright.policies.model.chain import VIRTUAL_TOKEN
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.tests.adapters import base_model, confirm, greedy, make_adapter, peft_model
 from blockwright.tests.claims import claim
 
-from .native_oracle import instruction_sets
+from .choices import BACKENDS, CUTS, EACH_SET, NATIVE
 from .tenant_rig import TenantRig
 
-BACKENDS = pytest.mark.parametrize("make", [TorchBackend, NativeBackend], ids=["torch", "native"])
 Checkpoints = Callable[..., Path]
 KINDS = {"prompt": "PromptTuningConfig", "prefix": "PrefixTuningConfig"}
 
@@ -34,7 +32,7 @@ def tuned(base: Path, folder: Path, kind: str, virtual: int, seed: int = 0) -> P
 
 
 @claim("BitFit, prefix tuning and prompt tuning answer as peft does", of="fine-tunes")
-@BACKENDS
+@NATIVE
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "architecture",
@@ -56,7 +54,7 @@ def test_every_architecture_equals_peft(
 
 
 @BACKENDS
-@pytest.mark.parametrize("cuts", [(), (1, 4)], ids=["one-run", "three-runs"])
+@CUTS
 def test_tenants_of_all_forms_in_one_sweep_answer_as_alone(
     make: type, cuts: tuple[int, ...], checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
@@ -76,10 +74,7 @@ def test_tenants_of_all_forms_in_one_sweep_answer_as_alone(
         assert done[row] == greedy(models[rig.tenant[row]], seen, 12), f"row {row} of tenant {rig.tenant[row]}"
 
 
-@pytest.mark.parametrize(
-    ("dtype", "instruction_set"),
-    [(dtype, name) for dtype in ("float32", "bfloat16") for name in instruction_sets(dtype)],
-)
+@EACH_SET
 @pytest.mark.parametrize("kind", KINDS)
 def test_bits_do_not_depend_on_chunks_threads_and_others(
     dtype: str, instruction_set: str, kind: str, checkpoint: Checkpoints, tmp_path: Path

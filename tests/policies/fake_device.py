@@ -61,6 +61,8 @@ class FakeDevice:
     composed: set[Run] = field(default_factory=set)
     pages: dict[int, PagesOnTheWay] = field(default_factory=dict)  # that came, by number
     lines: dict[str, list[bytes]] = field(default_factory=dict)  # by application
+    agreeing: int = 60  # drafts of a tier in 100 that are the model's own token
+    drafts: int = 0  # drawn by tiers
     overflows: dict[str, int] = field(default_factory=dict)  # request -> tokens from which on its model gives no number
 
     def compose(self) -> None:
@@ -92,9 +94,12 @@ class FakeDevice:
             assert by_id[step.run] in self.composed, "a plan names a run that was dropped"
             self._check_deltas(by_id[step.run], step, sequences)
             for i in step.batch:
-                assert depth[i] == by_id[step.run].depth, "a row leaves out a component, or passes it twice"
-                depth[i] += len(by_id[step.run].components)
-            self._step(plan, by_id[step.run], step.batch, sequences)
+                if i not in plan.drafting:  # those pass their lower runs position by position
+                    assert depth[i] == by_id[step.run].depth, "a row leaves out a component, or passes it twice"
+                    depth[i] += len(by_id[step.run].components)
+            self._step(plan, by_id[step.run], step, sequences)
+        for i in plan.drafting:
+            depth[i] = (last := self.state.parts.rows.route[sequences[i]].runs[-1]).depth + len(last.components)
         for rows in plan.kept:
             self._hidden(plan, rows, sequences, depth, written=True)
         self._check_ends(plan, sequences, depth)
@@ -172,8 +177,20 @@ class FakeDevice:
             inside = [d for d, _ in local.deltas if run.depth <= d < run.depth + len(run.components)]
             assert number == (local.delta if inside else 0), "a row meets other deltas than its route has"
 
-    def _step(self, plan: SweepPlan, run: Run, batch: list[int], sequences: list[int]) -> None:
+    def _draft(self, plan: SweepPlan, step: Step, sequences: list[int]) -> None:
+        """Draft the token of the model itself, or a wrong one, as planted."""
+        for i, start in zip(step.batch, plan.columns(step)[0], strict=True):
+            tokens = self.tokens[plan.row[i]]
+            known = tuple(tokens[: start + 1])
+            assert len(known) == start + 1, "a draft is drawn before the one before it"
+            self.drafts += 1
+            drawn = next_token(self.state.parts.rows.route[sequences[i]].route.application, known)
+            tokens[start + 1 :] = [drawn if hash(known) % 100 < self.agreeing else drawn ^ 1]
+
+    def _step(self, plan: SweepPlan, run: Run, step: Step, sequences: list[int]) -> None:
         if run.head:
+            if step.draft:
+                self._draft(plan, step, sequences)
             return
         layers: list[tuple[int, int]] = []  # KV layer, depth
         allocator: SlotAllocator | None = None
@@ -186,8 +203,8 @@ class FakeDevice:
                 break
         size = self.state.config.page_size
         assert allocator is not None, "a plan names a run of no route"
-        for i in batch:
-            row, start, count = plan.row[i], plan.start[i], plan.count[i]
+        for i, start, count in zip(step.batch, *plan.columns(step), strict=True):
+            row = plan.row[i]
             tokens = self.tokens[row]
             lines = self._lineages(self.state.parts.rows.route[sequences[i]].route.application)
             for layer, depth in layers:

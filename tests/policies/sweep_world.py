@@ -14,7 +14,14 @@ from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.requests.moving import page_targets
 from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.config import SweepConfig
-from blockwright.policies.sweep.events import Cancelled, Flight, GivenBack, PeerLost, Send, Submission, TokensEmitted
+from blockwright.policies.sweep.events import (
+    Cancelled,
+    Flight,
+    GivenBack,
+    PeerLost,
+    Submission,
+    TokensEmitted,
+)
 from blockwright.policies.sweep.page_events import Export, Exported, MoveSlots, PagesUnsent, PageTarget, SendPages
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.policies.fake_device import FakeDevice, PagesOnTheWay, next_token
@@ -46,13 +53,11 @@ def chain(application: str, layers: int = 2, *, own_from: int | None = None, pag
     return Chain(application, (Block(tuple(parts)),), 1000)
 
 
-def tier(base: Chain, layers: int) -> Chain:
-    """The first layers of ``base`` with a head of its own."""
-    application = f"{base.application}:{layers}"
-    head = Component(f"{application}/head".encode().ljust(16, b"."), Kind.HEAD, 100, 8, 8)
-    return replace(
-        base, application=application, family=base.application, blocks=(Block((*base.components[: 1 + 2 * layers], head)),)
-    )
+def tier(top: Chain, layers: int) -> Chain:
+    """The lower tier of ``top`` with this many layers and a head of its own."""
+    below = top.components[: 1 + 2 * layers]
+    head = replace(top.components[-1], id=f"{top.application}/exit {layers}".encode().ljust(16, b"."))
+    return Chain(f"{top.application}:{layers}", (Block((*below, head)),), top.max_length, family=top.application)
 
 
 def variant(base: Chain, application: str, depths: list[int]) -> Chain:
@@ -81,13 +86,17 @@ def submission(
     return Submission(**values)  # type: ignore[arg-type]
 
 
-def guesses(answer: list[int], chance: random.Random) -> DraftOptions | None:
-    """Return drafts at random: none, of the prompt, of a prediction of which each token in 1, 2 or 8 or none is wrong."""
+def guesses(answer: list[int], chance: random.Random, tiers: list[str] | None = None) -> DraftOptions | None:
+    """Return drafts at random: none, of the prompt, of a prediction of which each token in 1, 2 or 8 or none is wrong.
+
+    With ``tiers``, half of them have drafts by these, too.
+    """
     wrong = chance.choice([0, 1, 2, 8, 1 << 30])
     if not wrong:
         return None
     text = [token if chance.randrange(wrong) else token + 1 for token in answer]
-    return DraftOptions(chance.random() < 0.5, chance.choice([0, 1, 3, 8]), text if chance.random() < 0.7 else [])
+    chosen = DraftOptions(chance.random() < 0.5, chance.choice([0, 1, 3, 8]), text if chance.random() < 0.7 else [])
+    return replace(chosen, tiers=tiers) if tiers and chance.random() < 0.5 else chosen
 
 
 @dataclass
@@ -258,11 +267,12 @@ class World:
 
     def collect(self, worker: FakeWorker) -> bool:
         """Perform effects; whether there were any."""
-        effects = self.hear(worker.state.take_effects())
+        taken = worker.state.take_effects()
+        for to, messages in taken.messages.items():
+            self.wire.setdefault((worker.name, to), []).extend(messages)
+        effects = self.hear([*taken.orders, *taken.news])
         for effect in effects:
-            if isinstance(effect, Send):
-                self.wire.setdefault((worker.name, effect.worker), []).append(effect.message)
-            elif isinstance(effect, TokensEmitted):
+            if isinstance(effect, TokensEmitted):
                 column = self.emitted[effect.request]
                 prompt = effect.position - len(column)
                 assert prompt >= 0, "a token was repeated or lost"
@@ -281,7 +291,7 @@ class World:
                 self._exported(effect, worker.name)
             elif isinstance(effect, GivenBack):
                 self.returned.append(effect)
-        return bool(effects)
+        return bool(taken)
 
     # until quiet ----------------------------------------------------------------------------------------------------
 

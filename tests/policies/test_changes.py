@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.policies.model.chain import Route
 from blockwright.policies.plan.sweep_plan import Arrival, SweepResult
-from blockwright.policies.sweep.events import LeaseGranted, LeaseReturned, PeerLost, Send
+from blockwright.policies.sweep.events import Effects, LeaseGranted, LeaseReturned, PeerLost
+from blockwright.tests.parts import examples
 
 from .fake_device import CHUNK
 from .sweep_world import World, chain, generate, pipeline, replica, submission
@@ -89,7 +90,7 @@ def routes() -> list[Route]:
 
 
 @given(seed=st.integers(0, 10_000), moves=st.integers(0, 60), chunks=st.sampled_from((16, 40)))
-@settings(max_examples=80)
+@examples(80)
 def test_routes_change_under_load(seed: int, moves: int, chunks: int) -> None:
     world = World(WORKERS, [BASE, TUNED], routes(), budget=chunks * CHUNK, chunk_size=8, max_rows=5, sweep_tokens=32)
     gate, chance = Gate(world, seed, 12), random.Random(seed)
@@ -102,7 +103,7 @@ def test_routes_change_under_load(seed: int, moves: int, chunks: int) -> None:
 
 
 @given(seed=st.integers(0, 10_000), moves=st.integers(0, 60), chunks=st.sampled_from((16, 40)))
-@settings(max_examples=80)
+@examples(80)
 def test_workers_die_and_return_under_load(seed: int, moves: int, chunks: int) -> None:
     world = World(WORKERS, [BASE, TUNED], routes(), budget=chunks * CHUNK, chunk_size=8, max_rows=5, sweep_tokens=32)
     gate, chance = Gate(world, seed, 12), random.Random(seed)
@@ -150,7 +151,7 @@ def test_a_grant_that_nobody_waits_for_is_returned() -> None:
     world, _ = two()
     state = world.workers["w0"].state
     state.apply(LeaseGranted("w1", 77, 0), 0.0)
-    assert state.take_effects() == [Send("w1", LeaseReturned("w0", 77))]
+    assert state.take_effects() == Effects(messages={"w1": [LeaseReturned("w0", 77)]})
 
 
 def test_flights_of_a_dead_home_are_not_computed_and_the_device_forgets_them() -> None:

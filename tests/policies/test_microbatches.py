@@ -14,6 +14,7 @@ from blockwright.policies.sweep.columns import Place
 from blockwright.policies.sweep.events import CostsLearned
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.claims import claim
+from blockwright.tests.parts import parts
 
 from .sweep_world import FakeWorker, World, chain, generate, pipeline, submission
 
@@ -127,7 +128,7 @@ def test_a_microbatch_waits_for_its_rest_while_another_one_can_leave() -> None:
     assert departures(world, home) == [first, second]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", parts(30, 8))
 def test_no_more_leave_than_shares_whatever_happens(seed: int) -> None:
     """Whoever comes, ends, is preempted or cancelled: at most as many microbatches as stages, none above its share."""
     chance = random.Random(seed)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.tests.claims import claim
+from blockwright.tests.parts import examples, parts
 
 from .fake_device import CHUNK
 from .sweep_world import World, chain, generate, guesses, pipeline, replica, submission
@@ -49,7 +50,7 @@ def test_cached_pages_of_one_layout_give_way_to_sequences_of_another() -> None:
 
 
 @given(seed=st.integers(0, 10_000), budget=st.sampled_from([9, 11, 14, 20]))
-@settings(max_examples=60)
+@examples(60)
 def test_layouts_and_spans_share_tight_memory(seed: int, budget: int) -> None:
     tuned, other = chain("tuned", own_from=3), chain("other", own_from=0, heads=2)
     routes = [replica("w0", c) for c in (BASE, tuned, other)]
@@ -60,7 +61,7 @@ def test_layouts_and_spans_share_tight_memory(seed: int, budget: int) -> None:
 
 
 @given(seed=st.integers(0, 10_000), budget=st.sampled_from([12, 16, 30]))
-@settings(max_examples=60)
+@examples(60)
 def test_several_homes_share_a_host_whose_memory_is_tight(seed: int, budget: int) -> None:
     base, tuned = chain("base", layers=3), chain("tuned", layers=3, own_from=4)
     groups = [["w0", "w2"], ["w1", "w2"], ["w0", "w1", "w2"], ["w2"]]
@@ -75,7 +76,7 @@ def test_several_homes_share_a_host_whose_memory_is_tight(seed: int, budget: int
 
 @claim("Pipelines over workers with tight memory do not wait for each other in a circle", of="serving")
 @pytest.mark.parametrize(("budget", "rows"), [(11, 8), (16, 8), (64, 1)])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", parts(4, 2))
 def test_pipelines_of_different_length_over_the_same_workers_do_not_wait_in_a_circle(
     seed: int, budget: int, rows: int
 ) -> None:
@@ -92,7 +93,7 @@ def test_pipelines_of_different_length_over_the_same_workers_do_not_wait_in_a_ci
     assert_all(world, expected)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", parts(8, 3))
 def test_guests_of_chains_that_share_their_lower_part_fit_whole_or_wait(seed: int) -> None:
     """The host has two spans for one sequence; both must fit before it is granted a lease."""
     base, tuned = chain("base", layers=4), chain("tuned", layers=4, own_from=4)

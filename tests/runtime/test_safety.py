@@ -4,7 +4,7 @@ no call without an outcome, none twice, none after its deadline; the right answe
 sender, receiver and lane; streams without gaps; monitors fire exactly once; nothing of a fenced incarnation is seen;
 supervised actors come back in order, within the intensity, and are never two; a transfer over a link ends once, in exactly
 the bytes that were sent or an error, in the order of its class; in the end no node holds anything of what is over.
-``safety/`` says how each is checked. ``make nightly`` plays them all, any run the first 50.
+``safety/`` says how each is checked. ``make nightly`` plays them all, any run the first 25.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
 from blockwright.tests.runtime.safety.players import FAULTS, LINK_FAULTS, PLACES, Game
 
-CHUNK, CHUNKS, DAILY = 25, 40, 1
+CHUNK, CHUNKS, DAILY = 25, 40, 0  # those of the first chunk are played below
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,6 @@ def quiet():
     logger.setLevel(level)
 
 
-@claim("A call ends in its value or a typed error, whenever the peer dies", of="actor-runtime", headline=True)
 @claim("The safety properties of the runtime hold for random kills, partitions and losses", of="actor-runtime")
 @pytest.mark.parametrize("chunk", parts(CHUNKS, DAILY))
 def test_the_safety_properties_hold(chunk: int) -> None:
@@ -50,9 +49,12 @@ def test_the_size_of_a_seed() -> None:
     assert CHUNK * CHUNKS >= 1000
 
 
-def test_every_kind_of_message_and_outcome_occurs() -> None:
-    games = [Game(seed) for seed in range(20)]
+@claim("A call ends in its value or a typed error, whenever the peer dies", of="actor-runtime", headline=True)
+@claim("The safety properties of the runtime hold for random kills, partitions and losses", of="actor-runtime")
+def test_the_first_seeds_hold_and_every_kind_of_message_and_outcome_occurs() -> None:
+    games = [Game(seed) for seed in seeds(CHUNK)]
     worlds = [game.play() for game in games]
+    assert all(len(world.sent) >= 300 for world in worlds)
     kinds = {kind for world in worlds for kind in world.kinds}
     outcomes = {sent.outcome for world in worlds for sent in world.sent.values()}
     assert kinds == {"call", "cast", "rush", "rush_cast", "aside", "hang", "relay", "fail", "stream"}

@@ -239,19 +239,31 @@ class SimulatedExecutor:
 
     def _step(self, plan: SweepPlan, step: Step, hidden: dict[int, list[Hidden]], drawn: dict[int, list[int]]) -> None:
         components, layer = self._runs[step.run]
+        rows = list(zip(step.batch, *plan.columns(step), strict=True))
+        if step.draft:
+            self._draft(plan, rows, components[-1].id, hidden)
+            return
         for component in components:
-            if component.kind is Kind.EMBEDDING:
-                for i in step.batch:
-                    hidden[i] = self._embed(plan.row[i], plan.start[i], plan.count[i])
-            for i in step.batch:
-                lineage = deepen(hidden[i][0][0], component.id)
-                hidden[i] = [(lineage, before, after) for _, before, after in hidden[i]]
+            for i, start, count in rows:
+                part = slice(start - plan.start[i], start - plan.start[i] + count)
+                if component.kind is Kind.EMBEDDING:
+                    hidden.setdefault(i, [])[part] = self._embed(plan.row[i], start, count)
+                lineage = deepen(hidden[i][part.start][0], component.id)
+                hidden[i][part] = [(lineage, before, after) for _, before, after in hidden[i][part]]
                 if component.kv is not None:
-                    self._attend(component.kv, plan.row[i], layer, plan.start[i], hidden[i])
+                    self._attend(component.kv, plan.row[i], layer, start, hidden[i][part])
             layer += component.kv is not None
             if component.kind is Kind.HEAD:
                 for i in set(plan.sample) & set(step.batch):
                     drawn[i] = self._draw(plan, i, hidden[i])
+
+    def _draft(
+        self, plan: SweepPlan, rows: list[tuple[int, int, int]], head: bytes, hidden: dict[int, list[Hidden]]
+    ) -> None:
+        """Draw a draft of each row with an exit's head."""
+        for i, start, _ in rows:
+            lineage, _, history = hidden[i][start - plan.start[i]]
+            self._tokens[plan.row[i]][start + 1 :] = [sampled(deepen(lineage, head), history)]
 
     def _draw(self, plan: SweepPlan, i: int, hidden: list[Hidden]) -> list[int]:
         """Return the token drawn after a batch row, or, if it holds drafts, after each position until one differs."""

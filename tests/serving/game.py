@@ -34,7 +34,7 @@ from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import Fault, FaultPlan, Kill, Pause
 from blockwright.tests.serving.device import CHUNK, VOCABULARY, answer
-from blockwright.tests.serving.house import HEAD, House, Plan, chain
+from blockwright.tests.serving.house import HEAD, House, Plan, chain, tier
 from blockwright.tests.serving.late import LateAnswer
 from blockwright.tests.serving.strikes import ACTIONS, ASKED, KINDS, Strike, Strikes
 
@@ -56,6 +56,7 @@ FAULTS = 1  # besides, of any kind, on everything between two nodes
 AMONG_GATEWAYS = {"up", "down", "holds", "admit", "end", "answer to admit", "choose", "answer to choose"}
 RARE = {"replay", "unload", "answer to unload", "unfit", "answer to unfit", "up", "down", "cancel", "LeaseRevoked"}
 CROWDED = {"LeaseRevoked", "GrowthWanted", "GrowthGranted"}  # kinds that come where long sequences cross full workers
+TIERED = 0.25  # of the seeds have a lower tier, which drafts
 DRAFTED = 0.5  # of the requests ask for drafts
 RIGHT = (1.0, 0.9, 0.6, 0.0)  # chances that a token of a prediction is right
 GREEDY = SamplingParams(temperature=0.0)
@@ -134,6 +135,8 @@ class Game:
             Application("b", "", chain("b", 2, 3), LONGEST, 1),
             Application("c", "", chain("c", 2, random.choice((0, 4))), LONGEST, span),
         )
+        if has_tier(self.seed):
+            applications = (*applications, tier(applications[0], 1))
         parameters = len({c.id for a in applications for c in a.components})
         room = random.choice((13, 13, 15, 24, 100))  # chunks for KV; the longest sequence takes 12
         rows = random.choice((3, 6, 16))
@@ -184,7 +187,10 @@ class Game:
         leaves = random.randint(1, most) if random.random() < leaving else 0
         gateway = gateway or random.choice((HEAD, *plan.gateways))
         salt, priority = random.choice((b"", b"", b"", b"salt")), random.choice((0, 0, 1))
-        drafts = drafts_of(expected, Random(f"{self.seed}/drafts {number}"))  # the other draws are those without drafts
+        chance = Random(f"{self.seed}/drafts {number}")  # the other draws are those without drafts
+        drafts = drafts_of(expected, chance)
+        if application == "a" and len(plan.applications) > 3 and chance.random() < 0.7:
+            drafts = DraftOptions(chance.random() < 0.2, chance.choice((0, 2, 4)), tiers=["a:1"])
         return Request(f"r{number}", gateway, at, application, prompt, expected, stop, most, leaves, salt, priority, drafts)
 
     # clients, in the processes of gateways
@@ -391,6 +397,11 @@ class Game:
                 lines += [f"{at:.3f} {event} {detail}" for at, event, detail in record.events]
         lines += [f"{worker.node.id}: {held_by(worker)}" for worker in self.house.workers.values()]
         return "\n".join(lines)
+
+
+def has_tier(seed: int) -> bool:
+    """Return whether a game has a lower tier, which drafts for the application above it."""
+    return Random(f"{seed}/tiers").random() < TIERED
 
 
 def drafts_of(expected: list[int], random: Random) -> DraftOptions | None:

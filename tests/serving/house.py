@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -101,6 +101,13 @@ def chain(application: str, layers: int, own_from: int) -> tuple[Component, ...]
         width_in = 0 if kind is Kind.EMBEDDING else 6
         parts.append(Component(identity, kind, 1000, width_in, 6, layout if kind is Kind.ATTENTION else None))
     return tuple(parts)
+
+
+def tier(top: Application, layers: int) -> Application:
+    """The lower tier of an application with this many layers and a head of its own."""
+    head = replace(top.components[-1], id=f"{top.name}/exit {layers}".encode().ljust(16, b"."))
+    parts = (*top.components[: 1 + 2 * layers], head)
+    return Application(f"{top.name}:{layers}", "", parts, top.max_length, family=top.name)
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from blockwright.actors.worker.messages import GatewayNews, SweepReport
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.events import (
-    Effect,
+    Effects,
     Event,
     FlightDone,
     GivenBack,
@@ -33,10 +33,10 @@ from blockwright.policies.sweep.events import (
     LeaseGranted,
     LeaseReturned,
     LeaseRevoked,
+    PeerMessage,
     Preempted,
     Progressed,
     PromptScored,
-    Send,
     TokensEmitted,
 )
 from blockwright.policies.sweep.offline_capacity import OfflineCapacity
@@ -234,8 +234,12 @@ class LateMachine:
         state, outgoing = self._state, self._state.parts.outgoing
         effects, before = state.take_effects(), state.snapshot()
         state.apply(late, now)
-        caused = [effect for effect in state.take_effects() if not _may_follow(late, effect)]
-        outgoing.emit_all(effects)
+        caused = _beyond_answers(late, state.take_effects())
+        outgoing.emit_all(effects.news)
+        for worker, message in _messages(effects):
+            outgoing.send(worker, message)
+        for order in effects.orders:
+            outgoing.order(order)
         after = state.snapshot()
         if caused or after != before:
             changed = {part: (before[part], after[part]) for part in before if before[part] != after[part]}
@@ -299,11 +303,16 @@ class LateMachine:
             yield "pages unsent", PagesUnsent(number)
 
 
-def _may_follow(late: Event, effect: Effect) -> bool:
-    """Return whether an effect of a late answer only returns what its sender holds, or says that there is nothing."""
-    if isinstance(late, Export):
-        return isinstance(effect, Exported)
-    return isinstance(late, LeaseGranted) and isinstance(effect, Send) and isinstance(effect.message, LeaseReturned)
+def _messages(effects: Effects) -> list[tuple[str, PeerMessage]]:
+    return [(worker, message) for worker, messages in effects.messages.items() for message in messages]
+
+
+def _beyond_answers(late: Event, caused: Effects) -> list[object]:
+    """Return the effects of a late answer that do more than return what its sender holds, or say that there is nothing."""
+    returned = isinstance(late, LeaseGranted)
+    messages = [one for one in _messages(caused) if not (returned and isinstance(one[1], LeaseReturned))]
+    news = [one for one in caused.news if not (isinstance(late, Export) and isinstance(one, Exported))]
+    return [*caused.orders, *messages, *news]
 
 
 def before_machine(worker: Any, random: Random, failed: Failed, planted: Counter[str]) -> None:

@@ -61,6 +61,7 @@ def test_a_lost_answer_is_replaced_and_if_it_were_not_the_seeds_would_see_it(mon
         Game(1, strikes=lost, dispatch="random").play()
 
 
+@pytest.mark.nightly
 def test_without_faults_every_answer_comes_in_time(profile: str) -> None:
     counters: Counter[str] = Counter()
     for seed, policy in enumerate(POLICIES):

@@ -100,7 +100,7 @@ def test_every_request_ends_with_the_right_tokens_however_often_its_route_ends(s
     assert len(hits) > len(HELD) * len(ACTIONS) // 3, hits
 
 
-@pytest.mark.parametrize("span", spans(1, 8, 5), ids=str)
+@pytest.mark.parametrize("span", spans(1, 8, 3), ids=str)
 def test_without_faults_who_pauses_goes_on_with_its_pages(span: range) -> None:
     counters: Counter[str] = Counter()
     for seed in span:
@@ -114,9 +114,10 @@ class FollowedSwitches(Switches, Followed):
     """With predictors."""
 
 
-def test_replicas_of_workers_know_what_is_held() -> None:
+@pytest.mark.parametrize("span", spans(1, 5, 2), ids=str)
+def test_replicas_of_workers_know_what_is_held(span: range) -> None:
     stale = 0
-    for seed in range(5):
+    for seed in span:
         game = FollowedSwitches(seed, dispatch="llumnix-minus-code")
         game.play()
         assert game.figures["disagreements"] == 0, seed

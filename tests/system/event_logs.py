@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from blockwright.actors.settings.settings import Settings
+from blockwright.actors.settings.logs import LogSettings
 from blockwright.api.commands.trace import as_lines, replay
 
 
@@ -75,7 +75,7 @@ def logs_root(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(autouse=True)
 def embedded_logs(logs_root: None) -> Iterator[None]:
     """Of clusters within a test's own process: their settings have a folder unless they say otherwise."""
-    defaults: dict[str, Any] = Settings.__init__.__kwdefaults__  # type: ignore[misc]
+    defaults: dict[str, Any] = LogSettings.__init__.__kwdefaults__  # type: ignore[misc]
     before, logs = defaults["event_log"], EventLogs()
     defaults["event_log"] = str(logs.folder)
     yield

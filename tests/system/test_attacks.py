@@ -87,6 +87,7 @@ def cached(server: Server, key: str, **fields: Any) -> int:
 
 
 @claim("Tenants share no cached prefix and learn nothing of each other's prompts", of="security")
+@pytest.mark.nightly
 def test_no_tenant_finds_another_ones_prompt(serve: Serve, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("of-ann a\nof-amy a\nof-bob b\n")
@@ -101,6 +102,7 @@ def test_no_tenant_finds_another_ones_prompt(serve: Serve, tmp_path: Path) -> No
 
 
 @claim("A full disk does not end the server", of="faults")
+@pytest.mark.nightly
 def test_a_full_disk_does_not_end_the_server(model: Path) -> None:
     """Nothing that it wants to say can be written."""
     port = free_port()

@@ -62,6 +62,7 @@ async def test_a_worker_comes_with_the_load_and_goes_without_loss(
 
 
 @claim("Autoscaling starts a worker because of forecasts, before requests are late", of="prediction")
+@pytest.mark.nightly
 async def test_a_worker_is_started_because_of_forecasts(serve: Callable[..., Server], tmp_path: Path) -> None:
     """One sequence at a time, of four seconds: the third would take longer than the limit, and nobody has yet."""
     profile = tmp_path / "profile.json"

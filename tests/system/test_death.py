@@ -34,6 +34,7 @@ def impatient(model: Path, pace: Path) -> Iterator[Server]:
 
 
 @claim("A worker that dies while it loads is replaced", of="faults")
+@pytest.mark.nightly
 async def test_kill_9_during_loading(serve: Serve, checkpoint: Callable[..., Path]) -> None:
     """Before it begins, too. Large enough that loading can be seen: 100 MB."""
     large = checkpoint("llama", hidden_size=512, intermediate_size=2048, num_hidden_layers=6)

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.system
     "The demo serves two replicas, a pipeline and a family of fine-tunes and fails if one request fails", of="installation"
 )
 @claim("The demo ends with a burst in which parameters are dropped and restored", of="installation")
+@pytest.mark.nightly
 def test_random_weights_where_there_is_no_checkpoint(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

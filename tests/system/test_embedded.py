@@ -71,6 +71,7 @@ def children() -> set[int]:
     return {child.pid for child in psutil.Process().children(recursive=True)}
 
 
+@pytest.mark.nightly
 async def test_where_a_block_is_inconvenient() -> None:
     """As cells of a notebook, which are run twice and out of order."""
     before = children()
@@ -91,6 +92,7 @@ async def test_where_a_block_is_inconvenient() -> None:
         await cluster.generate("x")
 
 
+@pytest.mark.nightly
 async def test_leaving_a_stream_frees_its_sequence_and_leaving_the_cluster_everything(pace: Path) -> None:
     before = children()
     async with blockwright.Cluster(MODEL, pace=str(pace), **SMALL) as cluster:
@@ -127,6 +129,7 @@ async def test_what_cannot_start_leaves_nothing(tmp_path: Path) -> None:
 
 
 @claim("`blockwright.generate` works without `await`, also in a notebook", of="embedding")
+@pytest.mark.nightly
 async def test_generate_where_a_loop_is_running_as_in_a_notebook(capsys: pytest.CaptureFixture[str]) -> None:
     prompts = [f"reverse: {word} =" for word in ("abc", "xyz", "hello")]
     answers = blockwright.generate(MODEL, prompts, settings=SMALL, progress=True, **GREEDY)
@@ -177,6 +180,7 @@ def parts(language: str = "python") -> list[str]:
     return [block.text for block in blocks((ROOT / "docs" / "embedding.md").read_text()) if block.language == language]
 
 
+@pytest.mark.nightly
 def test_the_programs_of_the_documentation(project: Path) -> None:
     *programs, _ = parts()
     done = subprocess.run(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from blockwright.tests.claims import claim
+from blockwright.tests.parts import some
 from blockwright.tests.system.client import Client, check
 from blockwright.tests.system.conftest import slow
 from blockwright.tests.system.faulty_worker import HOLD
@@ -20,10 +21,10 @@ Serve = Callable[..., Server]
 STREAMS = 16
 
 
-LATER = [pytest.param(stage, marks=pytest.mark.nightly) for stage in ("listening", "hashed")]  # beside these two
+STAGES = ("listening", "hashed", "control plane up", "workers up")
 
 
-@pytest.mark.parametrize("stage", ["control plane up", "workers up", *LATER])
+@pytest.mark.parametrize("stage", some(STAGES, "workers up"))
 def test_sigterm_while_it_starts(serve: Serve, stage: str) -> None:
     """Nobody is waited for in vain, or it would not end (``faulty_worker``)."""
     server = serve()
@@ -62,6 +63,7 @@ async def test_it_is_live_at_once_and_ready_later_and_sigterm_finishes_what_runs
 
 
 @claim("SIGTERM finishes what runs within a limit and then closes", of="faults")
+@pytest.mark.nightly
 async def test_sigterm_ends_what_does_not_end_in_time_with_an_error(serve: Serve, expected: list[list[int]]) -> None:
     server = serve(drain_timeout=0.3).whole()
     async with Client(server) as client:

@@ -85,6 +85,7 @@ def test_nothing_is_kept_of_what_passed(): assert not [*EventLogs.root.glob("log
 """
 
 
+@pytest.mark.nightly
 def test_a_failing_test_leaves_its_logs_behind(tmp_path: Path) -> None:
     (tmp_path / "test_two.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "blockwright.tests.system.event_logs", "test_two.py"]

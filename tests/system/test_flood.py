@@ -49,6 +49,7 @@ class Waits(dict[str, int]):
 
 
 @claim("A flooding tenant does not double the median latency of another tenant", of="fine-tunes")
+@pytest.mark.nightly
 async def test_a_flooding_application_does_not_double_the_median_latency_of_another(
     serve: Callable[..., Server], model: Path, tmp_path: Path
 ) -> None:

@@ -186,6 +186,7 @@ async def test_the_death_of_one_ends_its_connections_and_nothing_else(
     server.stop()
 
 
+@pytest.mark.nightly
 async def test_the_head_answers_while_the_only_gateway_is_dead(serve: Callable[..., Server]) -> None:
     server = serve(gateways=1, gateway_in_head="no", workers=1).whole()
     async with fresh(server) as client:
@@ -221,6 +222,7 @@ async def finishes(server: Server, client: ClientSession, expected: list[list[in
 
 
 @claim("Several gateway processes serve one port, and each answers for any request", of="http-api")
+@pytest.mark.nightly
 async def test_both_finish_what_runs_and_tokens_are_those_of_one(
     serve: Callable[..., Server], expected: list[list[int]]
 ) -> None:

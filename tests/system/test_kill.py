@@ -87,6 +87,7 @@ async def test_kill_9_of_a_worker_in_the_middle_of_drafts(replicas: Server) -> N
 
 
 @claim("Requests that wait at a survivor move to the replacement of a dead worker", of="faults")
+@pytest.mark.nightly
 async def test_what_the_survivor_has_no_rows_for_goes_to_the_replacement(
     serve: Callable[..., Server], expected: list[list[int]]
 ) -> None:
@@ -157,6 +158,7 @@ async def test_kill_9_while_a_prompt_is_being_prefilled(replicas: Server) -> Non
 
 
 @claim("A request of an adapter survives kill -9 of its worker with the tokens of peft", of="faults")
+@pytest.mark.nightly
 async def test_kill_9_of_a_worker_while_three_adapters_stream(
     serve: Callable[..., Server], model: Path, tmp_path: Path
 ) -> None:

@@ -60,6 +60,7 @@ async def test_each_model_answers_what_fits_once_others_are_away(server: Server)
         check(answers, expected * 2)
 
 
+@pytest.mark.nightly
 async def test_a_batch_for_a_model_that_is_not_loaded(serve: Callable[..., Server], tmp_path: Path) -> None:
     """Also of requests that are longer than what loaded models leave. What is in no worker was waited for, for ever."""
     apps = [word for name in FAMILY for word in ("--app", f"{name}={EXAMPLES / 'demo-family' / name}")]
@@ -82,6 +83,7 @@ async def test_a_batch_for_a_model_that_is_not_loaded(serve: Callable[..., Serve
 
 
 @claim("A model that cannot be loaded gives each request the reason at once and is tried again later", of="fine-tunes")
+@pytest.mark.nightly
 async def test_who_asks_for_a_model_whose_files_are_gone_is_told_so(serve: Callable[..., Server], tmp_path: Path) -> None:
     for name in FAMILY:
         shutil.copytree(EXAMPLES / "demo-family" / name, tmp_path / name)

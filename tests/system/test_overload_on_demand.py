@@ -22,6 +22,7 @@ FEW = 6  # requests that leave room for a fine-tune
 
 
 @claim("Models on demand are not loaded into memory that a drop has freed", of="parameter-dropping")
+@pytest.mark.nightly
 async def test_a_model_on_demand_waits_for_the_end_of_a_burst(
     checkpoint: Callable[..., Path], serve: Callable[..., Server], tmp_path: Path
 ) -> None:

@@ -400,6 +400,7 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not PICTURES, reason="takes the pictures of the documentation; run make looks")
+@pytest.mark.nightly
 async def test_pictures(serve: Callable[..., Server]) -> None:
     """The nine models of the demo under load, and the death of a worker."""
     assert PICTURES is not None

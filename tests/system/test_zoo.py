@@ -80,6 +80,7 @@ def test_a_zoo_is_served(server: Server, zoo: Path, folders: dict[str, Path], ca
     assert main(["zoo", "remove", "tuned", "--zoo", str(zoo)]) == 0
 
 
+@pytest.mark.nightly
 def test_what_is_added_hot_is_held_until_it_is_taken_out(zoo: Path, folders: dict[str, Path]) -> None:
     server = Server(Path("base"), arguments=["--zoo", str(zoo)], workers=1, app_roots=str(zoo))
     try:

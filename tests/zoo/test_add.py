@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.policies.model.confidence import Threshold
 from blockwright.policies.model.tiers import tier_source
 from blockwright.tests.adapters import make_adapter
 from blockwright.tests.checkpoints import make_family
@@ -305,6 +306,9 @@ def test_a_disk_without_room(checkpoint: Make, tmp_path: Path, monkeypatch: pyte
 def test_a_family_adds_only_its_heads_and_takes_them_along(checkpoint: Make, tmp_path: Path) -> None:
     base, zoo = checkpoint("llama"), tmp_path / "zoo"
     family = make_family(base, tmp_path / "family", {1: "low", 2: "shared"})
+    listed = json.loads((family / "exits.json").read_text())
+    listed["exits"][0]["auto"] = {"theta": 0.75, "measure": "least"}
+    (family / "exits.json").write_text(json.dumps(listed))
     add(zoo, str(base), "base")
     before = files(zoo)
     added = add(zoo, str(family), "family")
@@ -322,6 +326,7 @@ def test_a_family_adds_only_its_heads_and_takes_them_along(checkpoint: Make, tmp
     again = add(tmp_path / "other", str(Zoo(zoo).folder("family")), "copy")
     assert again.stored == added.nbytes
     assert [*open_source(Zoo(tmp_path / "other").folder("copy")).exits] == [*stored.exits] == [1, 2]
+    assert stored.thresholds == {1: Threshold(theta=0.75, measure="least")}
     del stored, tier
     gc(zoo)
     assert not verify(zoo).faults

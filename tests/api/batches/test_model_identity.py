@@ -79,3 +79,21 @@ def test_adapters_of_a_folder_have_identities(tmp_path: Path) -> None:
     assert file is not None
     file.remove("demo", "ann")
     assert next(iter(model_identities(settings))) == "ann", "an operator made it the default"
+
+
+def test_the_identity_of_a_choice_has_all_tiers_and_the_rule(tmp_path: Path) -> None:
+    path = copied(tmp_path)
+
+    def both(**more: object) -> tuple[str, str]:
+        found = model_identities(Settings(applications={"demo": str(path)}, **more))  # type: ignore[arg-type]
+        return found["demo"], found["demo:auto"]
+
+    (path / "exits.json").write_text(json.dumps({"exits": [{"layers": 4}, {"layers": 5}]}))
+    top, auto = both()
+    assert both() == (top, auto)
+    assert both(theta={"demo": 0.5}) != (top, auto)
+    assert both(auto_tokens=8) != (top, auto)
+    (path / "exits.json").write_text(json.dumps({"exits": [{"layers": 4}, {"layers": 5, "auto": {"theta": 0.7}}]}))
+    assert both()[0] == top
+    assert both()[1] != auto
+    assert both(auto_tokens=8) == both(), "the stored rule has its own"

@@ -33,6 +33,8 @@ FLAGS = {
     "chaos": {"--api-key-file", "--seconds", "--url"},
     "family export": {"--tier"},
     "family plan": {"--models"},
+    "family report": {"--data", "--loss"},
+    "family train": {"--data", "--exits", "--set", "--steps"},
     "explain": {"--api-key-file", "--json", "--last", "--url"},
     "apps": {"--api-key-file", "--json", "--url"},
     "apps add": {"--api-key-file", "--base", "--replace", "--url", "--wait"},

@@ -90,7 +90,28 @@ def test_drafts_are_told_by_source_or_why_there_are_none() -> None:
     assert told in report({**VIEW, "drafts": drafts})
     assert draft_lines({**drafts, "reason": "so"}) == [told, "  no drafts any more: so"]
     assert draft_lines({"sources": {}, "reason": "so"}) == ["  no drafts: so"]
+    lower = {"prompt": True, "prediction_tokens": 0, "tiers": ["m:4"], "sources": {"prompt": counts}, "reason": "so"}
+    assert draft_lines(lower) == [told, "  no drafts by a tier: so"]
+    assert draft_lines({**lower, "prompt": False, "sources": {}}) == ["  no drafts: so"]
     assert draft_lines({"sources": {}, "reason": ""}) == ["  no drafts so far: no step had any to verify"]
+
+
+def test_the_choice_of_a_tier_is_told() -> None:
+    event = {"at": 0.5, "event": "tier_chosen", "tier": "m", "up": True, "confidence": 0.4321, "theta": 0.7}
+    tier = {
+        "tier": "m", "start": "m:4", "escalated": True, "confidence": 0.4321, "theta": 0.7, "measure": "mean", "tokens": 16,
+        "seconds": 0.5,
+    }  # fmt: skip
+    lines = report({**VIEW, "events": [*EVENTS[:-1], event, EVENTS[-1]], "tier": tier})
+    sure = "(mean confidence 0.432 of 16 tokens, theta 0.7, chosen after 0.500 s)"
+    assert f"  tier: m, escalated from m:4 {sure}" in lines
+    assert any(line.endswith("confidence 0.432, 0.7 is enough: goes up to m") for line in lines)
+    assert f"  tier: m:4 {sure}" in report({**VIEW, "tier": {**tier, "tier": "m:4", "escalated": False}})
+    waiting = {**tier, "tier": "", "confidence": None, "seconds": None}
+    assert "  tier: not chosen yet, starts on m:4" in report({**VIEW, "tier": waiting})
+    times = {"arrived": 0.0, "first_plan": 1.0, "first_token": 2.0, "tier_chosen": 3.0, "finished": 7.0}
+    events = [{"at": at, "event": name, "up": True} for name, at in times.items()]
+    assert dict(phases(events)) == {"queue": 1.0, "prefill": 5.0, "decode": 1.0}, "it begins anew"
 
 
 @claim("A request explains its route, its waits, its prefill and its failovers without any text", of="observability")

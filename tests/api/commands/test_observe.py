@@ -14,7 +14,16 @@ from rich.console import Console, Group
 
 from blockwright.actors.batches.actor import figures_of
 from blockwright.api.commands.observe import ps_view, quantile, read_sample, top_view
-from blockwright.api.commands.tables import change_line, milliseconds, overload_lines, ps_tables, top_tables, total_line
+from blockwright.api.commands.tables import (
+    app_tables,
+    change_line,
+    family_lines,
+    milliseconds,
+    overload_lines,
+    ps_tables,
+    top_tables,
+    total_line,
+)
 from blockwright.api.http.metrics import Metrics
 from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest
@@ -108,6 +117,16 @@ def test_ps() -> None:
     assert tuned["memory"] == {"shared": 30, "own": 10}
     assert (tuned["kv"], tuned["requests"]) == ({"bytes": 20, "shared": 5}, {"running": 1, "waiting": 2})
     assert (view["workers"][0]["id"], view["workers"][0]["blocks"]) == ("w0", 1)
+
+
+def test_ps_and_apps_name_the_ids_that_choose_among_tiers() -> None:
+    families = {"a:12": "a", "a": "", "a:4": "a", "b": "", "gone:2": "gone"}
+    line = "requests to a:auto choose among a:4, a:12, a"
+    assert family_lines(families) == [line]
+    found = {name: {"state": "ready", "base": None, "checkpoint": "/x", "family": of} for name, of in families.items()}
+    for head in (app_tables({"applications": found, "default": "a"}).head, ps_tables(ps_view(CLUSTER)).head):
+        assert isinstance(head, Group)
+        assert (line in head.renderables) is (head.renderables[0] != "3 running, 6 waiting; 2 of 2 workers ready")
 
 
 def test_top_is_of_the_time_between_two_looks() -> None:

@@ -7,12 +7,12 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 
 from blockwright.api.demo import burst
 from blockwright.api.demo.burst import STREAMS, TOKENS, command, show_burst
+from blockwright.api.program.client import Client
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.tests.api.demo.fake_http import served
 from blockwright.tests.claims import claim
@@ -45,7 +45,7 @@ class FakeServer:
         return web.json_response({"overload": {"changes": self.changes[: self.looks]}})
 
 
-def session_to(server: FakeServer) -> AbstractAsyncContextManager[aiohttp.ClientSession]:
+def client_of(server: FakeServer) -> AbstractAsyncContextManager[Client]:
     return served(
         [
             web.get("/v1/models", server.models),
@@ -62,8 +62,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_each_change_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     server = FakeServer([{**DROP, "seconds": None}, DROP, LACKING, RESTORE])
-    async with session_to(server) as session:
-        checks = await show_burst(session, print)
+    async with client_of(server) as client:
+        checks = await show_burst(client, print)
     assert (server.asked, [check.passed for check in checks]) == (STREAMS, [True, True, True])
     shown = capsys.readouterr().out
     assert shown.count("3.4 MiB of parameters became KV memory") == 1
@@ -76,8 +76,8 @@ async def test_each_change_is_told_once(capsys: pytest.CaptureFixture[str]) -> N
 async def test_a_burst_that_changes_nothing_fails_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(burst, "BACK_SECONDS", 0.05)
     for changes in ([], [DROP]):
-        async with session_to(FakeServer(changes)) as session:
-            checks = await show_burst(session, print)
+        async with client_of(FakeServer(changes)) as client:
+            checks = await show_burst(client, print)
         assert [check.passed for check in checks] == [True, bool(changes), False]
 
 

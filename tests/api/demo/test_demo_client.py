@@ -1,28 +1,13 @@
-"""The demo's client: events cut anywhere, chunks of both APIs, numbers that are not guessed."""
+"""The demo's client: chunks of both APIs, numbers that are not guessed."""
 
 from __future__ import annotations
 
 import pytest
 
-from blockwright.api.demo.client import ExampleOutcome, SseReader, absorb, body_of, workers_of
+from blockwright.api.demo.client import ExampleOutcome, absorb, body_of, workers_of
 from blockwright.api.demo.tasks import HELD_OUT, Example
 
 EXAMPLE = Example("copy", "copy: ab =", "ab", HELD_OUT)
-
-STREAM = (': keep-alive\r\n\r\ndata: {"x": "é"}\n\nevent: news\ndata: one\ndata: two\n\ndata:[DONE]\n\n').encode()
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-def test_events_are_the_same_however_the_bytes_are_cut(size: int) -> None:
-    reader = SseReader()
-    found = [event for at in range(0, len(STREAM), size) for event in reader.feed(STREAM[at : at + size])]
-    assert found == ['{"x": "é"}', "one\ntwo", "[DONE]"]
-
-
-def test_an_incomplete_event_is_not_given_out() -> None:
-    reader = SseReader()
-    assert reader.feed(b"data: a\n") == []
-    assert reader.feed(b"\n") == ["a"]
 
 
 def test_completion_chunks_add_up() -> None:

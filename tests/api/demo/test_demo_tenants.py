@@ -7,12 +7,13 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 
 from blockwright.api.demo.family import FAMILY, questions
 from blockwright.api.demo.tenants import GOOD, HOT, PROMPTS, SEED, AppsSeen, TenantExam, judge, show_tenants, tenant_table
+from blockwright.api.program.client import Client
+from blockwright.api.program.results import RequestError
 from blockwright.tests.api.demo.fake_http import served
 
 BASE = "demo"
@@ -58,7 +59,7 @@ class FakeServer:
         return web.json_response({"route": [{"worker": "w0"}]})
 
 
-def session_to(server: FakeServer) -> AbstractAsyncContextManager[aiohttp.ClientSession]:
+def client_of(server: FakeServer) -> AbstractAsyncContextManager[Client]:
     return served(
         [
             web.post("/v1/completions", server.complete),
@@ -74,8 +75,8 @@ FAMILY_THERE = {name: Path("/family") / name for name in MEMBERS}
 
 async def test_every_tenant_and_its_base_get_the_same_prompts_and_one_is_added(capsys: pytest.CaptureFixture[str]) -> None:
     server = FakeServer()
-    async with session_to(server) as session:
-        checks = await show_tenants(session, BASE, FAMILY_THERE)
+    async with client_of(server) as client:
+        checks = await show_tenants(client, BASE, FAMILY_THERE)
     assert [check.text for check in checks if not check.passed] == []
     for name in MEMBERS:
         prompts = {prompt for prompt, (task, _) in ANSWERS.items() if task == name}
@@ -92,9 +93,9 @@ async def test_every_tenant_and_its_base_get_the_same_prompts_and_one_is_added(c
 async def test_a_refusal_is_said() -> None:
     server = FakeServer()
     server.refuse = True
-    async with session_to(server) as session:
-        with pytest.raises(ValueError, match=r"HTTP 400.*it does not fit"):
-            await show_tenants(session, BASE, FAMILY_THERE)
+    async with client_of(server) as client:
+        with pytest.raises(RequestError, match="it does not fit"):
+            await show_tenants(client, BASE, FAMILY_THERE)
 
 
 def exam(right: int, base_right: int) -> TenantExam:

@@ -8,11 +8,11 @@ import signal
 import threading
 from contextlib import AbstractAsyncContextManager
 
-import aiohttp
 import pytest
 from aiohttp import web
 
 from blockwright.api.demo.recovery import NAP, STREAMS, KilledStream, StallTimer, judge, pause_table, show_recovery
+from blockwright.api.program.client import Client
 from blockwright.tests.api.demo.fake_http import served
 from blockwright.tests.claims import claim
 
@@ -60,7 +60,7 @@ class FakeServer:
         self.killed.set()
 
 
-def session_to(server: FakeServer) -> AbstractAsyncContextManager[aiohttp.ClientSession]:
+def client_of(server: FakeServer) -> AbstractAsyncContextManager[Client]:
     return served(
         [
             web.post("/v1/completions", server.complete),
@@ -73,8 +73,8 @@ def session_to(server: FakeServer) -> AbstractAsyncContextManager[aiohttp.Client
 @claim("The demo kills a worker under streams and fails if a token is lost", of="installation")
 async def test_a_worker_is_killed_under_streams_and_each_is_compared(capsys: pytest.CaptureFixture[str]) -> None:
     server = FakeServer()
-    async with session_to(server) as session:
-        checks = await show_recovery(session, "demo", server.kill)
+    async with client_of(server) as client:
+        checks = await show_recovery(client, "demo", server.kill)
     assert [check.passed for check in checks] == [True, True, True]
     assert checks[1].text.startswith(f"{STREAMS // 2} streams lost their worker; the longest pause was 0.")
     shown = capsys.readouterr().out
@@ -85,16 +85,16 @@ async def test_a_worker_is_killed_under_streams_and_each_is_compared(capsys: pyt
 
 async def test_a_kill_that_came_too_late_is_repeated(capsys: pytest.CaptureFixture[str]) -> None:
     server = FakeServer(missed=2)
-    async with session_to(server) as session:
-        checks = await show_recovery(session, "demo", server.kill)
+    async with client_of(server) as client:
+        checks = await show_recovery(client, "demo", server.kill)
     assert ([check.passed for check in checks], server.kills) == ([True, True, True], 3)
     assert capsys.readouterr().out.count("Again:") == 2
 
 
 async def test_kills_that_are_all_too_late_fail_the_demo() -> None:
     server = FakeServer(missed=3)
-    async with session_to(server) as session:
-        checks = await show_recovery(session, "demo", server.kill)
+    async with client_of(server) as client:
+        checks = await show_recovery(client, "demo", server.kill)
     assert ([check.passed for check in checks], server.kills) == ([True, False, True], 3)
 
 
@@ -116,8 +116,8 @@ def test_a_machine_that_stands_still_is_measured() -> None:
 @claim("The demo kills a worker under streams and fails if a token is lost", of="installation")
 async def test_a_token_that_is_lost_fails_the_demo() -> None:
     server = FakeServer(lose=True)
-    async with session_to(server) as session:
-        checks = await show_recovery(session, "demo", server.kill)
+    async with client_of(server) as client:
+        checks = await show_recovery(client, "demo", server.kill)
     assert [check.passed for check in checks] == [False, True, True]
 
 

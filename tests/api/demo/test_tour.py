@@ -10,7 +10,6 @@ import sys
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-import aiohttp
 import pytest
 from aiohttp import web
 
@@ -18,6 +17,7 @@ from blockwright.api.demo import tour as demo
 from blockwright.api.demo.client import ExampleOutcome
 from blockwright.api.demo.tasks import HELD_OUT, LONGER, Example
 from blockwright.api.demo.tenants import HOT
+from blockwright.api.program.client import Client
 from blockwright.tests.api.demo.fake_http import served
 from blockwright.tests.claims import claim
 
@@ -75,7 +75,7 @@ class FakeServer:
         return web.json_response({"route": [{"worker": worker} for worker in workers]})
 
 
-def session_to(server: FakeServer) -> AbstractAsyncContextManager[aiohttp.ClientSession]:
+def client_of(server: FakeServer) -> AbstractAsyncContextManager[Client]:
     return served(server.routes())
 
 
@@ -84,8 +84,8 @@ def session_to(server: FakeServer) -> AbstractAsyncContextManager[aiohttp.Client
 )
 async def test_the_tour_streams_everything_and_passes(capsys: pytest.CaptureFixture[str]) -> None:
     server = FakeServer()
-    async with session_to(server) as session:
-        checks = await demo.tour(session, True)
+    async with client_of(server) as client:
+        checks = await demo.tour(client, True)
     assert [check.text for check in checks if not check.passed] == []
     assert server.chats == 1
     assert len(server.prompts) == 12 + 1 + 72
@@ -97,8 +97,8 @@ async def test_the_tour_streams_everything_and_passes(capsys: pytest.CaptureFixt
 
 async def test_noise_is_shown_and_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
     server = FakeServer()
-    async with session_to(server) as session:
-        checks = await demo.tour(session, False)
+    async with client_of(server) as client:
+        checks = await demo.tour(client, False)
     assert [check.passed for check in checks] == [True, True, True]
     assert len(server.prompts) == 12 + 1
     assert "the text is noise" in capsys.readouterr().out
@@ -110,8 +110,8 @@ async def test_noise_is_shown_and_not_judged(capsys: pytest.CaptureFixture[str])
 async def test_one_failed_request_fails_the_tour() -> None:
     server = FakeServer()
     server.fail = demo.examination(demo.SEED, 1, (HELD_OUT,))[0].prompt
-    async with session_to(server) as session:
-        checks = await demo.tour(session, True)
+    async with client_of(server) as client:
+        checks = await demo.tour(client, True)
     assert [check.passed for check in checks] == [False, True, True, True]
 
 

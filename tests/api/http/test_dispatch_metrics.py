@@ -22,7 +22,7 @@ def figures() -> DispatchFigures:
 def test_the_distribution_of_errors_and_ranks_and_why_it_fell_back() -> None:
     one = figures()
     metrics = Metrics(dict, dispatching=lambda: one)
-    seen = samples(metrics.render({}, [metrics.families()]).decode())
+    seen = samples(metrics.render({}, [metrics.measures()]).decode())
     assert seen["blockwright:dispatch_fallback_total", "no_answer"] == 4, "of two processes"
     assert seen["blockwright:dispatch_unanswered_total", "late"] == 6
     assert (seen["blockwright:dispatch_seconds_count", ""], seen["blockwright:dispatch_seconds_sum", ""]) == (2, 0.008)

@@ -7,7 +7,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from blockwright.actors.gateway.port import Census, DraftCounts, StreamProgress
 from blockwright.actors.worker.sweep_figures import SweepFigures
-from blockwright.api.http.metrics import KEEP, REASONS, Metrics
+from blockwright.api.http.gateway_metrics import REASONS
+from blockwright.api.http.metrics import KEEP, Metrics
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.policies.sweep.config import SweepConfig

@@ -6,16 +6,18 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from yarl import URL
 
 import blockwright
 from blockwright.api.program.blocking import BlockingSession
-from blockwright.api.program.client import Client
+from blockwright.api.program.client import Client, events
 from blockwright.api.program.exchange_errors import system_reason
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.tests.api.fake_port import EOS, one_by_one
@@ -213,3 +215,18 @@ async def test_a_stream_that_ends_early_and_an_answer_that_is_no_json(raw: Servi
     with pytest.raises(blockwright.RequestError, match="the connection"):
         async for _ in client.generate("a"):
             pass
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+async def test_events_are_the_same_however_the_bytes_are_cut(size: int) -> None:
+    first, second = ': keep-alive\r\n\r\ndata: {"x": "é"}\n\n', 'event: news\ndata: {"y":\ndata: 1}\n\n'
+    stream = f'{first}{second}data:[DONE]\n\ndata: {{"z": 2}}'.encode()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for at in range(0, len(stream), size):
+            yield stream[at : at + size]
+
+    answer: Any = SimpleNamespace(
+        content=SimpleNamespace(iter_any=pieces), url=URL("http://a:1/"), status=200, content_type=""
+    )
+    assert [event async for event in events(answer)] == [{"x": "é"}, {"y": 1}]

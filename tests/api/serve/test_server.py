@@ -27,7 +27,7 @@ from blockwright.api.serve.console import Console, StartupReporter, capacity
 from blockwright.api.serve.server import Server
 from blockwright.gpu.weights.checkpoint import CheckpointError
 from blockwright.gpu.weights.hub import TOLD
-from blockwright.runtime import Measure
+from blockwright.policies.measures import Measure, gauge
 from blockwright.tests.api.fake_port import FakePort, make_folder
 from blockwright.tests.claims import claim
 from blockwright.tests.waiting import PATIENCE
@@ -62,7 +62,7 @@ class FakeCluster:
         return self
 
     def measures(self) -> list[Measure]:
-        return [Measure("blockwright_runtime_loop_lag_seconds", "gauge", "Lag.", [({"node": "head"}, 0.5)])]
+        return [gauge("blockwright_runtime_loop_lag_seconds", "Lag.", {"head": 0.5}, "node")]
 
     async def failed(self) -> Exception:
         return await self.reason

@@ -28,6 +28,7 @@ from blockwright.gpu.tables import Tables
 from blockwright.policies.plan.sampling import SamplingParams, TokenRules
 from blockwright.policies.plan.sweep_plan import NOT_FINITE, SetSampling, WriteTokens
 from blockwright.tests.claims import claim
+from blockwright.tests.parts import examples
 
 V = 50
 PROMPT = [3, 4, 5, 6]
@@ -170,7 +171,7 @@ def cases(draw_from: st.DrawFn) -> SamplingParams:
     )
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(cases(), outputs, st.integers(0, 99))
 def test_all_steps_in_order(params: SamplingParams, output: list[int], seed: int) -> None:
     logits = (2 * np.random.default_rng(seed).normal(size=V)).astype(np.float32)
@@ -205,7 +206,7 @@ def test_penalties_beyond_all_numbers(penalty: float, temperature: float) -> Non
 EXTREME = st.sampled_from([float("nan"), float("inf"), float("-inf"), 0.0, 3e38, -3e38, 1.0])
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     st.lists(EXTREME, min_size=V, max_size=V),
     st.sampled_from([0.0, 5e-324, 1e-30, 1.0, 2.0]),

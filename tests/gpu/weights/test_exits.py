@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.gpu.weights.export import export
+from blockwright.policies.model.confidence import Threshold
 from blockwright.policies.model.tiers import tier_source
 from blockwright.tests.checkpoints import make_family
 from blockwright.tests.claims import claim
@@ -69,6 +70,14 @@ def test_exits_of_a_setting_have_the_head_of_the_top(checkpoint: Checkpoints, fa
         Checkpoint.open(family).with_shared_exits([1], "exits.m")
 
 
+def test_an_exit_may_have_a_rule_for_auto(family: Path, tmp_path: Path) -> None:
+    ruled = with_files(family, tmp_path / "f")
+    (ruled / "exits.json").unlink()
+    (ruled / "exits.json").write_text(exits(LOW | {"auto": {"theta": 0.9, "measure": "margin", "tokens": 8}}, HIGH))
+    assert Checkpoint.open(ruled).thresholds == {1: Threshold(theta=0.9, measure="margin", tokens=8)}
+    assert Checkpoint.open(family).thresholds == {}
+
+
 def exits(*entries: Any, **more: Any) -> str:
     return json.dumps({"version": 1, "exits": list(entries), **more})
 
@@ -90,7 +99,13 @@ REFUSED = [
         exits({"layers": 1, "head": "top"}),
         r"lacks tensor top.norm.weight \(there are: low.head.weight, low.norm.weight\)",
     ),
-    (exits({"layers": 1, "haed": "low"}), r"there is no field haed; the fields are layers and head"),
+    (exits({"layers": 1, "haed": "low"}), r"there is no field haed; the fields are layers, head and auto"),
+    (exits(LOW | {"auto": 0.5}), r"exit 1: auto is 0.5, not an object with theta, measure and tokens"),
+    (exits(LOW | {"auto": {}}), r"exit 1: auto: theta is None, not a number from 0 to 2; blockwright family report"),
+    (exits(LOW | {"auto": {"theta": 2.5}}), r"exit 1: auto: theta is 2.5, not a number from 0 to 2"),
+    (exits(LOW | {"auto": {"theta": 1, "measure": "sum"}}), r"measure is 'sum', not one of mean, least, margin, entropy"),
+    (exits(LOW | {"auto": {"theta": 1, "tokens": 257}}), r"tokens is 257, not a number from 1 to 256"),
+    (exits(LOW | {"auto": {"theta": 1, "m": 3}}), r"auto: there is no field m; the fields are theta, measure, tokens"),
     (exits(HIGH), r"exits.safetensors is there, but exits.json names no head in it; remove it, or name its heads"),
     (exits(), r"exits is empty; name layers from 1 to 2, or leave it out"),
     (exits(LOW, tiers=2), r"there is no field tiers; the fields are version and exits"),

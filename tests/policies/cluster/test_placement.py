@@ -14,7 +14,7 @@ from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
 
 Chains = dict[str, list[Component]]
-ZOOS, PARTS, DAILY = 250, 4, 1
+ZOOS, PARTS, DAILY = 100, 10, 1
 LAYOUT = KvLayout(1, 8, "float32", 16)
 
 

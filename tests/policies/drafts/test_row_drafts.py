@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 from blockwright.policies.drafts.acceptance import Acceptance
 from blockwright.policies.drafts.length import FIRST_PAUSE, LONGEST_PAUSE, MISSED
-from blockwright.policies.drafts.options import LARGEST, PREDICTION, PROMPT, SOURCES, DraftOptions
-from blockwright.policies.drafts.row_drafts import RowDrafts
+from blockwright.policies.drafts.options import LARGEST, PREDICTION, PROMPT, SOURCES, TIER, DraftOptions
+from blockwright.policies.drafts.row_drafts import TURN, RowDrafts
 
 FREE: Callable[[int], int] = lambda _: 1  # noqa: E731
 DEAR: Callable[[int], int] = lambda drafts: 1000 * (1 + drafts)  # noqa: E731
 
 
 def row(options: DraftOptions, prompt_length: int = 3) -> RowDrafts:
-    return RowDrafts(options, prompt_length, "base", {source: Acceptance() for source in SOURCES})
+    return RowDrafts(options, prompt_length, "base", {key: Acceptance() for key in (*SOURCES, *options.tiers)})
 
 
 def drafted(drafts: RowDrafts, tokens: list[int], most: int = 4, cost: Callable[[int], int] = FREE) -> list[int]:
@@ -114,3 +114,71 @@ def test_rounds_count_for_the_application_too() -> None:
     assert seen[PROMPT].reached[:2] == [1, 1]
     assert seen[PROMPT].stood[:2] == [1, 0]
     assert seen[PREDICTION].reached[0] == 0
+
+
+# tiers ---------------------------------------------------------------------------------------------------------------
+
+
+def near(drafts: int) -> int:
+    """The cost of a round: a position more costs little."""
+    return 100 + 5 * drafts
+
+
+def far(drafts: int) -> int:
+    """The cost of a round: a position more costs half a sweep."""
+    return 100 + 50 * drafts
+
+
+def played(
+    drafts: RowDrafts, tokens: list[int], right: dict[str, bool], rounds: int, tier: Callable[[int], int]
+) -> list[str]:
+    """Return the source of each of the last rounds, in which all drafts of the sources that are ``right`` stand."""
+    sources: list[str] = []
+    while len(sources) < rounds:
+        if found := drafts.draft(tokens, len(tokens), 4, 0, near, {"m:4": tier}):
+            sources.append(drafts.source)
+            drafts.record(len(found), len(found) * right[drafts.source])
+    return sources
+
+
+def test_a_tier_draws_as_many_drafts_as_pay() -> None:
+    drafts = row(DraftOptions(tiers=["m:4"]))
+    assert drafts.draft([1, 2, 3], 3, 4, 0, FREE, {"m:4": near}) == [0] * 3
+    assert (drafts.source, drafts.tier) == (TIER, "m:4")
+    assert drafts.draft([1, 2, 3], 3, 4, 0, FREE, {"m:4": DEAR}) == []
+    assert drafts.pause == FIRST_PAUSE
+    assert drafts.draft([1, 2, 3], 3, 4, 0, FREE, {}) == [], "it cannot draft here"
+    assert row(DraftOptions(tokens=2, tiers=["m:4"])).draft([1, 2, 3], 3, 4, 0, FREE, {"m:4": DEAR}) == [0, 0]
+
+
+def test_of_a_text_and_a_tier_the_one_that_pays_drafts_and_the_other_has_a_turn() -> None:
+    text = [7, 8, 9, 7]
+    for right in ({PROMPT: True, TIER: False}, {PROMPT: False, TIER: True}):
+        best = PROMPT if right[PROMPT] else TIER
+        sources = played(row(DraftOptions(prompt=True, tiers=["m:4"])), text, right, 6 * TURN, near)[2 * TURN :]
+        assert sources.count(best) >= len(sources) - 4
+        assert 1 <= len(sources) - sources.count(best) <= 4
+    both = played(row(DraftOptions(prompt=True, tiers=["m:4"])), text, {PROMPT: True, TIER: True}, 4 * TURN, far)
+    assert both.count(PROMPT) >= 4 * TURN - 3, "equally right, it is the cheaper one"
+
+
+def test_probes_try_the_sources_in_turns() -> None:
+    drafts, sources = row(DraftOptions(prompt=True, tiers=["m:4"])), []
+    for _ in range(8):
+        if drafts.draft([7, 8, 9, 7], 4, 4, 0, DEAR, {"m:4": DEAR}):
+            sources.append(drafts.source)
+            drafts.record(1, 0)
+    assert sources == [PROMPT, TIER, PROMPT, TIER]
+
+
+def test_the_acceptance_of_each_tier_is_kept_apart() -> None:
+    seen = {key: Acceptance() for key in (PREDICTION, PROMPT, "m:2", "m:4")}
+    drafts = RowDrafts(DraftOptions(tokens=1, tiers=["m:2", "m:4"]), 1, "m", seen)
+    for _ in range(10):
+        drafts.draft([1, 2], 2, 4, 0, near, {"m:2": near, "m:4": near})
+        drafts.record(1, drafts.tier == "m:4")
+    assert drafts.tier == "m:4"
+    assert seen["m:4"].stood[0] > 5
+    assert seen["m:2"].stood[0] == 0
+    again = RowDrafts.restore(drafts.snapshot(), seen)
+    assert again.snapshot() == drafts.snapshot() == drafts.fork(seen).snapshot()

@@ -81,7 +81,7 @@ class LiveWorker:
         self.now = now
 
     def hear(self) -> None:
-        for effect in self.state.take_effects():
+        for effect in self.state.take_effects().news:
             if isinstance(effect, TokensEmitted):
                 self.first.setdefault(effect.request, self.now)
                 if effect.finish:

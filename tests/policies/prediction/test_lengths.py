@@ -15,7 +15,6 @@ from blockwright.policies.prediction.lengths import (
     Accuracy,
     Features,
     LengthSpread,
-    Oracle,
     bounded,
     corrected,
     features_of,
@@ -100,15 +99,6 @@ def test_that_estimates_are_right_is_told_from_that_nothing_is_known() -> None:
         spread.begin(f"r{n}", 30, 100)
         spread.end(f"r{n}", 130)
     assert 0.0 < spread.value < KNOWN
-
-
-def test_an_oracle_knows_and_may_be_wrong_by_what_it_is_given() -> None:
-    oracle = Oracle({"r": 40, "s": 40, "t": 40}, {"s": 0.5, "t": 100.0})
-    told = [oracle.estimate(asked([1], max_tokens=500, request=name)) for name in "rst"]
-    assert told == [40, 20, 200]  # no factor is beyond 5
-    assert oracle.estimate(asked([1], max_tokens=30, request="r")) == 30
-    with pytest.raises(KeyError):
-        oracle.estimate(asked([1], request="u"))
 
 
 def test_accuracy() -> None:

@@ -8,6 +8,7 @@ from blockwright.policies.requests.request_ownership import (
     ChosenNames,
     Viewer,
     request_id,
+    request_of,
     sequence_id,
     sequences_of,
 )
@@ -19,6 +20,7 @@ def test_an_id_names_its_gateway_and_its_choices_are_found_by_it() -> None:
     assert request == "cmpl-g1-abc"
     ids = [sequence_id(request, choice) for choice in range(3)]
     assert ids == ["cmpl-g1-abc", "cmpl-g1-abc/1", "cmpl-g1-abc/2"]
+    assert {request_of(id) for id in ids} == {request}
     assert sequences_of(request, [*ids, "cmpl-g1-abcd", "cmpl-g1-abcd/1"]) == ids
 
 

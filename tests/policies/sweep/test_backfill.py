@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.policies.plan.coefficients import Coefficients
@@ -18,6 +18,7 @@ from blockwright.policies.sweep.offline_capacity import offline_bytes
 from blockwright.policies.sweep.reserve import reserved_slots
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.claims import claim
+from blockwright.tests.parts import examples
 
 from ..sweep_world import World, generate, pipeline, replica
 from .offline_world import BASE, CHUNK, COSTS, commit, offline, online, world
@@ -55,7 +56,7 @@ def without_offline(state: SweepState) -> SweepState:
 
 @claim("Offline requests never delay a plan of online ones by more than the setting allows", of="offline", headline=True)
 @given(seed=st.integers(0, 10_000), delay=st.sampled_from([0.0, 0.03, 0.2]), known=st.booleans())
-@settings(max_examples=60)
+@examples(60)
 def test_online_rows_are_those_of_a_worker_without_offline_ones_and_their_sweeps_hardly_longer(
     seed: int, delay: float, known: bool
 ) -> None:
@@ -166,7 +167,7 @@ def test_a_row_is_kept_free_for_whoever_comes() -> None:
     state.apply(offline("late", [9], 4), 0.0)
     plan = state.plan(0.0)
     assert plan is not None
-    assert [(of.request, of.reason) for of in state.take_effects() if hasattr(of, "reason")] == [("late", YIELDED)]
+    assert [(of.request, of.reason) for of in state.take_effects().news if hasattr(of, "reason")] == [("late", YIELDED)]
     commit(state, plan)
     for i in range(4):
         state.apply(online(f"n{i}", [i], 30), 0.0)
@@ -306,7 +307,7 @@ class BlendedWorld(World):
     seed=st.integers(0, 10_000), pages=st.sampled_from([24, 40, 100]), rows=st.sampled_from([1, 2, 4, 9]),
     across=st.booleans(), delay=st.sampled_from([0.0, 0.03, 1.0]), costs=st.sampled_from([COSTS, None]),
 )  # fmt: skip
-@settings(max_examples=60)
+@examples(60)
 def test_every_answer_is_complete_whoever_gives_way(
     seed: int, pages: int, rows: int, across: bool, delay: float, costs: Coefficients | None
 ) -> None:
@@ -330,7 +331,7 @@ def test_every_answer_is_complete_whoever_gives_way(
 
 
 @given(seed=st.integers(0, 10_000))
-@settings(max_examples=30)
+@examples(30)
 def test_copies_go_on_alike(seed: int) -> None:
     """A restored snapshot and a fork plan what the state itself plans, and have its digest."""
     chance = random.Random(seed)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.policies.sweep.events import LeaseReturned
 from blockwright.tests.claims import claim
+from blockwright.tests.parts import examples
 
 from ..sweep_world import World, chain, generate, pipeline, replica, submission
 
@@ -55,7 +56,7 @@ def test_one_that_waits_for_a_lease_gives_it_back() -> None:
 
 @pytest.mark.parametrize("requests", [6])
 @given(seed=st.integers(0, 10_000))
-@settings(max_examples=40)
+@examples(40)
 def test_whoever_expires_at_whatever_time_others_get_their_tokens(requests: int, seed: int) -> None:
     routes = [pipeline(["w0", "w1"], BASE), replica("w0", BASE)]
     world = World(["w0", "w1"], [BASE], routes, budget=40 * 64 * 1024, chunk_size=8, max_rows=4, sweep_tokens=64)

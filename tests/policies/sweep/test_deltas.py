@@ -158,7 +158,7 @@ def closed_loop(chains: list[Chain]) -> list[tuple[list[int], list[int]]]:
         found.append((plan.start, plan.count))
         now += 1.0
         state.commit(plan, SweepResult(plan.number, [1] * len(plan.sample)), now)
-        free = sum(isinstance(effect, TokensEmitted) and bool(effect.finish) for effect in state.take_effects())
+        free = sum(isinstance(effect, TokensEmitted) and bool(effect.finish) for effect in state.take_effects().news)
 
 
 def test_tenants_take_the_same_sweeps_whatever_they_share() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.policies.plan.sweep_plan import SweepResult
@@ -14,6 +14,7 @@ from blockwright.policies.sweep.fair_share import SCALE, FairShare
 from blockwright.policies.sweep.sequence_queue import Key, SequenceQueue
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.claims import claim
+from blockwright.tests.parts import examples
 
 from ..sweep_world import World, chain, generate, pipeline, replica, submission
 
@@ -203,7 +204,7 @@ def test_prompts_leave_most_of_a_sweep_to_others_decoding_but_never_to_their_own
 
 
 @given(seed=st.integers(0, 10_000), chunks=st.sampled_from([9, 12, 40]))
-@settings(max_examples=60)
+@examples(60)
 def test_every_position_is_paid_for_once_however_often_it_is_computed(seed: int, chunks: int) -> None:
     """Preemptions, chunks and page borders change nothing of the bill: uncached prompt tokens and generated ones."""
     made = world(budget=chunks * 64 * 1024, prefix_cache=False)
@@ -235,7 +236,7 @@ def drive(state: SweepState) -> list[dict[str, int]]:
             given[tenants.tenant[s]] += IN * max(0, min(start + count, prompt) - start)
         names = {tenants.submission[s].request: tenants.tenant[s] for s in state.batch(plan.number)}
         state.commit(plan, SweepResult(plan.number, [1] * len(plan.sample)), 0.0)
-        for effect in state.take_effects():
+        for effect in state.take_effects().news:
             if isinstance(effect, TokensEmitted):
                 given[names[effect.request]] += OUT * len(effect.tokens)
         history.append(dict(given))
@@ -262,7 +263,7 @@ def backlogged(seed: int, weights: dict[str, int]) -> tuple[SweepState, list[dic
 
 @claim("Tenants share the server by token cost, according to their weights", of="fine-tunes", headline=True)
 @given(seed=st.integers(0, 10_000), weight=st.sampled_from([1, 2, 5]))
-@settings(max_examples=25)
+@examples(25)
 def test_two_accounts_that_always_wait_differ_by_at_most_the_papers_bound(seed: int, weight: int) -> None:
     """Theorem 4.4: over any interval service by weight differs by at most 2 U. A prompt is paid for at its start, an answer
     page by page; so what is really given comes up to a batch of these earlier or later.
@@ -292,7 +293,7 @@ def test_without_accounts_of_their_own_they_drift_apart_without_bound() -> None:
 
 
 @given(seed=st.integers(0, 10_000), chunks=st.sampled_from([10, 16, 40]), share=st.sampled_from([{}, {"a": 0.6}]))
-@settings(max_examples=60)
+@examples(60)
 def test_every_request_ends_with_its_own_tokens_whatever_the_accounts(
     seed: int, chunks: int, share: dict[str, float]
 ) -> None:

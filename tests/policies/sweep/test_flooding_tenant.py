@@ -19,7 +19,7 @@ from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import Submission, TokensEmitted
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.claims import claim
-from blockwright.tests.parts import parts
+from blockwright.tests.parts import parts, some
 
 from ..sweep_world import chain, replica, submission
 
@@ -27,6 +27,7 @@ PACE = Coefficients(base=0.02, token=0.0001)
 TARGET = chain("base", page_size=16)
 ROUTE = replica("w0", TARGET)
 PROMPT, ANSWER, ROWS, SECONDS = 64, 48, 32, 60.0
+FLOODS = [(PROMPT, 1 / 70), (300, 1 / 25), (900, 1 / 10)]  # tokens of a prompt, seconds between two
 
 
 def requests(tenant: str, gap: float, prompt: int, seed: int, tier: str = "default") -> list[Submission]:
@@ -61,7 +62,7 @@ def latencies(asked: list[Submission], accounts: dict[str, str], **more: object)
             continue
         now += cost(plan, PACE)
         state.commit(plan, SweepResult(plan.number, [1] * len(plan.sample)), now)
-        for effect in state.take_effects():
+        for effect in state.take_effects().news:
             if isinstance(effect, TokensEmitted) and effect.finish and by_name[effect.request].arrival < SECONDS:
                 request = by_name[effect.request]
                 found[request.tenant].append(now - request.arrival)
@@ -71,7 +72,7 @@ def latencies(asked: list[Submission], accounts: dict[str, str], **more: object)
 
 
 @claim("A flooding tenant does not double the median latency of another tenant", of="fine-tunes")
-@pytest.mark.parametrize(("prompt", "gap"), [(PROMPT, 1 / 70), (300, 1 / 25), (900, 1 / 10)])
+@pytest.mark.parametrize(("prompt", "gap"), some(FLOODS, *FLOODS[::2]))
 @pytest.mark.parametrize("seed", parts(2, 1))
 def test_a_flooding_tenant_does_not_double_the_median_latency_of_a_steady_one(prompt: int, gap: float, seed: int) -> None:
     """Up to three times what the worker can do, in short or long prompts, beside a request each second and a half."""
@@ -97,6 +98,7 @@ def test_the_steady_tenant_gets_its_weight() -> None:
     assert 2.7 < len(done["a"]) / len(done["b"]) < 3.3
 
 
+@pytest.mark.nightly
 def test_accounts_that_ask_for_the_same_lose_little_by_it() -> None:
     """Four crowds with long prompts: what they get together is nearly what one account gets."""
     crowds = [r for n, name in enumerate("abcd") for r in requests(name, 1 / 10, 300, n)]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.policies.model.chain import Chain
 from blockwright.policies.plan.sweep_plan import SweepResult
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.claims import claim
+from blockwright.tests.parts import examples
 
 from ..event_tape import Driver, Tape, make_state
 from ..sweep_world import World, chain, replica, submission, tier
@@ -39,7 +40,7 @@ def jump_to(state: SweepState, number: int) -> int:
     applications=st.sampled_from([[BASE], [BASE, TUNED], [BASE, OTHER], [BASE, LOW]]), page=st.sampled_from([1, 4, 5]),
     tenants=st.sampled_from(["a", "ab", "abc"]), share=st.sampled_from([{}, {"a": 0.5}, {"*": 0.3}]), cache=st.booleans(),
 )  # fmt: skip
-@settings(max_examples=150)
+@examples(150)
 def test_jumping_equals_stepping(
     seed: int,
     chunks: int,

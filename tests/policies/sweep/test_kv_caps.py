@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.policies.memory.packed_tensor import PackedTensor, WantedComponent
 from blockwright.policies.sweep.events import ComponentsRefused, ComponentsWanted
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.claims import claim
+from blockwright.tests.parts import examples
 
 from ..sweep_world import World, chain, generate, replica, submission
 
@@ -72,7 +73,7 @@ def test_a_load_leaves_a_capped_account_what_it_waits_for() -> None:
         state.apply(ComponentsWanted(number, "new", [WantedComponent(b"new", [PackedTensor(b"t", nbytes)])]), 0.0)
 
     load(1, free := state.parts.memory.free_bytes)
-    (refused,) = state.take_effects()
+    (refused,) = state.take_effects().orders
     assert isinstance(refused, ComponentsRefused)
     load(2, free - refused.shortage.lacking)
     made.run(0)
@@ -123,7 +124,7 @@ def test_a_sequence_that_can_never_fit_its_accounts_cap_is_refused() -> None:
     seed=st.integers(0, 10_000), chunks=st.sampled_from([12, 20]), rows=st.sampled_from([3, 6]),
     share=st.sampled_from([{"a": 0.5}, {"*": 0.5}, {"a": 1.0, "b": 0.6}]),
 )  # fmt: skip
-@settings(max_examples=60)
+@examples(60)
 def test_no_account_exceeds_its_cap_and_all_requests_end(seed: int, chunks: int, rows: int, share: dict[str, float]) -> None:
     made, chance = world(chunks, share, max_rows=rows), random.Random(seed)
     due = {}
@@ -155,7 +156,7 @@ def test_an_account_does_not_pay_for_pages_that_only_others_list() -> None:
 
 
 @given(seed=st.integers(0, 10_000), chunks=st.sampled_from([10, 16, 24]))
-@settings(max_examples=40)
+@examples(40)
 def test_whoever_pays_for_a_page_lists_it(seed: int, chunks: int) -> None:
     """As long as anybody does; ``check`` says so after each move, and snapshots keep it."""
     made = world(chunks, {"*": 0.5}, max_rows=5)

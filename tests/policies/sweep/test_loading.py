@@ -32,7 +32,9 @@ def test_unloading_gives_memory_back_and_pages_go_with_the_last_of_a_models_para
     plan = state.plan(0.0)
     assert plan is not None
     assert [len(edit.chunks) for edit in plan.memory] == [4]
-    assert state.take_effects() == [ComponentsPlaced(1, [attention], [[TensorPlace(0, True), TensorPlace(128, True)]])]
+    assert state.take_effects().orders == [
+        ComponentsPlaced(1, [attention], [[TensorPlace(0, True), TensorPlace(128, True)]])
+    ]
     state.commit(plan, SweepResult(plan.number), 0.0)
     state.apply(ComponentsWanted(2, "base", [WantedComponent(rest, [PackedTensor(b"up", 100)])]), 0.0)  # in the same chunks
     state.take_effects()
@@ -43,7 +45,7 @@ def test_unloading_gives_memory_back_and_pages_go_with_the_last_of_a_models_para
     state.apply(ComponentsReleased([attention], "somebody else"), 0.0)
     assert sorted(memory.residence.components) == sorted([attention, rest])
     state.apply(ComponentsReleased([attention], "base"), 0.0)
-    assert state.take_effects() == [ComponentGone(attention, [b"norm", b"q"])]
+    assert state.take_effects().orders == [ComponentGone(attention, [b"norm", b"q"])]
     state.check()
     assert memory.pages.cached > 0, "a part of the model is here: the rest may come back"
     gone: list[Event] = [
@@ -69,7 +71,7 @@ def test_a_load_takes_nothing_that_a_sequence_may_still_need() -> None:
     free = state.parts.memory.free_bytes
     wanted = [WantedComponent(b"new", [PackedTensor(b"t", free)])]
     state.apply(ComponentsWanted(1, "new", wanted), 0.0)
-    (refused,) = state.take_effects()
+    (refused,) = state.take_effects().orders
     assert isinstance(refused, ComponentsRefused)
     assert not refused.shortage.never
     wanted = [WantedComponent(b"new", [PackedTensor(b"t", free - refused.shortage.lacking)])]
@@ -93,7 +95,7 @@ def test_a_sequence_that_only_other_parameters_leave_no_room_for_is_given_back_u
         lengths = {"short": now, "crowded": now + 1, "just": ever, "long": ever + 1}
         for name, length in lengths.items():
             state.apply(submission(name, [1] * 8, length, "base@w0"), 0.0)
-        back = {e.request: e.reason for e in state.take_effects() if isinstance(e, GivenBack)}
+        back = {e.request: e.reason for e in state.take_effects().news if isinstance(e, GivenBack)}
         assert back.keys() == lengths.keys() - {"short"}
         assert [name for name, reason in back.items() if reason.startswith(CROWDED)] == ["crowded", "just"][: 2 * on_demand]
         assert f"{ever + 1} tokens and a worker has memory for {ever if on_demand else now};" in back["long"]

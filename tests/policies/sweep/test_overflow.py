@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.policies.requests.admission import BROKEN
 from blockwright.tests.claims import claim
+from blockwright.tests.parts import examples
 
 from ..sweep_world import World, chain, generate, pipeline, replica, submission
 
@@ -18,7 +19,7 @@ ROUTES = {"replica": replica("w0", BASE), "pipeline": pipeline(["w0", "w1"], BAS
 @claim("A model whose logits overflow ends the request with an error and no other request", of="numerics")
 @pytest.mark.parametrize("kind", ROUTES)
 @given(seed=st.integers(0, 10_000), at=st.integers(0, 11), longest=st.integers(1, 20))
-@settings(max_examples=30)
+@examples(30)
 def test_it_goes_back_with_a_reason_and_the_others_are_complete(kind: str, seed: int, at: int, longest: int) -> None:
     route = ROUTES[kind]
     workers = ["w0", "w1"][: len(route.hops)]

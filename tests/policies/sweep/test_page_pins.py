@@ -21,7 +21,7 @@ BASE = chain("base", 3)
 REPLICAS, PIPELINE = [replica("w0", BASE), replica("w1", BASE)], pipeline(["w0", "w1"], BASE)
 BACK = pipeline(["w1", "w0"], BASE)
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
-SEEDS, PARTS, DAILY = 240, 4, 1
+SEEDS, PARTS, DAILY = 240, 8, 1
 
 
 class Dropped(World):
@@ -297,4 +297,4 @@ def test_seeds_of_drops(part: int) -> None:
             assert play.where.emitted[request] == generate("base", prompt, len(prompt) + 14, []), (seed, request)
         found += sum(worker.state.counters["cached_tokens"] for worker in play.where.workers.values())
         play.where.assert_quiet()
-    assert found > SEEDS
+    assert found > SEEDS // 2

@@ -11,7 +11,7 @@ from functools import partial
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.policies import COMPILED
@@ -27,6 +27,7 @@ from blockwright.policies.sweep.events import ComponentsReleased, ComponentsWant
 from blockwright.policies.sweep.page_events import HoldPages
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.claims import claim
+from blockwright.tests.parts import examples
 
 from ..sweep_world import World, chain, pipeline, replica, submission, tier, variant
 
@@ -48,11 +49,10 @@ PARTS = (
 def world() -> World:
     """Two workers with pipelines and replicas, little memory and few rows; one account has a cap."""
     target = chain("base")
-    low = tier(target, 1)
-    tuned, former = variant(target, "tuned", [1]), Chain("a", target.blocks, 1000)
-    routes = [pipeline(["w0", "w1"], target), replica("w0", target), replica("w0", tuned), replica("w0", low)]
+    tuned, former, lower = variant(target, "tuned", [1]), Chain("a", target.blocks, 1000), tier(target, 1)
+    routes = [pipeline(["w0", "w1"], target), replica("w0", target), replica("w0", tuned), replica("w0", lower)]
     more = {"tenant_weights": {"b": 2}, "tenant_kv_share": {"a": 0.15}, "kv_reserve": 0.1}
-    return World(["w0", "w1"], [target, tuned, low, former], routes, budget=40 * 64 * 1024, chunk_size=8, max_rows=4,
+    return World(["w0", "w1"], [target, tuned, former, lower], routes, budget=40 * 64 * 1024, chunk_size=8, max_rows=4,
                  sweep_tokens=64, **more)  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def busy(moves: int = 60, seed: int = 1) -> World:
         priority = offline_urgency() if i % 5 == 4 else i % 2
         more: dict[str, object] = {"arrival": float(i), "tenant": "ab"[i % 2], "timeout": 100.0 * (i % 2)}
         more["priority"] = priority
-        more["drafts"] = DraftOptions(prompt=True, tokens=2, prediction=[5, 6, 7]) if i % 3 else None
+        more["drafts"] = DraftOptions(True, 2, [5, 6, 7], ["base:1"]) if i % 3 else None
         made.submit(submission(f"r{i}", prompt, len(prompt) + 12, routes[i % 2].id, stop=[3], **more))
     made.serve([one for one in made.update.chains if one.application != "a"], routes)
     for number in range(moves):
@@ -286,7 +286,7 @@ class Logged:
 
 @claim("A replica of the scheduler that is fed by the log agrees with the worker", of="serving")
 @given(seed=st.integers(0, 10_000), moves=st.integers(0, 120))
-@settings(max_examples=40)
+@examples(40)
 def test_a_replica_restored_at_any_time_and_fed_by_the_log_agrees(seed: int, moves: int) -> None:
     made = busy(moves, seed)
     replicas = {}
@@ -308,7 +308,7 @@ def test_a_replica_restored_at_any_time_and_fed_by_the_log_agrees(seed: int, mov
 
 
 @given(seed=st.integers(0, 10_000), moves=st.integers(0, 120))
-@settings(max_examples=40)
+@examples(40)
 def test_a_fork_is_independent(seed: int, moves: int) -> None:
     """Whichever goes on, the other stays as it was, and both are right."""
     made = busy(moves, seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.policies.model.chain import Hop, Route
@@ -14,6 +14,7 @@ from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.claims import claim
+from blockwright.tests.parts import examples
 
 from ..sweep_world import World, chain, generate, pipeline, replica, submission
 
@@ -49,7 +50,7 @@ def assert_exact(world: World, all_prompts: list[list[int]], new: int = 12, stop
 
 @claim("Prompts are prefilled in chunks beside sequences that decode", of="serving")
 @given(seed=st.integers(0, 10_000), chunk=st.sampled_from([1, 3, 8, 64]), page=st.sampled_from([1, 4, 5]))
-@settings(max_examples=60)
+@examples(60)
 def test_every_sequence_gets_its_own_tokens(seed: int, chunk: int, page: int) -> None:
     target = chain("base", page_size=page)
     world = World(["w0"], [target], [replica("w0", target)], chunk_size=chunk, sweep_tokens=64, max_rows=5, page_size=page)
@@ -61,7 +62,7 @@ def test_every_sequence_gets_its_own_tokens(seed: int, chunk: int, page: int) ->
 
 
 @given(seed=st.integers(0, 10_000))
-@settings(max_examples=60)
+@examples(60)
 def test_short_memory_preempts_and_ends(seed: int) -> None:
     # 11 pages of 2 layers: 1.1 of the longest sequence (40 tokens = 10 pages)
     world = one_worker(budget=11 * 64 * 1024, chunk_size=8, max_rows=8, sweep_tokens=64)
@@ -160,7 +161,7 @@ def test_rows_of_chains_that_share_run_in_one_step() -> None:
 
 @claim("A model serves as a pipeline over several workers with the same tokens", of="serving")
 @given(seed=st.integers(0, 10_000), stages=st.sampled_from([2, 3]))
-@settings(max_examples=60)
+@examples(60)
 def test_pipelines_and_replicas_together(seed: int, stages: int) -> None:
     workers = [f"w{i}" for i in range(stages)]
     target = chain("base", layers=3)
@@ -199,7 +200,7 @@ def test_hops_without_kv_serve_and_keep_the_prefix_cache(borders: list[int]) -> 
 
 
 @given(seed=st.integers(0, 10_000), victim=st.sampled_from(["w0", "w1"]), moves=st.integers(0, 200))
-@settings(max_examples=80)
+@examples(80)
 def test_a_lost_worker_gives_its_sequences_back_and_leaks_nothing(seed: int, victim: str, moves: int) -> None:
     target = chain("base")
     routes = [pipeline(["w0", "w1"], target), replica("w0", target), replica("w1", target)]
@@ -228,7 +229,7 @@ def test_a_lost_worker_gives_its_sequences_back_and_leaks_nothing(seed: int, vic
 
 
 @given(seed=st.integers(0, 10_000), moves=st.integers(0, 120))
-@settings(max_examples=40)
+@examples(40)
 def test_cancelling_anything_at_any_time_leaks_nothing(seed: int, moves: int) -> None:
     target = chain("base")
     routes = [pipeline(["w0", "w1"], target), replica("w0", target)]
@@ -250,7 +251,7 @@ def test_cancelling_anything_at_any_time_leaks_nothing(seed: int, moves: int) ->
 
 @claim("Several sweeps planned at once lead to the same state as single ones", of="serving")
 @given(seed=st.integers(0, 10_000), sweeps=st.integers(1, 40))
-@settings(max_examples=60)
+@examples(60)
 def test_jumping_equals_stepping(seed: int, sweeps: int) -> None:
     world = one_worker(chunk_size=16, max_rows=4, sweep_tokens=64)
     submit_all(world, prompts(seed, 6), "base@w0", new=25)

@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.actors.worker import messages as worker_messages
@@ -23,6 +23,7 @@ from blockwright.runtime.base.decoding import decode
 from blockwright.runtime.base.errors import DecodeError, EncodeError
 from blockwright.runtime.base.schema import schema_tag
 from blockwright.tests.claims import claim
+from blockwright.tests.parts import examples
 
 
 class Colour(StrEnum):
@@ -98,7 +99,7 @@ def trees(children: st.SearchStrategy[list[Tree]]) -> st.SearchStrategy[Tree]:
 
 
 @claim("Arguments and answers are checked against annotations, without pickle", of="actor-runtime")
-@settings(max_examples=150)
+@examples(150)
 @given(st.recursive(trees(st.just([])), lambda inner: trees(st.lists(inner, max_size=2)), max_leaves=4))
 def test_round_trip(tree):
     assert travel(Tree, tree) == tree

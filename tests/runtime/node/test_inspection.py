@@ -64,7 +64,7 @@ async def test_an_actor_at_work(sides):
 
 async def test_every_measure_moves(sides):
     ref = await sides.spawn(busy := Busy())
-    idle = {m.name: sum(value for _, value in m.samples) for m in sides.callee.metrics()}
+    idle = {m.name: sum(value for _, _, value in m.samples) for m in sides.callee.metrics()}
     stream = ref.count()
     await anext(stream)
     ref.fail.cast()
@@ -75,7 +75,7 @@ async def test_every_measure_moves(sides):
     sides.callee.dropped["garbage"] += 1
     sides.callee.parts.heartbeats.lag = 0.5
     sides.callee.actors.instances["actor"].restarts = 1
-    moved = {m.name: sum(value for _, value in m.samples) for m in sides.callee.metrics()}
+    moved = {m.name: sum(value for _, _, value in m.samples) for m in sides.callee.metrics()}
     same = {name for name, value in moved.items() if value == idle[name]}
     assert {n.removeprefix("blockwright_runtime_") for n in same} <= {"open_calls", "peer_silent_seconds"}
     assert all(m.kind in ("gauge", "counter") and m.text.endswith(".") for m in measures(sides.callee.inspect()))

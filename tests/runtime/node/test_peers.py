@@ -6,13 +6,14 @@ import asyncio
 import logging
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.runtime import Actor, Down, MailboxFull, ManualClock, Node, NodeDown, endpoint
 from blockwright.runtime.base import envelope
 from blockwright.runtime.base.codec import pack
 from blockwright.tests.claims import claim
+from blockwright.tests.parts import examples
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import PeerGone, QueueFull
 from blockwright.transport.loopback import Network
@@ -339,7 +340,7 @@ messages = (
 )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(messages, min_size=1, max_size=20))
 def test_garbage_does_no_harm(bodies):
     """Whatever a peer sends, the node goes on, and answers another peer."""

@@ -1,9 +1,9 @@
-"""What a progress bar says of an offline job."""
+"""The progress bar of an offline job."""
 
 import pytest
 
 from blockwright.api.program.duration import duration
-from blockwright.api.program.job_bar import JobBar, progress_text
+from blockwright.api.program.progress import Bar, progress_text
 from blockwright.policies.offline.job_account import FeedProgress
 
 
@@ -40,7 +40,7 @@ def test_jobs_of_several_models_are_told_together() -> None:
 
 
 def test_the_bar_shows_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
-    with JobBar(3, shown=True) as bar:
+    with Bar(3, estimated=False, shown=True) as bar:
         bar.begin("checking")
         bar.begin("answering", done=1)
         bar.advance(2)
@@ -48,6 +48,6 @@ def test_the_bar_shows_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().err
     assert "answering" in shown
     assert "3/3" in shown
-    with JobBar(3, shown=False) as bar:
+    with Bar(3, estimated=False, shown=False) as bar:
         bar.advance(1)
     assert capsys.readouterr().err == ""

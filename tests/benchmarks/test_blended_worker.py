@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+from blended_worker import BlendedWorker, poisson
+
 from blockwright.policies.model.chain import Route
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.config import SweepConfig
-from blockwright.simulator.blended import BlendedWorker, poisson
 from blockwright.simulator.description import InstanceSpec, ModelSpec
 from blockwright.simulator.simulation import chain_of, hops_of
 

@@ -11,17 +11,17 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..policies.plan.coefficients import Coefficients
-from ..policies.plan.sweep_plan import SweepResult
-from ..policies.prediction.machines import PlayedMachine
-from ..policies.requests.account import offline_account
-from ..policies.requests.admission import YIELDED
-from ..policies.requests.routes_changed import RoutesChanged
-from ..policies.requests.urgency import offline_urgency
-from ..policies.sweep.config import OPEN_PLANS, SweepConfig
-from ..policies.sweep.events import GivenBack, Submission, TokensEmitted
-from ..policies.sweep.state import SweepState
-from .workload import WorkloadRequest
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.sweep_plan import SweepResult
+from blockwright.policies.prediction.machines import PlayedMachine
+from blockwright.policies.requests.account import offline_account
+from blockwright.policies.requests.admission import YIELDED
+from blockwright.policies.requests.routes_changed import RoutesChanged
+from blockwright.policies.requests.urgency import offline_urgency
+from blockwright.policies.sweep.config import OPEN_PLANS, SweepConfig
+from blockwright.policies.sweep.events import GivenBack, Submission, TokensEmitted
+from blockwright.policies.sweep.state import SweepState
+from blockwright.simulator.workload import WorkloadRequest
 
 OFFLINE = 1 << 24  # offline requests are numbered from here
 
@@ -103,7 +103,7 @@ class BlendedWorker:
         self._hear()
 
     def _hear(self) -> None:
-        for effect in self.state.take_effects():
+        for effect in self.state.take_effects().news:
             if isinstance(effect, TokensEmitted):
                 self._emitted(effect)
             elif isinstance(effect, GivenBack) and effect.reason == YIELDED:
