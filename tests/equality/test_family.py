@@ -78,6 +78,12 @@ async def test_a_tier_enters_where_a_lower_one_left(tmp_path: Path, architecture
         up = "m", (*more, *answer)
         mixed = [up, ("m:3", up[1]), ("m:1", prompt_of(20, seed=11))]
         entering += await answers(server, mixed)
+        drafted = await server.complete(prompt_of(33, seed=12), NEW, model="m:3", draft="tier:1", draft_tokens=3)
+        before = await server.counters("entered_tokens")
+        mixed.append(("m", (*prompt_of(33, seed=12), *drafted["token_ids"])))
+        entering += await answers(server, mixed[-1:])
+        assert await server.counters("entered_tokens") == before + 48, "drafts by a tier leave hidden states, too"
+        assert await server.counters("drafted_tokens") > 0
         # m:3 enters 4 pages of the prompt behind one layer, m as many behind three, and at least one of both 4 of the answer
         assert await server.counters("entered_tokens") >= 64 + 64 + 64
     async with serve({"m": family}, prefix_cache=False, **common) as server:

@@ -87,47 +87,51 @@ class FakeDevice:
                 for i, slot in enumerate(change.slots):
                     self.slots[change.row, change.layer + i, change.page] = slot
         by_id = self.state.parts.routes.runs
-        depth = {i: self.state.parts.rows.route[s].runs[0].depth for i, s in enumerate(sequences)}  # components passed
+        # components that each position of a batch row has passed
+        depth = {i: [self.state.parts.rows.route[s].runs[0].depth] * plan.count[i] for i, s in enumerate(sequences)}
         for rows in plan.resumed:
             self._hidden(plan, rows, sequences, depth, written=False)
         for step in plan.steps:
             assert by_id[step.run] in self.composed, "a plan names a run that was dropped"
             self._check_deltas(by_id[step.run], step, sequences)
-            for i in step.batch:
-                if i not in plan.drafting:  # those pass their lower runs position by position
-                    assert depth[i] == by_id[step.run].depth, "a row leaves out a component, or passes it twice"
-                    depth[i] += len(by_id[step.run].components)
+            self._pass(plan, by_id[step.run], step, depth)
             self._step(plan, by_id[step.run], step, sequences)
-        for i in plan.drafting:
-            depth[i] = (last := self.state.parts.rows.route[sequences[i]].runs[-1]).depth + len(last.components)
         for rows in plan.kept:
             self._hidden(plan, rows, sequences, depth, written=True)
         self._check_ends(plan, sequences, depth)
         self.computed_tokens += plan.tokens
         return self._sample(plan, sequences)
 
-    def _check_ends(self, plan: SweepPlan, sequences: list[int], depth: dict[int, int]) -> None:
+    def _pass(self, plan: SweepPlan, run: Run, step: Step, depth: dict[int, list[int]]) -> None:
+        """Every position passes each component once, in order. A head that drafts is no component of its rows."""
+        for i, start, count in zip(step.batch, *plan.columns(step), strict=True):
+            these = slice(start - plan.start[i], start - plan.start[i] + count)
+            assert depth[i][these] == [run.depth] * count, "a row leaves out a component, or passes it twice"
+            if not step.draft:
+                depth[i][these] = [run.depth + len(run.components)] * count
+
+    def _check_ends(self, plan: SweepPlan, sequences: list[int], depth: dict[int, list[int]]) -> None:
         """Every row has passed all components here, or all but the head."""
         for i, s in enumerate(sequences):
             last = self.state.parts.rows.route[s].runs[-1]
             end = last.depth + (0 if last.head and i not in {*plan.sample, *plan.score} else len(last.components))
-            assert depth[i] == end, "a row does not reach the end of its route"
+            assert {*depth[i]} == {end}, "a row does not reach the end of its route"
 
     def _hidden(
-        self, plan: SweepPlan, rows: HiddenRows, sequences: list[int], depth: dict[int, int], *, written: bool
+        self, plan: SweepPlan, rows: HiddenRows, sequences: list[int], depth: dict[int, list[int]], *, written: bool
     ) -> None:
         """Hidden states are those of the very prefix behind the exit, when they are written and when they are read."""
         size, allocator = self.state.config.page_size, self.state.parts.memory.pages.allocator(rows.arena)
         for i in rows.batch:
             local = self.state.parts.rows.route[sequences[i]]
             lines = self._lineages(local.route.application)
-            for position in range(plan.start[i], plan.start[i] + plan.count[i]):
+            for place, position in enumerate(range(plan.start[i], plan.start[i] + plan.count[i])):
                 slot = self.slots[plan.row[i], rows.column, position // size]
                 if written and slot == NO_SLOT:
                     continue
                 assert (rows.arena, slot * allocator.slot_bytes // CHUNK) in self.backed, "a slot without memory is used"
                 if written:
-                    at = min(depth[i], local.runs[-1].depth)
+                    at = min(depth[i][place], local.runs[-1].depth)
                     digest = hash((lines[at - 1], *self.tokens[plan.row[i]][: position + 1]))
                     self.kv[rows.arena, slot, position % size] = digest
                     continue
@@ -135,7 +139,7 @@ class FakeDevice:
                 tokens = self.tokens[plan.row[i]][: position + 1]
                 exits = [exit.depth for exit in local.entries if found == hash((lines[exit.depth - 1], *tokens))]
                 assert exits, "hidden states of another prefix or exit are read"
-                depth[i] = exits[0]
+                depth[i][place] = exits[0]
                 self.entered += 1
 
     def _import(self, pages: PagesOnTheWay, came: PageImport) -> None:

@@ -10,6 +10,7 @@ import random
 
 import pytest
 
+from blockwright.policies.drafts.options import DraftOptions
 from blockwright.policies.memory.packed_tensor import PackedTensor, WantedComponent
 from blockwright.policies.model.chain import Chain
 from blockwright.policies.sweep.events import ComponentsReleased, ComponentsWanted
@@ -21,6 +22,7 @@ from .sweep_world import World, chain, generate, guesses, replica, submission, t
 TOP = chain("base", 4)
 LOW, MIDDLE = tier(TOP, 1), tier(TOP, 3)
 FAMILY = [TOP, LOW, MIDDLE]
+TIERS = [MIDDLE.application, LOW.application]
 SEEDS, PARTS, DAILY = 500, 10, 1
 SCARCE, AMPLE = 24, 400  # chunks of 64 KiB, two slots each
 
@@ -83,6 +85,38 @@ def test_an_answer_serves_the_next_tier_like_a_prompt() -> None:
     answer = ask(made, "low", LOW, prompt, 12)
     ask(made, "top", TOP, [*prompt, *answer])
     assert entered(made) == 20
+
+
+def test_an_answer_with_drafts_by_a_tier_serves_the_next_tier_too() -> None:
+    """Hidden states of drafts that stood are kept, and those of the others are overwritten."""
+    made, prompt = world(), list(range(9))
+    answer = ask(made, "middle", MIDDLE, prompt, 12, drafts=DraftOptions(tokens=3, tiers=[LOW.application]))
+    worker = made.workers["w0"]
+    assert 0 < worker.state.counters["accepted_tokens"] < worker.device.drafts
+    text = [*prompt, *answer]
+    assert ask(made, "top", TOP, text) == generate("base", text, len(text) + 4, [])
+    assert entered(made) == 20
+
+
+def test_a_row_that_drafts_runs_beside_one_that_enters() -> None:
+    """The one that drafts enters nowhere; the other begins at the exit, and both have the right answers."""
+    made, prompt, new = world(), list(range(24)), [50, 51, 52]
+    ask(made, "low", LOW, prompt, 1)
+    drafts = DraftOptions(tokens=3, tiers=[LOW.application])
+    made.submit(submission("drafting", new, 40, "base@w0", drafts=drafts))
+    worker, together = made.workers["w0"], 0
+    while (plan := worker.state.plan(made.now)) is not None:
+        resumed = [i for rows in plan.resumed for i in rows.batch]
+        assert not {*resumed} & {*plan.drafting}
+        together += bool(resumed and plan.drafting)
+        worker.state.commit(plan, worker.device.execute(plan, worker.state.batch(plan.number)), made.now)
+        made.collect(worker)
+        if plan.drafting and "entering" not in made.submitted:
+            made.submit(submission("entering", prompt, 26, "base@w0", arrival=1.0))
+    assert together > 0
+    assert entered(made) == 20
+    assert made.emitted["drafting"] == generate("base", new, 40, [])
+    assert made.emitted["entering"] == generate("base", prompt, 26, [])
 
 
 def test_a_chunk_ends_where_the_entry_changes() -> None:
@@ -205,7 +239,7 @@ class Play:
         prompt = [*text[: chance.randint(0, 24)], *[chance.randrange(40) for _ in range(chance.randint(1, 9))]]
         limit = len(prompt) + chance.randint(1, 12)
         answer = generate(target.application, prompt, limit, [])
-        more = {"tenant": chance.choice("ab"), "arrival": float(len(self.prompts)), "drafts": guesses(answer, chance)}
+        more = {"tenant": chance.choice("ab"), "arrival": float(len(self.prompts)), "drafts": guesses(answer, chance, TIERS)}
         self.prompts[request] = target, prompt
         route = f"{target.application}@{chance.choice(sorted(made.workers))}"
         made.submit(submission(request, prompt, limit, route, **more))
@@ -232,11 +266,13 @@ class Play:
 @claim("Higher tiers compute a lower one's prompts from the exit on, whatever is evicted, moved or preempted", of="families")
 @pytest.mark.parametrize("part", parts(PARTS, DAILY))
 def test_nobody_notices(part: int) -> None:
-    total = preempted = 0
+    total = preempted = drafts = 0
     for seed in range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS):
         play = Play(seed)
         play.play()
         total += entered(play.world)
+        drafts += sum(worker.device.drafts for worker in play.world.workers.values())
         preempted += sum(worker.state.counters["preemptions"] for worker in play.world.workers.values())
     assert total > 100
+    assert drafts > 100
     assert preempted > 5
