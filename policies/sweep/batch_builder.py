@@ -157,9 +157,9 @@ def _score(parts: Parts, plan: SweepPlan, sequences: list[int]) -> None:
 def _lay_out_hidden(parts: Parts, plan: SweepPlan, sequences: list[int], entered: dict[int, Exit]) -> None:
     """Add the batch rows whose hidden states are read at an exit, and those whose hidden states are kept there.
 
-    A row with drafts reads none. It keeps the ones of all its positions, since each has passed all layers when the last step
-    ends, also if a draft was drawn in the plan. Those behind a rejected draft are overwritten, like its KV, before their page
-    is published.
+    A row with drafts reads none. It keeps the ones of all its positions: when the last step ends, each has passed all
+    layers, also if its draft was drawn in the plan. Those behind a rejected draft are overwritten before their page is
+    published.
     """
     route = parts.rows.route
     resumed: dict[tuple[str, int], list[int]] = {}
