@@ -38,7 +38,7 @@ _BUFFER = struct.Struct("<QQ")
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class SharedMemoryOffer:
     """The place of a process's shared memory."""
 
     process: int
@@ -47,13 +47,13 @@ class Offer:
     token: bytes  # 16 bytes at its start
 
 
-NOTHING = Offer(0, 0, 0, bytes(16))
+NOTHING = SharedMemoryOffer(0, 0, 0, bytes(16))
 
 
 @dataclass(frozen=True, slots=True)
 class LinkOpen:
     attempt: int
-    offer: Offer
+    offer: SharedMemoryOffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class ArrivedChunk(NamedTuple):
 Message = LinkOpen | Welcome | ArrivedChunk | Ack | Release | Released
 
 
-def pack_open(attempt: int, offer: Offer) -> bytes:
+def pack_open(attempt: int, offer: SharedMemoryOffer) -> bytes:
     return _OPEN.pack(OPEN, attempt, offer.process, offer.descriptor, offer.size, offer.token)
 
 
@@ -177,7 +177,7 @@ def parse(frames: Sequence[memoryview]) -> Message:
             return Ack(_ACK.unpack(head)[1:])
         if head[0] == OPEN:
             _, attempt, process, descriptor, size, token = _OPEN.unpack(head)
-            return LinkOpen(attempt, Offer(process, descriptor, size, token))
+            return LinkOpen(attempt, SharedMemoryOffer(process, descriptor, size, token))
         if head[0] == WELCOME:
             _, attempt, attached, *counts = _WELCOME.unpack(head)
             return Welcome(attempt, bool(attached), (counts[0], counts[1], counts[2]), (counts[3], counts[4], counts[5]))

@@ -23,7 +23,7 @@ from functools import lru_cache
 
 from ..policies.memory.range_allocator import RangeAllocator
 from .address import PeerId
-from .link_wire import NOTHING, Offer
+from .link_wire import NOTHING, SharedMemoryOffer
 from .wire import Buffer, WireError
 
 POOL_BYTES = 512 << 20  # at most; memory is taken as slots are first written
@@ -74,7 +74,7 @@ class SharedPool:
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self.memory.madvise(mmap.MADV_HUGEPAGE)
         self.memory[:_TOKEN] = token
-        self.offer = Offer(os.getpid(), self._descriptor, size, token)
+        self.offer = SharedMemoryOffer(os.getpid(), self._descriptor, size, token)
         self._lock = threading.RLock()  # re-entered when the collector runs __del__ of a slot within take
         self._extents = RangeAllocator(size // GRANULE)
         self._extents.allocate(1)  # for the token
@@ -166,7 +166,7 @@ def _let_go(attached: Attached, released: Callable[[], None]) -> None:
     released()  # ``attached`` is a parameter only to live as long as its views
 
 
-def attach(offer: Offer) -> Attached | None:
+def attach(offer: SharedMemoryOffer) -> Attached | None:
     """Map the memory that a peer offers.
 
     Returns None if it cannot be mapped: another host, another user, or not the file that the offer claims.

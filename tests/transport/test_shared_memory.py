@@ -162,7 +162,7 @@ def test_nothing_remains_of_a_killed_owner_but_what_is_read(pool):
     before, mapped = set(os.listdir("/dev/shm")), maps()  # of other programs, too
     owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
     words = owner.stdout.readline().split()
-    offer = shared_memory.Offer(int(words[0]), int(words[1]), int(words[2]), bytes.fromhex(words[3]))
+    offer = shared_memory.SharedMemoryOffer(int(words[0]), int(words[1]), int(words[2]), bytes.fromhex(words[3]))
     attached = attach(offer)
     view = attached.view(int(words[4]), 13, lambda: None)
     owner.send_signal(signal.SIGKILL)
