@@ -75,9 +75,12 @@ class WorkerMemory:
             taken.append(handle)
         return taken
 
-    def fits(self, need: Mapping[str, int]) -> bool:
-        """Return whether ``need`` slots, by arena, can be taken one by one without touching cached pages of other arenas."""
-        return eviction.shortage(self.pages, need, {}) <= 0
+    def fits(self, need: Mapping[str, int], kept: Mapping[str, int] | None = None) -> bool:
+        """Return whether ``need`` slots, by arena, can be taken one by one without touching cached pages of other arenas.
+
+        ``kept`` slots of idle pages do not count.
+        """
+        return eviction.shortage(self.pages, need, kept or {}) <= 0
 
     def make_room(self, need: Mapping[str, int], kept: Mapping[str, int]) -> bool:
         """Make room for slots, see ``eviction.make_room``."""

@@ -100,6 +100,8 @@ class RowPicker:
                     pages.share(handle, rows.tenant[s])
         kv_spans = rows.route[s].kv_spans
         whole = next((page for page, handles in enumerate(found) if None in handles[:kv_spans]), len(found))
+        if exit is not None:
+            self._take_kv(s, found)
         for page, handles in enumerate(found):
             self._complete_page(s, handles, page < min(whole, parts.leases.cached(s)))
         if not rows.route[s].spans:  # no KV here, so none can be missing
@@ -127,6 +129,15 @@ class RowPicker:
             assert added, "the lease fitted a moment ago"
         grant = LeaseGranted(parts.config.worker, parts.leases.number(s), whole)
         parts.outgoing.send(parts.leases.home(s), grant)
+
+    def _take_kv(self, s: int, found: Found) -> None:
+        """Take the KV that is missing on ``found`` pages, before hidden states may take the room counted for it."""
+        rows, memory = self._rows, self._parts.memory
+        for handles in found:
+            for i, span in enumerate(rows.route[s].kv):
+                if handles[i] is None:
+                    handles[i] = memory.allocate_page(span, rows.tenant[s])
+                    assert handles[i] is not None, "the page fitted a moment ago"
 
     def _complete_page(self, s: int, handles: list[int | None], skipped: bool) -> None:
         """List a page of which some spans are present; the others get fresh slots.

@@ -197,6 +197,13 @@ def test_hidden_states_give_way_before_any_sequence_does() -> None:
     assert more.emitted["capped"] == generate(LOW.application, list(range(4)), 48, [])
 
 
+def test_hidden_states_take_no_room_that_was_counted_for_kv() -> None:
+    """Nine chunks hold the KV that the middle tier lacks, and no hidden states beside it."""
+    made, prompt = world(9), list(range(21))
+    ask(made, "low", LOW, prompt, 1)
+    assert ask(made, "middle", MIDDLE, prompt, 1) == generate(MIDDLE.application, prompt, 22, [])
+
+
 class Play:
     """A random world: requests of all tiers with prompts that begin alike, cuts, cancellations, moves, loads."""
 

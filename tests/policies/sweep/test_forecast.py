@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from blockwright.policies.model.chain import Chain
@@ -40,6 +40,7 @@ def jump_to(state: SweepState, number: int) -> int:
     applications=st.sampled_from([[BASE], [BASE, TUNED], [BASE, OTHER], [BASE, LOW]]), page=st.sampled_from([1, 4, 5]),
     tenants=st.sampled_from(["a", "ab", "abc"]), share=st.sampled_from([{}, {"a": 0.5}, {"*": 0.3}]), cache=st.booleans(),
 )  # fmt: skip
+@example(seed=5042, chunks=16, rows=4, applications=[BASE, LOW], page=5, tenants="abc", share={}, cache=True)
 @examples(150)
 def test_jumping_equals_stepping(
     seed: int,
