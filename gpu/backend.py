@@ -5,7 +5,7 @@ slot and the packing of weights; no other code indexes inside either. It never a
 writes into memory that it is given, and scratch is sized once by ``reserve``.
 
 Shape legend: T tokens of a step, N batch rows of a step, D hidden width, V vocabulary, R table rows, L KV layers of the
-worker's longest chain, P pages of the longest sequence, M longest sequence in tokens.
+worker's longest chain and one more, for hidden states, P pages of the longest sequence, M longest sequence in tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ..policies.model.chain import KvLayout
+from ..policies.model.chain import HiddenLayout, PageLayout
 from .model.config import ComponentSpec
 
 SLICE = 256 << 10  # raw bytes packed in one step of a load: about 0.3 ms, less than any sweep that matters
@@ -67,7 +67,7 @@ class Backend(Protocol):
     dtype: torch.dtype  # type of hidden states, weights and KV
     slot_unit: int  # bytes; slots are padded to a multiple
 
-    def slot_bytes(self, layout: KvLayout) -> int:
+    def slot_bytes(self, layout: PageLayout) -> int:
         """Return the bytes of one slot: a multiple of 1024, so that groups of whole chunks hold whole slots."""
 
     def parts(self, spec: ComponentSpec) -> list[PackedPart]:
@@ -100,17 +100,23 @@ class Backend(Protocol):
         Called again when the tables have grown; runs composed before must then be composed anew.
         """
 
-    def add_arena(self, layout: KvLayout, memory: torch.Tensor) -> None:
+    def add_arena(self, layout: PageLayout, memory: torch.Tensor) -> None:
         """Set the reserved range (uint8) that holds the slots of a layout. Slot s starts at byte ``s * slot_bytes``."""
 
-    def export(self, layout: KvLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
+    def export(self, layout: PageLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
         """Copy slots of an arena into ``memory`` (uint8 [slots, slot_bytes]), between two calls of ``forward``.
 
         The bytes are the form in which pages travel between workers of equal numerics.
         """
 
-    def import_(self, layout: KvLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
+    def import_(self, layout: PageLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
         """Copy the bytes from ``export`` into slots that were neither written nor read since they were allocated."""
+
+    def put_hidden(self, layout: HiddenLayout, column: int, batch: Batch) -> None:
+        """Write the hidden states of a batch into the slots that layer ``column`` of the tables names."""
+
+    def take_hidden(self, layout: HiddenLayout, column: int, batch: Batch) -> None:
+        """Read the hidden states of a batch from the slots that layer ``column`` of the tables names."""
 
     def compose(self, parts: Sequence[Packed], kv_layer: int) -> Any:
         """Return a run over consecutive components. Sets pointers only.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..policies.model.chain import KvLayout
+from ..policies.model.chain import PageLayout
 from ..policies.plan.sweep_plan import PageImport
 from .backend import Backend
 from .errors import ExecutorError
@@ -25,17 +25,21 @@ class PageExchange:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._layouts: dict[str, KvLayout] = {}  # by arena
+        self._layouts: dict[str, PageLayout] = {}  # by arena
         self._arrived: dict[int, Any] = {}  # bytes-like, by number
 
-    def add_layout(self, layout: KvLayout) -> None:
+    def add_layout(self, layout: PageLayout) -> None:
         self._layouts[layout.key] = layout
+
+    def layout(self, arena: str) -> PageLayout:
+        """Return the layout of an arena. Raises ExecutorError for one that does not exist."""
+        if arena not in self._layouts:
+            raise ExecutorError(f"arena {arena!r} does not exist (there are: {', '.join(self._layouts)}); add its layout")
+        return self._layouts[arena]
 
     def size(self, arena: str, slots: int) -> int:
         """Return the bytes of this many slots. Raises ExecutorError for an arena that does not exist."""
-        if arena not in self._layouts:
-            raise ExecutorError(f"arena {arena!r} does not exist (there are: {', '.join(self._layouts)}); add its layout")
-        return self._backend.slot_bytes(self._layouts[arena]) * slots
+        return self._backend.slot_bytes(self.layout(arena)) * slots
 
     def export(self, groups: Sequence[tuple[str, Sequence[int]]], memory: Any) -> None:
         """Copy the slots of each group (arena, slots) into ``memory`` (writable, bytes-like). They fill it."""

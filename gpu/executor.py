@@ -8,7 +8,7 @@ alone. Decides nothing: memory, rows and order come from the plan. A plan that d
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from ..policies.memory.residence import VIRTUAL
-from ..policies.model.chain import Kind, KvLayout
-from ..policies.plan.sweep_plan import NOT_FINITE, MapGroup, Step, SweepPlan, SweepResult, TokenLogprob
+from ..policies.model.chain import HiddenLayout, Kind, PageLayout
+from ..policies.plan.sweep_plan import NOT_FINITE, HiddenRows, MapGroup, Step, SweepPlan, SweepResult, TokenLogprob
 from .backend import Backend, Batch
 from .errors import ExecutorError
 from .exchange import PageExchange
@@ -131,8 +131,8 @@ class Executor:
 
     # memory
 
-    def add_layout(self, layout: KvLayout) -> str:
-        """Reserve the arena of a KV layout, unless it exists. Return its key, which is the same on every worker."""
+    def add_layout(self, layout: PageLayout) -> str:
+        """Reserve the arena of a layout, unless it exists. Return its key, which is the same on every worker."""
         key = layout.key
         if key not in self._arenas:
             arena = Arena(key, self._budget, self._chunk, self._protect)
@@ -246,9 +246,9 @@ class Executor:
         for layout in layouts:
             if layout.key not in self._arenas:
                 raise ExecutorError(f"run {run} needs arena {layout.key}, which does not exist; add its layout first")
-        if kv_layer + len(layouts) > self.tables.slots.shape[1]:
+        if kv_layer + len(layouts) > self.tables.kv_layers:
             raise ExecutorError(
-                f"run {run} has KV layers up to {kv_layer + len(layouts)}, the tables have {self.tables.slots.shape[1]}; "
+                f"run {run} has KV layers up to {kv_layer + len(layouts)}, the tables have {self.tables.kv_layers}; "
                 "raise kv_layers"
             )
 
@@ -330,12 +330,16 @@ class Executor:
         self._check(sweep)
         for arrival in plan.arrivals:
             self._arrive(sweep, arrival.flight, arrival.batch)
+        for resumed in plan.resumed:
+            self._exchange(sweep, resumed, self.backend.take_hidden)
         wanted = set(plan.sample)
         for step in plan.steps:
             self._step(sweep, step, wanted)
         lacking = wanted - sweep.tokens.keys()
         if lacking:
             raise ExecutorError(f"plan {plan.number} samples batch rows {sorted(lacking)[:4]} that no step took to a head")
+        for kept in plan.kept:
+            self._exchange(sweep, kept, self.backend.put_hidden)
         for index, departure in enumerate(plan.departures):
             offset_N, count_N = sweep.offset_N[departure.batch], sweep.count_N[departure.batch]
             self._departed[plan.number, index] = self._hidden.read(departure.width, offset_N, count_N)
@@ -369,6 +373,15 @@ class Executor:
         if waiting.tokens != int(sweep.count_N[batch].sum()):
             raise ExecutorError(f"flight {flight} carries {waiting.tokens} tokens for batch rows of other counts")
         self._hidden.write(waiting.width, sweep.offset_N[batch], sweep.count_N[batch], waiting.hidden)
+
+    def _exchange(self, sweep: Sweep, rows: HiddenRows, copy: Callable[[HiddenLayout, int, Batch], None]) -> None:
+        """Copy hidden states of some batch rows between the sweep and their slots."""
+        layout = self.pages.layout(rows.arena)
+        if not isinstance(layout, HiddenLayout):
+            raise ExecutorError(f"plan {sweep.plan.number} names arena {rows.arena!r} for hidden states; it holds KV")
+        offset_N, count_N = sweep.offset_N[rows.batch], sweep.count_N[rows.batch]
+        with self._hidden.rows(layout.width, offset_N, count_N) as hidden_TD:
+            copy(layout, rows.column, Batch(sweep.row_N[rows.batch], sweep.start_N[rows.batch], count_N, hidden_TD))
 
     def _step(self, sweep: Sweep, step: Step, wanted: set[int]) -> None:
         run = self._runs.get(step.run)

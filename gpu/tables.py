@@ -23,7 +23,10 @@ Arrays = tuple[Ints, Ints]  # tokens, slots
 
 
 class Tables:
-    """``tokens`` int32 [R, M], ``slots`` int32 [R, L, P], ``sampling``, ``rules`` and ``prompt_length`` [R].
+    """``tokens`` int32 [R, M], ``slots`` int32 [R, L + 1, P], ``sampling``, ``rules`` and ``prompt_length`` [R].
+
+    The layer of slots behind a row's KV is for hidden states that the row keeps at an exit, and the next one for the ones it
+    reads. A row that keeps some has fewer layers than the longest chain, so one layer more is enough.
 
     Zeroed arrays come from the operating system page by page, so a row that is never used costs nothing.
     """
@@ -37,12 +40,13 @@ class Tables:
         self.rules: list[RowRules | None] = [None] * rows  # the rules of ``sampling``, as arrays
 
     def _make(self, max_length: int, kv_layers: int) -> Arrays:
-        slots = np.zeros((self.rows, kv_layers, -(-max_length // self.page_size)), dtype=np.int32)
+        slots = np.zeros((self.rows, kv_layers + 1, -(-max_length // self.page_size)), dtype=np.int32)
         return np.zeros((self.rows, max_length), dtype=np.int32), slots
 
     def _adopt(self, arrays: Arrays) -> None:
         self.tokens, self.slots = arrays
         self.max_length = self.tokens.shape[1]
+        self.kv_layers = self.slots.shape[1] - 1
         # arrays that edits are written to; while growing, the second one is being filled to replace the first
         self._written = [arrays]
 
@@ -54,7 +58,7 @@ class Tables:
         both.
         """
         tokens_RM, slots_RLP = self.tokens, self.slots
-        length, layers, pages = tokens_RM.shape[1], *slots_RLP.shape[1:]
+        length, layers, pages = tokens_RM.shape[1], self.kv_layers, slots_RLP.shape[2]
         if max_length <= length and kv_layers <= layers:
             return False
         larger = larger_RM, larger_RLP = self._make(max(max_length, length), max(kv_layers, layers))
@@ -62,7 +66,7 @@ class Tables:
         try:
             for row in np.flatnonzero(self.prompt_length):  # other rows have never had a sequence
                 lines = [(larger_RM[row, :length], tokens_RM[row])]
-                lines += zip(larger_RLP[row, :layers, :pages], slots_RLP[row], strict=True)
+                lines += zip(larger_RLP[row, : layers + 1, :pages], slots_RLP[row], strict=True)
                 for line, known in lines:
                     if copied and copied + known.nbytes > SLICE:
                         yield

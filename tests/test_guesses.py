@@ -17,6 +17,7 @@ GUESSES = (
     ("which endpoint holds an event loop", "runtime/node/stall_watch.py", "StallWatch"),
     ("what mypy knows of an endpoint", "runtime/actor/typed_endpoint.py", "TypedCall"),
     ("spans of requests for a collector: OTLP", "api/http/otlp.py", "OtlpSpans"),
+    ("where a higher tier enters at hidden states of a lower one", "policies/sweep/hidden_entries.py", "HiddenEntries"),
     ("who starts next among tenants: fair share", "policies/sweep/fair_share.py", "FairShare"),
     ("how much KV an account holds", "policies/memory/accounts.py", "PageAccounts"),
     ("whose account a request is on", "policies/requests/account.py", "account_of"),

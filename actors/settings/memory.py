@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from .part import AT_LEAST_ONE, BYTES, COUNT, Bounds, SettingsPart
+from .part import AT_LEAST_ONE, BYTES, COUNT, AllowedTexts, Bounds, SettingsPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,4 +30,9 @@ class MemorySettings(SettingsPart):
         Bounds("seconds, or 0 for no extra copies of blocks", 0),
     ] = 60.0
     prefix_cache: Annotated[bool, "reuse the KV of equal prompt prefixes"] = True
+    hidden_pages: Annotated[
+        str,
+        "keep what lower tiers leave for higher ones: on, off, or auto: if there are some",
+        AllowedTexts("auto", "on", "off"),
+    ] = "auto"
     shared_cache: Annotated[bool, "let tenants reuse each other's prefixes; timing then reveals equal prompts"] = False

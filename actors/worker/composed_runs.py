@@ -11,7 +11,7 @@ from functools import partial
 
 from ...gpu.executor import Executor
 from ...gpu.model.config import ComponentSpec
-from ...policies.model.chain import Chain, KvLayout
+from ...policies.model.chain import Chain, PageLayout
 from ...policies.model.runs import LocalRoute, Run
 from .device_thread import Device
 from .messages import LoadBlock
@@ -25,15 +25,16 @@ class ComposedRuns:
 
     def __init__(self, do: Callable[[Callable[[Executor], object]], None]) -> None:
         self._do = do
-        self._layouts: set[KvLayout] = set()  # layouts that have arenas
+        self._layouts: set[PageLayout] = set()  # layouts that have arenas
         self._length = self._layers = 0  # size of the largest tables requested so far
         self._runs: dict[int, Run] = {}
         self._attached: dict[tuple[int, int], dict[int, bytes]] = {}  # (run, number of the deltas) -> delta ids by place
 
     def prepare(self, chains: Sequence[Chain]) -> None:
-        """Make sure that the device has arenas for these chains' KV and tables for their longest sequences."""
+        """Make sure that the device has arenas for these chains' pages and tables for their longest sequences."""
         lengths = [(chain.max_length, sum(c.kv is not None for c in chain.components)) for chain in chains]
-        for layout in self._new_layouts(c.kv for chain in chains for c in chain.components):
+        kept = [chain.hidden for chain in chains if chain.family]
+        for layout in self._new_layouts([*kept, *[c.kv for chain in chains for c in chain.components]]):
             self._do(partial(_add_layout, layout=layout))
         if self._too_small(lengths):
             length, layers = self._length, self._layers
@@ -61,7 +62,7 @@ class ComposedRuns:
         inside = {place: id for place, id in enumerate(block.deltas) if id}
         await device.call(lambda ex: ex.rehearse(block.ids, inside))
 
-    def _new_layouts(self, layouts: Iterable[KvLayout | None]) -> list[KvLayout]:
+    def _new_layouts(self, layouts: Iterable[PageLayout | None]) -> list[PageLayout]:
         new = sorted({kv for kv in layouts if kv is not None} - self._layouts, key=lambda layout: layout.key)
         self._layouts.update(new)
         return new
@@ -113,7 +114,7 @@ class ComposedRuns:
             self._do(partial(_drop, run=number))
 
 
-def _add_layout(executor: Executor, *, layout: KvLayout) -> None:
+def _add_layout(executor: Executor, *, layout: PageLayout) -> None:
     executor.add_layout(layout)
 
 

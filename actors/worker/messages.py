@@ -99,6 +99,7 @@ def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int) -> SweepCo
         sweep_tokens=config.batching.sweep_tokens,
         max_rows=config.batching.max_rows,
         prefix_cache=config.worker_memory.prefix_cache,
+        hidden_pages=config.worker_memory.hidden_pages,
         tenant_weights=config.tenants.tenant_weights,
         tenant_kv_share=config.tenants.tenant_kv_share,
         kv_reserve=config.worker_memory.kv_reserve if config.on_demand else 0.0,

@@ -98,6 +98,7 @@ def status_of(
     memory, kv = state.parts.memory, used_blocks(state.parts.memory, 1)
     counters = {**state.counters, **figures}
     counters |= {"cached_pages": memory.pages.cached, "pages_shared_now": memory.pages.shared_now()}
+    counters["hidden_pages"] = state.hidden_pages
     return WorkerStatus(
         name=config.name,
         incarnation=incarnation,

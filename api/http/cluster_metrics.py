@@ -11,6 +11,8 @@ from ...policies.measures import Histogram, Measure, counter, gauge, histogram
 COUNTERS = {  # counters since the start of a worker
     "prompt_tokens": "Prompt tokens of arriving sequences, including virtual tokens.",
     "cached_tokens": "Of these, the tokens found in the prefix cache.",
+    "entered_tokens": "Positions computed from hidden states of a lower tier on: only the layers behind its exit.",
+    "hidden_pages": "Pages of hidden states that lower tiers left, including cached ones.",
     "generated_tokens": "Tokens sampled.",
     "computed_tokens": "Positions computed, including recomputed ones.",
     "preemptions": "Sequences that were preempted for memory.",

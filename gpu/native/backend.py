@@ -19,9 +19,10 @@ from itertools import accumulate
 import numpy as np
 import torch
 
-from ...policies.model.chain import KvLayout
+from ...policies.model.chain import HiddenLayout, KvLayout, PageLayout
 from ..backend import Batch, Packed, PackedPart
 from ..errors import BackendError
+from ..hidden_slots import HiddenSlots
 from ..model.config import (
     MAX_HEAD_DIM,
     AttentionConfig,
@@ -104,13 +105,14 @@ class NativeBackend:
         self.dtype = DTYPES[dtype]
         self._dtype_name = dtype
         self._arenas: dict[KvLayout, torch.Tensor] = {}
-        self._slots: dict[KvLayout, SlotBytes] = {}
+        self._slots: dict[PageLayout, SlotBytes] = {}
+        self._hidden: dict[HiddenLayout, HiddenSlots] = {}
         self._rope: dict[tuple[RopeConfig, int], tuple[torch.Tensor, torch.Tensor]] = {}  # keyed by head_dim, too
         self._tables: Tables | None = None
         self._max_logits = 0
         self._logits = torch.empty(0)
 
-    def slot_bytes(self, layout: KvLayout) -> int:
+    def slot_bytes(self, layout: PageLayout) -> int:
         return -(-layout.raw_bytes // self.slot_unit) * self.slot_unit
 
     def parts(self, spec: ComponentSpec) -> list[PackedPart]:
@@ -158,18 +160,29 @@ class NativeBackend:
         """
         self._lib.bw_delay(self._ctx, every, microseconds)
 
-    def add_arena(self, layout: KvLayout, memory: torch.Tensor) -> None:
+    def add_arena(self, layout: PageLayout, memory: torch.Tensor) -> None:
         if layout.dtype != self._dtype_name:
             raise BackendError(f"KV of {layout.dtype} does not fit a back end of {self._dtype_name}; give both one type")
-        self._arenas[layout] = memory
         self._slots[layout] = SlotBytes(memory, self.slot_bytes(layout))
+        if isinstance(layout, HiddenLayout):
+            self._hidden[layout] = HiddenSlots(memory, self.slot_bytes(layout), layout)
+            return
+        self._arenas[layout] = memory
 
-    def export(self, layout: KvLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
+    def export(self, layout: PageLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
         self._slots[layout].read(slots, memory)
 
-    def import_(self, layout: KvLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
+    def import_(self, layout: PageLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
         self.settle()  # a late thread may still read the slots' former content
         self._slots[layout].write(slots, memory)
+
+    def put_hidden(self, layout: HiddenLayout, column: int, batch: Batch) -> None:
+        assert self._tables is not None, "reserve() comes before put_hidden()"
+        self._hidden[layout].put(self._tables, column, batch)
+
+    def take_hidden(self, layout: HiddenLayout, column: int, batch: Batch) -> None:
+        assert self._tables is not None, "reserve() comes before take_hidden()"
+        self._hidden[layout].take(self._tables, column, batch)
 
     def compose(self, parts: Sequence[Packed], kv_layer: int) -> NativeRun:
         if self._tables is None:

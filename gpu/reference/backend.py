@@ -15,9 +15,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ...policies.model.chain import KvLayout
+from ...policies.model.chain import HiddenLayout, KvLayout, PageLayout
 from ..backend import SLICE, Batch, Packed, PackedPart
 from ..errors import BackendError
+from ..hidden_slots import HiddenSlots
 from ..model.config import (
     MLP,
     AttentionConfig,
@@ -71,11 +72,12 @@ class TorchBackend:
         self.dtype = DTYPES[dtype]
         self._dtype_name = dtype
         self._arenas: dict[KvLayout, torch.Tensor] = {}
-        self._slots: dict[KvLayout, SlotBytes] = {}
+        self._slots: dict[PageLayout, SlotBytes] = {}
+        self._hidden: dict[HiddenLayout, HiddenSlots] = {}
         self._tables: Tables | None = None
         self._parts_done = 0  # number of components that were begun
 
-    def slot_bytes(self, layout: KvLayout) -> int:
+    def slot_bytes(self, layout: PageLayout) -> int:
         return -(-layout.raw_bytes // self.slot_unit) * self.slot_unit
 
     def parts(self, spec: ComponentSpec) -> list[PackedPart]:
@@ -117,21 +119,32 @@ class TorchBackend:
     def reserve(self, tables: Tables, max_tokens: int, max_rows: int) -> None:
         self._tables = tables
 
-    def add_arena(self, layout: KvLayout, memory: torch.Tensor) -> None:
+    def add_arena(self, layout: PageLayout, memory: torch.Tensor) -> None:
         if layout.dtype != self._dtype_name:
             raise BackendError(f"KV of {layout.dtype} does not fit a back end of {self._dtype_name}; give both one type")
+        self._slots[layout] = SlotBytes(memory, self.slot_bytes(layout))
+        if isinstance(layout, HiddenLayout):
+            self._hidden[layout] = HiddenSlots(memory, self.slot_bytes(layout), layout)
+            return
         stride = self.slot_bytes(layout) // self.dtype.itemsize
         page, heads, size = layout.page_size, layout.kv_heads, layout.head_dim
         flat = memory[: memory.numel() // self.slot_bytes(layout) * self.slot_bytes(layout)].view(self.dtype)
         shape, strides = (flat.numel() // stride, 2, page, heads, size), (stride, page * heads * size, heads * size, size, 1)
-        self._slots[layout] = SlotBytes(memory, self.slot_bytes(layout))
         self._arenas[layout] = flat.as_strided(shape, strides)
 
-    def export(self, layout: KvLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
+    def export(self, layout: PageLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
         self._slots[layout].read(slots, memory)
 
-    def import_(self, layout: KvLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
+    def import_(self, layout: PageLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
         self._slots[layout].write(slots, memory)
+
+    def put_hidden(self, layout: HiddenLayout, column: int, batch: Batch) -> None:
+        assert self._tables is not None, "reserve() comes before put_hidden()"
+        self._hidden[layout].put(self._tables, column, batch)
+
+    def take_hidden(self, layout: HiddenLayout, column: int, batch: Batch) -> None:
+        assert self._tables is not None, "reserve() comes before take_hidden()"
+        self._hidden[layout].take(self._tables, column, batch)
 
     def compose(self, parts: Sequence[Packed], kv_layer: int) -> TorchRun:
         placed = []

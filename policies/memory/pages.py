@@ -98,7 +98,7 @@ class PageTable(PageColumns):
         """Publish a full page, so that others find it. If an equal one is published already, this one stays private."""
         span = self.span(handle)
         key = (token_hash, span.lineage, span.layer)
-        if not self._hash[handle] and self._index.get(key) is None:
+        if not self._hash[handle] and span.layers and self._index.get(key) is None:
             self._index.put(key, handle)
             self._hash[handle] = token_hash
 
@@ -209,7 +209,7 @@ class PageTable(PageColumns):
     def borders(self) -> set[Border]:
         """Return the positions where the spans of all pages begin."""
         spans = [self._spans[number] for number in {*self._span} if number >= 0]
-        return {(span.layer, span.lineages[0]) for span in spans}
+        return {(span.layer, span.lineages[0]) for span in spans if span.layers}
 
     def forget_spans(self) -> None:
         """Drop spans without pages, once these are most of all spans. The others are renumbered."""

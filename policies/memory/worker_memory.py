@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from ..model.chain import KvLayout
+from ..model.chain import PageLayout
 from ..model.runs import Span
 from ..plain import Plain, to_plain
 from ..plan.sweep_plan import MapGroup
@@ -46,7 +46,7 @@ class WorkerMemory:
 
     # KV --------------------------------------------------------------------------------------------------------------
 
-    def add_layout(self, layout: KvLayout) -> None:
+    def add_layout(self, layout: PageLayout) -> None:
         self.pages.add_layout(layout.key, -(-layout.raw_bytes // self._slot_unit) * self._slot_unit)
 
     def allocate_page(self, span: Span, account: str) -> int | None:
@@ -60,19 +60,27 @@ class WorkerMemory:
         return eviction.allocate_page(self.pages, span, account)
 
     def allocate_pages(self, spans: Sequence[Span], account: str) -> list[int] | None:
-        """Take one private page of each span, at the cost of cached ones, or nothing."""
+        """Take one private page of each span, at the cost of cached ones, or nothing.
+
+        Where there is no memory for hidden states, the page is taken without.
+        """
         taken: list[int] = []
         for span in spans:
             handle = self.allocate_page(span, account)
+            if handle is None and span.hidden:
+                handle = self.allocate_page(span.void, account)
             if handle is None:
                 self.pages.release(taken, account)
                 return None
             taken.append(handle)
         return taken
 
-    def fits(self, need: Mapping[str, int]) -> bool:
-        """Return whether ``need`` slots, by arena, can be taken one by one without touching cached pages of other arenas."""
-        return eviction.shortage(self.pages, need, {}) <= 0
+    def fits(self, need: Mapping[str, int], kept: Mapping[str, int] | None = None) -> bool:
+        """Return whether ``need`` slots, by arena, can be taken one by one without touching cached pages of other arenas.
+
+        ``kept`` slots of idle pages do not count.
+        """
+        return eviction.shortage(self.pages, need, kept or {}) <= 0
 
     def make_room(self, need: Mapping[str, int], kept: Mapping[str, int]) -> bool:
         """Make room for slots, see ``eviction.make_room``."""

@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from .confidence import Threshold
 
+HIDDEN = "hidden-"  # beginning of the keys of arenas with hidden states
 VIRTUAL_TOKEN = -1  # id of a position that a delta fills: prompt and prefix tuning
 
 
@@ -45,6 +46,28 @@ class KvLayout:
     def raw_bytes(self) -> int:
         """The bytes of keys and values of a page, before a back end pads them."""
         return 2 * self.kv_heads * self.head_dim * self.page_size * (4 if self.dtype == "float32" else 2)
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenLayout:
+    """The shape and type of a slot of hidden states at an exit: those of one page."""
+
+    width: int
+    dtype: str
+    page_size: int  # tokens
+
+    @property
+    def key(self) -> str:
+        """The name of the arena that holds the slots of this layout."""
+        return f"{HIDDEN}{self.width}-{self.dtype}-{self.page_size}"
+
+    @property
+    def raw_bytes(self) -> int:
+        """The bytes of a page, before a back end pads them."""
+        return self.width * self.page_size * (4 if self.dtype == "float32" else 2)
+
+
+PageLayout = KvLayout | HiddenLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +145,14 @@ class Chain:
     @property
     def components(self) -> tuple[Component, ...]:
         return tuple(c for b in self.blocks for c in b.components)
+
+    @property
+    def hidden(self) -> HiddenLayout | None:
+        """The layout of the hidden states before the head of a lower tier; None for all other models."""
+        kv = next((c.kv for c in self.components if c.kv is not None), None)
+        if not self.family or kv is None:
+            return None
+        return HiddenLayout(self.components[-1].width_in, kv.dtype, kv.page_size)
 
 
 def bases(chains: Iterable[Chain]) -> dict[str, str]:

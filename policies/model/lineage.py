@@ -27,6 +27,11 @@ def lineages(components: Sequence[Component], numerics: str) -> list[bytes]:
     return result
 
 
+def hidden_lineage(lineage: bytes) -> bytes:
+    """Return the lineage of the hidden states behind a component of this lineage."""
+    return _hash(lineage, b"hidden")
+
+
 def root_hash(salt: bytes) -> bytes:
     """Return the hash before the first page.
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Container, Hashable, Iterable, Sequence
 
 from .chain import Chain, Component, Hop, Kind, Route
-from .lineage import lineages
-from .runs import Border, LocalRoute, Run, Span, run_of
+from .lineage import hidden_lineage, lineages
+from .runs import Border, Exit, LocalRoute, Run, Span, run_of
 
 Stretches = list[tuple[int, int]]  # of a path: (first node, the one after the last)
 Nodes = tuple[Hashable, ...]
@@ -35,16 +35,28 @@ class LocalPath:
         self.layers = [(n, d) for n, d in enumerate(attentions) if here.first <= d < here.last]  # KV layer, depth
         self.nodes: Nodes = tuple([(here.first + d, c.shared) for d, c in enumerate(self.local)])
         self.lines: tuple[Border, ...] = tuple([(n, lines[d]) for n, d in self.layers])
-        self._cut: tuple[Stretches, Stretches] = ([], [])
+        self.whole = len(self.local) == len(components)
+        self.passed = set(lines[:-2]) if self.whole else set[bytes]()  # lineages before which others may leave
+        self.exit = self._exit(lines[-2]) if self.whole and chain.hidden is not None else None
+        self.exit_line = lines[-2] if self.exit is not None else b""
+        self._cut: tuple[Stretches, Stretches, bool, tuple[Exit, ...]] = ([], [], False, ())
         self._made: LocalRoute | None = None
 
-    def made(self, runs: Stretches, spans: Stretches) -> LocalRoute:
-        """Return the route, cut there."""
-        if self._made is None or self._cut != (runs, spans):
-            self._cut, self._made = (runs, spans), self._make(runs, spans)
+    def made(self, runs: Stretches, spans: Stretches, keeps: bool, entries: tuple[Exit, ...]) -> LocalRoute:
+        """Return the route, cut there, with pages of hidden states at its end if it ``keeps`` them."""
+        if self._made is None or self._cut != (runs, spans, keeps, entries):
+            self._cut, self._made = (runs, spans, keeps, entries), self._make(runs, spans, keeps, entries)
         return self._made
 
-    def _make(self, stretches: Stretches, spans: Stretches) -> LocalRoute:
+    def _exit(self, lineage: bytes) -> Exit:
+        """Return the exit before the head of a lower tier."""
+        layout, last = self.chain.hidden, self.local[-2]
+        assert layout is not None
+        resident = (last.shared, last.delta) if last.delta else (last.shared,)
+        span = Span.of(len(self.layers), layout.key, [resident], [hidden_lineage(lineage)])
+        return Exit(len(self.components) - 1, span)
+
+    def _make(self, stretches: Stretches, spans: Stretches, keeps: bool, entries: tuple[Exit, ...]) -> LocalRoute:
         hops, local, first = self.route.hops, self.local, self.first
         runs = [self._run(a, b) for a, b in _split_head(stretches, local)]
         changed = [(first + d, c.delta) for d, c in enumerate(local) if c.delta]
@@ -52,7 +64,7 @@ class LocalPath:
             self.route,
             self.hop,
             tuple(runs),
-            tuple([self._span(a, b) for a, b in spans]),
+            tuple([self._span(a, b) for a, b in spans]) + ((self.exit.span,) if keeps and self.exit is not None else ()),
             hops[self.hop + 1].worker if self.hop + 1 < len(hops) else None,
             local[-1].width_out,
             sum([c.nbytes + c.delta_nbytes for c in local]),
@@ -60,6 +72,8 @@ class LocalPath:
             self.chain.max_length,
             deltas=tuple(changed),
             touched=tuple([any(r.depth <= d < r.depth + len(r.components) for d, _ in changed) for r in runs]),
+            exit=self.exit if keeps else None,
+            entries=entries,
         )
 
     def _run(self, first: int, last: int) -> Run:
@@ -79,8 +93,8 @@ class LocalPath:
 class LocalPaths:
     """The routes through ``worker`` as published last."""
 
-    def __init__(self, worker: str, numerics: str) -> None:
-        self._worker, self._numerics = worker, numerics
+    def __init__(self, worker: str, numerics: str, hidden_pages: str = "off") -> None:
+        self._worker, self._numerics, self._hidden_pages = worker, numerics, hidden_pages
         self._known: dict[str, LocalPath] = {}  # by route id
 
     def cut(self, chains: Sequence[Chain], routes: Sequence[Route], kept: Container[Hashable] = ()) -> dict[str, LocalRoute]:
@@ -104,10 +118,24 @@ class LocalPaths:
         at = _cuts(alike)
         runs = {nodes: _stretches(nodes, at) for nodes in alike}
         at = _cuts([path.lines for path in paths.values()])
-        return {id: path.made(runs[path.nodes], _stretches(path.lines, at, kept)) for id, path in paths.items()}
+        exits = self._exits(paths.values())
+        made = {}
+        for id, path in paths.items():
+            entries = sorted([exit for line, exit in exits.items() if line in path.passed], key=lambda one: -one.depth)
+            spans = _stretches(path.lines, at, kept)
+            made[id] = path.made(runs[path.nodes], spans, path.exit_line in exits, tuple(entries))
+        return made
+
+    def _exits(self, paths: Iterable[LocalPath]) -> dict[bytes, Exit]:
+        """Return the exits whose hidden states are kept, by lineage; ``auto``: if a route here goes on behind them."""
+        found = {path.exit_line: path.exit for path in paths if path.exit is not None}
+        if self._hidden_pages == "on" or not found:
+            return found if self._hidden_pages != "off" else {}
+        passed = {line for path in paths for line in path.passed} if self._hidden_pages == "auto" else set[bytes]()
+        return {line: exit for line, exit in found.items() if line in passed}
 
     def fork(self) -> LocalPaths:
-        copy = LocalPaths(self._worker, self._numerics)
+        copy = LocalPaths(self._worker, self._numerics, self._hidden_pages)
         copy._known = self._known  # a publication replaces it, so it can be shared
         return copy
 

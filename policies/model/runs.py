@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
-from .chain import Component, Kind, Route
+from .chain import HIDDEN, Component, Kind, Route
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,32 @@ class Span:
         pairs = zip([0, *inside], [*inside, self.layers], strict=True)
         return tuple(Span.of(self.layer + a, self.arena, self.components[a:b], self.lineages[a:b]) for a, b in pairs)
 
+    @property
+    def void(self) -> Span:
+        """The span without layers that stands for a page which is not needed. Its pages have no memory."""
+        return Span(self.layer, 0, b"", self.arena, (), ())
+
+    @property
+    def hidden(self) -> bool:
+        """True if its pages hold hidden states. They save time and are never needed."""
+        return self.arena.startswith(HIDDEN)
+
+    @property
+    def kv_layer(self) -> int:
+        """The KV layer with which it moves between workers: its first; for hidden states the last one below the exit."""
+        return self.layer - 1 if self.hidden else self.layer
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """A place between two components whose hidden states are kept as pages of ``span``.
+
+    The span's one layer is numbered as the KV layer behind the exit; the KV layers before it have lower numbers.
+    """
+
+    depth: int  # of the component behind it
+    span: Span
+
 
 @dataclass(frozen=True, slots=True)
 class LocalRoute:
@@ -70,6 +96,24 @@ class LocalRoute:
     deltas: tuple[tuple[int, bytes], ...] = ()  # (depth, delta id) of the variants among the components here
     touched: tuple[bool, ...] = ()  # for each run: whether it contains a delta
     delta: int = 0  # number of ``deltas`` on this worker (``LocalRoutes``); 0: there are none
+    exit: Exit | None = None  # where the route leaves, if hidden states are kept there for others; its span is the last
+    entries: tuple[Exit, ...] = ()  # exits of other routes that it passes, the deepest first
+
+    @property
+    def kv_spans(self) -> int:
+        """The number of spans that hold KV: all, or all but the last."""
+        return len(self.spans) - 1 if self.exit is not None else len(self.spans)
+
+    @property
+    def kv(self) -> tuple[Span, ...]:
+        """The spans that hold KV."""
+        return self.spans if self.exit is None else self.spans[:-1]
+
+    @property
+    def column(self) -> int:
+        """The layer, in the page tables, of hidden states that its rows read."""
+        last = self.spans[-1]
+        return last.layer + last.layers
 
     def cut(self, borders: Container[Border]) -> LocalRoute:
         """Return the same route with these borders between its spans."""

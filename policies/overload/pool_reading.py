@@ -48,8 +48,8 @@ def pool_reading(state: SweepState) -> PoolReading:
         idle += count * memory.pages.allocator(arena).slot_bytes
     pages = used = 0
     if local is not None:
-        pages = memory.pages_of(local.spans, "")
-        used = min(-(-held // memory.page_bytes(local.spans)), pages)
+        pages = memory.pages_of(local.kv, "")
+        used = min(-(-held // memory.page_bytes(local.kv)), pages)
     return PoolReading(
         budget=memory.total_bytes,
         parameters=memory.parameter_bytes,

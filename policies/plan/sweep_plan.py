@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from .sampling import SamplingParams
 
+NO_SLOT = -1  # in place of the slot of a page whose hidden states are not kept
 NOT_FINITE = -2  # in place of a token; -1: no token is wanted
 
 
@@ -108,6 +109,15 @@ class Departure:
 
 
 @dataclass(slots=True)
+class HiddenRows:
+    """Batch rows whose hidden states are in slots of one arena, which layer ``column`` of the page tables names."""
+
+    arena: str
+    column: int
+    batch: list[int]
+
+
+@dataclass(slots=True)
 class ImportGroup:
     """Slots of one arena that are written from imported pages.
 
@@ -149,6 +159,8 @@ class SweepPlan:
     drafting: list[int] = field(default_factory=list)
     reasons: dict[str, int] = field(default_factory=dict)
     imports: list[PageImport] = field(default_factory=list)  # written before the first step
+    resumed: list[HiddenRows] = field(default_factory=list)  # read before the first step: rows that begin at an exit
+    kept: list[HiddenRows] = field(default_factory=list)  # written after the last step: rows that end at an exit
 
     @property
     def tokens(self) -> int:

@@ -43,8 +43,8 @@ def candidate_at(
             waiting.append(rows.length[s])
     total = used = 0
     if local.spans:
-        total = parts.memory.pages_of(local.spans, "")
-        block = parts.memory.page_bytes(local.spans)
+        total = parts.memory.pages_of(local.kv, "")
+        block = parts.memory.page_bytes(local.kv)
         offline = sum(offline_bytes(parts).values()) // block
         used = min(max(used_blocks(parts.memory, block) - offline, 0), total)
     return Candidate(
@@ -75,7 +75,7 @@ def _cached(state: SweepState, local: LocalRoute, submission: Submission) -> int
         return 0
     pages, found = parts.memory.pages, 0
     for token_hash in submission.page_hashes[: (len(submission.tokens) - 1) // parts.config.page_size]:
-        if any(pages.find(token_hash, span) is None for span in local.spans):
+        if any(pages.find(token_hash, span) is None for span in local.spans[: local.kv_spans]):
             break
         found += 1
     return found

@@ -58,7 +58,7 @@ class PipelineInstance(Machines):
         for state in (present.state for present in presents):
             local = state.parts.routes.passing(routes.routes[0].id)
             assert local is not None, "a device is not on the route"
-            rooms.append(state.parts.memory.pages_of(local.spans, ""))
+            rooms.append(state.parts.memory.pages_of(local.kv, ""))
         self.total_blocks = min(rooms)
         home = self.home.parts.routes.home(routes.routes[0].id)
         assert home is not None, "the first device is not the home"

@@ -185,7 +185,7 @@ class Backfill:
         if pages <= 0:
             return True
         need = withheld_slots(parts)
-        for span in rows.route[s].spans:
+        for span in rows.route[s].kv:
             need[span.arena] = need.get(span.arena, 0) + pages * span.layers
         while not parts.memory.fits(need):
             if rows.leaving:

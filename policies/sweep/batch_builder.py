@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import chain
 
-from ..model.runs import LocalRoute, Run
-from ..plan.sweep_plan import Arrival, Departure, FlightRow, Step, SweepPlan
+from ..model.runs import Exit, LocalRoute, Run
+from ..plan.sweep_plan import Arrival, Departure, FlightRow, HiddenRows, Step, SweepPlan
 from . import draft_steps
 from .columns import Place
 from .events import Flight
@@ -40,6 +40,7 @@ class BatchBuilder:
         self._undrawn: set[int] = set()  # sequences after which no token is drawn
         self._drafts: dict[int, list[int]] = {}  # sequence -> its drafts, which are verified; 0 for ones drawn in the plan
         self._exits: dict[int, Run] = {}  # sequence -> head of the lower tier that draws its drafts
+        self._entered: dict[int, Exit] = {}  # sequence -> the exit at which its positions enter the model
 
     def add_flight(self, flight: Flight, guests: list[int], tokens: int) -> None:
         self.flights.append((flight, guests))
@@ -62,6 +63,10 @@ class BatchBuilder:
         """Add the next position of ``s`` and the drafted ones behind it."""
         self._drafts[s] = drafts
         self.add(s, start, len(drafts) + 1, drawn=True, local=local)
+
+    def enter(self, s: int, entry: Exit) -> None:
+        """Let the positions of ``s`` begin at an exit."""
+        self._entered[s] = entry
 
     def add_tier_drafts(self, s: int, start: int, count: int, head: Run) -> None:
         """Add the next position of ``s`` and ``count`` more, for which the plan draws drafts with this head."""
@@ -109,7 +114,10 @@ class BatchBuilder:
             plan.drafting = [i for i in plan.verify if sequences[i] in self._exits]
         if not self.plain or not self.local:
             _score(parts, plan, sequences)
-        _lay_out_steps(parts, plan, sequences, self._exits)
+        entered = {i: self._entered[s] for i, s in enumerate(sequences) if s in self._entered} if self._entered else {}
+        _lay_out_steps(parts, plan, sequences, self._exits, {i: entry.depth for i, entry in entered.items()})
+        if entered or parts.routes.keeps_hidden:
+            _lay_out_hidden(parts, plan, sequences, entered)
         if not self.local:
             _lay_out_departures(parts, plan, sequences, set(wanted), self._drafts)
         plan.reasons = {"waiting": parts.queue.waiting, "starved": int(self.starved)}
@@ -146,13 +154,35 @@ def _score(parts: Parts, plan: SweepPlan, sequences: list[int]) -> None:
     ]  # fmt: skip
 
 
-def _lay_out_steps(parts: Parts, plan: SweepPlan, sequences: list[int], exits: Mapping[int, Run]) -> None:
+def _lay_out_hidden(parts: Parts, plan: SweepPlan, sequences: list[int], entered: dict[int, Exit]) -> None:
+    """Add the batch rows whose hidden states are read at an exit, and those whose hidden states are kept there.
+
+    A row with drafts reads none. It keeps the ones of all its positions: when the last step ends, each has passed all
+    layers, also if its draft was drawn in the plan. Those behind a rejected draft are overwritten before their page is
+    published.
+    """
+    route = parts.rows.route
+    resumed: dict[tuple[str, int], list[int]] = {}
+    kept: dict[tuple[str, int], list[int]] = {}
+    for i, entry in entered.items():
+        resumed.setdefault((entry.span.arena, route[sequences[i]].column), []).append(i)
+    for i, s in enumerate(sequences):
+        if (exit := route[s].exit) is not None:
+            kept.setdefault((exit.span.arena, exit.span.layer), []).append(i)
+    plan.resumed = [HiddenRows(arena, column, batch) for (arena, column), batch in resumed.items()]
+    plan.kept = [HiddenRows(arena, column, batch) for (arena, column), batch in kept.items()]
+
+
+def _lay_out_steps(
+    parts: Parts, plan: SweepPlan, sequences: list[int], exits: Mapping[int, Run], entered: dict[int, int]
+) -> None:
     """Add one step for each run that a row passes, in order of depth. Heads get only rows that are sampled or scored.
 
     The steps of rows whose drafts are drawn in the plan are in ``draft_steps.py``. ``exits``: as in ``BatchBuilder``.
+    ``entered``: the depth at which a batch row begins, if that is not the first component.
     """
     route = parts.rows.route
-    if sequences and parts.routes.single and parts.routes.plain:
+    if sequences and parts.routes.single and parts.routes.plain and not entered:
         local, everyone = route[sequences[0]], list(range(len(sequences)))
         for number, run in zip(parts.routes.numbers(local.route.id), local.runs, strict=True):
             members = everyone if not run.head else plan.sample if not plan.score else sorted({*plan.sample, *plan.score})
@@ -162,7 +192,7 @@ def _lay_out_steps(parts: Parts, plan: SweepPlan, sequences: list[int], exits: M
     groups: dict[str, tuple[LocalRoute, list[int]]] = {}
     for i, s in enumerate(sequences):
         groups.setdefault(route[s].route.id, (route[s], []))[1].append(i)
-    steps = _steps(parts, plan, groups.values())
+    steps = _steps(parts, plan, groups.values(), entered)
     meets = _Deltas(parts, sequences) if not parts.routes.plain else None
     if plan.drafting:
         heads = {i: exits[sequences[i]] for i in plan.drafting}
@@ -194,7 +224,7 @@ class _Deltas:
 
 
 def _steps(
-    parts: Parts, plan: SweepPlan, groups: Iterable[tuple[LocalRoute, list[int]]]
+    parts: Parts, plan: SweepPlan, groups: Iterable[tuple[LocalRoute, list[int]]], entered: dict[int, int]
 ) -> dict[int, tuple[Run, list[int]]]:
     """Return each run, by number, with its batch rows in ascending order."""
     found: dict[int, tuple[Run, list[list[int]]]] = {}  # one list of rows for each route
@@ -203,6 +233,8 @@ def _steps(
     for local, batch in groups:
         for run in local.runs:
             members = [i for i in batch if i in heads] if run.head and not everyone else batch
+            if entered:
+                members = [i for i in members if entered.get(i, 0) <= run.depth]
             if members:
                 found.setdefault(parts.routes.number(run), (run, []))[1].append(members)
     return {number: (run, _merged(members)) for number, (run, members) in found.items()}

@@ -43,7 +43,7 @@ _PLAIN = (
     "deadline", "charged", "plain_until", "drafted",
 )  # fmt: skip
 _DERIVED = ("ready", "limit", "stop", "priority", "tenant", "delta", "cost_compute", "cost_memory")
-COLUMNS = (*_PLAIN, *_DERIVED, "tokens", "hashes", "pages", "submission", "route")
+COLUMNS = (*_PLAIN, *_DERIVED, "tokens", "hashes", "pages", "entered", "submission", "route")
 
 
 class Columns:
@@ -68,6 +68,8 @@ class Columns:
         self.known: list[int] = []  # ``length`` after all open plans
         self.open: list[int] = []  # number of open plans and flights that name the sequence
         self.pages: list[list[list[int]]] = []  # for each span of the route: handles; the first ``paged`` are its own
+        # pages of hidden states that open plans read, each with the position up to which that plan computes
+        self.entered: list[list[tuple[int, int]]] = []
         self.paged: list[int] = []  # number of pages, the same on every span
         # if LOCAL and RUNNING: decode positions below it need no page, are not the last, and are drawn without drafts
         self.ready: list[int] = []
@@ -196,6 +198,7 @@ class Columns:
             "route": [places[self.route[s]] if used else -1 for s, used in live],
             "tokens": [self.tokens_of(s) if used else [] for s, used in live],
             "hashes": [self.hashes_of(s) if used else [] for s, used in live],
+            "entered": [[list(pair) for pair in self.entered[s]] if used else [] for s, used in live],
             "pages": [[listed[: self.paged[s]] for listed in self.pages[s]] if used else [] for s, used in live],
             "unused": self._unused.copy(),
             "next_deadline": self.next_deadline,
@@ -212,6 +215,7 @@ class Columns:
         for name in (*_PLAIN, "tokens", "hashes"):
             setattr(table, name, [list(value) if isinstance(value, list) else value for value in data[name]])
         table.pages = [[list(handles) for handles in spans] for spans in data["pages"]]
+        table.entered = [[(pair[0], pair[1]) for pair in pairs] for pairs in data["entered"]]
         for name in (*_DERIVED, "submission", "route"):
             setattr(table, name, [0] * len(table.status))
         for s in data["unused"]:
@@ -262,6 +266,7 @@ class Columns:
         assert (self.row[s] >= 0) >= running, f"sequence {s} runs without a row"
         assert running or self.status[s] == Status.LEAVING or self.row[s] < 0, f"sequence {s} has a row and does not run"
         assert self.open[s] >= 0, f"sequence {s} is in fewer plans than none"
+        assert not self.entered[s] or self.open[s], f"sequence {s} keeps hidden states that no plan reads"
         assert not self.drafted[s] or self.open[s] == 1, f"sequence {s} is verified by a plan and named by another"
         assert running <= self.charged[s] <= max(self.length[s], self.computed[s]), f"sequence {s} runs unpaid, or paid more"
         if self.place[s] != Place.GUEST:

@@ -24,6 +24,7 @@ class SweepConfig:
     sweep_tokens: int = 512  # limit of tokens in one sweep
     max_rows: int = 256  # limit of sequences that own memory at a time
     prefix_cache: bool = True
+    hidden_pages: str = "auto"  # on: hidden states at exits are kept; auto: if a higher tier is here, too; off: never
     tenant_weights: dict[str, int] = field(default_factory=dict)  # account -> weight of its service; "*": all others; else 1
     input_cost: int = 1  # cost of a computed prompt token, to the account that computes it
     output_cost: int = 2  # cost of a generated token

@@ -68,7 +68,7 @@ class Fitting:
         rows, pages = self._rows, self._parts.memory.pages
         total = self._pages_to_start(s)
         need, kept = self.commitments.beside(awaited), dict[str, int]()
-        for i, span in enumerate(rows.route[s].spans):
+        for i, span in enumerate(rows.route[s].kv):
             present = [handle for handles in found if (handle := handles[i]) is not None]
             cached = sum(1 for handle in present if not pages.references(handle))
             need[span.arena] = need.get(span.arena, 0) + (total - len(present)) * span.layers
@@ -86,8 +86,8 @@ class Fitting:
             return True
         rows, memory, account = self._rows, self._parts.memory, self._rows.tenant[s]
         pages = memory.pages
-        need = self.commitments.bytes.get(account, 0) + self._pages_to_start(s) * memory.page_bytes(rows.route[s].spans)
+        need = self.commitments.bytes.get(account, 0) + self._pages_to_start(s) * memory.page_bytes(rows.route[s].kv)
         for handle in (handle for handles in found for handle in handles if handle is not None):
-            if pages.references(handle):  # already paid for by the sequences that list it
+            if pages.references(handle) and not pages.span(handle).hidden:  # already paid for by the sequences that list it
                 need -= pages.page_bytes(pages.span(handle))
         return memory.within_cap(account, need)

@@ -23,6 +23,8 @@ def most(parts: Parts, plan: OpenPlan) -> int:
     rows, queue = parts.rows, parts.queue
     if not plan.plain or not plan.sequences or plan.starved or rows.leaving or len(queue.running) != len(plan.sequences):
         return 1
+    if parts.pending_pages.awaited:  # the last position of a prompt may complete the page for which another one waits
+        return 1
     if parts.leases.next_flight() is not None or parts.leases.pending or parts.leases.urgent or len(parts.page_pins):
         return 1
     sweeps = min([rows.limit[s] - 1 - start for s, start in zip(plan.sequences, plan.start, strict=True)])
@@ -55,7 +57,11 @@ def _lasting(parts: Parts, plan: OpenPlan, sweeps: int) -> int:
 
 
 def _fits(parts: Parts, plan: OpenPlan, sweeps: int) -> bool:
-    """Return whether all pages of ``sweeps`` sweeps can be taken, one after the other."""
+    """Return whether all pages of ``sweeps`` sweeps can be taken, one after the other.
+
+    Idle pages count as room only if one layout takes pages. With several, a chunk of evicted pages of one may go to another,
+    and the rest of these pages lies in chunks that are in use.
+    """
     rows, memory = parts.rows, parts.memory
     size, route, paged = rows.page_size, rows.route, rows.paged
     slots = withheld(parts)  # by arena
@@ -68,7 +74,8 @@ def _fits(parts: Parts, plan: OpenPlan, sweeps: int) -> bool:
             if memory.capped:
                 account = rows.tenant[s]
                 accounts[account] = accounts.get(account, 0) + pages * memory.page_bytes(route[s].spans)
-    return memory.fits(slots) and all(memory.within_cap(account, need) for account, need in accounts.items())
+    kept = memory.pages.idle.slots if sum(count > 0 for count in slots.values()) > 1 else {}
+    return memory.fits(slots, kept) and all(memory.within_cap(account, need) for account, need in accounts.items())
 
 
 def growth(parts: Parts, plan: OpenPlan, sweeps: int) -> int:

@@ -24,7 +24,7 @@ def place_components(parts: Parts, event: ComponentsWanted) -> None:
         if (known := longest.get(of)) is None or rows.limit[s] > rows.limit[known]:
             longest[of] = s
     pages = {s: -(-rows.limit[s] // rows.page_size) for s in longest.values()}
-    needs = [memory.chunks_for(rows.route[s].spans, rows.tenant[s], n) for s, n in pages.items()]
+    needs = [memory.chunks_for(rows.route[s].kv, rows.tenant[s], n) for s, n in pages.items()]
     moves: dict[str, dict[int, int]] = {}
     movable = None if parts.page_transfers.receiving else moves
     answer = memory.load(event.holder, event.components, max(needs, default=0), movable)

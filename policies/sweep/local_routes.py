@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from ..model.chain import KvLayout
+from ..model.chain import PageLayout
 from ..model.local_paths import LocalPaths
 from ..model.runs import Border, LocalRoute, Run, Span
 from ..plain import Plain, from_plain, to_plain
@@ -24,10 +24,11 @@ class LocalRoutes:
     name it.
     """
 
-    def __init__(self, worker: str, numerics: str) -> None:
-        self._worker, self._numerics = worker, numerics
-        self._paths = LocalPaths(worker, numerics)
+    def __init__(self, worker: str, numerics: str, hidden_pages: str = "off") -> None:
+        self._worker, self._numerics, self._hidden_pages = worker, numerics, hidden_pages
+        self._paths = LocalPaths(worker, numerics, hidden_pages)
         self._version = 0
+        self.keeps_hidden = False  # some planned route keeps the hidden states at its exit
         self._planned: dict[str, LocalRoute] = {}  # by route id
         self._in_force: dict[str, int] = {}  # route id -> version
         self._runs: dict[Run, int] = {}
@@ -55,6 +56,7 @@ class LocalRoutes:
         self._deltas = self._numbered(self._deltas, 1, (local.deltas for local in every if local.deltas))
         self._runs = self._numbered(self._runs, 0, (run for local in every for run in local.runs))
         self._number_routes()
+        self.keeps_hidden = any(local.exit is not None for local in every)
         for name, local in self._planned.items():
             if local.deltas:
                 self._planned[name] = replace(local, delta=self._deltas[local.deltas])
@@ -161,7 +163,8 @@ class LocalRoutes:
         return {number: run for run, number in self._runs.items()}
 
     def fork(self) -> LocalRoutes:
-        copy = LocalRoutes(self._worker, self._numerics)
+        copy = LocalRoutes(self._worker, self._numerics, self._hidden_pages)
+        copy.keeps_hidden = self.keeps_hidden
         copy._version, copy._planned, copy._in_force = self._version, self._planned.copy(), self._in_force.copy()
         copy._numbers, copy._shapes, copy._paths = self._numbers, self._shapes, self._paths.fork()
         copy._runs, copy._deltas, copy.borders = self._runs.copy(), self._deltas.copy(), self.borders.copy()
@@ -173,6 +176,7 @@ class LocalRoutes:
         return {
             "worker": self._worker,
             "numerics": self._numerics,
+            "hidden_pages": self._hidden_pages,
             "version": self._version,
             "planned": to_plain(list(self._planned.values())),
             "in_force": self._in_force.copy(),
@@ -186,12 +190,13 @@ class LocalRoutes:
 
     @classmethod
     def restore(cls, data: dict[str, Plain]) -> LocalRoutes:
-        routes = cls(data["worker"], data["numerics"])
+        routes = cls(data["worker"], data["numerics"], data["hidden_pages"])
         routes._version, routes._in_force = data["version"], dict(data["in_force"])
         routes._planned = {local.route.id: local for local in from_plain(list[LocalRoute], data["planned"])}
         routes._runs = dict(from_plain(list[tuple[Run, int]], data["runs"]))
         routes.borders = set(from_plain(list[Border], data["borders"]))
         routes._number_routes()
+        routes.keeps_hidden = any(local.exit is not None for local in routes._planned.values())
         routes._deltas = dict(from_plain(list[tuple[Deltas, int]], data["deltas"]))
         routes._following = list(data["following"])
         routes._served, routes.ended = dict(data["served"]), set(data["ended"])
@@ -201,6 +206,7 @@ class LocalRoutes:
         assert self._in_force.keys() <= self._planned.keys(), "a route is in force and not known"
         every = self._planned.values()
         assert self._shapes in (None, route_shapes(self.all_in_force())), "shapes are not those of the routes"
+        assert self.keeps_hidden == any(local.exit is not None for local in every), "a route's exit is overlooked"
         for (route, model), head in self._exits.items():
             assert route in self._planned, "an exit of no route is kept"
             assert head == self._find_exit(self._planned[route], model), "a kept exit is not that of the route"
@@ -216,11 +222,13 @@ class LocalRoutes:
         assert all(self._deltas.get(local.deltas, 0) == local.delta for local in every), "a wrong number of deltas"
 
 
-def layouts(event: RoutesChanged) -> list[KvLayout]:
-    """Return the KV layouts of all chains, each once, in order of first use."""
+def layouts(event: RoutesChanged) -> list[PageLayout]:
+    """Return the layouts of KV and hidden states of all chains, each once, in order of first use."""
     # by object first: few differ, and each key is computed anew
     objects = {id(c.kv): c.kv for chain in event.chains for block in chain.blocks for c in block.components}
-    found = {layout.key: layout for layout in objects.values() if layout is not None}
+    found: dict[str, PageLayout] = {layout.key: layout for layout in objects.values() if layout is not None}
+    hidden = [layout for chain in event.chains if chain.family and (layout := chain.hidden) is not None]
+    found.update((layout.key, layout) for layout in hidden)
     return list(found.values())
 
 

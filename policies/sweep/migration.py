@@ -131,7 +131,7 @@ class Migration:
             for layer, lineage, slot in zip(
                 range(span.layer, span.layer + span.layers), span.lineages, pages.slots(handle), strict=True
             ):
-                if stream.to.first <= layer < stream.to.end:
+                if stream.to.first <= span.kv_layer + layer - span.layer < stream.to.end:
                     found.append((layer, lineage, span.arena, slot))
         return found
 
@@ -145,8 +145,7 @@ class Migration:
         if local is None:
             return []
         handles = [parts.memory.pages.find(wanted.hashes[page], span) for span in local.spans]
-        present = [handle for handle in handles if handle is not None]
-        return present if len(present) == len(handles) else []
+        return [] if None in handles[: local.kv_spans] else [handle for handle in handles if handle is not None]
 
     def _find(self, wanted: Export) -> int | None:
         """Return the sequence, at home or a guest, of the wanted attempt."""

@@ -28,7 +28,7 @@ from .sequence_queue import SequenceQueue
 
 COUNTERS = (
     "prompt_tokens", "cached_tokens", "generated_tokens", "computed_tokens", "preemptions", "refused", "expired",
-    "offline_tokens", "offline_yielded", "drafted_tokens", "accepted_tokens",
+    "entered_tokens", "offline_tokens", "offline_yielded", "drafted_tokens", "accepted_tokens",
     "moved_slots", "exported_pages", "exported_bytes", "imported_pages", "imported_bytes", "refused_pages",
 )  # fmt: skip
 
@@ -133,7 +133,7 @@ class Parts:
         self.return_timeouts = ReturnTimeouts()
         self.pending_pages = PendingPages()
         self.drafts = DraftTable()
-        self.routes = LocalRoutes(config.worker, config.numerics)
+        self.routes = LocalRoutes(config.worker, config.numerics, config.hidden_pages if config.prefix_cache else "off")
         self.outgoing = Outgoing()
 
     def learn(self, costs: Coefficients) -> None:
@@ -240,6 +240,7 @@ class Parts:
         makers = {s for s in live if rows.status[s] != Status.LEAVING and not rows.is_guest(s)}
         self.pending_pages.check(makers, set(rows.with_status(Status.PARKED)))
         listed = {handle: 1 for received in self.page_transfers.received_batches() for handle in received.handles}
-        for handle in [*self.page_pins.handles(), *[handle for s in live for handle in rows.handles(s)]]:
+        entered = [handle for s in live for _, handle in rows.entered[s]]
+        for handle in [*self.page_pins.handles(), *entered, *[handle for s in live for handle in rows.handles(s)]]:
             listed[handle] = listed.get(handle, 0) + 1
         self.memory.check(listed)

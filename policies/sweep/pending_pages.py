@@ -52,6 +52,11 @@ class PendingPages:
         """True if no page is announced."""
         return not self._makers
 
+    @property
+    def awaited(self) -> bool:
+        """True if a sequence waits for a page."""
+        return bool(self._sleepers)
+
     def clear(self, keys: Iterable[Key], s: int) -> list[int]:
         """End announcements of ``s``, which has published these pages or will not make them.
 

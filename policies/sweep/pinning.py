@@ -58,9 +58,9 @@ class Pinning:
         assert local is not None, "pages are held on a route that is not planned"
         hold.renew(event.attempt, now + event.seconds)
         for token_hash in event.hashes:
-            for span in local.spans:
+            for number, span in enumerate(local.spans):
                 handle = parts.memory.pages.find(token_hash, span)
-                if handle is None and event.expects:
+                if handle is None and event.expects and number < local.kv_spans:
                     hold.await_slots(span.arena, span.layers)
                 elif handle is not None and handle not in held:
                     parts.memory.pages.share(handle, hold.account)
@@ -78,7 +78,7 @@ class Pinning:
         for arena, slots in hold.awaited.items():
             need[arena] = need.get(arena, 0) + slots
         for s in parts.queue.running:
-            for span in parts.rows.route[s].spans:
+            for span in parts.rows.route[s].kv:
                 need[span.arena] = need.get(span.arena, 0) + span.layers
         return eviction.shortage(parts.memory.pages, need, {}) <= 0
 
@@ -102,7 +102,7 @@ class Pinning:
         hold = self._parts.page_pins.find(request)
         if hold is not None and hold.attempt == attempt:
             pages = self._parts.memory.pages
-            gone = [h for h in hold.handles if any(to.first <= pages.span(h).layer < to.end for to in targets)]
+            gone = [h for h in hold.handles if any(to.first <= pages.span(h).kv_layer < to.end for to in targets)]
             hold.remove(gone)
             pages.release(gone[::-1], hold.account)
 

@@ -100,8 +100,8 @@ class PageCommitments:
         unplanned = rows.known[s] - rows.planned[s]
         tokens = rows.known[s] if unplanned > 1 else rows.planned[s]
         if local.spans and (pages := -(-tokens // self._page_size) - rows.paged[s]) > 0:
-            for span in local.spans:
+            for span in local.kv:
                 self.slots[span.arena] = self.slots.get(span.arena, 0) + pages * span.layers
             if self._memory.capped:
-                taken = pages * self._memory.page_bytes(local.spans)
+                taken = pages * self._memory.page_bytes(local.kv)
                 self.bytes[rows.tenant[s]] = self.bytes.get(rows.tenant[s], 0) + taken

@@ -14,13 +14,13 @@ from .parts import Parts
 
 
 class PrefixCatchUp:
-    """The skips of prefill on one worker (see the module). ``list_page``: the planner's method.
+    """The skips of prefill on one worker (see the module). ``complete_page``: the row picker's method.
 
     Nothing is looked up on a worker to which no pages have come.
     """
 
-    def __init__(self, parts: Parts, list_page: Callable[[int, list[int]], None]) -> None:
-        self._parts, self._rows, self._list_page = parts, parts.rows, list_page
+    def __init__(self, parts: Parts, complete_page: Callable[[int, list[int | None], bool], None]) -> None:
+        self._parts, self._rows, self._complete_page = parts, parts.rows, complete_page
 
     def jump(self, s: int) -> None:
         """List the next pages of ``s`` that are present, whatever sequence made them, and continue behind them."""
@@ -30,8 +30,9 @@ class PrefixCatchUp:
         before = rows.cached[s]
         while rows.planned[s] == rows.paged[s] * size and (handles := self._found(s, rows.paged[s])):
             for handle in handles:
-                parts.memory.pages.share(handle, rows.tenant[s])
-            self._list_page(s, handles)
+                if handle is not None:
+                    parts.memory.pages.share(handle, rows.tenant[s])
+            self._complete_page(s, handles, True)
             rows.jump(s, size)
         if jumped := rows.cached[s] - before:
             of = rows.submission[s]
@@ -47,13 +48,12 @@ class PrefixCatchUp:
                     return page * size - start
         return count
 
-    def _found(self, s: int, page: int) -> list[int]:
-        """Return the published handles of a page that ``s`` may skip, one for each span; empty if one is missing."""
+    def _found(self, s: int, page: int) -> list[int | None]:
+        """Return the published handles of a page that ``s`` may skip, one for each span; empty if one of KV is missing."""
         rows, pages = self._rows, self._parts.memory.pages
         if rows.place[s] != Place.LOCAL or rows.submission[s].scored:
             return []
         if page >= min((rows.known[s] - 1) // rows.page_size, rows.hashed[s]):
             return []
         found = [pages.find(rows.hashes[s][page], span) for span in rows.route[s].spans]
-        handles = [handle for handle in found if handle is not None]
-        return handles if len(handles) == len(found) else []
+        return [] if None in found[: rows.route[s].kv_spans] else found

@@ -28,6 +28,6 @@ def queues(parts: Parts) -> list[RouteQueue]:
     reported = []
     for local, (running, waiting, tokens) in found.values():
         hop = local.route.hops[local.hop]
-        limit = memory.pages_of(local.spans, "") * parts.config.page_size if local.spans else 1 << 62
+        limit = memory.pages_of(local.kv, "") * parts.config.page_size if local.spans else 1 << 62
         reported.append(RouteQueue(local.route.application, hop.first, hop.last, running, waiting, tokens, limit))
     return reported

@@ -28,8 +28,8 @@ def route_shapes(routes: Iterable[LocalRoute]) -> list[RouteShape]:
     found: dict[tuple[tuple[str, int], ...], tuple[tuple[Span, ...], set[str]]] = {}
     for local in routes:
         if local.spans:
-            key = tuple((span.arena, span.layers) for span in local.spans)
-            _, homes = found.setdefault(key, (local.spans, set()))
+            key = tuple((span.arena, span.layers) for span in local.kv)
+            _, homes = found.setdefault(key, (local.kv, set()))
             if not local.hop:
                 homes.add(local.route.application)
     return [RouteShape(spans, _layers(spans), tuple(sorted(homes))) for spans, homes in found.values()]

@@ -8,10 +8,11 @@ is at its cap, a younger sequence is preempted (``preemption.py`` chooses).
 from __future__ import annotations
 
 from ..model.runs import Span
-from ..plan.sweep_plan import SetPages, SetSampling, WriteTokens
+from ..plan.sweep_plan import NO_SLOT, SetPages, SetSampling, WriteTokens
 from .batch_builder import BatchBuilder
 from .columns import Place, Status
 from .events import LeaseGranted, Progressed
+from .hidden_entries import HiddenEntries
 from .microbatch_scheduler import MicrobatchScheduler
 from .parts import Parts
 from .pinning import Pinning
@@ -27,7 +28,8 @@ class RowPicker:
 
     def __init__(self, parts: Parts, sequences: Sequences, pipeline: Pipeline, pinning: Pinning) -> None:
         self._parts, self._sequences, self._pipeline, self._pinning = parts, sequences, pipeline, pinning
-        self._rows, self.catch_up = parts.rows, PrefixCatchUp(parts, self._list_page)
+        self._rows, self.catch_up = parts.rows, PrefixCatchUp(parts, self._complete_page)
+        self._entries = HiddenEntries(parts)
         self.microbatches = MicrobatchScheduler(parts)
 
     def begin_plan(self) -> None:
@@ -50,6 +52,8 @@ class RowPicker:
         rows = self._rows
         start = rows.planned[s]
         if self.covered(batch, s, start + count) and self.grow(batch, s, start + count):
+            if rows.route[s].entries:
+                self._entries.enter(batch, s, start, count)
             batch.add(s, start, count, rows.plan(s, count), rows.place[s] == Place.LOCAL)
 
     def pick_chunk(self, batch: BatchBuilder, s: int, limit: int = 1 << 30) -> None:
@@ -60,7 +64,7 @@ class RowPicker:
         count = min(rows.known[s] - rows.planned[s], self._parts.config.chunk_size, room, limit)
         if count <= 0:
             return
-        count = self.catch_up.until_found(s, count)
+        count = self._entries.until_changed(s, self.catch_up.until_found(s, count))
         if delays:
             batch.spare -= count
         self.pick(batch, s, count)
@@ -87,13 +91,19 @@ class RowPicker:
         if outgoing.edited:
             outgoing.edit(WriteTokens(row, 0, rows.tokens_of(s)))
             outgoing.edit(SetSampling(row, of.prompt_length, of.sampling))
+        if (exit := rows.route[s].exit) is not None:  # room for KV may have been made at the cost of hidden states
+            hidden = [pages.find(token_hash, exit.span) for token_hash in rows.hashes[s][: len(found)]]
+            found = [[*handles[:-1], there] for handles, there in zip(found, hidden, strict=True)]
         for handles in found:  # pin first: taking a page for another span may evict
             for handle in handles:
                 if handle is not None:
                     pages.share(handle, rows.tenant[s])
-        whole = next((page for page, handles in enumerate(found) if None in handles), len(found))
-        for handles in found:
-            self._complete_page(s, handles)
+        kv_spans = rows.route[s].kv_spans
+        whole = next((page for page, handles in enumerate(found) if None in handles[:kv_spans]), len(found))
+        if exit is not None:
+            self._take_kv(s, found)
+        for page, handles in enumerate(found):
+            self._complete_page(s, handles, page < min(whole, parts.leases.cached(s)))
         if not rows.route[s].spans:  # no KV here, so none can be missing
             whole = (rows.known[s] - 1) // rows.page_size
         parts.leases.start(s)
@@ -120,12 +130,27 @@ class RowPicker:
         grant = LeaseGranted(parts.config.worker, parts.leases.number(s), whole)
         parts.outgoing.send(parts.leases.home(s), grant)
 
-    def _complete_page(self, s: int, handles: list[int | None]) -> None:
-        """List a page of which some spans are present; the others get fresh slots."""
+    def _take_kv(self, s: int, found: Found) -> None:
+        """Take the KV that is missing on ``found`` pages, before hidden states may take the room counted for it."""
+        rows, memory = self._rows, self._parts.memory
+        for handles in found:
+            for i, span in enumerate(rows.route[s].kv):
+                if handles[i] is None:
+                    handles[i] = memory.allocate_page(span, rows.tenant[s])
+                    assert handles[i] is not None, "the page fitted a moment ago"
+
+    def _complete_page(self, s: int, handles: list[int | None], skipped: bool) -> None:
+        """List a page of which some spans are present; the others get fresh slots.
+
+        Hidden states that are not present are not made for a page that is ``skipped``, and get none.
+        """
         rows, memory = self._rows, self._parts.memory
         whole = []
         for span, handle in zip(rows.route[s].spans, handles, strict=True):
-            taken = handle if handle is not None else memory.allocate_page(span, rows.tenant[s])
+            wanted = span.void if skipped and handle is None else span
+            taken = handle if handle is not None else memory.allocate_page(wanted, rows.tenant[s])
+            if taken is None and span.hidden:
+                taken = memory.allocate_page(span.void, rows.tenant[s])
             assert taken is not None, "the page fitted a moment ago"
             whole.append(taken)
         self._list_page(s, whole)
@@ -148,7 +173,7 @@ class RowPicker:
             self._add_pages(s, need - rows.paged[s])
         while rows.paged[s] < need:
             if not self._add_page(s):
-                memory, spans = self._parts.memory, rows.route[s].spans
+                memory, spans = self._parts.memory, rows.route[s].kv
                 at_cap = not memory.within_cap(rows.tenant[s], memory.page_bytes(spans))
                 if not self.make_room(batch, s, at_cap=at_cap):
                     return False
@@ -191,8 +216,26 @@ class RowPicker:
                 self._edit_page(s, span, page, handle)
 
     def _edit_page(self, s: int, span: Span, page: int, handle: int) -> None:
-        slots = self._parts.memory.pages.slots(handle)
+        slots = self._parts.memory.pages.slots(handle) or [NO_SLOT]
         self._parts.outgoing.edit(SetPages(self._rows.row[s], span.layer, page, slots))
+
+    def _drop_hidden(self, running: list[int]) -> bool:
+        """Drop the hidden states that the last of these sequences with some has kept; return False if none has any."""
+        rows, pages = self._rows, self._parts.memory.pages
+        for s in reversed(running):
+            span = rows.route[s].spans[-1] if rows.route[s].exit is not None else None
+            kept = rows.pages[s][-1][: rows.paged[s]] if span is not None else []
+            dropped = {page: handle for page, handle in enumerate(kept) if pages.slots(handle)}
+            if span is None or not dropped:
+                continue
+            for page in dropped:
+                void = pages.allocate(span.void, rows.tenant[s])
+                assert void is not None, "a page without layers takes no memory"
+                rows.replace_page(s, page, void)
+                self._edit_page(s, span, page, void)
+            pages.release([*dropped.values()][::-1], rows.tenant[s])
+            return True
+        return False
 
     def make_room(self, batch: BatchBuilder, s: int, *, at_cap: bool) -> bool:
         """Preempt one sequence for ``s``; return True if its memory is free now, and False if ``s`` must wait.
@@ -207,6 +250,8 @@ class RowPicker:
             running = [other for other in running if rows.tenant[other] == account]
         else:
             batch.starved = True
+        if parts.routes.keeps_hidden and self._drop_hidden(running):
+            return True
         if rows.leaving or parts.leases.revoked or parts.page_transfers.receiving:
             return False  # memory is being freed
         victim = choose_victim(rows, parts.memory.pages, parts.queue, running, s, set(batch.picked))

@@ -43,6 +43,7 @@ class RowTable(Columns):
         self.place[s] = Place.GUEST if guest else Place.LOCAL
         self.reroute(s, route)
         self.pages[s] = [[] for _ in route.spans]
+        self.entered[s] = []
         self._fill(s)
         if not guest:
             self._by_request[submission.request] = s
@@ -348,6 +349,22 @@ class RowTable(Columns):
             self.paged[s] = count = count + 1
             if self.place[s] == Place.LOCAL:
                 self.ready[s] = min(self.limit[s] - 1, count * self.page_size, self.plain_until[s])
+
+    def enter(self, s: int, end: int, handle: int) -> None:
+        """Note a page of hidden states that is read for positions up to ``end``."""
+        self.entered[s] = [*self.entered[s], (end, handle)]
+
+    def end_entries(self, s: int, computed: int) -> list[int]:
+        """Forget the pages of hidden states read for positions below ``computed``; return them, the last first."""
+        ended = [handle for end, handle in self.entered[s] if end <= computed]
+        self.entered[s] = [(end, handle) for end, handle in self.entered[s] if end > computed]
+        return ended[::-1]
+
+    def replace_page(self, s: int, page: int, handle: int) -> None:
+        """List another handle for a page on the last span. Forks read the former list."""
+        listed = self.pages[s][-1][: self.paged[s]]
+        listed[page] = handle
+        self.pages[s] = [*self.pages[s][:-1], listed]
 
     def list_page(self, s: int, handles: Sequence[int]) -> None:
         """List ``handles``, one for each span, as its next page."""

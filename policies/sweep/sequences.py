@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..model.chain import Route
-from ..model.runs import LocalRoute
+from ..model.runs import LocalRoute, Span
 from ..plan.sweep_plan import NOT_FINITE, TokenLogprob
 from ..requests.admission import BROKEN, CROWDED, REFUSED, YIELDED, admit
 from .columns import FOREVER, Status
@@ -79,7 +79,7 @@ class Sequences:
         """
         if not local.spans:
             return local.max_length
-        pages = self._parts.memory.pages_of(local.spans, account, alone)
+        pages = self._parts.memory.pages_of(local.kv, account, alone)
         return min(pages * self._parts.config.page_size, local.max_length)
 
     def expire(self, now: float) -> None:
@@ -148,6 +148,8 @@ class Sequences:
         if rows.status[s] != Status.LEAVING or rows.open[s]:
             return
         self.charge(s, max(rows.length[s], rows.computed[s]))
+        if rows.entered[s]:
+            parts.memory.pages.release(rows.end_entries(s, 1 << 60), rows.tenant[s])
         parts.memory.pages.release(rows.handles(s), rows.tenant[s])
         rows.clear(s)
         lease = parts.leases.end(s)
@@ -224,6 +226,8 @@ class Sequences:
         self._parts.outgoing.count("computed_tokens", computed - max(before, start))
         rows.compute(s, computed)
         rows.append(s, tokens)
+        if rows.entered[s]:
+            self._parts.memory.pages.release(rows.end_entries(s, computed), rows.tenant[s])
         if computed // rows.page_size > before // rows.page_size and rows.status[s] == Status.RUNNING:
             self.publish(s, before)
 
@@ -317,7 +321,7 @@ class Sequences:
             return found
         for token_hash in rows.hashes_of(s)[: (rows.known[s] - 1) // rows.page_size]:
             handles = [pages.find(token_hash, span) for span in rows.route[s].spans]
-            if all(handle is None for handle in handles):
+            if all(handle is None for handle in handles[: rows.route[s].kv_spans]):
                 break
             found.append(handles)
         return found
@@ -332,18 +336,27 @@ class Sequences:
     def park(self, s: int) -> bool:
         """Park ``s``, the first of the queue, if it can then skip pages of another sequence; return whether it waits."""
         rows, pages, pending_pages = self._parts.rows, self._parts.memory.pages, self._parts.pending_pages
-        spans = rows.route[s].spans
-        if not spans or rows.is_guest(s) or rows.submission[s].scored:
+        local = rows.route[s]
+        if not local.spans or pending_pages.empty or rows.is_guest(s) or rows.submission[s].scored:
             return False
-        last = None
+        whole, last, awaited = local.spans[: local.kv_spans], b"", local.spans[-1]
         for token_hash in rows.hashes_of(s)[: (rows.known[s] - 1) // rows.page_size]:
-            maker = pending_pages.maker((token_hash, spans[-1].lineage))
-            if maker is not None and maker != s and self._waits_for(s, maker):
-                last = token_hash
-            elif any(pages.find(token_hash, span) is None for span in spans):
-                break
-        if last is None or all(pages.find(last, span) is not None for span in spans):
+            if self._awaits(s, token_hash, local.spans[-1]):
+                last, awaited = token_hash, local.spans[-1]
+            elif any(pages.find(token_hash, span) is None for span in whole):
+                entry = next((exit for exit in local.entries if self._awaits(s, token_hash, exit.span)), None)
+                if entry is not None:
+                    last, awaited = token_hash, entry.span
+                elif all(pages.find(token_hash, exit.span) is None for exit in local.entries):
+                    break
+        needed = whole if awaited is local.spans[-1] else (awaited,)
+        if not last or all(pages.find(last, span) is not None for span in needed):
             return False
         rows.park(s)
-        pending_pages.park((last, spans[-1].lineage), s)
+        pending_pages.park((last, awaited.lineage), s)
         return True
+
+    def _awaits(self, s: int, token_hash: bytes, span: Span) -> bool:
+        """Return whether another sequence has announced a page up to ``span``, and ``s`` leaves it to its maker."""
+        maker = self._parts.pending_pages.maker((token_hash, span.lineage))
+        return maker is not None and maker != s and self._waits_for(s, maker)

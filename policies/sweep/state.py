@@ -19,6 +19,7 @@ import hashlib
 from typing import TypeVar, assert_never
 
 from ..cluster.scaling import RouteQueue
+from ..model.chain import HIDDEN
 from ..plain import Plain
 from ..plan.sweep_plan import Arrival, SweepPlan, SweepResult, TokenLogprob
 from ..requests.routes_changed import RoutesChanged
@@ -373,6 +374,11 @@ class SweepState:
         """The totals since the start."""
         own, pages, parked = self.parts.outgoing.counters, self.parts.memory.pages, self.parts.pending_pages.parked
         return {**own, "parked": parked, "evicted_pages": pages.evicted, "shared_pages": pages.shared}
+
+    @property
+    def hidden_pages(self) -> int:
+        """The number of pages of hidden states, including cached ones."""
+        return sum([n for arena, n in self.parts.memory.pages.slots_in_use.items() if arena.startswith(HIDDEN)])
 
     def batch(self, number: int) -> list[int]:
         """Return the sequence of each batch row of an open plan."""

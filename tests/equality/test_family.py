@@ -61,6 +61,39 @@ async def test_a_tier_answers_as_its_export(tmp_path: Path, architecture: str, d
     assert len({tuple(tokens) for tokens, _ in mixed}) == len(jobs), "tiers differ"
 
 
+@claim("A tier answers bit for bit alike where it enters at the exit of a lower one, in prompts and answers", of="families")
+@pytest.mark.parametrize(
+    ("architecture", "dtype", "backend"),
+    [("llama", "float32", "native"), ("llama-tied", "bfloat16", "native"), ("gpt-neox", "float32", "torch")],
+)
+async def test_a_tier_enters_where_a_lower_one_left(tmp_path: Path, architecture: str, dtype: str, backend: str) -> None:
+    base = make_checkpoint(tmp_path / "base", architecture, dtype=dtype, num_hidden_layers=4)
+    family, prompt = make_family(base, tmp_path / "m", EXITS), prompt_of(70, seed=8)
+    common: dict[str, Any] = {"dtype": dtype, "backend": backend, "chunk_size": 24}
+    jobs = [(model, prompt) for model in IDS]
+    async with serve({"m": family}, **common) as server:
+        entering = [(await answers(server, [job]))[0] for job in jobs]
+        more = (*prompt_of(40, seed=9), *prompt_of(9, seed=10))
+        [(answer, _)] = await answers(server, [("m:1", more)])
+        up = "m", (*more, *answer)
+        mixed = [up, ("m:3", up[1]), ("m:1", prompt_of(20, seed=11))]
+        entering += await answers(server, mixed)
+        drafted = await server.complete(prompt_of(33, seed=12), NEW, model="m:3", draft="tier:1", draft_tokens=3)
+        before = await server.counters("entered_tokens")
+        mixed.append(("m", (*prompt_of(33, seed=12), *drafted["token_ids"])))
+        entering += await answers(server, mixed[-1:])
+        assert await server.counters("entered_tokens") == before + 48, "drafts by a tier leave hidden states, too"
+        assert await server.counters("drafted_tokens") > 0
+        # m:3 enters 4 pages of the prompt behind one layer, m as many behind three, and at least one of both 4 of the answer
+        assert await server.counters("entered_tokens") >= 64 + 64 + 64
+    async with serve({"m": family}, prefix_cache=False, **common) as server:
+        alone = [(await answers(server, [job]))[0] for job in (*jobs, *mixed)]
+        assert not await server.counters("entered_tokens")
+    if backend == "native":
+        assert entering == alone
+    assert [tokens for tokens, _ in entering] == [tokens for tokens, _ in alone]
+
+
 @claim("An adapter goes on the top tier of a family, or on the tier that its base names", of="families")
 async def test_tiers_are_listed_and_take_adapters_that_name_them(checkpoint: Checkpoints, tmp_path: Path) -> None:
     base = checkpoint("llama", num_hidden_layers=4)

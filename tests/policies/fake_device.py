@@ -14,7 +14,17 @@ from blockwright.policies.memory.slots import SlotAllocator
 from blockwright.policies.model.chain import Chain, Component
 from blockwright.policies.model.lineage import lineages
 from blockwright.policies.model.runs import Run
-from blockwright.policies.plan.sweep_plan import NOT_FINITE, PageImport, SetPages, Step, SweepPlan, SweepResult, WriteTokens
+from blockwright.policies.plan.sweep_plan import (
+    NO_SLOT,
+    NOT_FINITE,
+    HiddenRows,
+    PageImport,
+    SetPages,
+    Step,
+    SweepPlan,
+    SweepResult,
+    WriteTokens,
+)
 from blockwright.policies.sweep.page_events import MoveSlots, PagesArrived, SendPages
 from blockwright.policies.sweep.state import SweepState
 
@@ -47,6 +57,7 @@ class FakeDevice:
     kv: dict[tuple[str, int, int], int] = field(default_factory=dict)  # (arena, slot, offset) -> digest of the prefix
     backed: set[tuple[str, int]] = field(default_factory=set)  # (arena, chunk unit)
     computed_tokens: int = 0
+    entered: int = 0  # positions that began at an exit
     composed: set[Run] = field(default_factory=set)
     pages: dict[int, PagesOnTheWay] = field(default_factory=dict)  # that came, by number
     lines: dict[str, list[bytes]] = field(default_factory=dict)  # by application
@@ -76,12 +87,60 @@ class FakeDevice:
                 for i, slot in enumerate(change.slots):
                     self.slots[change.row, change.layer + i, change.page] = slot
         by_id = self.state.parts.routes.runs
+        # components that each position of a batch row has passed
+        depth = {i: [self.state.parts.rows.route[s].runs[0].depth] * plan.count[i] for i, s in enumerate(sequences)}
+        for rows in plan.resumed:
+            self._hidden(plan, rows, sequences, depth, written=False)
         for step in plan.steps:
             assert by_id[step.run] in self.composed, "a plan names a run that was dropped"
             self._check_deltas(by_id[step.run], step, sequences)
+            self._pass(plan, by_id[step.run], step, depth)
             self._step(plan, by_id[step.run], step, sequences)
+        for rows in plan.kept:
+            self._hidden(plan, rows, sequences, depth, written=True)
+        self._check_ends(plan, sequences, depth)
         self.computed_tokens += plan.tokens
         return self._sample(plan, sequences)
+
+    def _pass(self, plan: SweepPlan, run: Run, step: Step, depth: dict[int, list[int]]) -> None:
+        """Every position passes each component once, in order. A head that drafts is no component of its rows."""
+        for i, start, count in zip(step.batch, *plan.columns(step), strict=True):
+            these = slice(start - plan.start[i], start - plan.start[i] + count)
+            assert depth[i][these] == [run.depth] * count, "a row leaves out a component, or passes it twice"
+            if not step.draft:
+                depth[i][these] = [run.depth + len(run.components)] * count
+
+    def _check_ends(self, plan: SweepPlan, sequences: list[int], depth: dict[int, list[int]]) -> None:
+        """Every row has passed all components here, or all but the head."""
+        for i, s in enumerate(sequences):
+            last = self.state.parts.rows.route[s].runs[-1]
+            end = last.depth + (0 if last.head and i not in {*plan.sample, *plan.score} else len(last.components))
+            assert {*depth[i]} == {end}, "a row does not reach the end of its route"
+
+    def _hidden(
+        self, plan: SweepPlan, rows: HiddenRows, sequences: list[int], depth: dict[int, list[int]], *, written: bool
+    ) -> None:
+        """Hidden states are those of the very prefix behind the exit, when they are written and when they are read."""
+        size, allocator = self.state.config.page_size, self.state.parts.memory.pages.allocator(rows.arena)
+        for i in rows.batch:
+            local = self.state.parts.rows.route[sequences[i]]
+            lines = self._lineages(local.route.application)
+            for place, position in enumerate(range(plan.start[i], plan.start[i] + plan.count[i])):
+                slot = self.slots[plan.row[i], rows.column, position // size]
+                if written and slot == NO_SLOT:
+                    continue
+                assert (rows.arena, slot * allocator.slot_bytes // CHUNK) in self.backed, "a slot without memory is used"
+                if written:
+                    at = min(depth[i][place], local.runs[-1].depth)
+                    digest = hash((lines[at - 1], *self.tokens[plan.row[i]][: position + 1]))
+                    self.kv[rows.arena, slot, position % size] = digest
+                    continue
+                found = self.kv.get((rows.arena, slot, position % size))
+                tokens = self.tokens[plan.row[i]][: position + 1]
+                exits = [exit.depth for exit in local.entries if found == hash((lines[exit.depth - 1], *tokens))]
+                assert exits, "hidden states of another prefix or exit are read"
+                depth[i][place] = exits[0]
+                self.entered += 1
 
     def _import(self, pages: PagesOnTheWay, came: PageImport) -> None:
         offset = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from blockwright.policies.model.chain import Chain
@@ -15,9 +15,10 @@ from blockwright.tests.claims import claim
 from blockwright.tests.parts import examples
 
 from ..event_tape import Driver, Tape, make_state
-from ..sweep_world import World, chain, replica, submission
+from ..sweep_world import World, chain, replica, submission, tier
 
 BASE, TUNED, OTHER = chain("base"), chain("tuned", own_from=3), chain("other", own_from=0, heads=2)
+LOW = tier(BASE, 1)
 
 
 def step_to(state: SweepState, number: int) -> None:
@@ -36,9 +37,10 @@ def jump_to(state: SweepState, number: int) -> int:
 @claim("Several sweeps planned at once lead to the same state as single ones", of="serving")
 @given(
     seed=st.integers(0, 10_000), chunks=st.sampled_from([12, 16, 24, 60]), rows=st.sampled_from([2, 4, 9]),
-    applications=st.sampled_from([[BASE], [BASE, TUNED], [BASE, OTHER]]), page=st.sampled_from([1, 4, 5]),
+    applications=st.sampled_from([[BASE], [BASE, TUNED], [BASE, OTHER], [BASE, LOW]]), page=st.sampled_from([1, 4, 5]),
     tenants=st.sampled_from(["a", "ab", "abc"]), share=st.sampled_from([{}, {"a": 0.5}, {"*": 0.3}]), cache=st.booleans(),
 )  # fmt: skip
+@example(seed=5042, chunks=16, rows=4, applications=[BASE, LOW], page=5, tenants="abc", share={}, cache=True)
 @examples(150)
 def test_jumping_equals_stepping(
     seed: int,
@@ -52,6 +54,8 @@ def test_jumping_equals_stepping(
 ) -> None:
     chains = [chain(a.application, own_from=[None, 3, 0][i + (a is OTHER)], heads=1 + (a is OTHER), page_size=page)
               for i, a in enumerate(applications)]  # fmt: skip
+    if applications[-1] is LOW:
+        chains[-1] = tier(chains[0], 1)
     routes = [replica("w0", c) for c in chains]
     size = {"budget": chunks * 64 * 1024, "page_size": page}
     shares = {"tenant_kv_share": share, "tenant_weights": {"b": 3}, "prefix_cache": cache}
