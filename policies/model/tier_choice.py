@@ -27,6 +27,15 @@ def family_of_auto(model: str) -> str:
     return family if colon and rest == AUTO else ""
 
 
+def is_answered(model: str, families: Mapping[str, str]) -> bool:
+    """Return True if requests for an id are answered: it is served, or chooses among the tiers of a family that is.
+
+    ``families``: the family of each served model, by id; empty for a model without one.
+    """
+    family = family_of_auto(model)
+    return model in families or (family in families and family in families.values())
+
+
 def starting_tier(tiers: Sequence[str], stored: Mapping[str, Threshold]) -> str:
     """Return the tier on which ``auto`` starts: the lowest that has a stored rule, or simply the lowest.
 

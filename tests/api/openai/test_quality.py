@@ -141,6 +141,11 @@ async def test_a_tenant_needs_the_id_that_quality_stands_for(serve: Any, say: An
     for quality, status in (("high", 200), ("auto", 200), ("low", 403)):
         answer = await client.post(URL, json={"quality": quality, "model": "tiny", "prompt": "a"}, headers=head)
         assert answer.status == status, await answer.text()
+    client, port = await serve(say("x"), settings=keys | {"tenant_models": {"t": "tiny:auto"}})
+    with_family(port)
+    for quality, status in (("high", 403), ("auto", 200), ("low", 403)):
+        answer = await client.post(URL, json={"quality": quality, "model": "tiny", "prompt": "a"}, headers=head)
+        assert answer.status == status, "the id that quality stands for is the one that counts"
 
 
 def _answer(generation: Generation) -> list[Any]:
