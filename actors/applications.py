@@ -21,6 +21,7 @@ from ..gpu.errors import CheckpointError
 from ..gpu.weights.adapter import open_adapter
 from ..gpu.weights.checkpoint import Checkpoint
 from ..policies.cluster.adapter_base import WholeModel
+from ..policies.model.tier_choice import auto_id, family_of_auto, is_answered
 from ..policies.requests.refusal import Refusal, RequestRefused
 from ..runtime.actor.actor import Actor
 from ..runtime.actor.endpoint import endpoint
@@ -59,8 +60,16 @@ def _of_family(tier: str, family: str, change: str, remedy: str) -> str:
     return f"{tier} is a tier of {family}, and a family {change} as a whole; {remedy} {family}"
 
 
+def _chooses(chosen: str, remedy: str) -> str:
+    """Return the sentence on an id that chooses among tiers."""
+    return f"{chosen} chooses among the tiers of {family_of_auto(chosen)}; {remedy}"
+
+
 def _check_tiers(new: NewApplication, tiers: Sequence[Application], before: Mapping[str, WholeModel]) -> None:
-    """Raise RequestRefused if a served model outside the family has the id of a tier to add."""
+    """Raise RequestRefused if a served model outside the family has the id of a tier to add, or the id that chooses."""
+    if tiers and (chosen := auto_id(new.name)) in before:
+        message = _chooses(chosen, "another model is served under that id, remove that one first")
+        raise RequestRefused(Refusal.CONFLICT, message, param="name")
     for tier in tiers:
         known = before.get(tier.served_as)
         if known is not None and known.family != new.name:
@@ -134,9 +143,11 @@ class Applications(Actor):
         """Remove an application: see ``GatewayPort.remove_application``."""
         controller = self.node.ref(self._controller, Controller)
         try:
-            family = next((one.family for one in await controller.wholes() if one.model == name), "")
-            if family:
+            families = {one.model: one.family for one in await controller.wholes()}
+            if family := families.get(name, ""):
                 return RefusedChange(Refusal.CONFLICT, _of_family(name, family, "goes", "remove"), "name")
+            if name not in families and is_answered(name, families):
+                return RefusedChange(Refusal.CONFLICT, _chooses(name, f"remove {family_of_auto(name)}"), "name")
             applications, view = await controller.retire(name, grace, default)
             log.info("model %s takes no new requests and is removed", name)
             for application in applications:
@@ -194,6 +205,8 @@ class Applications(Actor):
             if (served := before.get(new.name)) is not None and served.family:
                 message = _of_family(new.name, served.family, "is replaced", "replace")
                 return RefusedChange(Refusal.CONFLICT, message, "name")
+            if new.name not in before and is_answered(new.name, {one.model: one.family for one in before.values()}):
+                return RefusedChange(Refusal.CONFLICT, _chooses(new.name, "choose another name"), "name")
             opened = await self._read(new, [*before.values()])
             _check_tiers(new, [application for _, application in opened[1:]], before)
             for checkpoint, application in opened:

@@ -145,12 +145,10 @@ class Controller(Actor):
         known = serving(state.served, model)
         if known is None:
             raise not_served(state.served, model)
-        if default and (default == model or serving(state.served, default) is None):
-            raise not_served(state.served, default, besides=model)
         family = [served.application for served in members(state.served, known)]
+        if default and not removal_view(state, known, default).answered:
+            raise not_served(state.served, default, besides=model)
         for one in family:
-            if default == one.served_as:
-                raise not_served(state.served, default, besides=model)
             check_default(one.served_as, state.table.default if state.default_is_set else "", default)
             if one.name not in state.additions:
                 state.additions.check_settled(one.served_as, one.name)

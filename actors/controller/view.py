@@ -15,6 +15,7 @@ from typing import Any
 from ...policies.cluster.adapter_base import WholeModel, shown_base
 from ...policies.cluster.application_life import model_of
 from ...policies.model.chain import Chain, bases
+from ...policies.model.tier_choice import is_answered
 from ..block.messages import BlockStatus
 from ..gateway.port import ApplicationView, Census, RemovalView
 from ..worker.messages import WorkerStatus
@@ -232,7 +233,8 @@ def removal_view(state: ControllerState, served: Served, default: str) -> Remova
     checkpoints, models = zip(*((o.application.checkpoint, o.application.served_as) for o in family), strict=True)
     over = [o for o in others if o.changed and (o.base in checkpoints if o.base else o.base_model in models)]
     default = default or state.table.default
-    return RemovalView(False, shares.own, len(over), default, any(o.served_as == default for o in others))
+    answered = is_answered(default, {o.served_as: o.family for o in others})
+    return RemovalView(False, shares.own, len(over), default, answered)
 
 
 def _base(state: ControllerState, adapter: Application) -> str | None:

@@ -10,6 +10,7 @@ from ...policies.requests.routing_table import RoutingTable
 from .port import DraftCounts, DraftView, Generation
 
 NOT_ASKED = "the request's draft and prediction, and the setting drafts, ask for none"
+BELOW = "{} passes no exit that the request or the setting drafts asks for"
 OFFLINE = "lines of batches have none, since they only use what other requests leave"
 ACROSS = "a tier drafts on one worker only, and the request is on a route over {}"
 ELSEWHERE = "{} is not served whole by {}, where the request runs"
@@ -32,7 +33,8 @@ def draft_view(generation: Generation, counts: Mapping[str, DraftCounts], no_tie
     """Return the drafts of a request for its view. ``no_tier``: why no tier drafts for it, if there is a reason."""
     asked = generation.drafts
     if asked is None:
-        return DraftView(reason=NOT_ASKED)
+        above = generation.auto is not None and generation.auto.drafts is not None
+        return DraftView(reason=BELOW.format(generation.application) if above else NOT_ASKED)
     prediction = len(asked.prediction)
     reason = OFFLINE if generation.offline else no_tier
     return DraftView(

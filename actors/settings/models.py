@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from ...policies.drafts.choice import settings_fault
-from ...policies.model.confidence import FIRST_TOKENS, Threshold
+from ...policies.model.confidence import FIRST_TOKENS, LONGEST, MEASURES, Threshold
 from ...policies.model.tier_choice import family_of_auto, threshold_of
 from ...policies.model.tier_choice import settings_fault as auto_fault
 from ...policies.model.tiers import family_of
 from .errors import SettingsError
-from .part import SettingsPart, Texts
+from .part import AllowedTexts, Bounds, SettingsPart, Texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +96,19 @@ class TierSettings(SettingsPart):
         "family: confidence in an answer's first tokens, 0 to 1, below which NAME:auto takes the top tier; * for others; "
         "default: what family report found, else 0.9",
     ] = field(default_factory=dict)
-    auto_tokens: Annotated[int, "with theta: first tokens that the confidence looks at, at most 256"] = FIRST_TOKENS
-    auto_measure: Annotated[str, "with theta: mean, least (probability), margin (to the second) or entropy"] = "mean"
+    auto_tokens: Annotated[
+        int,
+        "with theta: first tokens that the confidence looks at, at most 256",
+        Bounds(f"1 to {LONGEST} ({FIRST_TOKENS} is the default)", 1, LONGEST),
+    ] = FIRST_TOKENS
+    auto_measure: Annotated[
+        str, "with theta: mean, least (probability), margin (to the second) or entropy", AllowedTexts(*MEASURES)
+    ] = "mean"
 
     def check_names(self, models: ModelSettings) -> None:
         """Refuse rules that cannot be, and rules of applications that there are not."""
         known = None if models.more_may_come else models.applications
-        if fault := auto_fault(self.theta, self.auto_measure, self.auto_tokens, known):
+        if fault := auto_fault(self.theta, known):
             raise SettingsError(fault)
 
     def rule(self, family: str, stored: Threshold | None) -> Threshold:

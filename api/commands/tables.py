@@ -9,13 +9,13 @@ import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
 
 from ...policies.binary_size import binary_size
-from ...policies.model.tier_choice import auto_id
+from ...policies.model.tier_choice import auto_id, is_answered
 from ...policies.model.tiers import layers_of
 from ..program.duration import duration
 from ..saving import in_memory, saving
@@ -67,15 +67,15 @@ def ps_tables(view: View) -> Screenful:
     )
     more = [*_autoscale(view["autoscale"]), *overload_lines(view["overload"])]
     held = in_memory([one["memory"]["parameters"] for one in view["workers"]])
-    default = default_line(view["default"], {one["id"] for one in view["applications"]})
-    families = family_lines({one["id"]: one["family"] for one in view["applications"]})
-    head = Group(ready_line(view), saving_line(view), held, default, *families, "", workers, *more, "")
+    families = {one["id"]: one["family"] for one in view["applications"]}
+    lines = [default_line(view["default"], families), *family_lines(families)]
+    head = Group(ready_line(view), saving_line(view), held, *lines, "", workers, *more, "")
     return Screenful(head, _applications(view["applications"]), _grouped(view["applications"], _applications))
 
 
-def default_line(default: str, served: Container[str]) -> str:
-    """Return a sentence on the model that answers requests without one."""
-    if default in served:
+def default_line(default: str, families: Mapping[str, str]) -> str:
+    """Return a sentence on the model that answers requests without one. ``families``: as in ``family_lines``."""
+    if is_answered(default, families):
         return f"requests without a model go to {default}"
     return f"requests without a model are refused: {default or 'no model'} is not served"
 
@@ -278,8 +278,8 @@ def app_tables(answer: Mapping[str, Any]) -> Screenful:
     states = Counter(state for _, state, _, _ in rows)
     counted = ", ".join(f"{count} {state}" for state, count in states.items())
     summary = f"{len(rows)} model{'s' * (len(rows) != 1)}: {counted}"
-    families = family_lines({name: one.get("family", "") for name, one in found.items()})
-    head = Group(summary, default_line(answer.get("default", ""), found), *families, "")
+    families = {name: one.get("family", "") for name, one in found.items()}
+    head = Group(summary, default_line(answer.get("default", ""), families), *family_lines(families), "")
     single, lines = _folders_of_adapters(rows)
     return Screenful(head, _app_table(rows), Group(_app_table(single), *lines) if lines else None)
 

@@ -20,6 +20,7 @@ from ...actors.gateway.port import ApplicationView, NewApplication, RemovalView
 from ...gpu.errors import CheckpointError
 from ...gpu.weights.adapter import is_adapter
 from ...policies.binary_size import binary_size
+from ...policies.model.tier_choice import family_of_auto
 from ...policies.requests.refusal import Refusal, RequestRefused
 from ...zoo.source import is_variant
 from ..answers import AddedAnswer, AppsAnswer, RemovedAnswer
@@ -193,7 +194,8 @@ def _follows(name: str, view: RemovalView) -> str:
     if view.answered:
         return f"{adapters}{freed}; requests without a model go to {view.default}"
     was = "it was the default: " if view.default == name else ""
-    return f"{adapters}{freed}; {was}requests without a model are refused until {view.default} is added again"
+    missing = family_of_auto(view.default) or view.default
+    return f"{adapters}{freed}; {was}requests without a model are refused until {missing} is added again"
 
 
 def _shares(view: ApplicationView) -> str:

@@ -12,13 +12,18 @@ from ..http.context import Front
 from .fields import Options
 
 
-async def drafts_of(front: Front, info: ModelInfo, served: ServedModel, options: Options) -> DraftOptions | None:
-    """Return the drafts of each of a request's sequences, or None; raise a 400 for one that cannot be used."""
+async def drafts_of(
+    front: Front, info: ModelInfo, served: ServedModel, options: Options, *, may_lack: bool = False
+) -> DraftOptions | None:
+    """Return the drafts of each of a request's sequences, or None; raise a 400 for one that cannot be used.
+
+    ``may_lack``: a named tier that the model does not pass leaves it without drafts by a tier.
+    """
     settings = front.settings
     prediction = await _predicted(front, info, served, options)
     tokens = settings.drafting.draft_tokens if options.draft_tokens is None else options.draft_tokens
     exits = exits_below(info.id, info.base, {one.id: one.family for one in front.catalog.models()})
-    if options.draft is not None and (fault := exit_fault(options.draft, info.id, exits)):
+    if options.draft is not None and not may_lack and (fault := exit_fault(options.draft, info.id, exits)):
         raise bad_request(f"draft is {shown(options.draft)}, {fault}", "draft")
     return draft_options(settings.drafting.drafts, info.id, options.draft, tokens, prediction, exits)
 

@@ -234,8 +234,9 @@ class GeneratingEndpoint(Generic[Parsed]):
         call.stops = stop_strings(options, served)
         call.auto = await auto_tier(front, info, served, options, len(call.prompts) * options.n)
         start = front.catalog.info(info.starts) if call.auto is not None else info
-        call.drafts = await drafts_of(front, start, served, options)
-        if call.drafts is not None and front.settings.drafting.draft_rule == REJECTION:
+        call.drafts = await drafts_of(front, start, served, options, may_lack=call.auto is not None)
+        drafted = call.drafts is not None or (call.auto is not None and call.auto.drafts is not None)
+        if drafted and front.settings.drafting.draft_rule == REJECTION:
             call.sampling = replace(call.sampling, rejection=True)
         return call
 

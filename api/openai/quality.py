@@ -18,14 +18,14 @@ async def find_model(front: Front, asking: CallContext, options: Options) -> Mod
 
     Raise a 400 for a model without tiers, and for another tier than ``quality`` names.
     """
-    info = await front.find(asking, options.model)
     if options.quality is None:
-        return info
+        return await front.find(asking, options.model)
     families = {one.id: one.tiers for one in front.port.models() if one.tiers}
-    model, fault = asked_model(info.id, options.quality, families)
+    model, fault = asked_model(options.model or front.port.default_model(), options.quality, families)
     if fault:
+        await front.find(asking, options.model)  # a model that is not there, or is not allowed, comes before its tiers
         raise bad_request(fault, "quality")
-    return info if model == info.id else front.model(asking, model)
+    return front.model(asking, model)
 
 
 async def auto_tier(front: Front, info: ModelInfo, served: ServedModel, options: Options, sequences: int) -> AutoTier | None:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
+from ..model.tier_choice import auto_id
 from .assignment import REMEDY
 
 DEADLY = 2  # deaths of workers while loading it, after which it is given up
@@ -51,9 +52,9 @@ def check_default(model: str, named: str, instead: str) -> None:
 
     No conflict if another default is given, ``instead``.
     """
-    if model == named and not instead:
+    if named in (model, auto_id(model)) and not instead:
         raise Conflict(
-            f"model {model!r} is the one for requests without a model (default_model); name another one with the removal "
+            f"model {named!r} is the one for requests without a model (default_model); name another one with the removal "
             "(default, or --default NAME)"
         )
 

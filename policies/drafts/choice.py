@@ -44,11 +44,15 @@ def exits_below(model: str, base: str, models: Mapping[str, str]) -> list[str]:
     Args:
         model: id of the model.
         base: of an adapter: id of the model that it is put on; else empty.
-        models: the family of every model that is served, by id; empty for a model that is no lower tier.
+        models: the family of every model that is served, by id; empty for a model without one. ``NAME:auto`` is no exit.
     """
     whole = base or model
     family, layers = models.get(whole, ""), layers_of(whole)
-    tiers = [one for one, of in models.items() if of == (family or whole) and (not family or layers_of(one) < layers)]
+    tiers = [
+        one
+        for one, of in models.items()
+        if of == (family or whole) and layers_of(one) and (not family or layers_of(one) < layers)
+    ]
     return sorted(tiers, key=layers_of)
 
 

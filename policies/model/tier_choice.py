@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from .confidence import FIRST_TOKENS, LONGEST, MEASURES, Threshold
+from .confidence import Threshold
 
 LOW, HIGH, AUTO = "low", "high", "auto"
 QUALITIES = (LOW, HIGH, AUTO)
@@ -25,6 +25,15 @@ def family_of_auto(model: str) -> str:
     """Return the family of a model id of this form; "" if the id has another form."""
     family, colon, rest = model.rpartition(":")
     return family if colon and rest == AUTO else ""
+
+
+def is_answered(model: str, families: Mapping[str, str]) -> bool:
+    """Return True if requests for an id are answered: it is served, or chooses among the tiers of a family that is.
+
+    ``families``: the family of each served model, by id; empty for a model without one.
+    """
+    family = family_of_auto(model)
+    return model in families or (family in families and family in families.values())
 
 
 def starting_tier(tiers: Sequence[str], stored: Mapping[str, Threshold]) -> str:
@@ -64,15 +73,11 @@ def asked_model(model: str, quality: str, families: Mapping[str, Sequence[str]])
     return wanted, ""
 
 
-def settings_fault(thetas: Mapping[str, float], measure: str, tokens: int, applications: Iterable[str] | None) -> str | None:
-    """Return a sentence on what is wrong with the settings ``theta``, ``auto_measure`` and ``auto_tokens``, or None.
+def settings_fault(thetas: Mapping[str, float], applications: Iterable[str] | None) -> str | None:
+    """Return a sentence on what is wrong with the setting ``theta``, or None.
 
     ``applications`` are the ids that may be families; None: more may come.
     """
-    if measure not in MEASURES:
-        return f"auto_measure is {measure!r}; choose one of {', '.join(MEASURES)}"
-    if not 1 <= tokens <= LONGEST:
-        return f"auto_tokens is {tokens}; give 1 to {LONGEST} ({FIRST_TOKENS} is the default)"
     known = None if applications is None else [*applications]
     for name, theta in thetas.items():
         if not 0 <= theta <= MOST_THETA:

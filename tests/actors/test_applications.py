@@ -462,6 +462,8 @@ def test_the_default_changes_only_when_somebody_says_so() -> None:
 def test_a_default_that_a_setting_names_is_not_removed_by_the_way() -> None:
     with pytest.raises(Conflict, match=r"model 'a' is the one for requests without a model .* --default NAME"):
         check_default("a", named="a", instead="")
+    with pytest.raises(Conflict, match=r"model 'a:auto' is the one for requests without a model"):
+        check_default("a", named="a:auto", instead="")
     check_default("a", named="a", instead="b")
     check_default("b", named="a", instead="")
     check_default("a", named="", instead="")

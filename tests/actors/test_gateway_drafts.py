@@ -6,11 +6,12 @@ import pytest
 
 from blockwright.actors.gateway.drafts import NOT_ASKED, OFFLINE
 from blockwright.actors.gateway.messages import HeartbeatReceived, Submit
-from blockwright.actors.gateway.port import DraftCounts, DraftView
+from blockwright.actors.gateway.port import AutoTier, DraftCounts, DraftView
 from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.settings.errors import SettingsError
 from blockwright.actors.settings.settings import Settings
 from blockwright.policies.drafts.options import DraftOptions
+from blockwright.policies.model.confidence import Threshold
 from blockwright.policies.sweep.events import DraftsVerified
 from blockwright.policies.sweep.offline_capacity import OfflineCapacity
 from blockwright.tests.actors.fake_fleet import GATEWAY, route
@@ -50,6 +51,8 @@ def test_the_reason_is_told_if_there_are_none() -> None:
     assert bench.state.describe("a").drafts == DraftView(reason=NOT_ASKED)
     assert drafts_of(bench.generate("b", drafts=WANTED)) == [WANTED]
     assert bench.state.describe("b").drafts.reason == ""
+    bench.generate("c", auto=AutoTier(top="m", threshold=Threshold(theta=0.5), drafts=WANTED))
+    assert bench.state.describe("c").drafts.reason == "m passes no exit that the request or the setting drafts asks for"
 
 
 def test_the_reason_is_told_if_no_tier_can_draft() -> None:

@@ -116,11 +116,15 @@ async def test_a_family_comes_and_goes_with_its_tiers(server: Server, model: Pat
         assert (status, answer["state"]) == (200, "ready"), answer
         heads = sum(tensor.nbytes for tensor in load_file(family / "exits.safetensors").values())
         assert (answer["bytes"]["own"], answer["summary"].partition("; ")[2]) == (heads, "tiers: f:1")
-        assert await names(client) == {model.name: None, "f": model.name, "f:1": "f"}
+        assert await names(client) == {model.name: None, "f": model.name, "f:1": "f", "f:auto": "f"}
         assert await tokens(client, "f:1") == list(greedy(tier, tuple(PROMPT), 12))
         status, error = await change(client, "DELETE", "/admin/apps/f:1")
         assert (status, error["error"]["param"]) == (409, "name")
         assert error["error"]["message"] == "f:1 is a tier of f, and a family goes as a whole; remove f"
+        status, error = await change(client, "DELETE", "/admin/apps/f:auto")
+        assert (status, error["error"]["message"]) == (409, "f:auto chooses among the tiers of f; remove f")
+        status, error = await change(client, "POST", "/admin/apps", name="f:auto", path=str(other))
+        assert (status, error["error"]["message"]) == (409, "f:auto chooses among the tiers of f; choose another name")
         for path in ("/admin/apps/f:1", "/admin/apps"):  # replaced, or added once more
             status, error = await change(
                 client, "POST", path, path=str(other), **({} if path[-1] == "1" else {"name": "f:1"})
@@ -129,7 +133,13 @@ async def test_a_family_comes_and_goes_with_its_tiers(server: Server, model: Pat
             assert error["error"]["message"] == "f:1 is a tier of f, and a family is replaced as a whole; replace f"
         status, answer = await change(client, "POST", "/admin/apps/f", path=str(other))
         assert (status, answer["summary"].partition("; ")[2]) == (200, "tiers: f:2")
-        await settled(client, {model.name, "f", "f:2"})
+        await settled(client, {model.name, "f", "f:2", "f:auto"})
+        status, answer = await change(client, "POST", "/admin/apps", name="h:auto", path=str(roots / "tuned"))
+        assert status == 200, answer
+        status, error = await change(client, "POST", "/admin/apps", name="h", path=str(other))
+        says = "h:auto chooses among the tiers of h; another model is served under that id, remove that one first"
+        assert (status, error["error"]["message"]) == (409, says)
+        await change(client, "DELETE", "/admin/apps/h:auto")
         status, answer = await change(client, "POST", "/admin/apps", name="f:3", path=str(roots / "tuned"))
         assert status == 200, answer
         three = make_family(model, roots / "three", {1: "shared", 2: "low"})

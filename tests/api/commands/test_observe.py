@@ -124,6 +124,14 @@ def test_ps_and_apps_name_the_ids_that_choose_among_tiers() -> None:
     line = "requests to a:auto choose among a:4, a:12, a"
     assert family_lines(families) == [line]
     found = {name: {"state": "ready", "base": None, "checkpoint": "/x", "family": of} for name, of in families.items()}
+    for default, says in (
+        ("a:auto", "requests without a model go to a:auto"),
+        ("b:auto", "requests without a model are refused: b:auto is not served"),
+        ("gone:auto", "requests without a model are refused: gone:auto is not served"),
+    ):
+        head = app_tables({"applications": found, "default": default}).head
+        assert isinstance(head, Group)
+        assert says in head.renderables
     for head in (app_tables({"applications": found, "default": "a"}).head, ps_tables(ps_view(CLUSTER)).head):
         assert isinstance(head, Group)
         assert (line in head.renderables) is (head.renderables[0] != "3 running, 6 waiting; 2 of 2 workers ready")

@@ -43,6 +43,22 @@ async def test_a_choice_reaches_the_gateway_with_its_rule(serve: Any, say: Any) 
     assert (port.streams[-1].generation.application, port.streams[-1].generation.auto) == ("tiny:4", None)
 
 
+async def test_a_tier_drafts_for_a_choice_where_it_can(serve: Any, say: Any) -> None:
+    """The top tier passes the exit, the lower one does not; the rule of acceptance holds for both."""
+    client, port = await serve(say("x"), settings={"draft_rule": "rejection"})
+    with_family(port)
+    body = {"model": "tiny:auto", "prompt": "a", "max_tokens": 2}
+    for draft, top in (("tier:4", DraftOptions(tiers=["tiny:4"])), ("auto", DraftOptions(True, tiers=["tiny:4"]))):
+        assert (await client.post(URL, json=body | {"draft": draft})).status == 200
+        asked = port.streams[-1].generation
+        assert asked.auto is not None
+        assert (asked.drafts, asked.auto.drafts) == (DraftOptions(True) if draft == "auto" else None, top)
+        assert asked.sampling.rejection
+    answer = await client.post(URL, json=body | {"draft": "tier:5"})
+    says = "draft is 'tier:5', but tiny passes no exit after 5 layers; give off, prompt or auto, or one of tier:4"
+    assert (answer.status, (await answer.json())["error"]["message"]) == (400, says)
+
+
 async def test_a_stop_string_says_where_an_answer_ends(serve: Any, say: Any, codec: Any) -> None:
     client, port = await serve(say("so it is"))
     with_family(port)
@@ -125,6 +141,11 @@ async def test_a_tenant_needs_the_id_that_quality_stands_for(serve: Any, say: An
     for quality, status in (("high", 200), ("auto", 200), ("low", 403)):
         answer = await client.post(URL, json={"quality": quality, "model": "tiny", "prompt": "a"}, headers=head)
         assert answer.status == status, await answer.text()
+    client, port = await serve(say("x"), settings=keys | {"tenant_models": {"t": "tiny:auto"}})
+    with_family(port)
+    for quality, status in (("high", 403), ("auto", 200), ("low", 403)):
+        answer = await client.post(URL, json={"quality": quality, "model": "tiny", "prompt": "a"}, headers=head)
+        assert answer.status == status, "the id that quality stands for is the one that counts"
 
 
 def _answer(generation: Generation) -> list[Any]:

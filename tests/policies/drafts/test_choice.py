@@ -68,7 +68,17 @@ def test_models_that_may_come_can_be_named_before() -> None:
     assert settings_fault({"b": "auto"}, 0, None) == ""
 
 
-MODELS = {"m": "", "m:2": "m", "m:10": "m", "m:4": "m", "other": "", "other:3": "other", "lora": "", "low": ""}
+MODELS = {
+    "m": "",
+    "m:2": "m",
+    "m:10": "m",
+    "m:4": "m",
+    "m:auto": "m",
+    "other": "",
+    "other:3": "other",
+    "lora": "",
+    "low": "",
+}
 
 
 def test_the_exits_that_a_model_passes() -> None:
