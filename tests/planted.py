@@ -26,7 +26,7 @@ class Copy:
     def __init__(self, folder: Path, game: str, *rooms: str, needs: Sequence[str] = ()) -> None:
         self.top, self.game = folder / "blockwright", game
         (self.top / "tests").mkdir(parents=True)
-        for name in ("__init__.py", "tests/__init__.py"):
+        for name in ("__init__.py", "tests/__init__.py", "tests/worker_config.py"):
             shutil.copy(ROOT / name, self.top / name)
         for name in rooms:  # with bytecode, which is stale for what a patch has touched alone
             shutil.copytree(ROOT / name, self.top / name)

@@ -6,9 +6,9 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Unpack, get_type_hints, overload
+from typing import Any, Unpack, overload
 
-from ...actors.settings.settings import Settings
+from ...actors.settings.settings import SETTINGS
 from ..batches.lines import BatchLine, LineAnswer
 from ..batches.local_job import LocalJob
 from ..openai.completions import COMPLETIONS
@@ -59,7 +59,7 @@ def generate(
     Raises RequestError for a prompt that is refused, and the errors of entering a ``Cluster``.
     """
     for name in options:  # checked before a cluster is started
-        if name in get_type_hints(Settings):
+        if name in SETTINGS:
             raise TypeError(f"{name} is a setting of the cluster; give it as settings={{{name!r}: ...}}")
     check_options(options, GenerateOptions)
     asked, single = as_prompts(prompts)

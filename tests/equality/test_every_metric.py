@@ -308,11 +308,14 @@ def batched(seen: Seen) -> None:
 
 
 def tiered(seen: Seen) -> None:
-    """A request that chose its tier, with drafts by a tier; ``test_auto_tier.py`` and ``test_tier_drafts.py`` serve some."""
+    """A request that chose its tier, drafts by a tier, hidden states at exits; the tests of tiers here serve real ones."""
     metrics = Metrics(dict, tiers=lambda: TierFigures({("m", "m:1"): 1}))
     for drafts in ({}, {TIER: DraftCounts(rounds=2, drafted=4, accepted=3)}):
         metrics.begin("m", 9, 1, 4).close(complete=True, sequences=[StreamProgress(drafts=drafts)])
         note(seen, metrics.render({}).decode())
+    for count in (0, 3):
+        figures = {"hidden_pages": count, "entered_tokens": 8 * count}
+        note(seen, Metrics(dict).render({"workers": [{"id": "w0", "counters": figures}]}).decode())
 
 
 def scaled(seen: Seen) -> None:

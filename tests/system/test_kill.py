@@ -206,7 +206,7 @@ async def test_a_stopped_worker_is_declared_down_and_replaced(
 ) -> None:
     # A busy machine may halt all of us for two seconds: who is declared down then has not been stopped, and requests that
     # meet two such deaths run one after the other.
-    server = serve(silence=3 * Settings().silence, chunk_size=16).whole()
+    server = serve(silence=3 * Settings().faults.silence, chunk_size=16).whole()
     async with Client(server) as client:
         await client.ready()
         with slow(server):

@@ -96,6 +96,7 @@ async def test_a_request_belongs_to_its_tenant(serve: Any) -> None:
             "queued",
             "starts_in",
             "drafts",
+            "tier",
         ]
     assert (await client.get(f"/v1/requests/{VIEW.id}", headers=BOB)).status == 404
     assert (await client.get("/v1/requests/none", headers=ANN)).status == 404

@@ -38,7 +38,7 @@ def model(id: str, **more: Any) -> dict[str, Any]:
     plain = {
         "id": id, "base": "base", "adapter": True, "busy": False, "state": "ready", "replicas": [["w0"], ["w1"]],
         "memory": {"own": 1024, "shared": 9}, "kv": {"bytes": 0, "shared": 0}, "requests": {"running": 0, "waiting": 0},
-        "max_length": 64,
+        "max_length": 64, "family": "",
     }  # fmt: skip
     return {**plain, **more}
 

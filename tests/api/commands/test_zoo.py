@@ -151,9 +151,9 @@ def test_what_is_damaged_or_refused_by_the_disk_is_exit_code_1(zoo: Path, run: A
 
 def test_serving_from_a_zoo_is_serving_its_folders(zoo: Path) -> None:
     both = {name: str(zoo / "chains" / name) for name in ("base", "tuned")}
-    assert make_settings(None, zoo=str(zoo)).applications == both
-    assert make_settings("tuned", zoo=str(zoo)).applications == {"tuned": both["tuned"]}
-    assert make_settings("tuned", zoo=str(zoo), apps=["x=/y"]).applications == {"tuned": both["tuned"], "x": "/y"}
+    assert make_settings(None, zoo=str(zoo)).models.applications == both
+    assert make_settings("tuned", zoo=str(zoo)).models.applications == {"tuned": both["tuned"]}
+    assert make_settings("tuned", zoo=str(zoo), apps=["x=/y"]).models.applications == {"tuned": both["tuned"], "x": "/y"}
     with pytest.raises(SettingsError, match="the model id 'base' is given twice"):
         make_settings(None, zoo=str(zoo), apps=["base=/y"])
     with pytest.raises(SettingsError, match="has no application 'tunde'; there are: base, tuned"):
