@@ -54,7 +54,7 @@ class Burst(Game):
             await asyncio.sleep(0.2)
 
 
-@pytest.mark.parametrize("span", spans(1, 30, 12), ids=str)
+@pytest.mark.parametrize("span", spans(1, 30, 15), ids=str)
 def test_blocks_come_and_go_and_every_request_ends_with_the_right_tokens(span: range) -> None:
     ways: Counter[int] = Counter()
     outcomes: Counter[str] = Counter()
