@@ -322,7 +322,7 @@ class NativeBackend:
                 f"attention with {config.heads} heads, {config.kv_heads} KV heads of {config.head_dim} is not supported; "
                 f"head_dim must be even and at most {MAX_HEAD_DIM}, heads a multiple of kv_heads"
             )
-        _, layers, pages = tables.slots.shape
+        layers, pages = tables.kv_layers, tables.slots.shape[2]  # the slots have one more layer, for hidden states
         if kv_layer >= layers or pages * layout.page_size < tables.tokens.shape[1]:
             raise BackendError(
                 f"KV layer {kv_layer} with pages of {layout.page_size} tokens does not fit tables of {layers} layers and "
