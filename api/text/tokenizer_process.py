@@ -30,7 +30,7 @@ from tokenizers import Tokenizer
 from .encoder import Encoder, GivesUp
 from .tokenizer_build import TokenizerParts, WrongSettings, build_tokenizer
 
-LARGE = 1 << 20  # bytes of a tokenizer.json; a smaller one is built in about 0.05 s
+LARGE = 1 << 18  # characters of a tokenizer.json; a smaller one, however dense, is built in about 0.05 s
 _CALLS = 2  # texts encoded at a time
 _PIECE = 20_000  # tokens of the vocabulary in a frame; to read them takes some milliseconds
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from blockwright.api.text.tokenizer_process import main; main()"

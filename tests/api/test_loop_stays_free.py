@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 
 from blockwright.api.text.tokenizer import TextCodec
+from blockwright.api.text.tokenizer_process import LARGE
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
 from blockwright.gpu.weights.patterns import matches
@@ -189,16 +190,19 @@ async def test_tokenizers(serve: Any, tmp_path: Path, kind: str) -> None:
 
 
 @claim("Long bodies, templates and adapters hold the event loop for less than 0.1 s", of="http-api")
-async def test_large_tokenizers(tmp_path: Path) -> None:
-    """A vocabulary of 130,000 tokens is loaded."""
+@pytest.mark.parametrize("count", [10_500, 129_536])
+async def test_large_tokenizers(tmp_path: Path, count: int) -> None:
+    """A vocabulary is loaded: the largest one that is built in this process, and one of 130,000 tokens."""
     folder = make_folder(tmp_path / "m")
     chars = [chr(0x4E00 + i) for i in range(256)]
     pairs = [(a, b) for a in chars for b in chars]
-    merges = [*pairs, *((a + b, a) for a, b in pairs[:64_000])]
+    merges = [*pairs, *((a + b, a) for a, b in pairs[:64_000])][:count]
     words = [*chars, *(a + b for a, b in merges)]
     model = {"type": "BPE", "vocab": {word: i for i, word in enumerate(words)}, "merges": [list(pair) for pair in merges]}
     file = folder / "tokenizer.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "model": model, "added_tokens": []}))
+    text = json.dumps({**json.loads(file.read_text()), "model": model, "added_tokens": []}, ensure_ascii=False)
+    file.write_text(text)
+    assert len(text) < LARGE or count > 129_000
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "TokenizersBackend"}')
 
     async def load() -> None:

@@ -65,7 +65,7 @@ async def streamed(server: Served, **fields: Any) -> tuple[list[dict[str, Any]],
 
 
 def told(content: dict[str, Any]) -> Any:
-    """What two answers must have in common."""
+    """Return the parts of an answer that two equal answers share."""
     usage = {name: content["usage"][name] for name in ("prompt_tokens", "completion_tokens", "total_tokens")}
     return content["choices"], usage
 

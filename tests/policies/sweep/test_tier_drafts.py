@@ -47,7 +47,7 @@ def second_plan(played: World) -> SweepPlan:
 
 
 def kinds(played: World, plan: SweepPlan) -> list[tuple[int, bool, bool, int, list[int]]]:
-    """Of each step: the depth of its run, whether that is a head, whether it drafts, its place and its rows."""
+    """Return for each step the depth of its run, True for a head, True for a draft, its place and its rows."""
     runs = played.workers["w0"].state.parts.routes.runs
     return [(runs[step.run].depth, step.head, step.draft, step.place, step.batch) for step in plan.steps]
 
