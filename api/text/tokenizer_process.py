@@ -171,6 +171,9 @@ def _build_there(end: socket.socket, parts: TokenizerParts) -> tuple[dict[str, A
         vocabulary: dict[int, str] = {}
         while piece := _receive(end):
             vocabulary.update(zip(*piece, strict=True))
+        facts["added"] = []
+        while piece := _receive(end):
+            facts["added"] += piece
     except (OSError, EOFError):
         raise Exception("its process ended, perhaps for want of memory") from None
     return facts, vocabulary
@@ -209,12 +212,15 @@ def _built(end: socket.socket) -> Encoder | None:
     tokenizer = built.tokenizer
     encoder = Encoder(tokenizer)
     added = [(id, text, special) for id, (text, special) in encoder.added.items()]
-    facts = {"added": added, "decoder": encoder.decoder, "size": encoder.size}
+    facts = {"decoder": encoder.decoder, "size": encoder.size}
     _send(end, ["built", {**facts, "special": [*built.special], "named": built.named, "notes": built.notes}])
     vocabulary = [(id, token) for token, id in tokenizer.get_vocab().items()]
     vocabulary += [(id, text) for id, text, _ in added]  # an added token hides another one with its id
     for start in range(0, len(vocabulary), _PIECE):
         _send(end, [*zip(*vocabulary[start : start + _PIECE], strict=True)])
+    _send(end, [])
+    for start in range(0, len(added), _PIECE):
+        _send(end, added[start : start + _PIECE])
     _send(end, [])
     return encoder
 
