@@ -85,13 +85,20 @@ class Sweep:
         return cls(plan, row_N, start_N, count_N, offset_N)
 
     def columns(self, step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return start, count and offset of each row of a step, which computes one position of drafting rows only."""
+        """Return start, count and offset of each row of a step, which computes a part of drafting and draft rows only."""
         start_N, count_N, offset_N = self.start_N[step.batch], self.count_N[step.batch], self.offset_N[step.batch]
         if step.place >= 0:
             drafting_N = np.isin(step.batch, self.plan.drafting)
             start_N[drafting_N] += step.place
             offset_N[drafting_N] += step.place
             count_N[drafting_N] = 1
+        if step.place >= 0 and self.plan.draft_rows:
+            leads = {row.batch: row.lead for row in self.plan.draft_rows}
+            lead_N = np.asarray([leads.get(n, 0) for n in step.batch], dtype=np.int32)
+            skipped_N = np.where(lead_N > 0, lead_N + step.place - 1 if step.place else 0, 0)
+            start_N += skipped_N.astype(start_N.dtype)
+            offset_N += skipped_N
+            count_N = np.where(lead_N > 0, 1 if step.place else lead_N, count_N)
         return start_N, count_N, offset_N
 
 
@@ -476,19 +483,27 @@ class Executor:
                 logprobs[first + i] = raw_logprobs(all_TV[i], token, params.logprobs)
 
     def _draft(self, sweep: Sweep, run: ComposedRun, step: Step) -> None:
-        """Draw a draft of each row of a step as a token is drawn at its position, and write it to the table."""
-        start_N, _, offset_N = sweep.columns(step)
-        row_N, position_N = sweep.row_N[step.batch], start_N + 1
+        """Draw a draft of each row of a step as a token is drawn at its position, and write it to the table.
+
+        The draft of a draft row is written to its target's row, too.
+        """
+        start_N, count_N, offset_N = sweep.columns(step)
+        row_N, position_N = sweep.row_N[step.batch], start_N + count_N
+        targets = {row.batch: row.target for row in sweep.plan.draft_rows}
         began = time.perf_counter()
-        logits_NV = self.backend.logits(run.head, self._hidden.pick(run.width, offset_N), _numbers(step.delta))
+        hidden_ND = self._hidden.pick(run.width, offset_N + count_N - 1)
+        logits_NV = self.backend.logits(run.head, hidden_ND, _numbers(step.delta))
         tokens = choose(logits_NV, row_N.tolist(), position_N.tolist(), self.tables, self.backend.argmax)
         for i, (n, row, position) in enumerate(zip(step.batch, row_N.tolist(), position_N.tolist(), strict=True)):
             if rejection.applies(params := self.tables.sampling[row]):
                 drawn_V = law(logits_NV[i].numpy(), row, position, self.tables)
                 tokens[i] = rejection.draw_draft(drawn_V, params, position)
-                sweep.laws.setdefault(n, {})[step.place] = drawn_V
+                sweep.laws.setdefault(targets.get(n, n), {})[step.place] = drawn_V
         sweep.kernel_seconds += time.perf_counter() - began
         self._append(row_N, position_N, tokens)
+        if targets:
+            target_N = np.asarray([sweep.row_N[targets.get(n, n)] for n in step.batch])
+            self._append(target_N, position_N, tokens)
 
     def _append(self, row_N: np.ndarray, position_N: np.ndarray, tokens: list[int]) -> None:
         """Write drawn tokens to the table, where the next plan reads them."""

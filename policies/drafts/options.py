@@ -9,7 +9,8 @@ LARGEST = 16  # drafts of a round; more are never worth a sweep, since each must
 PREDICTION = "prediction"  # source of drafts: the text that the request predicts
 PROMPT = "prompt"  # source of drafts: n-grams of the request's own tokens
 TIER = "tier"  # source of drafts: a lower tier of the request's model
-SOURCES = (PREDICTION, PROMPT, TIER)
+MODEL = "model"  # source of drafts: another model of equal vocabulary
+SOURCES = (PREDICTION, PROMPT, TIER, MODEL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +18,18 @@ class DraftOptions:
     """The sources of a request's drafts and their number.
 
     ``tokens`` fixes the drafts of a round (at most ``LARGEST``); 0 leaves it to the policy (``length.py``).
-    ``prediction`` holds the tokens of the predicted answer. ``tiers`` names the lower tiers that may draft, by model id.
+    ``prediction`` holds the tokens of the predicted answer. ``tiers`` names the lower tiers that may draft, by model id;
+    ``model`` another model that may. ``reason``: why the model that a setting names may not.
     """
 
     prompt: bool = False  # drafts are looked up in the request's own tokens
     tokens: int = 0
     prediction: list[int] = field(default_factory=list)
     tiers: list[str] = field(default_factory=list)
+    model: str = ""
+    reason: str = ""
+
+    @property
+    def any(self) -> bool:
+        """True if there is a source."""
+        return bool(self.prompt or self.prediction or self.tiers or self.model)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..plain import Plain, from_plain, to_plain
 from .acceptance import UNIT, Acceptance
 from .length import FIRST_PAUSE, LONGEST_PAUSE, MISSED, Cost, best_length
-from .options import LARGEST, PREDICTION, PROMPT, TIER, DraftOptions
+from .options import LARGEST, MODEL, PREDICTION, PROMPT, TIER, DraftOptions
 from .prompt_lookup import TokenIndex, agreement, continuation
 
 TURN = 32  # rounds after which another source than the best has a turn, if there is one
@@ -15,8 +15,8 @@ NEAR = 8  # tokens of a prediction within which a single equal token says where 
 
 
 def keys(options: DraftOptions) -> Iterable[str]:
-    """Return the names under which the acceptance of each source is kept: a tier counts by its model id."""
-    return (PREDICTION, PROMPT, *options.tiers)
+    """Return the names under which the acceptance of each source is kept: a tier and another model count by model id."""
+    return (PREDICTION, PROMPT, *options.tiers, *([options.model] if options.model else []))
 
 
 class Offer:
@@ -30,12 +30,12 @@ class RowDrafts:
     """The drafts of one sequence.
 
     ``pause``: tokens that are drawn one by one before drafts are looked for again, set by ``draft`` when it returns none.
-    ``source``: the source of the last drafts. ``tier``: the model id of the tier that draws them, if it is one.
+    ``source``: the source of the last drafts. ``drafter``: the id of the tier or model that draws them, if one does.
     """
 
     def __init__(self, options: DraftOptions, prompt_length: int, application: str, priors: dict[str, Acceptance]) -> None:
         self.options, self.application = options, application
-        self.pause, self.source, self.tier = 0, "", ""
+        self.pause, self.source, self.drafter = 0, "", ""
         self._misses = 0  # lookups in sequence that found nothing
         self._rest = FIRST_PAUSE  # the next pause after the policy has said 0
         self._probes = False  # the last pause was the policy's: one draft shows whether it still is right
@@ -55,17 +55,21 @@ class RowDrafts:
         others: int,
         cost: Cost,
         tiers: Mapping[str, Cost] | None = None,
+        model: Offer | None = None,
     ) -> list[int]:
-        """Return drafts of the tokens behind the ``length`` known ones, at most ``most``; zeros if a tier draws them.
+        """Return drafts of the tokens behind the ``length`` known ones, at most ``most``; zeros if they are drawn later.
 
         If there are none, ``pause`` tokens are to be drawn first.
         ``others`` and ``cost`` as in ``best_length``. ``tiers``: the tiers that can draft here, with the cost of theirs.
+        ``model``: the offer of another model that can.
         """
         most = min(most, LARGEST)
         source, found = self._look_up(tokens, length, most)
         offers = [Offer(source, len(found), cost, found)] if found else []
         if most > 0 and tiers:
             offers += [Offer(tier, most, price, []) for tier, price in tiers.items()]
+        if model is not None and min(most, model.most) > 0:
+            offers.append(Offer(model.key, min(most, model.most), model.cost, []))
         if not offers:
             self.pause = 1 << min(self._misses, MISSED.bit_length() - 1)
             self._misses += 1
@@ -84,6 +88,10 @@ class RowDrafts:
             self._rest = min(2 * self._rest, LONGEST_PAUSE)
         self._probes = not count
         return self._take(offer, count)
+
+    def forget_misses(self) -> None:
+        """Take the next lookup for the first: a source that had nothing to offer will have something."""
+        self._misses = 0
 
     def _choose(self, offers: list[Offer], others: int) -> tuple[Offer, int]:
         """Return the offer that makes the sweep yield most tokens a second, and the number of its drafts; 0: none gains."""
@@ -111,13 +119,13 @@ class RowDrafts:
 
     def _take(self, offer: Offer, count: int) -> list[int]:
         """Return ``count`` drafts of an offer, which is the source of the next round."""
-        self.tier = "" if offer.tokens else offer.key
-        self.source = TIER if self.tier else offer.key
+        self.drafter = "" if offer.tokens else offer.key
+        self.source = offer.key if not self.drafter else MODEL if offer.key == self.options.model else TIER
         return offer.tokens[:count] if offer.tokens else [0] * count
 
     def record(self, drafted: int, accepted: int) -> None:
         """Record a verified round of the last drafts."""
-        own = self._acceptance[self.tier or self.source]
+        own = self._acceptance[self.drafter or self.source]
         own.record(drafted, accepted)
         if own.prior is not None:
             own.prior.record(drafted, accepted)
@@ -128,7 +136,7 @@ class RowDrafts:
         """Return a copy whose acceptance begins with ``priors``. Its indexes are built anew when they are needed."""
         copy = RowDrafts(self.options, self._read, self.application, priors)
         copy._acceptance = {key: seen.fork(priors[key]) for key, seen in self._acceptance.items()}
-        copy.pause, copy.source, copy.tier, copy._misses = self.pause, self.source, self.tier, self._misses
+        copy.pause, copy.source, copy.drafter, copy._misses = self.pause, self.source, self.drafter, self._misses
         copy._rest, copy._probes, copy._rounds, copy._turn = self._rest, self._probes, self._rounds, self._turn
         copy._cursor, copy._missed = self._cursor, self._missed
         return copy
@@ -139,7 +147,7 @@ class RowDrafts:
             "application": self.application,
             "acceptance": {key: seen.snapshot() for key, seen in self._acceptance.items()},
             "source": self.source,
-            "tier": self.tier,
+            "drafter": self.drafter,
             "counts": [
                 self.pause, self._misses, self._rest, int(self._probes), self._rounds, self._turn, self._cursor,
                 self._missed, self._read,
@@ -152,7 +160,7 @@ class RowDrafts:
         pause, misses, rest, probes, rounds, turn, cursor, missed, read = data["counts"]
         drafts = cls(options, read, data["application"], priors)
         drafts._acceptance = {key: Acceptance.restore(seen, priors[key]) for key, seen in data["acceptance"].items()}
-        drafts.source, drafts.tier, drafts.pause, drafts._misses = data["source"], data["tier"], pause, misses
+        drafts.source, drafts.drafter, drafts.pause, drafts._misses = data["source"], data["drafter"], pause, misses
         drafts._rest, drafts._probes, drafts._rounds, drafts._turn = rest, bool(probes), rounds, turn
         drafts._cursor, drafts._missed = cursor, missed
         return drafts

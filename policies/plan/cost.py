@@ -55,7 +55,8 @@ def features(plan: SweepPlan, parameters: float, kv: float) -> tuple[float, ...]
 
 def _drawn(plan: SweepPlan) -> int:
     """Return the number of tokens that a plan draws, its own drafts included."""
-    return plan.drawn + sum([len(step.batch) for step in plan.steps if step.draft]) if plan.drafting else plan.drawn
+    drafts = [len(step.batch) for step in plan.steps if step.draft] if plan.drafting or plan.draft_rows else []
+    return plan.drawn + sum(drafts)
 
 
 def _walk(plan: SweepPlan, parameters: float, kv: float) -> tuple[float, float, float, float, list[tuple[float, int, int]]]:

@@ -71,8 +71,22 @@ class Step:
     nbytes: int = 0  # bytes of parameters a token is multiplied with; from here on for the cost model
     kv_bytes: int = 0  # bytes of a position, in all layers of the run
     head: bool = False
-    place: int = -1  # of rows in ``SweepPlan.drafting``, the only one of their positions that is computed; -1: all are
+    # of rows in ``SweepPlan.drafting``, the only one of their positions that is computed; -1: all are
+    # of rows in ``SweepPlan.draft_rows``, the number of drafts that have been drawn by them
+    place: int = -1
     draft: bool = False  # the tokens that this head draws are drafts: written to the table and not reported
+
+
+@dataclass(slots=True)
+class DraftRow:
+    """A batch row of another model, whose steps draw the drafts of the batch row ``target``, which has as many in verify.
+
+    Its first ``lead`` positions are computed together. After them, and after each further position, a draft is drawn.
+    """
+
+    batch: int
+    target: int
+    lead: int
 
 
 @dataclass(slots=True)
@@ -157,6 +171,7 @@ class SweepPlan:
     verify: list[int] = field(default_factory=list)
     # batch rows of ``verify`` whose drafts are drawn in this plan, by steps with ``draft``, one position after the other
     drafting: list[int] = field(default_factory=list)
+    draft_rows: list[DraftRow] = field(default_factory=list)  # rows of other models that draw drafts in this plan
     reasons: dict[str, int] = field(default_factory=dict)
     imports: list[PageImport] = field(default_factory=list)  # written before the first step
     resumed: list[HiddenRows] = field(default_factory=list)  # read before the first step: rows that begin at an exit
@@ -175,9 +190,12 @@ class SweepPlan:
         """Return the first position and the number of positions of each row of a step."""
         start, count = [self.start[i] for i in step.batch], [self.count[i] for i in step.batch]
         if step.place >= 0:
+            leads = {row.batch: row.lead for row in self.draft_rows}
             for n, i in enumerate(step.batch):
-                if i in self.drafting:
-                    start[n], count[n] = start[n] + step.place, 1
+                if i in leads and not step.place:
+                    count[n] = leads[i]
+                elif i in leads or i in self.drafting:
+                    start[n], count[n] = start[n] + step.place + leads.get(i, 1) - 1, 1
         return start, count
 
 

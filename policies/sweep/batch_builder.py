@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 
 from ..model.runs import Exit, LocalRoute, Run
-from ..plan.sweep_plan import Arrival, Departure, FlightRow, HiddenRows, Step, SweepPlan
+from ..plan.sweep_plan import Arrival, Departure, DraftRow, FlightRow, HiddenRows, Step, SweepPlan
 from . import draft_steps
 from .columns import Place
 from .events import Flight
@@ -40,6 +40,7 @@ class BatchBuilder:
         self._undrawn: set[int] = set()  # sequences after which no token is drawn
         self._drafts: dict[int, list[int]] = {}  # sequence -> its drafts, which are verified; 0 for ones drawn in the plan
         self._exits: dict[int, Run] = {}  # sequence -> head of the lower tier that draws its drafts
+        self._draft_rows: dict[int, tuple[int, int]] = {}  # draft row that draws drafts -> its sequence and its lead
         self._entered: dict[int, Exit] = {}  # sequence -> the exit at which its positions enter the model
 
     def add_flight(self, flight: Flight, guests: list[int], tokens: int) -> None:
@@ -72,6 +73,20 @@ class BatchBuilder:
         """Add the next position of ``s`` and ``count`` more, for which the plan draws drafts with this head."""
         self._exits[s] = head
         self.add_drafts(s, start, [0] * count, local=True)
+
+    def add_model_drafts(self, s: int, start: int, count: int, row: int, first: int, lead: int) -> None:
+        """Add the next position of ``s`` and ``count`` more, for which the plan draws drafts with a draft row.
+
+        The draft row begins at position ``first`` and has ``lead`` positions before its first draft.
+        """
+        self.add_drafts(s, start, [0] * count, local=True)
+        self._draft_rows[row] = s, lead
+        self.add(row, first, lead + count - 1, drawn=False, local=True)
+
+    @property
+    def targets(self) -> int:
+        """The number of picked rows without the draft rows that draw drafts."""
+        return len(self.picked) - len(self._draft_rows)
 
     def passes(self, head: Run) -> int:
         """Return the passes to an exit after the first, which are made for the rows so far: the most drafts of one."""
@@ -112,6 +127,10 @@ class BatchBuilder:
         if self._drafts:
             plan.verify = [i for i in plan.sample if sequences[i] in self._drafts]
             plan.drafting = [i for i in plan.verify if sequences[i] in self._exits]
+        if self._draft_rows:
+            places = {s: i for i, s in enumerate(sequences)}
+            drawing = sorted((places[row], places[s], lead) for row, (s, lead) in self._draft_rows.items())
+            plan.draft_rows = [DraftRow(row, target, lead) for row, target, lead in drawing]
         if not self.plain or not self.local:
             _score(parts, plan, sequences)
         entered = {i: self._entered[s] for i, s in enumerate(sequences) if s in self._entered} if self._entered else {}
@@ -194,10 +213,11 @@ def _lay_out_steps(
         groups.setdefault(route[s].route.id, (route[s], []))[1].append(i)
     steps = _steps(parts, plan, groups.values(), entered)
     meets = _Deltas(parts, sequences) if not parts.routes.plain else None
-    if plan.drafting:
+    if plan.drafting or plan.draft_rows:
         heads = {i: exits[sequences[i]] for i in plan.drafting}
-        for number, run, members, place, draft in draft_steps.ordered(steps, heads, parts.routes, plan.count):
-            met = meets.of(number, members) if meets is not None and not draft else []
+        heads |= {row.batch: route[sequences[row.batch]].runs[-1] for row in plan.draft_rows}
+        for number, run, members, place, draft in draft_steps.ordered(plan, steps, heads, parts.routes):
+            met = meets.of(number, members) if meets is not None else []
             plan.steps.append(Step(number, members, met, run.nbytes, run.kv_bytes, run.head, place, draft))
         return
     for number, (run, members) in sorted(steps.items(), key=lambda item: (item[1][0].depth, item[0])):

@@ -36,6 +36,7 @@ class Place(IntEnum):
     LOCAL = 0  # home, and the route ends here
     FORWARD = 1  # home, and the route goes on elsewhere
     GUEST = 2  # home elsewhere
+    DRAFT = 3  # a row of another model, which drafts for a sequence here
 
 
 _PLAIN = (
@@ -108,6 +109,10 @@ class Columns:
     def is_guest(self, s: int) -> bool:
         """Return whether its home is another worker."""
         return self.place[s] == Place.GUEST
+
+    def is_draft_row(self, s: int) -> bool:
+        """Return whether it is the row of a model that drafts for another sequence."""
+        return self.place[s] == Place.DRAFT
 
     def is_offline(self, s: int) -> bool:
         """Return whether it runs on spare capacity only."""
@@ -269,7 +274,9 @@ class Columns:
         assert not self.entered[s] or self.open[s], f"sequence {s} keeps hidden states that no plan reads"
         assert not self.drafted[s] or self.open[s] == 1, f"sequence {s} is verified by a plan and named by another"
         assert running <= self.charged[s] <= max(self.length[s], self.computed[s]), f"sequence {s} runs unpaid, or paid more"
-        if self.place[s] != Place.GUEST:
+        if self.place[s] == Place.DRAFT:
+            assert self.computed[s] < self.length[s], f"draft row {s} has KV of a token that is not known"
+        elif self.place[s] != Place.GUEST:
             forward = Place.LOCAL if route.next_worker is None else Place.FORWARD
             assert self.place[s] == forward, f"sequence {s} has a wrong place in its route"
         found = (self.limit[s], self.stop[s], self.priority[s], self.tenant[s], self.cost_compute[s], self.cost_memory[s])

@@ -1,8 +1,11 @@
-"""The drafts of the sequences that have any, and the acceptance of each source by application, which new ones begin with."""
+"""The drafts of the sequences that have any, and the acceptance of each source by application, which new ones begin with.
+
+It also knows the draft row of each sequence for which another model drafts (``draft_rows.py``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from ..drafts.acceptance import Acceptance
 from ..drafts.row_drafts import RowDrafts, keys
@@ -18,11 +21,15 @@ class DraftTable:
     def __init__(self) -> None:
         self.wanted = True
         self._rows: dict[int, RowDrafts] = {}  # by sequence
-        self._seen: dict[str, dict[str, Acceptance]] = {}  # by application, then by source, a tier by its model id
+        self._seen: dict[str, dict[str, Acceptance]] = {}  # by application, then by source, a tier or model by its id
+        self._draft_rows: dict[int, int] = {}  # sequence -> its draft row
+        self._behind: list[int] = []  # sequences whose draft rows catch up
+        self._resting: dict[int, int] = {}  # sequence -> tokens that it has before another draft row is opened
 
     def takes(self, submission: Submission) -> bool:
         """Return whether a sequence gets drafts: it asks for them and is not offline."""
-        return self.wanted and submission.drafts is not None and submission.priority < FIRST_OFFLINE
+        drafts = submission.drafts
+        return self.wanted and drafts is not None and drafts.any and submission.priority < FIRST_OFFLINE
 
     def add(self, s: int, submission: Submission, application: str) -> None:
         """Add a sequence that asks for drafts."""
@@ -36,6 +43,7 @@ class DraftTable:
     def remove(self, s: int) -> None:
         """Forget a sequence that has left."""
         self._rows.pop(s, None)
+        self._resting.pop(s, None)
 
     def of(self, s: int) -> RowDrafts:
         return self._rows[s]
@@ -48,7 +56,49 @@ class DraftTable:
         """Draft no more; return the sequences that did."""
         self.wanted, stopped = False, list(self._rows)
         self._rows.clear()
+        self._resting.clear()
         return stopped
+
+    # draft rows ------------------------------------------------------------------------------------------------------
+
+    def draft_row(self, s: int) -> int:
+        """Return the draft row of a sequence; -1: it has none."""
+        return self._draft_rows.get(s, -1)
+
+    def targets(self) -> list[int]:
+        """Return the sequences with draft rows."""
+        return list(self._draft_rows)
+
+    def target(self, draft_row: int) -> int:
+        """Return the sequence that a draft row drafts for; -1: it drafts for none any more."""
+        return next((s for s, row in self._draft_rows.items() if row == draft_row), -1)
+
+    def link(self, s: int, draft_row: int) -> None:
+        """Give a sequence a draft row."""
+        self._draft_rows[s] = draft_row
+
+    def unlink(self, s: int, until: int = 0) -> int:
+        """Take the draft row of a sequence from it; return the row. It gets no other before it has ``until`` tokens."""
+        self.catch_up(s, wanted=False)
+        if until:
+            self._resting[s] = until
+        return self._draft_rows.pop(s)
+
+    def rests(self, s: int, length: int) -> bool:
+        """Return whether a sequence with this many tokens must not get a draft row yet."""
+        return length < self._resting.get(s, 0)
+
+    def catch_up(self, s: int, *, wanted: bool) -> None:
+        """Let the draft row of a sequence catch up from now on, or no more."""
+        if wanted and s not in self._behind:
+            self._behind.append(s)
+        elif not wanted and s in self._behind:
+            self._behind.remove(s)
+
+    @property
+    def behind(self) -> list[int]:
+        """The sequences whose draft rows catch up."""
+        return self._behind.copy()
 
     def forget(self, applications: Iterable[str]) -> None:
         """Forget the acceptance of applications that are gone and have no sequences."""
@@ -70,6 +120,8 @@ class DraftTable:
             for application, sources in self._seen.items()
         }
         copy._rows = {s: drafts.fork(copy._seen[drafts.application]) for s, drafts in self._rows.items()}
+        copy._draft_rows, copy._behind = self._draft_rows.copy(), self._behind.copy()
+        copy._resting = self._resting.copy()
         return copy
 
     def snapshot(self) -> dict[str, Plain]:
@@ -80,6 +132,9 @@ class DraftTable:
                 for application, sources in self._seen.items()
             },
             "rows": [[s, drafts.snapshot()] for s, drafts in self._rows.items()],
+            "draft_rows": [[s, row] for s, row in self._draft_rows.items()],
+            "behind": self._behind.copy(),
+            "resting": [[s, until] for s, until in self._resting.items()],
         }
 
     @classmethod
@@ -92,12 +147,18 @@ class DraftTable:
         }
         for s, drafts in data["rows"]:
             table._rows[s] = RowDrafts.restore(drafts, table._seen[drafts["application"]])
+        table._draft_rows = {s: row for s, row in data["draft_rows"]}
+        table._behind, table._resting = list(data["behind"]), {s: until for s, until in data["resting"]}
         return table
 
-    def check(self, plain_until: Mapping[int, int]) -> None:
+    def check(self, plain_until: Mapping[int, int], draft_rows: Collection[int]) -> None:
         """Raise AssertionError unless exactly the sequences that ever draw with drafts have some.
 
-        ``plain_until``: of all live sequences, as in ``Columns``.
+        ``plain_until``: of all live sequences, as in ``Columns``. ``draft_rows``: all draft rows that are in use.
         """
+        assert sorted(self._draft_rows.values()) == sorted(draft_rows), "a draft row is of no sequence, or of two"
+        assert self._draft_rows.keys() <= self._rows.keys(), "a sequence without drafts has a draft row"
+        assert {*self._behind} <= self._draft_rows.keys(), "a draft row that is not there catches up"
+        assert self._resting.keys() <= self._rows.keys(), "a sequence without drafts rests from them"
         drafting = {s for s, position in plain_until.items() if position != NEVER_DRAFTED}
         assert drafting == (self._rows.keys() if self.wanted else set()), "a sequence draws with drafts and has none"

@@ -13,19 +13,20 @@ from ..plan.fit import PLAIN
 from ..plan.sweep_plan import WriteTokens
 from .batch_builder import BatchBuilder
 from .columns import Place, Status
+from .draft_rows import DraftRows
 from .events import Flight
+from .model_drafting import ModelDrafting
 from .parts import Parts
 from .row_picker import RowPicker
-from .sweep_load import SweepLoad, attended
-
-TURNAROUND = 300_000  # nanoseconds that the device waits for a plan that was not made ahead
+from .sweep_load import TURNAROUND, SweepLoad, attended
 
 
 class Drafting:
     """The rounds of one worker in the plan being made. It keeps nothing between two plans."""
 
-    def __init__(self, parts: Parts, picker: RowPicker) -> None:
+    def __init__(self, parts: Parts, picker: RowPicker, draft_rows: DraftRows) -> None:
         self._parts, self._rows, self._picker = parts, parts.rows, picker
+        self._models = ModelDrafting(parts, picker, draft_rows)
 
     def waits(self) -> bool:
         """Return whether a row waits for the end of an open plan, to draft or to know which of its drafts stood."""
@@ -66,21 +67,30 @@ class Drafting:
             most = min(most, self._parts.leases.pages(s) * rows.page_size - start - 1)
         if most > 0:
             most = min(most, self._picker.grow_if_free(s, start + 1 + most) - start - 1)
-        drawn, load = len(batch.picked) + others, self._load(batch, s, others)
+        drawn, load = batch.targets + others, self._load(batch, s, others)
         heads = self._exits(s) if drafts.options.tiers and local else {}
         tiers = {tier: self._tier_cost(load, s, head, batch.passes(head)) for tier, head in heads.items()}
         cost = self._cost(load, s)
-        found = drafts.draft(rows.tokens[s], rows.length[s], max(most, 0), drawn, cost, tiers)
+        row = self._models.ready(s) if drafts.options.model and local and most > 0 else -1
+        model = self._models.offer(s, row, most, batch.budget, load) if row >= 0 else None
+        found = drafts.draft(rows.tokens[s], rows.length[s], max(most, 0), drawn, cost, tiers, model)
         if not found:
             rows.draft_from(s, start + drafts.pause)
             return False
         rows.plan_drafts(s, len(found))
-        if drafts.tier:
-            batch.add_tier_drafts(s, start, len(found), heads[drafts.tier])
+        if drafts.drafter in heads:
+            batch.add_tier_drafts(s, start, len(found), heads[drafts.drafter])
+        elif drafts.drafter:
+            self._models.pick(batch, s, start, len(found))
         else:
             self._parts.outgoing.edit(WriteTokens(rows.row[s], start + 1, found))
             batch.add_drafts(s, start, found, local)
         return True
+
+    def catch_up(self, batch: BatchBuilder) -> None:
+        """Pick what draft rows have to catch up with, where the sweep has room for it."""
+        if self._parts.drafts.behind:
+            self._models.catch_up(batch)
 
     def _exits(self, s: int) -> dict[str, Run]:
         """Return the heads of the tiers that ``s`` wants and that can draft for it here."""

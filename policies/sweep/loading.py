@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ..memory.packed_tensor import Shortage
 from ..plan.sweep_plan import SetPages
+from .draft_rows import DraftRows
 from .events import ComponentsPlaced, ComponentsRefused, ComponentsWanted
 from .page_events import MoveSlots
 from .parts import Parts
@@ -19,7 +20,7 @@ def place_components(parts: Parts, event: ComponentsWanted) -> None:
     """
     memory, outgoing, rows = parts.memory, parts.outgoing, parts.rows
     longest: dict[tuple[str, str], int] = {}  # longest sequence of each route and account
-    for s in rows.live():
+    for s in [s for s in rows.live() if not rows.is_draft_row(s)]:
         of = rows.route[s].route.id, rows.tenant[s]
         if (known := longest.get(of)) is None or rows.limit[s] > rows.limit[known]:
             longest[of] = s
@@ -28,6 +29,8 @@ def place_components(parts: Parts, event: ComponentsWanted) -> None:
     moves: dict[str, dict[int, int]] = {}
     movable = None if parts.page_transfers.receiving else moves
     answer = memory.load(event.holder, event.components, max(needs, default=0), movable)
+    if isinstance(answer, Shortage) and DraftRows(parts).give_way_all():
+        answer = memory.load(event.holder, event.components, max(needs, default=0), movable)
     _tell_moves(parts, moves)
     if isinstance(answer, Shortage):
         outgoing.order(ComponentsRefused(event.load, answer))

@@ -39,6 +39,7 @@ class LocalRoutes:
         self.borders: set[Border] = set()  # borders of spans, including those of pages: spans are split, never joined
         self._served: dict[str, str] = {}  # application -> model id of planned models
         self._exits: dict[tuple[str, str], Run | None] = {}  # (route id, model) -> as ``exit`` returned it
+        self._whole: dict[str, LocalRoute | None] = {}  # model -> as ``whole`` returned it
         self.ended: set[str] = set()  # ids of former models that may have left data: see ``Parts.forget``
 
     @property
@@ -65,7 +66,7 @@ class LocalRoutes:
         self.borders = kept | {(span.layer, span.lineages[0]) for local in every for span in local.spans}
         models = {chain.application: chain.served_as for chain in event.chains}
         self.ended = (self.ended | {*self._served.values()}) - {*models.values()}
-        self._served, self._exits = models, {}
+        self._served, self._exits, self._whole = models, {}, {}
         return True
 
     def _numbered(self, known: dict[K, int], kind: int, wanted: Iterable[K]) -> dict[K, int]:
@@ -114,6 +115,16 @@ class LocalRoutes:
         here = local.hop == other.hop == 0 and local.next_worker is None and other.next_worker is None
         below = body == local.runs[: len(body)] and len(body) < len(local.runs) - 1
         return other.runs[-1] if here and below else None
+
+    def whole(self, model: str) -> LocalRoute | None:
+        """Return a route in force that runs a model, by model id, here from end to end, or None."""
+        if model not in self._whole:
+            self._whole[model] = self._find_whole(model)
+        return self._whole[model]
+
+    def _find_whole(self, model: str) -> LocalRoute | None:
+        served = [one for one in self.all_in_force() if self._served.get(one.route.application) == model]
+        return next((one for one in served if not one.hop and one.next_worker is None and one.runs[-1].head), None)
 
     def all_in_force(self) -> list[LocalRoute]:
         return [self._planned[name] for name in self._in_force]
@@ -169,7 +180,8 @@ class LocalRoutes:
         copy._numbers, copy._shapes, copy._paths = self._numbers, self._shapes, self._paths.fork()
         copy._runs, copy._deltas, copy.borders = self._runs.copy(), self._deltas.copy(), self.borders.copy()
         copy._following, copy.ended = self._following.copy(), self.ended.copy()
-        copy._served, copy._exits = self._served, self._exits  # a publication replaces them, so they can be shared
+        # a publication replaces these, so they can be shared
+        copy._served, copy._exits, copy._whole = self._served, self._exits, self._whole
         return copy
 
     def snapshot(self) -> dict[str, Plain]:
@@ -210,6 +222,8 @@ class LocalRoutes:
         for (route, model), head in self._exits.items():
             assert route in self._planned, "an exit of no route is kept"
             assert head == self._find_exit(self._planned[route], model), "a kept exit is not that of the route"
+        for model, whole in self._whole.items():
+            assert whole == self._find_whole(model), "a kept route is not that of the model"
         assert self._runs.keys() == {run for local in every for run in local.runs}, "a run has no number, or one too long"
         found = {name: [self._runs[run] for run in local.runs] for name, local in self._planned.items()}
         assert self._numbers == found, "a run of a route has a wrong number"

@@ -232,12 +232,14 @@ class Parts:
         self.leases.check(set(live))
         self.page_transfers.check()
         self.page_pins.check()
-        self.drafts.check({s: rows.plain_until[s] for s in live})
+        draft_rows = {s for s in live if rows.is_draft_row(s)}
+        staying = [s for s in draft_rows if rows.status[s] != Status.LEAVING]
+        self.drafts.check({s: rows.plain_until[s] for s in live}, staying)
         self.return_timeouts.check({s for s in live if rows.is_guest(s)})
-        running = [s for s in rows.with_status(Status.RUNNING) if not rows.is_guest(s)]
+        running = [s for s in rows.with_status(Status.RUNNING) if not rows.is_guest(s) and s not in draft_rows]
         waiting = [(rows.key(s), rows.tenant[s]) for s in rows.with_status(Status.WAITING)]
         self.queue.check(waiting, [rows.key(s) for s in running])
-        makers = {s for s in live if rows.status[s] != Status.LEAVING and not rows.is_guest(s)}
+        makers = {s for s in live if rows.status[s] != Status.LEAVING and not rows.is_guest(s) and s not in draft_rows}
         self.pending_pages.check(makers, set(rows.with_status(Status.PARKED)))
         listed = {handle: 1 for received in self.page_transfers.received_batches() for handle in received.handles}
         entered = [handle for s in live for _, handle in rows.entered[s]]

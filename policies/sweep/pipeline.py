@@ -261,7 +261,7 @@ class Pipeline:
         """
         rows, worker = self._parts.rows, event.worker
         self._parts.return_timeouts.lose(worker)
-        for s in rows.live():
+        for s in [s for s in rows.live() if not rows.is_draft_row(s)]:  # these end with their targets
             if rows.is_guest(s):
                 if self._parts.leases.home(s) == worker:
                     self._sequences.drop(s)

@@ -29,7 +29,7 @@ class Planner:
         self._parts, self._sequences, self._pipeline, self._pinning = parts, sequences, pipeline, pinning
         self._rows, self._fitting = parts.rows, Fitting(parts, sequences, pipeline)
         self._picker = RowPicker(parts, sequences, pipeline, pinning)
-        self._drafting = Drafting(parts, self._picker)
+        self._drafting = Drafting(parts, self._picker, sequences.draft_rows)
         self._backfill = Backfill(parts, sequences, pipeline, self._fitting, self._picker)
         self._now = 0.0  # time of the plan being made
 
@@ -65,6 +65,7 @@ class Planner:
             self._admit(batch, prompts)
         self._pick_prompts(batch, prompts)
         self._admit(batch, [])
+        self._drafting.catch_up(batch)
 
     def _take_flights(self, batch: BatchBuilder) -> None:
         """Take flights in order of arrival; at least one, however long, or it would never fit."""
@@ -183,6 +184,8 @@ class Planner:
         """
         parts, rows, queue = self._parts, self._rows, self._parts.queue
         self._fitting.begin()
+        if queue.waiting > queue.offline_waiting and not rows.free_rows:
+            self._sequences.draft_rows.give_way()
         while queue.waiting and rows.free_rows and not batch.starved and batch.budget > 0:
             s = queue.first(batch.capped)
             if (
@@ -194,9 +197,15 @@ class Planner:
                 break
             found = self._fitting.examine(s, batch)
             if found is None:
+                if rows.tenant[s] in batch.capped and self._sequences.draft_rows.give_way(rows.tenant[s]):
+                    batch.capped.discard(rows.tenant[s])
                 continue
             awaited = parts.page_pins.awaited(rows.age(s)) if len(parts.page_pins) else {}
             if not self._fitting.fits(s, found, awaited):
+                if (free := self._sequences.draft_rows.give_way()) is not None:
+                    if free:
+                        continue
+                    break
                 if self._backfill.give_way(s, found, awaited) or self._pinning.give_way(s):
                     continue
                 self._pipeline.revoke_overdue(s, self._now)

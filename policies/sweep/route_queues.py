@@ -21,7 +21,7 @@ def queues(parts: Parts) -> list[RouteQueue]:
     rows, memory = parts.rows, parts.memory
     found: dict[str, tuple[LocalRoute, list[int]]] = {}
     for s in rows.live():
-        if rows.status[s] != Status.LEAVING and not rows.is_offline(s):
+        if rows.status[s] != Status.LEAVING and not rows.is_offline(s) and not rows.is_draft_row(s):
             _, counts = found.setdefault(rows.route[s].route.id, (rows.route[s], [0, 0, 0]))
             counts[0 if rows.status[s] == Status.RUNNING else 1] += 1
             counts[2] += rows.known[s]

@@ -155,6 +155,19 @@ class RowPicker:
             whole.append(taken)
         self._list_page(s, whole)
 
+    def list_present(self, row: int) -> int:
+        """List the leading pages of a draft row that are present on all spans with KV; return their number."""
+        rows, pages = self._rows, self._parts.memory.pages
+        for token_hash in rows.hashes_of(row)[: (rows.length[row] - 1) // rows.page_size]:
+            handles = [pages.find(token_hash, span) for span in rows.route[row].spans]
+            if None in handles[: rows.route[row].kv_spans]:
+                break
+            for handle in handles:
+                if handle is not None:
+                    pages.share(handle, rows.tenant[row])
+            self._complete_page(row, handles, True)
+        return rows.paged[row]
+
     # memory ----------------------------------------------------------------------------------------------------------
 
     def covered(self, batch: BatchBuilder, s: int, positions: int) -> bool:
@@ -250,6 +263,8 @@ class RowPicker:
             running = [other for other in running if rows.tenant[other] == account]
         else:
             batch.starved = True
+        if (free := self._sequences.draft_rows.give_way(account if at_cap else "")) is not None:
+            return free
         if parts.routes.keeps_hidden and self._drop_hidden(running):
             return True
         if rows.leaving or parts.leases.revoked or parts.page_transfers.receiving:

@@ -22,8 +22,10 @@ class RowTable(Columns):
 
     # a sequence comes and goes ---------------------------------------------------------------------------------------
 
-    def add(self, submission: Submission, route: LocalRoute, deadline: float, *, guest: bool = False) -> int:
-        """Add a waiting sequence; return its index."""
+    def add(
+        self, submission: Submission, route: LocalRoute, deadline: float, *, guest: bool = False, drafts: bool = False
+    ) -> int:
+        """Add a waiting sequence, or with ``drafts`` the row of a model that drafts for another; return its index."""
         if self._unused:
             s = self._unused.pop()
         else:
@@ -40,12 +42,12 @@ class RowTable(Columns):
         self.hashes[s] = submission.page_hashes.copy() if self._prefix_cache else []
         self.hashed[s] = len(self.hashes[s])
         self.deadline[s] = deadline
-        self.place[s] = Place.GUEST if guest else Place.LOCAL
+        self.place[s] = Place.DRAFT if drafts else Place.GUEST if guest else Place.LOCAL
         self.reroute(s, route)
         self.pages[s] = [[] for _ in route.spans]
         self.entered[s] = []
         self._fill(s)
-        if not guest:
+        if self.place[s] in (Place.LOCAL, Place.FORWARD):
             self._by_request[submission.request] = s
             self.next_deadline = min(self.next_deadline, deadline)
         return s
@@ -75,7 +77,7 @@ class RowTable(Columns):
     def reroute(self, s: int, route: LocalRoute) -> None:
         """Set the newly published route of ``s``, which has the same components and spans."""
         self.route[s], self.delta[s] = route, route.delta
-        if self.place[s] != Place.GUEST:
+        if self.place[s] in (Place.LOCAL, Place.FORWARD):
             self.place[s] = Place.LOCAL if route.next_worker is None else Place.FORWARD
 
     def remove(self, s: int) -> None:
@@ -88,7 +90,7 @@ class RowTable(Columns):
     def unname(self, s: int) -> None:
         """Forget the request's name: its gateway will not name this sequence again, or means the next one by it."""
         request = self.submission[s].request
-        if self.place[s] != Place.GUEST and self._by_request.get(request) == s:
+        if self._by_request.get(request) == s:
             del self._by_request[request]
 
     def find(self, request: str) -> int | None:
@@ -173,6 +175,18 @@ class RowTable(Columns):
         """Draw the tokens after positions from ``position`` on with drafts; ``NEVER_DRAFTED``: without."""
         self.plain_until[s] = position
         self.ready[s] = self._ready(s)
+
+    def plan_draft_row(self, s: int, count: int) -> None:
+        """Plan ``count`` more positions of a draft row, the last ones for drafts that it draws itself."""
+        self.open[s] += 1
+        self.planned[s] += count
+
+    def end_plan(self, s: int, computed: int) -> None:
+        """Set the positions of a draft row whose KV is that of known tokens, at the end of an open plan."""
+        self.open[s] -= 1
+        self.computed[s] = computed
+        if not self.open[s]:
+            self.planned[s] = computed
 
     def plan_drafts(self, s: int, drafts: int) -> None:
         """Plan the next position and ``drafts`` drafted ones, after each of which a token is drawn."""

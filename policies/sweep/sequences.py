@@ -12,6 +12,7 @@ from ..model.runs import LocalRoute, Span
 from ..plan.sweep_plan import NOT_FINITE, TokenLogprob
 from ..requests.admission import BROKEN, CROWDED, REFUSED, YIELDED, admit
 from .columns import FOREVER, Status
+from .draft_rows import DraftRows
 from .events import (
     DraftsVerified,
     GivenBack,
@@ -39,7 +40,7 @@ class Sequences:
     """
 
     def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+        self._parts, self.draft_rows = parts, DraftRows(parts)
 
     # in --------------------------------------------------------------------------------------------------------------
 
@@ -116,6 +117,7 @@ class Sequences:
         Row and pages return now, or at the end of the last open plan or flight with it.
         """
         rows = self._parts.rows
+        self.draft_rows.end(s)
         if not rows.is_guest(s):
             if rows.status[s] == Status.RUNNING:
                 self._parts.queue.stop(rows.key(s))

@@ -154,9 +154,14 @@ class SweepState:
             parts.page_transfers.cut(pieces)
             parts.page_pins.cut(pieces)
         for s in rows.live():
+            if rows.status[s] == Status.FREE:
+                continue  # a draft row that has ended with its target
             local = parts.routes.passing(rows.route[s].route.id)
             if local is not None and local.is_like(rows.route[s]):
                 rows.reroute(s, local)
+            elif rows.is_draft_row(s):
+                if rows.status[s] == Status.RUNNING:
+                    self._sequences.draft_rows.end(parts.drafts.target(s))
             elif rows.is_guest(s):  # the route itself is gone: the gateway sends the sequence again
                 self._pipeline.dismiss(s)
             else:
@@ -222,6 +227,7 @@ class SweepState:
         verified = _verified(ended, result) if ended.verify else {}
         ends = [start + count for start, count in zip(ended.start, ended.count, strict=True)]
         returns = Returns(self.parts)
+        drawing: list[int] = []  # batch rows that are draft rows
         at = untold = 0
         while True:
             emitted: list[TokensEmitted] = []
@@ -232,6 +238,10 @@ class SweepState:
             self._sequences.decoded(at - before, emitted, full)
             if at == len(batch):
                 break
+            if rows.is_draft_row(batch[at]):
+                drawing.append(at)
+                at += 1
+                continue
             if at in verified:
                 self._commit_drafts(ended, at, *verified[at], returns, now)
                 at += 1
@@ -239,6 +249,8 @@ class SweepState:
             drawn = [] if tokens[at] == -1 else [tokens[at]]
             self._commit_row(ended, at, drawn, logprobs[at] if logprobs else None, scores.get(at), returns, now)
             at += 1
+        for i in drawing:
+            self._sequences.draft_rows.commit(batch[i], ends[i])
         returns.send()
         return untold
 
@@ -290,6 +302,8 @@ class SweepState:
     def without_device(self) -> None:
         """Make plans without table edits and drafts from now on, as no device runs them."""
         self.parts.outgoing.leave_edits()
+        for s in self.parts.drafts.targets():
+            self._sequences.draft_rows.end(s)
         for s in self.parts.drafts.stop():
             self.parts.rows.draft_from(s, NEVER_DRAFTED)
 
@@ -407,7 +421,7 @@ class SweepState:
         """Raise AssertionError unless every chunk, slot, page, row and lease is free or owned once, and counts are right."""
         parts = self.parts
         parts.check(self._plans.check())
-        for s in parts.rows.live():
+        for s in [s for s in parts.rows.live() if not parts.rows.is_draft_row(s)]:
             room = self._sequences.capacity(parts.rows.route[s], parts.rows.tenant[s])
             assert parts.rows.limit[s] <= room, f"sequence {s} can never have its {parts.rows.limit[s]} tokens, only {room}"
 

@@ -11,6 +11,9 @@ from ..plan.cost import KNEE
 from .local_routes import LocalRoutes
 
 
+TURNAROUND = 300_000  # nanoseconds that the device waits for a plan that was not made ahead
+
+
 class SweepLoad:
     """The load of one sweep.
 
@@ -74,6 +77,31 @@ class SweepLoad:
             seconds += share * (c.token * tokens + c.beyond * over)
             if not below:
                 seconds += kv * (c.context * near + c.prefill * far)
+        return seconds
+
+    def price_drafts(self, local: LocalRoute, start: int, lead: int, count: int) -> float:
+        """Return the seconds that a draft row of a route would add to draw ``count`` drafts.
+
+        It passes ``lead`` positions from ``start`` on together, and one after each draft but the last.
+        """
+        c = self._costs
+        if not count:
+            return 0.0
+        parameters = c.parameters or sum([run.nbytes for run in local.runs]) or 1.0
+        positions = c.kv or sum([run.kv_bytes for run in local.runs]) or 1.0
+        near, far = attended(start, lead)
+        end, further = start + lead, count - 1
+        stepwise = further * end + further * (further + 1) // 2
+        seconds = c.row * count
+        for number, run in zip(self._routes.numbers(local.route.id), local.runs, strict=True):
+            share, kv = run.nbytes / parameters, run.kv_bytes / positions
+            before = 0 if run.head else self._tokens.get(number if c.parameters else -1, 0)
+            tokens = 1 if run.head else lead
+            seconds += further * (c.step + share * (c.read + c.token))
+            seconds += 0.0 if before else c.step + c.read * share
+            over = max(0, before + tokens - KNEE) - max(0, before - KNEE)
+            seconds += share * (c.token * tokens + c.beyond * over)
+            seconds += kv * (c.context * (near + stepwise) + c.prefill * far)
         return seconds
 
     def add(self, local: LocalRoute, tokens: int, drawn: int, near: int, far: int) -> None:

@@ -62,7 +62,8 @@ class FakeDevice:
     pages: dict[int, PagesOnTheWay] = field(default_factory=dict)  # that came, by number
     lines: dict[str, list[bytes]] = field(default_factory=dict)  # by application
     agreeing: int = 60  # drafts of a tier in 100 that are the model's own token
-    drafts: int = 0  # drawn by tiers
+    drafts: int = 0  # drawn by tiers and other models
+    drafts_of_models: int = 0  # of these, by other models
     overflows: dict[str, int] = field(default_factory=dict)  # request -> tokens from which on its model gives no number
 
     def compose(self) -> None:
@@ -183,13 +184,19 @@ class FakeDevice:
 
     def _draft(self, plan: SweepPlan, step: Step, sequences: list[int]) -> None:
         """Draft the token of the model itself, or a wrong one, as planted."""
-        for i, start in zip(step.batch, plan.columns(step)[0], strict=True):
+        targets = {row.batch: row.target for row in plan.draft_rows}
+        for i, start, count in zip(step.batch, *plan.columns(step), strict=True):
+            target, end = targets.get(i, i), start + count
             tokens = self.tokens[plan.row[i]]
-            known = tuple(tokens[: start + 1])
-            assert len(known) == start + 1, "a draft is drawn before the one before it"
+            known = tuple(tokens[:end])
+            assert len(known) == end, "a draft is drawn before the one before it"
+            assert self.tokens[plan.row[target]][:end] == [*known], "a draft row has other tokens than its target"
             self.drafts += 1
-            drawn = next_token(self.state.parts.rows.route[sequences[i]].route.application, known)
-            tokens[start + 1 :] = [drawn if hash(known) % 100 < self.agreeing else drawn ^ 1]
+            drawn = next_token(self.state.parts.rows.route[sequences[target]].route.application, known)
+            tokens[end:] = [drawn if hash(known) % 100 < self.agreeing else drawn ^ 1]
+            if target != i:
+                self.drafts_of_models += 1
+                self.tokens[plan.row[target]][end:] = tokens[end:]
 
     def _step(self, plan: SweepPlan, run: Run, step: Step, sequences: list[int]) -> None:
         if run.head:

@@ -144,7 +144,7 @@ def played(
 def test_a_tier_draws_as_many_drafts_as_pay() -> None:
     drafts = row(DraftOptions(tiers=["m:4"]))
     assert drafts.draft([1, 2, 3], 3, 4, 0, FREE, {"m:4": near}) == [0] * 3
-    assert (drafts.source, drafts.tier) == (TIER, "m:4")
+    assert (drafts.source, drafts.drafter) == (TIER, "m:4")
     assert drafts.draft([1, 2, 3], 3, 4, 0, FREE, {"m:4": DEAR}) == []
     assert drafts.pause == FIRST_PAUSE
     assert drafts.draft([1, 2, 3], 3, 4, 0, FREE, {}) == [], "it cannot draft here"
@@ -176,8 +176,8 @@ def test_the_acceptance_of_each_tier_is_kept_apart() -> None:
     drafts = RowDrafts(DraftOptions(tokens=1, tiers=["m:2", "m:4"]), 1, "m", seen)
     for _ in range(10):
         drafts.draft([1, 2], 2, 4, 0, near, {"m:2": near, "m:4": near})
-        drafts.record(1, drafts.tier == "m:4")
-    assert drafts.tier == "m:4"
+        drafts.record(1, drafts.drafter == "m:4")
+    assert drafts.drafter == "m:4"
     assert seen["m:4"].stood[0] > 5
     assert seen["m:2"].stood[0] == 0
     again = RowDrafts.restore(drafts.snapshot(), seen)
