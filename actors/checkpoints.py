@@ -11,8 +11,10 @@ from ..gpu.errors import CheckpointError
 from ..gpu.model.config import ComponentSpec
 from ..gpu.weights.adapter import is_adapter, open_adapter, trained_on
 from ..gpu.weights.checkpoint import Checkpoint
+from ..gpu.weights.token_table import same_tokens, token_table
 from ..policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, is_named
-from ..policies.drafts.choice import exits_fault
+from ..policies.drafts.choice import exits_below, exits_fault, models_fault
+from ..policies.drafts.draft_model import DraftParty
 from ..policies.model.tier_choice import auto_id, family_of_auto
 from ..policies.model.tiers import family_of, no_tier, tier_id
 from ..zoo.records import read_chain
@@ -71,8 +73,7 @@ def open_checkpoints(settings: Settings) -> OpenedCheckpoints:
             )
         found[name] = open_adapter(path, opened[base])
     _check_named_tiers(settings, found, families)
-    if fault := exits_fault(settings.drafting.drafts, bases, {name: families.get(name, "") for name in found}):
-        raise SettingsError(fault)
+    _check_drafts(settings, found, bases, families)
     inherited = {tier: settings.models.application_defaults.get(family, "") for tier, family in families.items()}
     defaults = {**settings.models.application_defaults, **{tier: text for tier, text in inherited.items() if text}}
     return OpenedCheckpoints(found, bases, frozenset(assumed), defaults, families=families)
@@ -110,6 +111,32 @@ def _check_named_tiers(settings: Settings, opened: Mapping[str, Checkpoint], fam
                 raise SettingsError(f"{setting} names {name!r}, which is no model but chooses among tiers; name {family}")
             there = no_tier(name, families) or f"{family} has no tiers"
             raise SettingsError(f"{setting} names {name!r}, which is not served; {there}")
+
+
+def _check_drafts(
+    settings: Settings, opened: Mapping[str, Checkpoint], bases: Mapping[str, str], families: Mapping[str, str]
+) -> None:
+    """Raise SettingsError if the setting ``drafts`` names a tier or a model that cannot draft."""
+    modes, models = settings.drafting.drafts, {name: families.get(name, "") for name in opened}
+    parties = {name: DraftParty.of(name, bases, models, one.config.vocabulary, one.virtual) for name, one in opened.items()}
+    parties |= {
+        auto_id(family): DraftParty(auto_id(family), family, 0, chooses=True) for family in {*families.values()} - {""}
+    }
+    fault = exits_fault(modes, bases, models) or models_fault(
+        modes,
+        parties,
+        lambda name: exits_below(name, bases.get(name, ""), models),
+        lambda one, other: same_tokens(_tokens(opened[one]), _tokens(opened[other])),
+        more=settings.models.more_may_come,
+    )
+    if fault:
+        raise SettingsError(fault)
+
+
+def _tokens(checkpoint: Checkpoint) -> bytes:
+    """Return the digest of a model's tokens."""
+    own = [str(checkpoint.source)] if checkpoint.source != checkpoint.path else []
+    return token_table([*own, str(checkpoint.path)])
 
 
 def with_tiers(opened: Mapping[str, Checkpoint], models: ModelSettings) -> tuple[dict[str, Checkpoint], dict[str, str]]:

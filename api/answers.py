@@ -261,12 +261,14 @@ class RequestDrafts(TypedDict):
     """The drafts of a request.
 
     ``tokens``: drafts of a round; 0: as many as pay. ``sources``: counts by source. ``tiers``: the lower tiers that may
-    draft. ``reason``: why it has none now, or none by a tier, or empty.
+    draft. ``model``: the other model that was asked to draft, or empty. ``reason``: why it has none now, or none by a tier
+    or model, or empty.
     """
 
     prompt: bool
     prediction_tokens: int
     tiers: list[str]
+    model: str
     tokens: int
     sources: dict[str, DraftCount]
     reason: str

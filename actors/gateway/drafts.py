@@ -13,31 +13,39 @@ NOT_ASKED = "the request's draft and prediction, and the setting drafts, ask for
 BELOW = "{} passes no exit that the request or the setting drafts asks for"
 OFFLINE = "lines of batches have none, since they only use what other requests leave"
 ACROSS = "a tier drafts on one worker only, and the request is on a route over {}"
+MODEL_ACROSS = "a model drafts on one worker only, and the request is on a route over {}"
 ELSEWHERE = "{} is not served whole by {}, where the request runs"
+GONE = "{} is not served"
 
 
-def no_tier_here(asked: DraftOptions | None, route: Route, table: RoutingTable) -> str:
-    """Return the reason why no tier can draft for a request on this route; "" if one can, or if none was asked for."""
-    if asked is None or not asked.tiers:
-        return ""
+def no_drafter_here(asked: DraftOptions | None, route: Route, table: RoutingTable) -> str:
+    """Return the reason why no tier and no other model can draft for a request on this route.
+
+    It is empty if one can, or if none was asked for.
+    """
+    if asked is None or asked.reason or not (asked.tiers or asked.drafter):
+        return asked.reason.removeprefix("but ") if asked is not None else ""
+    drafters = asked.tiers or [asked.drafter]
+    if not asked.tiers and asked.drafter not in table.models:
+        return GONE.format(asked.drafter)
     if len(route.hops) > 1:
-        return ACROSS.format(f"{len(route.hops)} workers")
-    for tier in asked.tiers:
-        routes = table.routes.get(table.models.get(tier, tier), [])
+        return (ACROSS if asked.tiers else MODEL_ACROSS).format(f"{len(route.hops)} workers")
+    for drafter in drafters:
+        routes = table.routes.get(table.models.get(drafter, drafter), [])
         if any([hop.worker for hop in one.hops] == [route.home] for one in routes):
             return ""
-    return ELSEWHERE.format(" or ".join(asked.tiers), route.home)
+    return ELSEWHERE.format(" or ".join(drafters), route.home)
 
 
-def draft_view(generation: Generation, counts: Mapping[str, DraftCounts], no_tier: str) -> DraftView:
-    """Return the drafts of a request for its view. ``no_tier``: why no tier drafts for it, if there is a reason."""
+def draft_view(generation: Generation, counts: Mapping[str, DraftCounts], no_drafter: str) -> DraftView:
+    """Return the drafts of a request for its view. ``no_drafter``: as ``no_drafter_here`` returned it."""
     asked = generation.drafts
     if asked is None:
         above = generation.auto is not None and generation.auto.drafts is not None
         return DraftView(reason=BELOW.format(generation.application) if above else NOT_ASKED)
     prediction = len(asked.prediction)
-    reason = OFFLINE if generation.offline else no_tier
+    reason = OFFLINE if generation.offline else no_drafter
     return DraftView(
         prompt=asked.prompt, prediction_tokens=prediction, tokens=asked.tokens, sources=dict(counts), reason=reason,
-        tiers=asked.tiers,
+        tiers=asked.tiers, model=asked.model,
     )  # fmt: skip

@@ -127,6 +127,7 @@ class DraftView:
     prompt: bool = False  # it asks for drafts from its own text
     prediction_tokens: int = 0
     tiers: list[str] = field(default_factory=list)  # the tiers that may draft for it
+    model: str = ""  # the other model that was asked to
     tokens: int = 0  # drafts of each round; 0: as many as pay
     sources: dict[str, DraftCounts] = field(default_factory=dict)  # verified drafts by source, over all attempts
     reason: str = ""  # why it has none now, or none by a tier

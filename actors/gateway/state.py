@@ -40,7 +40,7 @@ from .capacity_waits import CapacityWaits
 from .catalogue import Catalogue
 from .decision import Decision
 from .dispatch_queries import Advice, DispatchQueries
-from .drafts import no_tier_here
+from .drafts import no_drafter_here
 from .invariants import check_state
 from .lengths import Lengths
 from .offline import OfflineBook
@@ -143,7 +143,11 @@ class GatewayState:
         return effects
 
     def describe(self, request: str) -> RequestView | None:
-        return record.view() if (record := self.active.get(request)) else self.past.get(request)
+        if (record := self.active.get(request)) is None:
+            return self.past.get(request)
+        if record.state == "running" and record.route is not None:  # a model may have come or gone
+            record.no_drafter = no_drafter_here(record.generation.drafts, record.route, self.table)
+        return record.view()
 
     def check(self) -> None:
         """Raise AssertionError when an invariant is broken."""
@@ -209,7 +213,7 @@ class GatewayState:
 
     def _place(self, record: RequestRecord, route: Route, draft: Submission, now: float, by: Decision | None) -> m.Submit:
         record.start(route, now, by)
-        record.no_tier = no_tier_here(draft.drafts, route, self.table)
+        record.no_drafter = no_drafter_here(draft.drafts, route, self.table)
         self.table.place(record.id, record.workers, record.counted)
         self.offline.sent(record, route.home)
         return m.Submit(route.home, replace(draft, route=route.id, route_version=route.version))

@@ -74,9 +74,9 @@ class ModelSettings(SettingsPart):
 class DraftSettings(SettingsPart):
     """The sources of drafts, by model, and the length of drafts."""
 
-    drafts: Annotated[Texts, "model id: source of drafts: off, prompt, tier:LAYERS or auto; *: models without an entry"] = (
-        field(default_factory=dict)
-    )
+    drafts: Annotated[
+        Texts, "model id: source of drafts: off, prompt, tier:LAYERS, a model or auto; *: models without an entry"
+    ] = field(default_factory=dict)
     draft_tokens: Annotated[int, "tokens drafted in a step, at most 16; 0: as many as pay"] = 0
     draft_rule: Annotated[str, "acceptance of drafts: coupling or, as an ablation, rejection: other tokens"] = "coupling"
 

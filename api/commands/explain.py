@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from ...policies.drafts.options import MODEL
 from . import CommandError
 from .connection import UNKNOWN, add_url, connected
 from .output import print_json
@@ -107,9 +108,11 @@ def draft_lines(drafts: View) -> list[str]:
         rounds, drafted, accepted = counts["rounds"], counts["drafted"], counts["accepted"]
         share = f" ({100 * accepted / drafted:.0f} %)" if drafted else ""
         mean = f"{1 + accepted / rounds:.2f} tokens a step in {rounds:,} step{'s' if rounds != 1 else ''}"
-        lines.append(f"  drafts from the {source}: {drafted:,} verified, {accepted:,} accepted{share}, {mean}")
+        name = drafts["model"] if source == MODEL and drafts.get("model") else source
+        lines.append(f"  drafts from the {name}: {drafted:,} verified, {accepted:,} accepted{share}, {mean}")
     if drafts["reason"]:
         by = " by a tier" if drafts.get("tiers") and (drafts["prompt"] or drafts["prediction_tokens"]) else ""
+        by = f" by {drafts['model']}" if drafts.get("model") else by
         lines.append(f"  no drafts{by}{' any more' if lines and not by else ''}: {drafts['reason']}")
     return lines or ["  no drafts so far: no step had any to verify"]
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
-from ...policies.drafts.choice import FORM, MODES, TIER, mode_fault
+from ...policies.drafts.choice import MODES, TIER, mode_fault
+from ...policies.drafts.draft_model import FORM
 from ...policies.drafts.options import LARGEST as MOST_DRAFTS
 from ...policies.model.tier_choice import QUALITIES
 from ...policies.requests.urgency import TIERS, urgency
@@ -64,7 +65,7 @@ class DraftMode:
         return value
 
     def schema(self) -> Schema:
-        return {"anyOf": [OneOf(MODES).schema(), {"type": "string", "pattern": f"^{TIER}$"}]}
+        return {"anyOf": [OneOf(MODES).schema(), {"type": "string", "pattern": f"^{TIER}$"}, {"type": "string"}]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,8 @@ class Options:
     )
     draft: str | None = given(
         DraftMode(),
-        "Source of drafts, which change no token: prompt, tier:LAYERS, auto (the best one) or off; default: the setting.",
+        "Source of drafts, which change no token: prompt, tier:LAYERS, the id of another model, auto (the best source but "
+        "models) or off; default: the setting.",
     )
     draft_tokens: int | None = given(
         Integer(0, MOST_DRAFTS), "Tokens drafted in a step; 0: as many as pay; default: the setting draft_tokens."

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 from ..model.tiers import family_of, layers_of, tier_id
+from .draft_model import FORM, DraftParty, draft_model_fault, no_model
 from .options import LARGEST, DraftOptions
 
 OFF = "off"
 AUTO = "auto"  # the source that pays most, of the prompt and the lower tiers
-MODES = (OFF, "prompt", AUTO)  # besides these, a lower tier: tier:4
+MODES = (OFF, "prompt", AUTO)  # besides these, a lower tier: tier:4; any other text is the id of another model
 REJECTION = "rejection"
 RULES = ("coupling", REJECTION)  # of acceptance
 EVERY = "*"  # stands for every model without an entry
-FORM = "give off, prompt, tier:LAYERS or auto"
 TIER = r"tier:([1-9]\d{0,8})"
 
 
@@ -24,18 +25,20 @@ def tier_layers(mode: str) -> int:
     return int(found[1]) if found else 0
 
 
-def mode_fault(mode: str) -> str:
-    """Return the second half of a sentence on an unknown mode, or an empty text for a known one.
+def names_model(mode: str) -> bool:
+    """Return whether a mode is the id of another model: any text that means nothing else."""
+    return mode not in MODES and not tier_layers(mode)
 
-    A model's name will be a source one day, so it gets the reason why it is not. A text without letters, a known mode in
-    other letters and a tier without layers cannot mean one.
+
+def mode_fault(mode: str) -> str:
+    """Return the second half of a sentence on a mode that cannot be, or an empty text.
+
+    A text without letters, a known mode in other letters and a tier without layers are no ids of models.
     """
-    if mode in MODES or tier_layers(mode):
-        return ""
     plain = mode.strip().casefold()
-    if not plain or plain in MODES or re.fullmatch(r"tier\b.*", plain):
+    if names_model(mode) and (not plain or plain in MODES or re.fullmatch(r"tier\b.*", plain)):
         return f"which is not a source of drafts; {FORM}"
-    return f"but drafts by another model are not built yet; {FORM}"
+    return ""
 
 
 def exits_below(model: str, base: str, models: Mapping[str, str]) -> list[str]:
@@ -77,7 +80,10 @@ def settings_fault(modes: Mapping[str, str], tokens: int, served: Collection[str
     for model, mode in modes.items():
         if served is not None and model != EVERY and model not in served and family_of(model) not in served:
             return f"drafts.{model} names no application; there are: {', '.join(sorted(served)) or 'none'}"
-        if fault := mode_fault(mode):
+        fault = mode_fault(mode)
+        if not fault and names_model(mode) and served is not None and not {mode, family_of(mode)} & {*served}:
+            fault = no_model(mode, served)
+        if fault:
             return f"drafts.{model} is {mode!r}, {fault}"
     if not 0 <= tokens <= LARGEST:
         return f"draft_tokens is {tokens}; give 0 (chosen as it pays) to {LARGEST}"
@@ -95,6 +101,41 @@ def exits_fault(modes: Mapping[str, str], bases: Mapping[str, str], models: Mapp
     return ""
 
 
+def models_fault(
+    modes: Mapping[str, str],
+    parties: Mapping[str, DraftParty],
+    exits: Callable[[str], Sequence[str]],
+    same_tokens: Callable[[str, str], bool],
+    *,
+    more: bool,
+) -> str:
+    """Return a sentence on a setting ``drafts`` that names a model which cannot draft, or an empty text.
+
+    Args:
+        modes: the setting.
+        parties: the models whose checkpoints are open, by id.
+        exits: returns the lower tiers of a model, as ``exits_below`` does.
+        same_tokens: returns whether two models, by id, have the same tokens.
+        more: other models may come.
+    """
+    for model, mode in modes.items():
+        if not names_model(mode) or mode_fault(mode):
+            continue
+        fault = ""
+        if mode not in parties:
+            fault = "" if more else no_model(mode, parties)
+        elif model in parties:
+            fault = draft_model_fault(parties[model], parties[mode], exits(model), partial(same_tokens, model, mode))
+        if fault:
+            return f"drafts.{model} is {mode!r}, {fault}"
+    return ""
+
+
+def mode_of(modes: Mapping[str, str], model: str, asked: str | None) -> str:
+    """Return the source of a request's drafts: its own, or the setting's for its model, the family or every model."""
+    return asked or next((modes[name] for name in (model, family_of(model), EVERY) if name in modes), OFF)
+
+
 def draft_options(
     modes: Mapping[str, str],
     model: str,
@@ -102,18 +143,22 @@ def draft_options(
     tokens: int,
     prediction: Sequence[int],
     exits: Iterable[str] = (),
+    reason: str = "",
 ) -> DraftOptions | None:
     """Return the drafts of a request, or None if it has none.
 
     ``modes``: the setting ``drafts``; a tier without an entry has the one of its family. ``asked``: the
     request's own mode, which comes before the setting. A prediction is used although the setting is off, but not if the
     request itself is. ``exits``: the tiers that can draft for the model; a setting for several models may name another.
+    ``reason``: why the model that the source names may not draft, or empty.
     """
     if asked == OFF:
         return None
-    mode = asked or next((modes[name] for name in (model, family_of(model), EVERY) if name in modes), OFF)
+    mode = mode_of(modes, model, asked)
     if mode == OFF and not prediction:
         return None
+    if names_model(mode):
+        return DraftOptions(False, tokens, list(prediction), model=mode, reason=reason)
     tiers = [*exits] if mode == AUTO else []
     if layers := tier_layers(mode):
         tiers = [one for one in exits if layers_of(one) == layers]

@@ -19,7 +19,7 @@ class DraftOptions:
 
     ``tokens`` fixes the drafts of a round (at most ``LARGEST``); 0 leaves it to the policy (``length.py``).
     ``prediction`` holds the tokens of the predicted answer. ``tiers`` names the lower tiers that may draft, by model id;
-    ``model`` another model that may. ``reason``: why the model that a setting names may not.
+    ``model`` another model. ``reason``: why the model that a setting names may not draft, or empty.
     """
 
     prompt: bool = False  # drafts are looked up in the request's own tokens
@@ -32,4 +32,9 @@ class DraftOptions:
     @property
     def any(self) -> bool:
         """True if there is a source."""
-        return bool(self.prompt or self.prediction or self.tiers or self.model)
+        return bool(self.prompt or self.prediction or self.tiers or self.drafter)
+
+    @property
+    def drafter(self) -> str:
+        """The other model that may draft, by id, or empty."""
+        return "" if self.reason else self.model

@@ -16,7 +16,7 @@ NEAR = 8  # tokens of a prediction within which a single equal token says where 
 
 def keys(options: DraftOptions) -> Iterable[str]:
     """Return the names under which the acceptance of each source is kept: a tier and another model count by model id."""
-    return (PREDICTION, PROMPT, *options.tiers, *([options.model] if options.model else []))
+    return (PREDICTION, PROMPT, *options.tiers, *([options.drafter] if options.drafter else []))
 
 
 class Offer:
@@ -120,7 +120,7 @@ class RowDrafts:
     def _take(self, offer: Offer, count: int) -> list[int]:
         """Return ``count`` drafts of an offer, which is the source of the next round."""
         self.drafter = "" if offer.tokens else offer.key
-        self.source = offer.key if not self.drafter else MODEL if offer.key == self.options.model else TIER
+        self.source = offer.key if not self.drafter else MODEL if offer.key == self.options.drafter else TIER
         return offer.tokens[:count] if offer.tokens else [0] * count
 
     def record(self, drafted: int, accepted: int) -> None:

@@ -147,8 +147,8 @@ class DraftTable:
         }
         for s, drafts in data["rows"]:
             table._rows[s] = RowDrafts.restore(drafts, table._seen[drafts["application"]])
-        table._draft_rows = {s: row for s, row in data["draft_rows"]}
-        table._behind, table._resting = list(data["behind"]), {s: until for s, until in data["resting"]}
+        table._draft_rows = dict(data["draft_rows"])
+        table._behind, table._resting = list(data["behind"]), dict(data["resting"])
         return table
 
     def check(self, plain_until: Mapping[int, int], draft_rows: Collection[int]) -> None:

@@ -71,7 +71,7 @@ class Drafting:
         heads = self._exits(s) if drafts.options.tiers and local else {}
         tiers = {tier: self._tier_cost(load, s, head, batch.passes(head)) for tier, head in heads.items()}
         cost = self._cost(load, s)
-        row = self._models.ready(s) if drafts.options.model and local and most > 0 else -1
+        row = self._models.ready(s) if drafts.options.drafter and local and most > 0 else -1
         model = self._models.offer(s, row, most, batch.budget, load) if row >= 0 else None
         found = drafts.draft(rows.tokens[s], rows.length[s], max(most, 0), drawn, cost, tiers, model)
         if not found:

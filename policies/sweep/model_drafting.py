@@ -39,7 +39,7 @@ class ModelDrafting:
         If its model is here, it is opened, or made to catch up.
         """
         rows, drafts = self._rows, self._parts.drafts
-        local = self._parts.routes.whole(drafts.of(s).options.model)
+        local = self._parts.routes.whole(drafts.of(s).options.drafter)
         row = drafts.draft_row(s)
         if row < 0 and local is not None and self._may_open(s, local):
             row = self._open(s, local)
@@ -103,7 +103,7 @@ class ModelDrafting:
             seconds += load.price_drafts(own, rows.computed[row], lead, count)
             return round(seconds * 1e9) + (TURNAROUND if count else 0)
 
-        return Offer(self._parts.drafts.of(s).options.model, most, cost, [])
+        return Offer(self._parts.drafts.of(s).options.drafter, most, cost, [])
 
     def pick(self, batch: BatchBuilder, s: int, start: int, count: int) -> None:
         """Pick a round of ``s`` from position ``start`` on with ``count`` drafts, which its draft row draws."""

@@ -10,7 +10,6 @@ from ..plan.coefficients import Coefficients
 from ..plan.cost import KNEE
 from .local_routes import LocalRoutes
 
-
 TURNAROUND = 300_000  # nanoseconds that the device waits for a plan that was not made ahead
 
 

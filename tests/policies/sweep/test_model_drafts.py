@@ -465,7 +465,10 @@ class Schedule:
                 self.world.hand_over(name, f"{route.application}@{left}")
 
 
-@claim("Drafts by another model change no token, over a thousand schedules of preemption, moves, deaths and changes", of="drafts")
+@claim(
+    "Drafts by another model change no token, over a thousand schedules of preemption, moves and deaths",
+    of="drafts",
+)
 @pytest.mark.parametrize("part", parts(PARTS, DAILY))
 def test_tokens_are_those_without_drafts(part: int) -> None:
     for seed in range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS):
