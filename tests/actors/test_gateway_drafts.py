@@ -76,6 +76,27 @@ def test_the_reason_is_told_if_no_tier_can_draft() -> None:
     assert bench.state.describe("e").drafts.reason == ""
 
 
+def test_the_reason_is_told_if_a_model_cannot_draft() -> None:
+    wanted = DraftOptions(tokens=2, model="small")
+    routes = [route("w0"), route("w1", application="small")]
+    bench = Bench("w0", "w1", applications=("m", "small"), routes=routes)
+    bench.generate("a", drafts=wanted)
+    told = "small is not served whole by w0, where the request runs"
+    assert bench.state.describe("a").drafts == DraftView(model="small", tokens=2, reason=told)
+    bench.publish([*routes, route("w0", application="small")])
+    assert bench.state.describe("a").drafts.reason == "", "the request that runs has drafts from now on"
+    bench.publish([route("w0")])
+    assert bench.state.describe("a").drafts.reason == told
+    bench.generate("b", drafts=DraftOptions(model="gone"))
+    assert bench.state.describe("b").drafts.reason == "gone is not served"
+    bench.generate("c", drafts=DraftOptions(model="m", reason="but m would draft for itself"))
+    assert bench.state.describe("c").drafts.reason == "m would draft for itself"
+    bench = Bench("w0", "w1", routes=[route("w0", "w1")], applications=("m", "small"))
+    bench.generate("d", drafts=wanted)
+    told = "a model drafts on one worker only, and the request is on a route over 2 workers"
+    assert bench.state.describe("d").drafts.reason == told
+
+
 def test_lines_of_batches_have_none() -> None:
     bench = Bench("w0")
     bench.generate("a", offline=True, home="w0", drafts=WANTED)
@@ -86,7 +107,9 @@ def test_lines_of_batches_have_none() -> None:
 def test_settings_that_cannot_be() -> None:
     with pytest.raises(SettingsError, match=r"drafts.b names no application; there are: a"):
         Settings(applications={"a": "/a"}, drafts={"b": "auto"})
-    with pytest.raises(SettingsError, match=r"drafts.\* is 'b', but drafts by another model are not built yet"):
+    with pytest.raises(
+        SettingsError, match=r"drafts.\* is 'b', which is neither a source of drafts nor a model that is served"
+    ):
         Settings(applications={"a": "/a"}, drafts={"*": "b"})
     with pytest.raises(SettingsError, match=r"draft_tokens is 99; give 0 \(chosen as it pays\) to 16"):
         Settings(draft_tokens=99)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from blockwright.tests.adapters import make_adapter
 from blockwright.tests.checkpoints import make_checkpoint
 from blockwright.tests.claims import claim
-from blockwright.tests.equality.served import Served, serve
+from blockwright.tests.equality.served import serve
 from blockwright.tests.equality.test_drafts import PROMPT, ask, with_rules
 from blockwright.tests.equality.test_tier_drafts import BRIEF, WIDE, answers, of_tokens
 
@@ -90,8 +89,10 @@ async def test_answers_with_drafts_by_a_model_are_those_without(
 
 
 @claim("A request tells which model drafted for it and how many drafts stood, or why none did", of="drafts")
-async def test_the_drafts_of_a_model_are_told_and_end_with_it(tmp_path: Path) -> None:
-    async with serve(models(tmp_path), drafts={"m": LIKE}, draft_tokens=3, app_roots=str(tmp_path)) as server:
+async def test_the_drafts_of_a_model_are_told(tmp_path: Path) -> None:
+    unlike = make_checkpoint(tmp_path / "unlike", "llama", num_hidden_layers=1, vocab_size=320)
+    served = {**models(tmp_path), "unlike": unlike}
+    async with serve(served, drafts={"m": LIKE}, draft_tokens=3, bases={"lora": "m"}) as server:
 
         async def told(**fields: Any) -> tuple[dict[str, Any], list[int]]:
             body = {"model": "m", "prompt": PROMPT, "max_tokens": 30, "temperature": 0, "ignore_eos": True, **fields}
@@ -112,31 +113,21 @@ async def test_the_drafts_of_a_model_are_told_and_end_with_it(tmp_path: Path) ->
         async with server.session.get(f"{server.url}/metrics") as answer:
             seen = f'vllm:spec_decode_num_accepted_tokens_total{{model_name="m",source="model"}} {counts["accepted"]}.0'
             assert seen in await answer.text()
-        async with server.session.post(
-            f"{server.url}/v1/completions", json={"model": "m", "prompt": [5], "draft": "m"}
-        ) as answer:
-            error = (await answer.json())["error"]
+        for name, says in (
+            ("m", "but m would draft for itself; give a smaller model of the same vocabulary"),
+            ("lora", "but lora has the parameters of m, as m has, so that its drafts would take as long as the answer"),
+            ("unlike", "but unlike has a vocabulary of 320 tokens and m one of 300; give a model of the same vocabulary"),
+            ("absent", "which is neither a source of drafts nor a model that is served"),
+        ):
+            body = {"model": "m", "prompt": [5], "draft": name}
+            async with server.session.post(f"{server.url}/v1/completions", json=body) as answer:
+                error = (await answer.json())["error"]
             assert (answer.status, error["param"]) == (400, "draft")
-            assert error["message"].startswith("draft is 'm', but m would draft for itself; give a smaller model")
-        async with server.session.post(
-            f"{server.url}/v1/completions", json={"model": "m", "prompt": [5], "draft": "lora"}
-        ) as answer:
-            assert (await answer.json())["error"]["message"].startswith("draft is 'lora', but lora has the parameters of m")
-        asked = [asyncio.create_task(told(max_tokens=200)) for _ in range(2)]
-        async with server.session.delete(f"{server.url}/admin/apps/{LIKE}") as answer:
-            assert answer.status in (200, 202, 204), await answer.text()
-        for drafts, tokens in [await one for one in asked]:
-            assert tokens[:30] == want
-        drafts, tokens = await told()
-        assert tokens == want
-        assert drafts["sources"] == {}
-        assert drafts["reason"].startswith("which is neither") or "not served" in drafts["reason"]
-        with pytest.raises(AssertionError, match="nor a model that is served"):
-            await told(draft=LIKE)
+            assert error["message"].startswith(f"draft is {name!r}, {says}"), error
 
 
 async def test_by_the_rejection_rule_sampled_tokens_are_others_and_repeat(tmp_path: Path) -> None:
-    async with serve(models(tmp_path), draft_rule="rejection") as server:
+    async with serve(models(tmp_path), draft_rule="rejection", bases={"lora": "m"}) as server:
         drafts = {"draft": LIKE, "draft_tokens": 4}
         assert await ask(server, drafts) == await ask(server, {})
         warm = {"temperature": 1.0, "seed": 3}

@@ -24,10 +24,9 @@ def predicted(content: Any = "so it is") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fields", "param", "says"),
     [
-        ({"draft": "tiny"}, "draft", "draft is 'tiny', but drafts by another model are not built yet; "
-                                     "give off, prompt, tier:LAYERS or auto"),
+        ({"draft": " "}, "draft", "draft is ' ', which is not a source of drafts; give off, prompt, tier:LAYERS"),
         ({"draft": "tier:x"}, "draft", "draft is 'tier:x', which is not a source of drafts; give off"),
-        ({"draft": True}, "draft", "draft is true; give off, prompt, tier:LAYERS or auto"),
+        ({"draft": True}, "draft", "draft is true; give off, prompt, tier:LAYERS, auto or the id of another model"),
         ({"draft_tokens": 17}, "draft_tokens", "draft_tokens is 17; give an integer from 0 to 16"),
         ({"prediction": "so"}, "prediction", "prediction is 'so'; give an object"),
         ({"prediction": {"content": "so"}}, "prediction.type", "prediction.type is null; give content"),

@@ -58,7 +58,7 @@ def chat(**fields: Any) -> Any:
         ("speculative.p_min", 0.5, "send draft = 'auto'"),
         ("speculative.n_max", 16, "it is called draft_tokens here"),
         ("num_speculative_tokens", 5, "it is called draft_tokens here"),
-        ("draft_model", "tiny", "drafts by another model are not built yet"),
+        ("draft_model", "tiny", "a served model drafts if draft names it here: send draft = 'tiny'"),
         # met by a word of their names
         ("speakerAdapterName", "x", "an adapter is a model here"),
         ("fallback_models", ["x"], "it is called model here"),

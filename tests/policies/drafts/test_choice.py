@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.policies.drafts.choice import draft_options, exits_below, exits_fault, settings_fault
+from blockwright.policies.drafts.choice import draft_options, exits_below, exits_fault, models_fault, settings_fault
+from blockwright.policies.drafts.draft_model import FORM, DraftParty
 from blockwright.policies.drafts.options import DraftOptions
 
 MODES = {"a": "prompt", "b": "off", "*": "auto"}
@@ -38,23 +39,24 @@ def test_without_a_setting_there_are_none() -> None:
 @pytest.mark.parametrize(
     ("modes", "tokens", "says"),
     [
-        ({"b": "auto"}, 0, "drafts.b names no application; there are: a"),
-        ({"*": "on"}, 0, "drafts.* is 'on', but drafts by another model are not built yet; "
-                         "give off, prompt, tier:LAYERS or auto"),
-        ({"a": ""}, 0, "drafts.a is '', which is not a source of drafts; give off, prompt, tier:LAYERS or auto"),
-        ({"a": "Auto"}, 0, "drafts.a is 'Auto', which is not a source of drafts; give off, prompt, tier:LAYERS or auto"),
-        ({"a": "tier"}, 0, "drafts.a is 'tier', which is not a source of drafts; give off, prompt, tier:LAYERS or auto"),
-        ({"a": "tier:0"}, 0, "drafts.a is 'tier:0', which is not a source of drafts; give off, prompt, tier:LAYERS or auto"),
+        ({"b": "auto"}, 0, "drafts.b names no application; there are: a, small"),
+        ({"*": "on"}, 0, "drafts.* is 'on', which is neither a source of drafts nor a model that is served; "
+                         "give off, prompt, tier:LAYERS, auto or the id of another model (there are: a, small)"),
+        ({"a": "small", "*": "small:4"}, 0, ""),
+        ({"a": ""}, 0, f"drafts.a is '', which is not a source of drafts; {FORM}"),
+        ({"a": "Auto"}, 0, f"drafts.a is 'Auto', which is not a source of drafts; {FORM}"),
+        ({"a": "tier"}, 0, f"drafts.a is 'tier', which is not a source of drafts; {FORM}"),
+        ({"a": "tier:0"}, 0, f"drafts.a is 'tier:0', which is not a source of drafts; {FORM}"),
         ({"a": "tier:4", "*": "tier:12"}, 0, ""),
         ({}, 17, "draft_tokens is 17; give 0 (chosen as it pays) to 16"),
         ({}, -1, "draft_tokens is -1; give 0 (chosen as it pays) to 16"),
-        ({"b:4": "auto"}, 0, "drafts.b:4 names no application; there are: a"),
+        ({"b:4": "auto"}, 0, "drafts.b:4 names no application; there are: a, small"),
         ({"a": "auto", "*": "off"}, 16, ""),
         ({"a:4": "auto"}, 0, ""),
     ],
 )  # fmt: skip
 def test_wrong_settings_are_named(modes: dict[str, str], tokens: int, says: str) -> None:
-    assert settings_fault(modes, tokens, ["a"]) == says
+    assert settings_fault(modes, tokens, ["a", "small"]) == says
 
 
 def test_the_entry_of_a_tier_comes_before_the_entry_of_its_family() -> None:
@@ -120,3 +122,63 @@ def test_tiers_that_draft(modes: dict[str, str], model: str, asked: str | None, 
 )  # fmt: skip
 def test_a_tier_that_a_model_does_not_pass_is_named(modes: dict[str, str], says: str) -> None:
     assert exits_fault(modes, {"lora": "m", "low": "m:10"}, MODELS) == says
+
+
+PARTIES = {
+    "m": DraftParty("m", "m", 300),
+    "m:4": DraftParty("m:4", "m", 300),
+    "lora": DraftParty("lora", "m", 300),
+    "small": DraftParty("small", "small", 300),
+    "odd": DraftParty("odd", "odd", 300),
+    "wide": DraftParty("wide", "wide", 320),
+    "soft": DraftParty("soft", "small", 300, virtual=7),
+    "m:auto": DraftParty("m:auto", "m", 0, chooses=True),
+}
+SMALLER = "give a smaller model of the same vocabulary"
+
+
+@pytest.mark.parametrize(
+    ("model", "draft", "says"),
+    [
+        ("m", "small", ""),
+        ("lora", "small", ""),
+        ("small", "m:4", ""),  # a tier of another family
+        ("m", "m", f"but m would draft for itself; {SMALLER}"),
+        ("m", "m:4", "but m:4 is a lower tier of m; give tier:4, which takes no memory of its own"),
+        ("m", "lora", "but lora has the parameters of m, as m has, so that its drafts would take as long as the answer; "
+                      + SMALLER),
+        ("lora", "m", "but m has the parameters of m, as lora has, so that its drafts would take as long as the answer; "
+                      + SMALLER),
+        ("m:4", "m", "but m has the parameters of m, as m:4 has, so that its drafts would take as long as the answer; "
+                     + SMALLER),
+        ("m", "m:auto", "but m:auto chooses among tiers and is no model; name one of them"),
+        ("m", "soft", "but soft has 7 virtual tokens before every prompt, which m does not know; give off, prompt or auto"),
+        ("soft", "m", "but soft has 7 virtual tokens before every prompt, which m does not know; give off, prompt or auto"),
+        ("m", "wide", "but wide has a vocabulary of 320 tokens and m one of 300; give a model of the same vocabulary"),
+        ("m", "odd", "but the tokenizers of odd and m have different tokens; give a model with the same tokenizer"),
+        ("m", "gone", "which is neither a source of drafts nor a model that is served; " + FORM
+                      + " (there are: lora, m, m:4, m:auto, odd, small, soft, wide)"),
+    ],
+)  # fmt: skip
+def test_a_model_that_cannot_draft_is_named(model: str, draft: str, says: str) -> None:
+    def fault(more: bool) -> str:
+        alike = lambda one, other: "odd" not in (one, other)  # noqa: E731
+        return models_fault({model: draft}, PARTIES, lambda name: ["m:4"] * (name == "m"), alike, more=more)
+
+    assert fault(False) == (says and f"drafts.{model} is {draft!r}, {says}")
+    assert fault(True) == ("" if draft == "gone" else fault(False)), "it may come"
+
+
+def test_the_whole_model_behind_an_adapter_and_a_tier() -> None:
+    bases, families = {"lora": "m:4"}, {"m:4": "m"}
+    assert [DraftParty.of(id, bases, families, 9, 0).whole for id in ("m", "m:4", "lora", "x")] == ["m", "m", "m", "x"]
+
+
+def test_a_request_names_a_model_or_the_setting_does() -> None:
+    chosen = DraftOptions(tokens=2, model="small")
+    assert draft_options({}, "a", "small", 2, []) == draft_options({"a": "small"}, "a", None, 2, []) == chosen
+    assert chosen.drafter == "small"
+    refused = draft_options({"*": "small"}, "small", None, 2, [], reason="small would draft for itself")
+    assert refused == DraftOptions(tokens=2, model="small", reason="small would draft for itself")
+    assert refused is not None
+    assert (refused.any, refused.drafter) == (False, "")
