@@ -132,9 +132,9 @@ class Instance:
         plan, _ = self._open.pop(0)
         if sweeps == 1:
             result = SweepResult(plan.number, self._load.drawn(self.state, plan))
-            self._load.outstanding -= self.state.commit_untold(plan, result, now, self._load.beginning())
+            self._load.outstanding -= self.state.commit_emitting(plan, result, now, self._load.beginning())
         else:
-            self.state.jump(plan, sweeps, now, tell=False)
+            self.state.jump(plan, sweeps, now, emit=False)
             self._reported = self.state.take_effects().news  # of sequences that end
             self._load.outstanding -= sweeps * (len(plan.row) - len(self._reported))
         self.sweeps += sweeps
