@@ -159,7 +159,7 @@ def memory_of(cluster: Mapping[str, object], limit: int = 5) -> Memory | None:
         for tenant, size in (worker.get("kv_by_tenant") or {}).items():
             tenants[tenant] = tenants.get(tenant, 0.0) + size
     largest = sorted(tenants, key=lambda name: (-tenants[name], name))
-    reported = {name: tenants[name] for name in largest[:limit]}
+    listed = {name: tenants[name] for name in largest[:limit]}
     if rest := sum(tenants[name] for name in largest[limit:]):
-        reported["others"] = rest
-    return Memory(**total, tenants=reported)
+        listed["others"] = rest
+    return Memory(**total, tenants=listed)

@@ -201,8 +201,8 @@ class ClusterSimulation:
 
     def digest(self) -> str:
         """Return a digest that is equal for equal outcomes."""
-        reported = [(r.instance, r.started, r.first, r.ended, r.preemptions, r.failed) for r in self.requests]
-        return hashlib.blake2b(repr(reported).encode(), digest_size=16).hexdigest()
+        outcomes = [(r.instance, r.started, r.first, r.ended, r.preemptions, r.failed) for r in self.requests]
+        return hashlib.blake2b(repr(outcomes).encode(), digest_size=16).hexdigest()
 
     def _arrive(self, request: SimulatedRequest) -> None:
         demand, now = request.demand, self.now

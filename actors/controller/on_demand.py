@@ -366,8 +366,8 @@ class OnDemand:
 
     def _give_up(self) -> None:
         """Fail ``coming`` for good: it has all the memory, and that is too little."""
-        for reported in filter(None, [self._lacks[worker] for worker in self._lacking()]):
-            self._state.news(LoadFailed(reported.worker, reported.incarnation, reported.load, reported.why.message, True))
+        for lack in filter(None, [self._lacks[worker] for worker in self._lacking()]):
+            self._state.news(LoadFailed(lack.worker, lack.incarnation, lack.load, lack.why.message, True))
 
     def _look_later(self) -> None:
         if not self._looking:

@@ -241,8 +241,8 @@ class RequestRecord:
         if self.attempt == 1:
             self.cached = max(self.cached, cached)
         if begun or cached:
-            reported = {"computed": computed, "cached": cached, "of": len(self.tokens)}
-            self.note(now, "prefill", **{name: self.seen(count) for name, count in reported.items()})
+            counts = {"computed": computed, "cached": cached, "of": len(self.tokens)}
+            self.note(now, "prefill", **{name: self.seen(count) for name, count in counts.items()})
 
     def given_back(self, reason: str, now: float, table: RoutingTable) -> TurnedAway:
         """Note that its home returned the request; the result says where it may go next.
@@ -252,15 +252,15 @@ class RequestRecord:
         assert self.route is not None
         self.note(now, "returned", reason=reason)
         self.preemptions += reason == YIELDED
-        reported = turned_away(self.wanted(now), self.route.id, reason, table)
-        self.room = reported.room
-        if reported.comes:
+        verdict = turned_away(self.wanted(now), self.route.id, reason, table)
+        self.room = verdict.room
+        if verdict.comes:
             self.avoid = ""
-        elif reported.avoid:
-            self.avoid, self.avoid_until = self.route.id, now + reported.avoid
-        if reported.refused:
+        elif verdict.avoid:
+            self.avoid, self.avoid_until = self.route.id, now + verdict.avoid
+        if verdict.refused:
             self.refused.add(self.route.id)
-        return reported
+        return verdict
 
     def preempted(self, now: float) -> None:
         self.preemptions += 1

@@ -113,11 +113,11 @@ class RouteSwitches:
         switch.stale.remove(under.move.request)
         switch.back.end(under.move.request)
         if under.move.request not in switch.fresh:
-            reported, stall = switch.figures, now - (under.since if under.left is None else under.left)
+            figures, stall = switch.figures, now - (under.since if under.left is None else under.left)
             switch.figures = replace(
-                reported, copied=reported.copied + bool(under.cached), pages=reported.pages + under.pages,
-                nbytes=reported.nbytes + under.nbytes, recomputed=reported.recomputed + under.recomputed,
-                stall_sum=reported.stall_sum + stall, stall_worst=max(reported.stall_worst, stall),
+                figures, copied=figures.copied + bool(under.cached), pages=figures.pages + under.pages,
+                nbytes=figures.nbytes + under.nbytes, recomputed=figures.recomputed + under.recomputed,
+                stall_sum=figures.stall_sum + stall, stall_worst=max(figures.stall_worst, stall),
             )  # fmt: skip
         self._next(switch, now)
 

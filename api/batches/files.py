@@ -147,9 +147,9 @@ async def _read_form(request: web.Request, file: UploadedFile) -> dict[str, str]
     begun = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout_at(begun + seconds) as limit:
-            most = request.app[FRONT].settings.offline.batch_bytes + PIECE
-            await begin_body(request, most)
-            form = MultipartReader(request.headers, decoded_reader(request, most))
+            max_size = request.app[FRONT].settings.offline.batch_bytes + PIECE
+            await begin_body(request, max_size)
+            form = MultipartReader(request.headers, decoded_reader(request, max_size))
             while (part := await form.next()) is not None:
                 if isinstance(part, MultipartReader) or part.name is None or part.name in found:
                     raise bad_request("the form has a part without a name, or one twice; send file and purpose", "file")

@@ -132,9 +132,9 @@ def screen(console: Console, title: RenderableType, listing: Screenful, scroll: 
     height = console.height
     if listing.short is not None and not (scroll.needle or scroll.typing) and len(top) + len(body) > height:
         body = _lines(console, listing.short)
-    most = max(1, height - 1 - _LEAST)
-    if len(top) > most:  # the rest of the head scrolls with the list
-        top, rows = top[:most], top[most:] + body
+    limit = max(1, height - 1 - _LEAST)
+    if len(top) > limit:  # the rest of the head scrolls with the list
+        top, rows = top[:limit], top[limit:] + body
     else:
         top, rows = top + body[:1], body[1:]
     shown, said = scroll.window([_plain(line) for line in rows], height - len(top))

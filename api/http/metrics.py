@@ -355,12 +355,12 @@ class Metrics:
 
         ``cluster``: body of ``/admin/cluster``; empty if it is not available. ``others``: counters of further processes.
         """
-        told = [
+        families = [
             *summed([self.measures(), *others]),
             *cluster_measures(cluster),
             *tenant_measures(cluster.get("tenants", ())),
         ]
-        return prometheus_text(told)
+        return prometheus_text(families)
 
     def _requests(self) -> Iterator[Measure]:
         for model in () if self._models is None else self._models():

@@ -85,7 +85,7 @@ class EventStream:
         self._timer = self._loop.call_at(due, self._beat)
 
     async def _write_comment(self) -> None:
-        if not (told := self._say()):
+        if not (chunk := self._say()):
             return
         with contextlib.suppress(ConnectionError):  # the handler is cancelled when the connection is lost
-            await self.write(f": {told}\n\n".encode("ascii"))
+            await self.write(f": {chunk}\n\n".encode("ascii"))

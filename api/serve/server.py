@@ -31,7 +31,7 @@ from ...actors.sizing import max_lengths
 from ...actors.supervision_tree import in_head
 from ...gpu.errors import CheckpointError
 from ...gpu.weights.checkpoint import check_here
-from ...gpu.weights.hub import HUB_ID, TOLD
+from ...gpu.weights.hub import HUB_ID, PROGRESS
 from ...runtime.base.ending import GRACE, end_within
 from ...runtime.cluster.launcher import Launcher
 from ..app.application import make_app
@@ -183,10 +183,10 @@ class Server:
         offset = self._console.stages.now()
         loop = asyncio.get_running_loop()
 
-        def reported(sentence: str) -> None:
+        def show(sentence: str) -> None:
             loop.call_soon_threadsafe(self._fetching, sentence)
 
-        TOLD.set(reported)
+        PROGRESS.set(show)
         for source in self._settings.models.applications.values():
             if of_the_hub(source):
                 self._fetching(f"asking the hub for {source}")  # the hub may answer late or never

@@ -28,15 +28,15 @@ def packed(tokens: Iterable[int]) -> bytes:
 
 def common_prefix(one: bytes, other: bytes) -> int:
     """Return the number of tokens with which both packed prompts begin."""
-    most, at, size = min(len(one), len(other)), 0, CHUNK
-    while at < most:
-        end = min(at + size, most)
+    shorter, at, size = min(len(one), len(other)), 0, CHUNK
+    while at < shorter:
+        end = min(at + size, shorter)
         left, right = one[at:end], other[at:end]
         if left != right:
             differing = int.from_bytes(left, "big") ^ int.from_bytes(right, "big")
             return (end - (differing.bit_length() + 7) // 8) // WIDTH
         at, size = end, 4 * size
-    return most // WIDTH
+    return shorter // WIDTH
 
 
 class PrefixTree:

@@ -233,7 +233,7 @@ class Instance:
     def _news(self) -> list[News]:
         """Return the news in the machine's effects."""
         here = len(self._load.totals)
-        reported, self._reported = self._reported + self.state.take_effects().news, []
-        news = self._load.record(reported)
+        effects, self._reported = self._reported + self.state.take_effects().news, []
+        news = self._load.record(effects)
         self._changes += len(self._load.totals) < here
         return news

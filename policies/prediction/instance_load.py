@@ -71,11 +71,11 @@ class InstanceLoad:
         lengths = zip(batch, plan.start, strict=True)
         return min([stops.get(submissions[s].request, FAR) - start - 2 for s, start in lengths])
 
-    def record(self, reported: Sequence[GatewayNews]) -> list[News]:
+    def record(self, effects: Sequence[GatewayNews]) -> list[News]:
         """Update the load by what the machine reports; return the news."""
         news: list[News] = []
         behind = self._behind
-        for effect in reported:
+        for effect in effects:
             if type(effect) is TokensEmitted and not effect.finish and effect.request not in behind:
                 self.outstanding -= len(effect.tokens)  # most effects are of this kind
             else:

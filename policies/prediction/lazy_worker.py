@@ -333,11 +333,11 @@ class CountedMemory:
                 part[1] -= found
                 pages -= found
 
-    def reactivate(self, owner: int, most: int) -> int:
-        """List the leading pages of a sequence that are still cached again, at most ``most``; return how many."""
+    def reactivate(self, owner: int, limit: int) -> int:
+        """List the leading pages of a sequence that are still cached again, at most ``limit``; return how many."""
         for part in self._cached:
             if part[0] == owner:
-                found = min(part[1], most)
+                found = min(part[1], limit)
                 part[0], part[1] = 0, part[1] - found
                 self.room -= found
                 self.gone += found

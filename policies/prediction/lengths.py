@@ -175,8 +175,8 @@ class LengthSpread:
 
 def clipped(factor: float) -> float:
     """Return the bounded factor by which an estimate is made wrong on purpose."""
-    least, most = NOISE
-    return max(least, min(factor, most))
+    lowest, highest = NOISE
+    return max(lowest, min(factor, highest))
 
 
 @dataclass(slots=True)

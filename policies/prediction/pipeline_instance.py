@@ -84,8 +84,8 @@ class PipelineInstance(Machines):
 
     def _proceed(self) -> list[News]:
         self.plan_all()
-        reported, self._reported = self._reported, []
-        return self._load.record(reported)
+        effects, self._reported = self._reported, []
+        return self._load.record(effects)
 
     def draw(self, machine: PlayedMachine, plan: SweepPlan) -> list[int]:
         seconds = cost(plan, machine.coefficients)

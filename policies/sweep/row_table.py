@@ -242,7 +242,7 @@ class RowTable(Columns):
         size, ready, limit, stop = self.page_size, self.ready, self.limit, self.stop
         computed, length, lists, opened = self.computed, self.length, self.tokens, self.open
         submissions = self.submission
-        reported: list[TokenLogprob] = []  # shared by all, since receivers do not change effects
+        entries: list[TokenLogprob] = []  # shared by all, since receivers do not change effects
         for i in range(at, len(batch)):
             s, end, token = batch[i], ends[i], tokens[i]
             if token < 0 or end > ready[s] or end + 1 >= limit[s] or token in stop[s]:
@@ -261,8 +261,8 @@ class RowTable(Columns):
             of = submissions[s]
             if logprobs:
                 entry = logprobs[i]
-                reported = [] if entry is None else [entry]
-            emitted.append(TokensEmitted(of.gateway, of.request, of.attempt, end, [token], reported, ""))
+                entries = [] if entry is None else [entry]
+            emitted.append(TokensEmitted(of.gateway, of.request, of.attempt, end, [token], entries, ""))
         return len(batch)
 
     def commit_sweeps(
@@ -274,7 +274,7 @@ class RowTable(Columns):
         """
         planned, known, opened, limit = self.planned, self.known, self.open, self.limit
         submissions, ended = self.submission, list[int]()
-        reported: list[TokenLogprob] = []
+        entries: list[TokenLogprob] = []
         tokens = [0] * sweeps  # shared by all, as above
         for s, start in zip(batch, starts, strict=True):
             planned[s] += sweeps - 1
@@ -287,7 +287,7 @@ class RowTable(Columns):
                 finish = "length"
             if emit or finish:
                 of = submissions[s]
-                emitted.append(TokensEmitted(of.gateway, of.request, of.attempt, start + 1, tokens, reported, finish))
+                emitted.append(TokensEmitted(of.gateway, of.request, of.attempt, start + 1, tokens, entries, finish))
         return ended
 
     def reach(self, s: int, computed: int) -> None:

@@ -145,9 +145,9 @@ class ActorInstance:
         if self.over:
             delivery.reply_to.failed(self._died())
         elif delivery.endpoint.concurrent:
-            most = self.actor.most_concurrent
-            if len(self.beside if self._early is None else self._early) >= most:
-                delivery.reply_to.failed(MailboxFull(f"actor {self.name} runs {most} concurrent messages"))
+            limit = self.actor.most_concurrent
+            if len(self.beside if self._early is None else self._early) >= limit:
+                delivery.reply_to.failed(MailboxFull(f"actor {self.name} runs {limit} concurrent messages"))
             elif self._early is not None:
                 self._early.append(delivery)
             else:
