@@ -106,7 +106,9 @@ def open_further(settings: Settings, opened: OpenedCheckpoints, changes: Changes
     Also return a sentence for each that is not served, or not as it was left.
     """
     warnings = [*changes.faults, *_overruled(settings.models, changes)]
-    checkpoints, bases, defaults = dict(opened.checkpoints), dict(opened.bases), dict(opened.defaults)
+    checkpoints = dict(opened.checkpoints)
+    bases = dict(opened.bases)
+    defaults = dict(opened.defaults)
     families = dict(opened.families)
     models = {name: one.config for name, one in opened.checkpoints.items()}
     limits = worker_limits(settings.worker, models, None)

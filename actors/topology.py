@@ -93,7 +93,9 @@ class Running:
         began: float,
         held: dict[str, Checkpoint],
     ) -> None:
-        self.cluster, self.launcher, self.port = cluster, launcher, port
+        self.cluster = cluster
+        self.launcher = launcher
+        self.port = port
         self.controller = cluster.node.ref(CONTROLLER, Controller)
         self.progress = Published(Progress())
         self.answering: Published[tuple[str, ...]] = Published(())

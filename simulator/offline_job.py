@@ -64,7 +64,9 @@ class OfflineJob:
         for request in range(tree.count):
             if (tokens := tree.length[request] + outputs[request]) > engine.memory:
                 raise ValueError(f"request {request} has {tokens} tokens, and memory {engine.memory} positions; give more")
-        self.engine, self.outputs, self.expected = engine, outputs, expected
+        self.engine = engine
+        self.outputs = outputs
+        self.expected = expected
         self._length = tree.length
         self.cache = PrefixCache(tree, engine.memory)
         self.scanner = DualScanner(units, self._need, engine.memory, target, share=share)

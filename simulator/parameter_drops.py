@@ -125,7 +125,9 @@ class ParameterDropPolicy:
     # readings and decisions ------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        readings, demand, capacity = {}, 0, 0
+        readings = {}
+        demand = 0
+        capacity = 0
         for name, group in self.coordinator.groups.items():
             if (place := self._place(group)) not in self._changing:
                 readings[name] = reading = self._reading(place)

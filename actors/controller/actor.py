@@ -411,7 +411,9 @@ class Controller(Actor):
             }
             first = [name for name in alive if name in self._first]
             taken = {name: self._state.workers[name].routes for name in alive}
-            parts, version, self._first = self._state.table.parts(taken), self._sent, {}
+            parts = self._state.table.parts(taken)
+            version = self._sent
+            self._first = {}
             updates = {gateway: self._state.table.news(self._taken.get(gateway, 0)) for gateway in self._gateways}
             calls = [alive[name].routes(parts[name], timeout=ANSWER_TIMEOUT) for name in first]
             for name, answer in zip(first, await asyncio.gather(*calls, return_exceptions=True), strict=True):

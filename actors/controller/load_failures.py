@@ -41,7 +41,9 @@ class LoadFailures:
         self._final: set[tuple[str, str]] = set()  # (worker, application) where retrying is in vain
 
     def failed(self, event: LoadFailed) -> None:
-        state, worker, name = self._state, event.worker, event.load.holder
+        state = self._state
+        worker = event.worker
+        name = event.load.holder
         residency = state.residency[worker]
         if residency.loading is not None and residency.loading.holder == name:
             residency.loading = None

@@ -177,9 +177,13 @@ class Residency:
         for name in self.resident:
             for hop in self.hops.get(name, ()):
                 hop.missing = hop.last - hop.first
-        self.resident, self.refused, self.loading = {}, {}, None
+        self.resident = {}
+        self.refused = {}
+        self.loading = None
         self.late.clear()
-        self.room, self.room_stale, self.asking = None, True, False
+        self.room = None
+        self.room_stale = True
+        self.asking = False
         self.left_alone, self.owned = {}, {}
         self._partial.clear()
         self._queued = {name for name, served in self._served.items() if served.here}
@@ -370,7 +374,9 @@ class Residency:
         assert missing is not None, f"{name} lacks components, and no block has them"
         application, (first, last) = served.application, missing
         components = application.components[first:last]
-        ids, deltas, hashes = [c.shared for c in components], [c.delta for c in components], application.hashes[first:last]
+        ids = [c.shared for c in components]
+        deltas = [c.delta for c in components]
+        hashes = application.hashes[first:last]
         idle = min(hop.route.idle for hop in needed if hop.first <= first and last <= hop.last)
         length, layers = application.max_length, sum(c.kv is not None for c in application.components)
         block = LoadBlock(application.checkpoint, first, last, ids, name, list(hashes), application.base, deltas)

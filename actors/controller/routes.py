@@ -128,7 +128,9 @@ class Routes:
 
         A route that was lost and regained since the last run keeps its version.
         """
-        version, changed, first = self.version + 1, self._turned, dict[str, None]()
+        version = self.version + 1
+        changed = self._turned
+        first = dict[str, None]()
         self._turned = set()
         for id, planned in self.touched.items():
             if planned.whole:
@@ -151,7 +153,9 @@ class Routes:
         if not changed and not self._renamed:
             return None
         self._log.append(Change(version, frozenset(changed), frozenset(self._changed), tuple(self._local)))
-        self.version, self._renamed, self._local = version, False, []
+        self.version = version
+        self._renamed = False
+        self._local = []
         self._changed.clear()
         return tuple(first)
 

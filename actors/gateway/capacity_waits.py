@@ -33,7 +33,9 @@ class CapacityWaits:
     """
 
     def __init__(self, table: RoutingTable, queue: WaitingQueue, active: Mapping[str, RequestRecord]) -> None:
-        self._table, self._queue, self._active = table, queue, active
+        self._table = table
+        self._queue = queue
+        self._active = active
         self._waits: dict[str, CapacityWait] = {}
         self._unsent: dict[str, int] = {}  # like ``wants``, for requests the controller does not know of
 

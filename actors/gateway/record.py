@@ -183,7 +183,9 @@ class RequestRecord:
         if decision is not None:
             found = {"seconds": decision.seconds, "policy": decision.chosen.policy, "fell_back": decision.reason}
             self.note(now, "asked", candidates=len(decision.chosen.candidates), **found)
-        self.state, self.route, self.workers = "running", route, workers_of(route)
+        self.state = "running"
+        self.route = route
+        self.workers = workers_of(route)
         self.alone = self.deaths.suspect
         self.planned = False
         self.computed = 0
@@ -202,7 +204,10 @@ class RequestRecord:
 
     def park(self) -> None:
         """Keep a sequence that has ended on its first tier, until the tier of its request is chosen."""
-        self.state, self.workers, self.alone, self.requeued = "held", (), False, False
+        self.state = "held"
+        self.workers = ()
+        self.alone = False
+        self.requeued = False
 
     def go_up(self) -> None:
         """Begin anew on the top tier: as at its arrival, but for its attempts and the deaths of workers."""
@@ -212,8 +217,12 @@ class RequestRecord:
         self.generation = replace(self.generation, application=choice.application, drafts=auto.drafts)
         self.model, self.virtual = auto.top, choice.virtual
         self.tokens = [VIRTUAL_TOKEN] * choice.virtual + self.generation.prompt
-        self.scores, self.drafts, self.anew = [], {}, self.attempt + 1
-        self.avoid, self.refused, self.room = "", set(), 0
+        self.scores = []
+        self.drafts = {}
+        self.anew = self.attempt + 1
+        self.avoid = ""
+        self.refused = set()
+        self.room = 0
         self.wait()
 
     def end(self, state: str, now: float, event: str, **detail: Any) -> None:

@@ -164,7 +164,9 @@ class RequestMoves:
 
     def export(self, under: MoveInProgress) -> None:
         """Ask for copies of the full pages that were not requested yet."""
-        state, size, record = self._state, self._state.page_size, self._state.active[under.move.request]
+        state = self._state
+        size = self._state.page_size
+        record = self._state.active[under.move.request]
         full = under.move.begun.pages if under.pauses else self._full(record)
         if full <= under.sent:
             return

@@ -104,7 +104,9 @@ def _settled(record: RequestRecord, attempt: int) -> bool:
 
 
 def _outcome(loss: _Loss) -> str:
-    homes, worst, ended = Counter[str](), 0.0, 0
+    homes = Counter[str]()
+    worst = 0.0
+    ended = 0
     for record, attempt in loss.requests:
         again = [at for at, event, detail in record.events if event == "resumed" and detail["attempt"] > attempt]
         if not again or record.route is None:

@@ -53,7 +53,9 @@ class RouteSwitches:
     """The switches of one gateway (see the module). ``state``: the owner of the requests."""
 
     def __init__(self, state: MovedParts, moving: Mover, pausing: RequestPauses) -> None:
-        self._state, self._moving, self._pausing = state, moving, pausing
+        self._state = state
+        self._moving = moving
+        self._pausing = pausing
         self._switches: dict[int, Switch] = {}  # by number; the last ``KEPT``
 
     def begin(self, order: SwitchRoutes, now: float) -> None:

@@ -143,7 +143,9 @@ async def _read_form(request: web.Request, file: UploadedFile) -> dict[str, str]
 
     The field ``file`` yields its name; its bytes are written to ``file``.
     """
-    seconds, found, count = request.app[FRONT].settings.network.read_timeout, dict[str, str](), 0
+    seconds = request.app[FRONT].settings.network.read_timeout
+    found = dict[str, str]()
+    count = 0
     begun = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout_at(begun + seconds) as limit:

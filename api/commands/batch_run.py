@@ -95,7 +95,9 @@ class _FileBatch:
             raise BatchFileError(stale_sentence(compared.stale))
         if compared.stale:
             output.drop({one.number for one in compared.stale})
-        self._done, self._models, self._dropped = compared.done, models, len(compared.stale)
+        self._done = compared.done
+        self._models = models
+        self._dropped = len(compared.stale)
         self._before = self.answered = len(self._done)
         self._errors_path.unlink(missing_ok=True)
         self._errors: BatchOutput | None = None

@@ -61,13 +61,17 @@ class Scroll:
     """The visible part of a list, moved and filtered by keys. Pure."""
 
     def __init__(self) -> None:
-        self.first, self.needle, self.typing = 0, "", False
+        self.first = 0
+        self.needle = ""
+        self.typing = False
         self._page = 1
 
     def press(self, key: str) -> bool:
         """Apply a key; return True if it ends the screen."""
         if key == "escape":
-            self.needle, self.typing, self.first = "", False, 0
+            self.needle = ""
+            self.typing = False
+            self.first = 0
         elif key in ("up", "down", "page up", "page down", "home", "end"):
             self._move(key)
         elif key == "enter":
@@ -181,7 +185,9 @@ class _Looks:
     """Samples of a server that may go away. ``title``: the time of the sample, or since when the server is away."""
 
     def __init__(self, view: Callable[[], View], of: str, interval: float) -> None:
-        self._view, self._of, self._interval = view, of, interval
+        self._view = view
+        self._of = of
+        self._interval = interval
         self._last: View | None = None
         self._away = ""  # time of the first failure
         self.title = ""

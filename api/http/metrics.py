@@ -270,7 +270,9 @@ class Metrics:
         self._clock = clock
         self._models = models
         self._lengths = lengths
-        self._dispatching, self._moves, self._tenants = dispatching, moves, tenants
+        self._dispatching = dispatching
+        self._moves = moves
+        self._tenants = tenants
         self._tiers = tiers
         self._gone: dict[str, float] = {}  # removed model -> time when that was noticed
         self._answers: dict[tuple[str, str, str], int] = {}  # (path of the route, method, status like 2xx) -> answers

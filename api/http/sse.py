@@ -34,7 +34,9 @@ class EventStream:
         )
         self.started = False
         self._request = request
-        self._keep_alive, self._say, self._headers = keep_alive, comment, headers
+        self._keep_alive = keep_alive
+        self._say = comment
+        self._headers = headers
         self._loop = asyncio.get_running_loop()
         self._last = self._loop.time()
         self._starting = asyncio.Lock()

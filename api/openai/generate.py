@@ -258,7 +258,9 @@ class _Ends:
 @asynccontextmanager
 async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
     """Start a call's sequences; leaving the block cancels the ones that have not ended by themselves."""
-    front, asking, options = call.front, call.request, call.options
+    front = call.front
+    asking = call.request
+    options = call.options
     call.id = asking[CALL_ID] = front.new_id(call.shape.prefix)
     _name(front, asking, options)
     charge, offline = None, asking.get(OFFLINE) is not None

@@ -73,7 +73,9 @@ class GenerateCall:
     """
 
     def __init__(self, session: Session, path: str, body: dict[str, Any]) -> None:
-        self._session, self._path, self._body = session, path, body
+        self._session = session
+        self._path = path
+        self._body = body
         self.id = ""  # the server's id, once it has begun to answer
         self.answer: Answer | None = None
 
@@ -95,7 +97,9 @@ class GenerateCall:
             async for event in events(answer):
                 if event.get("error"):
                     raise error_of(200, event)
-                self.id, model, usage = event.get("id", ""), event.get("model", ""), event.get("usage") or usage
+                self.id = event.get("id", "")
+                model = event.get("model", "")
+                usage = event.get("usage") or usage
                 for one in event["choices"]:
                     piece = _piece(one)
                     pieces.setdefault(piece.index, []).append(piece)

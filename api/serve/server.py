@@ -83,7 +83,9 @@ class Server:
         *,
         warnings: Sequence[str] = (),
     ) -> None:
-        self._settings, self._start, self._warnings = settings, start, warnings
+        self._settings = settings
+        self._start = start
+        self._warnings = warnings
         self._stands_in = not in_head(settings.network, cores())
         self._shared = self._stands_in or settings.network.gateways > 1  # the port is shared with other processes
         self._site: web.TCPSite | None = None  # set while this process listens

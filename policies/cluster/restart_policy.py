@@ -150,7 +150,9 @@ class Restarts:
         """Note that the child was started."""
         child = self._state[name]
         child.restarts += child.born
-        child.state, child.since, child.born = "up", now, True
+        child.state = "up"
+        child.since = now
+        child.born = True
 
     def ended(self, name: str, abnormal: bool, now: float, draw: float, event: str = "") -> Plan:
         """Return the plan after the end of a child that was up. event: what ended it, if this may have ended others too."""
@@ -178,7 +180,9 @@ class Restarts:
         """Start a dismissed or finished child at once. Raises KeyError for an unknown one."""
         child = self._state[name]
         if child.state == "done":
-            child.state, child.due, child.failures = "wanted", now, 0
+            child.state = "wanted"
+            child.due = now
+            child.failures = 0
 
     def _again(self, name: str, now: float, draw: float, event: str) -> Plan:
         child = self._state[name]

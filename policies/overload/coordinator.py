@@ -95,7 +95,9 @@ class MemoryCoordinator:
         groups: Sequence[ParameterGroup],
         page_size: int,
     ) -> None:
-        self._rules, self._planner, self._components = rules, planner, components
+        self._rules = rules
+        self._planner = planner
+        self._components = components
         self.groups = {group.name: group for group in groups}
         self.state = dict.fromkeys(self.groups, GroupState.NORMAL)
         self._monitor = DemandMonitor(throttled=rules.throttled, horizon=rules.horizon)

@@ -48,8 +48,12 @@ class Instance:
         self.name, self.state = config.worker, SweepState(config)
         self.state.without_device()
         self.state.apply(routes, 0.0)
-        self.due, self.sweeps, self.busy = IDLE, 0, 0.0
-        self._coefficients, self._ahead, self._jumps = coefficients, ahead, jumps
+        self.due = IDLE
+        self.sweeps = 0
+        self.busy = 0.0
+        self._coefficients = coefficients
+        self._ahead = ahead
+        self._jumps = jumps
         self._open: list[tuple[SweepPlan, int]] = []  # running plan, perhaps the next; with the ``_changes`` each knew
         self._changes = 0  # counts changes of the next to start: a request came, or ended
         self._began, self._ends = 0.0, [0.0]  # start of the stretch, and the end of each of its sweeps

@@ -58,7 +58,9 @@ class LazyPlan:
     """An open plan. ``firsts``: rows whose first token it draws."""
 
     def __init__(self, number: int, end: float, firsts: list[LazyRow]) -> None:
-        self.number, self.end, self.firsts = number, end, firsts
+        self.number = number
+        self.end = end
+        self.firsts = firsts
 
 
 LazyEvent = tuple[int, tuple[int, float, int], int, LazyRow]  # (plan, key and version of the row, row)
@@ -112,7 +114,9 @@ class LazyWorker:
         """Start the next waiting sequence if it fits beside what prompts in progress will still take."""
         if not self.waiting or not self._free_rows:
             return None
-        row, size, width = self.waiting[-1], self.size, self.width
+        row = self.waiting[-1]
+        size = self.size
+        width = self.width
         pages = sum([-(-other.known // size) - other.paged for other in self.prompts]) - (-(row.known + 1) // size)
         idle = [handle for handle in row.found if not self.references[handle]]
         if idle and self.memory.gone and self._may_be_evicted(idle):
