@@ -80,19 +80,19 @@ class ModelDrafting:
         parts.drafts.link(s, row)
         return row
 
-    def offer(self, s: int, row: int, most: int, budget: int, load: SweepLoad) -> Offer | None:
-        """Return the drafts that a draft row has for a round of ``s`` with at most ``most``, and their cost; None: none.
+    def offer(self, s: int, row: int, limit: int, budget: int, load: SweepLoad) -> Offer | None:
+        """Return the drafts that a draft row has for a round of ``s`` with at most ``limit``, and their cost; None: none.
 
         ``budget``: positions that the sweep has left.
         """
         rows, start = self._rows, self._rows.planned[s]
         length = rows.length[s]
         lead = length - rows.computed[row]
-        most = min(most, rows.limit[row] - length, (budget - lead) // 2)
-        if most <= 0:
+        limit = min(limit, rows.limit[row] - length, (budget - lead) // 2)
+        if limit <= 0:
             return None
-        most = min(most, self._picker.grow_if_free(row, length + most - 1) - length + 1)
-        if most <= 0:
+        limit = min(limit, self._picker.grow_if_free(row, length + limit - 1) - length + 1)
+        if limit <= 0:
             self._draft_rows.end(s, rest=True)
             return None
         local, own = rows.route[s], rows.route[row]
@@ -103,7 +103,7 @@ class ModelDrafting:
             seconds += load.price_drafts(own, rows.computed[row], lead, count)
             return round(seconds * 1e9) + (TURNAROUND if count else 0)
 
-        return Offer(self._parts.drafts.of(s).options.drafter, most, cost, [])
+        return Offer(self._parts.drafts.of(s).options.drafter, limit, cost, [])
 
     def pick(self, batch: BatchBuilder, s: int, start: int, count: int) -> None:
         """Pick a round of ``s`` from position ``start`` on with ``count`` drafts, which its draft row draws."""

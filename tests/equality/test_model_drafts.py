@@ -116,7 +116,7 @@ async def test_the_drafts_of_a_model_are_told(tmp_path: Path) -> None:
         for name, says in (
             ("m", "but m would draft for itself; give a smaller model of the same vocabulary"),
             ("lora", "but lora has the parameters of m, as m has, so that its drafts would take as long as the answer"),
-            ("unlike", "but unlike has a vocabulary of 320 tokens and m one of 300; give a model of the same vocabulary"),
+            ("unlike", "but unlike has a vocabulary of 320 tokens and m one of 384; give a model of the same vocabulary"),
             ("absent", "which is neither a source of drafts nor a model that is served"),
         ):
             body = {"model": "m", "prompt": [5], "draft": name}
