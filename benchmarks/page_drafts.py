@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import draft_acceptance
+import draft_models
 import drafts
 from stored import Result, table
 
@@ -17,7 +18,9 @@ def of_drafts(result: Result) -> str:
         for at, g in enumerate(drafts.FIXED, 1):
             cells[at] += f" ({result.text(f'{case}/g{g}', 'of_ideal')})"
         best = result.text(f"{case}/{drafts.POLICY}", "of_best")
-        rows.append((f"{size} {dtype}", requests[1:], right[1:], *cells, best))
+        by_model = right.startswith("model")
+        right = f"by a model, {right.removeprefix('model')}" if by_model else right[1:]
+        rows.append((f"{size} {dtype}", requests[1:], right, *cells, best))
     head = ("", "requests", "right", "off", *(f"{g}" for g in drafts.FIXED), "policy", "policy / best")
     vain = "; ".join(
         f"{' '.join(case.split('/')[:2])}, {case.split('/')[2][1:]} requests: {result.text(case, 'of_off')}"
@@ -43,7 +46,9 @@ Acceptance of drafts at the demo checkpoint's exits (layers, temperature), by th
     return f"""Answers whose `prediction` has each token right with a given probability, greedy, over HTTP, one worker on all
 cores. Tokens per second without drafts, with 1, 2, 4 and 8 drafts in a step, and with as many as the policy takes. In
 brackets, the speed-up divided by the ideal, which is the recorded tokens of a round times the kernels' time for one
-position, divided by their time for all positions of the round (bar {drafts.IDEAL:g}); on the right, the policy relative to
+position, divided by their time for all positions of the round (bar {drafts.IDEAL:g}). Rows "by a model": drafts by another
+model of {draft_models.LAYERS} of the 12 layers, for targets whose other layers write that much less; the ideal counts a pass of
+the draft model for each draft. On the right, the policy relative to
 the best of the other columns (bar {drafts.BEST:g}).
 
 {table(head, rows)}
