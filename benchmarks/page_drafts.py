@@ -35,6 +35,12 @@ def of_drafts(result: Result) -> str:
         f"{case.split('/exit')[1].replace('/T', ', ')}: {result.text(case, 'rejection')} / {result.text(case, 'coupling')}"
         for case in result.cases("within")
     )
+    beside = (
+        f". Rows by a model: drafts of another model with {draft_models.LAYERS} of the 12 layers, for targets whose other "
+        "layers write that much less; the ideal counts a pass of it for each draft"
+        if any("/model" in case for case in result.cases("tokens_per_round"))
+        else ""
+    )
     accepted = (
         f"""
 
@@ -46,9 +52,7 @@ Acceptance of drafts at the demo checkpoint's exits (layers, temperature), by th
     return f"""Answers whose `prediction` has each token right with a given probability, greedy, over HTTP, one worker on all
 cores. Tokens per second without drafts, with 1, 2, 4 and 8 drafts in a step, and with as many as the policy takes. In
 brackets, the speed-up divided by the ideal, which is the recorded tokens of a round times the kernels' time for one
-position, divided by their time for all positions of the round (bar {drafts.IDEAL:g}). Rows "by a model": drafts by another
-model of {draft_models.LAYERS} of the 12 layers, for targets whose other layers write that much less; the ideal counts a pass of
-the draft model for each draft. On the right, the policy relative to
+position, divided by their time for all positions of the round (bar {drafts.IDEAL:g}).{beside}; on the right, the policy relative to
 the best of the other columns (bar {drafts.BEST:g}).
 
 {table(head, rows)}
