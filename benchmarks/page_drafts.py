@@ -41,6 +41,7 @@ def of_drafts(result: Result) -> str:
         if any("/model" in case for case in result.cases("tokens_per_round"))
         else ""
     )
+    bar = f"{drafts.IDEAL:g}"
     accepted = (
         f"""
 
@@ -52,8 +53,8 @@ Acceptance of drafts at the demo checkpoint's exits (layers, temperature), by th
     return f"""Answers whose `prediction` has each token right with a given probability, greedy, over HTTP, one worker on all
 cores. Tokens per second without drafts, with 1, 2, 4 and 8 drafts in a step, and with as many as the policy takes. In
 brackets, the speed-up divided by the ideal, which is the recorded tokens of a round times the kernels' time for one
-position, divided by their time for all positions of the round (bar {drafts.IDEAL:g}).{beside}; on the right, the policy relative to
-the best of the other columns (bar {drafts.BEST:g}).
+position, divided by their time for all positions of the round (bar {bar}){beside}; on the right, the policy relative
+to the best of the other columns (bar {drafts.BEST:g}).
 
 {table(head, rows)}
 

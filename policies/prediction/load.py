@@ -35,7 +35,7 @@ def candidate_at(
     rows, size = parts.rows, parts.config.page_size
     running, waiting = 0, [len(of.tokens) for of in in_flight]
     for s in rows.live():
-        if rows.is_guest(s) or rows.is_offline(s):
+        if rows.is_guest(s) or rows.is_draft_row(s) or rows.is_offline(s):
             continue
         if rows.status[s] == Status.RUNNING:
             running += 1
