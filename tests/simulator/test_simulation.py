@@ -149,7 +149,7 @@ for policy in ("random", "llumnix-minus-code"):
 
 @claim("Simulated jumps equal single steps, and a seed gives the same outcome everywhere", of="simulator")
 def test_equal_seeds_give_equal_outcomes_whatever_hashes_are() -> None:
-    told = [
+    seen = [
         subprocess.run(
             [sys.executable, "-c", PROGRAM],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -159,7 +159,7 @@ def test_equal_seeds_give_equal_outcomes_whatever_hashes_are() -> None:
         ).stdout
         for seed in ("1", "2")
     ]
-    assert told[0] == told[1]
+    assert seen[0] == seen[1]
     assert run(described(seed=7))[0].digest() == run(described(seed=7))[0].digest() != run(described(seed=8))[0].digest()
 
 

@@ -283,9 +283,9 @@ def test_a_disk_that_refuses_at_any_step(checkpoint: Make, tmp_path: Path, numbe
             add(zoo, str(tuned), "tuned", step=fail)
             break
         except StorageError as error:
-            told = str(error)
-        assert told.startswith(f"zoo {zoo} cannot be used (it says no); ")
-        assert told.endswith("; the zoo is as it was")
+            message = str(error)
+        assert message.startswith(f"zoo {zoo} cannot be used (it says no); ")
+        assert message.endswith("; the zoo is as it was")
         left = {name: content for name, content in files(zoo).items() if not name.startswith("tmp/")}
         assert left == before
     assert last > 20
