@@ -18,7 +18,7 @@ def parts(every: int, daily: int) -> list[Any]:
 
 
 def spans(every: int, size: int, daily: int, first: int = 0) -> list[Any]:
-    """Return ranges of numbers for ``parametrize``: in any run ``daily`` from ``first`` on; nightly ``every`` one of ``size``.
+    """Return ranges for ``parametrize``: ``daily`` from ``first`` on in any run; nightly ``every`` one of ``size``.
 
     For tests that ask of each range what only many numbers bring about.
     """

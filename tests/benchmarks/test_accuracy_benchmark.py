@@ -122,6 +122,7 @@ def test_models_vary_as_they_should_and_can_be_had_again() -> None:
     assert all(len(prompt.tokens) >= prompt.given + 4 for model in models for prompt in model.prompts)
 
 
+@pytest.mark.nightly
 def test_weights_that_lost_three_bits_are_seen(tmp_path: Path) -> None:
     model = drawn(15)
     case = accuracy.judged(model, tmp_path)
@@ -135,6 +136,7 @@ def test_weights_that_lost_three_bits_are_seen(tmp_path: Path) -> None:
         assert error > accuracy.FOR_ANY_ONE * case.errors(case.peer)[measure]
 
 
+@pytest.mark.nightly
 def test_one_model_by_its_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = []
     for name in ("first.json", "again.json"):

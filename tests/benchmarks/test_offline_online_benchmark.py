@@ -28,6 +28,7 @@ def test_ratios_are_with_by_without_and_shares_of_what_is_left(report: harness.R
     assert not [sentence for sentence in missed if "online/load30 filled" in sentence]
 
 
+@pytest.mark.nightly
 def test_a_simulated_load_is_measured() -> None:
     made = harness.Report("offline_online", {}, packages=())
     offline_online.simulate(made, "online/load60", offline_online.ROOFLINE, 60, 20.0)
@@ -36,6 +37,7 @@ def test_a_simulated_load_is_measured() -> None:
     assert share > 0.5
 
 
+@pytest.mark.nightly
 def test_where_tokens_take_their_time_online_requests_lose_little_and_more_than_is_possible_is_not_had() -> None:
     """At 90 % 3 % of every sweep's seconds would make answers a quarter slower."""
     made = harness.Report("offline_online", {}, packages=())

@@ -125,6 +125,7 @@ def test_without_an_exchange_kv_is_computed_again() -> None:
     assert done(simulation)[2]["bytes"] == 0
 
 
+@pytest.mark.nightly
 def test_a_burst_during_a_restore_breaks_it_off() -> None:
     """On a link on which a restore takes seconds; what was loaded is dropped again."""
     arrivals = burst(0.0, 30) + LATER
