@@ -6,7 +6,7 @@ import harness
 import offline_online
 import page
 import pytest
-from offline_online import OURS, WITHOUT, Plan, Times, told
+from offline_online import OURS, WITHOUT, Plan, Times, add_results
 from stored import Result
 
 
@@ -15,7 +15,7 @@ def report() -> harness.Report:
     made = harness.Report("offline_online", {}, packages=())
     both = [Times([1.0, 3.0], [0.1, 0.1]), Times([1.1, 3.1], [0.1, 0.1])]
     for case in ("online/load30", "live/load60"):
-        told(made, case, 400.0, 100.0, 270.0, both)
+        add_results(made, case, 400.0, 100.0, 270.0, both)
     return made
 
 
