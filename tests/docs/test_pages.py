@@ -20,7 +20,7 @@ FILE = re.compile(r"[\w./-]+\.(?:py|c|h|md)")
 
 
 # Blocks of these pages run in any run: they start one server each, and what the others do is tested elsewhere besides.
-DAILY = ("README.md", "quick-start.md", "runtime.md", "clients.md", "scheduling.md", "concepts.md")
+DAILY = ("README.md", "quick-start.md", "clients.md")
 
 
 def followed() -> list[Any]:
