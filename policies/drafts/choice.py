@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
+from ..model.tier_choice import family_of_auto
 from ..model.tiers import family_of, layers_of, tier_id
 from .draft_model import FORM, DraftParty, draft_model_fault, no_model
 from .options import LARGEST, DraftOptions
@@ -81,7 +82,8 @@ def settings_fault(modes: Mapping[str, str], tokens: int, served: Collection[str
         if served is not None and model != EVERY and model not in served and family_of(model) not in served:
             return f"drafts.{model} names no application; there are: {', '.join(sorted(served)) or 'none'}"
         fault = mode_fault(mode)
-        if not fault and names_model(mode) and served is not None and not {mode, family_of(mode)} & {*served}:
+        named = {mode, family_of(mode), family_of_auto(mode)}
+        if not fault and names_model(mode) and served is not None and not named & {*served}:
             fault = no_model(mode, served)
         if fault:
             return f"drafts.{model} is {mode!r}, {fault}"

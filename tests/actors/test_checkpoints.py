@@ -80,3 +80,40 @@ def test_tiers_inherit_the_defaults_of_their_family(checkpoint: Callable[..., Pa
     assert [*opened.checkpoints] == ["m", "m:1", "m:2"]
     assert opened.families == {"m:1": "m", "m:2": "m"}
     assert set(opened.defaults.values()) == {'{"seed": 1}'}
+
+
+def test_draft_models_that_the_settings_cannot_mean(tmp_path: Path, checkpoint: Callable[..., Path]) -> None:
+    """A tokenizer of other tokens is found although both vocabularies have as many."""
+    model = checkpoint("llama")
+    foreign = make_checkpoint(tmp_path / "foreign", "llama", seed=1)
+    tokenizer = (foreign / "tokenizer.json").read_text(encoding="utf-8")
+    (foreign / "tokenizer.json").write_text(tokenizer.replace("</s>", "</x>"), encoding="utf-8")
+    served = {
+        "m": str(model),
+        "small": str(make_checkpoint(tmp_path / "small", "llama", seed=2)),
+        "wide": str(make_checkpoint(tmp_path / "wide", "llama", vocab_size=400)),
+        "foreign": str(foreign),
+        "lora": str(make_adapter(model, tmp_path / "lora")),
+        "soft": str(make_adapter(model, tmp_path / "soft", 0, 0.6, "PromptTuningConfig", num_virtual_tokens=7)),
+    }
+    for draft, says in (
+        ("small", ""),
+        ("m", "drafts.m is 'm', but m would draft for itself"),
+        ("m:1", "drafts.m is 'm:1', but m:1 is a lower tier of m; give tier:1"),
+        ("m:2", "drafts.m is 'm:2', which is neither a source of drafts nor a model that is served"),
+        ("m:auto", "drafts.m is 'm:auto', but m:auto chooses among tiers and is no model"),
+        ("lora", "drafts.m is 'lora', but lora has the parameters of m, as m has"),
+        ("soft", "drafts.m is 'soft', but soft has the parameters of m"),
+        ("wide", "drafts.m is 'wide', but wide has a vocabulary of 400 tokens and m one of 384"),
+        ("foreign", "drafts.m is 'foreign', but the tokenizers of foreign and m have different tokens"),
+    ):
+        bases = {"lora": "m", "soft": "m"}
+        settings = Settings(applications=served, bases=bases, exits={"m": "1"}, drafts={"m": draft})
+        if not says:
+            open_checkpoints(settings)
+            continue
+        with pytest.raises(SettingsError) as caught:
+            open_checkpoints(settings)
+        assert str(caught.value).startswith(says)
+    with pytest.raises(SettingsError, match="but soft has 7 virtual tokens before every prompt, which small does not know"):
+        open_checkpoints(Settings(applications=served, bases=bases, drafts={"small": "soft"}))
