@@ -182,7 +182,7 @@ class RowTable(Columns):
         self.planned[s] += count
 
     def end_plan(self, s: int, computed: int) -> None:
-        """Set the positions of a draft row whose KV is that of known tokens, at the end of an open plan."""
+        """End an open plan of a draft row: KV is right for its first ``computed`` positions, whose tokens are known."""
         self.open[s] -= 1
         self.computed[s] = computed
         if not self.open[s]:

@@ -51,9 +51,11 @@ def world() -> World:
     target = chain("base")
     tuned, former, lower = variant(target, "tuned", [1]), Chain("a", target.blocks, 1000), tier(target, 1)
     routes = [pipeline(["w0", "w1"], target), replica("w0", target), replica("w0", tuned), replica("w0", lower)]
+    small = chain("small", own_from=0)
+    routes.append(replica("w0", small))
     more = {"tenant_weights": {"b": 2}, "tenant_kv_share": {"a": 0.15}, "kv_reserve": 0.1}
-    return World(["w0", "w1"], [target, tuned, former, lower], routes, budget=40 * 64 * 1024, chunk_size=8, max_rows=4,
-                 sweep_tokens=64, **more)  # fmt: skip
+    return World(["w0", "w1"], [target, tuned, former, lower, small], routes, budget=40 * 64 * 1024, chunk_size=8,
+                 max_rows=4, sweep_tokens=64, **more)  # fmt: skip
 
 
 def busy(moves: int = 60, seed: int = 1) -> World:
@@ -70,7 +72,7 @@ def busy(moves: int = 60, seed: int = 1) -> World:
         priority = offline_urgency() if i % 5 == 4 else i % 2
         more: dict[str, object] = {"arrival": float(i), "tenant": "ab"[i % 2], "timeout": 100.0 * (i % 2)}
         more["priority"] = priority
-        more["drafts"] = DraftOptions(True, 2, [5, 6, 7], ["base:1"]) if i % 3 else None
+        more["drafts"] = DraftOptions(True, 2, [5, 6, 7], ["base:1"], "small") if i % 3 else None
         made.submit(submission(f"r{i}", prompt, len(prompt) + 12, routes[i % 2].id, stop=[3], **more))
     made.serve([one for one in made.update.chains if one.application != "a"], routes)
     for number in range(moves):
@@ -231,7 +233,8 @@ def test_the_world_is_busy_enough_for_the_tests_above() -> None:
                 owner = getattr(worker.state if part == "_plans" else worker.state.parts, part)
                 for name in attributes(owner):
                     (seen if getattr(owner, name) else empty).add(f"{part}.{name}")
-    assert empty - seen <= {f"outgoing.{SAID}", "leases._void"}
+    rare = {"drafts._behind", "drafts._resting"}  # test_model_drafts.py copies states with some
+    assert empty - seen <= {f"outgoing.{SAID}", "leases._void", *rare}
 
 
 # what is copied goes on alike ----------------------------------------------------------------------------------------
