@@ -214,7 +214,7 @@ class Backfill:
                 continue
             if not budget.most(rows.route[s], len(found) * rows.page_size, 1):
                 break
-            queue.remove(rows.key(s), rows.tenant[s])
+            parts.dequeue(s)
             self._picker.start(s, found)
             if not rows.is_guest(s):
                 self._add_prompt(batch, budget, s, 1 << 30)

@@ -239,13 +239,17 @@ class PromptScored:
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """Effect: report that a sequence was planned for the first time, or computed positions without a token."""
+    """Effect: report that a sequence was planned for the first time, or computed positions without a token.
+
+    ``risen``: by how many service classes it has risen.
+    """
 
     gateway: str
     request: str
     attempt: int
     computed: int
     cached: int
+    risen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,11 +268,15 @@ class GivenBack:
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """Effect: report that the sequence lost its memory and waits to be recomputed."""
+    """Effect: report that the sequence lost its memory and waits to be recomputed.
+
+    ``urgent``: it was for the start of an urgent sequence.
+    """
 
     gateway: str
     request: str
     attempt: int
+    urgent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import TypeVar
 from ..model.chain import PageLayout
 from ..model.local_paths import LocalPaths
 from ..model.runs import Border, LocalRoute, Run, Span
+from ..model.tier_work import family_tiers
 from ..plain import Plain, from_plain, to_plain
 from ..requests.routes_changed import RoutesChanged
 from .route_shapes import RouteShape, route_shapes
@@ -24,8 +25,9 @@ class LocalRoutes:
     name it.
     """
 
-    def __init__(self, worker: str, numerics: str, hidden_pages: str = "off") -> None:
+    def __init__(self, worker: str, numerics: str, hidden_pages: str = "off", *, tier_fairness: bool = True) -> None:
         self._worker, self._numerics, self._hidden_pages = worker, numerics, hidden_pages
+        self._tier_fairness = tier_fairness  # False: routes have no tier in the accounts
         self._paths = LocalPaths(worker, numerics, hidden_pages)
         self._version = 0
         self.keeps_hidden = False  # some planned route keeps the hidden states at its exit
@@ -57,9 +59,11 @@ class LocalRoutes:
         self._runs = self._numbered(self._runs, 0, (run for local in every for run in local.runs))
         self._number_routes()
         self.keeps_hidden = any(local.exit is not None for local in every)
+        tiers = family_tiers(event.chains) if self._tier_fairness else {}
         for name, local in self._planned.items():
-            if local.deltas:
-                self._planned[name] = replace(local, delta=self._deltas[local.deltas])
+            if local.deltas or local.route.application in tiers:
+                delta = self._deltas[local.deltas] if local.deltas else 0
+                self._planned[name] = replace(local, delta=delta, tier=tiers.get(local.route.application))
         self._in_force = {route.id: route.version for route in event.routes if route.id in self._planned}
         self._shapes = None
         self.borders = kept | {(span.layer, span.lineages[0]) for local in every for span in local.spans}
@@ -163,7 +167,7 @@ class LocalRoutes:
         return {number: run for run, number in self._runs.items()}
 
     def fork(self) -> LocalRoutes:
-        copy = LocalRoutes(self._worker, self._numerics, self._hidden_pages)
+        copy = LocalRoutes(self._worker, self._numerics, self._hidden_pages, tier_fairness=self._tier_fairness)
         copy.keeps_hidden = self.keeps_hidden
         copy._version, copy._planned, copy._in_force = self._version, self._planned.copy(), self._in_force.copy()
         copy._numbers, copy._shapes, copy._paths = self._numbers, self._shapes, self._paths.fork()
@@ -177,6 +181,7 @@ class LocalRoutes:
             "worker": self._worker,
             "numerics": self._numerics,
             "hidden_pages": self._hidden_pages,
+            "tier_fairness": self._tier_fairness,
             "version": self._version,
             "planned": to_plain(list(self._planned.values())),
             "in_force": self._in_force.copy(),
@@ -190,7 +195,7 @@ class LocalRoutes:
 
     @classmethod
     def restore(cls, data: dict[str, Plain]) -> LocalRoutes:
-        routes = cls(data["worker"], data["numerics"], data["hidden_pages"])
+        routes = cls(data["worker"], data["numerics"], data["hidden_pages"], tier_fairness=data["tier_fairness"])
         routes._version, routes._in_force = data["version"], dict(data["in_force"])
         routes._planned = {local.route.id: local for local in from_plain(list[LocalRoute], data["planned"])}
         routes._runs = dict(from_plain(list[tuple[Run, int]], data["runs"]))

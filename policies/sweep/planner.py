@@ -4,7 +4,8 @@ Memory goes first to sequences for whose memory others may wait (``pipeline.py``
 whose hidden states have arrived (their memory is leased, their home waits), one token for each decoding sequence by age,
 prompt chunks by age, then admissions. Among several accounts, a waiting one that was given less than those whose prompts
 run goes before them (``fair_share.py``). While its rows decode, the others' prompts get only a part of the budget. Last,
-offline sequences fill what is left (``backfill.py``). ``row_picker.py`` gives each row its place and memory.
+offline sequences fill what is left (``backfill.py``). Before all that, an urgent sequence may take the row of another one
+(``urgent_starts.py``). ``row_picker.py`` gives each row its place and memory.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .pinning import Pinning
 from .pipeline import Pipeline
 from .row_picker import RowPicker
 from .sequences import Sequences
+from .urgent_starts import UrgentStarts
 
 
 class Planner:
@@ -31,6 +33,7 @@ class Planner:
         self._picker = RowPicker(parts, sequences, pipeline, pinning)
         self._drafting = Drafting(parts, self._picker)
         self._backfill = Backfill(parts, sequences, pipeline, self._fitting, self._picker)
+        self._urgent = UrgentStarts(parts, sequences, self._fitting)
         self._now = 0.0  # time of the plan being made
 
     def waits_for_open_plans(self) -> bool:
@@ -56,6 +59,9 @@ class Planner:
             self._start_held(batch)
         if self._parts.leases.urgent:
             self._serve_urgent(batch)
+        self._urgent.rise(self._now)
+        if not batch.starved:
+            self._urgent.make_room(batch)
         self._picker.begin_plan()
         prompts = self._pick_decodes(batch)
         if prompts or (self._parts.queue.waiting and self._rows.free_rows):
@@ -162,13 +168,13 @@ class Planner:
 
     def _start_held(self, batch: BatchBuilder) -> None:
         """Start sequences with held pages, oldest first. They do not queue, since others wait for that memory."""
-        rows, queue = self._rows, self._parts.queue
+        parts, rows = self._parts, self._rows
         for s in self._pinning.waiting():
-            queue.remove(rows.key(s), rows.tenant[s])
+            parts.dequeue(s)
             if not self._pipeline.ask(s):
                 self._start_urgent(batch, s)
                 if rows.status[s] == Status.WAITING:
-                    queue.push(rows.key(s), rows.tenant[s])
+                    parts.enqueue(s)
                     break
 
     # admissions ------------------------------------------------------------------------------------------------------
@@ -201,7 +207,7 @@ class Planner:
                     continue
                 self._pipeline.revoke_overdue(s, self._now)
                 break
-            queue.remove(rows.key(s), rows.tenant[s])
+            parts.dequeue(s)
             self._picker.start(s, found)
             if not rows.is_guest(s):
                 self._picker.pick_chunk(batch, s)
