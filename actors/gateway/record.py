@@ -20,12 +20,12 @@ from ...policies.requests.poison import Deaths
 from ...policies.requests.queue import Key
 from ...policies.requests.routing_table import RoutingTable
 from ...policies.requests.turned_away import TurnedAway, turned_away
-from ...policies.requests.urgency import offline_urgency
+from ...policies.requests.urgency import CLASSES, offline_urgency, risen_by, service_class
 from ...policies.sweep.events import DraftsVerified, PromptScored, Submission, TokensEmitted
 from .auto_choice import AutoChoice, HeldAnswer, likely_tokens
 from .decision import Decision
 from .drafts import draft_view
-from .port import DraftCounts, Generation, RequestView, StreamNews
+from .port import DraftCounts, Generation, RequestView, ServiceView, StreamNews
 
 MAX_EVENTS = 128  # events kept for one request; beyond them only the end is added
 
@@ -57,6 +57,8 @@ class RequestRecord:
     requeued: bool = False  # its home has preempted it and not restarted it: its KV is gone
     begun: float | None = None  # start of the first reported plan
     preemptions: int = 0
+    risen: int = 0  # service classes by which it has risen on its worker
+    yielded: int = 0  # rows that it gave to urgent requests
     drafts: dict[str, DraftCounts] = field(default_factory=dict)  # verified drafts of all attempts, by source
     no_tier: str = ""  # why no tier can draft for the current or last attempt
     choice: AutoChoice | None = None  # of the tier that answers; None: the request names its model
@@ -92,8 +94,7 @@ class RequestRecord:
 
     @property
     def account(self) -> str:
-        auto = self.generation.auto
-        return account_of(self.generation.tenant, self.model if auto is None else auto.top)
+        return account_of(self.generation.tenant, self.generation.family or self.model)
 
     @property
     def offline(self) -> bool:
@@ -262,10 +263,31 @@ class RequestRecord:
             self.refused.add(self.route.id)
         return reported
 
-    def preempted(self, now: float) -> None:
+    def preempted(self, now: float, *, urgent: bool = False) -> None:
+        """Note that its home preempted it. ``urgent``: for an urgent request."""
         self.preemptions += 1
+        self.yielded += urgent
         self.requeued = True
-        self.note(now, "preempted")
+        self.note(now, "preempted", **({"for": "urgent"} if urgent else {}))
+
+    def rise(self, risen: int, now: float) -> None:
+        """Note that it has risen by so many service classes on its home, where it now starts."""
+        if risen > self.risen:
+            to = CLASSES[service_class(risen_by(self.urgency, risen))]
+            self.note(now, "risen", to=to)
+        self.risen = max(self.risen, risen)
+
+    @property
+    def service(self) -> ServiceView:
+        """The service class and the account."""
+        family = self.generation.family
+        return ServiceView(
+            asked=CLASSES[service_class(self.urgency)],
+            risen=self.risen,
+            account=offline_account(self.generation.side) if self.offline else self.account,
+            tier=self.model if family else "",
+            yielded=self.yielded,
+        )
 
     def verified(self, news: DraftsVerified) -> None:
         """Count a round of drafts, or several that were reported together."""
@@ -362,4 +384,5 @@ class RequestRecord:
             model=self.model if self.choice is None else auto_id(self.choice.auto.top),
             drafts=draft_view(self.generation, self.drafts, self.no_tier),
             tier=None if self.choice is None else self.choice.view(),
+            service=self.service,
         )

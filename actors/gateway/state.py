@@ -408,7 +408,7 @@ class GatewayState:
         if news.attempt == record.attempt:
             match news:
                 case Preempted():
-                    record.preempted(now)
+                    record.preempted(now, urgent=news.urgent)
                 case DraftsVerified():
                     record.verified(news)
                 case TokensEmitted():
@@ -416,6 +416,7 @@ class GatewayState:
                     self._emitted(record, news, now)
                 case Progressed():
                     self.moving.progressed(news, now)
+                    record.rise(news.risen, now)
                     record.progressed(news.computed, news.cached, now, report.seconds)
                     self.recount(record)
                 case PromptScored():

@@ -18,6 +18,7 @@ from ...policies.sweep.page_events import Exported
 from ..settings.batching import BatchingSettings
 from ..settings.logs import LogSettings
 from ..settings.memory import MemorySettings
+from ..settings.models import TierSettings
 from ..settings.offline import OfflineSettings
 from ..settings.tenants import TenantSettings
 from ..settings.workers import WorkerSettings
@@ -78,6 +79,7 @@ class WorkerConfig:
     tenants: TenantSettings
     offline: OfflineSettings
     logs: LogSettings
+    tiering: TierSettings = TierSettings()
     max_length: int = 4096  # tokens of the longest sequence
     kv_layers: int = 64  # layers with KV of the longest chain
     on_demand: bool = False
@@ -101,6 +103,10 @@ def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int) -> SweepCo
         prefix_cache=config.worker_memory.prefix_cache,
         hidden_pages=config.worker_memory.hidden_pages,
         tenant_weights=config.tenants.tenant_weights,
+        tier_weights=config.tiering.tier_weights,
+        tier_fairness=config.tiering.tier_fairness,
+        tier_preemption=config.tiering.tier_preemption,
+        class_ageing=config.tiering.class_ageing,
         tenant_kv_share=config.tenants.tenant_kv_share,
         kv_reserve=config.worker_memory.kv_reserve if config.on_demand else 0.0,
         on_demand=config.on_demand,

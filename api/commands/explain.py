@@ -84,6 +84,8 @@ def report(view: View) -> list[str]:
         lines.append(f"{seconds:9.3f} s  {name:<9} {'#' * round(40 * part)}")
     if tier := view.get("tier"):  # servers of earlier releases do not report it
         lines += ["", tier_line(tier)]
+    if service := view.get("service"):
+        lines += ["", service_line(service)]
     if drafts := view.get("drafts"):
         lines += ["", *draft_lines(drafts)]
     if dispatch := view.get("dispatch"):  # servers of earlier releases do not report it
@@ -98,6 +100,14 @@ def tier_line(tier: View) -> str:
     sure = f"{tier['measure']} confidence {tier['confidence']:.3f} of {tier['tokens']} tokens, theta {tier['theta']:g}"
     up = f", escalated from {tier['start']}" if tier["escalated"] else ""
     return f"  tier: {tier['tier']}{up} ({sure}, chosen after {tier['seconds']:.3f} s)"
+
+
+def service_line(service: View) -> str:
+    """Return the line on a request's service class and account."""
+    tier = f", tier {service['tier']}" if service["tier"] else ""
+    risen = f", risen by {service['risen']}" if service["risen"] else ""
+    gave = f"; gave its row to urgent requests {service['yielded']} times" if service["yielded"] else ""
+    return f"  class: {service['asked']}{risen}; account {service['account']}{tier}{gave}"
 
 
 def draft_lines(drafts: View) -> list[str]:
@@ -176,7 +186,11 @@ def _sentence(event: Mapping[str, Any]) -> str:
         case "first_token":
             return "first token"
         case "preempted":
+            if event.get("for") == "urgent":
+                return "preempted: an urgent request took its row; what memory does not keep will be recomputed"
             return "preempted: its memory was needed; its tokens will be recomputed"
+        case "risen":
+            return f"rose to class {event['to']} by its wait"
         case "worker_died":
             return f"worker {event['worker']} died ({event['cause']})"
         case "returned":

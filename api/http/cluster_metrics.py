@@ -16,6 +16,8 @@ COUNTERS = {  # counters since the start of a worker
     "generated_tokens": "Tokens sampled.",
     "computed_tokens": "Positions computed, including recomputed ones.",
     "preemptions": "Sequences that were preempted for memory.",
+    "urgent_preemptions": "Sequences that gave their row or pages to an urgent one.",
+    "class_rises": "Times a waiting sequence rose by one service class.",
     "refused": "Sequences refused because they can never fit.",
     "expired": "Sequences that exceeded their time limit.",
     "parked": "Times a sequence waited for pages that another one was computing.",

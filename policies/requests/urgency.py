@@ -18,6 +18,7 @@ TIERS = {
 URGENT, NORMAL, BATCH = -1, 0, 1  # places of the classes, highest first
 OFFLINE = 2  # place of lines of batches
 CLASSES = {URGENT: "urgent", NORMAL: "normal", BATCH: "batch", OFFLINE: "batch"}
+NAMED_CLASSES = ("urgent", "normal", "batch")
 _CLASS = 1 << 40  # more than any difference of two priorities
 FIRST_OFFLINE = OFFLINE * _CLASS - _CLASS // 2  # the most urgent offline value
 
@@ -25,6 +26,11 @@ FIRST_OFFLINE = OFFLINE * _CLASS - _CLASS // 2  # the most urgent offline value
 def urgency(tier: str, priority: int) -> int:
     """Return the number that orders queues (``Submission.priority``). ``priority`` is a signed 32-bit number."""
     return TIERS[tier][1] * _CLASS + priority
+
+
+def class_of(tier: str) -> str:
+    """Return the name of the service class of a tier that a client may ask for."""
+    return CLASSES[TIERS[tier][1]]
 
 
 def offline_urgency(priority: int = 0) -> int:
@@ -37,7 +43,7 @@ def service_class(urgency: int) -> int:
     return max(URGENT, (urgency + _CLASS // 2) // _CLASS)
 
 
-def risen(urgency: int, classes: int = 1) -> int:
+def risen_by(urgency: int, classes: int = 1) -> int:
     """Return the number of the same request in a class that is higher by ``classes``."""
     return urgency - classes * _CLASS
 

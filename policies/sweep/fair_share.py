@@ -37,7 +37,7 @@ class FairShare:
     @property
     def served(self) -> dict[str, int]:
         """The total cost of each account, regardless of its weight."""
-        return {account: work // SCALE for account, work in self._work.items()}
+        return {account: (work + SCALE // 2) // SCALE for account, work in self._work.items()}
 
     def counter(self, flow: Flow) -> int:
         """Return the service of a flow so far, divided by its weight."""

@@ -13,7 +13,7 @@ from itertools import islice
 from ..model.lineage import next_hash, root_hash
 from ..model.runs import Border, LocalRoute
 from ..plan.sweep_plan import TokenLogprob
-from ..requests.urgency import risen
+from ..requests.urgency import risen_by
 from .columns import COLUMNS, NEVER_DRAFTED, Columns, Place, Status
 from .events import Submission, TokensEmitted
 
@@ -153,7 +153,7 @@ class RowTable(Columns):
 
     def rise(self, s: int, since: float) -> None:
         """Let a waiting sequence rise by one service class. ``since``: its next rise is counted from then."""
-        self.priority[s], self.since[s] = risen(self.priority[s]), since
+        self.priority[s], self.since[s] = risen_by(self.priority[s]), since
 
     def give_row(self, s: int) -> None:
         """Count a row that it gives to an urgent sequence."""

@@ -39,13 +39,14 @@ def ask(
     made.submit(submission(name, prompt, len(prompt) + answer, f"{model}@w0", **fields))
 
 
-def sweep(made: World) -> None:
-    """One sweep from plan to commit, and a check of all memory."""
+def sweep(made: World, *, check: bool = True) -> None:
+    """Make and end a plan, with a check of all memory after each of the two."""
     worker = made.workers["w0"]
-    made.start_plan(worker)
-    worker.state.check()
-    made.end_plan(worker)
-    worker.state.check()
+    for _ in range(2):
+        if not (worker.open and made.end_plan(worker)):
+            made.start_plan(worker)
+        if check:
+            worker.state.check()
 
 
 def running(state: SweepState) -> set[str]:
@@ -75,16 +76,17 @@ def test_a_lower_tiers_token_costs_an_account_less() -> None:
     assert made.workers["w0"].state.parts.queue.tiers.served == {"base": 27, "base:1": 9}
 
 
-def given(weights: dict[str, int], counts: dict[str, int], sweeps: int = 400, **more: object) -> dict[str, int]:
+def given(weights: dict[str, int], counts: dict[str, int], sweeps: int = 300) -> dict[str, int]:
     """Work that each tier has got of one account after so many sweeps, while all of them wait."""
-    made, chance = world(tier_weights=weights, prefix_cache=False, **more), random.Random(1)
+    made, chance = world(tier_weights=weights, prefix_cache=False), random.Random(1)
     for number in range(max(counts.values())):
         for model, count in counts.items():
             if number < count:
                 ask(made, f"{model} {number}", model, [chance.randrange(40) for _ in range(6)], 10)
     state = made.workers["w0"].state
     for _ in range(sweeps):
-        sweep(made)
+        sweep(made, check=False)
+    state.check()
     assert {state.parts.rows.route[s].route.application for s in state.parts.rows.with_status(Status.WAITING)} == set(counts)
     return state.parts.queue.tiers.served
 
@@ -92,8 +94,8 @@ def given(weights: dict[str, int], counts: dict[str, int], sweeps: int = 400, **
 @claim("Tiers of a family share an account by work, according to their weights", of="families")
 @pytest.mark.parametrize("weight", [1, 3])
 def test_tiers_share_work_by_their_weights(weight: int) -> None:
-    found = given({"base:1": weight} if weight > 1 else {}, {"base": 150, "base:1": 700})
-    assert found["base:1"] / found["base"] == pytest.approx(weight, rel=0.1)
+    found = given({"base:1": weight} if weight > 1 else {}, {"base": 90, "base:1": 300})
+    assert found["base:1"] / found["base"] == pytest.approx(weight, rel=0.15)
 
 
 def test_without_tier_fairness_tiers_start_in_the_order_of_arrival() -> None:
@@ -121,12 +123,12 @@ def test_models_without_tiers_keep_the_order_of_arrival_beside_a_family() -> Non
 def test_shares_between_tenants_know_no_tiers() -> None:
     """Two tenants that always wait get the same, one of them on all tiers, the other on a model without."""
     made, chance = world(prefix_cache=False), random.Random(2)
-    for number in range(200):
+    for number in range(60):
         for tenant, models in (("a", ["base", "base:1", "base:2"]), ("b", ["plain"])):
             prompt = [chance.randrange(40) for _ in range(6)]
             ask(made, f"{tenant}{number}", chance.choice(models), prompt, 10, tenant=tenant)
-    for _ in range(400):
-        sweep(made)
+    for _ in range(150):
+        sweep(made, check=False)
     paid = made.workers["w0"].state.parts.queue.share.served
     assert paid["a"] / paid["b"] == pytest.approx(1, abs=0.1)
 
@@ -278,9 +280,9 @@ def test_pages_of_who_gives_its_row_are_found_again_while_memory_lasts() -> None
 
 
 def test_an_urgent_request_that_lacks_pages_takes_them() -> None:
-    made = world(chunks=10, max_rows=4, prefix_cache=False)
+    made = world(chunks=24, max_rows=4, prefix_cache=False)
     state = full(made, ["default", "default"])
-    ask(made, "urgent", "base", list(range(20)), 2, "priority", arrival=9.0)
+    ask(made, "urgent", "base", list(range(40)), 2, "priority", arrival=9.0)
     sweep(made)
     assert state.parts.rows.free_rows >= 2, "rows were never short"
     assert state.counters["urgent_preemptions"] >= 1
@@ -289,17 +291,23 @@ def test_an_urgent_request_that_lacks_pages_takes_them() -> None:
 
 
 def test_a_request_gives_its_row_three_times_at_most() -> None:
-    """Only two can run, of which the oldest is exempt; urgent ones come without end."""
-    made = world(max_rows=2)
-    full(made, ["default", "default"])
-    state = made.workers["w0"].state
+    """Two run, and urgent ones come without end."""
+    made, heard = world(max_rows=2), list[str]()
+
+    def hear(effects: list[object]) -> list[object]:
+        heard.extend(effect.request for effect in effects if isinstance(effect, Preempted) and effect.urgent)
+        return effects
+
+    made.hear = hear  # type: ignore[method-assign]
+    state = full(made, ["default", "default"])
     for number in range(8):
         ask(made, f"urgent {number}", "base:1", [50 + number], 3, "priority", arrival=10.0 + number)
         while f"urgent {number}" not in made.finished:
             sweep(made)
         for _ in range(3):
             sweep(made)
-    assert state.counters["urgent_preemptions"] == MOST_YIELDS
+    assert state.counters["urgent_preemptions"] == 2 * MOST_YIELDS
+    assert [heard.count(f"r{n}") for n in range(2)] == [MOST_YIELDS, MOST_YIELDS]
     made.run()
     assert made.emitted["r1"] == generate("base", [1, 1, 2], 43, [])
 
@@ -331,7 +339,12 @@ def test_the_effects_say_who_was_preempted_for_an_urgent_request_and_who_has_ris
     made = world(max_rows=1)
     state = made.workers["w0"].state
     heard: list[object] = []
-    made.hear = lambda effects: heard.extend(effects) or effects  # type: ignore[method-assign,func-returns-value]
+
+    def hear(effects: list[object]) -> list[object]:
+        heard.extend(effects)
+        return effects
+
+    made.hear = hear  # type: ignore[method-assign]
     ask(made, "older", "base", [7], 3, tenant="b")
     sweep(made)
     ask(made, "old", "base", [3, 4], 4, "flex")
@@ -351,7 +364,7 @@ def test_the_effects_say_who_was_preempted_for_an_urgent_request_and_who_has_ris
 def test_in_random_worlds_every_request_ends_with_its_own_tokens(seed: int) -> None:
     chance = random.Random(seed)
     weights = {"base:1": chance.choice([1, 2, 5])} if chance.random() < 0.7 else {}
-    made = world(chance.choice([9, 14, 60]), max_rows=chance.choice([1, 2, 4]), prefix_cache=chance.random() < 0.7,
+    made = world(chance.choice([14, 20, 60]), max_rows=chance.choice([1, 2, 4]), prefix_cache=chance.random() < 0.7,
                  tier_weights=weights, class_ageing=chance.choice([0.0, 2.0, 10.0]))  # fmt: skip
     due = {}
     for number in range(14):
