@@ -15,7 +15,6 @@ from ...policies.model.tiers import family_of
 from .errors import SettingsError
 from .part import AllowedTexts, Bounds, Counts, SettingsPart, Texts
 
-
 MOST_WEIGHT = 1000  # an account's or a tier's most, against one of weight 1
 
 
@@ -107,8 +106,8 @@ class TierSettings(SettingsPart):
     tier_weights: Annotated[
         Counts, "model id of a tier: its share of the work within its family and account, against tiers of weight 1"
     ] = field(default_factory=dict)
-    tier_fairness: Annotated[bool, "share work between the tiers of a family; no, as an ablation: by arrival"] = True
-    tier_preemption: Annotated[bool, "let an urgent request take the row of another; no, as an ablation: it waits"] = True
+    tier_fairness: Annotated[bool, "share work between the tiers of a family; off, as an ablation: by arrival"] = True
+    tier_preemption: Annotated[bool, "let an urgent request take the row of another; off, as an ablation: it waits"] = True
     class_ageing: Annotated[
         float, "seconds of waiting after which a request rises by one service class; 0: never", Bounds("0 or more", 0)
     ] = 10.0

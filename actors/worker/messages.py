@@ -79,7 +79,7 @@ class WorkerConfig:
     tenants: TenantSettings
     offline: OfflineSettings
     logs: LogSettings
-    tiering: TierSettings = TierSettings()
+    tiering: TierSettings = field(default_factory=TierSettings)
     max_length: int = 4096  # tokens of the longest sequence
     kv_layers: int = 64  # layers with KV of the longest chain
     on_demand: bool = False

@@ -105,7 +105,7 @@ class ModelAccess:
 class ServiceClasses:
     """The highest service class that each tenant may ask for.
 
-    ``highest``: tenant, or * for all others -> class. A tenant without an entry, and a caller without a key, may ask for all.
+    ``highest``: tenant, or * for all others -> class. Tenants without an entry, and callers without keys, may ask for all.
     """
 
     def __init__(self, highest: Mapping[str, str]) -> None:
