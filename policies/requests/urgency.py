@@ -1,6 +1,6 @@
 """Priority of requests as one number: the service class first, then the priority within the class, lower before higher.
 
-There are three classes: urgent, normal and batch. Clients ask for them by OpenAI's ``service_tier``. Lines of batches
+There are three classes: urgent, normal and batch. Clients ask for them by a service tier. Lines of batches
 (offline requests) come behind the class batch: no client waits for them, so they run on spare capacity and never rise.
 """
 
