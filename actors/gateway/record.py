@@ -280,7 +280,7 @@ class RequestRecord:
         self.note(now, "preempted", **({"for": "urgent"} if urgent else {}))
 
     def rise(self, risen: int, now: float) -> None:
-        """Note that it has risen by so many service classes on its home, where it now starts."""
+        """Note that it has risen by ``risen`` service classes on its home, where it now starts."""
         if risen > self.risen:
             to = CLASSES[service_class(risen_by(self.urgency, risen))]
             self.note(now, "risen", to=to)

@@ -3,7 +3,7 @@
 An urgent sequence that is next to start and finds no row, or no pages for its prompt, takes those of a running sequence of a
 lower class, between two sweeps. The victim is of the lowest class there, and of those the one with the latest finish tag.
 It returns to its place in the queue; its full pages stay in the prefix cache while memory lasts, else they are computed
-again. Its tokens are those that it would have had.
+again. Its tokens stay the same.
 
 Shares between accounts come first. Which account is next is decided as ever; and another account only loses a row if it was
 given more, or by a request that goes after everybody else's work. One sequence is exempt (``preemption.py``), and each gives
