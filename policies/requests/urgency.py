@@ -15,7 +15,9 @@ TIERS = {
     "priority": ("priority", -1),
     "fast": ("fast", -1),
 }
-URGENT, NORMAL, BATCH = -1, 0, 1  # places of the classes, highest first
+URGENT = -1  # place of the highest class
+NORMAL = 0
+BATCH = 1
 OFFLINE = 2  # place of lines of batches
 CLASSES = {URGENT: "urgent", NORMAL: "normal", BATCH: "batch", OFFLINE: "batch"}
 NAMED_CLASSES = ("urgent", "normal", "batch")

@@ -1,7 +1,7 @@
 """Ageing: a waiting sequence rises by one service class for every few seconds of waiting, while a higher class waits.
 
-So no class waits without end behind the higher ones: at the latest after two rises a sequence waits among the urgent ones,
-in their order. It rises only while others of a higher class wait on the same worker; if all that waits is of one class, nothing
+So no class waits without end behind the higher ones: after two rises a sequence waits among the urgent ones, in their
+order. It rises only while others of a higher class wait on the same worker; if all that waits is of one class, nothing
 changes. Lines of batches never rise, as their gateway keeps them until there is room. A sequence that has risen
 stays where it is, also after a preemption, from which on its next wait counts.
 """
