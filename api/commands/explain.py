@@ -84,6 +84,8 @@ def report(view: View) -> list[str]:
         lines.append(f"{seconds:9.3f} s  {name:<9} {'#' * round(40 * part)}")
     if tier := view.get("tier"):  # servers of earlier releases do not report it
         lines += ["", tier_line(tier)]
+    if entered := view.get("entered"):  # servers of earlier releases do not report it
+        lines += ["", entered_line(entered, view["prompt_tokens"])]
     if drafts := view.get("drafts"):
         lines += ["", *draft_lines(drafts)]
     if dispatch := view.get("dispatch"):  # servers of earlier releases do not report it
@@ -98,6 +100,12 @@ def tier_line(tier: View) -> str:
     sure = f"{tier['measure']} confidence {tier['confidence']:.3f} of {tier['tokens']} tokens, theta {tier['theta']:g}"
     up = f", escalated from {tier['start']}" if tier["escalated"] else ""
     return f"  tier: {tier['tier']}{up} ({sure}, chosen after {tier['seconds']:.3f} s)"
+
+
+def entered_line(entered: Mapping[str, int], prompt: int) -> str:
+    """Return the line on the prompt tokens that began at an exit. ``entered``: tokens by the layers before the exit."""
+    parts = [f"{tokens:,} began behind layer {layers}" for layers, tokens in sorted(entered.items(), key=lambda e: int(e[0]))]
+    return f"  of a prompt of {prompt:,} tokens {', '.join(parts)}: a lower tier had computed the layers below"
 
 
 def draft_lines(drafts: View) -> list[str]:

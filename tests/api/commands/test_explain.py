@@ -96,6 +96,12 @@ def test_drafts_are_told_by_source_or_why_there_are_none() -> None:
     assert draft_lines({"sources": {}, "reason": ""}) == ["  no drafts so far: no step had any to verify"]
 
 
+def test_prompt_tokens_that_began_at_an_exit_are_told() -> None:
+    told = "  of a prompt of 1,200 tokens 64 began behind layer 4, 1,024 began behind layer 10: a lower tier had computed the "
+    assert f"{told}layers below" in report({**VIEW, "entered": {"10": 1024, "4": 64}})
+    assert not [line for line in report({**VIEW, "entered": {}}) if "began" in line]
+
+
 def test_the_choice_of_a_tier_is_told() -> None:
     event = {"at": 0.5, "event": "tier_chosen", "tier": "m", "up": True, "confidence": 0.4321, "theta": 0.7}
     tier = {
