@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ class ChosenAnswer:
     up: bool
     confidence: float
     theta: float
+    prompt_tokens: int
     entered: Mapping[str, int]
     named: str
 
@@ -80,9 +81,10 @@ class TimedStream:
 async def show_tiers(client: Client, folder: Path) -> list[TourCheck]:
     """Add the family in ``folder``, examine its tiers, let requests choose among them, and stream with drafts."""
     family, began = folder.name, time.monotonic()
-    reported = await client.post("/admin/apps", {"name": family, "path": str(folder)})
+    await client.post("/admin/apps", {"name": family, "path": str(folder)})
     print(f"\nthe family {family}, one model in several sizes, is added: ready after {time.monotonic() - began:.2f} s")
-    tiers = [*sorted(reported["tiers"], key=layers_of), family]
+    served = (await client.get("/admin/apps"))["applications"]
+    tiers = [*sorted((name for name, one in served.items() if one["family"] == family), key=layers_of), family]
     exams = [TierExam(tier, [ExampleOutcome(one, tier) for one in _prompts(SEED)]) for tier in tiers]
     await asyncio.gather(*(ask(client, one, lambda _: None) for row in _rows(exams) for one in row))
     view = await client.get("/admin/cluster")
@@ -90,10 +92,10 @@ async def show_tiers(client: Client, folder: Path) -> list[TourCheck]:
     print(f"{tier_table(exams, view)}\n")
     print("\n".join([memory_line(tiers, view), *segment_lines(family, view)]))
     chosen = await choose(client, family)
-    print(f"\nrequests to {auto_id(family)}: a lower tier keeps the answer if it is sure of its first tokens")
+    print(f"\n{auto_id(family)}: a lower tier keeps an answer of whose first tokens it is sure:")
     print("\n".join(choice_lines(chosen)))
     plain, drafted = [await stream(client, family, more) for more in ({"draft": "off"}, {"draft": "auto"})]
-    print(f"\none answer of {family} without and with drafts (guesses that it checks in its next step):\n")
+    print(f"\none answer of {family} without and with drafts (guesses, checked in one step):\n")
     print(f"{stream_table(plain, drafted)}\n", flush=True)
     return judge(exams, chosen, plain, drafted)
 
@@ -135,11 +137,11 @@ def segment_lines(family: str, view: Mapping[str, Any]) -> list[str]:
                 sweeps, rows = counts.get((one["first"], one["last"]), (0, 0))
                 counts[one["first"], one["last"]] = sweeps + one["sweeps"], rows + one["rows"]
     parts = [
-        f"{rows / sweeps:.1f} through layers {first} to {last}" if first < last else f"{rows / sweeps:.1f} through layer {last}"
+        f"{rows / sweeps:.1f} in " + (f"layers {first}-{last}" if first < last else f"layer {last}")
         for (first, last), (sweeps, rows) in sorted(counts.items())
         if sweeps
     ]
-    return [f"requests a step: {', '.join(parts)}"] if parts else []
+    return [f"requests in a mean step: {', '.join(parts)}"] if parts else []
 
 
 async def choose(client: Client, family: str) -> list[ChosenAnswer]:
@@ -161,17 +163,22 @@ async def _chosen(client: Client, family: str, prompt: str) -> ChosenAnswer:
     named = await client.post("/v1/completions", {"model": tier["tier"], **asked})
     text, other = (one["choices"][0]["text"] for one in (answer, named))
     sure, rule = tier["confidence"], tier["theta"]
-    return ChosenAnswer(prompt, text, tier["tier"], tier["escalated"], sure, rule, view["entered"], other)
+    length, entered = view["prompt_tokens"], view["entered"]
+    return ChosenAnswer(prompt, text, tier["tier"], tier["escalated"], sure, rule, length, entered, other)
 
 
-def choice_lines(chosen: Iterable[ChosenAnswer]) -> list[str]:
+def choice_lines(chosen: Collection[ChosenAnswer]) -> list[str]:
     """Return two lines for each answer: the prompt and what became of it, then why."""
     lines = []
     for one in chosen:
         went = "goes up to" if one.up else "stays on"
         lines.append(f"  {one.prompt} {one.text}".replace("\n", " ")[:79])
         lines.append(f"    confidence {one.confidence:.2f}, {one.theta:.2f} is enough: {went} {one.tier}")
-        lines += [f"    {tokens} tokens of its prompt began behind layer {layers}" for layers, tokens in one.entered.items()]
+        for layers, tokens in one.entered.items():
+            lines.append(f"    {tokens} of its {one.prompt_tokens} prompt tokens begin behind layer {layers}, computed below before")
+    for up, what in ((False, "stayed on a lower tier"), (True, "went up")):
+        if up not in {one.up for one in chosen}:
+            lines.append(f"  no prompt of {TRIED} {what}")
     return lines
 
 
