@@ -1,4 +1,4 @@
-"""Tables and sentences of ``ps``, ``top`` and ``apps`` on model families and drafts; ``family_views.py`` makes the values."""
+"""Tables of ``ps``, ``top`` and ``apps`` on model families and drafts; ``family_views.py`` makes the values."""
 
 from __future__ import annotations
 

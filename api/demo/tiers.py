@@ -175,7 +175,8 @@ def choice_lines(chosen: Collection[ChosenAnswer]) -> list[str]:
         lines.append(f"  {one.prompt} {one.text}".replace("\n", " ")[:79])
         lines.append(f"    confidence {one.confidence:.2f}, {one.theta:.2f} is enough: {went} {one.tier}")
         for layers, tokens in one.entered.items():
-            lines.append(f"    {tokens} of its {one.prompt_tokens} prompt tokens begin behind layer {layers}, computed below before")
+            of = f"{tokens} of its {one.prompt_tokens} prompt tokens"
+            lines.append(f"    {of} begin behind layer {layers}, computed below before")
     for up, what in ((False, "stayed on a lower tier"), (True, "went up")):
         if up not in {one.up for one in chosen}:
             lines.append(f"  no prompt of {TRIED} {what}")
@@ -220,7 +221,7 @@ def judge(
     same = sum(one.same for one in chosen)
     return [
         TourCheck(f"{done} of {len(outcomes)} requests to the tiers of a family completed", done == len(outcomes)),
-        TourCheck(f"{same} of {len(chosen)} answers that chose their tier are that tier's", bool(chosen) and same == len(chosen)),
+        TourCheck(f"{same} of {len(chosen)} answers that chose their tier are that tier's", 0 < same == len(chosen)),
         TourCheck(
             f"with drafts the same {len(plain.tokens)} tokens came, in {drafted.steps} steps instead of {plain.steps}",
             bool(plain.tokens) and plain.tokens == drafted.tokens,

@@ -229,8 +229,8 @@ def _check_base(folder: Path, rules: LoraRules, base: Checkpoint, modules: dict[
     missing = _depths(module for module in modules if names and rules.targets(module) and module not in names)
     if depths and there and (max(depths) > max(there) or (missing and min(missing) > max(depths))):
         raise CheckpointError(
-            f"{folder} was made for another base: it has {max(depths) + 1} layers, {Path(base.label).name} has {max(there) + 1}; "
-            "name the base that the adapter was trained on"
+            f"{folder} was made for another base: it has {max(depths) + 1} layers, {Path(base.label).name} has "
+            f"{max(there) + 1}; name the base that the adapter was trained on"
         )
     for module, (a, b) in found.pairs.items():
         for role in modules.get(module, ()):

@@ -52,9 +52,7 @@ class HiddenEntries:
             self._parts.outgoing.edit(SetPages(rows.row[s], local.column, page, pages.slots(handle)))
         of = rows.submission[s]
         self._parts.outgoing.count("entered_tokens", count)
-        self._parts.outgoing.emit(
-            ExitEntered(of.gateway, of.request, of.attempt, entry.span.layer, start, start + count)
-        )
+        self._parts.outgoing.emit(ExitEntered(of.gateway, of.request, of.attempt, entry.span.layer, start, start + count))
         batch.enter(s, entry)
 
     def _entry(self, s: int, page: int) -> Exit | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 from ..model.runs import LocalRoute, Run
@@ -26,7 +27,7 @@ def family_segments(routes: Iterable[LocalRoute], models: Mapping[str, str]) -> 
     found: dict[Run, Segment] = {}
     for family in dict.fromkeys([family_of(model) for model in whole]):
         runs = whole[family].runs if family in whole else ()
-        for run, following in zip(runs[:-1], runs[1:], strict=True):
+        for run, following in pairwise(runs):
             if run.kv_layer < following.kv_layer:
                 found[run] = Segment(family, run.kv_layer + 1, following.kv_layer)
     return found

@@ -24,8 +24,8 @@ KIB = 1024
 class FakeServer:
     """A server of a family of 6 layers with tiers of 3 and 4, whose lowest tier answers nothing right.
 
-    ``stays``: the number of requests for ``fam:auto`` after which one stays on a lower tier. ``wrong``: True if drafts or the
-    choice of a tier change the answer.
+    ``stays``: the number of requests for ``fam:auto`` after which one stays on a lower tier. ``wrong``: True if drafts or
+    the choice of a tier change the answer.
     """
 
     def __init__(self, stays: int = 6, wrong: bool = False) -> None:
