@@ -10,11 +10,44 @@ from ...policies.plan.fit import OnlineFit
 from ...policies.plan.sweep_plan import SweepPlan, SweepResult
 from ...policies.prediction.load import used_blocks
 from ...policies.sweep.events import CostsLearned
+from ...policies.sweep.local_routes import LocalRoutes
+from ...policies.sweep.segments import Segment
 from ...policies.sweep.state import SweepState
 from .messages import SegmentRows, WorkerConfig, WorkerStatus
-from .segment_figures import SegmentFigures
 
 BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+
+class SegmentFigures:
+    """Rows of each segment of the families that are served now, summed over this worker's life."""
+
+    def __init__(self) -> None:
+        self._version = 0  # of the routes that ``_segments`` are of
+        self._segments: dict[int, Segment] = {}  # by the number of the run
+        self._counts: dict[Segment, list[int]] = {}  # sweeps, rows
+
+    def record(self, plan: SweepPlan, routes: LocalRoutes) -> None:
+        """Count the rows of a plan that has run, a row with drafts once."""
+        if routes.version != self._version:
+            self._version = routes.version
+            self._segments = {routes.number(run): segment for run, segment in routes.segments().items()}
+            now = dict.fromkeys(self._segments.values())
+            self._counts = {segment: self._counts.get(segment, [0, 0]) for segment in now}
+        if not self._segments:
+            return
+        rows: dict[Segment, int] = {}
+        for step in plan.steps:
+            segment = self._segments.get(step.run)
+            if segment is not None and step.place <= 0:
+                rows[segment] = rows.get(segment, 0) + len(step.batch)
+        for segment, count in rows.items():
+            counts = self._counts[segment]
+            counts[0] += 1
+            counts[1] += count
+
+    def view(self) -> list[SegmentRows]:
+        """Return the segments, those of a family by depth."""
+        return [SegmentRows(*segment, sweeps, rows) for segment, (sweeps, rows) in sorted(self._counts.items())]
 
 
 class SweepFigures:

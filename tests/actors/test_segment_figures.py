@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from blockwright.actors.worker.messages import SegmentRows
-from blockwright.actors.worker.segment_figures import SegmentFigures
+from blockwright.actors.worker.sweep_figures import SegmentFigures
 from blockwright.policies.drafts.options import DraftOptions
 from blockwright.tests.policies.sweep_world import World, chain, replica, submission, tier
 
