@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from rich.console import RenderableType
@@ -51,7 +51,7 @@ def _sharing(tier: View) -> str:
     return ", ".join(other if layers == tier["layers"] else f"{other} ({layers})" for other, layers in shared) or "-"
 
 
-def load_tables(families: Iterable[View], drafts: Iterable[View]) -> list[RenderableType]:
+def load_tables(families: Collection[View], drafts: Iterable[View]) -> list[RenderableType]:
     """Return the tables of ``top``: rows of the segments of families, choices of tiers, drafts. Nothing without any."""
     shown: list[RenderableType] = []
     rows = [
