@@ -20,7 +20,7 @@ export function familiesOf(applications) {
     [family, [family, ...tiers.sort((one, other) => layersOf(other) - layersOf(one))]]));
 }
 
-// Of the time since the last look, or of all time if no request passed meanwhile.
+// Counts cover the time since the last look, or all time if no request passed meanwhile.
 function segmentsOf(family, view) {
   const totals = {};
   for (const one of view.workers.flatMap((worker) => worker.segments || []).filter((one) => one.family === family)) {
@@ -63,7 +63,7 @@ export function drawDrafts(found) {
   show("drafts", told.join("; "));
 }
 
-// What of a worker's KV memory is hidden states at exits: ", hidden states 12 KiB" or nothing.
+// Returns the part of a worker's KV memory that holds hidden states, as text; nothing if there are none.
 export function hiddenOf(worker) {
   const size = worker.counters?.hidden_bytes || 0;
   return size ? `, hidden states ${bytes(size)} of KV and cached` : "";
