@@ -42,8 +42,8 @@ def test_where_tokens_take_their_time_online_requests_lose_little_and_more_than_
     offline_online.simulate(made, "linear/load90", offline_online.LINEAR, 90, 60.0)
     values = {name: made.median("linear/load90", name, OURS) or 0.0 for name in ("token_mean_ratio", "ttft_mean_ratio")}
     assert all(0.95 < value < 1.05 for value in values.values()), values
-    share, most = (made.median("linear/load90", name, OURS) or 0.0 for name in ("filled_share", "possible_share"))
-    assert 0 < share < most < 0.8
+    share, possible = (made.median("linear/load90", name, OURS) or 0.0 for name in ("filled_share", "possible_share"))
+    assert 0 < share < possible < 0.8
 
 
 def test_what_is_possible_is_bounded_by_idle_time_and_the_fixed_part() -> None:

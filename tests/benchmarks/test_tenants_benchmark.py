@@ -76,7 +76,7 @@ class FakeServer:
     def __init__(self, short: int = 0) -> None:
         self.session, self.short = self, short
         self.models: list[str] = []
-        self.running = self.most = 0
+        self.running = self.peak = 0
 
     def body(self, prompt: list[int], tokens: int) -> dict[str, Any]:
         return {"max_tokens": tokens}
@@ -85,7 +85,7 @@ class FakeServer:
     async def post(self, _: str, json: dict[str, Any]) -> AsyncIterator[Any]:
         self.models.append(json["model"])
         self.running += 1
-        self.most = max(self.most, self.running)
+        self.peak = max(self.peak, self.running)
         usage = {"usage": {"completion_tokens": json["max_tokens"] - self.short}}
 
         async def answer() -> dict[str, Any]:
@@ -103,7 +103,7 @@ async def test_all_requests_are_sent_by_time_or_by_client() -> None:
     assert (seen.tokens, len(seen.latencies)) == (60, 12)
     server = FakeServer()
     assert len((await closed(server, batch, 3)).latencies) == 12
-    assert server.most <= 3
+    assert server.peak <= 3
     short: Any = FakeServer(short=1)
     with pytest.raises(ServerError, match="asked for 5 tokens, got 4"):
         await closed(short, batch, 3)

@@ -168,7 +168,7 @@ def test_what_lies_in_unused_slots_does_not_matter(
 
 def test_progress_is_seen_while_a_plan_is_executed(make_backend: Make, checkpoint: MakeCheckpoint) -> None:
     """Another thread so tells a worker that computes from one that hangs. It may come too late for some of the plans."""
-    backend, seen, most, done = make_backend(), set[int](), 0, threading.Event()
+    backend, seen, largest, done = make_backend(), set[int](), 0, threading.Event()
     enough = 5 if isinstance(backend, NativeBackend) else 2  # more values than those between two calls
     rig, interval = Rig(backend, checkpoint("llama")), sys.getswitchinterval()
     if isinstance(backend, NativeBackend):
@@ -186,11 +186,11 @@ def test_progress_is_seen_while_a_plan_is_executed(make_backend: Make, checkpoin
         for _ in range(500):
             seen.clear()
             rig.run([(0, 0, 100)], [0], edits)
-            edits, most = (), max(most, len(seen))
-            if most > enough:
+            edits, largest = (), max(largest, len(seen))
+            if largest > enough:
                 break
     finally:
         done.set()
         watcher.join()
         sys.setswitchinterval(interval)
-    assert most > enough
+    assert largest > enough

@@ -31,7 +31,7 @@ from blockwright.tests.serving.game import LONGEST, WITHIN, Game
 from blockwright.tests.serving.house import PAGE, House, Plan, chain
 
 PART, PARTS, DAILY = 8, 3, 1
-TOLD = 1.0  # seconds after which whoever is quiet has told all
+QUIET = 1.0  # seconds after which whoever is quiet has told all
 
 
 class Followed(Game):
@@ -41,7 +41,7 @@ class Followed(Game):
         if self.seed % 3 == 0:
             self.faults.append(Kill(self.random.uniform(0.0, WITHIN), NODE))
         await super()._scenario(sim)
-        await asyncio.sleep(TOLD)
+        await asyncio.sleep(QUIET)
         self.figures: Counter[str] = Counter()
         for name, worker in self.house.workers.items():
             predictor = sim.nodes[NODE].actors.find(f"predictor-{name}").actor
@@ -129,7 +129,7 @@ class QuietCluster:
             device._random = Steady()
         await sim.head.spawn(self.listener, name="listener")
         self.sim, (self.route,) = sim, self.house.state.routes.values()
-        await asyncio.sleep(TOLD)
+        await asyncio.sleep(QUIET)
 
     def request(self, number: int, answer: int) -> Submission:
         prompt = [self.chance.randrange(VOCABULARY) for _ in range(self.chance.randint(1, 14))]

@@ -46,7 +46,7 @@ def test_instances_come_and_go(mode: str, cold_start: float) -> None:
             answered += 1
         assert len(active) <= 3
     assert (answered, active) == (90, {"i-0"}), "in the lull one is enough"
-    assert simulation.provisioner.most in (2, 3)
+    assert simulation.provisioner.peak in (2, 3)
     assert 1.0 < simulation.provisioner.mean(log[-1]["at"]) < 3.0
 
 
@@ -70,10 +70,10 @@ def test_who_works_while_it_is_drained_finishes_and_is_paid_for_until_then() -> 
     assert made.active == [0]
     assert made.ended(0, 7.0) is None
     assert made.ended(1, 8.0) == InstanceChange(8.0, "stopped", 1)
-    assert (made.mean(10.0), made.most) == (1.8, 2)
+    assert (made.mean(10.0), made.peak) == (1.8, 2)
 
 
 def test_always_the_same() -> None:
     simulation, log = simulated("off", start=2)
     assert {entry["instance"] for entry in log} == {"i-0", "i-1"}
-    assert (simulation.provisioner.most, simulation.provisioner.mean(9.0)) == (2, 2.0)
+    assert (simulation.provisioner.peak, simulation.provisioner.mean(9.0)) == (2, 2.0)

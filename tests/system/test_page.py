@@ -330,10 +330,10 @@ MANY = """import('/page/map.js').then(({ drawChains }) => {
 
 async def draws_many_models(browser: Browser) -> None:
     """Twenty-four models are two columns of short rows, or one on a phone; equal blocks have one place and one color."""
-    for width, columns, most in ((1280, 2, 360), (390, 1, 720)):
+    for width, columns, limit in ((1280, 2, 360), (390, 1, 720)):
         await browser.shape(width, dark=False)
         found = await browser.look(MANY)
-        assert found["height"] < most, "a row is as high as its line"
+        assert found["height"] < limit, "a row is as high as its line"
         assert {**found, "height": 0} == {"columns": columns, "parts": 1, "second": 2, "height": 0, "strips": True}
         wide = await browser.look("document.documentElement.scrollWidth")
         assert wide <= width, f"the page is {wide} wide on a screen of {width}"

@@ -124,7 +124,7 @@ async def test_actors_are_shown_below_their_supervisors() -> None:
     node = Node("head", listen=False, clock=clock)
     await node.start()
     inner = Child(name="inner", actor=Supervisor, args=([Child(name="x", actor=Slow), Child(name="y", actor=Fragile)],))
-    inner = dataclasses.replace(inner, kwargs={"backoff": Backoff(initial=2.0, most=2.0, jitter=0.0)})
+    inner = dataclasses.replace(inner, kwargs={"backoff": Backoff(initial=2.0, maximum=2.0, jitter=0.0)})
     await node.spawn(Slow(), name="alone")
     await node.spawn(Supervisor([inner, Child(name="z", actor=Slow)]), name="root")
     node.ref("head/y").die.cast()

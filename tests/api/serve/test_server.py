@@ -30,7 +30,7 @@ from blockwright.api.serve import server
 from blockwright.api.serve.console import Console, StartupReporter, capacity
 from blockwright.api.serve.server import Server
 from blockwright.gpu.weights.checkpoint import CheckpointError
-from blockwright.gpu.weights.hub import TOLD
+from blockwright.gpu.weights.hub import PROGRESS
 from blockwright.policies.measures import Measure, gauge
 from blockwright.tests.api.fake_port import FakePort, make_folder
 from blockwright.tests.claims import claim
@@ -179,7 +179,7 @@ async def test_how_far_a_fetch_is_is_a_stage_and_notes(folder: Path) -> None:
     class Fetching(FakeCluster):
         async def start(self, settings: Settings, front: LocalFront, port: int) -> FakeCluster:
             for sentence in ("o/m has 8.0 GiB", "o/m: 4.0 GiB fetched"):
-                await asyncio.to_thread(TOLD.get(), sentence)
+                await asyncio.to_thread(PROGRESS.get(), sentence)
             return await super().start(settings, front, port)
 
     cluster = Fetching(folder)

@@ -23,7 +23,7 @@ from huggingface_hub.errors import (
 from blockwright.api.settings.options import model_id
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.checkpoint import Checkpoint, locate
-from blockwright.gpu.weights.hub import TOLD
+from blockwright.gpu.weights.hub import PROGRESS
 from blockwright.tests.claims import claim
 from blockwright.tests.gpu.weights.test_checkpoint import MakeCheckpoint
 from blockwright.tests.waiting import PATIENCE
@@ -157,7 +157,7 @@ def test_how_far_a_fetch_is_is_told_to_who_asked(
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     context = contextvars.copy_context()
-    context.run(TOLD.set, hear)
+    context.run(PROGRESS.set, hear)
     context.run(Checkpoint.open, "owner/name")
     assert "owner/name: 4.0 KiB of 8.0 KiB (50 %) fetched" in told
     assert told[-1] == "owner/name is fetched: 8.0 KiB came"

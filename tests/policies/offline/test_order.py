@@ -199,9 +199,9 @@ def test_a_batch_with_one_beginning_is_not_one_unit() -> None:
     prompts = [(*[1] * 500, n, *[2] * 100) for n in range(300)]
     outputs = [1 + 3 * n for n in range(300)]
     weigher = Weigher(PrefixTree([packed(prompt) for prompt in prompts]), Costs(1.0, 0.0, 0.01), outputs)
-    for mode, least, most in (("off", 1, 1), ("paper", 1, 1), ("proportional", 20, 60)):
+    for mode, lowest, highest in (("off", 1, 1), ("paper", 1, 1), ("proportional", 20, 60)):
         units = density_order(weigher, OrderRules(mode=mode))
-        assert least <= len(units) <= most
+        assert lowest <= len(units) <= highest
         assert waste(weigher.tree, units) == 0
         assert [unit.mem / len(unit.requests) for unit in units] == sorted(unit.mem / len(unit.requests) for unit in units)
 
