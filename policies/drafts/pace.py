@@ -32,7 +32,7 @@ class Pace:
             self.steps >>= 1
 
     def steps_for(self, tokens: int) -> int:
-        """Return the steps that so many tokens take, rounded up; a step for each as long as nothing is known."""
+        """Return the steps that this number of tokens takes, rounded up; a step for each as long as nothing is known."""
         if self.tokens < LEAST:
             return tokens
         return -(-tokens * self.steps // (self.tokens * UNIT))
