@@ -27,12 +27,13 @@ from .simulated_gateway import DispatchDecision, SimulatedGateway
 from .workload import WorkloadRequest
 
 Note = Callable[[dict[str, Any]], None]  # receives a decision, or the result of a request
+# events at equal times, in their order
 _ARRIVAL = 0
 _DELIVERY = 1
 _END = 2
 _SAMPLE = 3
 _READY = 4
-_CALL = 5  # at equal times in this order
+_CALL = 5
 SAMPLES, FEWEST_SAMPLES = 120, 12  # samples of the cluster's state while requests arrive
 LOOKS = 12_000  # most readings of instances in all samples together; more only if there are more requests
 

@@ -32,7 +32,7 @@ class Transfer:
     def __init__(self, peer: PeerId, kind: Traffic, size: int) -> None:
         self.peer = peer
         self.kind = kind
-        self.size = size  # size: bytes of its buffers
+        self.size = size  # bytes of its buffers
         self.acknowledged = 0  # bytes that the receiver has for certain
         self.chunks = 0  # chunks that the receiver has for certain
         self.done = False

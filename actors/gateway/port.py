@@ -388,6 +388,7 @@ class RequestView:
     starts_in: float | None = None  # seconds until it begins, by the recent rate; None: unknown, or it has begun
     drafts: DraftView = DraftView()
     tier: TierView | None = None  # None: the request named its model
+    entered: dict[str, int] = field(default_factory=dict)  # prompt tokens that began at an exit, by the layers before it
 
 
 @dataclass(frozen=True, slots=True)

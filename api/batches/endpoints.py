@@ -25,9 +25,9 @@ from .records import INPUT, BatchRecord
 from .status import OPEN, BatchStatus
 from .views import batch_view, batches_view
 
-MOST_PAIRS = 16
-LONGEST_KEY = 64
-LONGEST_VALUE = 512  # limits of metadata
+MOST_PAIRS = 16  # of metadata
+LONGEST_KEY = 64  # characters
+LONGEST_VALUE = 512  # characters
 LONGEST_WINDOW = 30 * 24 * 3600  # seconds
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
 

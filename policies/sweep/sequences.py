@@ -205,6 +205,7 @@ class Sequences:
             drafts, of = parts.drafts.of(s), rows.submission[s]
             drafts.record(drafted, accepted)
             parts.drafts.paces.end(s, len(tokens))
+            parts.outgoing.count("draft_rounds", 1)
             parts.outgoing.count("drafted_tokens", drafted)
             parts.outgoing.count("accepted_tokens", counting)
             parts.outgoing.emit(DraftsVerified(of.gateway, of.request, of.attempt, drafts.source, drafted, counting))

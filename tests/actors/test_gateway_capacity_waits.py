@@ -184,9 +184,9 @@ def test_who_waits_for_a_model_that_cannot_be_loaded_is_told_why() -> None:
     made = Bench("w0", worker_wait=WAIT, routes=[])
     made.publish([], on_demand=["m"])
     assert failed(made.generate("first", now=1.0)) == []
-    told = made.publish([], on_demand=["m"], failed=[LoadFailure("m", 1, "a tensor is damaged")], now=1.1)
-    assert wants(told) == [], "that would be tried again for a request that has ended"
-    assert [effect.refused.message for effect in told if isinstance(effect, Fail)] == [
+    effects = made.publish([], on_demand=["m"], failed=[LoadFailure("m", 1, "a tensor is damaged")], now=1.1)
+    assert wants(effects) == [], "that would be tried again for a request that has ended"
+    assert [effect.refused.message for effect in effects if isinstance(effect, Fail)] == [
         "model 'm' cannot be loaded: a tensor is damaged"
     ]
     assert failed(made.generate("next", now=1.3)) == [Refusal.UNAVAILABLE], "not tried for each request"

@@ -45,8 +45,8 @@ class Crowd(House):
 
     def capacity(self, name: str) -> tuple[int, int]:
         """Tokens now, and once others are unloaded, of its route on the first worker."""
-        told = self.state.publication()
-        return told.capacity[f"{name}@w0"], told.capacity_alone[f"{name}@w0"]
+        outcome = self.state.publication()
+        return outcome.capacity[f"{name}@w0"], outcome.capacity_alone[f"{name}@w0"]
 
 
 def crowd(workers: tuple[str, ...] = ("w0",)) -> Crowd:

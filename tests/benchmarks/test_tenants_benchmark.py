@@ -35,6 +35,7 @@ def test_the_twenty_are_those_of_the_issue() -> None:
     assert Counter((app.kind, app.foundation) for app in apps())["lora", "f0"] == 8
 
 
+@pytest.mark.nightly
 def test_what_is_shared_on_disk_is_what_the_server_shares(fleet: Fleet) -> None:
     def opened(app: Any) -> Checkpoint:
         folder = fleet.folder / "share" / app.name

@@ -24,13 +24,13 @@ from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.testing import Kill
 from blockwright.tests.claims import claim
-from blockwright.tests.parts import parts
+from blockwright.tests.parts import spans
 from blockwright.tests.policies.sweep_world import submission
 from blockwright.tests.serving.device import CHUNK, SWEEP, TOKEN, VOCABULARY
 from blockwright.tests.serving.game import LONGEST, WITHIN, Game
 from blockwright.tests.serving.house import PAGE, House, Plan, chain
 
-PART, PARTS, DAILY = 8, 3, 1
+PARTS, PART, DAILY = 3, 8, 4
 QUIET = 1.0  # seconds after which whoever is quiet has told all
 
 
@@ -53,12 +53,12 @@ class Followed(Game):
 
 
 @claim("A predictor's replica is the state of its worker, under random faults", of="prediction")
-@pytest.mark.parametrize("part", parts(PARTS, DAILY))
-def test_replicas_are_what_the_workers_are(part: int) -> None:
+@pytest.mark.parametrize("span", spans(PARTS, PART, DAILY), ids=str)
+def test_replicas_are_what_the_workers_are(span: range) -> None:
     """Through preemptions, requests over several workers, kills, lost messages, blocks that are loaded."""
     figures: Counter[str] = Counter()
     counters: Counter[str] = Counter()
-    for seed in range(part * PART, (part + 1) * PART):
+    for seed in span:
         game = Followed(seed, dispatch="llumnix-minus-code")
         game.play()
         figures += game.figures

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from blockwright.simulator.description import ProvisioningSpec
 from blockwright.simulator.provisioning import InstanceChange, Provisioner
 from blockwright.simulator.simulation import ClusterSimulation
 from blockwright.simulator.workload import WorkloadRequest
+from blockwright.tests.parts import some
 
 from .clusters import described, run
 
@@ -23,8 +25,10 @@ def simulated(mode: str, *, jumps: bool = True, **spec: Any) -> tuple[ClusterSim
     return run(described(instances={"count": 4}, provisioning=table, dispatch=policy), arrivals=BURST + LULL, jumps=jumps)
 
 
-@pytest.mark.parametrize("mode", ["preemptive", "relief"])
-@pytest.mark.parametrize("cold_start", [0.0, 0.7])
+MODES = product(("preemptive", "relief"), (0.0, 0.7))
+
+
+@pytest.mark.parametrize(("mode", "cold_start"), some(MODES, ("preemptive", 0.7), ("relief", 0.0)))
 def test_instances_come_and_go(mode: str, cold_start: float) -> None:
     simulation, log = simulated(mode, cold_start=cold_start)
     assert log == simulated(mode, cold_start=cold_start, jumps=False)[1]

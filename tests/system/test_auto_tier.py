@@ -65,7 +65,7 @@ async def test_kill_9_before_and_after_the_choice_and_amid_drafts_by_a_tier(
         with slow(server):
             await client.kill("w1")
         await client.finished()
-        assert [answer.tokens for answer in answers] == [told["choices"][0]["token_ids"] for _, told in calm]
+        assert [answer.tokens for answer in answers] == [outcome["choices"][0]["token_ids"] for _, outcome in calm]
         views = [await client.request(answer.name) for answer in answers]
         assert [view and view["tier"]["tier"] for view in views[:COUNT]] == tiers[:COUNT], "whichever gateway is asked"
         for some in (views[:COUNT], views[COUNT:]):
