@@ -121,7 +121,7 @@ def tier_table(exams: Sequence[TierExam], view: Mapping[str, Any]) -> str:
 
 
 def memory_line(tiers: Sequence[str], view: Mapping[str, Any]) -> str:
-    """Return the memory of all tiers together, and that of as many separate models."""
+    """Return the memory of all tiers together, and the memory of as many separate models."""
     sizes = [view["applications"][tier]["bytes"] for tier in tiers]
     together = sum(one["own"] for one in sizes) + sizes[-1]["shared"]  # the top tier has all layers
     alone = sum(one["own"] + one["shared"] for one in sizes)

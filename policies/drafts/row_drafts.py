@@ -36,6 +36,7 @@ class RowDrafts:
     def __init__(self, options: DraftOptions, prompt_length: int, application: str, priors: dict[str, Acceptance]) -> None:
         self.options, self.application = options, application
         self.pause, self.source, self.tier = 0, "", ""
+        self.price = UNIT  # of the last drafts' round, in steps without drafts
         self._misses = 0  # lookups in sequence that found nothing
         self._rest = FIRST_PAUSE  # the next pause after the policy has said 0
         self._probes = False  # the last pause was the policy's: one draft shows whether it still is right
@@ -113,6 +114,8 @@ class RowDrafts:
         """Return ``count`` drafts of an offer, which is the source of the next round."""
         self.tier = "" if offer.tokens else offer.key
         self.source = TIER if self.tier else offer.key
+        if count:
+            self.price = offer.cost(count) * UNIT // max(1, offer.cost(0))
         return offer.tokens[:count] if offer.tokens else [0] * count
 
     def record(self, drafted: int, accepted: int) -> None:
@@ -130,7 +133,7 @@ class RowDrafts:
         copy._acceptance = {key: seen.fork(priors[key]) for key, seen in self._acceptance.items()}
         copy.pause, copy.source, copy.tier, copy._misses = self.pause, self.source, self.tier, self._misses
         copy._rest, copy._probes, copy._rounds, copy._turn = self._rest, self._probes, self._rounds, self._turn
-        copy._cursor, copy._missed = self._cursor, self._missed
+        copy._cursor, copy._missed, copy.price = self._cursor, self._missed, self.price
         return copy
 
     def snapshot(self) -> dict[str, Plain]:
@@ -140,6 +143,7 @@ class RowDrafts:
             "acceptance": {key: seen.snapshot() for key, seen in self._acceptance.items()},
             "source": self.source,
             "tier": self.tier,
+            "price": self.price,
             "counts": [
                 self.pause, self._misses, self._rest, int(self._probes), self._rounds, self._turn, self._cursor,
                 self._missed, self._read,
@@ -154,7 +158,7 @@ class RowDrafts:
         drafts._acceptance = {key: Acceptance.restore(seen, priors[key]) for key, seen in data["acceptance"].items()}
         drafts.source, drafts.tier, drafts.pause, drafts._misses = data["source"], data["tier"], pause, misses
         drafts._rest, drafts._probes, drafts._rounds, drafts._turn = rest, bool(probes), rounds, turn
-        drafts._cursor, drafts._missed = cursor, missed
+        drafts._cursor, drafts._missed, drafts.price = cursor, missed, data["price"]
         return drafts
 
     # lookup ----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ..drafts.acceptance import Acceptance
+from ..drafts.pace import PaceTable
 from ..drafts.row_drafts import RowDrafts, keys
 from ..plain import Plain
 from ..requests.urgency import FIRST_OFFLINE
@@ -17,6 +18,7 @@ class DraftTable:
 
     def __init__(self) -> None:
         self.wanted = True
+        self.paces = PaceTable()
         self._rows: dict[int, RowDrafts] = {}  # by sequence
         self._seen: dict[str, dict[str, Acceptance]] = {}  # by application, then by source, a tier by its model id
 
@@ -32,10 +34,12 @@ class DraftTable:
             if key not in seen:
                 seen[key] = Acceptance()
         self._rows[s] = RowDrafts(submission.drafts, submission.prompt_length, application, seen)
+        self.paces.add(s, application, submission.drafts)
 
     def remove(self, s: int) -> None:
         """Forget a sequence that has left."""
         self._rows.pop(s, None)
+        self.paces.remove(s)
 
     def of(self, s: int) -> RowDrafts:
         return self._rows[s]
@@ -48,6 +52,8 @@ class DraftTable:
         """Draft no more; return the sequences that did."""
         self.wanted, stopped = False, list(self._rows)
         self._rows.clear()
+        for s in stopped:
+            self.paces.remove(s)
         return stopped
 
     def forget(self, applications: Iterable[str]) -> None:
@@ -56,6 +62,7 @@ class DraftTable:
         for application in applications:
             if application not in used:
                 self._seen.pop(application, None)
+                self.paces.forget(application)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -64,7 +71,7 @@ class DraftTable:
 
     def fork(self) -> DraftTable:
         copy = DraftTable()
-        copy.wanted = self.wanted
+        copy.wanted, copy.paces = self.wanted, self.paces.fork()
         copy._seen = {
             application: {key: seen.fork(None) for key, seen in sources.items()}
             for application, sources in self._seen.items()
@@ -80,12 +87,13 @@ class DraftTable:
                 for application, sources in self._seen.items()
             },
             "rows": [[s, drafts.snapshot()] for s, drafts in self._rows.items()],
+            "paces": self.paces.snapshot(),
         }
 
     @classmethod
     def restore(cls, data: dict[str, Plain]) -> DraftTable:
         table = cls()
-        table.wanted = data["wanted"]
+        table.wanted, table.paces = data["wanted"], PaceTable.restore(data["paces"])
         table._seen = {
             application: {key: Acceptance.restore(seen, None) for key, seen in sources.items()}
             for application, sources in data["seen"].items()
@@ -99,5 +107,6 @@ class DraftTable:
 
         ``plain_until``: of all live sequences, as in ``Columns``.
         """
+        self.paces.check(self._rows)
         drafting = {s for s, position in plain_until.items() if position != NEVER_DRAFTED}
         assert drafting == (self._rows.keys() if self.wanted else set()), "a sequence draws with drafts and has none"

@@ -72,8 +72,10 @@ class Drafting:
         cost = self._cost(load, s)
         found = drafts.draft(rows.tokens[s], rows.length[s], max(limit, 0), drawn, cost, tiers)
         if not found:
+            self._parts.drafts.paces.count_plain(s, rows.length[s])
             rows.draft_from(s, start + drafts.pause)
             return False
+        self._parts.drafts.paces.begin(s, rows.length[s], drafts.price)
         rows.plan_drafts(s, len(found))
         if drafts.tier:
             batch.add_tier_drafts(s, start, len(found), heads[drafts.tier])

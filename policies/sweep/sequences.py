@@ -206,6 +206,7 @@ class Sequences:
         if parts.drafts.wanted and (rows.status[s] != Status.LEAVING or rows.requeue[s]):
             drafts, of = parts.drafts.of(s), rows.submission[s]
             drafts.record(drafted, accepted)
+            parts.drafts.paces.end(s, len(tokens))
             parts.outgoing.count("draft_rounds", 1)
             parts.outgoing.count("drafted_tokens", drafted)
             parts.outgoing.count("accepted_tokens", counting)
