@@ -310,6 +310,7 @@ class RequestAnswer(TypedDict):
     starts_in: float | None
     drafts: RequestDrafts
     tier: RequestTier | None
+    parked_steps: int
 
 
 class ListedRequest(TypedDict):

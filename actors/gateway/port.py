@@ -388,6 +388,7 @@ class RequestView:
     starts_in: float | None = None  # seconds until it begins, by the recent rate; None: unknown, or it has begun
     drafts: DraftView = DraftView()
     tier: TierView | None = None  # None: the request named its model
+    parked_steps: int = 0  # steps of lower tiers that it sat out; known at its end
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ class RequestRecord:
     begun: float | None = None  # start of the first reported plan
     preemptions: int = 0
     drafts: dict[str, DraftCounts] = field(default_factory=dict)  # verified drafts of all attempts, by source
+    parked: int = 0  # steps of lower tiers that its finished attempts sat out
     no_tier: str = ""  # why no tier can draft for the current or last attempt
     choice: AutoChoice | None = None  # of the tier that answers; None: the request names its model
     held: HeldAnswer | None = None  # news that wait for this choice; None: it is made, or there is none
@@ -362,4 +363,5 @@ class RequestRecord:
             model=self.model if self.choice is None else auto_id(self.choice.auto.top),
             drafts=draft_view(self.generation, self.drafts, self.no_tier),
             tier=None if self.choice is None else self.choice.view(),
+            parked_steps=self.parked,
         )

@@ -27,6 +27,7 @@ from ...policies.sweep.events import (
     GivenBack,
     Preempted,
     Progressed,
+    SatOut,
     PromptScored,
     TokensEmitted,
 )
@@ -411,6 +412,8 @@ class GatewayState:
                     record.preempted(now)
                 case DraftsVerified():
                     record.verified(news)
+                case SatOut():
+                    record.parked += news.sweeps
                 case TokensEmitted():
                     record.plan_seen(now, report.seconds)
                     self._emitted(record, news, now)

@@ -47,11 +47,12 @@ class SweepFigures:
     def swept(self, plan: SweepPlan, result: SweepResult, state: SweepState) -> list[CostsLearned]:
         """Record a plan that has run. Return the costs that the state machine should learn, if they are new.
 
-        Only a machine that forms microbatches, fills sweeps with offline rows, or drafts uses costs.
+        Only a machine that forms microbatches, fills sweeps with offline rows, drafts, or parts sweeps by tiers uses costs.
         """
         self._note(plan, result)
         parts = state.parts
-        costs = self.costs if parts.queue.offline or parts.looks_ahead or len(parts.drafts) else None
+        wanted = parts.queue.offline or parts.looks_ahead or len(parts.drafts) or parts.weighs_turns
+        costs = self.costs if wanted else None
         return [] if costs is None or costs == state.config.costs else [CostsLearned(costs)]
 
     def _note(self, plan: SweepPlan, result: SweepResult) -> None:

@@ -84,6 +84,8 @@ def report(view: View) -> list[str]:
         lines.append(f"{seconds:9.3f} s  {name:<9} {'#' * round(40 * part)}")
     if tier := view.get("tier"):  # servers of earlier releases do not report it
         lines += ["", tier_line(tier)]
+    if parked := view.get("parked_steps"):
+        lines += ["", f"  parked: it sat out {parked:,} step{'s' * (parked != 1)} in which lower tiers went on alone"]
     if drafts := view.get("drafts"):
         lines += ["", *draft_lines(drafts)]
     if dispatch := view.get("dispatch"):  # servers of earlier releases do not report it

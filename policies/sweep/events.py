@@ -288,6 +288,16 @@ class DraftsVerified:
 
 
 @dataclass(frozen=True, slots=True)
+class SatOut:
+    """Effect: report, before the last token of a sequence, how many ``sweeps`` of lower tiers it sat out."""
+
+    gateway: str
+    request: str
+    attempt: int
+    sweeps: int
+
+
+@dataclass(frozen=True, slots=True)
 class ComponentsPlaced:
     """Effect: load components into their places, which are given for the tensors of each component or delta, in order.
 
@@ -319,7 +329,7 @@ class ComponentGone:
     tensors: list[bytes]
 
 
-GatewayNews = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | DraftsVerified | Exported
+GatewayNews = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | DraftsVerified | SatOut | Exported
 DeviceOrder = SendPages | MoveSlots | ComponentsPlaced | ComponentsRefused | ComponentGone
 
 

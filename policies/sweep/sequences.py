@@ -18,6 +18,7 @@ from .events import (
     LeaseReturned,
     Preempted,
     Progressed,
+    SatOut,
     PromptScored,
     Submission,
     TokensEmitted,
@@ -254,6 +255,8 @@ class Sequences:
         finish = "length" if rows.length[s] >= of.max_length else ""
         if tokens[-1] in of.stop_tokens:
             finish = "stop"
+        if finish and rows.sat_out[s]:
+            outgoing.emit(SatOut(of.gateway, of.request, of.attempt, rows.sat_out[s]))
         outgoing.emit(TokensEmitted(of.gateway, of.request, of.attempt, position, list(tokens), logprobs, finish))
         if finish:
             self.drop(s)
