@@ -27,8 +27,8 @@ from ...policies.sweep.events import (
     GivenBack,
     Preempted,
     Progressed,
-    SatOut,
     PromptScored,
+    SatOut,
     TokensEmitted,
 )
 from ..dispatcher.messages import Chosen

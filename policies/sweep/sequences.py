@@ -18,8 +18,8 @@ from .events import (
     LeaseReturned,
     Preempted,
     Progressed,
-    SatOut,
     PromptScored,
+    SatOut,
     Submission,
     TokensEmitted,
 )

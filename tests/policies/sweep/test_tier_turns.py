@@ -6,8 +6,6 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
@@ -16,7 +14,7 @@ from blockwright.policies.sweep.events import SatOut
 from blockwright.policies.sweep.state import SweepState
 from blockwright.policies.sweep.tier_turns import GAIN, Turn, best_exit
 from blockwright.tests.claims import claim
-from blockwright.tests.parts import examples
+from blockwright.tests.parts import parts
 
 from ..sweep_world import World, chain, generate, pipeline, replica, submission, tier
 
@@ -46,6 +44,7 @@ def step(made: World) -> set[str]:
     """Make and end one plan; return its requests."""
     worker = made.workers["w0"]
     plan = worker.state.plan(made.now)
+    made.collect(worker)
     if plan is None:
         return set()
     found = requests_of(made, plan)
@@ -114,7 +113,7 @@ def test_lower_tiers_have_so_many_sweeps_to_one_of_all(turns: int) -> None:
 
 
 def test_sweeps_end_at_the_exit_where_tokens_take_least() -> None:
-    """Of three tiers, the middle one's rows sit out with the top's where the lowest has most rows, and go on with it else."""
+    """Of three tiers, the middle one sits out with the top where the lowest has most rows; else it goes on."""
     made = world(tier_sweeps="auto", costs=SIZED)
     for number in range(6):
         ask(made, f"low {number}", LOW.application)
@@ -196,7 +195,7 @@ def test_while_sequences_cross_workers_sweeps_are_whole() -> None:
 
 
 def test_separate_tiers_take_turns_and_share_no_sweep() -> None:
-    made = world(group_batching=False)
+    made = world(group_batching=False, budget=400 * 64 * 1024)
     for number in range(9):
         name = FAMILY[number % 3].application
         ask(made, f"{name} {number}", name, new=6 + number, prompt=4 + 3 * number)
@@ -206,21 +205,23 @@ def test_separate_tiers_take_turns_and_share_no_sweep() -> None:
         (name,) = {request.split()[0] for request in found}
         seen.append(name)
     assert Counter(seen).keys() == {one.application for one in FAMILY}
-    assert seen[:6] == [LOW.application, MIDDLE.application, "base"] * 2
+    turns = [LOW.application, MIDDLE.application, "base"]
+    assert any(seen[n : n + 9] == turns * 3 for n in range(len(seen))), "once all have started"
     assert_answers(made)
 
 
 # laws ----------------------------------------------------------------------------------------------------------------
 
 MODES = [
-    {"tier_sweeps": "lockstep"}, {"tier_sweeps": "decoupled", "tier_turns": 1}, {"tier_sweeps": "decoupled", "tier_turns": 3},
-    {}, {"costs": SIZED}, {"group_batching": False},
+    {"tier_sweeps": "lockstep"}, {"tier_sweeps": "decoupled", "tier_turns": 1},
+    {"tier_sweeps": "decoupled", "tier_turns": 3}, {}, {"costs": SIZED}, {"group_batching": False},
 ]  # fmt: skip
 
 
 @claim("A row of a higher tier sits out no more steps in a row than tier_turns, under any load", of="families")
-@given(seed=st.integers(0, 10_000), mode=st.sampled_from(MODES), chunks=st.sampled_from([24, 60, 400]))
-@examples(100)
+@pytest.mark.parametrize("seed", parts(60, 4))
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("chunks", [60, 400])
 def test_no_row_waits_longer_than_allowed(seed: int, mode: dict[str, object], chunks: int) -> None:
     chance = random.Random(seed)
     made = world(budget=chunks * 64 * 1024, **mode)
@@ -251,7 +252,9 @@ def test_copies_take_the_same_turns(mode: dict[str, object]) -> None:
         step(made)
         state = made.workers["w0"].state
         assert SweepState.restore(state.snapshot()).digest() == state.digest() == state.fork().digest()
-        plans = [[(plan.row, plan.start) for plan in played(one)] for one in (state.fork(), SweepState.restore(state.snapshot()))]
+        plans = [
+            [(plan.row, plan.start) for plan in played(one)] for one in (state.fork(), SweepState.restore(state.snapshot()))
+        ]
         assert plans[0] == plans[1]
 
 
@@ -282,21 +285,10 @@ def test_jumps_end_where_a_short_sweep_is_next() -> None:
     ask(made, "top", "base", new=20)
     state = made.workers["w0"].state
     assert len(step(made)) == 6, "the prompts"
-    plans = {len(plan.row): state.repeat(plan) for plan in stepped(state, 8)}
-    assert plans == {5: 1, 6: 1}
-    while state.running > 5:
-        step(made)
-    (plan,) = stepped(state, 1)
-    assert state.repeat(plan) > 1
-
-
-def stepped(state: SweepState, sweeps: int) -> list[SweepPlan]:
-    """Return the next plans; the last one is open."""
-    found: list[SweepPlan] = []
-    for _ in range(sweeps):
-        if found:
-            state.commit(found[-1], SweepResult(found[-1].number, [0] * len(found[-1].sample)), 0.0)
-        plan = state.plan(0.0)
-        assert plan is not None
-        found.append(plan)
-    return found
+    repeats: dict[int, set[int]] = {}
+    while state.running > 4 and (plan := state.plan(0.0)) is not None:
+        repeats.setdefault(len(plan.row) * 10 + state.running, set()).add(state.repeat(plan))
+        state.commit(plan, SweepResult(plan.number, [0] * len(plan.sample)), 0.0)
+    assert repeats.pop(56) == repeats.pop(66) == {1}
+    assert max(repeats.pop(55)) > 1, "once the top has ended"
+    assert not repeats
