@@ -87,7 +87,9 @@ class Applications(Actor):
     def __init__(
         self, settings: Settings, limits: WorkerLimits, controller: str, held: dict[str, Checkpoint] | None = None
     ) -> None:
-        self._settings, self._limits, self._controller = settings, limits, controller
+        self._settings = settings
+        self._limits = limits
+        self._controller = controller
         self._held = {} if held is None else held
         self._watched: dict[str, asyncio.Task[None]] = {}  # applications whose end releases their entry of ``_held``
         self._reading = asyncio.Lock()

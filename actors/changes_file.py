@@ -128,7 +128,9 @@ def _entry(name: str, entry: object) -> NewApplication:
         raise ValueError(refused.message) from None
     if not isinstance(entry, dict):
         raise ValueError("it is no object")
-    path, base, defaults = entry.get("path"), entry.get("base", ""), entry.get("defaults", {})
+    path = entry.get("path")
+    base = entry.get("base", "")
+    defaults = entry.get("defaults", {})
     base_path = entry.get("base_path", "")  # an earlier release has not written it
     if not isinstance(path, str) or not os.path.isabs(path):
         raise ValueError(f"path is {path!r}; give a folder from the root on")

@@ -52,7 +52,9 @@ def open_checkpoints(settings: Settings) -> OpenedCheckpoints:
         if name in opened:
             raise SettingsError(f"bases.{name} names a whole checkpoint; only an adapter has a base: leave it out")
     wholes = [whole_model(name, one, families) for name, one in opened.items() if not one.deltas]
-    found, bases, assumed = dict[str, Checkpoint](), dict[str, str](), set[str]()
+    found = dict[str, Checkpoint]()
+    bases = dict[str, str]()
+    assumed = set[str]()
     for name, path in settings.models.applications.items():
         if name in opened:
             found |= {one: opened[one] for one in opened if name in (one, families.get(one))}

@@ -105,19 +105,21 @@ def open_further(settings: Settings, opened: OpenedCheckpoints, changes: Changes
 
     Also return a sentence for each that is not served, or not as it was left.
     """
-    reported = [*changes.faults, *_overruled(settings.models, changes)]
-    checkpoints, bases, defaults = dict(opened.checkpoints), dict(opened.bases), dict(opened.defaults)
+    warnings = [*changes.faults, *_overruled(settings.models, changes)]
+    checkpoints = dict(opened.checkpoints)
+    bases = dict(opened.bases)
+    defaults = dict(opened.defaults)
     families = dict(opened.families)
     models = {name: one.config for name, one in opened.checkpoints.items()}
     limits = worker_limits(settings.worker, models, None)
-    for new in _further(settings.models, changes, reported):
+    for new in _further(settings.models, changes, warnings):
         try:
             checkpoint, base = _open(new, settings, limits, checkpoints, families)
             found, tiers = with_tiers({new.name: checkpoint}, settings.models)
         except RequestRefused as refused:
-            reported.append(f"{new.name} is not served: {refused.message}")
+            warnings.append(f"{new.name} is not served: {refused.message}")
         except (CheckpointError, SettingsError, OSError) as error:
-            reported.append(f"{new.name} is not served: {error}")
+            warnings.append(f"{new.name} is not served: {error}")
         else:
             checkpoints |= found
             families |= tiers
@@ -125,7 +127,7 @@ def open_further(settings: Settings, opened: OpenedCheckpoints, changes: Changes
             bases |= {new.name: base} if base else {}
     lazy = frozenset(checkpoints.keys() - opened.checkpoints.keys())
     more: dict[str, Any] = {"bases": bases, "defaults": defaults, "on_demand": lazy, "families": families}
-    return replace(opened, checkpoints=checkpoints, **more), reported
+    return replace(opened, checkpoints=checkpoints, **more), warnings
 
 
 def _open(
@@ -144,7 +146,7 @@ def _open(
     return made, base.model if base is not None else stored_base(made, wholes) if made.deltas else ""
 
 
-def _further(models: ModelSettings, changes: Changes, reported: list[str]) -> Iterator[NewApplication]:
+def _further(models: ModelSettings, changes: Changes, warnings: list[str]) -> Iterator[NewApplication]:
     """Yield the applications to serve beside the ones in the settings: additions at run time, whole models first."""
     taken = {*models.applications}
     for name, new in sorted(changes.added.items(), key=lambda entry: is_adapter(entry[1].path)):
@@ -157,10 +159,10 @@ def _further(models: ModelSettings, changes: Changes, reported: list[str]) -> It
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
-        reported.append(f"adapters: {folder} cannot be listed ({error.strerror}); its adapters are served when it is there")
+        warnings.append(f"adapters: {folder} cannot be listed ({error.strerror}); its adapters are served when it is there")
         return
     if is_adapter(folder):
-        reported.append(
+        warnings.append(
             f"adapters: {folder} is an adapter itself; name the folder that holds it, or serve it with --app NAME={folder}"
         )
     for name in names:
@@ -168,15 +170,15 @@ def _further(models: ModelSettings, changes: Changes, reported: list[str]) -> It
             continue
         found = adapter_named(models, name)
         if found is None:
-            reported.append(f"adapters: {folder / name} is not served: its name is no model id; rename the folder")
+            warnings.append(f"adapters: {folder / name} is not served: its name is no model id; rename the folder")
         elif name not in taken:
             yield found
         elif name in models.applications and os.path.realpath(models.applications[name]) != found.path:
-            reported.append(
+            warnings.append(
                 f"adapters: {folder / name} is not served: {name} is {models.applications[name]} by the settings"
             )
     for name in sorted({*models.application_defaults} - {*names, *taken}):
-        reported.append(f"applications.{name} has no path, and {folder} has no adapter of that name yet")
+        warnings.append(f"applications.{name} has no path, and {folder} has no adapter of that name yet")
 
 
 def _overruled(models: ModelSettings, changes: Changes) -> Iterator[str]:

@@ -95,7 +95,9 @@ class LoadHistory:
                 if ring and ring[-1].at == row.at:
                     row = ring.pop().then(row)
                 ring.append(row)
-        self._at, self._generated, self._first = at, generated, list(first)
+        self._at = at
+        self._generated = generated
+        self._first = list(first)
 
     def rows(self, step: int, after: int = 0) -> list[LoadRow]:
         """Return rows of ``step`` seconds that begin at ``after`` or later. The last one may be incomplete."""
@@ -121,7 +123,9 @@ def quantile(counts: Sequence[int], bounds: Sequence[float], share: float) -> fl
 
     Within a bucket the value is interpolated. The last bucket has no upper bound, so its lower one is returned.
     """
-    wanted, under, low = share * sum(counts), 0, 0.0
+    wanted = share * sum(counts)
+    under = 0
+    low = 0.0
     if not wanted:
         return None
     for count, bound in zip(counts, bounds, strict=False):
@@ -159,7 +163,7 @@ def memory_of(cluster: Mapping[str, object], limit: int = 5) -> Memory | None:
         for tenant, size in (worker.get("kv_by_tenant") or {}).items():
             tenants[tenant] = tenants.get(tenant, 0.0) + size
     largest = sorted(tenants, key=lambda name: (-tenants[name], name))
-    reported = {name: tenants[name] for name in largest[:limit]}
+    listed = {name: tenants[name] for name in largest[:limit]}
     if rest := sum(tenants[name] for name in largest[limit:]):
-        reported["others"] = rest
-    return Memory(**total, tenants=reported)
+        listed["others"] = rest
+    return Memory(**total, tenants=listed)

@@ -53,8 +53,8 @@ GATEWAY_MAILBOX = 1 << 13  # messages: while the loop is held up, the reports of
 LIMITER_MAILBOX = 1 << 16  # messages: the end of a request that found no space would leave its slot taken for ever
 FEW_CORES = 2  # with at most this many cores the first gateway stays in the head's process (docs/decisions/processes.md)
 LASTED = 10.0  # seconds after which a process counts as having lived, and its next death is the first again
-WORKERS = Backoff(initial=0.25, most=4.0, jitter=0.0, at_once=1)  # no jitter: the workers share a machine, not a server
-GATEWAYS = Backoff(initial=0.25, most=8.0, jitter=0.0, at_once=1)
+WORKERS = Backoff(initial=0.25, maximum=4.0, jitter=0.0, at_once=1)  # no jitter: the workers share a machine, not a server
+GATEWAYS = Backoff(initial=0.25, maximum=8.0, jitter=0.0, at_once=1)
 
 
 def _actor(name: str, path: str, mailbox: int = 1024) -> Child:

@@ -93,7 +93,9 @@ class Running:
         began: float,
         held: dict[str, Checkpoint],
     ) -> None:
-        self.cluster, self.launcher, self.port = cluster, launcher, port
+        self.cluster = cluster
+        self.launcher = launcher
+        self.port = port
         self.controller = cluster.node.ref(CONTROLLER, Controller)
         self.progress = Published(Progress())
         self.answering: Published[tuple[str, ...]] = Published(())
@@ -307,9 +309,9 @@ async def _open_checkpoints(settings: Settings) -> tuple[OpenedCheckpoints, Sett
     file, default = ChangesFile.of(settings.models), settings.models.default_model
     if file is not None:
         changes = await asyncio.to_thread(file.read)
-        opened, reported = await asyncio.to_thread(open_further, settings, opened, changes)
+        opened, warnings = await asyncio.to_thread(open_further, settings, opened, changes)
         default = default or changes.default
-        for sentence in reported:
+        for sentence in warnings:
             log.warning("%s", sentence)
     _tell_bases(opened)
     return opened, settings.changed(default_model=default or next(iter(settings.models.applications)))

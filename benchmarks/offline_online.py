@@ -110,7 +110,7 @@ class Times:
         return found
 
 
-def told(report: Report, case: str, capacity: float, online: float, offline: float, both: Sequence[Times]) -> None:
+def add_results(report: Report, case: str, capacity: float, online: float, offline: float, both: Sequence[Times]) -> None:
     """``both``: without offline requests, and with them. The others are tokens a second."""
     alone, beside = (times.metrics() for times in both)
     report.add(case, WITHOUT, alone)
@@ -163,7 +163,7 @@ def simulate(report: Report, case: str, costs: dict[str, float], load: int, seco
         if not offline and (token := costs.get("token")):
             share = possible(capacity, online, token, 1 - one.busy / one.now)
             report.add(case, OURS, {"possible_share": share})
-    told(report, case, capacity, online, filled, both)
+    add_results(report, case, capacity, online, filled, both)
 
 
 def possible(capacity: float, online: float, token: float, idle: float) -> float:
@@ -303,13 +303,13 @@ async def live(report: Report, plan: Plan, folder: Path) -> None:
     try:
         await running.ready(whole=True)
         one = Live(running.port)
-        most = await capacity(one, plan.flood)
+        capacity_per_s = await capacity(one, plan.flood)
         found = {load: Beside() for load in plan.loads}
         for number in range(plan.rounds):
             for load, beside in found.items():
-                await compare(one, beside, load / 100 * most / mean_tokens(), plan.live(load), f"{load}/{number}")
+                await compare(one, beside, load / 100 * capacity_per_s / mean_tokens(), plan.live(load), f"{load}/{number}")
         for load, beside in found.items():
-            told(report, f"live/load{load}", most, *beside.rates(), [beside.alone, beside.filled])
+            add_results(report, f"live/load{load}", capacity_per_s, *beside.rates(), [beside.alone, beside.filled])
     finally:
         await running.stop()
 

@@ -237,7 +237,7 @@ def train(
 
 
 @torch.no_grad()
-def answers(model: Llama, examples: list[Example], most: int = 64) -> list[str]:
+def answers(model: Llama, examples: list[Example], max_tokens: int = 64) -> list[str]:
     """Greedy answers, up to the end-of-sequence token; prompts of one length run together, without a cache."""
     by_length: dict[int, list[int]] = {}
     prompts = [encode(item.prompt) for item in examples]
@@ -246,7 +246,7 @@ def answers(model: Llama, examples: list[Example], most: int = 64) -> list[str]:
     texts = [""] * len(examples)
     for length, members in by_length.items():
         tokens_BT = torch.tensor([prompts[index] for index in members])
-        while tokens_BT.shape[1] < length + most and not bool((tokens_BT[:, length:] == EOS).any(dim=1).all()):
+        while tokens_BT.shape[1] < length + max_tokens and not bool((tokens_BT[:, length:] == EOS).any(dim=1).all()):
             positions_BT = torch.arange(tokens_BT.shape[1]).expand_as(tokens_BT)
             best_B1 = model(tokens_BT, positions_BT)[:, -1].argmax(dim=-1, keepdim=True)
             tokens_BT = torch.cat((tokens_BT, best_B1), dim=1)

@@ -86,7 +86,9 @@ class Sweep:
 
     def columns(self, step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return start, count and offset of each row of a step, which computes one position of drafting rows only."""
-        start_N, count_N, offset_N = self.start_N[step.batch], self.count_N[step.batch], self.offset_N[step.batch]
+        start_N = self.start_N[step.batch]
+        count_N = self.count_N[step.batch]
+        offset_N = self.offset_N[step.batch]
         if step.place >= 0:
             drafting_N = np.isin(step.batch, self.plan.drafting)
             start_N[drafting_N] += step.place
@@ -119,7 +121,9 @@ class Executor:
         self.backend = backend
         self.tables = Tables(rows, max_length, kv_layers, page_size)
         self._hidden = HiddenStates(max_tokens, backend.dtype)
-        self._budget, self._chunk, self._protect = budget, chunk, protect
+        self._budget = budget
+        self._chunk = chunk
+        self._protect = protect
         self._arenas = {PARAMETERS: Arena(PARAMETERS, VIRTUAL * budget, chunk, protect)}
         self._pool: set[int] = set()  # ids of the chunks in use
         self.parameters = ResidentParameters(backend, self._arenas[PARAMETERS])
@@ -464,8 +468,12 @@ class Executor:
         first: int,
     ) -> None:
         """Put the tokens of the rejection rule in the place of the drawn ones of a batch row, which begin at ``first``."""
-        row, position, tables = int(sweep.row_N[n]), int(sweep.start_N[n]) + 1, self.tables
-        count, params, own = len(logits_TV) - 1, tables.sampling[row], tokens[first : first + len(logits_TV)]
+        row = int(sweep.row_N[n])
+        position = int(sweep.start_N[n]) + 1
+        tables = self.tables
+        count = len(logits_TV) - 1
+        params = tables.sampling[row]
+        own = tokens[first : first + len(logits_TV)]
         count = own.index(NOT_FINITE) if NOT_FINITE in own else count  # the positions behind it have no law
         all_TV = logits_TV.numpy()
         target = [law(all_TV[i], row, position + i, tables) for i in range(count)]
@@ -499,7 +507,9 @@ class Executor:
 
     def _score(self, sweep: Sweep, run: ComposedRun, n: int, met: dict[int, int]) -> None:
         """Compute log-probabilities of the prompt tokens that follow the positions of batch row ``n``."""
-        row, first, offset = int(sweep.row_N[n]), int(sweep.start_N[n]), int(sweep.offset_N[n])
+        row = int(sweep.row_N[n])
+        first = int(sweep.start_N[n])
+        offset = int(sweep.offset_N[n])
         count = min(int(sweep.count_N[n]), int(self.tables.prompt_length[row]) - 1 - first)
         tokens = self.tables.tokens[row, first + 1 : first + 1 + count].tolist()
         together = min(SCORED_TOGETHER, self.tables.rows)

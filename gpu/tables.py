@@ -58,7 +58,9 @@ class Tables:
         both.
         """
         tokens_RM, slots_RLP = self.tokens, self.slots
-        length, layers, pages = tokens_RM.shape[1], self.kv_layers, slots_RLP.shape[2]
+        length = tokens_RM.shape[1]
+        layers = self.kv_layers
+        pages = slots_RLP.shape[2]
         if max_length <= length and kv_layers <= layers:
             return False
         larger = larger_RM, larger_RLP = self._make(max(max_length, length), max(kv_layers, layers))

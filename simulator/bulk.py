@@ -27,7 +27,9 @@ class BulkLinks:
     """
 
     def __init__(self, times: LinkTimes, bandwidth: float, at: At, *, priorities: bool = True) -> None:
-        self.bandwidth, self._times, self._at = bandwidth, times, at
+        self.bandwidth = bandwidth
+        self._times = times
+        self._at = at
         self._chunk = max(LEAST, min(MOST, bandwidth * TARGET)) / bandwidth if priorities else 0.0  # seconds
         self._waiting: dict[Link, dict[Traffic, deque[tuple[float, Done]]]] = {}  # each with its duration in seconds
         self._busy: set[Link] = set()
@@ -45,7 +47,9 @@ class BulkLinks:
         for waiting in self._waiting[link].values():
             if waiting:
                 seconds, done = waiting.popleft()
-                bulk.began, bulk.ends, bulk.behind = now, now + seconds, bulk.behind - seconds
+                bulk.began = now
+                bulk.ends = now + seconds
+                bulk.behind = bulk.behind - seconds
                 self._busy.add(link)
                 self._look_at_end(link, done)
                 return

@@ -43,7 +43,9 @@ class Exchange:
         touch: Callable[[str], None],
         resume: Callable[[Exchange, Paused], None],
     ) -> None:
-        self._links, self.devices, self._components = links, devices, components
+        self._links = links
+        self.devices = devices
+        self._components = components
         self._touch, self._resume = touch, resume
         self._order = ExchangeOrder(lambda sender, receiver: links.bandwidth)
         self._paused: dict[str, Paused] = {}
@@ -58,7 +60,9 @@ class Exchange:
         """
         chain, count = self._components, taken.pages
         now = {member.worker: member for group in after for member in group.members}
-        held, more, transfers = dict[str, list[int]](), dict[str, int](), dict[tuple[str, str], int]()
+        held = dict[str, list[int]]()
+        more = dict[str, int]()
+        transfers = dict[tuple[str, str], int]()
         for old in before.members:
             new = now[old.worker]
             there = kv_bytes(chain, old.first, old.last)

@@ -22,7 +22,9 @@ class PrefixCache:
         self._parent, self._depth = tree.parent.tolist(), tree.depth.tolist()
         self._rank = tree.rank.tolist()
         nodes = len(self._parent)
-        self.memory, self.held, self.idle = memory, 0, 0
+        self.memory = memory
+        self.held = 0
+        self.idle = 0
         self._present = bytearray(nodes)
         self._users = [0] * nodes  # running sequences that end in a node, and nodes below it that have users
         self._kept = [0] * nodes  # number of cached entries directly below a node

@@ -31,14 +31,14 @@ class Engine:
     """The engine that all orders share.
 
     ``memory`` is in positions of KV. ``weights`` is the seconds of reading the parameters once. ``clocks`` are back ends by
-    name. ``most`` is the most tokens of a step.
+    name. ``max_tokens`` is the most tokens of a step.
     """
 
     costs: Costs
     memory: int
     weights: float
     clocks: dict[str, StepTime]
-    most: int = MOST
+    max_tokens: int = MOST
 
 
 class OfflineJob:
@@ -64,7 +64,9 @@ class OfflineJob:
         for request in range(tree.count):
             if (tokens := tree.length[request] + outputs[request]) > engine.memory:
                 raise ValueError(f"request {request} has {tokens} tokens, and memory {engine.memory} positions; give more")
-        self.engine, self.outputs, self.expected = engine, outputs, expected
+        self.engine = engine
+        self.outputs = outputs
+        self.expected = expected
         self._length = tree.length
         self.cache = PrefixCache(tree, engine.memory)
         self.scanner = DualScanner(units, self._need, engine.memory, target, share=share)
@@ -93,7 +95,7 @@ class OfflineJob:
 
     def pace(self, target: float | None) -> None:
         """Set the density that steps aim at from now on."""
-        self._tokens = StepTokens(self.engine.costs, target, self.engine.weights, self.engine.most)
+        self._tokens = StepTokens(self.engine.costs, target, self.engine.weights, self.engine.max_tokens)
 
     def replace(self, units: Sequence[Unit], expected: Sequence[float], target: float, share: float | None = None) -> None:
         """Continue with another order of the requests that have not started, better estimates, and another density."""

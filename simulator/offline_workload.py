@@ -34,8 +34,8 @@ class RequestSource:
     ``prompt`` is the mean number of tokens of a prompt, including its shared part. ``prompt_spread`` and ``answer_spread``
     are deviations of the logarithms. ``answer`` is the mean number of tokens of an answer; 0 means the number that gives the
     source the density ``rho``. ``sharing`` is the fraction of its prompts' tokens that is shared: by all prompts, by groups
-    of ``group_size``, or within each of ``groups``. ``most`` is the number of tokens of its longest answer. ``known`` means
-    that answers are as long as requested.
+    of ``group_size``, or within each of ``groups``. ``longest`` is the number of tokens of its longest answer. ``known``
+    means that answers are as long as requested.
     """
 
     name: str
@@ -47,7 +47,7 @@ class RequestSource:
     answer: float = 0.0
     group_size: int = 0
     groups: int = 0
-    most: int = 4096
+    longest: int = 4096
     known: bool = False
 
     @property
@@ -70,15 +70,17 @@ SOURCES = {
         RequestSource(
             name="wildchat", prompt=480, prompt_spread=1.1, answer_spread=0.9, rho=2.13, sharing=0.19, group_size=3
         ),
-        RequestSource(name="azure", prompt=2048, prompt_spread=0.8, answer_spread=0.8, rho=33.2, sharing=0.01, most=1024),
-        RequestSource(name="burstgpt", prompt=608, prompt_spread=0.9, answer_spread=0.9, rho=17.78, sharing=0.02, most=2048),
+        RequestSource(name="azure", prompt=2048, prompt_spread=0.8, answer_spread=0.8, rho=33.2, sharing=0.01, longest=1024),
+        RequestSource(
+            name="burstgpt", prompt=608, prompt_spread=0.9, answer_spread=0.9, rho=17.78, sharing=0.02, longest=2048
+        ),
         RequestSource(
             name="openvid", prompt=256, prompt_spread=0.3, answer_spread=0.81, rho=0.05, sharing=0.01, answer=16384,
-            most=65536, known=True,
+            longest=65536, known=True,
         ),
         RequestSource(
             name="mmlu", prompt=700, prompt_spread=0.1, answer_spread=0.0, rho=54.91, sharing=0.86, answer=2, groups=57,
-            most=8,
+            longest=8,
         ),
     )
 }  # fmt: skip
@@ -103,26 +105,26 @@ class OfflineWorkload:
 def lengths_of(source: RequestSource, costs: Costs, count: int) -> list[Lengths]:
     """Return ``count`` lengths at even quantiles of the laws; prompts and answers are independent."""
     prompts = _law(source.prompt, source.prompt_spread, count, 8192)
-    answers = _law(source.answer or _fitted(source, costs), source.answer_spread, count, source.most)
+    answers = _law(source.answer or _fitted(source, costs), source.answer_spread, count, source.longest)
     random.Random(f"{source.name} {count}").shuffle(answers)
     least = round(source.shared) + 1
     return [(max(prompt, least), answer) for prompt, answer in zip(prompts, answers, strict=True)]
 
 
-def _law(mean: float, spread: float, count: int, most: int) -> list[int]:
+def _law(mean: float, spread: float, count: int, longest: int) -> list[int]:
     """Return lengths of a log-normal law with this mean."""
     middle = math.log(mean) - spread * spread / 2.0
     draws = (math.exp(middle + spread * NORMAL.inv_cdf((number + 0.5) / count)) for number in range(count))
-    return [min(max(round(draw), 1), most) for draw in draws]
+    return [min(max(round(draw), 1), longest) for draw in draws]
 
 
 def _fitted(source: RequestSource, costs: Costs) -> float:
     """Return the mean answer with which a source has its density: longer answers are less dense."""
-    low, high = 1.0, float(source.most)
+    low, high = 1.0, float(source.longest)
     prompts = _law(source.prompt, source.prompt_spread, SAMPLE, 8192)
     for _ in range(30):
         middle = math.sqrt(low * high)
-        answers = _law(middle, source.answer_spread, SAMPLE, source.most)
+        answers = _law(middle, source.answer_spread, SAMPLE, source.longest)
         random.Random(source.name).shuffle(answers)
         whole = _Means.of(source, costs, list(zip(prompts, answers, strict=True)))
         low, high = (middle, high) if (whole.comp - whole.saved) / whole.mem > source.rho else (low, middle)
@@ -224,7 +226,7 @@ def _prompts(sources: Sequence[RequestSource], made: Sequence[Sequence[Lengths]]
             filling = bytes(max(prompt * WIDTH - len(shared) - WIDTH, 0))
             rows.append((number, shared + own + filling, answer, answer if source.known else 0))
     chance.shuffle(rows)
-    limits = array("q", [row[3] or max(sources[row[0]].most, row[2]) for row in rows])
+    limits = array("q", [row[3] or max(sources[row[0]].longest, row[2]) for row in rows])
     return OfflineWorkload(
         [row[1] for row in rows], array("q", [row[2] for row in rows]), limits, array("q", [row[3] for row in rows]),
         bytearray(row[0] for row in rows), tuple(source.name for source in sources),

@@ -104,7 +104,7 @@ class ParameterDropPolicy:
         self._maker = SimulatedGroups(model, components, configs, costs, self.moves.times)
         replicas = [replica(model.name, w, components, b) for w, b in zip(workers, budgets, strict=True)]
         planner = DropPlanner(
-            {model.name: components}, {model.name: component_seconds(components, costs)}, most=self._spec.most
+            {model.name: components}, {model.name: component_seconds(components, costs)}, max_members=self._spec.most
         )
         rules = OverloadRules(
             throttled=self._spec.throttled, quiet=self._spec.quiet, horizon=self._spec.horizon, restore=self._spec.restore
@@ -125,7 +125,9 @@ class ParameterDropPolicy:
     # readings and decisions ------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        readings, demand, capacity = {}, 0, 0
+        readings = {}
+        demand = 0
+        capacity = 0
         for name, group in self.coordinator.groups.items():
             if (place := self._place(group)) not in self._changing:
                 readings[name] = reading = self._reading(place)

@@ -44,7 +44,7 @@ class Provisioner:
         for place in self.active:
             self._policy.up(names[place], 0.0)
         self.changes: list[InstanceChange] = []
-        self.most = rules.least  # most paid at a time
+        self.peak = rules.least  # most paid at a time
         self._paid_since = dict.fromkeys(self.active, 0.0)
         self._paid = 0.0  # instance-seconds of the ones that are gone
         self._requests = [0] * len(self._names)  # number at each place
@@ -60,7 +60,7 @@ class Provisioner:
             case StartOne(worker, why):
                 place = self._names.index(worker)
                 self._paid_since.setdefault(place, now)
-                self.most = max(self.most, len(self._paid_since))
+                self.peak = max(self.peak, len(self._paid_since))
                 self.changes.append(InstanceChange(now, "starting", place, why))
                 if not self.spec.cold_start:
                     self.ready(place, now)
@@ -106,7 +106,7 @@ class Provisioner:
         return {
             "mode": self.spec.mode,
             "mean": round(self.mean(until), 6),
-            "most": self.most,
+            "most": self.peak,
             "started": changes["starting"],
             "drained": changes["stopped"],
             "over_limit": sum(latency > limit for latency in latencies) if limit else 0,

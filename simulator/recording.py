@@ -23,7 +23,7 @@ from .workload import WorkloadRequest
 
 NEVER = float("inf")
 # Minimum number of sweeps to fit terms: all of them, or a sweep and its tokens; fewer give only a mean.
-TOLD_BY = ((20, TERMS), (4, ("base", "token")), (1, ("base",)))
+FITTED_TERMS = ((20, TERMS), (4, ("base", "token")), (1, ("base",)))
 
 
 @dataclass(slots=True)
@@ -170,7 +170,7 @@ class Recording:
         if not timed:
             why = "and no other log has one; give instances.N.profile=FILE"
             raise DescriptionError(f"the log of {worker!r} has no sweep with a time, {why}")
-        terms = next(terms for fewest, terms in TOLD_BY if len(timed) >= fewest)
+        terms = next(terms for fewest, terms in FITTED_TERMS if len(timed) >= fewest)
         samples = [
             ([value if name in terms else 0.0 for name, value in zip(TERMS, counts, strict=True)], seconds)
             for counts, seconds in timed

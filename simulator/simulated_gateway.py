@@ -79,7 +79,9 @@ class SimulatedGateway:
         routes: Sequence[dict[str, Route]],
         seed: int,
     ) -> None:
-        self._dispatch, self._instances, self._routes = dispatch, instances, routes
+        self._dispatch = dispatch
+        self._instances = instances
+        self._routes = routes
         self._contexts = {model.name: model.context for model in models}
         self._alone = len(models) == 1
         rooms = [instance.total_blocks * instance.state.config.page_size for instance in instances]  # in tokens

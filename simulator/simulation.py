@@ -27,7 +27,13 @@ from .simulated_gateway import DispatchDecision, SimulatedGateway
 from .workload import WorkloadRequest
 
 Note = Callable[[dict[str, Any]], None]  # receives a decision, or the result of a request
-_ARRIVAL, _DELIVERY, _END, _SAMPLE, _READY, _CALL = 0, 1, 2, 3, 4, 5  # at equal times in this order
+# events at equal times, in their order
+_ARRIVAL = 0
+_DELIVERY = 1
+_END = 2
+_SAMPLE = 3
+_READY = 4
+_CALL = 5
 SAMPLES, FEWEST_SAMPLES = 120, 12  # samples of the cluster's state while requests arrive
 LOOKS = 12_000  # most readings of instances in all samples together; more only if there are more requests
 
@@ -201,8 +207,8 @@ class ClusterSimulation:
 
     def digest(self) -> str:
         """Return a digest that is equal for equal outcomes."""
-        reported = [(r.instance, r.started, r.first, r.ended, r.preemptions, r.failed) for r in self.requests]
-        return hashlib.blake2b(repr(reported).encode(), digest_size=16).hexdigest()
+        outcomes = [(r.instance, r.started, r.first, r.ended, r.preemptions, r.failed) for r in self.requests]
+        return hashlib.blake2b(repr(outcomes).encode(), digest_size=16).hexdigest()
 
     def _arrive(self, request: SimulatedRequest) -> None:
         demand, now = request.demand, self.now

@@ -249,7 +249,9 @@ def _window(row: _Row, start: float, laws: Laws, source: random.Random) -> Itera
     client = row.text("client")
     if (client, "input_tokens") not in laws or (client, "output_tokens") not in laws:
         return
-    rate, shape, scale = row.number("rate_rps"), row.number("iat_shape"), row.number("iat_scale")
+    rate = row.number("rate_rps")
+    shape = row.number("iat_shape")
+    scale = row.number("iat_scale")
     if rate > MOST_RATE:
         raise row.error("rate_rps", f"at most {MOST_RATE:,}")
     if shape < LEAST_SHAPE:

@@ -270,8 +270,8 @@ def test_policies_and_state_machines_are_pure() -> None:
 def test_http_status_and_openai_words_stand_in_api_alone() -> None:
     """Numbers where requests are decided about: elsewhere 400 may count characters."""
     below = {name: path for name, path in layer_modules().items() if layer_of(name) not in ("api", None)}
-    told = {name: wire_words(path.read_text(), layer_of(name) in ("policies", "actors")) for name, path in below.items()}
-    assert {name: words for name, words in told.items() if words} == {}
+    message = {name: wire_words(path.read_text(), layer_of(name) in ("policies", "actors")) for name, path in below.items()}
+    assert {name: words for name, words in message.items() if words} == {}
 
 
 def test_policies_name_no_path_of_an_endpoint() -> None:

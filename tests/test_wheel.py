@@ -91,10 +91,10 @@ def test_it_serves_where_it_is_installed(environment: Path, tmp_path: Path) -> N
     doctor = done(environment / "blockwright", "doctor", cwd=tmp_path)
     assert "scheduler: compiled" in doctor, doctor
     assert "torch reference" not in doctor, "the native kernels compute"
-    told = done(environment / "blockwright", "demo", cwd=tmp_path)
-    assert "right on held-out prompts" in told, "the demo's models are in the wheel"
-    assert "FAILED" not in told
-    assert "the server stopped when told to" in told
+    outcome = done(environment / "blockwright", "demo", cwd=tmp_path)
+    assert "right on held-out prompts" in outcome, "the demo's models are in the wheel"
+    assert "FAILED" not in outcome
+    assert "the server stopped when told to" in outcome
 
 
 @claim("The installed package is typed, and mypy checks a program against it", of="embedding")

@@ -25,7 +25,9 @@ from .errors import AddressError, HandshakeRefused
 from .wire import WireError
 
 VERSION = 3  # counts changes of frames, envelopes and encodings: nodes of different versions refuse each other
-GREETING, WELCOME, REFUSAL = b"\x03", b"\x04", b"\x05"
+GREETING = b"\x03"
+WELCOME = b"\x04"
+REFUSAL = b"\x05"
 LONGEST = 512  # bytes of a greeting, welcome or refusal
 _SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")

@@ -49,7 +49,9 @@ class Link:
         rate: float | None = None,
     ) -> None:
         self.peer, self.rate = peer, rate
-        self._carrier, self._clock, self._pool = carrier, clock, pool
+        self._carrier = carrier
+        self._clock = clock
+        self._pool = pool
         self._order = ChunkOrder(whole=carrier.link_kind == "reference")
         self._messages: dict[int, OutgoingTransfer] = {}
         self._numbers = itertools.count()
@@ -150,7 +152,9 @@ class Link:
         if any(have < known for have, known in zip(welcome.taken, self._taken, strict=True)):
             self.gone(f"node {self.peer} has lost what it had acknowledged")
             return
-        self._open, self._attached, self._delay = True, welcome.attached, RETRY
+        self._open = True
+        self._attached = welcome.attached
+        self._delay = RETRY
         self._cancel_timer()
         self._settle(welcome.taken)
         self._order.rewind(dict(zip(Traffic, welcome.received, strict=True)))

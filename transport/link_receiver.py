@@ -89,7 +89,9 @@ class Arrivals:
     """
 
     def __init__(self, budget: Budget, deliver: Deliver, release: Callable[[int], None]) -> None:
-        self._budget, self._deliver, self._release = budget, deliver, release
+        self._budget = budget
+        self._deliver = deliver
+        self._release = release
         self.attached: Attached | None = None  # the sender's shared memory
         self._arrived = {kind: Arrived() for kind in Traffic}
         self._waiting: dict[Traffic, deque[ArrivedChunk]] = {kind: deque() for kind in Traffic}

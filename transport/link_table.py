@@ -68,7 +68,9 @@ class LinkTable:
 
     def __init__(self, me: PeerId, carrier: LinkCarrier, clock: Clock, deliver: Deliver, *, share: bool = True) -> None:
         self.me = me
-        self._carrier, self._clock, self._deliver = carrier, clock, deliver
+        self._carrier = carrier
+        self._clock = clock
+        self._deliver = deliver
         self._loop = asyncio.get_running_loop()
         self._links: dict[PeerId, Link] = {}
         self._from: dict[PeerId, _From] = {}
@@ -120,7 +122,9 @@ class LinkTable:
 
     def restore(self, peer: PeerId, places: Buffer, frames: list[memoryview]) -> list[memoryview]:
         """Return all buffers of a message in order: views of slots and buffers from frames. Raises WireError."""
-        known, rest, buffers = self._from.get(peer), iter(frames), list[memoryview]()
+        known = self._from.get(peer)
+        rest = iter(frames)
+        buffers = list[memoryview]()
         for size, slot in link_wire.parse_buffers(places):
             if slot and known is not None:
                 buffers.append(known.arrivals.view(slot, size))

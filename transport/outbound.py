@@ -65,7 +65,9 @@ class Outbound:
         keys: NodeKeys | None = None,
         patience: float | None = None,
     ) -> None:
-        self._loop, self._on_lost, self._hello = asyncio.get_running_loop(), on_lost, hello
+        self._loop = asyncio.get_running_loop()
+        self._on_lost = on_lost
+        self._hello = hello
         self._lengths: list[int] = []  # lengths of the parts of this tick's batch
         self._parts: list[Buffer] = []
         self._batch_bytes = 0
@@ -142,7 +144,9 @@ class Outbound:
     def _flush(self) -> None:
         if self._parts and not self._closed:
             frame = wire.pack_batch(self._lengths, self._parts)
-            self._lengths, self._parts, self._batch_bytes = [], [], 0
+            self._lengths = []
+            self._parts = []
+            self._batch_bytes = 0
             self._send([frame])
 
     def _send(self, frames: list[Buffer]) -> None:

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from .address import PeerId
 from .errors import KeysError
 
-MEMBER, GUEST, UNKNOWN = "member", "guest", ""
+MEMBER = "member"
+GUEST = "guest"
+UNKNOWN = ""
 MOST_PAST = 4096  # keys remembered as refused for good; older ones become unknown
 
 

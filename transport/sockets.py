@@ -35,7 +35,9 @@ log = logging.getLogger("blockwright.transport")
 DRAIN = 64  # messages in one wake-up; messages in a batch count one by one
 TCP_PATIENCE = 30.0  # seconds without a sign of a peer's process, unless ``watch`` says otherwise
 PULSE_GRACE = 0.1  # seconds in which the loss of a pulse may turn out to be the loss of everything; busy machines take some
-_NOBLOCK, _POLLIN, _EVENTS = int(zmq.NOBLOCK), int(zmq.POLLIN), int(zmq.EVENTS)  # arithmetic on pyzmq's enums is slow
+_NOBLOCK = int(zmq.NOBLOCK)
+_POLLIN = int(zmq.POLLIN)
+_EVENTS = int(zmq.EVENTS)  # arithmetic on pyzmq's enums is slow
 
 
 class SocketTransport:

@@ -30,7 +30,9 @@ class Transfer:
     __slots__ = ("_ended", "acknowledged", "chunks", "done", "fault", "kind", "peer", "size")
 
     def __init__(self, peer: PeerId, kind: Traffic, size: int) -> None:
-        self.peer, self.kind, self.size = peer, kind, size  # size: bytes of its buffers
+        self.peer = peer
+        self.kind = kind
+        self.size = size  # bytes of its buffers
         self.acknowledged = 0  # bytes that the receiver has for certain
         self.chunks = 0  # chunks that the receiver has for certain
         self.done = False
@@ -75,7 +77,9 @@ class OutgoingTransfer:
         sizes: tuple[int, ...],
         slots: list[Slot | None],
     ) -> None:
-        self.transfer, self.header, self.sizes = transfer, header, sizes
+        self.transfer = transfer
+        self.header = header
+        self.sizes = sizes
         self._views, self._slots = views, slots
         self._written = [slot is not None for slot in slots]
         self._begun = False

@@ -23,7 +23,12 @@ from .errors import MessageTooLarge, TransportError
 Buffer = bytes | bytearray | memoryview  # contiguous
 Batch = Iterator[tuple[memoryview, list[memoryview]]]  # (body, buffers) of each message
 
-BATCH, SINGLE, SHARED, ALONE, LINK = 1, 2, 6, 7, 16  # 3 to 5 belong to ``handshake.py``
+# kinds of message; 3 to 5 belong to ``handshake.py``
+BATCH = 1
+SINGLE = 2
+SHARED = 6
+ALONE = 7
+LINK = 16
 MAX_BODY = 8 << 20  # bytes of one message without its buffers
 MAX_FRAME = 256 << 20  # bytes of one buffer
 MAX_FRAMES = 1024  # frames of one message

@@ -31,7 +31,9 @@ class ZooDamaged(ZooError):
 
     def __init__(self, path: Path, expected: str, found: str) -> None:
         super().__init__(f"{path} is damaged: expected {expected}, found {found}; run 'blockwright zoo verify'")
-        self.path, self.expected, self.found = path, expected, found
+        self.path = path
+        self.expected = expected
+        self.found = found
 
 
 class StorageError(ZooError):

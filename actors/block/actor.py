@@ -34,7 +34,9 @@ class BlockActor(Actor):
     """
 
     def __init__(self, name: str, worker: Ref, blocks: Ref) -> None:
-        self._name, self._worker, self._blocks = name, worker, blocks
+        self._name = name
+        self._worker = worker
+        self._blocks = blocks
         self._life = BlockLife()
         self._components = self._nbytes = 0
         self._idle = 0.0  # seconds without use until the controller is told; 0: never

@@ -130,8 +130,8 @@ class Controller(Actor):
         if application not in self._state.served:
             return self._failed.get(application, "")
         version = self._state.version
-        reported = [self.node.ref(gateway).knows(version, timeout=ANSWER_TIMEOUT) for gateway in self._gateways]
-        await asyncio.gather(*reported, return_exceptions=True)  # a gateway that is late or gone is told again, or asks
+        calls = [self.node.ref(gateway).knows(version, timeout=ANSWER_TIMEOUT) for gateway in self._gateways]
+        await asyncio.gather(*calls, return_exceptions=True)  # a gateway that is late or gone is told again, or asks
         return ""
 
     @endpoint
@@ -208,9 +208,9 @@ class Controller(Actor):
         self.handle(m.Observed(measured, predicted))
 
     @endpoint
-    async def recovered(self, worker: str, reported: str) -> None:
+    async def recovered(self, worker: str, outcome: str) -> None:
         """Note how a gateway's requests recovered from that worker's death."""
-        self._history.record(self.node.clock.now(), "recovered", worker, reported)
+        self._history.record(self.node.clock.now(), "recovered", worker, outcome)
 
     @endpoint
     async def groups(self, known: int) -> MemoryGroups | None:
@@ -277,8 +277,8 @@ class Controller(Actor):
         sequences = [a for a in answers[2 * len(names) :] if isinstance(a, dict)]
         now, wall = self.node.clock.now(), time.time()
         peer = self.node.peers().get(PREDICTORS)
-        reported = peer.payload.get("predictors", {}) if peer is not None else {}
-        view = cluster_view(self._state, statuses, blocks, sequences, self._history.view(now, wall), reported)
+        predictors = peer.payload.get("predictors", {}) if peer is not None else {}
+        view = cluster_view(self._state, statuses, blocks, sequences, self._history.view(now, wall), predictors)
         if self._state.overload.watched:
             asked_memory = self.node.ref(f"{self.node.name}/memory").view(timeout=VIEW_TIMEOUT, returns=dict[str, Any])
             told_memory = (await asyncio.gather(asked_memory, return_exceptions=True))[0]
@@ -411,10 +411,12 @@ class Controller(Actor):
             }
             first = [name for name in alive if name in self._first]
             taken = {name: self._state.workers[name].routes for name in alive}
-            parts, version, self._first = self._state.table.parts(taken), self._sent, {}
+            parts = self._state.table.parts(taken)
+            version = self._sent
+            self._first = {}
             updates = {gateway: self._state.table.news(self._taken.get(gateway, 0)) for gateway in self._gateways}
-            reported = [alive[name].routes(parts[name], timeout=ANSWER_TIMEOUT) for name in first]
-            for name, answer in zip(first, await asyncio.gather(*reported, return_exceptions=True), strict=True):
+            calls = [alive[name].routes(parts[name], timeout=ANSWER_TIMEOUT) for name in first]
+            for name, answer in zip(first, await asyncio.gather(*calls, return_exceptions=True), strict=True):
                 if isinstance(answer, Exception):
                     log.warning("worker %s did not take routes %d: %s", name, version, answer)
             for gateway, update in updates.items():

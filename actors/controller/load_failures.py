@@ -41,7 +41,9 @@ class LoadFailures:
         self._final: set[tuple[str, str]] = set()  # (worker, application) where retrying is in vain
 
     def failed(self, event: LoadFailed) -> None:
-        state, worker, name = self._state, event.worker, event.load.holder
+        state = self._state
+        worker = event.worker
+        name = event.load.holder
         residency = state.residency[worker]
         if residency.loading is not None and residency.loading.holder == name:
             residency.loading = None
@@ -68,9 +70,9 @@ class LoadFailures:
             return  # a pipeline may still serve it where replicas cannot be loaded
         self._number += 1
         sources = (served.application.checkpoint, served.application.base)
-        reported = without_folders(reasons(refusals), [folder_and_layers(source)[0] for source in sources])
+        message = without_folders(reasons(refusals), [folder_and_layers(source)[0] for source in sources])
         final = blocked(_routes(served), {worker for worker in refusals if (worker, name) in self._final})
-        served.failure = LoadFailure(name, self._number, reported, final or not served.on_demand)
+        served.failure = LoadFailure(name, self._number, message, final or not served.on_demand)
         if served.on_demand:
             self._state.demand.park(name)
         else:

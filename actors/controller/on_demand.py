@@ -59,7 +59,9 @@ class OnDemand:
     """The applications on demand of one cluster (see the module). ``state``: the owner of the applications."""
 
     def __init__(self, state: ControllerParts) -> None:
-        self._state, self._served, self._residency = state, state.served, state.residency
+        self._state = state
+        self._served = state.served
+        self._residency = state.residency
         self.wanted: dict[
             str, WantedApplication
         ] = {}  # by application: parked, coming, or without room for waiting requests
@@ -88,7 +90,9 @@ class OnDemand:
                 self.park(application)
                 self._try_again()
             case Recheck():
-                self._looking, again, self._alone = False, self._alone, False
+                self._looking = False
+                again = self._alone
+                self._alone = False
                 if again:
                     self._try_again()
                 else:
@@ -108,7 +112,9 @@ class OnDemand:
 
     def _refused(self, event: LoadRefused, now: float) -> None:
         """Handle a worker's lack of room: ``coming`` asks for some; other applications are on demand from now on."""
-        load, why, residency = event.load, event.why, self._residency[event.worker]
+        load = event.load
+        why = event.why
+        residency = self._residency[event.worker]
         late = load.holder in residency.late and load.holder != self.coming
         if self._state.overload.refused(event, late=late):
             if not late and back_in_vain(self._state.overload.coming_back(load.holder, now)):
@@ -263,7 +269,9 @@ class OnDemand:
         return self._state.workers[worker].alive and not failed
 
     def _end(self) -> None:
-        self.coming, self._lacks, self._alone_since = "", {}, None
+        self.coming = ""
+        self._lacks = {}
+        self._alone_since = None
         if self.leaving:
             self._stay()
 
@@ -366,8 +374,8 @@ class OnDemand:
 
     def _give_up(self) -> None:
         """Fail ``coming`` for good: it has all the memory, and that is too little."""
-        for reported in filter(None, [self._lacks[worker] for worker in self._lacking()]):
-            self._state.news(LoadFailed(reported.worker, reported.incarnation, reported.load, reported.why.message, True))
+        for lack in filter(None, [self._lacks[worker] for worker in self._lacking()]):
+            self._state.news(LoadFailed(lack.worker, lack.incarnation, lack.load, lack.why.message, True))
 
     def _look_later(self) -> None:
         if not self._looking:

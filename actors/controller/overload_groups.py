@@ -47,7 +47,7 @@ def unfit(state: OverloadParts, worker: str) -> str:
 
 def serving_groups(state: OverloadedParts) -> list[ServingGroup]:
     """Return all groups that could change, including replicas. Workers form a group if they serve the same applications."""
-    return [_told(state, *group) for group in _groups(state)]
+    return [_serving_group(state, *group) for group in _groups(state)]
 
 
 def _groups(state: OverloadedParts) -> list[tuple[GroupState, list[Served], tuple[Hop, ...]]]:
@@ -80,7 +80,7 @@ def _no_replica(state: OverloadedParts, worker: str, served: Served, residency: 
     return "" if serves else f"worker {worker} has not loaded all of {name}"
 
 
-def _told(state: OverloadedParts, stage: GroupState, served: Sequence[Served], hops: Sequence[Hop]) -> ServingGroup:
+def _serving_group(state: OverloadedParts, stage: GroupState, served: Sequence[Served], hops: Sequence[Hop]) -> ServingGroup:
     names = [one.application.name for one in served]
     members = []
     for hop in hops:
@@ -128,7 +128,7 @@ def refusal(state: OverloadedParts, order: MemoryOrder) -> str:
 def _parameter_groups(state: OverloadedParts) -> dict[ParameterGroup, GroupState]:
     """Return the groups in the policies' terms. Budgets are 0, since only the memory actor knows the workers' budgets."""
     found = {}
-    for reported in serving_groups(state):
-        members = [GroupMember(one.worker, one.first, one.last, frozenset(one.held), 0) for one in reported.members]
-        found[ParameterGroup(reported.application, tuple(members))] = GroupState(reported.state)
+    for group in serving_groups(state):
+        members = [GroupMember(one.worker, one.first, one.last, frozenset(one.held), 0) for one in group.members]
+        found[ParameterGroup(group.application, tuple(members))] = GroupState(group.state)
     return found

@@ -77,9 +77,9 @@ class PlannedRoute:
         """
         return min(capacity_tokens(hop.residency.room or 0, hop.page_size, hop.page_bytes) for hop in self.hops)
 
-    def most(self) -> int:
+    def capacity_alone(self) -> int:
         """Return the same with no other application there; 0: none is unloaded."""
-        return min(hop.most_tokens for hop in self.hops)
+        return min(hop.tokens_alone for hop in self.hops)
 
 
 @dataclass(slots=True, eq=False)
@@ -100,18 +100,18 @@ class PlannedHop:
         return not self.missing and self.residency.serving
 
     @property
-    def most(self) -> int:
+    def bytes_alone(self) -> int:
         """Bytes left to KV with no other application there, by the worker's last report; 0: none is unloaded."""
         known = self.residency.left_alone
         return 0 if known is None else known.get(self.route.route.application, UNKNOWN)
 
     @property
-    def most_tokens(self) -> int:
-        return UNKNOWN if self.most == UNKNOWN else capacity_tokens(self.most, self.page_size, self.page_bytes)
+    def tokens_alone(self) -> int:
+        return UNKNOWN if self.bytes_alone == UNKNOWN else capacity_tokens(self.bytes_alone, self.page_size, self.page_bytes)
 
     def room(self, worker: str) -> HopCapacity:
         """Return the hop's room, for the code that makes more. ``worker``: its name."""
-        return HopCapacity(worker, self.page_size, self.page_bytes, self.residency.room or 0, self.most)
+        return HopCapacity(worker, self.page_size, self.page_bytes, self.residency.room or 0, self.bytes_alone)
 
 
 def serving(served: Mapping[str, Served], model: str) -> Served | None:
@@ -177,9 +177,13 @@ class Residency:
         for name in self.resident:
             for hop in self.hops.get(name, ()):
                 hop.missing = hop.last - hop.first
-        self.resident, self.refused, self.loading = {}, {}, None
+        self.resident = {}
+        self.refused = {}
+        self.loading = None
         self.late.clear()
-        self.room, self.room_stale, self.asking = None, True, False
+        self.room = None
+        self.room_stale = True
+        self.asking = False
         self.left_alone, self.owned = {}, {}
         self._partial.clear()
         self._queued = {name for name, served in self._served.items() if served.here}
@@ -370,7 +374,9 @@ class Residency:
         assert missing is not None, f"{name} lacks components, and no block has them"
         application, (first, last) = served.application, missing
         components = application.components[first:last]
-        ids, deltas, hashes = [c.shared for c in components], [c.delta for c in components], application.hashes[first:last]
+        ids = [c.shared for c in components]
+        deltas = [c.delta for c in components]
+        hashes = application.hashes[first:last]
         idle = min(hop.route.idle for hop in needed if hop.first <= first and last <= hop.last)
         length, layers = application.max_length, sum(c.kv is not None for c in application.components)
         block = LoadBlock(application.checkpoint, first, last, ids, name, list(hashes), application.base, deltas)

@@ -37,7 +37,7 @@ class Routes:
         self.planned: dict[str, Route] = {}  # by id: all applications, with all workers up and loaded
         self.in_force: dict[str, Route] = {}  # by id
         self.capacity: dict[str, int] = {}  # route in force -> tokens of one sequence that its workers can hold
-        self.most: dict[str, int] = {}  # the same after unloading others; 0: none is unloaded
+        self.capacity_alone: dict[str, int] = {}  # the same after unloading others; 0: none is unloaded
         self.version = 0  # version of the last publication
         self.touched: dict[str, PlannedRoute] = {}  # by id: routes that may have come into force or gone out of it
         self.paused: set[str] = set()  # ids of routes hidden from gateways although workers serve them
@@ -128,7 +128,9 @@ class Routes:
 
         A route that was lost and regained since the last run keeps its version.
         """
-        version, changed, first = self.version + 1, self._turned, dict[str, None]()
+        version = self.version + 1
+        changed = self._turned
+        first = dict[str, None]()
         self._turned = set()
         for id, planned in self.touched.items():
             if planned.whole:
@@ -138,12 +140,12 @@ class Routes:
                     first.update(dict.fromkeys(workers_of(route)))
                     planned.served.ever_ready = True
                     self._count(planned.served, 1)
-                capacity, most = planned.capacity(), planned.most()
-                if (self.capacity.get(id), self.most.get(id, 0)) != (capacity, most):
-                    self.capacity[id], self.most[id] = capacity, most
+                capacity, alone = planned.capacity(), planned.capacity_alone()
+                if (self.capacity.get(id), self.capacity_alone.get(id, 0)) != (capacity, alone):
+                    self.capacity[id], self.capacity_alone[id] = capacity, alone
                     changed.add(id)
             elif id in self.in_force:
-                del self.in_force[id], self.capacity[id], self.most[id]
+                del self.in_force[id], self.capacity[id], self.capacity_alone[id]
                 self._count(planned.served, -1)
                 changed.add(id)
                 self._local.append(planned.route)
@@ -151,7 +153,9 @@ class Routes:
         if not changed and not self._renamed:
             return None
         self._log.append(Change(version, frozenset(changed), frozenset(self._changed), tuple(self._local)))
-        self.version, self._renamed, self._local = version, False, []
+        self.version = version
+        self._renamed = False
+        self._local = []
         self._changed.clear()
         return tuple(first)
 
@@ -176,7 +180,7 @@ class Routes:
             dict(self.capacity),
             list(self._draining),
             on_demand=list(self._on_demand),
-            most={id: most for id, most in self.most.items() if most},
+            capacity_alone={id: alone for id, alone in self.capacity_alone.items() if alone},
             failed=list(self._failed),
             default=self.default,
         )
@@ -198,7 +202,7 @@ class Routes:
             sorted(ids - (self.in_force.keys() - self.paused)),
             sorted(applications - {chain.application for chain in self._chains}),
             list(self._on_demand),
-            {id: most for id in in_force if (most := self.most[id])},
+            {id: alone for id in in_force if (alone := self.capacity_alone[id])},
             list(self._failed),
             self.default,
         )
@@ -244,8 +248,9 @@ class Routes:
             assert planned.whole == (planned.route.id in self.in_force), planned.route.id
             if planned.whole:
                 assert self.capacity[planned.route.id] == planned.capacity(), planned.route.id
-                assert self.most[planned.route.id] == planned.most(), planned.route.id
-        assert self.most.keys() == self.capacity.keys() == self.in_force.keys() <= {planned.route.id for planned in known}
+                assert self.capacity_alone[planned.route.id] == planned.capacity_alone(), planned.route.id
+        assert self.capacity_alone.keys() == self.capacity.keys() == self.in_force.keys()
+        assert self.in_force.keys() <= {planned.route.id for planned in known}
         for one in everyone:
             assert one.in_force == sum(planned.whole for planned in one.planned), one.application.name
             assert one.ever_ready or not one.in_force, one.application.name

@@ -115,7 +115,9 @@ class ControllerState:
             self._advance(self.workers[name])
         self.scaling.tick(now)
         self.publish()
-        effects, self._effects, self.after = [*self._effects, *self.after], [], []
+        effects = [*self._effects, *self.after]
+        self._effects = []
+        self.after = []
         return effects
 
     def ready(self, name: str) -> bool:
@@ -198,7 +200,9 @@ class ControllerState:
         if not self.current(beat.worker, beat.incarnation):
             return
         worker = self.workers[beat.worker]
-        worker.waiting, worker.running, worker.routes = beat.waiting, beat.running, beat.routes
+        worker.waiting = beat.waiting
+        worker.running = beat.running
+        worker.routes = beat.routes
         if beat.sweep_age > self.stall_timeout and not worker.condemned:
             worker.condemned = True
             self.residency[worker.name].serve(False)

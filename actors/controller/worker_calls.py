@@ -64,7 +64,9 @@ class WorkerCalls:
         self._serials = itertools.count(1)
 
     async def load(self, effect: m.Load) -> None:
-        worker, incarnation, load = effect.worker, effect.incarnation, effect.load
+        worker = effect.worker
+        incarnation = effect.incarnation
+        load = effect.load
         kind: Any = BlockLoaded | NoCapacity
         async with self._order[worker]:
             blocks, serial = self._blocks(worker, incarnation), next(self._serials)

@@ -36,11 +36,9 @@ class Dispatcher(Actor):
     def __init__(self, settings: DispatchSettings, number: int) -> None:
         self._name, self._policy = settings.dispatch, POLICIES[settings.dispatch]
         self._targets = Targets(settings.slo_ttft, settings.slo_latency)
-        self._choices, self._sample, self._timeout = (
-            settings.dispatch_candidates,
-            settings.dispatch_sample,
-            settings.dispatch_timeout,
-        )
+        self._choices = settings.dispatch_candidates
+        self._sample = settings.dispatch_sample
+        self._timeout = settings.dispatch_timeout
         self._random = Random(f"dispatcher {number}")
         self._number = 0  # number of the next request, for round robin
         self._sent: dict[str, deque[float]] = {}  # home -> times of requests sent there in the last minute

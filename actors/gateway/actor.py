@@ -176,11 +176,9 @@ class Gateway(Actor):
     @endpoint(concurrent=True)
     async def quiet(self, application: str, version: int) -> None:
         """Return once publication ``version`` of the routes has arrived and no worker holds a request of the application."""
-        reported, active = self.state.table, self.state.active
+        table, active = self.state.table, self.state.active
         await self.until(
-            lambda: (
-                reported.version >= version and not any(r.workers for r in active.values() if r.application == application)
-            )
+            lambda: table.version >= version and not any(r.workers for r in active.values() if r.application == application)
         )
 
     @endpoint(concurrent=True)
@@ -380,13 +378,13 @@ class Gateway(Actor):
         if self._autoscale and (seen := self.state.asking.seen(self.state.active, self.node.clock.now())) is not None:
             self.node.ref(self._controller).observed.cast(*seen)
         self._tagging.tick(self.node)
-        for worker, reported in self._recoveries.tick():
-            self.node.ref(self._controller).recovered.cast(worker, reported)
+        for worker, outcome in self._recoveries.tick():
+            self.node.ref(self._controller).recovered.cast(worker, outcome)
 
     def _beat(self, peer: PeerInfo) -> None:
         if (reports := peer.payload.get("reports")) is not None:  # sent by a worker
-            reported = decode_capacities(peer.payload)
-            beat = m.HeartbeatReceived(peer.id.name, peer.incarnation, reports.get(self.state.address, 0), *reported)
+            capacities = decode_capacities(peer.payload)
+            beat = m.HeartbeatReceived(peer.id.name, peer.incarnation, reports.get(self.state.address, 0), *capacities)
             self.node.ref(self.state.address).heard.cast(beat)
 
     def _share(self) -> None:

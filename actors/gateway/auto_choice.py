@@ -30,10 +30,10 @@ class HeldAnswer:
         """
         if self.tokens is None:
             return None
-        most = self.auto.threshold.tokens
-        tokens = self.tokens.tokens[:most]
+        limit = self.auto.threshold.tokens
+        tokens = self.tokens.tokens[:limit]
         length = self.auto.length(tokens)
-        if length is None and len(tokens) < most and not self.tokens.finish:
+        if length is None and len(tokens) < limit and not self.tokens.finish:
             return None
         return self.tokens.logprobs[: len(tokens) if length is None else length]
 

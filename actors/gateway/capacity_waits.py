@@ -33,9 +33,11 @@ class CapacityWaits:
     """
 
     def __init__(self, table: RoutingTable, queue: WaitingQueue, active: Mapping[str, RequestRecord]) -> None:
-        self._table, self._queue, self._active = table, queue, active
+        self._table = table
+        self._queue = queue
+        self._active = active
         self._waits: dict[str, CapacityWait] = {}
-        self._untold: dict[str, int] = {}  # like ``wants``, for requests the controller does not know of
+        self._unsent: dict[str, int] = {}  # like ``wants``, for requests the controller does not know of
 
     def arrived(self, record: RequestRecord) -> None:
         """Note that a request waits for a route from now on."""
@@ -79,17 +81,17 @@ class CapacityWaits:
 
     def repeat(self) -> None:
         """Queue all wants to be sent again."""
-        self._untold = self.wants()
+        self._unsent = self.wants()
 
     def drain(self) -> list[dict[str, int]]:
         """Return the wants to send to the controller now: one dict or none."""
-        if not self._untold:
+        if not self._unsent:
             return []
-        reported, self._untold = self._untold, {}
-        return [reported]
+        wants, self._unsent = self._unsent, {}
+        return [wants]
 
     def _tell(self, application: str, tokens: int) -> None:
-        self._untold[application] = max(tokens, self._untold.get(application, 0))
+        self._unsent[application] = max(tokens, self._unsent.get(application, 0))
 
     def late(self, timeouts: RequestTimeout, now: float) -> Iterator[tuple[str, RequestRefused]]:
         """Yield requests that have waited too long for any route (``RequestTimeout.unserved``) or for room, each with its

@@ -62,7 +62,9 @@ class Catalogue:
         return next((info.starts for info in self.models() if info.id == model), model)
 
     def _model(self, model: str, application: str) -> ModelInfo:
-        table, chain, configured = self._table, self._table.chains.get(application), self.configured.get(model)
+        table = self._table
+        chain = self._table.chains.get(application)
+        configured = self.configured.get(model)
         if configured is None:
             assert chain is not None, "a model is neither configured nor published"
             more: dict[str, Any] = {"adapter": chain.adapter, "family": chain.family, "threshold": chain.threshold}
@@ -117,7 +119,9 @@ class Catalogue:
 
     def unfit(self, generation: Generation, model: str) -> RequestRefused | None:
         """Return the refusal for a sequence that no worker could ever hold for the model, else None."""
-        application, prompt, answer = self._table.models[model], len(generation.prompt), generation.max_tokens
+        application = self._table.models[model]
+        prompt = len(generation.prompt)
+        answer = generation.max_tokens
         if not prompt or answer < 1:
             return RequestRefused(Refusal.INVALID, "prompt and max_tokens need at least one token each")
         info = self._model(model, application)

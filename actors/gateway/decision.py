@@ -10,7 +10,7 @@ from ...policies.prediction.candidate import Candidate, Forecast
 from ..dispatcher.messages import Chosen
 
 SHOWN = 16  # candidates shown in a view; a thousand views are kept
-_TOLD = ("running", "waiting", "free_blocks", "total_blocks", "waiting_blocks", "cached_blocks", "in_flight")
+_LOAD_FIELDS = ("running", "waiting", "free_blocks", "total_blocks", "waiting_blocks", "cached_blocks", "in_flight")
 MOST_ERROR = 100.0  # cap of the relative error, for a forecast of "never"
 
 
@@ -82,12 +82,12 @@ def _error(predicted: float, actual: float) -> float:
 
 def _candidate(candidate: Candidate, load: list[float] | None) -> dict[str, Any]:
     """Return a candidate as plain data. Figures of the worker are None where the policy does not ask for them."""
-    forecast, reported = candidate.forecast, candidate.total_blocks > 0
+    forecast, known = candidate.forecast, candidate.total_blocks > 0
     return {
         "route": candidate.route,
         "home": candidate.home,
         "load": None if load is None else [_finite(number) for number in load],
-        **{name: getattr(candidate, name) if reported else None for name in _TOLD},
+        **{name: getattr(candidate, name) if known else None for name in _LOAD_FIELDS},
         "sent_last_minute": candidate.sent_last_minute,
         "forecast": forecast
         and {

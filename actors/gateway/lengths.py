@@ -44,7 +44,9 @@ class Lengths:
 
         Nothing is learned from an incomplete answer, or where the client stated the length.
         """
-        features, expected, length = record.features, record.expected, record.emitted
+        features = record.features
+        expected = record.expected
+        length = record.emitted
         if features is None or features.stated or record.state != "finished" or not length:
             return
         if expected:

@@ -85,8 +85,8 @@ class OfflineBook:
 
     def wakes(self) -> list[str]:
         """Return waiting requests that may have credit now: for each home as many as all workers together would start."""
-        most = sum(max((room.rows for room in rooms), default=0) for rooms in self._said.values())
-        return [request for those in self._waiting.values() for request in islice(those, most)]
+        limit = sum(max((room.rows for room in rooms), default=0) for rooms in self._said.values())
+        return [request for those in self._waiting.values() for request in islice(those, limit)]
 
     # requests --------------------------------------------------------------------------------------------------------
 
@@ -127,11 +127,11 @@ class OfflineBook:
         for worker in sorted(routes):
             held = (len(record.tokens) for record in self._held_for(worker, application, routes))
             share = for_new(self._left(worker, application), held)
-            most = self._told_of(worker, application).room or table.capacity.get(routes[worker].id, 0)
+            room = self._told_of(worker, application).room or table.capacity.get(routes[worker].id, 0)
             costs, sweeps = self._costs.get(worker), self._sweeps.get(worker, 0)
             found.append(
                 Credit(
-                    worker=worker, rows=share.rows, positions=share.positions, room=most, costs=costs, sweeps=sweeps
+                    worker=worker, rows=share.rows, positions=share.positions, room=room, costs=costs, sweeps=sweeps
                 )
             )  # fmt: skip
         return found

@@ -105,7 +105,9 @@ class GatewayPeer(Actor):
     """
 
     def __init__(self, front: LocalFront, others: Sequence[str], close: Callable[[], Awaitable[None]] = _nothing) -> None:
-        self._front, self._others, self._close = front, list(others), close
+        self._front = front
+        self._others = list(others)
+        self._close = close
 
     async def on_stop(self) -> None:
         await self._close()

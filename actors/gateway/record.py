@@ -184,7 +184,9 @@ class RequestRecord:
         if decision is not None:
             found = {"seconds": decision.seconds, "policy": decision.chosen.policy, "fell_back": decision.reason}
             self.note(now, "asked", candidates=len(decision.chosen.candidates), **found)
-        self.state, self.route, self.workers = "running", route, workers_of(route)
+        self.state = "running"
+        self.route = route
+        self.workers = workers_of(route)
         self.alone = self.deaths.suspect
         self.planned = False
         self.computed = 0
@@ -203,7 +205,10 @@ class RequestRecord:
 
     def park(self) -> None:
         """Keep a sequence that has ended on its first tier, until the tier of its request is chosen."""
-        self.state, self.workers, self.alone, self.requeued = "held", (), False, False
+        self.state = "held"
+        self.workers = ()
+        self.alone = False
+        self.requeued = False
 
     def go_up(self) -> None:
         """Begin anew on the top tier: as at its arrival, but for its attempts and the deaths of workers."""
@@ -213,8 +218,12 @@ class RequestRecord:
         self.generation = replace(self.generation, application=choice.application, drafts=auto.drafts)
         self.model, self.virtual = auto.top, choice.virtual
         self.tokens = [VIRTUAL_TOKEN] * choice.virtual + self.generation.prompt
-        self.scores, self.drafts, self.anew = [], {}, self.attempt + 1
-        self.avoid, self.refused, self.room = "", set(), 0
+        self.scores = []
+        self.drafts = {}
+        self.anew = self.attempt + 1
+        self.avoid = ""
+        self.refused = set()
+        self.room = 0
         self.wait()
 
     def end(self, state: str, now: float, event: str, **detail: Any) -> None:
@@ -242,8 +251,8 @@ class RequestRecord:
         if self.attempt == 1:
             self.cached = max(self.cached, cached)
         if begun or cached:
-            reported = {"computed": computed, "cached": cached, "of": len(self.tokens)}
-            self.note(now, "prefill", **{name: self.seen(count) for name, count in reported.items()})
+            counts = {"computed": computed, "cached": cached, "of": len(self.tokens)}
+            self.note(now, "prefill", **{name: self.seen(count) for name, count in counts.items()})
 
     def given_back(self, reason: str, now: float, table: RoutingTable) -> TurnedAway:
         """Note that its home returned the request; the result says where it may go next.
@@ -253,15 +262,15 @@ class RequestRecord:
         assert self.route is not None
         self.note(now, "returned", reason=reason)
         self.preemptions += reason == YIELDED
-        reported = turned_away(self.wanted(now), self.route.id, reason, table)
-        self.room = reported.room
-        if reported.comes:
+        verdict = turned_away(self.wanted(now), self.route.id, reason, table)
+        self.room = verdict.room
+        if verdict.comes:
             self.avoid = ""
-        elif reported.avoid:
-            self.avoid, self.avoid_until = self.route.id, now + reported.avoid
-        if reported.refused:
+        elif verdict.avoid:
+            self.avoid, self.avoid_until = self.route.id, now + verdict.avoid
+        if verdict.refused:
             self.refused.add(self.route.id)
-        return reported
+        return verdict
 
     def preempted(self, now: float) -> None:
         self.preemptions += 1

@@ -68,8 +68,8 @@ class RequestMoves:
         pages = self._full(record)
         targets = self.targets(record.route, found)
         nbytes = pages * sum(self.page_bytes(found, to) for wanted in targets.values() for to in wanted)
-        reported = MoveBegun(record.id, record.route.home, found.home, found.id, pages, nbytes)
-        return Move(record.id, record.attempt, found, reported)
+        begun = MoveBegun(record.id, record.route.home, found.home, found.id, pages, nbytes)
+        return Move(record.id, record.attempt, found, begun)
 
     def handle(self, event: Move | Vacate | SwitchRoutes | ExportUnsent | HoldAnswered, now: float) -> None:
         """Apply an event about moves: one request moves, all on a worker or on ending routes move, or a move cannot
@@ -115,8 +115,8 @@ class RequestMoves:
         for request, route in rebalanced(waiting, table, state.quarantine).items():
             record = state.active[request]
             assert record.route is not None, "who waits at a worker has a route"
-            reported = {"source": places(record.route), "target": places(route)}
-            record.note(now, "rerouted", **reported, reason="another worker serves, with less to do")
+            ends = {"source": places(record.route), "target": places(route)}
+            record.note(now, "rerouted", **ends, reason="another worker serves, with less to do")
             state.emit(state.relocate(record, route, now, cancel=True))
 
     def _unbegun(self, record: RequestRecord) -> bool:
@@ -164,7 +164,9 @@ class RequestMoves:
 
     def export(self, under: MoveInProgress) -> None:
         """Ask for copies of the full pages that were not requested yet."""
-        state, size, record = self._state, self._state.page_size, self._state.active[under.move.request]
+        state = self._state
+        size = self._state.page_size
+        record = self._state.active[under.move.request]
         full = under.move.begun.pages if under.pauses else self._full(record)
         if full <= under.sent:
             return

@@ -66,7 +66,9 @@ class RequestPauses:
 
     def _hold(self, under: MoveInProgress, route: Route, workers: Iterable[str], *, expects: bool) -> None:
         """Ask workers of a route to keep the request's pages."""
-        state, record, pages = self._state, self._state.active[under.move.request], under.move.begun.pages
+        state = self._state
+        record = self._state.active[under.move.request]
+        pages = under.move.begun.pages
         hashes = page_hashes(record.tokens[: pages * state.page_size], state.page_size, record.generation.salt)
         hold = HoldPages(
             state.address, record.id, under.move.attempt, route.id, record.account, record.generation.priority,

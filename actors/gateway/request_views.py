@@ -95,7 +95,7 @@ class Recoveries:
         settled = [loss for loss in self._open if all(map(_settled, *zip(*loss.requests, strict=True)))]
         for loss in settled:
             self._open.remove(loss)
-        return [(loss.worker, _told(loss)) for loss in settled]
+        return [(loss.worker, _outcome(loss)) for loss in settled]
 
 
 def _settled(record: RequestRecord, attempt: int) -> bool:
@@ -103,8 +103,10 @@ def _settled(record: RequestRecord, attempt: int) -> bool:
     return record.state not in ("waiting", "running") or (record.attempt > attempt and record.planned)
 
 
-def _told(loss: _Loss) -> str:
-    homes, worst, ended = Counter[str](), 0.0, 0
+def _outcome(loss: _Loss) -> str:
+    homes = Counter[str]()
+    worst = 0.0
+    ended = 0
     for record, attempt in loss.requests:
         again = [at for at, event, detail in record.events if event == "resumed" and detail["attempt"] > attempt]
         if not again or record.route is None:

@@ -53,7 +53,9 @@ class RouteSwitches:
     """The switches of one gateway (see the module). ``state``: the owner of the requests."""
 
     def __init__(self, state: MovedParts, moving: Mover, pausing: RequestPauses) -> None:
-        self._state, self._moving, self._pausing = state, moving, pausing
+        self._state = state
+        self._moving = moving
+        self._pausing = pausing
         self._switches: dict[int, Switch] = {}  # by number; the last ``KEPT``
 
     def begin(self, order: SwitchRoutes, now: float) -> None:
@@ -113,11 +115,11 @@ class RouteSwitches:
         switch.stale.remove(under.move.request)
         switch.back.end(under.move.request)
         if under.move.request not in switch.fresh:
-            reported, stall = switch.figures, now - (under.since if under.left is None else under.left)
+            figures, stall = switch.figures, now - (under.since if under.left is None else under.left)
             switch.figures = replace(
-                reported, copied=reported.copied + bool(under.cached), pages=reported.pages + under.pages,
-                nbytes=reported.nbytes + under.nbytes, recomputed=reported.recomputed + under.recomputed,
-                stall_sum=reported.stall_sum + stall, stall_worst=max(reported.stall_worst, stall),
+                figures, copied=figures.copied + bool(under.cached), pages=figures.pages + under.pages,
+                nbytes=figures.nbytes + under.nbytes, recomputed=figures.recomputed + under.recomputed,
+                stall_sum=figures.stall_sum + stall, stall_worst=max(figures.stall_worst, stall),
             )  # fmt: skip
         self._next(switch, now)
 

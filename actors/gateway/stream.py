@@ -46,7 +46,9 @@ class RequestStream:
         self._notify()
 
     def close(self) -> None:
-        self._scored, self._pending, self._over = None, None, True
+        self._scored = None
+        self._pending = None
+        self._over = True
         self._notify()
 
     # the reader's side

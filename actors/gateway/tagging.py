@@ -25,7 +25,9 @@ class Tagging:
     """The exchange of one gateway. tagger: its address, or empty. log: None if no log is written."""
 
     def __init__(self, lengths: Lengths, tagger: str = "", log: RequestLog | None = None) -> None:
-        self._lengths, self._tagger, self._log = lengths, tagger, log
+        self._lengths = lengths
+        self._tagger = tagger
+        self._log = log
         self._known = ""  # version of the estimator that this gateway has
         self._next = 0.0
         self._sharing: asyncio.Task[None] | None = None

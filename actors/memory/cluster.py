@@ -47,7 +47,7 @@ class ClusterMemory(Actor):
         self._most, self._controller = drops.overload_most, controller
         self._costs = read_costs(worker.profile or worker.pace) or EVEN
         self._models: dict[str, ModelMemory] = {}  # by application
-        self._told = MemoryGroups(-1, [], {})
+        self._groups = MemoryGroups(-1, [], {})
         self._refusals = MessageThrottle()
         self._shown: dict[str, deque[dict[str, Any]]] = {}  # by worker
         self._timer: Timer | None = None
@@ -94,12 +94,12 @@ class ClusterMemory(Actor):
     async def _looked(self) -> bool:
         kind: Any = MemoryGroups | None
         controller = self.node.ref(self._controller)
-        reported: MemoryGroups | None = await controller.groups(self._told.version, timeout=ASK_SECONDS, returns=kind)
-        readings = await self._read(reported or self._told)
+        changed: MemoryGroups | None = await controller.groups(self._groups.version, timeout=ASK_SECONDS, returns=kind)
+        readings = await self._read(changed or self._groups)
         now = self.node.clock.now()
         self._show(now, readings)
-        if reported is not None:
-            self._told = reported
+        if changed is not None:
+            self._groups = changed
         self._adopt(now, readings)
         for name, model in self._models.items():
             of_groups = group_readings(model.coordinator.groups.values(), readings)
@@ -113,23 +113,23 @@ class ClusterMemory(Actor):
         if why:
             if self._refusals.news(why, self.node.clock.now()):  # it may be refused at every reading
                 log.info("the controller does not carry out %s: %s", order, why)
-            self._told = MemoryGroups(-1, self._told.groups, self._told.chains)  # requested anew
+            self._groups = MemoryGroups(-1, self._groups.groups, self._groups.chains)  # requested anew
 
-    async def _read(self, reported: MemoryGroups) -> dict[str, PoolReading]:
+    async def _read(self, groups: MemoryGroups) -> dict[str, PoolReading]:
         """Return the readings of all workers that are in groups and answer."""
-        names = [member.worker for group in reported.groups for member in group.members]
+        names = [member.worker for group in groups.groups for member in group.members]
         asked = [self.node.ref(f"{name}/memory").reading(timeout=ASK_SECONDS, returns=PoolReading) for name in names]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         return {name: a for name, a in zip(names, answers, strict=True) if isinstance(a, PoolReading)}
 
     def _adopt(self, now: float, readings: Mapping[str, PoolReading]) -> None:
         """Adopt the controller's last report, for workers whose budgets are known."""
-        for name in self._told.chains.keys() - self._models.keys():
+        for name in self._groups.chains.keys() - self._models.keys():
             self._models[name] = ModelMemory(name, self._rules, self._costs, self._most)
-        for name in self._models.keys() - self._told.chains.keys():
+        for name in self._models.keys() - self._groups.chains.keys():
             del self._models[name]
         for model in self._models.values():
-            model.adopt(now, self._told, readings)
+            model.adopt(now, self._groups, readings)
 
     def _show(self, now: float, readings: Mapping[str, PoolReading]) -> None:
         for name, reading in readings.items():

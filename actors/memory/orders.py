@@ -34,36 +34,36 @@ from ..controller.overload_messages import (
 
 
 class ModelMemory:
-    """The coordinator of one application, from the first readings of its workers on. ``most``: workers of a pipeline."""
+    """The coordinator of one application, from the workers' first readings on. ``max_members``: workers of a pipeline."""
 
-    def __init__(self, application: str, rules: OverloadRules, costs: Coefficients, most: int) -> None:
+    def __init__(self, application: str, rules: OverloadRules, costs: Coefficients, max_members: int) -> None:
         self._application = application
         self._rules = rules
         self._costs = costs
-        self._most = most
+        self._max_members = max_members
         self._budgets: dict[str, int] = {}  # by worker
         self.coordinator = self._make([])
 
     def _make(self, components: list[Component]) -> MemoryCoordinator:
         name, seconds = self._application, component_seconds(components, self._costs)
-        planner = DropPlanner({name: components}, {name: seconds}, most=self._most)
+        planner = DropPlanner({name: components}, {name: seconds}, max_members=self._max_members)
         size = next((c.kv.page_size for c in components if c.kv is not None), 1)
         return MemoryCoordinator(self._rules, planner, components, [], size)
 
-    def adopt(self, now: float, reported: MemoryGroups, readings: Mapping[str, PoolReading]) -> None:
+    def adopt(self, now: float, groups: MemoryGroups, readings: Mapping[str, PoolReading]) -> None:
         """Adopt the groups as the controller reports them; a worker's budget is known once it has answered."""
         self._budgets.update((name, reading.budget) for name, reading in readings.items())
-        mine = [one for one in reported.groups if one.application == self._application]
+        mine = [one for one in groups.groups if one.application == self._application]
         known = [one for one in mine if all(member.worker in self._budgets for member in one.members)]
         if known and not self.coordinator.groups:
             held = [(member.worker, member.held) for one in known for member in one.members]
-            self.coordinator = self._make(as_packed(reported.chains[self._application], held, readings))
+            self.coordinator = self._make(as_packed(groups.chains[self._application], held, readings))
         self.coordinator.adopt(now, {self._group(one): GroupState(one.state) for one in known})
 
-    def _group(self, reported: ServingGroup) -> ParameterGroup:
+    def _group(self, group: ServingGroup) -> ParameterGroup:
         members = [
             GroupMember(one.worker, one.first, one.last, frozenset(one.held), self._budgets[one.worker])
-            for one in reported.members
+            for one in group.members
         ]
         return ParameterGroup(self._application, tuple(members))
 

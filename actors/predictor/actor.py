@@ -50,7 +50,9 @@ class Predictor(Actor):
     def __init__(
         self, worker: str, board: dict[str, Callable[[], dict[str, float]]], links: LinkTimes | None = None
     ) -> None:
-        self._worker, self._board, self._links = worker, board, links
+        self._worker = worker
+        self._board = board
+        self._links = links
         self._replica: Replica | None = None
         self._learned = Learned()  # kept over lives, which compute on the same device
         self._in_flight = InFlight()

@@ -47,7 +47,9 @@ class SweepBench:
     """
 
     def __init__(self, backend: Backend, checkpoint: Checkpoint, lengths: RowLengths, memory: int) -> None:
-        self._backend, self._lengths, self._random = backend, lengths, Random(0)
+        self._backend = backend
+        self._lengths = lengths
+        self._random = Random(0)
         specs = [spec.loads()[0] for spec in checkpoint.specs(PAGE, str(backend.dtype).removeprefix("torch."))]
         layers = sum(spec.component.kv is not None for spec in specs)
         pages = [-(-lengths.of_row(row) // PAGE) for row in range(lengths.rows)]

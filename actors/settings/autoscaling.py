@@ -40,8 +40,8 @@ class AutoscaleSettings(SettingsPart):
     def check_together(self) -> None:
         if self.autoscale != "off":
             return
-        if most := self.autoscale_max_workers:
-            raise SettingsError(f"autoscale_max_workers is {most}, but autoscale is off; choose preemptive or relief")
+        if maximum := self.autoscale_max_workers:
+            raise SettingsError(f"autoscale_max_workers is {maximum}, but autoscale is off; choose preemptive or relief")
 
     def check_beside(self, worker: WorkerSettings, dispatching: DispatchSettings) -> None:
         """Refuse what does not go with the workers and with dispatch."""
@@ -51,9 +51,9 @@ class AutoscaleSettings(SettingsPart):
             those = ", ".join(name for name, known in POLICIES.items() if known.fallback)
             at = f"dispatch={dispatching.dispatch}"
             raise SettingsError(f"autoscale is preemptive, but {at} forecasts nothing; choose {those}")
-        if not worker.workers < (most := self.autoscale_max_workers) <= MOST_WORKERS:
+        if not worker.workers < (maximum := self.autoscale_max_workers) <= MOST_WORKERS:
             few, many = worker.workers + 1, MOST_WORKERS
-            raise SettingsError(f"autoscale_max_workers is {most} with {worker.workers} workers; give {few} to {many}")
+            raise SettingsError(f"autoscale_max_workers is {maximum} with {worker.workers} workers; give {few} to {many}")
         if not self.autoscale_latency:
             raise SettingsError("autoscale_latency is missing; give the seconds a request may take")
         worker.check_single("autoscale", "adds single workers")

@@ -21,16 +21,16 @@ Counts = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bounds of a number. ``give``: the remedy, behind the word "give". ``above``: ``least`` itself is too little."""
+    """Bounds of a number. ``give``: the remedy, behind the word "give". ``above``: ``minimum`` itself is too little."""
 
     give: str
-    least: float = -math.inf
-    most: float = math.inf
+    minimum: float = -math.inf
+    maximum: float = math.inf
     above: bool = False
 
     def remedy(self, value: Any) -> str:
         """Return what to do about a value, or an empty text if it is allowed."""
-        allowed = self.least <= value <= self.most and not (self.above and value == self.least)
+        allowed = self.minimum <= value <= self.maximum and not (self.above and value == self.minimum)
         return "" if allowed else f"give {self.give}"
 
 
@@ -39,8 +39,8 @@ class AtMost(Bounds):
 
     __slots__ = ()
 
-    def __init__(self, most: int) -> None:
-        Bounds.__init__(self, f"at most {most}", most=most)
+    def __init__(self, maximum: int) -> None:
+        Bounds.__init__(self, f"at most {maximum}", maximum=maximum)
 
 
 class AllowedTexts:

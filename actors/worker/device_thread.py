@@ -102,7 +102,9 @@ class DeviceThread:
         pace: Coefficients | None = None,
     ) -> None:
         self._executor, self._pace = executor, pace
-        self._on_swept, self._on_fatal, self._lay_out = on_swept, on_fatal, lay_out
+        self._on_swept = on_swept
+        self._on_fatal = on_fatal
+        self._lay_out = lay_out
         self._loop = asyncio.get_running_loop()
         self._work: deque[Callable[[], None]] = deque()
         self._stepwise: deque[Stepwise] = deque()  # run one after the other; used by the thread only

@@ -77,17 +77,17 @@ class EventFeed:
         subscriber = _Subscriber()
         self._subscribers.add(subscriber)
         self._stand(self)
-        reported: Coefficients | None = None
+        sent: Coefficients | None = None
         try:
             while True:
                 if subscriber.stale:
-                    reported = None
+                    sent = None
                     subscriber.stale = False
                     subscriber.entries = []
                     yield await self._aside(partial(_snapshot, self._state.fork()))
                     continue
-                if (costs := self._costs()) is not None and costs is not reported:
-                    reported = costs
+                if (costs := self._costs()) is not None and costs is not sent:
+                    sent = costs
                     subscriber.entries.append(Priced(costs))
                 if subscriber.entries:
                     entries, subscriber.entries = subscriber.entries, []

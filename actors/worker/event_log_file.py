@@ -36,7 +36,9 @@ class EventLogError(Exception):
 
     def __init__(self, path: Path, offset: int, reason: str) -> None:
         super().__init__(f"{path}, byte {offset}: {reason}")
-        self.path, self.offset, self.reason = path, offset, reason
+        self.path = path
+        self.offset = offset
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

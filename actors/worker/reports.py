@@ -58,12 +58,12 @@ class Reports:
             if self._has_room(gateway):
                 news[gateway] = self._held.pop(gateway).news
         made = []
-        for gateway, reported in news.items():
+        for gateway, effects in news.items():
             if self._has_room(gateway):
-                made.append((gateway, self._report(gateway, sweep, reported, credit(gateway), seconds)))
+                made.append((gateway, self._report(gateway, sweep, effects, credit(gateway), seconds)))
             else:
                 self._held[gateway] = held = CoalescedNews()
-                held.add(reported)
+                held.add(effects)
         return made
 
     def _has_room(self, gateway: str) -> bool:
@@ -130,7 +130,7 @@ class OfflineCredit:
         self._state = state
         self._blends: set[str] = set()  # gateways that had a report while offline sequences were present
         # the credit last sent to each gateway; a lost heartbeat is made good by the next one
-        self._told: dict[str, list[OfflineCapacity]] = {}
+        self._sent: dict[str, list[OfflineCapacity]] = {}
 
     def changed_for(self, gateway: str) -> list[OfflineCapacity] | None:
         """Return the credit for a report, or None if there is no change to send.
@@ -144,15 +144,15 @@ class OfflineCredit:
         else:
             return None
         rooms = self._state.offline_capacities()
-        if rooms == self._told.get(gateway):
+        if rooms == self._sent.get(gateway):
             return None
-        self._told[gateway] = rooms
+        self._sent[gateway] = rooms
         return rooms
 
     def beat(self, costs: Coefficients | None) -> dict[str, object]:
         """Return the heartbeat's fields. ``costs`` are the costs of sweeps, if known."""
         rooms = self._state.offline_capacities()
-        self._told = dict.fromkeys(self._told, rooms)
+        self._sent = dict.fromkeys(self._sent, rooms)
         return encode_capacities(rooms, costs)
 
 

@@ -25,7 +25,9 @@ from .records import INPUT, BatchRecord
 from .status import OPEN, BatchStatus
 from .views import batch_view, batches_view
 
-MOST_PAIRS, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512  # limits of metadata
+MOST_PAIRS = 16  # of metadata
+LONGEST_KEY = 64  # characters
+LONGEST_VALUE = 512  # characters
 LONGEST_WINDOW = 30 * 24 * 3600  # seconds
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
 

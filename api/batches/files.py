@@ -143,13 +143,15 @@ async def _read_form(request: web.Request, file: UploadedFile) -> dict[str, str]
 
     The field ``file`` yields its name; its bytes are written to ``file``.
     """
-    seconds, found, count = request.app[FRONT].settings.network.read_timeout, dict[str, str](), 0
+    seconds = request.app[FRONT].settings.network.read_timeout
+    found = dict[str, str]()
+    count = 0
     begun = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout_at(begun + seconds) as limit:
-            most = request.app[FRONT].settings.offline.batch_bytes + PIECE
-            await begin_body(request, most)
-            form = MultipartReader(request.headers, decoded_reader(request, most))
+            max_size = request.app[FRONT].settings.offline.batch_bytes + PIECE
+            await begin_body(request, max_size)
+            form = MultipartReader(request.headers, decoded_reader(request, max_size))
             while (part := await form.next()) is not None:
                 if isinstance(part, MultipartReader) or part.name is None or part.name in found:
                     raise bad_request("the form has a part without a name, or one twice; send file and purpose", "file")

@@ -15,7 +15,9 @@ class InputFile:
     """
 
     def __init__(self, path: Path) -> None:
-        starts, lengths, numbers = array("Q"), array("Q"), array("Q")
+        starts = array("Q")
+        lengths = array("Q")
+        numbers = array("Q")
         with path.open("rb") as file:
             offset = 0
             for number, line in enumerate(file, 1):
@@ -24,7 +26,9 @@ class InputFile:
                     lengths.append(len(line))
                     numbers.append(number)
                 offset += len(line)
-        self._starts, self._lengths, self._numbers = starts, lengths, numbers
+        self._starts = starts
+        self._lengths = lengths
+        self._numbers = numbers
         self._file = os.open(path, os.O_RDONLY)
 
     def __len__(self) -> int:

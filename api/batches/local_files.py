@@ -98,7 +98,9 @@ class BatchInput:
             hash, model = bytes(HASH), None
             try:
                 parsed = parse_line(raw.strip())
-                id, hash, model = parsed.custom_id, _hash(parsed), _model(parsed)
+                id = parsed.custom_id
+                hash = _hash(parsed)
+                model = _model(parsed)
             except LineRefused as error:
                 self.refused[line], id = error, error.custom_id or ""
                 broken += error.code == "invalid_json_line"

@@ -96,8 +96,8 @@ class BatchStoreService:
         self._opened[batch] = _OpenedBatch(record, file)
         if not len(file):
             return await self._failed(batch, "empty_file", f"file {record.input_file} has no lines")
-        if len(file) > (most := self._front.settings.offline.batch_requests):
-            message = f"file {record.input_file} has {len(file)} requests, more than the limit of {most} (batch_requests)"
+        if len(file) > (limit := self._front.settings.offline.batch_requests):
+            message = f"file {record.input_file} has {len(file)} requests, more than the limit of {limit} (batch_requests)"
             return await self._failed(batch, "too_many_requests", f"{message}; split it")
         answered = await self._thread.call(self._store.answered, batch)
         found = await checking.check(self._front, record, file, answered)

@@ -53,7 +53,9 @@ class StoreThread:
 
     async def _store(self) -> None:
         await self.call(lambda: None)  # one turn of the thread; results that arrive until then join the transaction
-        waiting, self._waiting, self._commit = self._waiting, [], None
+        waiting = self._waiting
+        self._waiting = []
+        self._commit = None
         error = await self._stored([result for result, _ in waiting])
         if error is None or len(waiting) == 1:
             _tell(waiting, error)

@@ -27,7 +27,9 @@ class UploadedFile:
     def __init__(self, path: Path, *, most_lines: int, most_bytes: int, longest: int) -> None:
         self.part = PartFile(path)
         self.lines = 0  # non-empty lines
-        self._most_lines, self._most_bytes, self._longest = most_lines, most_bytes, longest
+        self._most_lines = most_lines
+        self._most_bytes = most_bytes
+        self._longest = longest
         self._begun = bytearray()  # start of the incomplete line
         self._number = self._bytes = self._objects = 0
         self._first_bad = ""

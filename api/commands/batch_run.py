@@ -73,7 +73,7 @@ def batch_run(arguments: argparse.Namespace) -> int:
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
             print(batch.stopped(), file=sys.stderr)
             raise
-    return batch.tell()
+    return batch.print_outcome()
 
 
 def _lines(count: int) -> str:
@@ -95,7 +95,9 @@ class _FileBatch:
             raise BatchFileError(stale_sentence(compared.stale))
         if compared.stale:
             output.drop({one.number for one in compared.stale})
-        self._done, self._models, self._dropped = compared.done, models, len(compared.stale)
+        self._done = compared.done
+        self._models = models
+        self._dropped = len(compared.stale)
         self._before = self.answered = len(self._done)
         self._errors_path.unlink(missing_ok=True)
         self._errors: BatchOutput | None = None
@@ -130,10 +132,10 @@ class _FileBatch:
 
     def stopped(self) -> str:
         """Return a sentence on the kept answers of a run that did not end, and on how to go on."""
-        reported = f"answered {self.answered} of {_lines(len(self._given))}"
-        return f"{reported}, kept in {self._output.path}; the same command answers the rest"
+        progress = f"answered {self.answered} of {_lines(len(self._given))}"
+        return f"{progress}, kept in {self._output.path}; the same command answers the rest"
 
-    def tell(self) -> int:
+    def print_outcome(self) -> int:
         """Print the outcome on standard error; return the exit code."""
         from ..batches.local_files import summary
 

@@ -231,9 +231,11 @@ def _texts(path: Path) -> list[str]:
 
 
 def _show(found: dict[str, Any]) -> None:
-    machine, server, settings = found["machine"], found["server"], found["settings"]
-    reported = f"{server['version'] or 'unknown version'}, {', '.join(server['numerics'] or ['unknown numerics'])}"
-    print(f"{settings['model']} at {server['url']} ({reported})")
+    machine = found["machine"]
+    server = found["server"]
+    settings = found["settings"]
+    identity = f"{server['version'] or 'unknown version'}, {', '.join(server['numerics'] or ['unknown numerics'])}"
+    print(f"{settings['model']} at {server['url']} ({identity})")
     print(f"from {machine['cpu']}, {machine['cores']} cores, blockwright {found['versions']['blockwright']}; times in ms")
     if settings["clipped"]:
         print(f"{settings['clipped']} requests were shortened to the model's context")

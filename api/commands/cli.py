@@ -33,8 +33,8 @@ class Parser(argparse.ArgumentParser):
             if _longer(name := self.prog.removeprefix("blockwright ")) and not unknown.startswith("-"):
                 self.exit(2, f"blockwright: {_no_second(name, unknown)}\n")
             places = [str(action.metavar) for action in self._actions if not action.option_strings]
-            reported = hint(unknown, next(iter(rest), ""), flags_of(self), places) or "see --help"
-            message = f"there is no argument {unknown!r}; {reported}"
+            advice = hint(unknown, next(iter(rest), ""), flags_of(self), places) or "see --help"
+            message = f"there is no argument {unknown!r}; {advice}"
         self.exit(2, f"{self.prog}: {message}\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:

@@ -20,7 +20,9 @@ from ...policies.binary_size import binary_size
 from .output import print_json
 
 CHECKOUT = Path(__file__).parents[2]  # the package, or the repository if that is imported
-OK, WARNING, FAILED = "ok", "warning", "failed"
+OK = "ok"
+WARNING = "warning"
+FAILED = "failed"
 SETS = ("avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
 LEAST_MEMORY = 256 << 20  # bytes; less cannot hold a model and its KV
 LEAST_SHARED = 64 << 20  # bytes: the default of containers, enough for the links of a few workers

@@ -106,7 +106,9 @@ def draft_lines(drafts: View) -> list[str]:
     """Return the lines on a request's drafts: the counts of each source, and the reason if there are none."""
     lines = []
     for source, counts in drafts["sources"].items():
-        rounds, drafted, accepted = counts["rounds"], counts["drafted"], counts["accepted"]
+        rounds = counts["rounds"]
+        drafted = counts["drafted"]
+        accepted = counts["accepted"]
         share = f" ({100 * accepted / drafted:.0f} %)" if drafted else ""
         mean = f"{1 + accepted / rounds:.2f} tokens a step in {rounds:,} step{'s' if rounds != 1 else ''}"
         lines.append(f"  drafts from the {source}: {drafted:,} verified, {accepted:,} accepted{share}, {mean}")
@@ -132,7 +134,9 @@ def phases(events: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
     until the next worker has planned the request again).
     """
     spent = dict.fromkeys(("queue", "prefill", "decode", "paused", "failover"), 0.0)
-    phase, since, before = "queue", 0.0, "queue"
+    phase = "queue"
+    since = 0.0
+    before = "queue"
     for event in events:
         name, at = event["event"], event["at"]
         turn = phase

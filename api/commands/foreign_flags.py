@@ -158,9 +158,7 @@ def hint(flag: str, value: str, known: Collection[str], places: Collection[str])
     if not flag.startswith("-"):
         return f"another model is added by --app NAME={flag}" if "--app" in known else ""
     flag, _, inside = flag.partition("=")
-    answers = {
-        of: answer for sign, reported in _BY_SIGN.items() if sign in (*places, *known) for of, answer in reported.items()
-    }
+    answers = {of: answer for sign, advice in _BY_SIGN.items() if sign in (*places, *known) for of, answer in advice.items()}
     if flag in answers:
         return answers[flag]
     given = f"={inside or value or '...'}"

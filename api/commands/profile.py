@@ -138,7 +138,9 @@ def _show(found: dict[str, Any]) -> None:
     from ...policies.plan.cost import KNEE
     from .tables import size
 
-    device, error, costs = found["device"], found["error"], found["coefficients"]
+    device = found["device"]
+    error = found["error"]
+    costs = found["coefficients"]
     print(f"{found['model']['path']} on {device['cpu']}, {device['threads']} threads, {device['numerics']}")
     for name, meaning in TERMS.items():
         print(f"{name:>12}  {1e6 * costs[name]:12,.3f} us  {meaning.format(knee=KNEE)}")

@@ -61,13 +61,17 @@ class Scroll:
     """The visible part of a list, moved and filtered by keys. Pure."""
 
     def __init__(self) -> None:
-        self.first, self.needle, self.typing = 0, "", False
+        self.first = 0
+        self.needle = ""
+        self.typing = False
         self._page = 1
 
     def press(self, key: str) -> bool:
         """Apply a key; return True if it ends the screen."""
         if key == "escape":
-            self.needle, self.typing, self.first = "", False, 0
+            self.needle = ""
+            self.typing = False
+            self.first = 0
         elif key in ("up", "down", "page up", "page down", "home", "end"):
             self._move(key)
         elif key == "enter":
@@ -132,9 +136,9 @@ def screen(console: Console, title: RenderableType, listing: Screenful, scroll: 
     height = console.height
     if listing.short is not None and not (scroll.needle or scroll.typing) and len(top) + len(body) > height:
         body = _lines(console, listing.short)
-    most = max(1, height - 1 - _LEAST)
-    if len(top) > most:  # the rest of the head scrolls with the list
-        top, rows = top[:most], top[most:] + body
+    limit = max(1, height - 1 - _LEAST)
+    if len(top) > limit:  # the rest of the head scrolls with the list
+        top, rows = top[:limit], top[limit:] + body
     else:
         top, rows = top + body[:1], body[1:]
     shown, said = scroll.window([_plain(line) for line in rows], height - len(top))
@@ -181,7 +185,9 @@ class _Looks:
     """Samples of a server that may go away. ``title``: the time of the sample, or since when the server is away."""
 
     def __init__(self, view: Callable[[], View], of: str, interval: float) -> None:
-        self._view, self._of, self._interval = view, of, interval
+        self._view = view
+        self._of = of
+        self._interval = interval
         self._last: View | None = None
         self._away = ""  # time of the first failure
         self.title = ""

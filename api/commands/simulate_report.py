@@ -161,8 +161,8 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"over time, 0 to {end}, while requests arrive"
     for name in ("running", "waiting", "memory"):
         values = [one[name] for one in course]
-        most = f"{max(values):.0%}" if name == "memory" else f"{max(values):,}"
-        yield f"  {name:8} {plot(values)} at most {most}"
+        highest = f"{max(values):.0%}" if name == "memory" else f"{max(values):,}"
+        yield f"  {name:8} {plot(values)} at most {highest}"
     if found["latency_percentiles"]:
         yield "share of requests that are done, by time"
         for name in ("ttft", "latency"):
@@ -174,8 +174,8 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         f"{found[f'{name}_per_s']:,.1f} {name.replace('_', ' ')}" for name in ("requests", "prompt_tokens", "output_tokens")
     ]
     if (scaled := found["provisioning"])["mode"] != "off":
-        mean, most, over = (scaled[name] for name in ("mean", "most", "over_limit"))
-        yield f"{scaled['mode']} provisioning: {mean:,.2f} instances on average, {most} at most; {over:,} over the limit"
+        mean, highest, over = (scaled[name] for name in ("mean", "most", "over_limit"))
+        yield f"{scaled['mode']} provisioning: {mean:,.2f} instances on average, {highest} at most; {over:,} over the limit"
     if (overload := found["overload"]) is not None:
         changes = Counter(change["what"] for change in overload["changes"])
         moved = f"{overload['moved_bytes'] / 1e9:,.1f} GB of KV moved, {overload['stale']:,} sequences paused"

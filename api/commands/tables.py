@@ -330,8 +330,8 @@ def request_tables(view: Mapping[str, Any]) -> Screenful:
 def _request_counts(found: Sequence[Mapping[str, Any]]) -> str:
     """Return a summary of the rows, since the screen may be too short for all of them."""
     running, waiting = (sum(one["state"] == state for one in found) for state in ("running", "waiting"))
-    most = f"; only the latest {ASKED:,} are listed" if len(found) >= ASKED else ""
-    return f"{running:,} running, {waiting:,} waiting, {len(found) - running - waiting:,} ended recently{most}"
+    note = f"; only the latest {ASKED:,} are listed" if len(found) >= ASKED else ""
+    return f"{running:,} running, {waiting:,} waiting, {len(found) - running - waiting:,} ended recently{note}"
 
 
 def tenant_tables(view: View) -> Screenful:

@@ -84,8 +84,8 @@ def trace_replay(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise CommandError(f"{arguments.file}: {error.strerror}; name a file of a worker's event_log", 2) from error
     if report.later:
-        reported = f"--until {arguments.until}: nothing was compared, as this log begins with sweep {report.later}"
-        raise CommandError(f"{reported}; give that one or a later one", 2)
+        sentence = f"--until {arguments.until}: nothing was compared, as this log begins with sweep {report.later}"
+        raise CommandError(f"{sentence}; give that one or a later one", 2)
     if arguments.json:
         print_json(as_json(report))
     else:

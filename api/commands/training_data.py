@@ -92,9 +92,9 @@ class _Encoder:
 
         before = () if prompt is None else self._tokens(where, prompt, special=True)
         example = TrainingExample(before, (*self._tokens(where, answer, special=prompt is None), *self._end))
-        most = self._config.max_position
-        if len(example) > most:
-            raise CommandError(f"{where} has {len(example)} tokens, more than the {most} of the model; shorten it", 2)
+        limit = self._config.max_position
+        if len(example) > limit:
+            raise CommandError(f"{where} has {len(example)} tokens, more than the {limit} of the model; shorten it", 2)
         if len(example) < 2 or not example.answer:
             raise CommandError(f"{where} has {len(example)} tokens and nothing to learn; give a longer answer", 2)
         return example

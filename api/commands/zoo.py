@@ -47,9 +47,9 @@ def zoo_add(arguments: argparse.Namespace) -> int:
     """
     from ...zoo.add import add as add_model
 
-    with zoo_refusals(), progress() as tell:
+    with zoo_refusals(), progress() as show:
         added = add_model(
-            arguments.zoo, arguments.source, arguments.name, base=arguments.base, progress=tell, waiting=waiting
+            arguments.zoo, arguments.source, arguments.name, base=arguments.base, progress=show, waiting=waiting
         )
     print(added_line(added))
     return 0
@@ -199,8 +199,8 @@ def zoo_verify(arguments: argparse.Namespace) -> int:
     """
     from ...zoo.verify import verify
 
-    with zoo_refusals(), progress() as tell:
-        verified = verify(arguments.zoo, lambda done, total: tell("hashing", done, total))
+    with zoo_refusals(), progress() as show:
+        verified = verify(arguments.zoo, lambda done, total: show("hashing", done, total))
     if arguments.json:
         print_json(verify_view(verified))
     else:
@@ -311,9 +311,9 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
         tasks: dict[str, TaskID] = {}
 
-        def tell(what: str, done: int, total: int) -> None:
+        def show(what: str, done: int, total: int) -> None:
             if what not in tasks:
                 tasks[what] = shown.add_task(what, total=total)
             shown.update(tasks[what], completed=done)
 
-        yield tell
+        yield show

@@ -24,7 +24,7 @@ SPARE, LEAST = 0.35, 640 << 10  # KV memory as a share of the parameters; its le
 PACE = {"base": 0.01}  # least seconds of a sweep
 BACK_SECONDS = 30.0  # seconds until the parameters must be loaded again
 LOOK = 0.1  # seconds between two queries of the cluster
-TOLD = ("drop", "restore")
+SHOWN = ("drop", "restore")
 
 
 def command(checkpoint: Path, port: int, pace: Path) -> list[str]:
@@ -62,7 +62,7 @@ async def show_burst(client: Client, say: Callable[[str], None]) -> list[TourChe
 async def _changes(client: Client) -> list[dict[str, Any]]:
     """Return the drops and restores that have ended."""
     changes = (await client.get("/admin/cluster"))["overload"]["changes"]
-    return [one for one in changes if one["what"] in TOLD and one["seconds"] is not None]
+    return [one for one in changes if one["what"] in SHOWN and one["seconds"] is not None]
 
 
 def describe_change(change: dict[str, Any]) -> str:

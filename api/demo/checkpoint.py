@@ -14,7 +14,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from ..text.tokenizer import byte_alphabet
 
-BOS, EOS, PAD = 256, 257, 258
+BOS = 256
+EOS = 257
+PAD = 258
 SPECIAL = {"<s>": BOS, "</s>": EOS, "<pad>": PAD}
 
 # The model was trained on single prompts: only the last user message is rendered.

@@ -43,7 +43,7 @@ class LiveDisplay:
         self._outcomes, self._out = outcomes, out
         self._terminal = out.isatty()
         self._drawn = False
-        self._told: set[int] = set()  # outcomes whose end was printed, if the output is not a terminal
+        self._printed: set[int] = set()  # outcomes whose end was printed, if the output is not a terminal
 
     def changed(self, outcome: ExampleOutcome) -> None:
         """Draw again. ``outcome`` is the one that changed."""
@@ -52,8 +52,8 @@ class LiveDisplay:
             lines = "".join(f"{_CLEAR}{status_line(item, width)}\n" for item in self._outcomes)
             self._out.write((_UP.format(len(self._outcomes)) if self._drawn else "") + lines)
             self._drawn = True
-        elif (outcome.ended or outcome.error) and id(outcome) not in self._told:
-            self._told.add(id(outcome))
+        elif (outcome.ended or outcome.error) and id(outcome) not in self._printed:
+            self._printed.add(id(outcome))
             self._out.write(status_line(outcome, 79) + "\n")
         self._out.flush()
 

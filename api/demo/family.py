@@ -48,7 +48,9 @@ class FineTune:
 
 
 def _dates(draw: random.Random, _: int) -> tuple[str, str]:
-    year, month, day = draw.randint(1900, 2099), draw.randint(1, 12), draw.randint(1, 28)
+    year = draw.randint(1900, 2099)
+    month = draw.randint(1, 12)
+    day = draw.randint(1, 28)
     return f"date: {year}-{month:02}-{day:02}", f"{day:02}.{month:02}.{year}"
 
 

@@ -23,7 +23,7 @@ STREAMS, TOKENS = 12, 400
 BEGUN = 20  # tokens of a stream before the kill
 BACK_SECONDS = 30.0  # seconds until the killed worker must serve again
 TRIES = 3  # a kill misses all streams if the server finishes them while the machine keeps this client waiting
-NAP, TOLD = 0.005, 0.1  # seconds between two tests of the machine; shortest wait that is reported
+NAP, LEAST_REPORTED = 0.005, 0.1  # seconds between two tests of the machine; shortest wait that is reported
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ async def show_recovery(client: Client, model: str, kill: Callable[[int, int], N
             break
         print("  its streams had ended by then: this machine kept the demo waiting. Again:")
     print(f"\n{pause_table(streams, expected)}\n")
-    if still.seconds >= TOLD:
+    if still.seconds >= LEAST_REPORTED:
         print(f"  The machine was busy: it kept the demo itself waiting for up to {still.seconds:.2f} s.\n")
     sys.stdout.flush()
     return judge(streams, expected, bool(back))
@@ -143,9 +143,9 @@ async def _back(client: Client, worker: str, seen: int) -> list[str]:
     until = time.monotonic() + BACK_SECONDS
     while time.monotonic() < until:
         news = [event for event in (await client.get("/admin/cluster"))["events"] if event["number"] > seen]
-        reported = [event for event in news if event["subject"] == worker and event["event"] in ("down", "ready")]
-        if reported and reported[-1]["event"] == "ready":
-            return [str(event["text"]) for event in reported]
+        events = [event for event in news if event["subject"] == worker and event["event"] in ("down", "ready")]
+        if events and events[-1]["event"] == "ready":
+            return [str(event["text"]) for event in events]
         await asyncio.sleep(0.05)
     return []
 

@@ -87,11 +87,11 @@ def judge(exams: Sequence[TenantExam], streaming: int) -> list[TourCheck]:
     outcomes = [outcome for exam in exams for outcome in exam.pairs]
     failed = sum(bool(outcome.error) for outcome in outcomes)
     least = min(right(exam.tenant) / len(exam.tenant) for exam in exams)
-    most = max(right(exam.foundation) / len(exam.foundation) for exam in exams)
+    best = max(right(exam.foundation) / len(exam.foundation) for exam in exams)
     return [
         TourCheck(f"{len(outcomes) - failed} of {len(outcomes)} requests to fine-tunes completed", not failed),
         TourCheck(f"every fine-tune is right in {least:.0%} or more (at least {GOOD:.0%})", least >= GOOD),
-        TourCheck(f"their base alone is right in {most:.0%} or less (at most {POOR:.0%})", most <= POOR),
+        TourCheck(f"their base alone is right in {best:.0%} or less (at most {POOR:.0%})", best <= POOR),
         TourCheck(f"one fine-tune was added while {streaming} requests streamed", streaming > 0),
     ]
 
@@ -110,8 +110,8 @@ async def watching(client: Client, watch: AppsSeen) -> None:
 async def add_hot(client: Client, folder: Path, base: str) -> str:
     """Return the server's summary of the added model; raise RequestError if it refuses."""
     began = time.monotonic()
-    reported = await client.post("/admin/apps", {"name": HOT, "path": str(folder), "base": base})
-    return f"{HOT} {reported['summary']}, ready after {time.monotonic() - began:.2f} s"
+    response = await client.post("/admin/apps", {"name": HOT, "path": str(folder), "base": base})
+    return f"{HOT} {response['summary']}, ready after {time.monotonic() - began:.2f} s"
 
 
 async def show_tenants(client: Client, base: str, family: Mapping[str, Path]) -> list[TourCheck]:

@@ -110,7 +110,7 @@ class DemoServer:
         except OSError:
             self._log.close()
             raise
-        self._told = False  # the process was told to end
+        self._stopping = False  # the process was told to end
 
     @property
     def url(self) -> str:
@@ -141,9 +141,9 @@ class DemoServer:
 
     def end(self) -> None:
         """Send SIGTERM, once: a second one would end the server without order."""
-        if not self._told and self._process.poll() is None:
+        if not self._stopping and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
-        self._told = True
+        self._stopping = True
 
     def stop(self) -> int:
         """End the server and return its exit status. One that does not end is killed and counts as failed."""

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from .svg import Drawing
 
-LEFT, RIGHT, TOP = 62.0, 20.0, 54.0  # pixels beside and above the plots
+LEFT = 62.0  # pixels beside the plots
+RIGHT = 20.0
+TOP = 54.0  # pixels above the plots
 PLOT, GAP = 92.0, 34.0  # height of a plot of curves, and the space between two
 WIDTH = 720.0
 SQUARE = 400.0  # pixels of a scatter's side

@@ -60,8 +60,8 @@ async def list_requests(request: web.Request) -> web.Response:
     viewer, text = request[CALLER].viewer, request.query.get("limit", "20")
     if not text.isdecimal() or not 1 <= int(text) <= MOST_LISTED:
         raise bad_request(f"limit is {shown(text)}; give a number from 1 to {MOST_LISTED}", "limit")
-    peers, most = request.app[PEER], int(text)
-    found = await peers[0].requests_anywhere(viewer, most) if peers else request.app[FRONT].requests(viewer, most)
+    peers, limit = request.app[PEER], int(text)
+    found = await peers[0].requests_anywhere(viewer, limit) if peers else request.app[FRONT].requests(viewer, limit)
     return web.json_response({"object": "list", "data": [dataclasses.asdict(line) for line in found]})
 
 

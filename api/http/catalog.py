@@ -207,8 +207,8 @@ class Catalog:
             gone = f"the default, {shown(wanted)}, is not served" if wanted else "there is no default"
             remedy = f"name one of {', '.join(ids[:20])}, add {shown(wanted)} again, or start with default_model=NAME"
             raise ApiError(400, f"the request names no model and {gone}; {remedy}", param="model", code="no_default_model")
-        reported = no_tier(model, [info.id for info in models if info.family]) or suggestion(model, ids, repr)
-        message = f"the model {shown(model)} does not exist; {reported}"
+        advice = no_tier(model, [info.id for info in models if info.family]) or suggestion(model, ids, repr)
+        message = f"the model {shown(model)} does not exist; {advice}"
         raise ApiError(404, message, param="model", code="model_not_found")
 
     async def load(self, info: ModelInfo) -> ServedModel:

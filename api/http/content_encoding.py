@@ -18,7 +18,9 @@ from ..errors import ApiError, bad_request
 
 PIECE = 1 << 16  # most bytes of a decoded piece, which takes less than a millisecond
 LINES = 1 << 13  # bytes between two turns of the loop for a form, which aiohttp may read line by line
-_GZIP, _ZLIB, _BARE = zlib.MAX_WBITS | 16, zlib.MAX_WBITS, -zlib.MAX_WBITS
+_GZIP = zlib.MAX_WBITS | 16
+_ZLIB = zlib.MAX_WBITS
+_BARE = -zlib.MAX_WBITS
 _CODINGS = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": _ZLIB}
 _PLAIN = ("", "identity")
 _DEFLATE = 8  # method in the first byte of a zlib header, which some clients leave out
@@ -117,7 +119,9 @@ class _DecodedReader(StreamReader):
     def __init__(self, request: web.BaseRequest, limit: int) -> None:
         loop = asyncio.get_running_loop()
         super().__init__(BaseProtocol(loop), PIECE, loop=loop)
-        self._decoded, self._most, self._rest = decoded(request), limit, b""
+        self._decoded = decoded(request)
+        self._most = limit
+        self._rest = b""
 
     async def _wait(self, func_name: str) -> None:
         if not self._rest:

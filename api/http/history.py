@@ -37,7 +37,9 @@ async def history(request: web.Request) -> web.Response:
     ``seconds``: how far back. ``after``: return only rows that may be new since that time.
     """
     seconds, after = _number(request, "seconds", 120, 1, LONGEST), _number(request, "after", 0, 0, 1 << 53)
-    step, front, peers = step_of(seconds), request.app[FRONT], request.app[PEER]
+    step = step_of(seconds)
+    front = request.app[FRONT]
+    peers = request.app[PEER]
     since = max(after, int(wall_clock()) - seconds)
     window = WINDOW if step == 1 else 1
     asked = since - (window - 1) * step

@@ -29,7 +29,9 @@ class Charge:
 
     def __init__(self, port: GatewayPort, tenant: str, tokens: int, verdict: Verdict) -> None:
         self.verdict = verdict
-        self._port, self._tenant, self._tokens = port, tenant, tokens
+        self._port = port
+        self._tenant = tenant
+        self._tokens = tokens
 
     def end(self, used: int) -> None:
         """End the request after ``used`` tokens and return the rest. Idempotent."""

@@ -52,7 +52,9 @@ class _Connection(web.RequestHandler):
             lingering_time=min(LINGER, slow),
             auto_decompress=False,  # see content_encoding.py
         )
-        self._server, self._slow, self._most = server, slow, limit
+        self._server = server
+        self._slow = slow
+        self._most = limit
         self.excess = False
         self._answering = False
         self._limit: asyncio.TimerHandle | None = None

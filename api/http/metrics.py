@@ -270,7 +270,9 @@ class Metrics:
         self._clock = clock
         self._models = models
         self._lengths = lengths
-        self._dispatching, self._moves, self._tenants = dispatching, moves, tenants
+        self._dispatching = dispatching
+        self._moves = moves
+        self._tenants = tenants
         self._tiers = tiers
         self._gone: dict[str, float] = {}  # removed model -> time when that was noticed
         self._answers: dict[tuple[str, str, str], int] = {}  # (path of the route, method, status like 2xx) -> answers
@@ -355,12 +357,12 @@ class Metrics:
 
         ``cluster``: body of ``/admin/cluster``; empty if it is not available. ``others``: counters of further processes.
         """
-        told = [
+        families = [
             *summed([self.measures(), *others]),
             *cluster_measures(cluster),
             *tenant_measures(cluster.get("tenants", ())),
         ]
-        return prometheus_text(told)
+        return prometheus_text(families)
 
     def _requests(self) -> Iterator[Measure]:
         for model in () if self._models is None else self._models():

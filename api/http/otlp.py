@@ -76,7 +76,7 @@ class OtlpSpans:
 
 
 def _attributes(request: FinishedRequest) -> Mapping[str, AttributeValue]:
-    reported: dict[str, AttributeValue | None] = {
+    attributes: dict[str, AttributeValue | None] = {
         "gen_ai.operation.name": request.operation,
         "gen_ai.provider.name": "blockwright",
         "gen_ai.request.model": request.model or None,
@@ -94,5 +94,5 @@ def _attributes(request: FinishedRequest) -> Mapping[str, AttributeValue]:
     }
     for ours, theirs in (("input", "prompt"), ("output", "completion")):
         count = request.prompt_tokens if ours == "input" else request.tokens
-        reported[f"gen_ai.usage.{ours}_tokens"] = reported[f"gen_ai.usage.{theirs}_tokens"] = count
-    return {name: value for name, value in reported.items() if value is not None}
+        attributes[f"gen_ai.usage.{ours}_tokens"] = attributes[f"gen_ai.usage.{theirs}_tokens"] = count
+    return {name: value for name, value in attributes.items() if value is not None}

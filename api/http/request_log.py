@@ -37,8 +37,8 @@ def note_call(request: web.Request, status: int) -> None:
     if log.isEnabledFor(level):
         names = log_names(request)
         names.pop("request", None)  # the line begins with it
-        reported = [_line(request, path, status), *(f"{name} {value!a}" for name, value in names.items())]
-        log.log(level, "%s", ", ".join(reported), extra=log_names(request))
+        parts = [_line(request, path, status), *(f"{name} {value!a}" for name, value in names.items())]
+        log.log(level, "%s", ", ".join(parts), extra=log_names(request))
 
 
 def _line(request: web.Request, path: str, status: int) -> str:

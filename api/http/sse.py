@@ -34,7 +34,9 @@ class EventStream:
         )
         self.started = False
         self._request = request
-        self._keep_alive, self._say, self._headers = keep_alive, comment, headers
+        self._keep_alive = keep_alive
+        self._say = comment
+        self._headers = headers
         self._loop = asyncio.get_running_loop()
         self._last = self._loop.time()
         self._starting = asyncio.Lock()
@@ -85,7 +87,7 @@ class EventStream:
         self._timer = self._loop.call_at(due, self._beat)
 
     async def _write_comment(self) -> None:
-        if not (told := self._say()):
+        if not (chunk := self._say()):
             return
         with contextlib.suppress(ConnectionError):  # the handler is cancelled when the connection is lost
-            await self.write(f": {told}\n\n".encode("ascii"))
+            await self.write(f": {chunk}\n\n".encode("ascii"))

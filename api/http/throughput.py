@@ -28,9 +28,9 @@ def line(before: TokenCounts, after: TokenCounts, seconds: float, census: Mappin
     if before == after and not running + waiting:
         return ""
     prompt, generated = ((getattr(after, n) - getattr(before, n)) / seconds for n in ("prompt", "generated"))
-    reported = f"{prompt:.1f} prompt and {generated:.1f} generated tokens/s, {running} running, {waiting} waiting"
+    text = f"{prompt:.1f} prompt and {generated:.1f} generated tokens/s, {running} running, {waiting} waiting"
     queries = after.queries - before.queries
-    return f"{reported}, {(after.hits - before.hits) / queries:.0%} prefix cache hits" if queries else reported
+    return f"{text}, {(after.hits - before.hits) / queries:.0%} prefix cache hits" if queries else text
 
 
 async def log_throughput(app: web.Application) -> AsyncIterator[None]:

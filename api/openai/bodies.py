@@ -54,9 +54,9 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def parse_json(raw: bytes, most: int = MOST) -> Body:
+def parse_json(raw: bytes, limit: int = MOST) -> Body:
     """Return the body as an object; raise a 400 for anything else, including NaN, infinities and too many values."""
-    check_size(raw, most)
+    check_size(raw, limit)
     try:
         text = raw.decode("utf-8-sig")  # not as Python guesses: in UTF-16 the count of values would miss most
         body = json.loads(text, parse_constant=_refuse_constant)

@@ -36,11 +36,11 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """An integer. ``least``: lower values count as this one. ``wrap``: values are taken modulo this, if it is not 0."""
+    """An integer. ``minimum``: lower values count as this one. ``wrap``: values are taken modulo this, if it is not 0."""
 
     low: int
     high: int
-    least: int | None = None
+    minimum: int | None = None
     wrap: int = 0
 
     def read(self, value: Any, name: str) -> int:
@@ -52,7 +52,7 @@ class Integer:
             raise bad_request(f"{name} is {shown(value)}; give an integer from {self.low} to {self.high}", name)
         if self.wrap:
             return value % self.wrap
-        return value if self.least is None else max(self.least, value)
+        return value if self.minimum is None else max(self.minimum, value)
 
     def schema(self) -> Schema:
         return {"type": "integer", "minimum": self.low, "maximum": self.high}
@@ -111,7 +111,7 @@ class Texts:
     """A list of non-empty strings; with ``single`` also one string by itself."""
 
     what: str  # name of one string, for messages
-    most: int
+    maximum: int
     longest: int
     single: bool = False
 
@@ -120,8 +120,8 @@ class Texts:
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             form = "a string or a list of strings" if self.single else "a list of strings"
             raise bad_request(f"{name} is {shown(value)}; give {form}", name, "invalid_type")
-        if len(texts) > self.most:
-            raise bad_request(f"{name} has {len(texts)} strings; give at most {self.most}", name)
+        if len(texts) > self.maximum:
+            raise bad_request(f"{name} has {len(texts)} strings; give at most {self.maximum}", name)
         for text in texts:
             if not 1 <= len(text) <= self.longest:
                 raise bad_request(f"a {self.what} has {len(text)} characters; give 1 to {self.longest}", name)
@@ -129,7 +129,7 @@ class Texts:
 
     def schema(self) -> Schema:
         text = {"type": "string", "minLength": 1, "maxLength": self.longest}
-        texts = {"type": "array", "items": text, "maxItems": self.most}
+        texts = {"type": "array", "items": text, "maxItems": self.maximum}
         return {"anyOf": [text, texts]} if self.single else texts
 
 
@@ -141,19 +141,19 @@ def is_token(value: Any) -> bool:
 class Tokens:
     """A list of token ids. The vocabulary is checked later, when the model is known."""
 
-    least: int = 0
-    most: int = 1 << 20
+    minimum: int = 0
+    maximum: int = 1 << 20
 
     def read(self, value: Any, name: str) -> tuple[int, ...]:
         if not isinstance(value, list) or not all(is_token(token) for token in value):
             raise bad_request(f"{name} is {shown(value)}; give a list of token ids", name, "invalid_type")
-        if not self.least <= len(value) <= self.most:
-            raise bad_request(f"{name} has {len(value)} token ids; give {self.least} to {self.most}", name)
+        if not self.minimum <= len(value) <= self.maximum:
+            raise bad_request(f"{name} has {len(value)} token ids; give {self.minimum} to {self.maximum}", name)
         return tuple(value)
 
     def schema(self) -> Schema:
         items = {"type": "integer", "minimum": 0}
-        return {"type": "array", "items": items, "minItems": self.least, "maxItems": self.most}
+        return {"type": "array", "items": items, "minItems": self.minimum, "maxItems": self.maximum}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +161,13 @@ class Biases:
     """An object of token ids (strings, as JSON requires of keys) and numbers."""
 
     limit: float
-    most: int
+    maximum: int
 
     def read(self, value: Any, name: str) -> tuple[tuple[int, float], ...]:
         if not isinstance(value, dict):
             raise bad_request(f"{name} is {shown(value)}; give an object of token ids and numbers", name, "invalid_type")
-        if len(value) > self.most:
-            raise bad_request(f"{name} has {len(value)} entries; give at most {self.most}", name)
+        if len(value) > self.maximum:
+            raise bad_request(f"{name} has {len(value)} entries; give at most {self.maximum}", name)
         number = Number(-self.limit, self.limit)
         pairs = []
         for key, bias in value.items():
@@ -179,7 +179,7 @@ class Biases:
     def schema(self) -> Schema:
         values = Number(-self.limit, self.limit).schema()
         names = {"pattern": "^[0-9]{1,11}$"}
-        return {"type": "object", "propertyNames": names, "additionalProperties": values, "maxProperties": self.most}
+        return {"type": "object", "propertyNames": names, "additionalProperties": values, "maxProperties": self.maximum}
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ class Options:
     top_p: float | None = sampled(
         Number(0, 1), "Sample from the most probable tokens that together have this probability; 0: the best one."
     )
-    top_k: int | None = sampled(Integer(-1, LARGEST, least=0), "Sample from the k most probable tokens; 0 or -1: all.")
+    top_k: int | None = sampled(Integer(-1, LARGEST, minimum=0), "Sample from the k most probable tokens; 0 or -1: all.")
     min_p: float | None = sampled(Number(0, 1), "Sample from tokens with at least this share of the highest probability.")
     repetition_penalty: float | None = sampled(
         Number(0, 100, above=True), "Above 1: makes tokens of the prompt and the answer less likely."

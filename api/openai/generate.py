@@ -223,8 +223,8 @@ class GeneratingEndpoint(Generic[Parsed]):
         call = GenerateHandler(front=front, request=asking, info=info, served=served, options=options, shape=self.shape)
         await self.prompts(call, body)
         check_count(front, len(call.prompts), options.n)
-        most = most_tokens(info.defaults, self.shape.default_tokens)
-        call.limits = [check_prompt(one, info, served, options, most) for one in call.prompts]
+        max_tokens = most_tokens(info.defaults, self.shape.default_tokens)
+        call.limits = [check_prompt(one, info, served, options, max_tokens) for one in call.prompts]
         words = sum(map(len, options.bad_words))
         long = words > _LONG_WORDS or (words > 0 and not served.codec.quick)
         call.sampling = (
@@ -258,23 +258,25 @@ class _Ends:
 @asynccontextmanager
 async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
     """Start a call's sequences; leaving the block cancels the ones that have not ended by themselves."""
-    front, asking, options = call.front, call.request, call.options
+    front = call.front
+    asking = call.request
+    options = call.options
     call.id = asking[CALL_ID] = front.new_id(call.shape.prefix)
     _name(front, asking, options)
     charge, offline = None, asking.get(OFFLINE) is not None
     if not offline:  # lines of batches are not charged to the limits of online requests
-        most = sum(len(tokens) + options.n * limit for tokens, limit in zip(call.prompts, call.limits, strict=True))
-        charge = asking[CHARGE] = await front.limits.enter(asking[CALLER], most)
+        charged = sum(len(tokens) + options.n * limit for tokens, limit in zip(call.prompts, call.limits, strict=True))
+        charge = asking[CHARGE] = await front.limits.enter(asking[CALLER], charged)
     ends = None
     try:
         _start(call)
         asking[PROGRESS] = call.choices[0].stream.progress
         call.created = int(time.time())
         count, tenant = call.usage()["prompt_tokens"], asking[CALLER].tenant
-        reported = call.info.id, count, options.n, options.limit, tenant
+        labels = call.info.id, count, options.n, options.limit, tenant
         named = {"max_tokens": options.limit, "temperature": options.temperature, "top_p": options.top_p, "n": options.n}
         asking[ASKED] = {name: value for name, value in named.items() if value is not None}
-        asking[METER] = meter = front.metrics.begin(*reported, offline=offline)
+        asking[METER] = meter = front.metrics.begin(*labels, offline=offline)
         ends = _Ends(meter)
         yield ends
     finally:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from ..errors import ApiError, bad_request
 
 MOST = 250_000  # units; Python parses this number in less than 0.1 s
-MEMBER, CONTAINER, DIGITS = 4, 2, 1000  # units of an object's member and of a list or object; most digits of an integer
+MEMBER = 4  # units of a member of an object
+CONTAINER = 2  # units of a list or object
+DIGITS = 1000  # limit of an integer's digits
 _PIECE = 1 << 16  # bytes
 # translation table: digits to 0, all else to a space
 _DIGITS = bytes(b"0"[0] if chr(byte).isdigit() and byte < 128 else b" "[0] for byte in range(256))

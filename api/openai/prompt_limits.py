@@ -71,7 +71,7 @@ def truncated(tokens: list[int], options: Options, info: ModelInfo) -> list[int]
 
 def check_count(front: Front, prompts: int, n: int) -> None:
     """Raise a 400 for more choices than the waiting queue can ever hold: retrying, as after a 503, would be in vain."""
-    most = part(front.settings.requests.max_waiting, 0, 0, front.settings.network.gateways)
-    if prompts * n > most:
-        message = f"{prompts * n} choices are more than a gateway accepts at a time ({most}, from max_waiting and gateways)"
+    limit = part(front.settings.requests.max_waiting, 0, 0, front.settings.network.gateways)
+    if prompts * n > limit:
+        message = f"{prompts * n} choices are more than a gateway accepts at a time ({limit}, from max_waiting and gateways)"
         raise bad_request(f"{message}; send fewer", "n" if n > 1 else "prompt")

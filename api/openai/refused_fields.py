@@ -54,7 +54,7 @@ class ForeignFields:
             (one for begin, one in self._beginnings.items() if name.startswith(begin)), None
         )
         if foreign is None and near and (own := self._own.get(plain) or self._misspelt(plain)):
-            if _is_told(own, value, body):
+            if _is_obeyed(own, value, body):
                 return
             message = f"{name} is not a field of this endpoint; did you mean {own}?"
             raise bad_request(message, name, "unknown_parameter")
@@ -62,7 +62,7 @@ class ForeignFields:
             foreign = self._family(name)
         if foreign is None or equals_any(value, foreign.neutral):
             return
-        if not (self._is_off(foreign, body) or _is_told(foreign.named, value, body)):
+        if not (self._is_off(foreign, body) or _is_obeyed(foreign.named, value, body)):
             raise _refusal(name, value, foreign)
 
     def _family(self, name: str) -> ForeignField | None:
@@ -109,7 +109,7 @@ def _plain(name: str) -> str:
     return name.casefold().replace("_", "").replace("-", "").replace(".", "").replace(" ", "")
 
 
-def _is_told(own: str, value: Any, body: Body) -> bool:
+def _is_obeyed(own: str, value: Any, body: Body) -> bool:
     """Return True if the body has the same value under our own name, so that nothing is lost."""
     return bool(own) and own in body and equals_any(value, (body[own],))
 

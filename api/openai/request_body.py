@@ -29,21 +29,23 @@ async def read_body(request: web.Request, check: Callable[[Body], T]) -> T:
     size = request.client_max_size if length is None or request.headers.get("Content-Encoding") else length
     async with front.bodies.share(request[CALLER].key, size, front.settings.network.read_timeout):
         raw = await _read(request, front.settings.network.read_timeout)
-        most = max(MOST, 2 * front.settings.requests.max_model_len)
+        limit = max(MOST, 2 * front.settings.requests.max_model_len)
         if len(raw) <= SMALL:
-            return check(parse_json(raw, most))
-        return await front.run_in_thread(lambda: check(parse_json(raw, most)))
+            return check(parse_json(raw, limit))
+        return await front.run_in_thread(lambda: check(parse_json(raw, limit)))
 
 
 async def _read(request: web.Request, seconds: float) -> bytes:
     """Return the body; raise a 408 if it arrives more slowly than ``SLOWEST`` for longer than ``seconds``."""
-    raw, most, begun = bytearray(), request.client_max_size, asyncio.get_running_loop().time()
+    raw = bytearray()
+    max_size = request.client_max_size
+    begun = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout_at(begun + seconds) as limit:
             async for chunk in decoded(request):
                 raw += chunk
-                if len(raw) > most:
-                    raise web.HTTPRequestEntityTooLarge(max_size=most, actual_size=len(raw))
+                if len(raw) > max_size:
+                    raise web.HTTPRequestEntityTooLarge(max_size=max_size, actual_size=len(raw))
                 limit.reschedule(begun + seconds + len(raw) / SLOWEST)
     except web.RequestPayloadError as error:
         why = " ".join(str(error).removeprefix("400, message:").split())

@@ -50,18 +50,18 @@ async def events(answer: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]
                 seen = True
                 yield _object(answer, b"\n".join(lines))
     if not seen and answer.content_type != "text/event-stream":
-        raise stranger(*_told(answer))
+        raise stranger(*_origin(answer))
 
 
 def _object(answer: aiohttp.ClientResponse, text: bytes) -> dict[str, Any]:
     """Return the JSON object of an event; raise RequestError."""
-    found = parsed(text, "", *_told(answer))
+    found = parsed(text, "", *_origin(answer))
     if not isinstance(found, dict):
-        raise stranger(*_told(answer))
+        raise stranger(*_origin(answer))
     return found
 
 
-def _told(answer: aiohttp.ClientResponse) -> tuple[str, str, int, str]:
+def _origin(answer: aiohttp.ClientResponse) -> tuple[str, str, int, str]:
     """Return the path and origin of an answer, its status and its media type."""
     return answer.url.path_qs, f"{answer.url.host}:{answer.url.port}", answer.status, answer.content_type
 
@@ -73,7 +73,9 @@ class GenerateCall:
     """
 
     def __init__(self, session: Session, path: str, body: dict[str, Any]) -> None:
-        self._session, self._path, self._body = session, path, body
+        self._session = session
+        self._path = path
+        self._body = body
         self.id = ""  # the server's id, once it has begun to answer
         self.answer: Answer | None = None
 
@@ -95,7 +97,9 @@ class GenerateCall:
             async for event in events(answer):
                 if event.get("error"):
                     raise error_of(200, event)
-                self.id, model, usage = event.get("id", ""), event.get("model", ""), event.get("usage") or usage
+                self.id = event.get("id", "")
+                model = event.get("model", "")
+                usage = event.get("usage") or usage
                 for one in event["choices"]:
                     piece = _piece(one)
                     pieces.setdefault(piece.index, []).append(piece)
@@ -284,7 +288,7 @@ class _OpenExchange:
                 text = await _text(self._answer)
             except aiohttp.ClientError as error:
                 raise broke(self._where, error) from None
-            raise refusal(*_told(self._answer), text)
+            raise refusal(*_origin(self._answer), text)
         if ignored := self._answer.headers.get("x-ignored-fields"):
             warn_ignored(ignored)
         return self._answer
@@ -309,7 +313,7 @@ def _unanswered(error: aiohttp.ClientError, where: str) -> RequestError:
         why = system_reason(error.errno or 0, error.strerror or error)
         return unreachable(f"{error.host}:{error.port}", why)
     if isinstance(error, aiohttp.TooManyRedirects):
-        return stranger(*_told(error.history[-1]))
+        return stranger(*_origin(error.history[-1]))
     if isinstance(error, aiohttp.ClientResponseError):
         return unreadable(where, quoted(error.message))
     return failed(where, error)
@@ -319,8 +323,8 @@ async def _json(answer: aiohttp.ClientResponse, holds: str = "") -> Any:
     """Return the JSON of an answer, with this field if one is named; raise RequestError."""
     text = await _text(answer)
     if answer.content_type != "application/json":
-        raise stranger(*_told(answer))
-    return parsed(text, holds, *_told(answer))
+        raise stranger(*_origin(answer))
+    return parsed(text, holds, *_origin(answer))
 
 
 async def _text(answer: aiohttp.ClientResponse) -> str:

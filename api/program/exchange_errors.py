@@ -72,9 +72,9 @@ def _cause(error: BaseException, otherwise: str) -> str:
     return system_reason(error.errno, error) if isinstance(error, OSError) and error.errno else otherwise
 
 
-def system_reason(number: int, reported: object) -> str:
-    """Return the operating system's reason, or ``reported`` if the number is not the system's (a name was not found)."""
-    return os.strerror(number) if number > 0 else str(reported)
+def system_reason(number: int, text: object) -> str:
+    """Return the operating system's reason, or ``text`` if the number is not the system's (a name was not found)."""
+    return os.strerror(number) if number > 0 else str(text)
 
 
 def refusal(path: str, where: str, status: int, kind: str, text: str) -> RequestError:

@@ -34,7 +34,9 @@ class Bar:
         console = Console(file=sys.stderr, force_terminal=shown or None, force_jupyter=False)
         self._progress = Progress(*columns, *left, console=console, disable=not shown)
         self._task = self._progress.add_task("starting", total=total, more="")
-        self._tokens, self._began, self._looked = 0, 0.0, 0.0
+        self._tokens = 0
+        self._began = 0.0
+        self._looked = 0.0
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:

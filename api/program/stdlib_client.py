@@ -50,10 +50,10 @@ class StdlibSession:
 
     def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None, holds: str = "") -> Any:
         answer, text = self._exchange(method, path, body)
-        reported = path, _where(urlsplit(self.url)), answer.status, answer.headers.get_content_type()
-        if reported[-1] != "application/json":
-            raise stranger(*reported)
-        return parsed(text, holds, *reported)
+        origin = path, _where(urlsplit(self.url)), answer.status, answer.headers.get_content_type()
+        if origin[-1] != "application/json":
+            raise stranger(*origin)
+        return parsed(text, holds, *origin)
 
     def _exchange(
         self, method: str, path: str, body: Mapping[str, Any] | None = None

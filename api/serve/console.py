@@ -112,7 +112,7 @@ def capacity(models: Sequence[ModelInfo], rows: int) -> str:
 
     Each model is counted as if it had the memory to itself.
     """
-    reported: dict[str, list[str]] = {}  # capacity in words -> ids of the models that have it
+    models_by_room: dict[str, list[str]] = {}  # capacity in words -> ids of the models that have it
     for info in models:
         length = min(TYPICAL, info.max_length)
         if info.rooms:
@@ -120,10 +120,11 @@ def capacity(models: Sequence[ModelInfo], rows: int) -> str:
             text = f"about {count:,} concurrent request{'s' * (count != 1)} of {length:,} tokens"
             if (longest := max(info.longest, *info.rooms)) < length:
                 text = f"requests of at most {longest:,} tokens (--set memory=... with more gives room for longer ones)"
-            reported.setdefault(text, []).append(info.id)
-    if len(reported) == 1:
-        return f"room for {next(iter(reported))}"
-    return "room for " + ", or ".join(f"{text} to {_either(names)}" for text, names in reported.items()) if reported else ""
+            models_by_room.setdefault(text, []).append(info.id)
+    if len(models_by_room) == 1:
+        return f"room for {next(iter(models_by_room))}"
+    rooms = [f"{text} to {_either(names)}" for text, names in models_by_room.items()]
+    return f"room for {', or '.join(rooms)}" if rooms else ""
 
 
 def _either(names: Sequence[str]) -> str:
@@ -193,11 +194,11 @@ class StartupReporter:
         self._console.reach("tokenizers loaded")
         if self._running.port is None:
             catalog.forget()  # this process only checks that they load
-        reported: list[str] = []
-        while len(reported) < len((service := await self._running.service()).models):
+        shown: list[str] = []
+        while len(shown) < len((service := await self._running.service()).models):
             states = service.readiness.applications
             there = {name for name, state in states.items() if state in ("ready", "on demand", "failed")}
-            new = [info.id for info in service.models if info.id in there and info.id not in reported]
+            new = [info.id for info in service.models if info.id in there and info.id not in shown]
             if new:
                 self.show_stages()  # stages come before the models that they made ready
             on = {info.id: f" (on {info.base})" if info.base else "" for info in service.models}
@@ -207,7 +208,7 @@ class StartupReporter:
             if absent:  # there may be hundreds
                 few = ", ".join(absent[:8]) + f" and {len(absent) - 8} more" * (len(absent) > 8)
                 self._console.note(f"loaded when asked for: {few}")
-            reported += new
+            shown += new
             if not new:
                 await asyncio.sleep(POLL_SECONDS)
         gc.collect()

@@ -31,7 +31,7 @@ from ...actors.sizing import max_lengths
 from ...actors.supervision_tree import in_head
 from ...gpu.errors import CheckpointError
 from ...gpu.weights.checkpoint import check_here
-from ...gpu.weights.hub import HUB_ID, TOLD
+from ...gpu.weights.hub import HUB_ID, PROGRESS
 from ...runtime.base.ending import GRACE, end_within
 from ...runtime.cluster.launcher import Launcher
 from ..app.application import make_app
@@ -83,7 +83,9 @@ class Server:
         *,
         warnings: Sequence[str] = (),
     ) -> None:
-        self._settings, self._start, self._warnings = settings, start, warnings
+        self._settings = settings
+        self._start = start
+        self._warnings = warnings
         self._stands_in = not in_head(settings.network, cores())
         self._shared = self._stands_in or settings.network.gateways > 1  # the port is shared with other processes
         self._site: web.TCPSite | None = None  # set while this process listens
@@ -183,10 +185,10 @@ class Server:
         offset = self._console.stages.now()
         loop = asyncio.get_running_loop()
 
-        def reported(sentence: str) -> None:
+        def show(sentence: str) -> None:
             loop.call_soon_threadsafe(self._fetching, sentence)
 
-        TOLD.set(reported)
+        PROGRESS.set(show)
         for source in self._settings.models.applications.values():
             if of_the_hub(source):
                 self._fetching(f"asking the hub for {source}")  # the hub may answer late or never

@@ -38,7 +38,9 @@ def take_applications(values: dict[str, Any], named: Mapping[str, str]) -> None:
     from ..openai.model_defaults import DEFAULTS, checked_defaults, value_of
 
     known = (*_TEXTS, *(one.name for one in DEFAULTS))
-    paths, bases, defaults = dict[str, str](), dict[str, str](), dict[str, str]()
+    paths = dict[str, str]()
+    bases = dict[str, str]()
+    defaults = dict[str, str]()
     for name, table in _tables(given, known).items():
         where = f"applications.{name}"
         for key in table.keys() - {*known}:

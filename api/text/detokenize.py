@@ -60,7 +60,9 @@ class WindowDetokenizer:
         hidden: frozenset[int],
         context: Sequence[int] = (),
     ) -> None:
-        self._decode, self._byte_of, self._hidden = decode, byte_of, hidden
+        self._decode = decode
+        self._byte_of = byte_of
+        self._hidden = hidden
         self._held: list[int] = []
         self._bytes = bytearray()
         self._set_context([t for t in context[-16:] if t not in hidden][-8:])

@@ -63,11 +63,11 @@ def _has_few_ways(alternative: str) -> bool:
     """Return whether an alternative has few repeats without a bound, and few numbers of repeats in the others."""
     unbounded, choices = 0, 1
     for quantifier in _QUANTIFIERS.findall(alternative):
-        least, comma, most = quantifier.rstrip("?+").strip("{}").partition(",")
-        if quantifier[0] in "*+" or (comma and not most):
+        low, comma, high = quantifier.rstrip("?+").strip("{}").partition(",")
+        if quantifier[0] in "*+" or (comma and not high):
             unbounded += 1
         else:
-            choices *= 2 if quantifier[0] == "?" else int(most or least or 0) - int(least or 0) + 1
+            choices *= 2 if quantifier[0] == "?" else int(high or low or 0) - int(low or 0) + 1
         if not 0 < choices <= _MOST_CHOICES:
             return False
     return unbounded <= _MOST_UNBOUNDED

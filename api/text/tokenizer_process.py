@@ -80,7 +80,9 @@ class TokenizerProcess:
         self.added = {id: (text, special) for id, text, special in facts["added"]}
         self.decoder = facts["decoder"]
         self.size: int = facts["size"]
-        self.special, self.named, self.notes = frozenset(facts["special"]), facts["named"], tuple(facts["notes"])
+        self.special = frozenset(facts["special"])
+        self.named = facts["named"]
+        self.notes = tuple(facts["notes"])
         self._tokens = self._child.vocabulary
         self._hidden = {text for text, special in self.added.values() if special}
         self._decoder = Tokenizer.from_str(json.dumps({**_EMPTY, "decoder": self.decoder or None})).decoder

@@ -18,7 +18,10 @@ LARGEST = 2**31 - 1  # largest integer: kernels and tables count in 32 bits
 LONGEST = 100_000_000  # bytes of a file of JSON; the limit of the safetensors library for a header
 LONGEST_CONFIG = 4 << 20  # bytes of a configuration; Python parses this number in about 0.1 s, with the interpreter lock
 _SHORT = reprlib.Repr()
-_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 2, 80, 80, 40
+_SHORT.maxlevel = 2
+_SHORT.maxstring = 80
+_SHORT.maxother = 80
+_SHORT.maxlong = 40
 
 
 def shown(value: object) -> str:

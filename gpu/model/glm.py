@@ -37,7 +37,9 @@ DEFAULTS = Defaults(
 
 def read(sandwich: bool, architecture: str, config: Fields, stored_dtype: str) -> tuple[ModelConfig, list[Part]]:
     model = read_model(architecture, config, stored_dtype, DEFAULTS)
-    norm, act, bias = NormConfig(eps=model.eps), activation(config), config.flag("attention_bias", default=True)
+    norm = NormConfig(eps=model.eps)
+    act = activation(config)
+    bias = config.flag("attention_bias", default=True)
     hidden, inner = model.hidden, model.intermediate
 
     def layer(i: int) -> list[Part]:

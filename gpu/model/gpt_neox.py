@@ -32,7 +32,9 @@ def read(architecture: str, config: Fields, stored_dtype: str) -> tuple[ModelCon
     # transformers ignores these here: every head has keys and values of its own, and heads share the width
     config = Fields(config.source, {k: v for k, v in config.values.items() if k not in ("num_key_value_heads", "head_dim")})
     model = read_model(architecture, config, stored_dtype, DEFAULTS)
-    hidden, inner, vocabulary = model.hidden, model.intermediate, model.vocabulary
+    hidden = model.hidden
+    inner = model.intermediate
+    vocabulary = model.vocabulary
     norm = NormConfig(kind="layer", eps=model.eps)
     act, bias = activation(config, default="gelu"), config.flag("attention_bias", default=True)
     parallel = config.flag("use_parallel_residual", default=True)

@@ -197,7 +197,9 @@ def linear(role: str, name: str, rows: int, width: int, bias: bool = False) -> R
 
 def fused(roles: dict[str, int], name: str, width: int) -> Roles:
     """Return projections that follow each other in one tensor. ``roles`` has the number of rows of each."""
-    total, first, sources = sum(roles.values()), 0, {}
+    total = sum(roles.values())
+    first = 0
+    sources = {}
     for role, rows in roles.items():
         sources[role] = Source(f"{name}.weight", (total, width), (first, rows, total))
         first += rows

@@ -35,7 +35,9 @@ def read(architecture: str, config: Fields, stored_dtype: str) -> tuple[ModelCon
     longest = min(model.max_position, model.rope.original_max_position or model.max_position)
     model = replace(model, windows=(window,) * model.layers, max_position=longest)
     norm, act = NormConfig(eps=model.eps), activation(config)
-    wide, narrow, inner = model.heads * model.head_dim, model.kv_heads * model.head_dim, model.intermediate
+    wide = model.heads * model.head_dim
+    narrow = model.kv_heads * model.head_dim
+    inner = model.intermediate
 
     def layer(i: int) -> list[Part]:
         name = f"model.layers.{i}"

@@ -27,7 +27,9 @@ DEFAULTS = Defaults(max_position=32768, kv_heads=32, head_dim=128)
 def read(architecture: str, config: Fields, stored_dtype: str) -> tuple[ModelConfig, list[Part]]:
     model = read_model(architecture, config, stored_dtype, DEFAULTS)
     model = replace(model, windows=switched_windows(config, model.layers))
-    bias, norm, act = config.flag("attention_bias"), NormConfig(eps=model.eps), activation(config)
+    bias = config.flag("attention_bias")
+    norm = NormConfig(eps=model.eps)
+    act = activation(config)
 
     def layer(i: int) -> list[Part]:
         name = f"model.layers.{i}"

@@ -230,7 +230,9 @@ class NativeBackend:
     def forward(self, run: NativeRun, batch: Batch) -> None:
         hidden_TD = batch.hidden_TD
         self._check(run, hidden_TD, is_head=False)
-        row, start, count = _address(batch.row_N), _address(batch.start_N), _address(batch.count_N)
+        row = _address(batch.row_N)
+        start = _address(batch.start_N)
+        count = _address(batch.count_N)
         changed = groups(batch.delta_N, batch.count_N, run.deltas)
         code = self._lib.bw_forward(
             self._ctx,
@@ -294,7 +296,9 @@ class NativeBackend:
                 record.kind, record.inner = EMBEDDING, config.vocabulary
                 record.factor = embedding_multiplier(config, self.dtype)
             case HeadConfig():
-                record.kind, record.inner, record.factor = HEAD, config.vocabulary, config.divisor
+                record.kind = HEAD
+                record.inner = config.vocabulary
+                record.factor = config.divisor
                 record.softcap = config.softcap
                 _describe_norm(config.norm, record)
             case MlpConfig():
@@ -328,18 +332,29 @@ class NativeBackend:
                 f"KV layer {kv_layer} with pages of {layout.page_size} tokens does not fit tables of {layers} layers and "
                 f"{pages} pages; make the tables larger"
             )
-        record.kind, record.scale, record.softcap, record.factor = ATTENTION, config.scale, config.softcap, config.multiplier
+        record.kind = ATTENTION
+        record.scale = config.scale
+        record.softcap = config.softcap
+        record.factor = config.multiplier
         record.qk_whole = config.qk_norm == "whole"
         _describe_norm(config.norm, record)
-        record.heads, record.kv_heads, record.head_dim = config.heads, config.kv_heads, config.head_dim
-        record.window, record.kv_layer, record.page_size = config.window or 0, kv_layer, layout.page_size
+        record.heads = config.heads
+        record.kv_heads = config.kv_heads
+        record.head_dim = config.head_dim
+        record.window = config.window or 0
+        record.kv_layer = kv_layer
+        record.page_size = layout.page_size
         record.slot_bytes, record.arena = self.slot_bytes(layout), self._arenas[layout].data_ptr()
         cos_MH, sin_MH = self._rotary(config.rope, config.head_dim, tables.tokens.shape[1])
-        record.cos, record.sin, record.rotary = cos_MH.data_ptr(), sin_MH.data_ptr(), 2 * cos_MH.shape[1]
+        record.cos = cos_MH.data_ptr()
+        record.sin = sin_MH.data_ptr()
+        record.rotary = 2 * cos_MH.shape[1]
         record.rope = NEIGHBOURS if config.rope.interleaved else HALVES
 
     def _describe_mlp(self, config: MlpConfig, record: ComponentRecord) -> None:
-        record.kind, record.inner, record.factor = MLP, config.intermediate, config.multiplier
+        record.kind = MLP
+        record.inner = config.intermediate
+        record.factor = config.multiplier
         record.activation, record.gated = ACTIVATIONS[config.activation], config.gated
         _describe_norm(config.norm, record)
 

@@ -45,8 +45,8 @@ class NativeDelta:
     @property
     def panels(self) -> int:
         """The number of panels of its largest A."""
-        most: int = max(columns for record in self.records for columns in list(record.columns))
-        return -(-most // PANEL)
+        widest: int = max(columns for record in self.records for columns in list(record.columns))
+        return -(-widest // PANEL)
 
     @property
     def bottleneck(self) -> int:

@@ -29,7 +29,9 @@ ERRORS = {
     6: "the groups of deltas do not follow each other in the batch",
 }
 
-_INT, _LONG, _PTR = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
+_INT = ctypes.c_int32
+_LONG = ctypes.c_int64
+_PTR = ctypes.c_void_p
 
 
 class ComponentRecord(ctypes.Structure):

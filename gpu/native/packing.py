@@ -41,14 +41,20 @@ def parts_of(spec: ComponentSpec, dtype: torch.dtype) -> list[PackedPart]:
 
 
 def _part(spec: ComponentSpec, role: str, shape: tuple[int, ...], dtype: torch.dtype) -> PackedPart:
-    element, added, together = dtype.itemsize, 0.0, 1
+    element = dtype.itemsize
+    added = 0.0
+    together = 1
     if len(shape) == 1:
-        form, nbytes, together = "vector", -(-shape[0] // PANEL) * PANEL * 4, shape[0]
+        form = "vector"
+        nbytes = -(-shape[0] // PANEL) * PANEL * 4
+        together = shape[0]
         added = _offset(spec.config, role)
     elif isinstance(spec.config, EmbeddingConfig):
         form, nbytes = "rows", shape[0] * shape[1] * element
     else:  # columns padded to whole panels, the width of rows to whole units of 4 bytes
-        form, nbytes, together = "panels", -(-shape[0] // PANEL) * PANEL * -(-shape[1] * element // 4) * 4, PANEL
+        form = "panels"
+        nbytes = -(-shape[0] // PANEL) * PANEL * -(-shape[1] * element // 4) * 4
+        together = PANEL
     return PackedPart(role, packed_id(spec, role, f"{form} {dtype} {added}"), nbytes, form, shape, together, added)
 
 

@@ -21,7 +21,9 @@ class StepIndex:
     """Positions of a step's tokens, computed once per step and used by all of its components."""
 
     def __init__(self, batch: Batch, tables: Tables) -> None:
-        self.row_N, self.start_N, self.count_N = batch.row_N, batch.start_N, batch.count_N
+        self.row_N = batch.row_N
+        self.start_N = batch.start_N
+        self.count_N = batch.count_N
         self.tables = tables
         self.offset_N = np.cumsum(self.count_N) - self.count_N  # first token of each row in the step
         self.row_T = np.repeat(self.row_N, self.count_N)

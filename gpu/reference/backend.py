@@ -127,7 +127,9 @@ class TorchBackend:
             self._hidden[layout] = HiddenSlots(memory, self.slot_bytes(layout), layout)
             return
         stride = self.slot_bytes(layout) // self.dtype.itemsize
-        page, heads, size = layout.page_size, layout.kv_heads, layout.head_dim
+        page = layout.page_size
+        heads = layout.kv_heads
+        size = layout.head_dim
         flat = memory[: memory.numel() // self.slot_bytes(layout) * self.slot_bytes(layout)].view(self.dtype)
         shape, strides = (flat.numel() // stride, 2, page, heads, size), (stride, page * heads * size, heads * size, size, 1)
         self._arenas[layout] = flat.as_strided(shape, strides)
@@ -202,7 +204,9 @@ class TorchBackend:
         hidden_TD: torch.Tensor,
         index: StepIndex,
     ) -> torch.Tensor:
-        layout, norm, weights = part.spec.component.kv, config.norm, product.weights
+        layout = part.spec.component.kv
+        norm = config.norm
+        weights = product.weights
         assert layout is not None
         x_TD = normalise(hidden_TD, weights, "norm", norm) if config.pre_norm else hidden_TD
         q_TQ, k_TQ, v_TQ = (product(role, x_TD) for role in "qkv")

@@ -73,7 +73,9 @@ def adapt(output_TD: torch.Tensor, residual_TD: torch.Tensor, product: Products)
     for tokens, delta in product.changes:
         assert delta.spec.delta is not None
         if (bottleneck := delta.spec.delta.config.bottleneck) is not None:
-            y_GD, r_GD, weights = output_TD[tokens], residual_TD[tokens], delta.weights
+            y_GD = output_TD[tokens]
+            r_GD = residual_TD[tokens]
+            weights = delta.weights
             x_GD = {"output": y_GD, "sum": y_GD + r_GD, "input": r_GD}[bottleneck.reads]
             low_GR = BOTTLENECKS[bottleneck.activation](F.linear(x_GD, weights["down"], weights["down_bias"]))
             output_TD[tokens] += F.linear(low_GR, weights["up"], weights["up_bias"]) * bottleneck.scale

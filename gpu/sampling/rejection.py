@@ -16,7 +16,9 @@ from ...policies.plan.sampling import SamplingParams
 from .noise import gumbel, noise_key
 
 # Each use has noise of its own, since a position's draft, verdict and replacement must not depend on each other.
-DRAFTING, VERDICT, REPLACING = 0xA0761D6478BD642F, 0xE7037ED1A0B428DB, 0x8EBC6AF09C88C6E3
+DRAFTING = 0xA0761D6478BD642F
+VERDICT = 0xE7037ED1A0B428DB
+REPLACING = 0x8EBC6AF09C88C6E3
 
 
 def applies(params: SamplingParams) -> bool:

@@ -79,7 +79,9 @@ class _Phrase:
     __slots__ = ("before", "bias", "last")
 
     def __init__(self, ids: Sequence[int], bias: float = 0.0) -> None:
-        self.before, self.last, self.bias = np.asarray(ids[:-1], dtype=np.int32), ids[-1], bias
+        self.before = np.asarray(ids[:-1], dtype=np.int32)
+        self.last = ids[-1]
+        self.bias = bias
 
     def follows(self, tokens: np.ndarray) -> bool:
         """Return whether the phrase's last id would complete it after these."""

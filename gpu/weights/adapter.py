@@ -29,7 +29,9 @@ from .lora_rules import LoraRules, Sorted
 from .tensor_files import check_dtype, read_header
 from .virtual_tokens import read_virtual_tokens
 
-CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+PICKLE = "adapter_model.bin"
 LONGEST_HEADER = 8 << 20  # bytes: about 60,000 tensors, which Python reads without holding others up for long
 PREFIX = "base_model.model."
 DEPTH = re.compile(r"\.(\d{1,9})\.")

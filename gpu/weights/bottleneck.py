@@ -88,11 +88,9 @@ def _read(config: Fields) -> str:
             )
     if config.text("non_linearity") not in ACTIVATIONS:
         raise config.wrong("non_linearity", f"one of {', '.join(ACTIVATIONS)}")
-    before, after, apart = (
-        config.flag("original_ln_before"),
-        config.flag("original_ln_after", True),
-        config.flag("is_parallel"),
-    )
+    before = config.flag("original_ln_before")
+    after = config.flag("original_ln_after", True)
+    apart = config.flag("is_parallel")
     inner = config.values.get("residual_before_ln", True)
     if inner not in (True, False):
         raise config.wrong("residual_before_ln", "true or false")

@@ -98,7 +98,9 @@ class Checkpoint:
         self.deltas = deltas or {}
         self.source = source or path
         self.known = {} if known is None else known
-        self.exits, self.thresholds, self.tier = exits or {}, thresholds or {}, tier
+        self.exits = exits or {}
+        self.thresholds = thresholds or {}
+        self.tier = tier
         self._chain, self._hold = chain, hold
 
     @classmethod

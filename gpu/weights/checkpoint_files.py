@@ -16,7 +16,9 @@ from ..regular_file import read_regular
 
 LONGEST_TEXT = 128 << 20  # bytes: tokenizers of large vocabularies have about thirty million
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
-TEMPLATE, GENERATION, CONFIG = "chat_template.jinja", "generation_config.json", "config.json"
+TEMPLATE = "chat_template.jinja"
+GENERATION = "generation_config.json"
+CONFIG = "config.json"
 SPECIAL_MAP, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
 OF_TOKENIZER = (TOKENIZER, TOKENIZER_CONFIG, SPECIAL_MAP, ADDED_TOKENS)
 MERGED = (TOKENIZER_CONFIG, SPECIAL_MAP, ADDED_TOKENS, GENERATION)  # merged key by key

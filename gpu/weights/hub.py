@@ -34,7 +34,7 @@ def _log(sentence: str) -> None:
 
 
 # Receives the progress of fetches that begin in this context; called in any thread. The default is the log.
-TOLD: ContextVar[Callable[[str], None]] = ContextVar("told", default=_log)
+PROGRESS: ContextVar[Callable[[str], None]] = ContextVar("told", default=_log)
 
 
 def fetch(source: str, judge: Callable[[Path], None]) -> Path:
@@ -56,10 +56,10 @@ def fetch(source: str, judge: Callable[[Path], None]) -> Path:
         size = _size(name, revision)
         _check_room(source, size, _cached(name), config)
         if size:
-            TOLD.get()(
+            PROGRESS.get()(
                 f"{source} has {binary_size(size)} of weights, which need as much memory; fetching what the cache lacks"
             )
-        with _progress(source, _cached(name), size, TOLD.get()):
+        with _progress(source, _cached(name), size, PROGRESS.get()):
             return Path(snapshot_download(name, revision=revision or None, allow_patterns=_FILES))
     except CheckpointError:
         raise

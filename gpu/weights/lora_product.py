@@ -10,10 +10,10 @@ from .identity import pieces
 
 def check_product(a: TensorRef, b: TensorRef, scale: float) -> None:
     """Check one term of a LoRA whose halves are finite. Raises CheckpointError."""
-    most = abs(scale) * _most(a) * _most(b)
-    if not most < BEYOND:
+    bound = abs(scale) * _most(a) * _most(b)
+    if not bound < BEYOND:
         raise CheckpointError(
-            f"{a.path}: {a.name} and lora_B together, with alpha by rank {scale:g}, have values of up to {most:.2g}, so "
+            f"{a.path}: {a.name} and lora_B together, with alpha by rank {scale:g}, have values of up to {bound:.2g}, so "
             f"large ({BEYOND:.1e} and more) that every answer would be garbage; train the adapter again, or lower its alpha"
         )
 

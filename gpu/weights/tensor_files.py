@@ -110,7 +110,9 @@ def read_header(path: Path, limit: int = LONGEST) -> dict[str, TensorRef]:
 
 def _entry(path: Path, name: str, entry: object, base: int) -> TensorRef:
     fields = entry if isinstance(entry, dict) else {}
-    dtype, shape, offsets = fields.get("dtype"), fields.get("shape"), fields.get("data_offsets")
+    dtype = fields.get("dtype")
+    shape = fields.get("shape")
+    offsets = fields.get("data_offsets")
     if not (isinstance(dtype, str) and _sizes(shape) and _sizes(offsets) and len(offsets) == 2):
         raise ValueError(f"tensor {named(name)} has no type, shape and place but {shown(entry)}")
     (begin, end), item = offsets, ITEM_BYTES.get(dtype) or OTHER_BYTES.get(dtype)

@@ -107,7 +107,7 @@ def _last(name: str) -> str:
 
 
 def _sentence(trained_on: str, found: list[WholeModel], *, some_match: bool) -> str:
-    reported = ", ".join(
+    names = ", ".join(
         one.model if one.served else f"{one.model} ({one.checkpoint}, removed, but adapters of it are served)"
         for one in found
     )
@@ -115,4 +115,4 @@ def _sentence(trained_on: str, found: list[WholeModel], *, some_match: bool) -> 
         listed = ", ".join(f"{one.model} ({one.checkpoint})" for one in found)
         return f"{len(found)} models may be its base {trained_on!r} ({listed})"
     says = f"names {trained_on!r}, which is none of them" if trained_on else "names none"
-    return f"{len(found)} models may be its base ({reported}), and its own configuration {says}"
+    return f"{len(found)} models may be its base ({names}), and its own configuration {says}"

@@ -65,7 +65,7 @@ class HopCapacity:
     page_size: int  # tokens
     page_bytes: int
     room: int
-    most: int  # bytes with no other application there
+    bytes_alone: int  # with no other application there
 
     def need(self, tokens: int) -> int:
         """Return the bytes of one sequence."""
@@ -78,7 +78,7 @@ def lacking_bytes(tokens: int, routes: Iterable[Sequence[HopCapacity]]) -> dict[
     Empty: one does already. None: none ever will.
     """
     found = []
-    for hops in (hops for hops in routes if all(hop.need(tokens) <= hop.most for hop in hops)):
+    for hops in (hops for hops in routes if all(hop.need(tokens) <= hop.bytes_alone for hop in hops)):
         lacking: dict[str, int] = {}
         for hop in (hop for hop in hops if hop.need(tokens) > hop.room):
             lacking[hop.worker] = max(hop.need(tokens) - hop.room, lacking.get(hop.worker, 0))

@@ -96,7 +96,9 @@ class ParameterFetch:
         if (batch := self._asked.pop(number, None)) is None:
             return []
         self._writing.add(number)
-        found, at, end = list[BatchPart](), 0, 0
+        found = list[BatchPart]()
+        at = 0
+        end = 0
         for component, piece in batch:
             if component in self._left:
                 self._left[component] -= 1

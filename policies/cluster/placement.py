@@ -172,9 +172,8 @@ def _move(draft: Draft, load: Mapping[str, float]) -> None:
     for _ in range(ROUNDS):
         before = draft.cost(load)
         for name in list(draft.hops):
-            hops = draft.take_back(name)
-            after = draft.nearest(name) or hops[0].worker
-            draft.put(name, (draft.whole(name, after),))
+            draft.take_back(name)
+            _put_whole(draft, name)  # it fits at least where it was
         for name in draft.chains:
             if name not in draft.hops and not _put_whole(draft, name):
                 _make_room(draft, name)

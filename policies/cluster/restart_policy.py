@@ -43,19 +43,20 @@ class Backoff:
     """The pause before a restart.
 
     It is 0 for the first ``at_once`` failures in a row, then ``initial`` seconds, ``factor`` times more for each further
-    one, at most ``most``; each is drawn from within ``jitter`` (a fraction) of that.
+    one, at most ``maximum``; each is drawn from within ``jitter`` (a fraction) of that.
     """
 
     initial: float = 0.05
     factor: float = 2.0
-    most: float = 10.0
+    maximum: float = 10.0
     jitter: float = 0.1
     at_once: int = 0
 
     def __post_init__(self) -> None:
-        if not (0 <= self.initial <= self.most and 1 <= self.factor <= 100 and 0 <= self.jitter < 1) or self.at_once < 0:
+        if not (0 <= self.initial <= self.maximum and 1 <= self.factor <= 100 and 0 <= self.jitter < 1) or self.at_once < 0:
             raise ValueError(
-                f"backoff of {self.initial} to {self.most} s, factor {self.factor}, jitter {self.jitter}, {self.at_once} at "
+                f"backoff of {self.initial} to {self.maximum} s, factor {self.factor}, "
+                f"jitter {self.jitter}, {self.at_once} at "
                 "once cannot be used; give 0 <= initial <= most, 1 <= factor <= 100, 0 <= jitter < 1, at_once >= 0"
             )
 
@@ -63,8 +64,8 @@ class Backoff:
         """Return the seconds before the restart after ``failures`` failures in a row (from 1). draw: in [0, 1)."""
         if failures <= self.at_once:
             return 0.0
-        pause = min(self.most, self.initial * self.factor ** min(failures - self.at_once - 1, 100))
-        return min(self.most, pause * (1 + self.jitter * (2 * draw - 1)))
+        pause = min(self.maximum, self.initial * self.factor ** min(failures - self.at_once - 1, 100))
+        return min(self.maximum, pause * (1 + self.jitter * (2 * draw - 1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,9 @@ class Restarts:
         """Note that the child was started."""
         child = self._state[name]
         child.restarts += child.born
-        child.state, child.since, child.born = "up", now, True
+        child.state = "up"
+        child.since = now
+        child.born = True
 
     def ended(self, name: str, abnormal: bool, now: float, draw: float, event: str = "") -> Plan:
         """Return the plan after the end of a child that was up. event: what ended it, if this may have ended others too."""
@@ -177,7 +180,9 @@ class Restarts:
         """Start a dismissed or finished child at once. Raises KeyError for an unknown one."""
         child = self._state[name]
         if child.state == "done":
-            child.state, child.due, child.failures = "wanted", now, 0
+            child.state = "wanted"
+            child.due = now
+            child.failures = 0
 
     def _again(self, name: str, now: float, draw: float, event: str) -> Plan:
         child = self._state[name]

@@ -19,14 +19,14 @@ MISSED = 8  # the longest pause in tokens after nothing was found to draft
 Cost = Callable[[int], int]  # nanoseconds of a sweep by the number of its drafts
 
 
-def best_length(acceptance: Acceptance, most: int, others: int, cost: Cost) -> int:
-    """Return how many drafts, at most ``most``, make the sweep yield most tokens a second; 0: none gain enough.
+def best_length(acceptance: Acceptance, limit: int, others: int, cost: Cost) -> int:
+    """Return how many drafts, at most ``limit``, make the sweep yield most tokens a second; 0: none gain enough.
 
     ``others``: tokens that the sweep draws for other rows. ``cost(g)``: nanoseconds of the sweep with ``g`` drafts.
     """
     alone = best_cost = max(1, cost(0))
-    best, best_yield, means = 0, (others + 1) * UNIT, acceptance.expected(most)
-    for drafts in range(1, most + 1):
+    best, best_yield, means = 0, (others + 1) * UNIT, acceptance.expected(limit)
+    for drafts in range(1, limit + 1):
         tokens, time = others * UNIT + means[drafts], max(1, cost(drafts))
         gains = tokens * alone * LEAST_GAIN > (others + 1) * UNIT * time * (LEAST_GAIN + 1)
         if gains and tokens * best_cost > best_yield * time:

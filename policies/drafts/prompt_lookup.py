@@ -51,14 +51,14 @@ class TokenIndex:
 
 def agreement(text: Sequence[int], at: int, after: Sequence[int], end: int) -> int:
     """Return how many tokens agree backwards from these two places, at most ``LONGEST``; the first ones do."""
-    most = min(LONGEST, at + 1, end + 1)
+    limit = min(LONGEST, at + 1, end + 1)
     same = 1
-    while same < most and text[at - same] == after[end - same]:
+    while same < limit and text[at - same] == after[end - same]:
         same += 1
     return same
 
 
-def continuation(text: Sequence[int], place: int, end: int, most: int) -> list[int]:
-    """Return ``most`` tokens from ``place`` on. At ``end`` the text goes on as the copy of itself that it then is."""
+def continuation(text: Sequence[int], place: int, end: int, limit: int) -> list[int]:
+    """Return ``limit`` tokens from ``place`` on. At ``end`` the text goes on as the copy of itself that it then is."""
     period = end - place
-    return [text[place + i % period] for i in range(most)]
+    return [text[place + i % period] for i in range(limit)]

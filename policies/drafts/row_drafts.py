@@ -20,10 +20,10 @@ def keys(options: DraftOptions) -> Iterable[str]:
 
 
 class Offer:
-    """The drafts that one source has for a round: at most ``most``, at this cost. ``tokens``: of a text; else empty."""
+    """The drafts that one source has for a round: at most ``limit``, at this cost. ``tokens``: of a text; else empty."""
 
-    def __init__(self, key: str, most: int, cost: Cost, tokens: list[int]) -> None:
-        self.key, self.most, self.cost, self.tokens = key, most, cost, tokens
+    def __init__(self, key: str, limit: int, cost: Cost, tokens: list[int]) -> None:
+        self.key, self.limit, self.cost, self.tokens = key, limit, cost, tokens
 
 
 class RowDrafts:
@@ -51,21 +51,21 @@ class RowDrafts:
         self,
         tokens: Sequence[int],
         length: int,
-        most: int,
+        limit: int,
         others: int,
         cost: Cost,
         tiers: Mapping[str, Cost] | None = None,
     ) -> list[int]:
-        """Return drafts of the tokens behind the ``length`` known ones, at most ``most``; zeros if a tier draws them.
+        """Return drafts of the tokens behind the ``length`` known ones, at most ``limit``; zeros if a tier draws them.
 
         If there are none, ``pause`` tokens are to be drawn first.
         ``others`` and ``cost`` as in ``best_length``. ``tiers``: the tiers that can draft here, with the cost of theirs.
         """
-        most = min(most, LARGEST)
-        source, found = self._look_up(tokens, length, most)
+        limit = min(limit, LARGEST)
+        source, found = self._look_up(tokens, length, limit)
         offers = [Offer(source, len(found), cost, found)] if found else []
-        if most > 0 and tiers:
-            offers += [Offer(tier, most, price, []) for tier, price in tiers.items()]
+        if limit > 0 and tiers:
+            offers += [Offer(tier, limit, price, []) for tier, price in tiers.items()]
         if not offers:
             self.pause = 1 << min(self._misses, MISSED.bit_length() - 1)
             self._misses += 1
@@ -106,8 +106,8 @@ class RowDrafts:
 
     def _count(self, offer: Offer, others: int) -> int:
         if self.options.tokens:
-            return min(self.options.tokens, offer.most)
-        return best_length(self._acceptance[offer.key], offer.most, others, offer.cost)
+            return min(self.options.tokens, offer.limit)
+        return best_length(self._acceptance[offer.key], offer.limit, others, offer.cost)
 
     def _take(self, offer: Offer, count: int) -> list[int]:
         """Return ``count`` drafts of an offer, which is the source of the next round."""
@@ -159,16 +159,16 @@ class RowDrafts:
 
     # lookup ----------------------------------------------------------------------------------------------------------
 
-    def _look_up(self, tokens: Sequence[int], length: int, most: int) -> tuple[str, list[int]]:
+    def _look_up(self, tokens: Sequence[int], length: int, limit: int) -> tuple[str, list[int]]:
         """Return the best drafts that a text has, with its source."""
         if predicted := self.options.prediction:
             place = self._place(tokens, length)
             if place < len(predicted):
-                return PREDICTION, predicted[place : place + most]
+                return PREDICTION, predicted[place : place + limit]
         if self.options.prompt:
             self._own.extend(tokens, length)
             if (place := self._own.find(tokens, tokens, length)) >= 0:
-                return PROMPT, continuation(tokens, place, length, most)
+                return PROMPT, continuation(tokens, place, length, limit)
         return "", []
 
     def _place(self, tokens: Sequence[int], length: int) -> int:

@@ -116,7 +116,9 @@ class PageAccounts:
 
     def fork(self) -> PageAccounts:
         copy = PageAccounts(ordered=self.ordered)
-        copy.names, copy._numbers, copy.unused = self.names.copy(), self._numbers.copy(), self.unused.copy()
+        copy.names = self.names.copy()
+        copy._numbers = self._numbers.copy()
+        copy.unused = self.unused.copy()
         copy._held, copy._idle = self._held.copy(), self._idle.copy()
         copy._order, copy.offline = [order.copy() for order in self._order], self.offline.copy()
         return copy

@@ -66,7 +66,9 @@ class ChunkPool:
 
     def fork(self) -> ChunkPool:
         copy = ChunkPool(self.total, self.chunk_bytes)
-        copy._end, copy._returned, copy._edits = self._end, self._returned.copy(), self._edits.copy()
+        copy._end = self._end
+        copy._returned = self._returned.copy()
+        copy._edits = self._edits.copy()
         return copy
 
     def snapshot(self) -> dict[str, Plain]:

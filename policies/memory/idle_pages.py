@@ -29,7 +29,9 @@ class IdlePages:
 
     def add(self, handle: int, arena: str, slots: int, *, early: bool = False) -> None:
         """Add a page that has lost its last reader: the most recently used one of its kind."""
-        place, after, before = handle + 1, self._after, self._before
+        place = handle + 1
+        after = self._after
+        before = self._before
         self._reach(place)
         last = self._early if early else before[0]
         following = after[last]
@@ -63,7 +65,9 @@ class IdlePages:
 
     def remove(self, handle: int, arena: str, slots: int, *, early: bool = False) -> None:
         """Remove a page. ``early``: as in ``add``."""
-        place, after, before = handle + 1, self._after, self._before
+        place = handle + 1
+        after = self._after
+        before = self._before
         left, right = before[place], after[place]
         assert right >= 0, f"page {handle} is not idle"
         after[left], before[right] = right, left
@@ -109,6 +113,8 @@ class IdlePages:
     def fork(self) -> IdlePages:
         copy = IdlePages()
         copy._after, copy._before = self._after.fork(), self._before.fork()
-        copy.slots, copy.early_slots, copy.count = self.slots.copy(), self.early_slots.copy(), self.count
+        copy.slots = self.slots.copy()
+        copy.early_slots = self.early_slots.copy()
+        copy.count = self.count
         copy._early = self._early
         return copy

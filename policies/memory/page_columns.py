@@ -105,9 +105,15 @@ class PageColumns:
         copy = type(self)(pool)
         copy._allocators = {arena: allocator.fork(pool) for arena, allocator in self._allocators.items()}
         copy._spans, copy._span_numbers = self._spans.copy(), self._span_numbers.copy()
-        copy._span, copy._references, copy._account = self._span.fork(), self._references.fork(), self._account.fork()
-        copy._slots, copy._hash, copy._unused = self._slots.fork(), self._hash.fork(), self._unused.copy()
-        copy._index, copy.idle, copy.accounts = self._index.fork(), self.idle.fork(), self.accounts.fork()
+        copy._span = self._span.fork()
+        copy._references = self._references.fork()
+        copy._account = self._account.fork()
+        copy._slots = self._slots.fork()
+        copy._hash = self._hash.fork()
+        copy._unused = self._unused.copy()
+        copy._index = self._index.fork()
+        copy.idle = self.idle.fork()
+        copy.accounts = self.accounts.fork()
         copy._others = {handle: others.copy() for handle, others in self._others.items()}
         copy.evicted, copy.shared = self.evicted, self.shared
         return copy
@@ -210,7 +216,9 @@ class PageColumns:
             assert min(others.values()) > 0, f"an account is kept that does not list page {handle}"
             assert self._account[handle] not in others, f"whoever pays for page {handle} is counted as another"
         count = len(self.accounts.names)
-        held, idle, order = [0] * count, [0] * count, [list[int]() for _ in range(count)]
+        held = [0] * count
+        idle = [0] * count
+        order = [list[int]() for _ in range(count)]
         for owner, number in zip(self._account, self._span, strict=True):
             if number >= 0:
                 held[owner] += self.page_bytes(self._spans[number])

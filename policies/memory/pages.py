@@ -169,7 +169,9 @@ class PageTable(PageColumns):
         return made
 
     def _split(self, handle: int, numbers: list[int]) -> list[int]:
-        old, slots, token_hash = self.span(handle), self._slots[handle], self._hash[handle]
+        old = self.span(handle)
+        slots = self._slots[handle]
+        token_hash = self._hash[handle]
         references, account = self._references[handle], self._account[handle]
         if token_hash:
             self._index.remove((token_hash, old.lineage, old.layer))

@@ -41,7 +41,9 @@ class PrefixIndex:
     def _change(self, key: Key, handle: int) -> None:
         self._changes[key] = handle
         if len(self._changes) > 256 + len(self._base) // 8:
-            self._base, self._changes, self._shared = self.entries(), {}, False
+            self._base = self.entries()
+            self._changes = {}
+            self._shared = False
 
     def entries(self) -> dict[Key, int]:
         """Return a copy of all entries."""

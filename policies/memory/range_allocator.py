@@ -60,7 +60,9 @@ class RangeAllocator:
 
     def fork(self) -> RangeAllocator:
         copy = RangeAllocator(self.size)
-        copy.free, copy._starts, copy._lengths = self.free, list(self._starts), dict(self._lengths)
+        copy.free = self.free
+        copy._starts = list(self._starts)
+        copy._lengths = dict(self._lengths)
         return copy
 
     def give_back(self, start: int, length: int) -> None:

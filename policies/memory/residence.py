@@ -24,7 +24,9 @@ class Extent:
     """Granules of the parameters arena from ``start`` on, and the components and deltas that need them."""
 
     def __init__(self, start: int, length: int, users: set[bytes]) -> None:
-        self.start, self.length, self.users = start, length, users
+        self.start = start
+        self.length = length
+        self.users = users
 
 
 class Resident:

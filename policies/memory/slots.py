@@ -153,7 +153,9 @@ class SlotAllocator:
 
     def fork(self, pool: ChunkPool) -> SlotAllocator:
         copy = SlotAllocator(self.arena, self.slot_bytes, pool)
-        copy._partial, copy._backing, copy._empty = self._partial.copy(), self._backing[:], self._empty.copy()
+        copy._partial = self._partial.copy()
+        copy._backing = self._backing[:]
+        copy._empty = self._empty.copy()
         self._lent, copy._lent = set(self._partial), set(self._partial)
         copy.used, copy._idle = self.used, self._idle
         return copy

@@ -169,7 +169,9 @@ class WorkerMemory:
         kept: chunks that must be left to KV afterwards for sequences that run or wait. moves: filled with the moves of
         compacted slots, by arena; None: no compaction.
         """
-        residence, chunk, total = self.residence, self._pool.chunk_bytes, self._pool.total
+        residence = self.residence
+        chunk = self._pool.chunk_bytes
+        total = self._pool.total
         new = {c.id: c for c in components if not residence.holds(c.id)}
         if new:
             need = residence.chunks_for([tensor for c in new.values() for tensor in c.tensors])

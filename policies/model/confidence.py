@@ -82,7 +82,9 @@ def choose(samples: Sequence[GradedAnswer], loss: float) -> float:
     Every threshold above it loses no more than that either, so chance does not pick it alone.
     """
     ordered = sorted(samples, key=lambda one: -one.confidence)
-    lost, theta, i = 0, ALWAYS, 0
+    lost = 0
+    theta = ALWAYS
+    i = 0
     while i < len(ordered):
         now = ordered[i].confidence
         while i < len(ordered) and ordered[i].confidence == now:
@@ -109,7 +111,9 @@ def oracle(samples: Sequence[GradedAnswer], layers: int, total: int) -> TierChoi
 
 
 def _outcome(samples: Sequence[GradedAnswer], ups: Sequence[bool], layers: int, total: int, tokens: int) -> TierChoice:
-    right, work, whole = 0, 0, 0
+    right = 0
+    work = 0
+    whole = 0
     for one, up in zip(samples, ups, strict=True):
         right += one.right_top if up else one.right_low
         wasted = min(tokens, one.tokens_low) * layers

@@ -57,7 +57,9 @@ class LocalPath:
         return Exit(len(self.components) - 1, span)
 
     def _make(self, stretches: Stretches, spans: Stretches, keeps: bool, entries: tuple[Exit, ...]) -> LocalRoute:
-        hops, local, first = self.route.hops, self.local, self.first
+        hops = self.route.hops
+        local = self.local
+        first = self.first
         runs = [self._run(a, b) for a, b in _split_head(stretches, local)]
         changed = [(first + d, c.delta) for d, c in enumerate(local) if c.delta]
         return LocalRoute(
@@ -94,7 +96,9 @@ class LocalPaths:
     """The routes through ``worker`` as published last."""
 
     def __init__(self, worker: str, numerics: str, hidden_pages: str = "off") -> None:
-        self._worker, self._numerics, self._hidden_pages = worker, numerics, hidden_pages
+        self._worker = worker
+        self._numerics = numerics
+        self._hidden_pages = hidden_pages
         self._known: dict[str, LocalPath] = {}  # by route id
 
     def cut(self, chains: Sequence[Chain], routes: Sequence[Route], kept: Container[Hashable] = ()) -> dict[str, LocalRoute]:

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from .confidence import Threshold
 
-LOW, HIGH, AUTO = "low", "high", "auto"
+LOW = "low"
+HIGH = "high"
+AUTO = "auto"
 QUALITIES = (LOW, HIGH, AUTO)
 DEFAULT_THETA = 0.9  # of the measure mean, where nothing else is known
 MOST_THETA = 2.0  # as ``ALWAYS``

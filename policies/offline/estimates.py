@@ -76,8 +76,12 @@ class Estimates:
     def fork(self) -> Estimates:
         """Return a copy for another thread."""
         copy = object.__new__(Estimates)
-        copy.tree, copy._limits, copy._hints = self.tree, self._limits, self._hints
-        copy._known, copy._taken, copy._hinted = self._known[:], self._taken[:], self._hinted[:]
+        copy.tree = self.tree
+        copy._limits = self._limits
+        copy._hints = self._hints
+        copy._known = self._known[:]
+        copy._taken = self._taken[:]
+        copy._hinted = self._hinted[:]
         return copy
 
     def finished(self, request: int, length: int) -> None:

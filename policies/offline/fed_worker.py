@@ -14,7 +14,7 @@ class FedWorker:
     cache. full: it had no room for what it has left. free: positions of its memory. sweeps: number since it joined.
     """
 
-    __slots__ = ("_told", "admission", "free", "full", "last", "part", "scanner", "sweeps")
+    __slots__ = ("_reported", "admission", "free", "full", "last", "part", "scanner", "sweeps")
 
     def __init__(self, scanner: DualScanner) -> None:
         self.scanner = scanner
@@ -23,12 +23,12 @@ class FedWorker:
         self.last: dict[Side, int] = {}
         self.full = False
         self.free = 0.0
-        self.sweeps = self._told = 0
+        self.sweeps = self._reported = 0
 
     def ran(self, sweeps: int) -> None:
         """Update its number of sweeps from its own count; a worker that began anew counts from 0 again."""
-        self.sweeps += sweeps - self._told if sweeps >= self._told else sweeps
-        self._told = sweeps
+        self.sweeps += sweeps - self._reported if sweeps >= self._reported else sweeps
+        self._reported = sweeps
 
     @property
     def left(self) -> int:

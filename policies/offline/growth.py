@@ -67,8 +67,8 @@ class Growth:
 
 def _highest(ends: list[tuple[int, int, int]]) -> int:
     """Return the most positions at any end, of sequences that have not ended before."""
-    bases = running = most = 0
+    bases = running = peak = 0
     for end, _, base in reversed(ends):
         bases, running = bases + base, running + 1
-        most = max(most, bases + running * end)
-    return most
+        peak = max(peak, bases + running * end)
+    return peak

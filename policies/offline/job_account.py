@@ -79,7 +79,9 @@ class JobAccount:
 
     def summing(self) -> Callable[[WorkEstimate], WorkSums]:
         """Return a function that sums all work by an estimate, as things stand now: slow, and callable in another thread."""
-        lengths, is_open, ended = self._lengths, bytes(self._open), [*self._ended]
+        lengths = self._lengths
+        is_open = bytes(self._open)
+        ended = [*self._ended]
 
         def sums(estimate: WorkEstimate) -> WorkSums:
             seconds, outputs = estimate.seconds, estimate.outputs
@@ -93,7 +95,9 @@ class JobAccount:
     def estimated(self, estimate: WorkEstimate, sums: WorkSums) -> None:
         """Count all work by this estimate from now on, including done work."""
         self._estimate = estimate
-        self._worked, self._left, self._tokens = sums.worked, sums.left, sums.tokens
+        self._worked = sums.worked
+        self._left = sums.left
+        self._tokens = sums.tokens
         for request in self._ended[sums.ended :]:
             self._counts(request)
         self._begun = sum(estimate.seconds[request] for request in self._running)

@@ -77,7 +77,9 @@ class Weigher:
     __slots__ = ("costs", "outputs", "tree")
 
     def __init__(self, tree: PrefixTree, costs: Costs, outputs: Sequence[float]) -> None:
-        self.tree, self.costs, self.outputs = tree, costs, outputs
+        self.tree = tree
+        self.costs = costs
+        self.outputs = outputs
 
     def comp(self, request: int, before: int = -1) -> float:
         """Return the seconds of compute of a request that runs after ``before`` (-1: after none that shares anything)."""
@@ -143,7 +145,9 @@ class _Layers:
         for request in requests:
             leaf, output = tree.rank[request], weigher.outputs[request]
             self.comp[leaf], self.mem[leaf] = weigher.costs.answer(output), weigher.mem(request)
-            self.live[leaf], self.tokens[leaf], self.held[leaf] = 1, tree.length[request], output / 2.0
+            self.live[leaf] = 1
+            self.tokens[leaf] = tree.length[request]
+            self.held[leaf] = output / 2.0
         self.distinct = 0  # distinct tokens of all live requests
         self._add_up(weigher.costs)
         self.below: dict[int, list[int]] = {}  # inner node: its children with requests, the densest first

@@ -28,15 +28,17 @@ def packed(tokens: Iterable[int]) -> bytes:
 
 def common_prefix(one: bytes, other: bytes) -> int:
     """Return the number of tokens with which both packed prompts begin."""
-    most, at, size = min(len(one), len(other)), 0, CHUNK
-    while at < most:
-        end = min(at + size, most)
+    shorter = min(len(one), len(other))
+    at = 0
+    size = CHUNK
+    while at < shorter:
+        end = min(at + size, shorter)
         left, right = one[at:end], other[at:end]
         if left != right:
             differing = int.from_bytes(left, "big") ^ int.from_bytes(right, "big")
             return (end - (differing.bit_length() + 7) // 8) // WIDTH
         at, size = end, 4 * size
-    return most // WIDTH
+    return shorter // WIDTH
 
 
 class PrefixTree:
@@ -100,7 +102,9 @@ class PrefixTree:
         self.begin, self.end = array("i", range(count)), array("i", range(1, count + 1))
         self.parent = array("i", bytes(self.begin.itemsize * count))
         self._first, self._below = array("i", [0]), array("i")
-        depths, begins, belows = [0], [0], [array("i")]  # the open nodes, from the root on
+        depths = [0]
+        begins = [0]
+        belows = [array("i")]  # the open nodes, from the root on
         for rank in range(count):
             after = near[rank + 1] if rank + 1 < count else 0
             if after > depths[-1]:

@@ -95,7 +95,9 @@ class MemoryCoordinator:
         groups: Sequence[ParameterGroup],
         page_size: int,
     ) -> None:
-        self._rules, self._planner, self._components = rules, planner, components
+        self._rules = rules
+        self._planner = planner
+        self._components = components
         self.groups = {group.name: group for group in groups}
         self.state = dict.fromkeys(self.groups, GroupState.NORMAL)
         self._monitor = DemandMonitor(throttled=rules.throttled, horizon=rules.horizon)
@@ -105,7 +107,7 @@ class MemoryCoordinator:
         # Ends of the last drop (or aborted restore) and of the last restore; drop time of each group.
         self._dropped = self._restored = SETTLED
         self._since: dict[str, float] = {}
-        self._told = ""  # last reported reason why plans fall short
+        self._reported = ""  # last reported reason why plans fall short
         self._telling = MessageThrottle()
 
     def read(self, at: float, readings: Mapping[str, DemandReading]) -> list[Decision]:
@@ -154,11 +156,11 @@ class MemoryCoordinator:
                 del self.groups[old.name], self.state[old.name]
             self.groups[drop.group.name], self.state[drop.group.name] = drop.group, GroupState.DROPPING
         decisions: list[Decision] = [BeginDrop(drop) for drop in plan.drops]
-        if everybody and plan.why != self._told:  # else a change in progress may free it
+        if everybody and plan.why != self._reported:  # else a change in progress may free it
             if not plan.why:
-                self._told = ""
+                self._reported = ""
             elif self._telling.news(plan.why, at):
-                self._told = plan.why
+                self._reported = plan.why
                 decisions.append(CapacityShortage(plan.lacking, plan.why))
         return decisions
 

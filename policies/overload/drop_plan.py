@@ -126,12 +126,12 @@ class DropPlanner:
         seconds: Mapping[str, Sequence[float]],
         *,
         bandwidth: Callable[[str, str], float] = lambda sender, receiver: 0.0,
-        most: int = MOST,
+        max_members: int = MOST,
     ) -> None:
         self._chains = chains
         self._seconds = seconds
         self._bandwidth = bandwidth
-        self._most = most
+        self._max_members = max_members
 
     def plan(self, groups: Sequence[ParameterGroup], needed: int, lacking: Mapping[str, int] | None = None) -> DropPlan:
         """Return a plan that frees ``needed`` bytes, or as many as possible.
@@ -155,7 +155,7 @@ class DropPlanner:
                     break
         for draft in drafts:
             if draft.pair is not None:
-                draft.group = _joined(*draft.pair, self._stages(*draft.pair, most=True))
+                draft.group = _joined(*draft.pair, self._stages(*draft.pair, largest=True))
         freed = self._freed(drafts)
         drops = [GroupDrop(draft.group, draft.of, self._freed_by(draft)) for draft in drafts if draft.of != (draft.group,)]
         left = max(needed - freed, 0)
@@ -192,8 +192,8 @@ class DropPlanner:
         if one.application != other.application:
             refused.add("instances of different models share no parameters")
             return None
-        if len(one.members) + len(other.members) > self._most:
-            refused.add(f"a group has {self._most} members at most")
+        if len(one.members) + len(other.members) > self._max_members:
+            refused.add(f"a group has {self._max_members} members at most")
             return None
         if not (stages := self._stages(one, other)):
             first, second = sorted((one.name, other.name))
@@ -201,10 +201,10 @@ class DropPlanner:
             return None
         return _joined(one, other, stages)
 
-    def _stages(self, one: ParameterGroup, other: ParameterGroup, *, most: bool = False) -> list[tuple[int, int]]:
+    def _stages(self, one: ParameterGroup, other: ParameterGroup, *, largest: bool = False) -> list[tuple[int, int]]:
         """Return the fastest cut with room for enough more tokens than both groups had.
 
-        ``most``: instead the cut with room for most, as long as it is little slower.
+        ``largest``: instead the cut with room for most, as long as it is little slower.
         """
         chain, seconds = self._chains[one.application], self._seconds[one.application]
         bodies = [0, *accumulate(c.nbytes + c.delta_nbytes for c in chain)]
@@ -225,7 +225,7 @@ class DropPlanner:
             return max(sum(seconds[a:b]) for a, (_, b) in zip(firsts, stages, strict=False))
 
         best = tried(low := (1 + GAIN) * had)
-        if not best or not most:
+        if not best or not largest:
             return best
         limit, tokens = (
             SLOWER * slowest(best),

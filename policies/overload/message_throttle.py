@@ -12,14 +12,14 @@ class MessageThrottle:
     """The reported reasons, each with the time of its last report."""
 
     def __init__(self) -> None:
-        self._told: dict[str, float] = {}
+        self._reported: dict[str, float] = {}
 
     def news(self, why: str, at: float) -> bool:
         """Return whether to report a reason now; if so, it counts as reported.
 
         Two alternating reasons are not new each time.
         """
-        self._told = {one: since for one, since in self._told.items() if at - since < AGAIN}
-        news = why not in self._told
-        self._told.setdefault(why, at)
+        self._reported = {one: since for one, since in self._reported.items() if at - since < AGAIN}
+        news = why not in self._reported
+        self._reported.setdefault(why, at)
         return news

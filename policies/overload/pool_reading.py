@@ -32,7 +32,9 @@ def pool_reading(state: SweepState) -> PoolReading:
 
     Pages held and wanted by offline sequences do not count.
     """
-    memory, rows, size = state.parts.memory, state.parts.rows, state.config.page_size
+    memory = state.parts.memory
+    rows = state.parts.rows
+    size = state.config.page_size
     local = next((one for one in state.parts.routes.all_in_force() if one.spans), None)
     waiting = {
         s: -(-rows.length[s] // size)

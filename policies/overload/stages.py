@@ -86,5 +86,7 @@ def cut(
     while depth < end:
         _, other, behind = best[i, j, depth]
         stages.append((len(first) + j if other else i, -behind))
-        i, j, depth = i + 1 - other, j + other, -behind
+        i = i + 1 - other
+        j = j + other
+        depth = -behind
     return stages

@@ -41,8 +41,8 @@ class Coefficients:
         for name, value in table.items():
             if name not in names:
                 raise ValueError(f"the pace table has {name!r}; it may have: {', '.join(names)}")
-            most = 1e18 if name in SIZES else 1e6
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < most:
+            limit = 1e18 if name in SIZES else 1e6
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < limit:
                 raise ValueError(f"{name} in the pace table is {value!r}; give seconds (sizes: bytes), 0 or more")
         if ("parameters" in table) != ("kv" in table):
             raise ValueError("the pace table has one of parameters and kv; give both sizes, or none")

@@ -91,7 +91,9 @@ class Lookahead:
     """
 
     def __init__(self, cost: ChunkCost, least: int, stages: int) -> None:
-        self._cost, self._least, self._stages = cost, least, stages
+        self._cost = cost
+        self._least = least
+        self._stages = stages
 
     def form(self, chunks: Sequence[PromptChunk], decodes: Sequence[DecodeRow] = (), *, waiting: bool) -> list[Microbatch]:
         """Return microbatches in running order.

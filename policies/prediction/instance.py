@@ -48,8 +48,12 @@ class Instance:
         self.name, self.state = config.worker, SweepState(config)
         self.state.without_device()
         self.state.apply(routes, 0.0)
-        self.due, self.sweeps, self.busy = IDLE, 0, 0.0
-        self._coefficients, self._ahead, self._jumps = coefficients, ahead, jumps
+        self.due = IDLE
+        self.sweeps = 0
+        self.busy = 0.0
+        self._coefficients = coefficients
+        self._ahead = ahead
+        self._jumps = jumps
         self._open: list[tuple[SweepPlan, int]] = []  # running plan, perhaps the next; with the ``_changes`` each knew
         self._changes = 0  # counts changes of the next to start: a request came, or ended
         self._began, self._ends = 0.0, [0.0]  # start of the stretch, and the end of each of its sweeps
@@ -132,9 +136,9 @@ class Instance:
         plan, _ = self._open.pop(0)
         if sweeps == 1:
             result = SweepResult(plan.number, self._load.drawn(self.state, plan))
-            self._load.outstanding -= self.state.commit_untold(plan, result, now, self._load.beginning())
+            self._load.outstanding -= self.state.commit_emitting(plan, result, now, self._load.beginning())
         else:
-            self.state.jump(plan, sweeps, now, tell=False)
+            self.state.jump(plan, sweeps, now, emit=False)
             self._reported = self.state.take_effects().news  # of sequences that end
             self._load.outstanding -= sweeps * (len(plan.row) - len(self._reported))
         self.sweeps += sweeps
@@ -233,7 +237,7 @@ class Instance:
     def _news(self) -> list[News]:
         """Return the news in the machine's effects."""
         here = len(self._load.totals)
-        reported, self._reported = self._reported + self.state.take_effects().news, []
-        news = self._load.record(reported)
+        effects, self._reported = self._reported + self.state.take_effects().news, []
+        news = self._load.record(effects)
         self._changes += len(self._load.totals) < here
         return news

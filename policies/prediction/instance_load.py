@@ -47,7 +47,9 @@ class InstanceLoad:
         """Return the tokens of a plan's sampled rows, at the home or at the last worker of a pipeline."""
         if not self.stops:
             return [0] * len(plan.sample)
-        batch, submissions, stops = state.batch(plan.number), state.parts.rows.submission, self.stops
+        batch = state.batch(plan.number)
+        submissions = state.parts.rows.submission
+        stops = self.stops
         lengths = [(submissions[batch[i]].request, plan.start[i] + plan.count[i] + 1) for i in plan.sample]
         return [STOP if stops.get(request, 0) == length else 0 for request, length in lengths]
 
@@ -67,15 +69,17 @@ class InstanceLoad:
 
     def without_stop(self, plan: SweepPlan) -> int:
         """Return the number of sweeps with these rows before one of them draws its stop token."""
-        batch, submissions, stops = self._state.batch(plan.number), self._state.parts.rows.submission, self.stops
+        batch = self._state.batch(plan.number)
+        submissions = self._state.parts.rows.submission
+        stops = self.stops
         lengths = zip(batch, plan.start, strict=True)
         return min([stops.get(submissions[s].request, FAR) - start - 2 for s, start in lengths])
 
-    def record(self, reported: Sequence[GatewayNews]) -> list[News]:
+    def record(self, effects: Sequence[GatewayNews]) -> list[News]:
         """Update the load by what the machine reports; return the news."""
         news: list[News] = []
         behind = self._behind
-        for effect in reported:
+        for effect in effects:
             if type(effect) is TokensEmitted and not effect.finish and effect.request not in behind:
                 self.outstanding -= len(effect.tokens)  # most effects are of this kind
             else:

@@ -94,12 +94,16 @@ class LazyReplay:
                 worker.references[handle] = worker.references.get(handle, 0) + 1
                 row.found.append(handle)
             worker.ties += 1
-            row.name, row.last, row.computed = worker.ties, last.get(s, 0), rows.computed[s]
+            row.name = worker.ties
+            row.last = last.get(s, 0)
+            row.computed = rows.computed[s]
             row.chunk = row.planned - row.computed if rows.open[s] < OPEN_PLANS else 1
             early, end = row.total < row.limit, min(row.total, row.limit) - 2 - row.planned + worker.number
             row.running = rows.status[s] == Status.RUNNING
             if not row.running:
-                row.requeue, row.leaving, row.known = bool(rows.requeue[s]), True, rows.known[s]
+                row.requeue = bool(rows.requeue[s])
+                row.leaving = True
+                row.known = rows.known[s]
                 row.computed = min(row.computed, rows.hashed[s] * worker.size)
                 worker.leaving += 1
                 if row.requeue and (row.known == row.limit or (early and row.total <= row.known)):

@@ -40,7 +40,9 @@ def pages_left(parts: Parts, local: LocalRoute) -> tuple[int, int]:
     """Return the pages of this route that are free, and the cached ones that the worker would evict for them."""
     if not local.spans:
         return 1 << 60, 0
-    pages, arena, width = parts.memory.pages, local.spans[0].arena, local.spans[0].layers
+    pages = parts.memory.pages
+    arena = local.spans[0].arena
+    width = local.spans[0].layers
     if any(used for other, used in pages.slots_in_use.items() if other != arena):
         raise LazyReplayUnsupported("pages of several layouts")
     free = pages.allocator(arena).room

@@ -58,7 +58,9 @@ class LazyPlan:
     """An open plan. ``firsts``: rows whose first token it draws."""
 
     def __init__(self, number: int, end: float, firsts: list[LazyRow]) -> None:
-        self.number, self.end, self.firsts = number, end, firsts
+        self.number = number
+        self.end = end
+        self.firsts = firsts
 
 
 LazyEvent = tuple[int, tuple[int, float, int], int, LazyRow]  # (plan, key and version of the row, row)
@@ -112,7 +114,9 @@ class LazyWorker:
         """Start the next waiting sequence if it fits beside what prompts in progress will still take."""
         if not self.waiting or not self._free_rows:
             return None
-        row, size, width = self.waiting[-1], self.size, self.width
+        row = self.waiting[-1]
+        size = self.size
+        width = self.width
         pages = sum([-(-other.known // size) - other.paged for other in self.prompts]) - (-(row.known + 1) // size)
         idle = [handle for handle in row.found if not self.references[handle]]
         if idle and self.memory.gone and self._may_be_evicted(idle):
@@ -333,11 +337,11 @@ class CountedMemory:
                 part[1] -= found
                 pages -= found
 
-    def reactivate(self, owner: int, most: int) -> int:
-        """List the leading pages of a sequence that are still cached again, at most ``most``; return how many."""
+    def reactivate(self, owner: int, limit: int) -> int:
+        """List the leading pages of a sequence that are still cached again, at most ``limit``; return how many."""
         for part in self._cached:
             if part[0] == owner:
-                found = min(part[1], most)
+                found = min(part[1], limit)
                 part[0], part[1] = 0, part[1] - found
                 self.room -= found
                 self.gone += found

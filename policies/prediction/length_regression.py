@@ -25,7 +25,9 @@ class LengthRegression:
     """The model (see the module). weights, squares: TERMS numbers each. lessons: number learned."""
 
     def __init__(self, weights: list[float], squares: list[float], lessons: int = 0) -> None:
-        self._weights, self._squares, self.lessons = weights, squares, lessons
+        self._weights = weights
+        self._squares = squares
+        self.lessons = lessons
 
     @classmethod
     def untrained(cls) -> LengthRegression:
@@ -39,7 +41,9 @@ class LengthRegression:
 
     def learn(self, lesson: LengthSample) -> None:
         """Learn from an answer. One that a limit ended tells something only if it is longer than expected."""
-        weights, squares, terms = self._weights, self._squares, lesson.features.terms
+        weights = self._weights
+        squares = self._squares
+        terms = lesson.features.terms
         wrong = self._value(lesson.features) - math.log1p(lesson.length)
         if not lesson.whole and wrong >= 0:
             return

@@ -83,7 +83,9 @@ def features_of(
     endless: no token and no text ends the answer. asked: its sampling and stop options, in words that are equal for equal
     options.
     """
-    size, head, tail = len(prompt), prompt[:ENDS], prompt[-ENDS:]
+    size = len(prompt)
+    head = prompt[:ENDS]
+    tail = prompt[-ENDS:]
     front = struct.pack(f"<{len(head)}Q", *head)
     back = struct.pack(f"<{len(tail)}Q", *tail)
     coarse, fine = size.bit_length(), round(STEPS * math.log2(1 + size))
@@ -175,8 +177,8 @@ class LengthSpread:
 
 def clipped(factor: float) -> float:
     """Return the bounded factor by which an estimate is made wrong on purpose."""
-    least, most = NOISE
-    return max(least, min(factor, most))
+    lowest, highest = NOISE
+    return max(lowest, min(factor, highest))
 
 
 @dataclass(slots=True)

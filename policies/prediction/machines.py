@@ -57,7 +57,9 @@ class LinkTimes:
     """
 
     def __init__(self, latency: float = 0.0, bandwidth: float = 0.0, number: int = 1) -> None:
-        self.latency, self._bandwidth, self._number = latency, bandwidth, number
+        self.latency = latency
+        self._bandwidth = bandwidth
+        self._number = number
         self._free: dict[tuple[str, str], float] = {}  # when the last flight has left
         self.bulk: dict[tuple[str, str], BulkTimes] = {}
 

@@ -50,7 +50,9 @@ class PipelineInstance(Machines):
             if present.state.config.costs is None:
                 present.state.apply(CostsLearned(coefficients), 0.0)
         self.name, self.state = name, self.home
-        self.sweeps, self.busy, self.bubbles = 0, 0.0, 0.0
+        self.sweeps = 0
+        self.busy = 0.0
+        self.bubbles = 0.0
         self._ended: dict[str, float] = {}  # end of each device's last sweep; before it the home was idle
         self._load = InstanceLoad(self.home)
         self._reported: list[GatewayNews] = []
@@ -84,8 +86,8 @@ class PipelineInstance(Machines):
 
     def _proceed(self) -> list[News]:
         self.plan_all()
-        reported, self._reported = self._reported, []
-        return self._load.record(reported)
+        effects, self._reported = self._reported, []
+        return self._load.record(effects)
 
     def draw(self, machine: PlayedMachine, plan: SweepPlan) -> list[int]:
         seconds = cost(plan, machine.coefficients)

@@ -40,7 +40,7 @@ class AdmissionLimit:
         self._all = Held(requests, tokens)
         self._sharers = sharers
         self._others: dict[str, Held] = {}
-        self._most = self._part(Held(0, 0))  # limits of this gateway now
+        self._limits = self._part(Held(0, 0))  # limits of this gateway now
         self.requests = 0  # requests that have not ended
         self.work = 0  # tokens they have still to compute, see ``dispatch.outstanding``
         self._by_account: dict[str, list[int]] = {}  # account -> [requests, work], for accounts with any
@@ -74,13 +74,13 @@ class AdmissionLimit:
         """Take a part of what is free now; return this gateway's load."""
         self._others = {name: held for name, held in self._others.items() if now - held.at < SILENT}
         held = Held(self.requests, self.work if self._all.tokens else 0, now)
-        self._most = self._part(held)
+        self._limits = self._part(held)
         return held
 
     @property
-    def most(self) -> int:
+    def limit(self) -> int:
         """The number of requests that this gateway may hold now."""
-        return self._most.requests
+        return self._limits.requests
 
     def check(self, active: Iterable[tuple[str, int]]) -> None:
         """Raise AssertionError when a count is wrong.
@@ -103,19 +103,19 @@ class AdmissionLimit:
             wait = self.pace.forecast(1 + waiting, now)
             message = f"{account!r} has {crowd}; the rest is reserved for others; try again in about {wait:.0f} s"
             return RequestRefused(Refusal.OVERLOADED, message, wait)
-        if self.requests >= self.most:
+        if self.requests >= self.limit:
             return self._full(f"{self.requests} requests, its limit", waiting, now)
-        if not self._all.tokens or not self.requests or self.work + tokens <= self._most.tokens:
+        if not self._all.tokens or not self.requests or self.work + tokens <= self._limits.tokens:
             return None
-        return self._full(f"{self.work} tokens to compute and accepts {self._most.tokens}", waiting, now)
+        return self._full(f"{self.work} tokens to compute and accepts {self._limits.tokens}", waiting, now)
 
     def _crowd(self, account: str, tokens: int) -> str:
         """Return an account's load as text if it is at its limit now, else ""."""
         requests, work = self._by_account.get(account, (0, 0))
-        if requests and requests >= ALPHA * (self.most - self.requests):
-            return f"{requests} of the {self.most} requests that the gateway accepts"
-        if self._all.tokens and work and work + tokens > ALPHA * (self._most.tokens - self.work):
-            return f"{work} of the {self._most.tokens} tokens to compute that the gateway accepts"
+        if requests and requests >= ALPHA * (self.limit - self.requests):
+            return f"{requests} of the {self.limit} requests that the gateway accepts"
+        if self._all.tokens and work and work + tokens > ALPHA * (self._limits.tokens - self.work):
+            return f"{work} of the {self._limits.tokens} tokens to compute that the gateway accepts"
         return ""
 
     def _part(self, held: Held) -> Held:

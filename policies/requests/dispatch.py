@@ -104,9 +104,9 @@ def fitting(wanted: RouteQuery, table: RoutingTable) -> list[Route]:
 
 def _need(wanted: RouteQuery, route: Route, table: RoutingTable) -> int:
     """Return the tokens that a route must hold: at most what it ever will, except for a request longer than that."""
-    most = table.most.get(route.id, 0)
-    outdated = wanted.room >= UNKNOWN > most  # given back before the worker had reported what parameters leave
-    return wanted.tokens if outdated else max(wanted.tokens, min(wanted.room, most))
+    alone = table.capacity_alone.get(route.id, 0)
+    outdated = wanted.room >= UNKNOWN > alone  # given back before the worker had reported what parameters leave
+    return wanted.tokens if outdated else max(wanted.tokens, min(wanted.room, alone))
 
 
 def lacking_room(wanted: RouteQuery, table: RoutingTable) -> int:
@@ -114,10 +114,10 @@ def lacking_room(wanted: RouteQuery, table: RoutingTable) -> int:
 
     0: a route holds the request; or none ever will, and a worker says why.
     """
-    if not table.most or fitting(wanted, table):
+    if not table.capacity_alone or fitting(wanted, table):
         return 0
     routes = [route for route in table.routes.get(wanted.application, []) if route.id not in wanted.refused]
-    needs = [_need(wanted, route, table) for route in routes if table.most.get(route.id, 0) >= wanted.tokens]
+    needs = [_need(wanted, route, table) for route in routes if table.capacity_alone.get(route.id, 0) >= wanted.tokens]
     need = min(needs, default=0)
     return need if need < UNKNOWN else wanted.tokens
 

@@ -15,9 +15,9 @@ class OfflineShare(NamedTuple):
     positions: int
 
 
-def left(reported: OfflineShare, starting: Iterable[int]) -> OfflineShare:
+def left(share: OfflineShare, starting: Iterable[int]) -> OfflineShare:
     """Return the share left beside requests on their way there, with these numbers of tokens; negative if they are more."""
-    rows, positions = reported
+    rows, positions = share
     for tokens in starting:
         rows, positions = rows - 1, positions - tokens
     return OfflineShare(rows, positions)
@@ -38,14 +38,14 @@ def home_of(routes: Sequence[Route], home: str, need: int, share_of: Callable[[s
     It is the intended worker's route while there is one, else the one whose worker has the largest share.
     """
     meant = [route for route in routes if route.home == home]
-    best, most = None, 0
+    best, most_positions = None, 0
     for route in meant or routes:
         rows, positions = share_of(route.home)
-        if rows > 0 and positions >= need and positions > most:
-            best, most = route, positions
+        if rows > 0 and positions >= need and positions > most_positions:
+            best, most_positions = route, positions
     return best
 
 
-def more(reported: OfflineShare, before: OfflineShare) -> bool:
+def more(now: OfflineShare, before: OfflineShare) -> bool:
     """Return whether a worker takes more than before."""
-    return reported.rows > before.rows or reported.positions > before.positions
+    return now.rows > before.rows or now.positions > before.positions

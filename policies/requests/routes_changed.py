@@ -28,6 +28,6 @@ class RoutesChanged:
     ended: list[str] = field(default_factory=list)  # ids of routes no longer in force; for a worker, no longer planned
     removed: list[str] = field(default_factory=list)  # applications gone for good, with their planned routes
     on_demand: list[str] = field(default_factory=list)  # all applications that did not fit and load on demand
-    most: dict[str, int] = field(default_factory=dict)  # as ``capacity``, with others unloaded; empty if none ever is
+    capacity_alone: dict[str, int] = field(default_factory=dict)  # ``capacity`` once others are unloaded; may be empty
     failed: list[LoadFailure] = field(default_factory=list)  # all applications that could load nowhere at the last try
     default: str = ""  # id for requests without a model, served or not; "": not stated

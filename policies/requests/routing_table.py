@@ -31,7 +31,7 @@ class RoutingTable:
         self.routes: dict[str, list[Route]] = {name: [] for name in applications}  # whole routes: every worker is alive
         self.models = {name: name for name in self.routes}  # model -> the application that takes its new requests
         self.capacity: dict[str, int] = {}  # route id -> tokens that fit, as last published
-        self.most: dict[str, int] = {}  # the same after unloading others; absent: none is
+        self.capacity_alone: dict[str, int] = {}  # the same after unloading others; absent: none is
         self.room: dict[str, int] = {}  # application -> most tokens that any of its routes could hold then
         self.bases: dict[str, str] = {}  # model -> the served one that it shares most parameters with
         self.vanished: dict[str, float] = {}  # application -> when it lost its last whole route
@@ -71,12 +71,12 @@ class RoutingTable:
             self.chains = {}
             self._published = {}
             self.capacity = {}
-            self.most = {}
+            self.capacity_alone = {}
             self._lost.clear()
         changed = self._apply(news)
         self._lost.difference_update(news.ended, (route.id for route in news.routes))
         self.capacity.update(news.capacity)
-        self.most.update(news.most)
+        self.capacity_alone.update(news.capacity_alone)
         self._list_models(news.draining)
         self._take([application for application in changed if application in self.chains], now)
 
@@ -89,7 +89,7 @@ class RoutingTable:
         changed = dict.fromkeys((chain.application for chain in news.chains) if news.since else self.chains)
         for id in news.ended:
             self.capacity.pop(id, None)
-            self.most.pop(id, None)
+            self.capacity_alone.pop(id, None)
             for application, known in self._published.items():
                 if known.pop(id, None) is not None:
                     changed[application] = None
@@ -123,7 +123,7 @@ class RoutingTable:
             found = [route for route in self._published.get(application, {}).values() if self._whole(route)]
             self._set_routes(application, found, now)
             if found and all(route.id in self.capacity for route in found):
-                self.room[application] = max(self.most.get(route.id, self.capacity[route.id]) for route in found)
+                self.room[application] = max(self.capacity_alone.get(route.id, self.capacity[route.id]) for route in found)
 
     def join(self, worker: str, now: float) -> None:
         """Add a live worker. Its routes come with the next update, or came before."""

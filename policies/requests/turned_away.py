@@ -31,10 +31,10 @@ def turned_away(wanted: RouteQuery, route: str, reason: str, table: RoutingTable
     """Return what follows when ``route`` (id) gives ``wanted`` back. ``reason``: as in ``events.GivenBack``."""
     if reason.startswith(BROKEN):
         return TurnedAway(refused=True, hopeless=Refusal.BROKEN)
-    most = table.most.get(route, 0)
-    if reason.startswith(CROWDED) and most >= wanted.tokens:
-        room = table.capacity.get(route, 0) + 1 if most < UNKNOWN else UNKNOWN
-        comes = room <= most
+    alone = table.capacity_alone.get(route, 0)
+    if reason.startswith(CROWDED) and alone >= wanted.tokens:
+        room = table.capacity.get(route, 0) + 1 if alone < UNKNOWN else UNKNOWN
+        comes = room <= alone
         return TurnedAway(0.0 if comes else AVOID, room, comes)
     if not reason.startswith((CROWDED, REFUSED)):
         return TurnedAway(0.0 if reason == YIELDED else AVOID)  # a request that waits for credit goes wherever credit comes

@@ -163,14 +163,14 @@ class Backfill:
         """Return whether a row may go with this plan. A row that crosses workers goes with its microbatch."""
         return self._rows.place[s] == Place.LOCAL or self._picker.microbatches.of(s) == NOW
 
-    def _add_prompt(self, batch: BatchBuilder, budget: BackfillBudget, s: int, most: int) -> None:
+    def _add_prompt(self, batch: BatchBuilder, budget: BackfillBudget, s: int, limit: int) -> None:
         """Add as large a chunk of a prompt as fits."""
         rows, picked = self._rows, len(batch.picked)
         self._picker.catch_up.jump(s)
         start, route = rows.planned[s], rows.route[s]
-        most = budget.most(route, start, min(rows.known[s] - start, self._parts.config.chunk_size, batch.budget, most))
-        if most > 0 and self._beside_others(batch, s, start + most):
-            self._picker.pick_chunk(batch, s, most)
+        limit = budget.fitting(route, start, min(rows.known[s] - start, self._parts.config.chunk_size, batch.budget, limit))
+        if limit > 0 and self._beside_others(batch, s, start + limit):
+            self._picker.pick_chunk(batch, s, limit)
         if len(batch.picked) > picked:
             budget.add(route, start, batch.count_of(s))
 
@@ -212,7 +212,7 @@ class Backfill:
                     break
                 self._sequences.preempt(s)
                 continue
-            if not budget.most(rows.route[s], len(found) * rows.page_size, 1):
+            if not budget.fitting(rows.route[s], len(found) * rows.page_size, 1):
                 break
             queue.remove(rows.key(s), rows.tenant[s])
             self._picker.start(s, found)

@@ -51,12 +51,12 @@ def _rides(parts: Parts, plan: OpenPlan, ahead: int) -> bool:
     for s, count, near in online.values():
         load.add(rows.route[s], count, count, near, 0)
     if online:
-        most = config.offline_delay * load.fixed
+        limit = config.offline_delay * load.fixed
     else:  # the first row sets the limit, which grows; the growth is not counted on
         s, start = ridden[0]
         one = load.price(rows.route[s], 1, 1, start + 1, 0)
-        most = max(2 * one if config.costs is None else config.offline_sweep, one * (1 + config.offline_delay))
-    begun = load.seconds
+        limit = max(2 * one if config.costs is None else config.offline_sweep, one * (1 + config.offline_delay))
+    before = load.seconds
     for s, start in ridden:
         load.add(rows.route[s], 1, 1, start + ahead + 1, 0)
-    return (load.seconds - begun) * (1 + SLACK) <= most
+    return (load.seconds - before) * (1 + SLACK) <= limit

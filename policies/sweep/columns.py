@@ -275,9 +275,9 @@ class Columns:
             forward = Place.LOCAL if route.next_worker is None else Place.FORWARD
             assert self.place[s] == forward, f"sequence {s} has a wrong place in its route"
         found = (self.limit[s], self.stop[s], self.priority[s], self.tenant[s], self.cost_compute[s], self.cost_memory[s])
-        reported = (submission.max_length, submission.stop_tokens, submission.priority, submission.tenant)
+        expected = (submission.max_length, submission.stop_tokens, submission.priority, submission.tenant)
         assert self.delta[s] == route.delta, f"sequence {s} has other deltas than its route"
-        assert found == (*reported, route.cost_compute, route.cost_memory), (
+        assert found == (*expected, route.cost_compute, route.cost_memory), (
             f"columns of sequence {s} differ from its submission"
         )
         assert self.ready[s] == self._ready(s), f"sequence {s} is planned without a page, or not at all"

@@ -60,17 +60,17 @@ class Drafting:
         """
         rows, drafts = self._rows, self._parts.drafts.of(s)
         start = rows.planned[s]
-        most = min(batch.budget - 1, rows.limit[s] - rows.known[s] - 1)
+        limit = min(batch.budget - 1, rows.limit[s] - rows.known[s] - 1)
         local = rows.place[s] == Place.LOCAL
         if not local:
-            most = min(most, self._parts.leases.pages(s) * rows.page_size - start - 1)
-        if most > 0:
-            most = min(most, self._picker.grow_if_free(s, start + 1 + most) - start - 1)
+            limit = min(limit, self._parts.leases.pages(s) * rows.page_size - start - 1)
+        if limit > 0:
+            limit = min(limit, self._picker.grow_if_free(s, start + 1 + limit) - start - 1)
         drawn, load = len(batch.picked) + others, self._load(batch, s, others)
         heads = self._exits(s) if drafts.options.tiers and local else {}
         tiers = {tier: self._tier_cost(load, s, head, batch.passes(head)) for tier, head in heads.items()}
         cost = self._cost(load, s)
-        found = drafts.draft(rows.tokens[s], rows.length[s], max(most, 0), drawn, cost, tiers)
+        found = drafts.draft(rows.tokens[s], rows.length[s], max(limit, 0), drawn, cost, tiers)
         if not found:
             rows.draft_from(s, start + drafts.pause)
             return False

@@ -16,7 +16,7 @@ from .turn_choice import TurnChoice
 _TAKE, _COMMIT = 0, 1  # within one sweep: first its plan takes pages, then its commit makes tokens and publishes
 
 
-def most(parts: Parts, plan: OpenPlan) -> int:
+def equal_sweeps(parts: Parts, plan: OpenPlan) -> int:
     """Return how many sweeps from the only open plan on have the same rows: until one ends, or lacks memory for a page.
 
     If pages of several layouts share the memory, it may be fewer.
@@ -91,10 +91,10 @@ def growth(parts: Parts, plan: OpenPlan, sweeps: int) -> int:
     return pages
 
 
-def jump(parts: Parts, sequences: Sequences, plan: OpenPlan, sweeps: int, tell: bool) -> None:
-    """Make ``sweeps`` equal sweeps, at most ``most``, of which ``plan`` is the first.
+def jump(parts: Parts, sequences: Sequences, plan: OpenPlan, sweeps: int, emit: bool) -> None:
+    """Make ``sweeps`` equal sweeps, at most ``equal_sweeps``, of which ``plan`` is the first.
 
-    Tokens are unknown; 0 stands for each. A stop token is not foreseen. ``tell``: report also on sequences that go on.
+    Tokens are unknown; 0 stands for each. A stop token is not foreseen. ``emit``: report also on sequences that go on.
     """
     rows, memory, outgoing = parts.rows, parts.memory, parts.outgoing
     events = _page_events(parts, plan, sweeps)
@@ -113,7 +113,7 @@ def jump(parts: Parts, sequences: Sequences, plan: OpenPlan, sweeps: int, tell: 
     outgoing.take_edits()  # skipped plans would have taken them
     memory.take_edits()
     emitted: list[TokensEmitted] = []
-    ended = rows.commit_sweeps(plan.sequences, plan.start, sweeps, emitted, tell)
+    ended = rows.commit_sweeps(plan.sequences, plan.start, sweeps, emitted, emit)
     outgoing.count("computed_tokens", sweeps * len(plan.sequences))
     outgoing.count("generated_tokens", sweeps * len(plan.sequences))
     if parts.queue.offline:  # those of the first plan were counted when it was made

@@ -28,15 +28,15 @@ class OfflineCapacity:
 
 def encode_capacities(rooms: Sequence[OfflineCapacity], costs: Coefficients | None) -> dict[str, object]:
     """Return the capacities as a part of a worker's heartbeat."""
-    reported: dict[str, object] = {"offline": [[list(one.applications), one.rows, one.positions, one.room] for one in rooms]}
-    return reported if costs is None else reported | {"costs": to_plain(costs)}
+    payload: dict[str, object] = {"offline": [[list(one.applications), one.rows, one.positions, one.room] for one in rooms]}
+    return payload if costs is None else payload | {"costs": to_plain(costs)}
 
 
 def decode_capacities(heartbeat: Mapping[str, Any]) -> tuple[list[OfflineCapacity] | None, Coefficients | None]:
     """Read the capacities and costs from a heartbeat; None where it has none."""
     rooms, costs = heartbeat.get("offline"), heartbeat.get("costs")
-    reported = None if rooms is None else [OfflineCapacity(tuple(one[0]), one[1], one[2], one[3]) for one in rooms]
-    return reported, None if costs is None else from_plain(Coefficients, costs)
+    capacities = None if rooms is None else [OfflineCapacity(tuple(one[0]), one[1], one[2], one[3]) for one in rooms]
+    return capacities, None if costs is None else from_plain(Coefficients, costs)
 
 
 def offline_capacities(parts: Parts) -> list[OfflineCapacity]:

@@ -33,8 +33,8 @@ def choose_victim(
     if not victims:
         return None
     if len({rows.tenant[v] for v in victims}) > 1:
-        most = max(queue.rank(rows.key(v), rows.tenant[v]) for v in victims)
-        victims = [v for v in victims if queue.rank(rows.key(v), rows.tenant[v]) == most]
+        highest = max(queue.rank(rows.key(v), rows.tenant[v]) for v in victims)
+        victims = [v for v in victims if queue.rank(rows.key(v), rows.tenant[v]) == highest]
     return min(victims, key=lambda v: (private_work(rows, pages, v), -rows.priority[v], -rows.submission[v].arrival))
 
 

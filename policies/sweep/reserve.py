@@ -25,9 +25,9 @@ def reserved_slots(parts: Parts) -> dict[str, int]:
     config, memory, found = parts.config, parts.memory, dict[str, int]()
     pages = PLANS * (config.sweep_tokens + config.max_rows) // config.page_size
     for shape in parts.routes.shapes():
-        most = min(pages, memory.pages_of(shape.spans, "") // PART)
+        limit = min(pages, memory.pages_of(shape.spans, "") // PART)
         for arena, layers in shape.layers.items():
-            found[arena] = max(found.get(arena, 0), most * layers)
+            found[arena] = max(found.get(arena, 0), limit * layers)
     return found
 
 
@@ -39,9 +39,9 @@ def withheld_slots(parts: Parts) -> dict[str, int]:
     """
     reserved, found, idle = reserved_slots(parts), dict[str, int](), parts.memory.pages.idle
     for shape in parts.routes.shapes():
-        most = parts.memory.pages_of(shape.spans, "") // KEPT
+        limit = parts.memory.pages_of(shape.spans, "") // KEPT
         for arena, layers in shape.layers.items():
-            kept = min(idle.slots[arena] - idle.early_slots[arena], most * layers)
+            kept = min(idle.slots[arena] - idle.early_slots[arena], limit * layers)
             found[arena] = max(found.get(arena, 0), reserved.get(arena, 0) + kept)
     return found
 

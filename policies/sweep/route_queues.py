@@ -25,9 +25,9 @@ def queues(parts: Parts) -> list[RouteQueue]:
             _, counts = found.setdefault(rows.route[s].route.id, (rows.route[s], [0, 0, 0]))
             counts[0 if rows.status[s] == Status.RUNNING else 1] += 1
             counts[2] += rows.known[s]
-    reported = []
+    listed = []
     for local, (running, waiting, tokens) in found.values():
         hop = local.route.hops[local.hop]
         limit = memory.pages_of(local.kv, "") * parts.config.page_size if local.spans else 1 << 62
-        reported.append(RouteQueue(local.route.application, hop.first, hop.last, running, waiting, tokens, limit))
-    return reported
+        listed.append(RouteQueue(local.route.application, hop.first, hop.last, running, waiting, tokens, limit))
+    return listed

@@ -236,18 +236,18 @@ class RowTable(Columns):
         at: int,
         emitted: list[TokensEmitted],
         full: list[int],
-        tell: set[int] | None = None,
+        emit_for: set[int] | None = None,
     ) -> int:
         """Record one computed position and one drawn token for each row of ``batch`` from place ``at`` on.
 
         Stop at the first row for which that is not all (it ends, it leaves, or it is no decode, marked by token -1) and
         return its place. Rows whose position completes a page are appended to ``full``. ``ends[i]`` is the position after
-        the computed one. ``tell``: the sequences to report to gateways; None: all.
+        the computed one. ``emit_for``: the sequences to report to gateways; None: all.
         """
         size, ready, limit, stop = self.page_size, self.ready, self.limit, self.stop
         computed, length, lists, opened = self.computed, self.length, self.tokens, self.open
         submissions = self.submission
-        reported: list[TokenLogprob] = []  # shared by all, since receivers do not change effects
+        entries: list[TokenLogprob] = []  # shared by all, since receivers do not change effects
         for i in range(at, len(batch)):
             s, end, token = batch[i], ends[i], tokens[i]
             if token < 0 or end > ready[s] or end + 1 >= limit[s] or token in stop[s]:
@@ -261,25 +261,25 @@ class RowTable(Columns):
             computed[s] = end
             length[s] = end + 1
             opened[s] -= 1
-            if tell is not None and s not in tell:
+            if emit_for is not None and s not in emit_for:
                 continue
             of = submissions[s]
             if logprobs:
                 entry = logprobs[i]
-                reported = [] if entry is None else [entry]
-            emitted.append(TokensEmitted(of.gateway, of.request, of.attempt, end, [token], reported, ""))
+                entries = [] if entry is None else [entry]
+            emitted.append(TokensEmitted(of.gateway, of.request, of.attempt, end, [token], entries, ""))
         return len(batch)
 
     def commit_sweeps(
-        self, batch: Sequence[int], starts: Sequence[int], sweeps: int, emitted: list[TokensEmitted], tell: bool
+        self, batch: Sequence[int], starts: Sequence[int], sweeps: int, emitted: list[TokensEmitted], emit: bool
     ) -> list[int]:
         """Record ``sweeps`` sweeps, each with one position and one token of every row of ``batch``; the first is planned.
 
-        Tokens are 0. Return the sequences that have ended; without ``tell`` only these are reported.
+        Tokens are 0. Return the sequences that have ended; without ``emit`` only these are reported.
         """
         planned, known, opened, limit = self.planned, self.known, self.open, self.limit
         submissions, ended = self.submission, list[int]()
-        reported: list[TokenLogprob] = []
+        entries: list[TokenLogprob] = []
         tokens = [0] * sweeps  # shared by all, as above
         for s, start in zip(batch, starts, strict=True):
             planned[s] += sweeps - 1
@@ -290,9 +290,9 @@ class RowTable(Columns):
             if end + 1 >= limit[s]:
                 ended.append(s)
                 finish = "length"
-            if tell or finish:
+            if emit or finish:
                 of = submissions[s]
-                emitted.append(TokensEmitted(of.gateway, of.request, of.attempt, start + 1, tokens, reported, finish))
+                emitted.append(TokensEmitted(of.gateway, of.request, of.attempt, start + 1, tokens, entries, finish))
         return ended
 
     def reach(self, s: int, computed: int) -> None:

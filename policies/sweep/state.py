@@ -199,10 +199,10 @@ class SweepState:
 
     def commit(self, plan: SweepPlan, result: SweepResult, now: float) -> None:
         """End a plan that has run. Each plan is ended exactly once, in order."""
-        self.commit_untold(plan, result, now, None)
+        self.commit_emitting(plan, result, now, None)
 
-    def commit_untold(self, plan: SweepPlan, result: SweepResult, now: float, tell: set[int] | None) -> int:
-        """Commit with effects, for sequences that only continue to decode, for ``tell`` alone; None: for all.
+    def commit_emitting(self, plan: SweepPlan, result: SweepResult, now: float, emit_for: set[int] | None) -> int:
+        """Commit with effects, for sequences that only continue to decode, for ``emit_for`` alone; None: for all.
 
         Return the number of sequences without effects.
         """
@@ -222,13 +222,13 @@ class SweepState:
         verified = _verified(ended, result) if ended.verify else {}
         ends = [start + count for start, count in zip(ended.start, ended.count, strict=True)]
         returns = Returns(self.parts)
-        at = untold = 0
+        at = silent = 0
         while True:
             emitted: list[TokensEmitted] = []
             full: list[int] = []
             before = at
-            at = rows.commit_decodes(batch, ends, decoded, logprobs, at, emitted, full, tell)
-            untold += at - before - len(emitted)
+            at = rows.commit_decodes(batch, ends, decoded, logprobs, at, emitted, full, emit_for)
+            silent += at - before - len(emitted)
             self._sequences.decoded(at - before, emitted, full)
             if at == len(batch):
                 break
@@ -240,7 +240,7 @@ class SweepState:
             self._commit_row(ended, at, drawn, logprobs[at] if logprobs else None, scores.get(at), returns, now)
             at += 1
         returns.send()
-        return untold
+        return silent
 
     def _commit_row(
         self,
@@ -296,17 +296,17 @@ class SweepState:
     def repeat(self, plan: SweepPlan) -> int:
         """Return how many sweeps from the open ``plan`` on have the same rows, while memory lasts and if no event comes."""
         only = self._plans.only(plan.number)
-        return forecast.most(self.parts, only) if only is not None and not self.parts.page_transfers.receiving else 1
+        return forecast.equal_sweeps(self.parts, only) if only is not None and not self.parts.page_transfers.receiving else 1
 
-    def jump(self, plan: SweepPlan, sweeps: int, now: float, *, tell: bool = True) -> int:
+    def jump(self, plan: SweepPlan, sweeps: int, now: float, *, emit: bool = True) -> int:
         """Make ``sweeps`` equal sweeps, at most ``repeat(plan)``, at once; end the plan. Return their number.
 
-        ``tell``: if False, several sweeps have effects only of sequences that end; all others drew as many tokens.
+        ``emit``: if False, several sweeps have effects only of sequences that end; all others drew as many tokens.
         """
         if sweeps == 1:
             self.commit(plan, SweepResult(plan.number, [0] * len(plan.sample)), now)
             return 1
-        forecast.jump(self.parts, self._sequences, self._plans.end(plan.number), sweeps, tell)
+        forecast.jump(self.parts, self._sequences, self._plans.end(plan.number), sweeps, emit)
         self._plans.skip(sweeps - 1)
         return sweeps
 

@@ -133,7 +133,7 @@ class BackfillBudget:
         self._add(local, position, 1, price)
         return True
 
-    def most(self, local: LocalRoute, start: int, count: int) -> int:
+    def fitting(self, local: LocalRoute, start: int, count: int) -> int:
         """Return how many of ``count`` tokens of a prompt fit, from position ``start`` on."""
         if count <= 0 or self._price(local, start, 1) > self._left:
             return 0

@@ -190,7 +190,9 @@ class Actor:
 
 def begin_life(actor: Actor, node: ActorNode, ref: Ref) -> None:
     """Begin a life on this node, under this reference."""
-    actor.node, actor.ref, actor._living = node, ref, True
+    actor.node = node
+    actor.ref = ref
+    actor._living = True
 
 
 def end_life(actor: Actor) -> None:

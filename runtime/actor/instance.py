@@ -107,7 +107,9 @@ class ActorInstance:
         life: int = 1,
         message_log: MessageLog | None = None,
     ) -> None:
-        self.actor, self.name, self.life = actor, name, life
+        self.actor = actor
+        self.name = name
+        self.life = life
         self._log = message_log
         self.restarts = 0  # by its supervisor
         self.handled = self.failed = 0  # messages that were run, and those of them that ended in an error
@@ -145,9 +147,9 @@ class ActorInstance:
         if self.over:
             delivery.reply_to.failed(self._died())
         elif delivery.endpoint.concurrent:
-            most = self.actor.most_concurrent
-            if len(self.beside if self._early is None else self._early) >= most:
-                delivery.reply_to.failed(MailboxFull(f"actor {self.name} runs {most} concurrent messages"))
+            limit = self.actor.most_concurrent
+            if len(self.beside if self._early is None else self._early) >= limit:
+                delivery.reply_to.failed(MailboxFull(f"actor {self.name} runs {limit} concurrent messages"))
             elif self._early is not None:
                 self._early.append(delivery)
             else:
@@ -270,7 +272,9 @@ class ActorInstance:
 
     async def _handle(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
         """Run a message and send its reply. Raises CancelledError only if the task was cancelled from outside."""
-        delivery.task, delivery.started, delivery.since = task, True, self._clock.now()
+        delivery.task = task
+        delivery.started = True
+        delivery.since = self._clock.now()
         endpoint, end = delivery.endpoint, "value"
         if self._log is not None and not delivery.trace:
             delivery.trace = new_trace()

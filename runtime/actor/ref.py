@@ -161,7 +161,9 @@ class Ref:
     __slots__ = ("__dict__", "_actor", "_caller", "address")
 
     def __init__(self, caller: EndpointCaller, address: Address, actor: type[HasEndpoints] | None = None) -> None:
-        self._caller, self.address, self._actor = caller, address, actor
+        self._caller = caller
+        self.address = address
+        self._actor = actor
 
     @property
     def ref(self) -> Ref:

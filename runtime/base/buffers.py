@@ -19,7 +19,9 @@ from ...transport.wire import MAX_FRAMES, Buffer
 from .errors import DecodeError, EncodeError
 
 INLINE_BYTES = 256
-BYTES_EXT, ARRAY_EXT, TENSOR_EXT = 1, 2, 3
+BYTES_EXT = 1
+ARRAY_EXT = 2
+TENSOR_EXT = 3
 _INDEX = struct.Struct("<H")
 _KINDS = "biufc"  # bool, integers, floats, complex: nothing that holds objects or text
 _TENSORS = frozenset(

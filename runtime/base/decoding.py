@@ -233,7 +233,9 @@ def _union(members: tuple[Any, ...]) -> Decoder:
 
 
 def _dataclass(kind: type) -> Decoder:
-    names, tag, label = field_names(kind), schema_tag(kind), kind.__qualname__
+    names = field_names(kind)
+    tag = schema_tag(kind)
+    label = kind.__qualname__
     by_name = any(field.kw_only for field in dataclasses.fields(kind))
     plain: list[Any] = []  # annotations; what is of exactly that type is taken as it is ...
     plans: list[Decoder] = []  # ... and anything else by its plan

@@ -360,7 +360,9 @@ class ClusterHead:
                 continue
             peer = self.node.table.find(member.id)
             if member.state == "up" and peer is not None and peer.heard != member.heard:
-                member.heard, member.silent, member.unanswered = peer.heard, 0.0, -math.inf
+                member.heard = peer.heard
+                member.silent = 0.0
+                member.unanswered = -math.inf
             member.silent += step
             if member.state == "up" and member.silent > self._silence:
                 stuck = now - member.unanswered > self._silence  # pings that were tried again have ended long before

@@ -34,8 +34,16 @@ from .lifeline import tie
 from .node_process import run_node
 from .process_watch import begun_at
 
-SETUP, SPAWN, KILL, PRELOAD = 1, 2, 3, 8  # to this process
-READY, SPAWNED, EXITED, FAILED = 4, 5, 6, 7  # from it
+# messages to this process
+SETUP = 1
+SPAWN = 2
+KILL = 3
+PRELOAD = 8
+# messages from it
+READY = 4
+SPAWNED = 5
+EXITED = 6
+FAILED = 7
 LENGTH = struct.Struct("<I")
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _libc = ctypes.CDLL(None, use_errno=True)

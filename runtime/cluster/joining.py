@@ -45,7 +45,9 @@ async def join(where: str, *, name: str = "", listen: str = "") -> Node:
     of this machine that faces the head. Raises TransportError: HandshakeRefused (with the head's reason), PeerGone,
     KeysError, AddressError.
     """
-    address, secret, keys = where, "", None
+    address = where
+    secret = ""
+    keys = None
     if where.startswith(PREFIX):
         invitation, keys = Invitation.parse(where), NodeKeys.generate()
         address, secret = invitation.endpoint, invitation.secret

@@ -34,7 +34,9 @@ class Process(Actor):
     """See the module. ``entry``, ``config``: see ``Cluster.launch``. Its start does not wait for the node to be up."""
 
     def __init__(self, nodes: Nodes, entry: str, config: Any) -> None:
-        self._nodes, self._entry, self._config = nodes, entry, config
+        self._nodes = nodes
+        self._entry = entry
+        self._config = config
         self._launched = False
 
     async def on_start(self) -> None:

@@ -44,7 +44,9 @@ class Calls:
         self._remote = remote
         self._streams = streams
         self._dead = dead
-        self._requests, self._loop, self._logged = requests, requests.loop, requests.message_log is not None
+        self._requests = requests
+        self._loop = requests.loop
+        self._logged = requests.message_log is not None
         self._route, self._seen = resolver.resolve, resolver.seen
         self.current_incarnation = resolver.current_incarnation
         self._deadlines = Deadlines(clock)
@@ -64,7 +66,9 @@ class Calls:
         to = self._route(target)
         if type(patience) is not float or not patience >= 0.0:
             patience = seconds("timeout", patience)
-        now, left, trace = self._clock.now(), min(patience, LONGEST), b""
+        now = self._clock.now()
+        left = min(patience, LONGEST)
+        trace = b""
         deadline = now + left
         if (scope := CURRENT.get()) is not None or self._logged:
             trace = self._requests.span(target, endpoint, "call")

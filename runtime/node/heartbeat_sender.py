@@ -47,7 +47,9 @@ class HeartbeatSender:
         self._interval = interval
         self._table = table
         self._instances = instances
-        self._transport, self._sender, self._payload = transport, sender, payload
+        self._transport = transport
+        self._sender = sender
+        self._payload = payload
         self.lag = 0.0  # seconds by which the loop was late for its last heartbeat
         self._due = clock.now()
         self._timer: Timer | None = None

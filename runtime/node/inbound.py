@@ -39,7 +39,9 @@ class Inbound:
         dead: DeadLetters,
     ) -> None:
         self.open = False  # messages are let in
-        self._node, self._clock, self._table = access.node, access.clock, access.table
+        self._node = access.node
+        self._clock = access.clock
+        self._table = access.table
         self._resolver = access.resolver
         self._sender, self._remote = access.sender, access.remote
         self._incoming, self._streams = incoming, streams

@@ -31,7 +31,9 @@ class RemoteReply:
     __slots__ = ("_number", "_peer", "_sender")
 
     def __init__(self, sender: PeerSender, peer: Peer, number: int) -> None:
-        self._sender, self._peer, self._number = sender, peer, number
+        self._sender = sender
+        self._peer = peer
+        self._number = number
 
     def returned(self, endpoint: ActorEndpoint, value: Any) -> None:
         if bare(value):

@@ -59,7 +59,9 @@ class LocalActors:
     def __init__(self, node: PeerId, clock: Clock, message_log: MessageLog | None) -> None:
         self.current: dict[str, ActorLife] = {}  # by name, in the order in which they began
         self.instances: dict[str, ActorInstance] = {}  # what takes messages, or did until a moment ago
-        self._node, self._clock, self._message_log = node, clock, message_log
+        self._node = node
+        self._clock = clock
+        self._message_log = message_log
         self._retiring: asyncio.Task[None] | None = None
         self._over: OrderedDict[str, tuple[int, str]] = OrderedDict()  # name -> last life and its cause
         self._forgotten = 0  # no life that is not in ``_over`` had a higher number

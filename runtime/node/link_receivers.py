@@ -18,7 +18,9 @@ class LinkReceivers:
     """The receivers of link messages of one node. ``receivers`` may grow later."""
 
     def __init__(self, node: PeerId, receivers: dict[Traffic, OnLink], dead: DeadLetters) -> None:
-        self._node, self._receivers, self._dead = node, receivers, dead
+        self._node = node
+        self._receivers = receivers
+        self._dead = dead
 
     def on_transfer(self, sender: PeerId, kind: Traffic, header: bytes, buffers: list[memoryview]) -> None:
         """Handle a complete message of a link."""

@@ -20,7 +20,9 @@ class Links:
     """See the module; of the actors of one node."""
 
     def __init__(self, node: str, actors: LocalActors, monitors: Monitors) -> None:
-        self._node, self._actors, self._monitors = node, actors, monitors
+        self._node = node
+        self._actors = actors
+        self._monitors = monitors
 
     def own(self, life: ActorLife, owner: Address) -> None:
         """End that life when its owner's is over."""

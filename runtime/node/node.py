@@ -77,7 +77,9 @@ class Node:
         self._listen = listen
         self._keys = keys
         self._transport = transport
-        self._clock, self._encode_local, self._interval = clock, encode_local, heartbeat_interval
+        self._clock = clock
+        self._encode_local = encode_local
+        self._interval = heartbeat_interval
         self._log_path, self._membership = None if message_log is None else Path(message_log), membership
         self._receivers: dict[Traffic, OnLink] = {}
         self._parts: NodeParts | None = None

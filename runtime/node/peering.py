@@ -38,7 +38,9 @@ class Peering:
         dismissed: asyncio.Event,
         ended: Callable[[str], None],
     ) -> None:
-        self._node, self._clock, self._table = access.node, access.clock, access.table
+        self._node = access.node
+        self._clock = access.clock
+        self._table = access.table
         self._resolver = access.resolver
         self._remote = access.remote
         self._transport, self._links = transport, access.tensor_links

@@ -55,7 +55,7 @@ class Peer:
     casts_sent: int = 0  # to it,
     casts_confirmed: int = 0  # of which it has told to have come
     casts_seen: int = 0  # from it,
-    casts_told: int = 0  # of which it was told
+    casts_reported: int = 0  # of which it was told
     lost: bool = False  # the connection broke; calls fail, the end is not declared yet
     pending: dict[int, asyncio.Future[Any]] = field(default_factory=dict)  # calls to it, by id
     inbound: dict[int, Delivery] = field(default_factory=dict)  # calls and streams from it that wait or run here, by id

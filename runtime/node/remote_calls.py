@@ -62,7 +62,9 @@ class RemoteCalls:
     """See the module."""
 
     def __init__(self, sender: PeerSender, requests: Requests, dead: DeadLetters) -> None:
-        self._sender, self._requests, self._dead = sender, requests, dead
+        self._sender = sender
+        self._requests = requests
+        self._dead = dead
 
     def begin(
         self,

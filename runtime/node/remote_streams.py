@@ -48,7 +48,9 @@ class RemoteInlet(Inlet):
         self, sender: PeerSender, clock: Clock, peer: Peer, number: int, target: Address, endpoint: str, returns: Any
     ) -> None:
         super().__init__(f"{target}.{endpoint}", clock, self._on_credit, self._left)
-        self._sender, self._peer, self._number = sender, peer, number
+        self._sender = sender
+        self._peer = peer
+        self._number = number
         self._received = self._credited_items = self._credited_bytes = self._waiting = 0
         self.convert = lambda item: received("an item", target, endpoint, item[0], item[1], returns)
 
@@ -104,7 +106,9 @@ class RemoteOutlet:
     def __init__(self, sender: PeerSender, peer: Peer, number: int, window: Window) -> None:
         self.window = window
         self.unread = 0  # heartbeats since the consumer last said how far it has read
-        self._sender, self._peer, self._number = sender, peer, number
+        self._sender = sender
+        self._peer = peer
+        self._number = number
 
     async def item(self, endpoint: ActorEndpoint, value: Any) -> None:
         sink = Sink()

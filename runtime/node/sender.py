@@ -104,10 +104,10 @@ class PeerSender:
 
     def confirm(self, peer: Peer) -> None:
         """Tell a peer how many of its casts have come, if that is news. Called with each heartbeat."""
-        if peer.casts_seen != peer.casts_told:
+        if peer.casts_seen != peer.casts_reported:
             with contextlib.suppress(PeerGone, QueueFull):
                 self.send(peer, pack([envelope.SEEN, peer.casts_seen]), [])
-                peer.casts_told = peer.casts_seen
+                peer.casts_reported = peer.casts_seen
 
     async def pause(self) -> None:
         """Until a full connection may take more."""

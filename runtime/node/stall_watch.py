@@ -35,7 +35,7 @@ class StallWatch:
     ) -> None:
         self._instances = instances
         self._patience = patience
-        self._told = report
+        self._report = report
         self._over = over
         self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
         self._answered, self._closed = threading.Event(), threading.Event()
@@ -57,7 +57,7 @@ class StallWatch:
                 continue
             if self._closed.is_set():
                 return
-            self._told(self.sentence())
+            self._report(self.sentence())
             self._answered.wait()
             self._over()
 

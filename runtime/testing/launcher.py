@@ -20,7 +20,7 @@ from ..node.node import Node
 from .loop import Life, VirtualLoop
 from .network import SimulatedNetwork
 
-EXIT_TOLD = (0.0005, 0.02)  # seconds until the head learns of an exit
+EXIT_DELAY = (0.0005, 0.02)  # seconds until the head learns of an exit
 
 
 class SimulatedLauncher(InProcessLauncher):
@@ -43,7 +43,7 @@ class SimulatedLauncher(InProcessLauncher):
         head = contextvars.copy_context()
 
         def report(node: PeerId, status: int) -> None:
-            self._loop.call_later(self._random.uniform(*EXIT_TOLD), on_exit, node, status, context=head.copy())
+            self._loop.call_later(self._random.uniform(*EXIT_DELAY), on_exit, node, status, context=head.copy())
 
         await super().start(report)
 

@@ -49,7 +49,9 @@ class _Pipe:
     __slots__ = ("_armed", "_last", "_network", "_waiting", "closed", "lane", "source", "stalled", "target")
 
     def __init__(self, network: SimulatedNetwork, source: PeerId, target: LoopbackTransport, lane: AnyLane) -> None:
-        self.source, self.target, self.lane = source, target, lane
+        self.source = source
+        self.target = target
+        self.lane = lane
         self.closed = self._armed = False
         self._network = network
         self._waiting: deque[tuple[float, Message]] = deque()
@@ -76,7 +78,9 @@ class _Pipe:
     def _fire(self) -> None:
         """Deliver as part of the receiving life: while it is stopped, messages lie here."""
         self._armed = False
-        now, waiting, target = self._network.loop.time(), self._waiting, self.target
+        now = self._network.loop.time()
+        waiting = self._waiting
+        target = self.target
         until = self._network.blocked_until(self)
         while waiting and not target.closed and not self.closed:
             due = max(waiting[0][0], until)
@@ -106,7 +110,9 @@ class SimulatedNetwork(Network):
         self.strike: Strike | None = None  # asked of each message; see ``Simulation.strike``
         self.inject: Callable[[Fault], None] = self.apply
         self.closed = False  # nothing gets across any more: the simulation is being taken down
-        self._random, self._latency, self._patience = random, latency, patience
+        self._random = random
+        self._latency = latency
+        self._patience = patience
         self._pipes: dict[tuple[PeerId, PeerId, AnyLane], _Pipe] = {}
         self._ways: dict[tuple[str, str], _Way] = {}
         self._partitions: list[tuple[Partition, float]] = []  # until when

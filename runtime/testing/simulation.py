@@ -88,7 +88,9 @@ class Simulation:
         self.trace = Trace()
         self.nodes: dict[str, Node] = {}  # the current or last life of each; white-box checks look here
         self.loop = VirtualLoop(limit=limit)  # type: ignore[abstract]  # what it has not raises NotImplementedError
-        self._setup, self._restart, self._intervals = setup, restart, (heartbeat, silence, startup)
+        self._setup = setup
+        self._restart = restart
+        self._intervals = (heartbeat, silence, startup)
         world = Random(f"{seed}/world")
         self.network = SimulatedNetwork(self.loop, world, self.trace, latency=latency, patience=patience)
         self.network.inject = self.inject

@@ -31,7 +31,7 @@ class MessageLog:
         self._node, self._now = node, now
         self._file = path.open("a", encoding="utf-8")  # here, so that a wrong path is the caller's error
         self._lines: list[dict[str, Any]] = []
-        self._told = 0
+        self._reported = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._write_on, name=f"message log of {node}", daemon=True)
         self._thread.start()
@@ -65,9 +65,9 @@ class MessageLog:
 
     def _write(self) -> None:
         lines, self._lines = self._lines, []
-        if self.lost != self._told:
-            lines.append({"at": self._now(), "node": self._node, "what": "lost", "count": self.lost - self._told})
-            self._told = self.lost
+        if self.lost != self._reported:
+            lines.append({"at": self._now(), "node": self._node, "what": "lost", "count": self.lost - self._reported})
+            self._reported = self.lost
         try:
             self._file.write("".join(json.dumps(line) + "\n" for line in lines))
             self._file.flush()

@@ -67,10 +67,14 @@ def _take(entry: dict[str, Any], reading: Reading, spans: dict[tuple[str, str], 
     key = (str(entry["trace"]), str(entry["span"]))
     made = spans.get(key) or TraceSpan(*key)
     if what == "sent":
-        made.parent, made.begun, made.sender = str(entry["parent"]), at, str(entry["node"])
+        made.parent = str(entry["parent"])
+        made.begun = at
+        made.sender = str(entry["node"])
         made.what, made.kind = f"{entry['to']}.{entry['endpoint']}", str(entry["kind"])
     elif what == "ran":
-        made.node, made.seconds, made.outcome = str(entry["node"]), float(entry["seconds"]), str(entry["outcome"])
+        made.node = str(entry["node"])
+        made.seconds = float(entry["seconds"])
+        made.outcome = str(entry["outcome"])
         made.what = made.what or f"{made.node.partition('#')[0]}/{entry['actor']}.{entry['endpoint']}"
         made.begun = made.begun or at - made.seconds
     else:

@@ -196,8 +196,8 @@ class Reference:
             for place, a in enumerate(self.applications.values())
         ]
         capacity = {route.id: min(self.capacity(route, hop) for hop in route.hops) for route in routes.values()}
-        most = {route.id: min(self.capacity(route, hop, True) for hop in route.hops) for route in routes.values()}
-        most = {id: tokens for id, tokens in most.items() if tokens}
+        alone = {route.id: min(self.capacity(route, hop, True) for hop in route.hops) for route in routes.values()}
+        alone = {id: tokens for id, tokens in alone.items() if tokens}
         withdrawn = [name for name in self.applications if name not in self.deployed]
         update = RoutesChanged(
             version,
@@ -206,7 +206,7 @@ class Reference:
             self.known,
             withdrawn,
             capacity,
-            most={id: n for id, n in most.items() if n},
+            capacity_alone={id: n for id, n in alone.items() if n},
             failed=[self.failures[name] for name in self.applications if name in self.deployed and self.blocked(name)],
         )
         if replace(update, version=version - 1) != self.published:

@@ -253,8 +253,8 @@ def test_versions_are_told_as_their_model() -> None:
     history.tick(bench.state, 2.0)
     load_all(bench, bench(Remove("b~2")))
     history.tick(bench.state, 3.0)
-    told = [(event.subject, event.text) for event in history.events if event.event == "routes"]
-    assert told[1:] == [
+    events = [(event.subject, event.text) for event in history.events if event.event == "routes"]
+    assert events[1:] == [
         ("b", "model b is ready on 1 of 1 routes"),
         ("b", "the version before of model b is removed"),
         ("b", "model b is removed"),
@@ -270,7 +270,7 @@ def test_who_takes_differences_knows_what_one_that_takes_wholes_knows() -> None:
             table.join(worker, 0.0)
     learn = {id(table): Catalogue([ModelInfo("a", "", 1, 0, False)], table).learn for table in (whole, behind)}
     parts: dict[int, RoutesChanged] = {}  # by life of a worker
-    differences = told = 0
+    differences = partial = 0
     for number in range(120):
         served = [name for name in bench.state.served if name != "a" and not bench.state.served[name].draining]
         match random.randrange(6):
@@ -311,10 +311,10 @@ def test_who_takes_differences_knows_what_one_that_takes_wholes_knows() -> None:
                 for _ in range(2):
                     known = merged(known, update)
                 parts[worker.incarnation] = known
-                told += update.since > 0 and update.version > update.since
+                partial += update.since > 0 and update.version > update.since
                 assert listed(known) == listed(expected)
     assert differences > 20
-    assert told > 20
+    assert partial > 20
 
 
 def listed(part: RoutesChanged) -> tuple[object, ...]:
@@ -445,13 +445,13 @@ def test_the_default_changes_only_when_somebody_says_so() -> None:
     view = removal_view(bench.state, bench.state.served["b"], "")
     assert (view.freed, view.adapters, view.default, view.answered) == (200, 0, "a", True)
     assert removal_view(bench.state, bench.state.served["a"], "b").answered
-    table, told = RoutingTable(["a", "b"]), []
+    table, seen = RoutingTable(["a", "b"]), []
     learn = Catalogue([], table).learn
     for event in (Remove("a"), Add(named("a", "eAmBnh", name="a~2"))):
         load_all(bench, bench(event))
         learn(bench.state.publication(), 0.0)
-        told.append((table.default, table.default in table.models, next(iter(table.models))))
-    assert told == [("a", False, "b"), ("a", True, "a")]
+        seen.append((table.default, table.default in table.models, next(iter(table.models))))
+    assert seen == [("a", False, "b"), ("a", True, "a")]
     before = table.settled
     bench.state.table.choose_default("b")
     bench(Retire("a~2"))

@@ -238,10 +238,10 @@ def test_what_cannot_be_loaded_later_is_left_out_and_shown():
     bench(Undeploy("a"))
     bench.manual = True
     (load,) = kinds(bench(Deploy("a")), Load)
-    (told,) = bench(LoadFailed("w0", 1, load.load, "no room"))
-    assert isinstance(told, Published)
-    assert told.update.routes == []
-    assert [(one.application, one.why) for one in told.update.failed] == [("a", "worker w0: no room")]
+    (published,) = bench(LoadFailed("w0", 1, load.load, "no room"))
+    assert isinstance(published, Published)
+    assert published.update.routes == []
+    assert [(one.application, one.why) for one in published.update.failed] == [("a", "worker w0: no room")]
     assert cluster_view(bench.state, {}, {}, [], [])["applications"]["a"]["refused"] == {"w0": "no room"}
     assert kinds(bench(Deploy("a")), Load), "asked again, tried again"
 

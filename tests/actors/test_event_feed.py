@@ -104,12 +104,12 @@ async def test_what_sweeps_cost_is_told_when_it_is_known_and_when_it_changes() -
     async with aclosing(worker.feed.follow()) as batches:
         await anext(batches)
         driver = Driver(worker.machine, worker.state)  # type: ignore[arg-type]
-        told: list[Coefficients] = []
+        seen: list[Coefficients] = []
         for costs in (None, ONE, ONE, OTHER):
             worker.costs = costs
             driver.turn()
-            told += [entry.coefficients for entry in read_batch(await anext(batches)) if isinstance(entry, Priced)]
-        assert told == [ONE, OTHER]
+            seen += [entry.coefficients for entry in read_batch(await anext(batches)) if isinstance(entry, Priced)]
+        assert seen == [ONE, OTHER]
 
 
 async def test_entries_that_come_together_travel_together() -> None:

@@ -42,16 +42,16 @@ def opened(models: Path, changes: Changes | None = None, **settings: Any) -> tup
     """What is served beside ``base``, with its base; what is told."""
     values = {"applications": {"base": str(models / "base")}, "adapters": str(models / "ada"), **settings}
     made = Settings(**values)
-    found, told = open_further(made, open_checkpoints(made), changes or Changes())
-    return {name: found.bases.get(name, "") for name in sorted(found.on_demand)}, told, made, found
+    found, warnings = open_further(made, open_checkpoints(made), changes or Changes())
+    return {name: found.bases.get(name, "") for name in sorted(found.on_demand)}, warnings, made, found
 
 
 def test_every_adapter_of_the_folder_is_served_on_demand(models: Path) -> None:
     (models / "ada" / "notes").mkdir(exist_ok=True)
     (models / "ada" / ".hidden").mkdir(exist_ok=True)
     defaults = {"ann": '{"system": "x"}'}
-    served, told, settings, found = opened(models, application_defaults=defaults)
-    assert (served, told) == ({"ann": "base", "bob": "base"}, [])
+    served, warnings, settings, found = opened(models, application_defaults=defaults)
+    assert (served, warnings) == ({"ann": "base", "bob": "base"}, [])
     made = {one.name: one for one in hash_applications(found, settings)}
     assert {name: (one.on_demand, one.base_model, one.defaults) for name, one in made.items()} == {
         "base": (False, "", ""),
@@ -68,17 +68,17 @@ def test_one_that_cannot_be_served_is_told_and_the_others_are_served(models: Pat
     (folder / "torn" / "adapter_model.safetensors").write_bytes(b"{")
     (folder / "away").symlink_to(models / "ada" / "ann")
     both = {name: str(models / name) for name in ("base", "tuned")}
-    served, told, *_ = opened(models, applications=both, adapters=str(folder))
+    served, warnings, *_ = opened(models, applications=both, adapters=str(folder))
     assert served == {"ann": "base"}
-    assert len(told) == 4
-    text = "\n".join(told)
+    assert len(warnings) == 4
+    text = "\n".join(warnings)
     assert "its name is no model id; rename the folder" in text
     assert "torn is not served: " in text
     assert "away is not served: path" in text
     assert "2 models may be its base (base, tuned), and its own configuration names none; name its base" in text
     assert "(--set bases.vague=NAME)" in text
-    served, told, *_ = opened(models, applications=both, adapters=str(folder), bases={"vague": "tuned"})
-    assert (served["vague"], len(told)) == ("tuned", 3)
+    served, warnings, *_ = opened(models, applications=both, adapters=str(folder), bases={"vague": "tuned"})
+    assert (served["vague"], len(warnings)) == ("tuned", 3)
     itself = models / "ada" / "ann"
     says = f"adapters: {itself} is an adapter itself; name the folder that holds it, or serve it with --app NAME={itself}"
     assert opened(models, adapters=str(itself))[:2] == ({}, [says])
@@ -100,17 +100,17 @@ def test_what_was_changed_before_a_restart(models: Path) -> None:
         )
     }
     changes = Changes(added, frozenset({"bob"}), faults=("an entry is not served",))
-    served, told, *_ = opened(models, changes, app_roots=str(models))
+    served, warnings, *_ = opened(models, changes, app_roots=str(models))
     assert served == {"ann": "base", "t": "", "v": "base"}
-    assert told[0] == "an entry is not served"
-    assert told[1].startswith("base was added from ")
-    assert told[1].endswith(f"but the settings name {models / 'base'}, which is served")
-    assert told[2].startswith("gone is not served: there is no folder ")
-    assert len(told) == 3
-    served, told, *_ = opened(models, Changes(removed=frozenset({"base"})), adapters="", apps_file="/x")
-    assert (served, told) == ({}, ["base was removed while the server ran, but the settings name it, so it is served"])
-    _, told, *_ = opened(models, Changes(added={"t": added["t"]}), app_roots="")
-    assert "is not below a root of app_roots" in told[0], "roots that are narrower than they were hold, too"
+    assert warnings[0] == "an entry is not served"
+    assert warnings[1].startswith("base was added from ")
+    assert warnings[1].endswith(f"but the settings name {models / 'base'}, which is served")
+    assert warnings[2].startswith("gone is not served: there is no folder ")
+    assert len(warnings) == 3
+    served, warnings, *_ = opened(models, Changes(removed=frozenset({"base"})), adapters="", apps_file="/x")
+    assert (served, warnings) == ({}, ["base was removed while the server ran, but the settings name it, so it is served"])
+    _, warnings, *_ = opened(models, Changes(added={"t": added["t"]}), app_roots="")
+    assert "is not below a root of app_roots" in warnings[0], "roots that are narrower than they were hold, too"
 
 
 def test_an_adapter_stays_on_the_weights_that_it_was_put_on(models: Path) -> None:
@@ -121,14 +121,14 @@ def test_an_adapter_stays_on_the_weights_that_it_was_put_on(models: Path) -> Non
         entries = {"v": adapter, "b": NewApplication("b", str(models / path), on_demand=True)}
         return Changes(entries | {name: NewApplication(name, str(models / name), on_demand=True) for name in ("tuned",)})
 
-    served, told, *_ = opened(models, added("tuned", "tuned"), app_roots=str(models))
-    assert (served["v"], told) == ("b", [])
-    served, told, *_ = opened(models, added("base", "tuned"), app_roots=str(models))
-    assert (served["v"], told) == ("base", []), "the settings serve its weights under another id"
+    served, warnings, *_ = opened(models, added("tuned", "tuned"), app_roots=str(models))
+    assert (served["v"], warnings) == ("b", [])
+    served, warnings, *_ = opened(models, added("base", "tuned"), app_roots=str(models))
+    assert (served["v"], warnings) == ("base", []), "the settings serve its weights under another id"
     lost = added("gone", "tuned")
-    served, told, *_ = opened(models, lost, app_roots=str(models))
+    served, warnings, *_ = opened(models, lost, app_roots=str(models))
     assert "v" not in served
-    assert told == [
+    assert warnings == [
         f"v is not served: {models / 'ada' / 'ann'} was put on b from {models / 'gone'}, but b is {models / 'tuned'} now; "
         "serve that base, or add the adapter again"
     ]
@@ -153,11 +153,11 @@ def test_settings_may_name_what_the_folder_has() -> None:
 
 def test_an_adapter_whose_name_the_settings_give_to_another_is_told(models: Path) -> None:
     other, same = ({"base": str(models / "base"), "ann": str(models / "ada" / name)} for name in ("bob", "ann"))
-    served, told, *_ = opened(models, applications=other)
+    served, warnings, *_ = opened(models, applications=other)
     assert list(served) == ["bob"]
-    assert told == [f"adapters: {models / 'ada' / 'ann'} is not served: ann is {models / 'ada' / 'bob'} by the settings"]
-    served, told, *_ = opened(models, applications=same)
-    assert (list(served), told) == (["bob"], [])
+    assert warnings == [f"adapters: {models / 'ada' / 'ann'} is not served: ann is {models / 'ada' / 'bob'} by the settings"]
+    served, warnings, *_ = opened(models, applications=same)
+    assert (list(served), warnings) == (["bob"], [])
 
 
 def test_links_are_followed_within_the_folder_and_the_roots_alone(models: Path, tmp_path: Path) -> None:
@@ -171,10 +171,10 @@ def test_links_are_followed_within_the_folder_and_the_roots_alone(models: Path, 
     for name, target in (("latest", "v3"), ("out", away / "far"), ("nothing", "gone"), ("itself", "itself")):
         (here / name).symlink_to(target)
     (tmp_path / "link").symlink_to(here)
-    served, told, *_ = opened(models, adapters=str(tmp_path / "link"))
+    served, warnings, *_ = opened(models, adapters=str(tmp_path / "link"))
     assert served == {"latest": "base", "v3": "base"}
-    assert [line.partition(":")[0].split()[0] for line in told] == ["files", "out"]
-    assert "is a link that leaves app_roots and the folder of adapters" in told[0]
-    served, told, _, found = opened(models, adapters=str(tmp_path / "link"), app_roots=str(away))
-    assert (sorted(served), told) == (["files", "latest", "out", "v3"], [])
+    assert [line.partition(":")[0].split()[0] for line in warnings] == ["files", "out"]
+    assert "is a link that leaves app_roots and the folder of adapters" in warnings[0]
+    served, warnings, _, found = opened(models, adapters=str(tmp_path / "link"), app_roots=str(away))
+    assert (sorted(served), warnings) == (["files", "latest", "out", "v3"], [])
     assert str(found.checkpoints["latest"].source).endswith("here/v3")

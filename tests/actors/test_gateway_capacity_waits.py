@@ -14,17 +14,18 @@ WAIT = 30.0
 NOW, MOST = 64, 200  # tokens that fit beside others, and alone
 
 
-def bench(now: int = NOW, most: int = MOST, workers: tuple[str, ...] = ("w0",)) -> Bench:
+def bench(now: int = NOW, alone: int = MOST, workers: tuple[str, ...] = ("w0",)) -> Bench:
     made = Bench(*workers, worker_wait=WAIT)
-    publish(made, now, most, workers)
+    publish(made, now, alone, workers)
     return made
 
 
-def publish(made: Bench, now: int, most: int, workers: tuple[str, ...] = ("w0",), at: float = 0.0) -> list[Effect]:
-    """``most`` is 0 where none is ever unloaded."""
+def publish(made: Bench, now: int, alone: int, workers: tuple[str, ...] = ("w0",), at: float = 0.0) -> list[Effect]:
+    """``alone`` is 0 where none is ever unloaded."""
     capacity = {f"m@{worker}": now for worker in workers}
-    alone = {id: most for id in capacity if most}
-    effects: list[Effect] = made.publish([route(worker) for worker in workers], capacity=capacity, most=alone, now=at)
+    routes = [route(worker) for worker in workers]
+    capacity_alone = {id: alone for id in capacity if alone}
+    effects: list[Effect] = made.publish(routes, capacity=capacity, capacity_alone=capacity_alone, now=at)
     return effects
 
 
@@ -79,7 +80,7 @@ def test_the_longest_is_told_whatever_came_after_it() -> None:
 
 
 def test_of_two_that_come_back_at_once_the_longest_is_told() -> None:
-    made = bench(now=150, most=UNKNOWN)
+    made = bench(now=150, alone=UNKNOWN)
     made.generate("a", prompt=60, max_tokens=60)
     made.generate("b", prompt=60, max_tokens=40)
     back = [given_back(name, 1, CROWDED + "it has memory for 64") for name in "ab"]
@@ -103,7 +104,7 @@ def test_only_what_never_fits_is_refused_with_the_limit_of_an_empty_worker() -> 
     (effect,) = made.generate("long", prompt=MOST, max_tokens=1)
     assert effect.refused.why is Refusal.TOO_LONG
     assert f"{MOST + 1} tokens and a worker has memory for {MOST};" in effect.refused.message
-    made = bench(most=0)  # the setting on_demand is off
+    made = bench(alone=0)  # the setting on_demand is off
     (effect,) = made.generate("long", prompt=NOW, max_tokens=1)
     assert f"a worker has memory for {NOW};" in effect.refused.message
 
@@ -134,7 +135,7 @@ def test_a_worker_where_something_was_loaded_meanwhile_gives_it_back_and_it_wait
 
 
 def test_what_was_given_back_before_the_room_was_known_needs_no_more_than_itself() -> None:
-    made = bench(now=150, most=UNKNOWN)
+    made = bench(now=150, alone=UNKNOWN)
     assert submits(made.generate("long", prompt=60, max_tokens=40)) == [("w0", "long", 1)]
     effects = made.report("w0", given_back("long", 1, CROWDED + "it has memory for 64"))
     assert (wants(effects), submits(effects)) == ([{"m": 100}], [])
@@ -144,7 +145,7 @@ def test_what_was_given_back_before_the_room_was_known_needs_no_more_than_itself
 
 
 def test_where_none_is_unloaded_a_crowded_worker_refuses() -> None:
-    made = bench(now=100, most=0)
+    made = bench(now=100, alone=0)
     made.generate("long", prompt=60, max_tokens=40)
     (effect,) = made.report("w0", given_back("long", 1, CROWDED + "it has memory for 64"))
     assert (effect.refused.why, effect.refused.message) == (Refusal.TOO_LONG, "it has memory for 64")
@@ -152,7 +153,9 @@ def test_where_none_is_unloaded_a_crowded_worker_refuses() -> None:
 
 def test_a_route_with_room_is_taken_and_none_is_asked_for() -> None:
     made = Bench("w0", "w1")
-    made.publish([route("w0"), route("w1")], capacity={"m@w0": NOW, "m@w1": 100}, most={"m@w0": MOST, "m@w1": MOST})
+    made.publish(
+        [route("w0"), route("w1")], capacity={"m@w0": NOW, "m@w1": 100}, capacity_alone={"m@w0": MOST, "m@w1": MOST}
+    )
     effects = made.generate("long", prompt=60, max_tokens=40)
     assert (wants(effects), submits(effects)) == ([], [("w1", "long", 1)])
 
@@ -181,9 +184,9 @@ def test_who_waits_for_a_model_that_cannot_be_loaded_is_told_why() -> None:
     made = Bench("w0", worker_wait=WAIT, routes=[])
     made.publish([], on_demand=["m"])
     assert failed(made.generate("first", now=1.0)) == []
-    told = made.publish([], on_demand=["m"], failed=[LoadFailure("m", 1, "a tensor is damaged")], now=1.1)
-    assert wants(told) == [], "that would be tried again for a request that has ended"
-    assert [effect.refused.message for effect in told if isinstance(effect, Fail)] == [
+    effects = made.publish([], on_demand=["m"], failed=[LoadFailure("m", 1, "a tensor is damaged")], now=1.1)
+    assert wants(effects) == [], "that would be tried again for a request that has ended"
+    assert [effect.refused.message for effect in effects if isinstance(effect, Fail)] == [
         "model 'm' cannot be loaded: a tensor is damaged"
     ]
     assert failed(made.generate("next", now=1.3)) == [Refusal.UNAVAILABLE], "not tried for each request"

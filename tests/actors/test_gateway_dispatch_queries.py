@@ -51,8 +51,8 @@ def test_where_several_routes_fit_it_is_asked_about_and_starts_where_the_dispatc
     (submit,) = made(chosen(), now=1.25)
     assert (submit.worker, submit.submission.route, submit.submission.attempt) == ("w1", "m@w1", 1)
     assert made(chosen(), now=1.3) == [], "told twice"
-    told = made.state.describe("r").events[1]
-    assert told == {"at": 0.25, "event": "asked", "seconds": 0.25, "policy": "ours", "fell_back": "", "candidates": 2}
+    shown = made.state.describe("r").events[1]
+    assert shown == {"at": 0.25, "event": "asked", "seconds": 0.25, "policy": "ours", "fell_back": "", "candidates": 2}
 
 
 def test_one_route_and_the_setting_outstanding_ask_nobody() -> None:

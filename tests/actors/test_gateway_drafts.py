@@ -60,19 +60,19 @@ def test_the_reason_is_told_if_no_tier_can_draft() -> None:
     models, routes = ("m", "m:1", "m:2"), [route("w0"), route("w1", application="m:1")]
     bench = Bench("w0", "w1", applications=models, routes=routes)
     bench.generate("a", drafts=wanted)
-    told = "m:1 or m:2 is not served whole by w0, where the request runs"
-    assert bench.state.describe("a").drafts == DraftView(prompt=True, tiers=["m:1", "m:2"], reason=told)
+    message = "m:1 or m:2 is not served whole by w0, where the request runs"
+    assert bench.state.describe("a").drafts == DraftView(prompt=True, tiers=["m:1", "m:2"], reason=message)
     bench.publish([*routes, route("w0", "w1", application="m:2")])
     bench.generate("b", drafts=wanted)
-    assert bench.state.describe("b").drafts.reason == told, "over two workers is not whole"
+    assert bench.state.describe("b").drafts.reason == message, "over two workers is not whole"
     bench.publish([route("w0"), route("w0", application="m:2")])
     bench.generate("c", drafts=wanted)
     assert bench.state.describe("c").drafts.reason == ""
     bench = Bench("w0", "w1", routes=[route("w0", "w1")])
     bench.generate("d", drafts=wanted)
     bench.generate("e", drafts=WANTED)
-    told = "a tier drafts on one worker only, and the request is on a route over 2 workers"
-    assert bench.state.describe("d").drafts.reason == told
+    message = "a tier drafts on one worker only, and the request is on a route over 2 workers"
+    assert bench.state.describe("d").drafts.reason == message
     assert bench.state.describe("e").drafts.reason == ""
 
 

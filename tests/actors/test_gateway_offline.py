@@ -119,8 +119,8 @@ def test_a_model_in_no_worker_is_loaded_for_one_request_and_the_others_follow() 
     assert [effect.applications for effect in effects if isinstance(effect, WantRoutes)] == [{"m": 9}]
     assert bench.state.offline.credits("m") == [], "it is asked for"
     waits = bench.state.capacity_waits
-    told = bench.state.usage.report(["m"], 0.0, waits.wants(), waits.offline())["m"]
-    assert (told.waits, told.offline) == (9, True)
+    events = bench.state.usage.report(["m"], 0.0, waits.wants(), waits.offline())["m"]
+    assert (events.waits, events.offline) == (9, True)
     bench(generation("b", 5))
     assert not waits.offline(), "somebody waits for it"
     bench.publish([route("w0")], on_demand=["m"])

@@ -32,9 +32,9 @@ def test_the_replacement_takes_what_the_survivor_has_not_begun() -> None:
     effects = back(bench)
     assert submits(effects) == [("w1", "b", 3), ("w1", "d", 3)], "w0 has a and c, dealt in the order of arrival"
     assert [e for e in effects if isinstance(e, CancelAt)] == [CancelAt("w0", ("b",)), CancelAt("w0", ("d",))]
-    told = {"source": "w0", "target": "w1", "reason": "another worker serves, with less to do"}
+    values = {"source": "w0", "target": "w1", "reason": "another worker serves, with less to do"}
     events = bench.state.describe("b").events
-    assert [{key: event[key] for key in told} for event in events if event["event"] == "rerouted"] == [told]
+    assert [{key: event[key] for key in values} for event in events if event["event"] == "rerouted"] == [values]
 
 
 def test_it_is_the_same_request_and_what_the_survivor_did_meanwhile_does_not_count() -> None:

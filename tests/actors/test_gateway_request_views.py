@@ -126,8 +126,8 @@ def test_what_ends_meanwhile_is_told_apart() -> None:
     bench.report("w0", emitted("a", record.attempt, len(record.tokens), [5], finish="stop"), incarnation=2, now=1.5)
     assert recoveries.tick() == []
     bench.state._end("b", False, 2.0)
-    told = "after the death of w0: 1 request moved to w0, the last after 0.50 s; 1 ended before it ran again"
-    assert recoveries.tick() == [("w0", told)]
+    message = "after the death of w0: 1 request moved to w0, the last after 0.50 s; 1 ended before it ran again"
+    assert recoveries.tick() == [("w0", message)]
 
 
 def test_a_death_that_no_request_noticed_is_not_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -87,8 +87,8 @@ def test_all_leave_at_once_when_parameters_are_dropped_and_begin_when_their_page
     effects = bench.switch([PIPELINE], dropped=True)
     assert holds(effects) == {"a": (["w0"], False), "b": (["w1"], False), "c": (["w1"], False)}
     assert len(effects) == 3, "nothing is cancelled: that would give their pages up"
-    (_, told), *_ = effects[0].holds
-    assert (told.attempt, told.route, len(told.hashes)) == (1, "m@w0", 3)
+    (_, events), *_ = effects[0].holds
+    assert (events.attempt, events.route, len(events.hashes)) == (1, "m@w0", 3)
     assert bench.switch([PIPELINE], dropped=True) == [], "an order that comes twice"
     assert not bench.switching.off(7)
     assert bench.left("a", "b", "c") == {"a": (["w1"], True), "b": (["w0"], True), "c": (["w0"], True)}
@@ -126,9 +126,9 @@ def test_of_whom_nothing_was_computed_yet_nobody_waits() -> None:
     assert bench.switching.settled(7)
     bench.report("w0", progressed("d", 2, 9), emitted("d", 2, 9, [0]), now=60.0)
     assert bench.switching.figures(7) == SwitchFigures(7, stale=3)
-    told = {"source": "w0", "target": "w0+w1"}
-    assert bench.story("d", "rerouted") == [{**told, "reason": "parameters were dropped"}]
-    assert bench.story("d", "moved") == [{**told, "pages": 0, "bytes": 0, "recomputed": 0, "paused": 0.0}]
+    values = {"source": "w0", "target": "w0+w1"}
+    assert bench.story("d", "rerouted") == [{**values, "reason": "parameters were dropped"}]
+    assert bench.story("d", "moved") == [{**values, "pages": 0, "bytes": 0, "recomputed": 0, "paused": 0.0}]
     assert not bench.story("d", "paused")
 
 

@@ -222,10 +222,10 @@ def test_scores_of_the_prompt_are_told_once_and_survive_an_attempt():
     assert bench.report(home, progressed("a", 1, 3, 0), scored("a", 1, 1, entries[:2])) == []
     again = [e for e in bench.die(home, back=False) if isinstance(e, Submit)]
     assert again[0].submission.sampling.prompt_logprobs == 0
-    told = bench.report(other, scored("a", 1, 1, entries), scored("a", 2, 1, entries[:3]))
-    assert told == []
-    told = bench.report(other, scored("a", 2, 4, entries[3:]), emitted("a", 2, 5, [9]))
-    assert told == [Deliver(scored("a", 2, 1, entries)), delivered("a", 2, 5, [9])]
+    events = bench.report(other, scored("a", 1, 1, entries), scored("a", 2, 1, entries[:3]))
+    assert events == []
+    events = bench.report(other, scored("a", 2, 4, entries[3:]), emitted("a", 2, 5, [9]))
+    assert events == [Deliver(scored("a", 2, 1, entries)), delivered("a", 2, 5, [9])]
     bench(WorkerJoined(home, 2))
     bench.publish([route(home)])
     last = [e for e in bench.die(other, back=False) if isinstance(e, Submit)]

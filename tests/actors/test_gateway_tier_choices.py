@@ -101,11 +101,11 @@ def test_an_unsure_answer_begins_anew_on_the_top_tier_with_its_seed_and_none_of_
     effects = bench.report(home, emitted("r", 1, 5, [11, 12, 13], sure(0.7, 0.8, 0.8)), now=3.0)
     assert delivered(effects) == []
     (submit,) = (e for e in effects if isinstance(e, Submit))
-    told = submit.submission
+    outcome = submit.submission
     assert CancelAt(home, ("r",)) in effects
-    assert (submit.worker, told.route, told.attempt) == (home, f"m@{home}", 2), "where KV of its prompt is"
-    assert (told.tokens, told.prompt_length, told.max_length) == ([1, 2, 3, 4, 5], 5, 13)
-    assert (told.sampling, told.drafts, told.tenant) == (sampling, above, TOP)
+    assert (submit.worker, outcome.route, outcome.attempt) == (home, f"m@{home}", 2), "where KV of its prompt is"
+    assert (outcome.tokens, outcome.prompt_length, outcome.max_length) == ([1, 2, 3, 4, 5], 5, 13)
+    assert (outcome.sampling, outcome.drafts, outcome.tenant) == (sampling, above, TOP)
     record = bench.state.active["r"]
     assert record.drafts == {}, "drafts of an answer that nobody gets"
     bench.report(home, emitted("r", 1, 8, [14], sure(0.9)))

@@ -45,8 +45,8 @@ def test_heartbeats_acknowledge_what_is_left_and_tell_what_was_lost() -> None:
     workers.up("w0", 1)
     for serial in range(1, ACKNOWLEDGE_EVERY + 1):
         assert workers.accept(report(serial)) is True
-        told = workers.due("w0")
-        assert told == ([Acknowledge("w0", serial)] if serial == ACKNOWLEDGE_EVERY else [])
+        outcome = workers.due("w0")
+        assert outcome == ([Acknowledge("w0", serial)] if serial == ACKNOWLEDGE_EVERY else [])
     last = ACKNOWLEDGE_EVERY + 1
     assert workers.accept(report(last)) is True
     assert workers.heard("w0", last + 1) == [Acknowledge("w0", last)], "the next may be on its way"

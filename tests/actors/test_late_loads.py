@@ -58,10 +58,10 @@ def test_where_there_is_no_room_yet_it_is_tried_again_and_stays_where_it_is() ->
     assert groups(made) == [("a", ["w0"]), ("a", ["w1"]), ("a, b", ["w2"])]
     again = [one for one in made.asked if isinstance(one, LoadAgain)]
     assert sorted(again, key=lambda one: one.worker) == [LoadAgain("w0", "b"), LoadAgain("w1", "b")]
-    told = memory_groups(made.state, 0) or pytest.fail("nothing told")
+    known_groups = memory_groups(made.state, 0) or pytest.fail("nothing told")
     made(again[0])
     assert made.open() == served
-    assert memory_groups(made.state, told.version) is not None, "that it loaded and does not any more"
+    assert memory_groups(made.state, known_groups.version) is not None, "that it loaded and does not any more"
     made.room = 12
     for one in again:
         made(one)
@@ -98,10 +98,10 @@ def test_the_memory_actor_hears_that_workers_take_part_without_what_they_had_no_
     assert groups(made) == [("a, b", [worker]) for worker in TRIO]
     made = beside()
     made(RestoreParameters("w0+w1", {}))
-    told = memory_groups(made.state, 0) or pytest.fail("nothing told")
+    known_groups = memory_groups(made.state, 0) or pytest.fail("nothing told")
     made.room = 9
     made.left()
-    again = memory_groups(made.state, told.version) or pytest.fail("nothing told")
+    again = memory_groups(made.state, known_groups.version) or pytest.fail("nothing told")
     assert sorted(again.chains) == ["a", "a, b"]
 
 

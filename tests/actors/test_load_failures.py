@@ -98,9 +98,9 @@ def test_where_one_cannot_load_it_and_the_other_never_has_room_both_reasons_are_
     for _ in range(4):
         assert made.failed() == [], "what went may not have ended"
         made.tick(SETTLING / 4)
-    told = {f"worker {broken}: huge/model.safetensors is damaged", f"worker {other}: no room"}
+    outcome = {f"worker {broken}: huge/model.safetensors is damaged", f"worker {other}: no room"}
     ((name, why, final),) = made.failed()
-    assert (name, {*why.split("; ")}, final) == ("huge", told, False)
+    assert (name, {*why.split("; ")}, final) == ("huge", outcome, False)
     assert made.states()["huge"] == "on demand"
     made.want("base")
     assert made.told() == ["base", "base"]

@@ -48,8 +48,8 @@ def test_it_is_bounded() -> None:
     assert len(history.rows(1)) == RINGS[0][1]
     for n in range(0, 60 * (RINGS[2][1] + 5), 30):
         history.record(BEGAN + 1000 + n, 0, 0, 0, [0, 0, 0])
-    assert [len(history.rows(step)) for step, _ in RINGS] == [most for _, most in RINGS]
-    assert max(step * most for step, most in RINGS) == 86400
+    assert [len(history.rows(step)) for step, _ in RINGS] == [size for _, size in RINGS]
+    assert max(step * size for step, size in RINGS) == 86400
 
 
 def test_a_gap_a_clock_that_is_set_back_and_counts_that_fall() -> None:

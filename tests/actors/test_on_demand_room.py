@@ -45,8 +45,8 @@ class Crowd(House):
 
     def capacity(self, name: str) -> tuple[int, int]:
         """Tokens now, and once others are unloaded, of its route on the first worker."""
-        told = self.state.publication()
-        return told.capacity[f"{name}@w0"], told.most[f"{name}@w0"]
+        outcome = self.state.publication()
+        return outcome.capacity[f"{name}@w0"], outcome.capacity_alone[f"{name}@w0"]
 
 
 def crowd(workers: tuple[str, ...] = ("w0",)) -> Crowd:
@@ -217,4 +217,4 @@ def _quiet(made: Crowd) -> None:
 
 def test_without_on_demand_only_what_fits_now_is_told() -> None:
     made = House(8, on_demand=False).start(application("t0", "abcdpP", KV), application("t1", "abcdqQ", KV))
-    assert made.state.publication().most == {}
+    assert made.state.publication().capacity_alone == {}

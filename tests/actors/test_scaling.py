@@ -157,8 +157,8 @@ def test_the_story_for_people() -> None:
         for effect in effects:
             if isinstance(effect, StartWorker | VacateWorker | StopWorker):
                 history.scaled(effect, now)
-    told = [event.text for event in history.events if event.event == "scaling"]
-    assert [text.partition(":")[0] for text in told] == [
+    events = [event.text for event in history.events if event.event == "scaling"]
+    assert [text.partition(":")[0] for text in events] == [
         "worker w1 is being added", "worker w1 is drained", "worker w1 is stopped", "worker w2 is being added",
     ]  # fmt: skip
     assert not any("died" in event.text for event in history.events)

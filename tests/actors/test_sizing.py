@@ -89,11 +89,11 @@ MOST = {"workers": 4096, "gateways": 256, "dispatchers": 256, "threads": 256, "m
 
 @pytest.mark.parametrize("name", MOST)
 def test_numbers_beyond_any_machine_are_refused_before_anything_is_made_for_them(name):
-    most = MOST[name]
-    for value in (most + 1, 2_000_000_000):
-        with pytest.raises(SettingsError, match=f"{name} is {value}; give at most {most}"):
+    limit = MOST[name]
+    for value in (limit + 1, 2_000_000_000):
+        with pytest.raises(SettingsError, match=f"{name} is {value}; give at most {limit}"):
             Settings(**{"sweep_tokens": 1 << 20, name: value})
-    assert Settings(**{"sweep_tokens": 1 << 20, name: most}).value(name) == most
+    assert Settings(**{"sweep_tokens": 1 << 20, name: limit}).value(name) == limit
 
 
 def test_memory_and_threads_are_divided_among_workers():

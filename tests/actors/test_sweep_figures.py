@@ -55,10 +55,10 @@ def test_a_home_of_pipelines_is_told_what_is_learned() -> None:
     home, figures = world.workers["w0"].state, SweepFigures()
     while not home.running:
         assert any(world._move(kind, what) for kind, what in world.moves())
-    told = [figures.swept(PLAN, SweepResult(1, [7, 7], seconds=0.02), home) for _ in range(REFIT + 1)]
-    assert told[:-2] == [[]] * (REFIT - 1)
-    assert told[-1] == [CostsLearned(figures.costs)]  # type: ignore[arg-type]
-    home.apply(told[-1][0], 0.0)
+    seen = [figures.swept(PLAN, SweepResult(1, [7, 7], seconds=0.02), home) for _ in range(REFIT + 1)]
+    assert seen[:-2] == [[]] * (REFIT - 1)
+    assert seen[-1] == [CostsLearned(figures.costs)]  # type: ignore[arg-type]
+    home.apply(seen[-1][0], 0.0)
     assert figures.swept(PLAN, SweepResult(1, [7, 7], seconds=0.02), home) == []
     assert home.config.costs == figures.costs
 
@@ -71,5 +71,5 @@ def test_a_worker_that_drafts_is_told_what_is_learned() -> None:
     world.submit(submission("plain", [1, 2, 3], 9, "base@w0"))
     assert [figures.swept(PLAN, SweepResult(1, [7, 7], seconds=0.02), home) for _ in range(REFIT)] == [[]] * REFIT
     world.submit(submission("r0", [1, 2, 3], 9, "base@w0", drafts=DraftOptions(prompt=True)))
-    told = [figures.swept(PLAN, SweepResult(1, [7, 7], seconds=0.02), home) for _ in range(REFIT + 1)]
-    assert told[-1] == [CostsLearned(figures.costs)]  # type: ignore[arg-type]
+    seen = [figures.swept(PLAN, SweepResult(1, [7, 7], seconds=0.02), home) for _ in range(REFIT + 1)]
+    assert seen[-1] == [CostsLearned(figures.costs)]  # type: ignore[arg-type]

@@ -255,16 +255,16 @@ async def test_gateways_share_the_places_of_the_server_by_need(checkpoint, fate)
 
         async def filled(gateway, name, count):
             while fill(gateway, name) < count:
-                await gateway.until(lambda: gateway.state.overload.most > len(gateway.state.active))
+                await gateway.until(lambda: gateway.state.overload.limit > len(gateway.state.active))
             return fill(gateway, name)
 
         assert fill(head, "a") == 5, "half of them at first"
         assert await filled(head, "b", 10) == 10
-        await other.until(lambda: other.state.overload.most == 0)
+        await other.until(lambda: other.state.overload.limit == 0)
         assert fill(other, "c") == 0, "the head has all"
         head.cancel("a0")
         assert await filled(other, "d", 1) == 1
-        await head.until(lambda: head.state.overload.most == 9)
+        await head.until(lambda: head.state.overload.limit == 9)
         assert fill(head, "e") == 9
         await running.cluster.kill("g1")
         assert await filled(head, "f", 10) == 10

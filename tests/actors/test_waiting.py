@@ -22,7 +22,7 @@ class WatchedWorld(World):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         self.records: dict[str, RequestRecord] = {}
-        self.preempted = self.most = 0
+        self.preempted = self.longest = 0
         super().__init__(*args, **more)
 
     def ask(self, name: str, prompt: list[int], new: int, route: str, arrival: float) -> None:
@@ -59,7 +59,7 @@ class WatchedWorld(World):
         waiting = sum(record.waits for record in self.records.values())
         assert waiting == sum(state.awaiting for state in states)
         assert len(self.records) - waiting == sum(state.running for state in states)
-        self.most = max(self.most, waiting)
+        self.longest = max(self.longest, waiting)
         return moved
 
 
@@ -77,5 +77,5 @@ def test_gateway_and_workers_agree_while_memory_is_short(workers: list[str], see
     world.run(seed)
     assert not world.records
     assert world.preempted or len(workers) > 1
-    assert world.most > 0
+    assert world.longest > 0
     world.assert_quiet()

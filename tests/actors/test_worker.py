@@ -215,8 +215,8 @@ async def test_a_sweep_is_one_message_to_each_gateway(checkpoint: Checkpoints) -
             await (other if i % 3 == 0 else rig.record).ended[f"r{i}"]
     await rig.quiet()
     for record, share in ((rig.record, 8), (other, 4)):
-        told = [[news for news in report.news if isinstance(news, TokensEmitted)] for report in record.reports]
-        telling = [news for news in told if news]
+        events = [[news for news in report.news if isinstance(news, TokensEmitted)] for report in record.reports]
+        telling = [news for news in events if news]
         assert sum(map(len, telling)) == sum(10 + i for i in range(12) if (i % 3 == 0) == (share == 4))
         assert len(telling) <= sum(1 for plan in plans if plan.sample), "a sweep was told in two messages"
         assert max(map(len, telling)) == share, "the rows of a sweep are told together"

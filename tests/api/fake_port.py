@@ -138,13 +138,13 @@ class FakePort:
     def describe(self, request: str) -> RequestView | None:
         return self.views.get(request)
 
-    def requests(self, viewer: Viewer, most: int) -> list[RequestLine]:
+    def requests(self, viewer: Viewer, limit: int) -> list[RequestLine]:
         lines = [
             RequestLine(view.id, view.model, view.state, view.place, 3, 2, 1, view.home, view.attempt, 0.5, view.tenant)
             for view in self.views.values()
             if viewer.may_see(view.key)
         ]
-        return lines[:most]
+        return lines[:limit]
 
     def tiers(self) -> TierFigures:
         return self.tier_figures

@@ -142,8 +142,8 @@ def kind_of(schema: Schema) -> str:
     if not schema:
         return "anything"
     if schema["type"] == "array":
-        most = f", at most {schema['maxItems']:,}" if "maxItems" in schema else ""
-        return f"list of {kind_of(schema['items'])}{most}" if schema["items"] else f"list{most}"
+        bound = f", at most {schema['maxItems']:,}" if "maxItems" in schema else ""
+        return f"list of {kind_of(schema['items'])}{bound}" if schema["items"] else f"list{bound}"
     if schema["type"] == "object":
         values = schema.get("additionalProperties")
         return f"object of {kind_of(values)}" if isinstance(values, dict) and values else "object"

@@ -99,7 +99,7 @@ async def test_a_client_of_http_1_0_expects_nothing(folder: Path) -> None:
 async def test_a_client_that_leaves_before_it_is_told_to_go_on_leaves_no_error_in_the_log(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def gone(request: web.Request, most: int) -> None:
+    async def gone(request: web.Request, max_size: int) -> None:
         assert request.transport is not None
         request.transport.close()
         raise ConnectionResetError("Cannot write to closing transport")

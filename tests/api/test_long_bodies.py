@@ -51,8 +51,8 @@ async def test_a_long_conversation(serve: Any, threads: set[str]) -> None:
 async def test_many_tokens(serve: Any, threads: set[str], codec: Any) -> None:
     http, _ = await serve()
     answer = await http.post("/tokenize", json={"prompt": "a" * MANY, "return_token_strs": True})
-    told = await answer.json()
-    assert (told["count"], set(told["token_strs"])) == (MANY, {"a"})
-    answer = await http.post("/detokenize", data=json.dumps({"tokens": told["tokens"]}))
+    body = await answer.json()
+    assert (body["count"], set(body["token_strs"])) == (MANY, {"a"})
+    answer = await http.post("/detokenize", data=json.dumps({"tokens": body["tokens"]}))
     assert (await answer.json())["prompt"] == "a" * MANY
     assert threads == set()

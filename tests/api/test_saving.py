@@ -10,8 +10,8 @@ def test_the_sentence() -> None:
 
 
 def test_a_part_that_is_not_the_whole_does_not_look_like_it() -> None:
-    told = ["0%", "0.01%", "0.40%", "1%", "50%", "99%", "99.87%", "99.99%", "100%"]
-    assert [shared_part(x) for x in (0.0, 1e-9, 0.004, 0.01, 0.5, 0.99, 0.9987, 0.9999999, 1.0)] == told
+    seen = ["0%", "0.01%", "0.40%", "1%", "50%", "99%", "99.87%", "99.99%", "100%"]
+    assert [shared_part(x) for x in (0.0, 1e-9, 0.004, 0.01, 0.5, 0.99, 0.9987, 0.9999999, 1.0)] == seen
 
 
 def test_what_workers_hold_is_named() -> None:

@@ -16,6 +16,8 @@ from accuracy_models import FAMILIES, LONGEST, drawn, quiet_transformers, write
 from accuracy_reference import Peer, Truth, wide
 from safetensors.torch import load_file, save_file
 
+from blockwright.tests.parts import some
+
 SCHEMA = json.loads((Path(accuracy.__file__).parent / "results" / "schema.json").read_text())
 
 
@@ -70,7 +72,7 @@ def llama(folder: Path, tokens: tuple[int, ...]) -> np.ndarray:
     return np.log(softmax(norm(x_TD, tensors["model.norm.weight"], eps) @ head.T))
 
 
-@pytest.mark.parametrize("number", [0, 13])
+@pytest.mark.parametrize("number", some((0, 13), 13))
 def test_the_truth_is_float64(tmp_path: Path, number: int) -> None:
     model = drawn(number)
     unlike = {"attention_bias": False, "mlp_bias": False, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
@@ -80,7 +82,7 @@ def test_the_truth_is_float64(tmp_path: Path, number: int) -> None:
     assert np.abs(Truth(folder).logprobs(tokens).numpy() - llama(folder, tokens)).max() < 1e-9
 
 
-@pytest.mark.parametrize("number", range(len(FAMILIES)), ids=list(FAMILIES))
+@pytest.mark.parametrize("number", some(range(len(FAMILIES)), *range(0, len(FAMILIES), 4)), ids=list(FAMILIES))
 def test_the_truth_of_every_family_is_transformers_float32_with_more_digits(tmp_path: Path, number: int) -> None:
     model = drawn(number, longest=120)
     folder, tokens = write(model, tmp_path / "model"), model.prompts[-1].tokens
@@ -120,6 +122,7 @@ def test_models_vary_as_they_should_and_can_be_had_again() -> None:
     assert all(len(prompt.tokens) >= prompt.given + 4 for model in models for prompt in model.prompts)
 
 
+@pytest.mark.nightly
 def test_weights_that_lost_three_bits_are_seen(tmp_path: Path) -> None:
     model = drawn(15)
     case = accuracy.judged(model, tmp_path)
@@ -133,6 +136,7 @@ def test_weights_that_lost_three_bits_are_seen(tmp_path: Path) -> None:
         assert error > accuracy.FOR_ANY_ONE * case.errors(case.peer)[measure]
 
 
+@pytest.mark.nightly
 def test_one_model_by_its_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = []
     for name in ("first.json", "again.json"):

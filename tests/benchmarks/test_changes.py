@@ -63,8 +63,8 @@ def test_a_change_says_both_figures_with_their_spread_and_their_ratio() -> None:
 
 
 def test_new_and_gone_figures_and_another_machine_are_told() -> None:
-    told = changes(document(("old", 1, 1, 1)), document(("new", 2, 2, 2), machine={"cpu": "B"}, settings={"rounds": 1}))
-    assert told == [
+    outcome = changes(document(("old", 1, 1, 1)), document(("new", 2, 2, 2), machine={"cpu": "B"}, settings={"rounds": 1}))
+    assert outcome == [
         "x: machine differs: {'cpu': 'A'} then, {'cpu': 'B'} now",
         "x: settings differs: {} then, {'rounds': 1} now",
         "x new per_s blockwright: 2, not measured before",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import forecast
+import pytest
 
 
 def test_the_worker_is_as_full_as_the_case_says() -> None:
@@ -11,6 +12,7 @@ def test_the_worker_is_as_full_as_the_case_says() -> None:
     assert len({target.request for target in targets}) == 4
 
 
+@pytest.mark.nightly
 def test_forecasts_are_timed_and_equal_the_machines() -> None:
     found = forecast.measure(4, 2, 10)
     assert sorted(found) == ["first_ms", "machine_ms", "next_ms", "p50_ms", "p99_ms", "sweeps"]

@@ -8,6 +8,7 @@ from harness import OURS, Report
 
 
 @pytest.mark.system
+@pytest.mark.nightly
 async def test_priorities_and_buffers_are_measured_on_real_links() -> None:
     report = Report("links", {}, ())
     async with links.rig() as made:

@@ -12,6 +12,7 @@ from blockwright.tests.waiting import PATIENCE
 pytestmark = pytest.mark.system
 
 
+@pytest.mark.nightly
 async def test_a_crash_is_timed_and_a_wrong_cause_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership, "EXIT_GRACE", PATIENCE)  # a busy machine may tell late of the end of a process
     async with LocalCluster(1, silence=PATIENCE) as cluster:
@@ -26,5 +27,6 @@ def test_what_hung_may_be_told_with_the_cause() -> None:
     assert not nodes.is_cause("hung", "exited -9")
 
 
+@pytest.mark.nightly
 def test_the_import_is_timed_in_processes_of_their_own() -> None:
     assert all(milliseconds > 0 for milliseconds in nodes.import_milliseconds(1))

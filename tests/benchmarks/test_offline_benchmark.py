@@ -10,6 +10,7 @@ import offline_runs as runs
 import pytest
 
 
+@pytest.mark.nightly
 def test_every_order_and_ablation_is_measured_and_judged() -> None:
     one = next(run for run in offline.runs(quick=True) if run.case == "sim/trace1")
     figures = runs.measure(replace(one, count=600))

@@ -17,6 +17,7 @@ def test_a_small_batch_of_each_kind(case: str) -> None:
     assert (found["units"] > 1) == (case != "alike"), "with one beginning all estimates are the same"
 
 
+@pytest.mark.nightly
 def test_turns_of_the_loop_are_measured_through_all_that_happens() -> None:
     found = offline_order.on_a_loop(2000)
     assert found["answers"] >= 5 * offline_turns.ANSWERS

@@ -23,6 +23,7 @@ def test_every_system_is_simulated(name: str) -> None:
     assert ("capacity" in found.figures) == (SYSTEMS[name].overload["mode"] == "drop")
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_short_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """On devices with next to no KV all that is done about it is done, and counted."""
     monkeypatch.setattr(runs, "MEMORY", runs.PARAMETERS + 2_000_000_000)

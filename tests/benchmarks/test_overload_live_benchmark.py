@@ -60,16 +60,16 @@ def test_what_is_read_off_views_and_answers() -> None:
     change = {"what": "drop", "group": "w0+w1", "at": 10.0, "seconds": 2.0, "seconds_until_left": 0.5, "requests": 4,
               "stall": 6.0, "stall_worst": 1.9, "copied_bytes": 3_000_000, "recomputed": 5}  # fmt: skip
     seen = [{"at": at, "kv": kv, "cached": 10} for at, kv in ((9.9, 80), (10.1, 90), (10.3, 91))]
-    told = {"changes": [change, {**change, "seconds": None}], "counts": {"drop": 2}, "readings": {"w0": seen, "w1": []}}
-    moved = live.moved([{"overload": told}], 100)
+    values = {"changes": [change, {**change, "seconds": None}], "counts": {"drop": 2}, "readings": {"w0": seen, "w1": []}}
+    moved = live.moved([{"overload": values}], 100)
     assert moved["first_page_s"] == pytest.approx(0.3), "more than there was before"
     assert (moved["stall_s"], moved["stall_most_s"], moved["left_s"], moved["drop_s"]) == (1.5, 1.9, 0.5, 2.0)
     assert (moved["exchange_mb_per_s"], moved["stale"], moved["drop"]) == (2.0, 4, 2)
 
 
 def outcome(times: list[list[float]], changes: list[dict[str, Any]], groups: dict[str, Any]) -> Outcome:
-    told = {"overload": {"changes": changes, "groups": groups}} if changes else {}
-    return Outcome([Answer([7] * len(seen), seen) for seen in times], {1.0: {}, 9.0: told}, 1000.0)
+    result = {"overload": {"changes": changes, "groups": groups}} if changes else {}
+    return Outcome([Answer([7] * len(seen), seen) for seen in times], {1.0: {}, 9.0: result}, 1000.0)
 
 
 def test_outside_begins_when_the_burst_is_over_for_all() -> None:

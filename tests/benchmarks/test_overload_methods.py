@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from overload_migration import MigrationPolicy
 from overload_swapping import SwapPolicy
@@ -16,6 +16,7 @@ from blockwright.simulator.moving import KvMoves
 from blockwright.simulator.parameter_drops import simulation_of
 from blockwright.simulator.simulation import ClusterSimulation, Note
 from blockwright.simulator.workload import WorkloadRequest
+from blockwright.tests.parts import examples
 from blockwright.tests.simulator.test_parameter_drops import COSTS, burst, described, run_through
 
 
@@ -90,7 +91,7 @@ def test_a_sequence_goes_where_there_is_room_and_loses_nothing() -> None:
     mode=st.sampled_from(["swap", "migrate"]), seed=st.integers(0, 1000), count=st.sampled_from([1, 2, 3]),
     bandwidth=st.sampled_from([2e3, 2e4, 1e6]), latency=st.sampled_from([0.0, 0.01]),
 )  # fmt: skip
-@settings(max_examples=12, deadline=None)
+@examples(12)
 def test_nobody_is_lost(mode: str, seed: int, count: int, bandwidth: float, latency: float) -> None:
     arrivals = [d for n in range(3) for d in burst(4.0 * n, 10 * count, 10 * count * n, 8 + seed % 40, 4 + seed % 29)]
     run(mode, arrivals, count, bandwidth=bandwidth, host=bandwidth, latency=latency)

@@ -22,6 +22,7 @@ def short(subject: str, **more: float) -> Run:
     return replace(Run(changes=SUBJECTS[subject], rate=30.0, seed=1, warm=0.5, seconds=1.0), **more)  # type: ignore[arg-type]
 
 
+@pytest.mark.nightly
 def test_every_case_is_a_scenario_and_those_with_a_bar_exist() -> None:
     jobs = list(scheduling.jobs(Plan()))
     assert {bar.case for bar in scheduling.BARS} - {job.case for job in jobs} == {"near/oracle", "near/tagger"}

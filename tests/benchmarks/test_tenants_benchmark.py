@@ -35,6 +35,7 @@ def test_the_twenty_are_those_of_the_issue() -> None:
     assert Counter((app.kind, app.foundation) for app in apps())["lora", "f0"] == 8
 
 
+@pytest.mark.nightly
 def test_what_is_shared_on_disk_is_what_the_server_shares(fleet: Fleet) -> None:
     def opened(app: Any) -> Checkpoint:
         folder = fleet.folder / "share" / app.name
@@ -76,7 +77,7 @@ class FakeServer:
     def __init__(self, short: int = 0) -> None:
         self.session, self.short = self, short
         self.models: list[str] = []
-        self.running = self.most = 0
+        self.running = self.peak = 0
 
     def body(self, prompt: list[int], tokens: int) -> dict[str, Any]:
         return {"max_tokens": tokens}
@@ -85,7 +86,7 @@ class FakeServer:
     async def post(self, _: str, json: dict[str, Any]) -> AsyncIterator[Any]:
         self.models.append(json["model"])
         self.running += 1
-        self.most = max(self.most, self.running)
+        self.peak = max(self.peak, self.running)
         usage = {"usage": {"completion_tokens": json["max_tokens"] - self.short}}
 
         async def answer() -> dict[str, Any]:
@@ -103,7 +104,7 @@ async def test_all_requests_are_sent_by_time_or_by_client() -> None:
     assert (seen.tokens, len(seen.latencies)) == (60, 12)
     server = FakeServer()
     assert len((await closed(server, batch, 3)).latencies) == 12
-    assert server.most <= 3
+    assert server.peak <= 3
     short: Any = FakeServer(short=1)
     with pytest.raises(ServerError, match="asked for 5 tokens, got 4"):
         await closed(short, batch, 3)

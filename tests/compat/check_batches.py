@@ -78,8 +78,8 @@ def batches() -> None:
         same = found[id]["response"]["body"]["choices"][0]["message"]["content"] == answer.choices[0].message.content
         check(f"batches answer of {id}", same)
     usage = sum(one["response"]["body"]["usage"]["total_tokens"] for one in found.values())
-    told = batch.usage if isinstance(batch.usage, dict) else batch.usage.model_dump()  # 1.x does not know the field
-    check("batches usage", told["total_tokens"] == usage and batch.model == MODEL)
+    outcome = batch.usage if isinstance(batch.usage, dict) else batch.usage.model_dump()  # 1.x does not know the field
+    check("batches usage", outcome["total_tokens"] == usage and batch.model == MODEL)
     check("batches own key", batch.model_extra["blockwright"]["models"][MODEL]["done"] == 6)
     check("files.list of batches", batch.output_file_id in [one.id for one in client.files.list(purpose="batch_output")])
     text = lines(

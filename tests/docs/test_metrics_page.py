@@ -35,8 +35,8 @@ def test_the_runtimes_metrics_are_told() -> None:
 
 @claim("Every exported metric is moved by a test and documented", of="observability")
 def test_there_are_no_others() -> None:
-    told = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
-    assert sorted(told) == sorted([*rows(":"), *rows("blockwright_runtime_"), *rows("http_requests_total")])
+    message = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    assert sorted(message) == sorted([*rows(":"), *rows("blockwright_runtime_"), *rows("http_requests_total")])
 
 
 def test_every_metric_that_a_page_names_is_there() -> None:

@@ -20,7 +20,7 @@ FILE = re.compile(r"[\w./-]+\.(?:py|c|h|md)")
 
 
 # Blocks of these pages run in any run: they start one server each, and what the others do is tested elsewhere besides.
-DAILY = ("README.md", "quick-start.md", "runtime.md", "clients.md", "scheduling.md", "concepts.md")
+DAILY = ("README.md", "quick-start.md", "clients.md")
 
 
 def followed() -> list[Any]:
@@ -70,11 +70,11 @@ def test_every_command_is_accepted(page: Path) -> None:
 
 def test_a_block_that_fails_is_found_out(tmp_path: Path) -> None:
     reader = Reader(tmp_path)
-    failing, told, succeeding = blocks(
+    failing, outcome, succeeding = blocks(
         "```sh fails\necho why >&2; false\n```\n\n```text output\nwhy\n```\n\n```sh fails\ntrue\n```\n"
     )
     reader.follow(failing)
-    reader.follow(told)
+    reader.follow(outcome)
     with pytest.raises(AssertionError, match="line 9"):
         reader.follow(succeeding)
     good, bad, file, shell = blocks(

@@ -121,10 +121,10 @@ async def test_tiers_are_listed_and_take_adapters_that_name_them(checkpoint: Che
             prompt = prompt_of(30, seed=3)
             choice = await server.complete(prompt, NEW, model=name)
             confirm_adapter(peft_model(over, adapters[name]), prompt, choice["token_ids"])
-        told = await got(server, "/v1/models/m:2", 404)
-        assert told["error"]["message"].endswith("does not exist; m has the tiers m:1, m:3, m (all layers)")
-        told = await got(server, "/v1/models/plain:3", 404)
-        assert told["error"]["message"].endswith("does not exist; plain has the tiers plain:2, plain (all layers)")
+        outcome = await got(server, "/v1/models/m:2", 404)
+        assert outcome["error"]["message"].endswith("does not exist; m has the tiers m:1, m:3, m (all layers)")
+        outcome = await got(server, "/v1/models/plain:3", 404)
+        assert outcome["error"]["message"].endswith("does not exist; plain has the tiers plain:2, plain (all layers)")
 
 
 async def got(server: Served, path: str, status: int = 200) -> dict[str, Any]:

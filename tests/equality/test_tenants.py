@@ -135,10 +135,10 @@ async def test_virtual_tokens_are_nobodys_business(tenants: Tenants) -> None:
                 assert (usage["prompt_tokens_details"]["cached_tokens"] > 0) == (cached > 0)
                 assert usage["prompt_tokens_details"]["cached_tokens"] <= 29
             choice = await server.complete(prompt, 1, model=name, echo=True, logprobs=1)
-            told, wanted = choice["logprobs"]["token_logprobs"], scores(tenants.model(name), prompt)
-            assert told[0] is None
-            assert len(told) == 31
-            assert max(abs(a - b) for a, b in zip(told[1:30], wanted, strict=True)) < 1e-3
+            outcome, wanted = choice["logprobs"]["token_logprobs"], scores(tenants.model(name), prompt)
+            assert outcome[0] is None
+            assert len(outcome) == 31
+            assert max(abs(a - b) for a, b in zip(outcome[1:30], wanted, strict=True)) < 1e-3
             short = await server.complete(prompt, NEW, model=name, truncate_prompt_tokens=9)
             tenants.check(name, prompt[-9:], short)
 

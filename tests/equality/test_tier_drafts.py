@@ -94,8 +94,8 @@ async def test_the_drafts_of_a_tier_are_told(tmp_path: Path) -> None:
     counts = drafts["sources"]["tier"]
     assert drafts["tiers"] == [f"m:{LIKE}"]
     assert (drafts["reason"], counts["drafted"] > 20, counts["accepted"] > 10) == ("", True, True)
-    told = f'vllm:spec_decode_num_accepted_tokens_total{{model_name="m",source="tier"}} {counts["accepted"]}.0'
-    assert told in metrics
+    message = f'vllm:spec_decode_num_accepted_tokens_total{{model_name="m",source="tier"}} {counts["accepted"]}.0'
+    assert message in metrics
 
 
 async def test_by_the_rejection_rule_sampled_tokens_are_others_and_repeat(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_greedy_answers_are_those_of_transformers(tmp_path: Path) -> None:
     ids = encode(example.prompt)
     made = reference.generate(torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)), max_new_tokens=12)[0, len(ids) :]
     kept = [token for token in made.tolist() if token < 256]
-    assert train_demo.answers(model, [example], most=12) == [bytes(kept).decode(errors="replace")]
+    assert train_demo.answers(model, [example], max_tokens=12) == [bytes(kept).decode(errors="replace")]
 
 
 def test_only_the_answer_and_its_end_are_learned() -> None:

@@ -15,6 +15,7 @@ from blockwright.runtime.base import envelope
 from blockwright.tests.claims import claim
 from blockwright.tests.fuzz import rubbish
 from blockwright.tests.fuzz.target import ATTACKER, STRANGER, WAYS, Target
+from blockwright.tests.parts import examples
 
 MOST_AT_ONCE = 256 << 20  # bytes that one message may cost while it is refused
 
@@ -36,7 +37,7 @@ def target() -> Iterator[Target]:
 
 @claim("Garbage on a node's socket is refused and other peers go on", of="actor-runtime")
 @settings(
-    max_examples=500,
+    examples(500),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(

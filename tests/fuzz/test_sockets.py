@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from blockwright.tests.claims import claim
 from blockwright.tests.fuzz import rubbish
 from blockwright.tests.fuzz.rig import Rig
+from blockwright.tests.parts import examples
 from blockwright.tests.waiting import PATIENCE
 from blockwright.transport import wire
 from blockwright.transport.address import PeerId
@@ -39,7 +40,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 
 bounded = settings(
-    max_examples=120,
+    examples(120),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 MARKS = st.sampled_from(

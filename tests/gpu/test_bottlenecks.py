@@ -71,10 +71,10 @@ def test_tenants_in_one_sweep_answer_as_alone(
     rig = TenantRig(make("float32"), base, folders, cuts)
     rig.tenant = {row: row % 6 for row in range(8)}
     order = sorted(range(8), key=lambda row: rig.tenant[row])
-    told = {row: prompt(row, 3 + 4 * row) for row in order}
-    done = rig.together(told, count=12, chunk=11, length=60)
+    values = {row: prompt(row, 3 + 4 * row) for row in order}
+    done = rig.together(values, count=12, chunk=11, length=60)
     for row in order:
-        confirm(models[rig.tenant[row]], told[row], done[row])
+        confirm(models[rig.tenant[row]], values[row], done[row])
 
 
 @EACH_SET

@@ -122,11 +122,11 @@ def test_tenants_in_one_sweep_answer_as_alone(
     rig = TenantRig(make("float32"), base, folders, cuts)
     rig.tenant = {row: row % 5 for row in range(8)}  # 0: the base
     order = sorted(range(8), key=lambda row: rig.tenant[row])
-    told = {row: prompt(row, 5 + 4 * row) for row in order}
-    done = rig.together(told, count=16, chunk=6, length=60)
+    values = {row: prompt(row, 5 + 4 * row) for row in order}
+    done = rig.together(values, count=16, chunk=6, length=60)
     models = {0: base_model(base)} | {i + 1: peft_model(base, folder) for i, folder in enumerate(folders)}
     for row in order:
-        confirm(models[rig.tenant[row]], told[row], done[row])
+        confirm(models[rig.tenant[row]], values[row], done[row])
 
 
 def logits_of(rig: TenantRig, rows: list[int], chunk: int, together: bool) -> dict[int, list[list[float]]]:

@@ -288,11 +288,11 @@ def test_open_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     # ... as on a machine without a compiler:
     backend = open_backend("auto", "float32", 1)
     assert backend.name == "torch"
-    told = slow("auto", backend, "float32", 1)
-    assert told.startswith(
+    outcome = slow("auto", backend, "float32", 1)
+    assert outcome.startswith(
         "the torch reference computes, several times slower than the native kernels: import of blockwright"
     )
-    assert told.endswith(f"; {REMEDY}")
+    assert outcome.endswith(f"; {REMEDY}")
     assert slow("torch", backend, "float32", 1) == "", "it was asked for"
     with pytest.raises(BackendError, match="native back end does not load"):
         open_backend("native", "float32", 1)

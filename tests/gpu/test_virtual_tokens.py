@@ -66,11 +66,11 @@ def test_tenants_of_all_forms_in_one_sweep_answer_as_alone(
     rig = TenantRig(make("float32"), base, folders, cuts)
     rig.tenant = {row: row % 6 for row in range(8)}
     order = sorted(range(8), key=lambda row: rig.tenant[row])
-    told = {row: [VIRTUAL_TOKEN] * virtual[rig.tenant[row]] + prompt(row, 3 + 4 * row) for row in order}
-    done = rig.together(told, count=12, chunk=4, length=70)
+    values = {row: [VIRTUAL_TOKEN] * virtual[rig.tenant[row]] + prompt(row, 3 + 4 * row) for row in order}
+    done = rig.together(values, count=12, chunk=4, length=70)
     models = {0: base_model(base)} | {i + 1: peft_model(base, folder) for i, folder in enumerate(folders)}
     for row in order:
-        seen = told[row][virtual[rig.tenant[row]] :]
+        seen = values[row][virtual[rig.tenant[row]] :]
         assert done[row] == greedy(models[rig.tenant[row]], seen, 12), f"row {row} of tenant {rig.tenant[row]}"
 
 

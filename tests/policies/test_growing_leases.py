@@ -76,9 +76,9 @@ class Crowd:
         assert {name: self.world.emitted[name] for name in self.expected} == self.expected
         self.world.assert_quiet()
 
-    def move(self, most: int) -> None:
+    def move(self, limit: int) -> None:
         """So many things happen in any order, or all that can."""
-        for _ in range(most):
+        for _ in range(limit):
             moves = self.world.moves()
             self.chance.shuffle(moves)
             for kind, what in moves:
@@ -88,7 +88,7 @@ class Crowd:
                     break
             else:
                 return
-        assert most < 4000, "the world does not come to rest"
+        assert limit < 4000, "the world does not come to rest"
 
     @property
     def preemptions(self) -> int:
@@ -126,10 +126,10 @@ def test_a_pipeline_runs_as_many_sequences_as_fit_by_what_they_hold() -> None:
     spans = world.workers["w1"].state.parts.routes.passing(route.id)
     assert spans is not None
     whole = memory.pages_of(spans.spans, "") // (96 // 4)
-    most = 0
+    peak = 0
     while any(world._move(kind, what) for kind, what in world.moves()):
-        most = max(most, home.running)
-    assert (whole, most) == (4, 16)
+        peak = max(peak, home.running)
+    assert (whole, peak) == (4, 16)
     assert home.counters["preemptions"] == 0
     for i, prompt in enumerate(prompts):
         assert world.emitted[f"r{i}"] == generate("base", prompt, 96, [answers[i][-1]])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from blockwright.tests.parts import some
 from blockwright.tests.planted import Copy, check
 
 PLANTED = Path(__file__).parent / "planted"
@@ -23,6 +24,8 @@ CAUGHT = {
     "urgent_lane_is_a_stack": "fifo",
 }
 
+DAILY = ("chunks_are_taken_twice", "duplicates_are_obeyed", "fencing_by_name_alone", "urgent_lane_is_a_stack")  # in any run
+
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
@@ -36,6 +39,6 @@ def test_every_patch_applies_and_has_its_property() -> None:
     check(PLANTED, CAUGHT)
 
 
-@pytest.mark.parametrize("bug", CAUGHT)
+@pytest.mark.parametrize("bug", some(CAUGHT, *DAILY))
 def test_a_planted_bug_is_caught(bug: str, copy: Copy) -> None:
     assert copy.seen(PLANTED / f"{bug}.patch") == CAUGHT[bug]

@@ -20,7 +20,7 @@ from blockwright.transport.address import PeerId
 MORTAL = "blockwright.tests.runtime.lives:Mortal"
 INSIDE = Branch(name="root", intensity=0, children=(Child(name="m", actor=MORTAL),))
 ENTRY = "blockwright.tests.runtime.test_tree:enter"
-SLOWLY = Backoff(initial=1.0, most=4.0, jitter=0.0, at_once=1)
+SLOWLY = Backoff(initial=1.0, maximum=4.0, jitter=0.0, at_once=1)
 TREE = Branch(
     name="top",
     intensity=0,

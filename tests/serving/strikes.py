@@ -119,10 +119,13 @@ class Coverage:
     def missing_kinds(self, turn: int) -> list[tuple[str, str]]:
         """Of the kinds that nothing has hit, each with one action: another one in each turn."""
         cells = [(kind, ACTIONS[(place + turn) % len(ACTIONS)]) for place, kind in enumerate(KINDS)]
-        return [cell for cell in cells if not self.hit(cell, any_action=True)]
+        return [(kind, action) for kind, action in cells if not self.hit_by_any(kind)]
 
-    def hit(self, cell: tuple[str, str], *, any_action: bool) -> bool:
-        return any(self.counts[cell[0], action] for action in (ACTIONS if any_action else (cell[1],)))
+    def hit(self, cell: tuple[str, str]) -> bool:
+        return self.counts[cell] > 0
+
+    def hit_by_any(self, kind: str) -> bool:
+        return any(self.counts[kind, action] for action in ACTIONS)
 
     def table(self) -> str:
         lines = [f"{'kind of message':20}" + "".join(f"{action:>10}" for action in ACTIONS)]

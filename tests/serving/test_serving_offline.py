@@ -15,7 +15,7 @@ from blockwright.tests.claims import claim
 from blockwright.tests.parts import spans
 from blockwright.tests.serving.game import REQUESTS, Game, Request
 
-PARTS, PART, DAILY = 4, 24, 8
+PARTS, PART, DAILY = 4, 24, 5
 
 
 class Blended(Game):

@@ -69,7 +69,7 @@ class LivePipeline:
 
 def simulated(live: LivePipeline) -> list[Token]:
     instance = PipelineInstance("p", live.configs, live.routes, Coefficients(**COSTS), LinkTimes(LATENCY))
-    arrivals, rows, known, told = [*live.arrivals], instance.home.parts.rows, dict[str, int](), list[Token]()
+    arrivals, rows, known, seen = [*live.arrivals], instance.home.parts.rows, dict[str, int](), list[Token]()
     while arrivals or instance.due < IDLE:
         if arrivals and arrivals[0][0] <= instance.due:
             now, request = arrivals.pop(0)
@@ -79,10 +79,10 @@ def simulated(live: LivePipeline) -> list[Token]:
             now = instance.due
             news = instance.finish()
         lengths = {rows.submission[s].request: rows.length[s] for s in rows.live()}
-        told += [(now, request) for request, length in lengths.items() if length > known[request]]
-        told += [(now, request) for request, what in news if what == "finished"]
+        seen += [(now, request) for request, length in lengths.items() if length > known[request]]
+        seen += [(now, request) for request, what in news if what == "finished"]
         known.update(lengths)
-    return told
+    return seen
 
 
 @claim("A simulated pipeline draws every token when the live one does", of="simulator")

@@ -24,14 +24,14 @@ from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.testing import Kill
 from blockwright.tests.claims import claim
-from blockwright.tests.parts import parts
+from blockwright.tests.parts import spans
 from blockwright.tests.policies.sweep_world import submission
 from blockwright.tests.serving.device import CHUNK, SWEEP, TOKEN, VOCABULARY
 from blockwright.tests.serving.game import LONGEST, WITHIN, Game
 from blockwright.tests.serving.house import PAGE, House, Plan, chain
 
-PART, PARTS, DAILY = 8, 3, 1
-TOLD = 1.0  # seconds after which whoever is quiet has told all
+PARTS, PART, DAILY = 3, 8, 4
+QUIET = 1.0  # seconds after which whoever is quiet has told all
 
 
 class Followed(Game):
@@ -41,7 +41,7 @@ class Followed(Game):
         if self.seed % 3 == 0:
             self.faults.append(Kill(self.random.uniform(0.0, WITHIN), NODE))
         await super()._scenario(sim)
-        await asyncio.sleep(TOLD)
+        await asyncio.sleep(QUIET)
         self.figures: Counter[str] = Counter()
         for name, worker in self.house.workers.items():
             predictor = sim.nodes[NODE].actors.find(f"predictor-{name}").actor
@@ -53,12 +53,12 @@ class Followed(Game):
 
 
 @claim("A predictor's replica is the state of its worker, under random faults", of="prediction")
-@pytest.mark.parametrize("part", parts(PARTS, DAILY))
-def test_replicas_are_what_the_workers_are(part: int) -> None:
+@pytest.mark.parametrize("span", spans(PARTS, PART, DAILY), ids=str)
+def test_replicas_are_what_the_workers_are(span: range) -> None:
     """Through preemptions, requests over several workers, kills, lost messages, blocks that are loaded."""
     figures: Counter[str] = Counter()
     counters: Counter[str] = Counter()
-    for seed in range(part * PART, (part + 1) * PART):
+    for seed in span:
         game = Followed(seed, dispatch="llumnix-minus-code")
         game.play()
         figures += game.figures
@@ -129,7 +129,7 @@ class QuietCluster:
             device._random = Steady()
         await sim.head.spawn(self.listener, name="listener")
         self.sim, (self.route,) = sim, self.house.state.routes.values()
-        await asyncio.sleep(TOLD)
+        await asyncio.sleep(QUIET)
 
     def request(self, number: int, answer: int) -> Submission:
         prompt = [self.chance.randrange(VOCABULARY) for _ in range(self.chance.randint(1, 14))]

@@ -11,6 +11,8 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Collection
+from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -32,7 +34,36 @@ CELLS = [(kind, action) for kind in KINDS for action in ACTIONS]  # the first se
 MORE = 4  # games of a turn in which no message is missing, but a late one has never been planted
 TURNS = 8  # and so do the seeds after them, if the message did not come
 PART, PARTS, DAILY = 12, 74, 0
+AT_ONCE = 5  # kinds of messages that a game strikes at, in any run
+OF_GROWTH = ("LeaseRevoked", "GrowthWanted", "GrowthGranted")
 SOON = 3.0  # virtual seconds
+LOADING = ("load", "answer to load", "status", "answer to status", "routes", "answer to routes", "up")
+
+
+class Played:
+    """The sums over games that were played."""
+
+    def __init__(self) -> None:
+        self.coverage, self.planted = Coverage(), set[str]()
+        self.outcomes: Counter[str] = Counter()
+        self.counters: Counter[str] = Counter()
+        self.attempts: Counter[int] = Counter()
+
+    def add(self, game: Game) -> None:
+        assert sum(game.outcomes.values()) == REQUESTS, game.seed
+        self.coverage.add(game.strikes)
+        self.outcomes += game.outcomes
+        self.counters += game.counters
+        self.attempts += game.attempts
+        self.planted |= game.house.late.keys()
+
+    def check(self, *, well: float) -> None:
+        """Assert that late answers were planted, memory was scarce, requests moved on, and the share ``well`` ended well."""
+        assert self.planted >= OF_LEASES, OF_LEASES - self.planted
+        assert self.outcomes["done"] + self.outcomes["cancelled"] >= well * sum(self.outcomes.values()), self.outcomes
+        scarce = ("preemptions", "cached_tokens", "parked", "evicted_pages", "hops of 3")
+        assert all(self.counters[name] > 0 for name in scarce), self.counters
+        assert sum(self.attempts[n] for n in self.attempts if n > 1) >= 20, self.attempts
 
 
 @claim(
@@ -47,41 +78,47 @@ def test_every_request_ends_with_the_right_tokens_or_a_typed_error(part: int) ->
 
 
 @claim("Late answers of earlier attempts, leases and lives change nothing, under random faults", of="faults")
-@pytest.mark.parametrize("each", ["kind", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("cell", "own"))])
-def test_every_kind_of_message_was_hit_errors_are_the_exception_and_memory_is_scarce(each: str) -> None:
-    """One seed for each kind, or for each kind and each action ("cell"), but not where a seed before has hit it besides its
-    own ("own": there, too); of what these have not hit, the seeds whose turn it is next. 1,000 and some together with those
-    above."""
-    coverage, turn = Coverage(), 0
-    outcomes: Counter[str] = Counter()
-    counters: Counter[str] = Counter()
-    attempts: Counter[int] = Counter()
-    planted = set[str]()
+@pytest.mark.nightly
+@pytest.mark.parametrize("each", ["cell", "own"])
+def test_each_action_has_hit_every_kind_of_message_errors_are_the_exception_and_memory_is_scarce(each: str) -> None:
+    """Play one seed for each kind and each action, unless a seed before has hit it besides its own ("own": there, too).
+
+    For the cells that these have not hit, play the seeds whose turn is next. 1,000 and some together with those above.
+    """
+    played, turn = Played(), 0
     while turn < TURNS:
-        missing = coverage.missing_kinds(turn) if each == "kind" else coverage.missing()
-        if not missing and planted >= OF_LEASES:
+        missing = played.coverage.missing()
+        if not missing and played.planted >= OF_LEASES:
             break
         for cell in missing or CELLS[:MORE]:
-            if missing and each != "own" and coverage.hit(cell, any_action=each == "kind"):
-                continue
-            seed = turn * len(CELLS) + CELLS.index(cell)
-            game = Game(seed).play()
-            assert sum(game.outcomes.values()) == REQUESTS, seed
-            coverage.add(game.strikes)
-            outcomes += game.outcomes
-            counters += game.counters
-            attempts += game.attempts
-            planted |= game.house.late.keys()
+            if not missing or each == "own" or not played.coverage.hit(cell):
+                played.add(Game(turn * len(CELLS) + CELLS.index(cell)).play())
         turn += 1
-    missing = coverage.missing_kinds(turn) if each == "kind" else coverage.missing()
-    assert not missing, f"in {turn} turns never: {missing}\n{coverage.table()}"
-    assert planted >= OF_LEASES, OF_LEASES - planted
+    missing = played.coverage.missing()
+    assert not missing, f"in {turn} turns never: {missing}\n{played.coverage.table()}"
     assert len(KINDS) * len(ACTIONS) >= 100
-    well = outcomes["done"] + outcomes["cancelled"]
-    assert well >= 0.9 * sum(outcomes.values()), outcomes
-    scarce = ("preemptions", "cached_tokens", "parked", "evicted_pages", "hops of 3")
-    assert all(counters[name] > 0 for name in scarce), counters
-    assert sum(attempts[n] for n in attempts if n > 1) >= 20, attempts
+    played.check(well=0.9)
+
+
+@claim("Late answers of earlier attempts, leases and lives change nothing, under random faults", of="faults")
+def test_few_games_hit_every_kind_of_message_and_memory_is_scarce() -> None:
+    """Strike at several kinds in a game, each time with other actions, until each kind was hit."""
+    played, turn = Played(), 0
+    while turn < TURNS:
+        missing = played.coverage.missing_kinds(turn)
+        if not missing and played.planted >= OF_LEASES:
+            break
+        cells = missing or [(kind, "delay") for kind in OF_GROWTH]
+        for group in (cells[place : place + AT_ONCE] for place in range(0, len(cells), AT_ONCE)):
+            wanted = [cell for cell in group if not missing or not played.coverage.hit_by_any(cell[0])]
+            if wanted:
+                strikes = [(kind, action, 1) for kind, action in wanted]
+                strikes += [("tokens", "drop", 2)] * any(kind == "replay" for kind, _ in wanted)
+                played.add(Game(turn * len(CELLS) + CELLS.index(wanted[0]), strikes=strikes).play())
+        turn += 1
+    missing = played.coverage.missing_kinds(turn)
+    assert not missing, f"in {turn} turns never: {missing}\n{played.coverage.table()}"
+    played.check(well=0.7)
 
 
 @pytest.mark.parametrize("span", [range(6, 12), pytest.param(range(12), marks=pytest.mark.nightly)], ids=str)
@@ -110,6 +147,7 @@ def test_without_faults_every_request_gets_its_tokens(span: range) -> None:
         assert set(game.outcomes) <= {"done", "cancelled"}, seed
 
 
+@pytest.mark.nightly
 def test_a_game_replays_in_another_process() -> None:
     """Whatever the hashes of strings are there."""
     seed, digest = 23, Game(23).play().sim.trace.digest
@@ -119,21 +157,29 @@ def test_a_game_replays_in_another_process() -> None:
     assert done.stdout.split()[-1] == digest
 
 
-@pytest.mark.parametrize("number", parts(5, daily=1))
-@pytest.mark.parametrize("kind", ["routes", "up", "down", "LeaseWanted", "LeaseGranted", "LeaseReturned", "FlightDone"])
+LOST = ("routes", "up", "down", "LeaseWanted", "LeaseGranted", "LeaseReturned", "FlightDone")
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"), some(product(LOST, range(5)), *product(("routes", "up", "LeaseReturned"), (0,)))
+)
 def test_each_of_the_first_messages_of_a_kind_may_be_lost(kind: str, number: int) -> None:
     """Of these nobody waits for an answer: what is lost must be noticed by what comes after, or by a heartbeat."""
     game = Game(1001 + number, strikes=[(kind, "drop", 1 + number)]).play()
     assert set(game.outcomes) <= {"done", "cancelled", "connection lost"}, game.outcomes
 
 
+@cache
+def opened_undisturbed() -> float:
+    return Game(1, faults=False).play().opened
+
+
 @pytest.mark.parametrize("number", some((1, 5, 2), 1))
-def test_a_worker_is_out_for_seconds_whatever_message_is_lost_while_it_loads(number: int) -> None:
+@pytest.mark.parametrize("kind", some(LOADING, *LOADING[::3]))
+def test_a_worker_is_out_for_seconds_whatever_message_is_lost_while_it_loads(kind: str, number: int) -> None:
     """Of every kind that is sent until then; ``WHOLE`` bounds what follows the faults of the other tests."""
-    normal = Game(1, faults=False).play().opened
-    for kind in ("load", "answer to load", "status", "answer to status", "routes", "answer to routes", "up"):
-        game = Game(1, faults=False, strikes=[(kind, "drop", number)]).play()
-        assert game.opened < normal + SOON, kind
+    game = Game(1, faults=False, strikes=[(kind, "drop", number)]).play()
+    assert game.opened < opened_undisturbed() + SOON
 
 
 @claim("Under random faults, tokens with drafts by a lower tier are those without", of="drafts")

@@ -25,7 +25,7 @@ from blockwright.tests.serving.test_serving_predictors import Followed
 PARTS, PART, DAILY = 2, 30, 7
 SWITCHES = 16  # of each seed
 SPAN = 0.1  # virtual seconds in which they come, as most requests do
-TOLD = 60.0  # until a gateway must have said that all have left, and that nobody waits
+SWITCHED = 60.0  # until a gateway must have said that all have left, and that nobody waits
 
 
 class Switches(Game):
@@ -66,7 +66,7 @@ class Switches(Game):
         ref = self.sim.head.ref(f"{gateway.node.name}/gateway", Gateway)
         with contextlib.suppress(RuntimeFault):
             try:
-                figures = await ref.switched(await self._off(ref, order), timeout=TOLD, returns=SwitchFigures)
+                figures = await ref.switched(await self._off(ref, order), timeout=SWITCHED, returns=SwitchFigures)
             except TimeoutError as late:
                 raise Violation("ended", f"{order} is not over") from late
             self.told.append(figures)

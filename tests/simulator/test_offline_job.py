@@ -17,9 +17,9 @@ COSTS = Costs(token=1e-3, attend=1e-7, read=1e-5)
 WEIGHTS = 0.05
 
 
-def engine(memory: int = 2000, most: int = 256) -> Engine:
+def engine(memory: int = 2000, max_tokens: int = 256) -> Engine:
     clocks = {"sequential": sequential(WEIGHTS), "ideal": ideal(WEIGHTS), "calibrated": calibrated(WEIGHTS)}
-    return Engine(costs=COSTS, memory=memory, weights=WEIGHTS, clocks=clocks, most=most)
+    return Engine(costs=COSTS, memory=memory, weights=WEIGHTS, clocks=clocks, max_tokens=max_tokens)
 
 
 class Stepping(OfflineJob):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.policies.plan.coefficients import Coefficients
@@ -15,6 +15,7 @@ from blockwright.simulator.parameter_drops import ParameterDropPolicy, simulatio
 from blockwright.simulator.simulation import ClusterSimulation
 from blockwright.simulator.workload import WorkloadRequest
 from blockwright.tests.claims import claim
+from blockwright.tests.parts import examples
 
 COSTS = Coefficients(base=0.002, read=0.01, beyond=1e-4, context=1e-7)
 PAGE = 4 * 64  # bytes, on all layers
@@ -124,6 +125,7 @@ def test_without_an_exchange_kv_is_computed_again() -> None:
     assert done(simulation)[2]["bytes"] == 0
 
 
+@pytest.mark.nightly
 def test_a_burst_during_a_restore_breaks_it_off() -> None:
     """On a link on which a restore takes seconds; what was loaded is dropped again."""
     arrivals = burst(0.0, 30) + LATER
@@ -139,6 +141,7 @@ def test_a_burst_during_a_restore_breaks_it_off() -> None:
     assert [c["bytes"] for c in restores] == [WHOLE] * len(restores)
 
 
+@pytest.mark.nightly
 def test_a_large_burst_makes_a_pipeline_of_four_where_that_is_not_too_many() -> None:
     arrivals = burst(0.0, 100, output=40)
     simulation = run(described(4), arrivals)
@@ -163,7 +166,7 @@ def test_who_has_nothing_of_a_drop_does_not_wait_for_its_exchange() -> None:
     latency=st.sampled_from([0.0, 0.01]), exchange=st.booleans(), priorities=st.booleans(),
     quiet=st.sampled_from([0.3, 0.9]),
 )  # fmt: skip
-@settings(max_examples=12, deadline=None)
+@examples(12)
 def test_nobody_is_lost(
     seed: int, count: int, bandwidth: float, latency: float, exchange: bool, priorities: bool, quiet: float
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from blockwright.simulator.description import ProvisioningSpec
 from blockwright.simulator.provisioning import InstanceChange, Provisioner
 from blockwright.simulator.simulation import ClusterSimulation
 from blockwright.simulator.workload import WorkloadRequest
+from blockwright.tests.parts import some
 
 from .clusters import described, run
 
@@ -23,8 +25,10 @@ def simulated(mode: str, *, jumps: bool = True, **spec: Any) -> tuple[ClusterSim
     return run(described(instances={"count": 4}, provisioning=table, dispatch=policy), arrivals=BURST + LULL, jumps=jumps)
 
 
-@pytest.mark.parametrize("mode", ["preemptive", "relief"])
-@pytest.mark.parametrize("cold_start", [0.0, 0.7])
+MODES = product(("preemptive", "relief"), (0.0, 0.7))
+
+
+@pytest.mark.parametrize(("mode", "cold_start"), some(MODES, ("preemptive", 0.7), ("relief", 0.0)))
 def test_instances_come_and_go(mode: str, cold_start: float) -> None:
     simulation, log = simulated(mode, cold_start=cold_start)
     assert log == simulated(mode, cold_start=cold_start, jumps=False)[1]
@@ -46,7 +50,7 @@ def test_instances_come_and_go(mode: str, cold_start: float) -> None:
             answered += 1
         assert len(active) <= 3
     assert (answered, active) == (90, {"i-0"}), "in the lull one is enough"
-    assert simulation.provisioner.most in (2, 3)
+    assert simulation.provisioner.peak in (2, 3)
     assert 1.0 < simulation.provisioner.mean(log[-1]["at"]) < 3.0
 
 
@@ -70,10 +74,10 @@ def test_who_works_while_it_is_drained_finishes_and_is_paid_for_until_then() -> 
     assert made.active == [0]
     assert made.ended(0, 7.0) is None
     assert made.ended(1, 8.0) == InstanceChange(8.0, "stopped", 1)
-    assert (made.mean(10.0), made.most) == (1.8, 2)
+    assert (made.mean(10.0), made.peak) == (1.8, 2)
 
 
 def test_always_the_same() -> None:
     simulation, log = simulated("off", start=2)
     assert {entry["instance"] for entry in log} == {"i-0", "i-1"}
-    assert (simulation.provisioner.most, simulation.provisioner.mean(9.0)) == (2, 2.0)
+    assert (simulation.provisioner.peak, simulation.provisioner.mean(9.0)) == (2, 2.0)

@@ -40,8 +40,8 @@ def test_a_look_is_used_again_until_it_is_too_old(policy: str) -> None:
 def test_who_is_in_flight_is_reckoned_with(policy: str, blind: dict[str, Any]) -> None:
     """Without it all of a burst look the same; with it the burst is spread."""
     assert len({str(entry) for entry in loads(dispatched(8, policy=policy, in_flight="none", **blind))}) == 1
-    told = [entry["instance"] for entry in dispatched(8, policy=policy, **blind)]
-    assert [sorted(told[n : n + 2]) for n in range(0, 8, 2)] == [["i-0", "i-1"]] * 4
+    seen = [entry["instance"] for entry in dispatched(8, policy=policy, **blind)]
+    assert [sorted(seen[n : n + 2]) for n in range(0, 8, 2)] == [["i-0", "i-1"]] * 4
 
 
 def test_dispatchers_that_know_only_what_they_sent() -> None:
@@ -93,6 +93,6 @@ def test_where_lengths_are_estimated_badly_what_can_be_counted_decides() -> None
     scenario = described(dispatch={"policy": "ours"}, instances={"prefix_cache": False})
     for expected, trusted in ((20, True), (14, True), (4, False), (90, False)):
         arrivals = [WorkloadRequest(n, n * 0.5, "m0", 8, 20, allowed=100, expected=expected) for n in range(60)]
-        told = [entry["loads"] for entry in run(scenario, arrivals=arrivals)[1] if entry["what"] == "dispatched"]
-        assert {len(load) for load in told[0]} == {3}, "no answer has ended: the forecasts decide"
-        assert {len(load) for load in told[-1]} == {3 if trusted else 1}
+        seen = [entry["loads"] for entry in run(scenario, arrivals=arrivals)[1] if entry["what"] == "dispatched"]
+        assert {len(load) for load in seen[0]} == {3}, "no answer has ended: the forecasts decide"
+        assert {len(load) for load in seen[-1]} == {3 if trusted else 1}

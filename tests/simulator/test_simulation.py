@@ -8,13 +8,14 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.simulator.description import DISPATCH
 from blockwright.simulator.simulation import FEWEST_SAMPLES, SAMPLES, NoCapacityError, sample_count, sweep_configs
 from blockwright.simulator.workload import WorkloadRequest
 from blockwright.tests.claims import claim
+from blockwright.tests.parts import examples
 
 from .clusters import described, run
 
@@ -32,7 +33,7 @@ def rounded(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
     blocks=st.sampled_from([31, 60, 200]), cache=st.booleans(), latency=st.sampled_from([0.0, 0.015]),
     timeout=st.sampled_from([0.0, 0.9]), rate=st.sampled_from([5.0, 40.0, 1000.0]), allowed=st.sampled_from([0, 60]),
 )  # fmt: skip
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_jumping_equals_stepping_event_for_event(
     seed: int,
     ahead: bool,
@@ -149,7 +150,7 @@ for policy in ("random", "llumnix-minus-code"):
 
 @claim("Simulated jumps equal single steps, and a seed gives the same outcome everywhere", of="simulator")
 def test_equal_seeds_give_equal_outcomes_whatever_hashes_are() -> None:
-    told = [
+    seen = [
         subprocess.run(
             [sys.executable, "-c", PROGRAM],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -159,7 +160,7 @@ def test_equal_seeds_give_equal_outcomes_whatever_hashes_are() -> None:
         ).stdout
         for seed in ("1", "2")
     ]
-    assert told[0] == told[1]
+    assert seen[0] == seen[1]
     assert run(described(seed=7))[0].digest() == run(described(seed=7))[0].digest() != run(described(seed=8))[0].digest()
 
 

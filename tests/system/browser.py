@@ -57,10 +57,10 @@ class Browser:
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
         )
-        told = self._profile / "DevToolsActivePort"
-        await until(lambda: told.is_file() and told.read_text().count("\n"), "the browser's port")
+        outcome = self._profile / "DevToolsActivePort"
+        await until(lambda: outcome.is_file() and outcome.read_text().count("\n"), "the browser's port")
         self._session = ClientSession()
-        pages = f"http://127.0.0.1:{told.read_text().splitlines()[0]}/json"
+        pages = f"http://127.0.0.1:{outcome.read_text().splitlines()[0]}/json"
 
         async def opened() -> dict[str, Any] | None:
             async with self._session.get(pages) as answer:

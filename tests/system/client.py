@@ -157,8 +157,8 @@ class Client:
         async def look() -> Any:
             workers = await self.workers()
             idle = all(w["state"] == "ready" and w["queue"] == {"waiting": 0, "running": 0} for w in workers.values())
-            told = all(w["counters"] for w in workers.values())
-            return workers if idle and told else None
+            outcome = all(w["counters"] for w in workers.values())
+            return workers if idle and outcome else None
 
         found: dict[str, dict[str, Any]] = await until(look, what="all workers ready and idle")
         return found

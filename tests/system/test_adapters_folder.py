@@ -16,6 +16,7 @@ from blockwright.tests.adapters import greedy, make_adapter, peft_model
 from blockwright.tests.claims import claim
 from blockwright.tests.equality.test_sharing import altered
 from blockwright.tests.gpu.reference import prompt_of
+from blockwright.tests.parts import some
 from blockwright.tests.system.client import Client, body
 from blockwright.tests.system.server import Server
 
@@ -30,7 +31,7 @@ def nameless(adapter: Path) -> Path:
     return adapter
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def root(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``base`` and ``full0``, whole; ``ada`` with an adapter of each; a nameless one and one for later beside them."""
     root = tmp_path_factory.mktemp("models")
@@ -65,7 +66,7 @@ async def bases(client: Client) -> dict[str, str | None]:
 Expected = dict[str, list[int]]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def expected(root: Path) -> Expected:
     """What peft computes, by model."""
     found = {"ann": ("base", "ada/ann"), "fay": ("full0", "ada/fay"), "carl": ("base", "later"), "full": ("full0", "lora00")}
@@ -108,8 +109,9 @@ async def refuses_to_guess(client: Client, root: Path, url: list[str], capsys: p
 
 
 @claim("All adapters of a folder are served on demand, and changes survive a restart", of="fine-tunes")
+@pytest.mark.parametrize("restarted", some((False, True), False))  # actors/test_further_applications.py is nearer
 async def test_adapters_belong_where_they_belong_and_stay_there(
-    root: Path, expected: Expected, capsys: pytest.CaptureFixture[str]
+    root: Path, expected: Expected, capsys: pytest.CaptureFixture[str], restarted: bool
 ) -> None:
     server = begin(root)
     url = ["--url", server.url]
@@ -135,6 +137,8 @@ async def test_adapters_belong_where_they_belong_and_stay_there(
             assert await bases(client) == {"full0": None, "ann": "base", "carl": "base", "full": "full0"}
     finally:
         server.stop()
+    if not restarted:
+        return
     server = begin(root)
     try:
         assert "base was removed while the server ran, but the settings name it" in server.err

@@ -250,8 +250,8 @@ async def test_adapters_come_and_go_by_both_endpoints(server: Server, model: Pat
         async with client._session.post(
             "/v1/load_lora_adapter", json={"lora_name": "bob", "lora_path": str(roots / "bob")}
         ) as response:
-            told = f"Success: LoRA adapter 'bob' added successfully. Its base is '{model.name}'."
-            assert (response.status, await response.text()) == (200, told)
+            message = f"Success: LoRA adapter 'bob' added successfully. Its base is '{model.name}'."
+            assert (response.status, await response.text()) == (200, message)
         assert await names(client) == {model.name: None, "ann": model.name, "bob": model.name}
         for name in ("ann", "bob"):
             expected = peft_greedy(peft_model(model, roots / name), PROMPT, 12)

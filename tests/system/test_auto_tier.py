@@ -48,7 +48,7 @@ async def test_kill_9_before_and_after_the_choice(
         with slow(server):
             await client.kill("w1")
         await client.finished()
-        assert [answer.tokens for answer in answers] == [told["choices"][0]["token_ids"] for _, told in calm]
+        assert [answer.tokens for answer in answers] == [outcome["choices"][0]["token_ids"] for _, outcome in calm]
         views = [await client.request(answer.name) for answer in answers]
         assert [view and view["tier"]["tier"] for view in views] == tiers, "whichever gateway is asked"
         assert any(event["event"] == "worker_died" for view in views if view for event in view["events"])

@@ -146,8 +146,8 @@ async def test_requests_wait_for_workers_so_long_and_no_longer(impatient: Server
         for index, stream in enumerate(began):
             assert (stream.status, stream.error["code"], stream.done) == (200, "unavailable", False)
             assert stream.tokens == expected[index][: len(stream.tokens)]
-        (status, told), (again, other) = await client.get("/health/ready"), await client.get("/health")
-        assert (status, again, told["reason"]) == (503, 503, other["reason"])
+        (status, response), (again, other) = await client.get("/health/ready"), await client.get("/health")
+        assert (status, again, response["reason"]) == (503, 503, other["reason"])
         server.lever(HOLD).unlink()
         await client.ready()
         again = client.load(2)

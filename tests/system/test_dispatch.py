@@ -49,11 +49,11 @@ async def fallbacks(client: ClientSession) -> dict[str, float]:
 async def followed(client: ClientSession, worker: str, feeds: int) -> bool:
     """Whether a worker's predictor has followed so many of its lives and never differed from it."""
     async with client.get("/metrics") as answer:
-        told = dict(
+        values = dict(
             re.findall(rf'^blockwright:predictor_(\w+)\{{worker="{worker}"\}} (\S+)$', await answer.text(), re.MULTILINE)
         )
-    assert told.get("disagreements", "0.0") == "0.0"
-    return told.get("replica") == "1.0" and float(told["feeds"]) >= feeds
+    assert values.get("disagreements", "0.0") == "0.0"
+    return values.get("replica") == "1.0" and float(values["feeds"]) >= feeds
 
 
 @claim("A late or dead predictor costs at most its time-out", of="prediction")
@@ -65,21 +65,21 @@ async def test_a_request_goes_where_it_is_forecast_to_end_soonest_and_without_pr
     server = serve(dispatch="ours", profile=profile, gateways=2, dispatch_timeout=1, dispatch_sample=1).whole()
     async with fresh(server) as client:
         view = await until(lambda: forecast(client), "predictors that follow both workers")
-        told = view["dispatch"]
-        assert (told["policy"], told["fell_back"], told["rank"], told["ranked"]) == ("ours", "", 1, 2)
-        assert told["candidates"][0]["home"] == view["home"]
-        assert {one["home"] for one in told["candidates"]} == {"w0", "w1"}
-        loads = [one["load"] for one in told["candidates"]]
+        shown = view["dispatch"]
+        assert (shown["policy"], shown["fell_back"], shown["rank"], shown["ranked"]) == ("ours", "", 1, 2)
+        assert shown["candidates"][0]["home"] == view["home"]
+        assert {one["home"] for one in shown["candidates"]} == {"w0", "w1"}
+        loads = [one["load"] for one in shown["candidates"]]
         assert loads[0] == min(loads)
-        assert 0 < told["actual"]["first_token"] <= told["actual"]["last_token"]
-        assert told["candidates"][0]["forecast"]["last_token"] > PACE
-        assert told["error"].keys() == {"first_token", "last_token"}
+        assert 0 < shown["actual"]["first_token"] <= shown["actual"]["last_token"]
+        assert shown["candidates"][0]["forecast"]["last_token"] > PACE
+        assert shown["error"].keys() == {"first_token", "last_token"}
         (asked,) = [event for event in view["events"] if event["event"] == "asked"]
-        assert 0 < asked["seconds"] < told["actual"]["first_token"]
+        assert 0 < asked["seconds"] < shown["actual"]["first_token"]
 
         assert main(["explain", view["id"], "--url", server.url]) == 0
         out = capsys.readouterr().out
-        assert f"* {told['route']}" in out
+        assert f"* {shown['route']}" in out
         assert "last token: predicted after" in out
         assert main(["explain", "cmpl-none", "--url", server.url]) == 2
         points = (await look(client, "/admin/forecasts"))[1]["data"]

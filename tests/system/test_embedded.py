@@ -229,10 +229,8 @@ blockwright.generate({model!r}, ["reverse: abc ="] * 40, max_tokens=400, ignore_
 
 
 @claim("A cluster that cannot start or is left by Ctrl-C leaves nothing behind", of="embedding")
-@pytest.mark.parametrize(
-    ("code", "sign"),
-    [(ASYNC_PROGRAM, "streaming"), pytest.param(PLAIN_PROGRAM, "generating", marks=pytest.mark.nightly)],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("code", "sign"), [(ASYNC_PROGRAM, "streaming"), (PLAIN_PROGRAM, "generating")])
 def test_ctrl_c_leaves_nothing_behind(code: str, sign: str, pace: Path) -> None:
     program = Program(["-c", code.format(model=str(MODEL), pace=str(pace))])
     try:

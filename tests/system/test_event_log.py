@@ -33,7 +33,8 @@ def replayed(path: Path) -> Any:
 
 
 @claim("The event log of a worker replays its plans bit by bit, also after kill -9", of="serving")
-@pytest.mark.parametrize("pipeline", [pytest.param(1, marks=pytest.mark.nightly), 2])
+@pytest.mark.nightly
+@pytest.mark.parametrize("pipeline", [1, 2])
 async def test_a_killed_worker_is_replayed(serve: Callable[..., Server], pipeline: int) -> None:
     server = serve(pipeline=pipeline, memory="1MiB", chunk_size=16).whole()
     async with Client(server) as client:

@@ -141,6 +141,7 @@ def pid_of(server: Server, name: str) -> int:
 
 
 @claim("The death of a gateway ends its connections and nothing else", of="faults")
+@pytest.mark.nightly
 async def test_the_death_of_one_ends_its_connections_and_nothing_else(
     serve: Callable[..., Server], expected: list[list[int]]
 ) -> None:

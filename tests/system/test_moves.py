@@ -57,9 +57,9 @@ async def test_requests_move_with_their_pages(replicas: Server) -> None:
             await until(lambda: all(len(answer.tokens) >= 3 for answer in answers))
             for answer in answers:
                 source = await home(client, answer)
-                status, told = await client.move(answer.name, worker="w1" if source == "w0" else "w0")
-                assert (status, told["id"]) == (202, answer.name)
-                (move,) = told["moves"]
+                status, response = await client.move(answer.name, worker="w1" if source == "w0" else "w0")
+                assert (status, response["id"]) == (202, answer.name)
+                (move,) = response["moves"]
                 assert move["from"] == source
                 assert LONG // PAGE <= move["pages"] <= (LONG + NEW) // PAGE, "those of its prompt, and of what it has made"
         await client.finished()
@@ -123,8 +123,8 @@ async def test_a_worker_is_drained_under_streams_and_used_again(replicas: Server
             answers = [client.begin(request) for request in asked]
             await until(lambda: all(len(answer.tokens) >= 3 for answer in answers))
             there = [answer for answer in answers if await home(client, answer) == "w0"]
-            status, told = await client.drain("w0")
-            assert (status, told["draining"]) == (202, True)
+            status, response = await client.drain("w0")
+            assert (status, response["draining"]) == (202, True)
             assert 0 < len(there) < len(answers)
             await until(lambda: client.empty("w0"), what="nothing is on the drained worker")
             assert not any(answer.finish for answer in answers), "nobody had to wait for their end"
@@ -156,8 +156,8 @@ async def test_from_one_pipeline_to_another(serve: Callable[..., Server]) -> Non
             answers = [client.begin(request) for request in asked]
             await until(lambda: all(len(answer.tokens) >= 3 for answer in answers))
             for answer in answers:
-                status, told = await client.move(answer.name)
-                assert status == 202, told
+                status, response = await client.move(answer.name)
+                assert status == 202, response
         await client.finished()
         check(answers, await undisturbed(client, asked))
         for answer in answers:

@@ -98,9 +98,9 @@ async def test_who_asks_for_a_model_whose_files_are_gone_is_told_so(serve: Calla
         asked = body(0, new=4, prompt=prompt_of(8, vocabulary=60), model=name)
         status, refused = await client.post(asked)
         assert (status, refused["error"]["code"]) == (503, "unavailable")
-        told = refused["error"]["message"]
-        assert told.startswith(f"model '{name}' cannot be loaded: worker w0: {name}/adapter_model.safetensors: ")
-        assert str(tmp_path) not in told
+        outcome = refused["error"]["message"]
+        assert outcome.startswith(f"model '{name}' cannot be loaded: worker w0: {name}/adapter_model.safetensors: ")
+        assert str(tmp_path) not in outcome
 
         async def failed() -> bool:
             """In a moment: what the gateway asked before it was told has the worker try once more."""

@@ -71,9 +71,9 @@ SHOWN = """(async () => {
 def tuned(folder: Path) -> Path:
     """The demo checkpoint with other weights in its upper layers, and no chat template: a base model."""
     shutil.copytree(DEMO, folder)
-    told = json.loads((folder / "tokenizer_config.json").read_text())
-    del told["chat_template"]
-    (folder / "tokenizer_config.json").write_text(json.dumps(told))
+    answer = json.loads((folder / "tokenizer_config.json").read_text())
+    del answer["chat_template"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(answer))
     tensors = load_file(folder / "model.safetensors")
     layers = sorted({int(found[1]) for name in tensors if (found := re.search(r"layers\.(\d+)\.", name))})
     upper = [name for name in tensors if any(f"layers.{layer}." in name for layer in layers[len(layers) // 2 :])]
@@ -117,8 +117,8 @@ GAP = """import('/page/charts.js').then(({ Chart }) => {
 async def shares(browser: Browser) -> None:
     """Shared parts of two models lie below one another in one color; a row has a name and one number, the rest on hover."""
     assert "shared by demo-checkpoint, tuned" in await browser.look("document.querySelector('#chains .block').title")
-    told = await browser.look("document.querySelector('#chains .chain').title")
-    assert "ready on w0, w1" in told.splitlines()
+    outcome = await browser.look("document.querySelector('#chains .chain').title")
+    assert "ready on w0, w1" in outcome.splitlines()
     shown = await browser.look("document.querySelector('#chains .chain').innerText")
     assert re.fullmatch(r"demo-checkpoint\s+×2\s+own\s+[\d.]+ MiB", shown), "a name and one number"
     saved = await browser.look("document.getElementById('saving').textContent")
@@ -145,13 +145,13 @@ async def tells_of_a_recovery(browser: Browser) -> None:
     for deaths in range(1, 4):
         name = await kill_the_busiest(browser, deaths)
         line = "document.getElementById('recovery').textContent"
-        told = await browser.wait(
+        outcome = await browser.wait(
             f"{line}.startsWith('Last recovery: worker {name} ') && {line}.includes('serves again') && {line}"
         )
-        if " moved to " in told:
+        if " moved to " in outcome:
             break
     moved = r"\d+ requests? moved to w\d.*, the last after [\d.]+ s"
-    assert re.fullmatch(rf"Last recovery: worker {name} died: .* at .*; {moved}; {name} serves again .*", told), told
+    assert re.fullmatch(rf"Last recovery: worker {name} died: .* at .*; {moved}; {name} serves again .*", outcome), outcome
 
 
 async def kill_the_busiest(browser: Browser, deaths: int) -> str:
@@ -160,11 +160,11 @@ async def kill_the_busiest(browser: Browser, deaths: int) -> str:
     busiest = max(workers, key=lambda worker: worker["queue"]["running"])
     name: str = busiest["id"]
     os.kill(busiest["pid"], signal.SIGKILL)
-    told = "[...document.querySelectorAll('#events li')].map((line) => line.textContent)"
-    await browser.wait(f"{told}.filter((text) => text.includes(' died: ')).length === {deaths}")
+    message = "[...document.querySelectorAll('#events li')].map((line) => line.textContent)"
+    await browser.wait(f"{message}.filter((text) => text.includes(' died: ')).length === {deaths}")
     again = f"text.includes('worker {name} serves again')"
     await browser.wait(
-        f"(() => {{ const all = {told}; return all.findIndex((text) => {again}) < all.findIndex((text) => "
+        f"(() => {{ const all = {message}; return all.findIndex((text) => {again}) < all.findIndex((text) => "
         f"text.includes(' died: ')) && all.some((text) => {again}) }})()"
     )
     await browser.wait("document.querySelectorAll('.worker[data-state=ready]').length === 2")
@@ -234,8 +234,8 @@ async def keeps_its_past(browser: Browser, url: str) -> None:
     pointing += "for (let x = width - 5; x > 0; x -= 4) { c.dispatchEvent(new PointerEvent('pointermove', "
     pointing += "{ clientX: c.getBoundingClientRect().left + x, clientY: c.getBoundingClientRect().top + 40 })); "
     pointing += "const t = c.nextElementSibling.textContent; if (/running [1-9]/.test(t)) return t } return '' })()"
-    told = await browser.wait(pointing)
-    assert re.fullmatch(r"\d\d:\d\d:\d\d\nrunning [\d.]+\nwaiting [\d.]+", told), told
+    outcome = await browser.wait(pointing)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d\nrunning [\d.]+\nwaiting [\d.]+", outcome), outcome
     hour = "document.getElementById('span').value = '3600'; "
     await browser.look(hour + "document.getElementById('span').dispatchEvent(new Event('change')); true")
     await browser.wait("document.querySelector('#memory').ariaLabel.includes('KV in use')")
@@ -249,8 +249,8 @@ async def continues_text(browser: Browser) -> None:
     await browser.look(SEND.format(text="copy: abc ="))
     await browser.wait("document.getElementById('note').textContent.endsWith('; a base model: it continues your text')")
     assert await browser.look("document.querySelector('#messages .assistant .said').textContent")
-    (told,) = browser.errors
-    assert "400" in told, "of /v1/chat/completions, which says that there is no template"
+    (message,) = browser.errors
+    assert "400" in message, "of /v1/chat/completions, which says that there is no template"
     browser.errors.clear()
 
 
@@ -330,10 +330,10 @@ MANY = """import('/page/map.js').then(({ drawChains }) => {
 
 async def draws_many_models(browser: Browser) -> None:
     """Twenty-four models are two columns of short rows, or one on a phone; equal blocks have one place and one color."""
-    for width, columns, most in ((1280, 2, 360), (390, 1, 720)):
+    for width, columns, limit in ((1280, 2, 360), (390, 1, 720)):
         await browser.shape(width, dark=False)
         found = await browser.look(MANY)
-        assert found["height"] < most, "a row is as high as its line"
+        assert found["height"] < limit, "a row is as high as its line"
         assert {**found, "height": 0} == {"columns": columns, "parts": 1, "second": 2, "height": 0, "strips": True}
         wide = await browser.look("document.documentElement.scrollWidth")
         assert wide <= width, f"the page is {wide} wide on a screen of {width}"

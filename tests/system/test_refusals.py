@@ -184,10 +184,10 @@ def test_a_worker_that_cannot_start_says_why_and_is_not_started_again(model: Pat
 @pytest.mark.nightly
 def test_the_slow_back_end_is_told_in_one_line(model: Path, serve: Serve) -> None:
     server = serve(model, levers=[UNBUILT]).whole()
-    told = [line for line in server.out.splitlines() if line.startswith("warning: ")]
-    assert len(told) == 1, told
+    message = [line for line in server.out.splitlines() if line.startswith("warning: ")]
+    assert len(message) == 1, message
     for words in ("torch reference computes", "several times slower", "kernels were not built", "install gcc"):
-        assert words in told[0]
+        assert words in message[0]
     lines = server.out.splitlines()
-    assert lines.index(told[0]) < next(i for i, line in enumerate(lines) if " ready at " in line)
+    assert lines.index(message[0]) < next(i for i, line in enumerate(lines) if " ready at " in line)
     server.stop()

@@ -47,6 +47,7 @@ async def cluster(client: Client, ways: int) -> Any:
 
 
 @claim("A block under load is copied alone to another worker and goes again when idle", of="fine-tunes")
+@pytest.mark.nightly
 async def test_under_a_burst_the_upper_block_runs_on_both_workers(serve: Any, model: Path, tmp_path: Path) -> None:
     """Two foundations that fit on a worker each, and a variant of the first; beside the second there is room for a part."""
     tuned = altered(model, tmp_path / "tuned", ("layers.2.",))

@@ -19,6 +19,7 @@ STREAMS, BATCH = 8, (32 << 20) // 64
 
 
 @claim("Missing parameters come back from another worker that serves meanwhile, or else from disk", of="parameter-dropping")
+@pytest.mark.nightly
 async def test_parameters_come_from_the_other_worker_until_it_is_killed(
     checkpoint: Callable[..., Path], serve: Callable[..., Server]
 ) -> None:

@@ -58,10 +58,10 @@ def bursts(endpoint, counter):
         return sent
 
 
-@pytest.mark.parametrize("most", [1, 3, DRAIN])
-def test_no_message_is_left_lying(run, tmp_path, monkeypatch, most):
+@pytest.mark.parametrize("limit", [1, 3, DRAIN])
+def test_no_message_is_left_lying(run, tmp_path, monkeypatch, limit):
     tmp_path.chmod(0o700)
-    monkeypatch.setattr(sockets, "DRAIN", most)
+    monkeypatch.setattr(sockets, "DRAIN", limit)
 
     async def main():
         transport, counter = SocketTransport(B, tmp_path), Counter()

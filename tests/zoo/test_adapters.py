@@ -22,6 +22,7 @@ from blockwright.gpu.weights.identity import hash_tensor
 from blockwright.tests.actors.worker_rig import Rig
 from blockwright.tests.adapters import base_model, greedy, make_adapter, make_bottleneck, peft_model
 from blockwright.tests.gpu.reference import prompt_of
+from blockwright.tests.parts import some
 from blockwright.tests.zoo.models import files, tensor_files
 from blockwright.zoo.add import add
 from blockwright.zoo.remove import gc, remove
@@ -46,7 +47,7 @@ def contents(specs: list[ComponentSpec]) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("architecture", ["llama", "phi3", "gpt-neox", "qwen2"])
+@pytest.mark.parametrize("architecture", some(("llama", "phi3", "gpt-neox", "qwen2"), "phi3", "gpt-neox"))
 def test_what_is_opened_is_the_folder_over_its_base(checkpoint: Make, tmp_path: Path, architecture: str) -> None:
     """Fused modules of the base, too. Stored are the adapter's tensors, each once, and nothing of the base."""
     base, zoo = checkpoint(architecture), tmp_path / "zoo"

@@ -1,6 +1,6 @@
 """A writer that is killed at any of its steps leaves a whole zoo, and can be started again.
 
-``make nightly`` kills those that take many steps at each of them, any run at every third.
+``make nightly`` kills those that take many steps at each of them, any run at every fifth.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pytest
 
 from blockwright.tests.adapters import make_adapter
 from blockwright.tests.claims import claim
+from blockwright.tests.parts import some
 from blockwright.tests.zoo.models import doubled, variant
 from blockwright.zoo.add import add
 from blockwright.zoo.remove import remove
@@ -22,7 +23,7 @@ Make = Callable[..., Path]
 SMALL = {"num_hidden_layers": 1}
 
 
-STEPS = pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.nightly)])
+STEPS = pytest.mark.parametrize("every", some((1, 5), 5))
 
 
 def killed_everywhere(before: Path, work: Path, *words: str, every: int = 1) -> int:

@@ -71,16 +71,16 @@ def test_an_application_that_is_served_stays(zoo: Path) -> None:
 
 def test_who_comes_while_it_is_removed(zoo: Path) -> None:
     """Is told so, or does not find it: nothing is opened whose files are about to go."""
-    told = []
+    seen = []
 
     def step(word: str) -> None:
         with pytest.raises((ZooError, ValueError)) as raised:
             open_source(zoo / "chains" / "tuned")
-        told.append(str(raised.value))
+        seen.append(str(raised.value))
 
     remove(zoo, "tuned", step=step)
-    assert told[0] == f"{zoo / 'chains' / 'tuned'} is being removed; name another application"
-    assert "is neither a folder nor a hub id" in told[-1]
+    assert seen[0] == f"{zoo / 'chains' / 'tuned'} is being removed; name another application"
+    assert "is neither a folder nor a hub id" in seen[-1]
 
 
 def test_what_is_not_there(zoo: Path) -> None:

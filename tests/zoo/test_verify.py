@@ -39,12 +39,12 @@ def the_fault(zoo: Path) -> AlteredFile:
 
 def users(zoo: Path, name: str) -> set[str]:
     """Who needs a file, found by looking for its name in the documents that are read."""
-    told = {one: Zoo(zoo).chain(one) for one in Zoo(zoo).names()}
+    values = {one: Zoo(zoo).chain(one) for one in Zoo(zoo).names()}
     needed = {
         one: {f"chains/{one}/chain.json", *(f"components/{id}.json" for id in chain.components)}
         | {f"files/{hash}" for hash in chain.files.values()}
         | {f"tensors/{hash[:2]}/{hash}.safetensors" for hash in Zoo(zoo).tensors(chain)}
-        for one, chain in told.items()
+        for one, chain in values.items()
     }
     return {one for one, names in needed.items() if name in names or name == "zoo.json"}
 
@@ -58,9 +58,9 @@ def test_a_whole_zoo(zoo: Path) -> None:
 def test_any_flipped_bit_is_found(zoo: Path) -> None:
     """In every file; in each the first, the last and some random ones."""
     drawn = random.Random(7)
-    told = {name: content for name, content in files(zoo).items() if not (zoo / name).is_symlink()}
-    assert {name.split("/")[0] for name in told} == {"zoo.json", "tensors", "components", "files", "chains"}
-    for name, content in told.items():
+    values = {name: content for name, content in files(zoo).items() if not (zoo / name).is_symlink()}
+    assert {name.split("/")[0] for name in values} == {"zoo.json", "tensors", "components", "files", "chains"}
+    for name, content in values.items():
         needed_by = users(zoo, name)
         for bit in {0, 8 * len(content) - 1, *(drawn.randrange(8 * len(content)) for _ in range(6))}:
             raw = bytearray(content)

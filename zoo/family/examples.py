@@ -35,7 +35,9 @@ class ExampleBatches:
         """Take the examples of a run. Raises CheckpointError if there is none."""
         if not examples:
             raise CheckpointError("the training data has 0 examples; give at least one")
-        self._examples, self._size, self._seed = examples, size, seed
+        self._examples = examples
+        self._size = size
+        self._seed = seed
         self._pool = lru_cache(maxsize=2)(self._sorted_pool)
         self._order = lru_cache(maxsize=2)(self._shuffled)
 

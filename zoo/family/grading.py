@@ -76,8 +76,8 @@ def answer_all(
     for layers in tiers:
         answers: dict[int, TierAnswer] = {}
         for places in _batches(examples):
-            most = max(len(examples[i].answer) for i in places) + 1
-            made = _answer(network, layers, [examples[i].prompt for i in places], ends, most)
+            max_tokens = max(len(examples[i].answer) for i in places) + 1
+            made = _answer(network, layers, [examples[i].prompt for i in places], ends, max_tokens)
             answers |= dict(zip(places, made, strict=True))
             done += len(places)
             progress(done, len(tiers) * len(examples))
@@ -95,14 +95,14 @@ def _batches(examples: Sequence[TrainingExample]) -> list[list[int]]:
 
 @torch.no_grad()
 def _answer(
-    network: ChainNetwork, layers: int, prompts: Sequence[Sequence[int]], ends: Sequence[int], most: int
+    network: ChainNetwork, layers: int, prompts: Sequence[Sequence[int]], ends: Sequence[int], max_tokens: int
 ) -> list[TierAnswer]:
     weights, past = network.parameters, Past()
     tokens: list[list[int]] = [[] for _ in prompts]
     likely: list[list[list[float]]] = [[] for _ in prompts]
     open_rows = set(range(len(prompts)))
     next_BL = torch.tensor(prompts)
-    while open_rows and len(tokens[0]) < most:
+    while open_rows and len(tokens[0]) < max_tokens:
         hidden_BLD = network.hidden(weights, next_BL, [layers], past)[layers]
         logits_BV = network.logits(weights, layers, hidden_BLD[:, -1])
         values_BK, ids_BK = logits_BV.log_softmax(-1).topk(LIKELY)

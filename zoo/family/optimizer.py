@@ -45,7 +45,9 @@ class Optimizer:
             self._muon([name for name in names if name in gradients], gradients, rate)
 
     def _adamw(self, name: str, gradient: torch.Tensor, rate: float, number: int) -> None:
-        weight, m, v = self.parameters[name], self.state[f"m.{name}"], self.state[f"v.{name}"]
+        weight = self.parameters[name]
+        m = self.state[f"m.{name}"]
+        v = self.state[f"v.{name}"]
         m.lerp_(gradient, 1 - BETAS[0])
         v.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
         if weight.ndim > 1:

@@ -15,11 +15,11 @@ OTHER = replace(ONE, running=5, remaining_tokens=30.3, remaining_seconds=40.06)
 
 
 def test_models_run_beside_each_other_and_their_sums_are_told() -> None:
-    told = figures_of({"a": ONE, "b": OTHER}, {"b": "no memory"})
-    assert (told["running"], told["remaining_tokens"]) == (7, 101)
-    assert told["remaining_seconds"] == 40.1, "that of the longest"
-    assert (told["models"]["a"]["waits"], told["models"]["b"]["waits"]) == ("", "no memory")
-    assert (told["models"]["a"]["density"], told["models"]["a"]["running"]) == (1.2346, 2)
+    outcome = figures_of({"a": ONE, "b": OTHER}, {"b": "no memory"})
+    assert (outcome["running"], outcome["remaining_tokens"]) == (7, 101)
+    assert outcome["remaining_seconds"] == 40.1, "that of the longest"
+    assert (outcome["models"]["a"]["waits"], outcome["models"]["b"]["waits"]) == ("", "no memory")
+    assert (outcome["models"]["a"]["density"], outcome["models"]["a"]["running"]) == (1.2346, 2)
 
 
 def test_while_one_of_them_has_no_estimate_nothing_is_said_of_the_end() -> None:

@@ -84,8 +84,8 @@ def test_a_number_beyond_its_bounds_is_refused_by_name(name: str) -> None:
     with pytest.raises(SettingsError, match=f"^{name} is -1; give "):
         Settings(**values)
     for bound in bounds:
-        for value in (bound.least, bound.most):
-            allowed = value == value and not (bound.above and value == bound.least)
+        for value in (bound.minimum, bound.maximum):
+            allowed = value == value and not (bound.above and value == bound.minimum)
             assert (bound.remedy(value) == "") == allowed
 
 

@@ -1,4 +1,6 @@
-"""A server over a fake gateway port that dies of SIGKILL at a chosen write of its store: ``mortal.py FOLDER``.
+"""A server over a fake gateway port that dies of SIGKILL at a chosen write of its store: ``mortal.py FOLDER STEP``.
+
+With STEP 1 it dies at each write. With 2 it dies before the end of the odd transactions and after that of the even ones.
 
 Each case is two lives, each a process forked from this one: the first sends a file and has it answered until it dies, the
 second does what is left. Prints a line for each case. What each life computes goes to a file as it is asked for.
@@ -122,13 +124,13 @@ def case(model: Path, root: Path, number: int, when: str) -> bool:
     return True
 
 
-def main(root: Path) -> None:
+def main(root: Path, step: int) -> None:
     model = make_folder(root / "model")
-    for when in ("before", "after"):
-        number = 1
+    for place, when in enumerate(("before", "after"), 1):
+        number = min(place, step)
         while case(model, root, number, when):
-            number += 1
+            number += step
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

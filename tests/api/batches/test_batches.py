@@ -99,8 +99,8 @@ async def test_lines_that_are_no_requests_get_their_errors_and_the_batch_goes_on
     batch = await rig.ended(await rig.create(lines))
     assert (batch["status"], batch["request_counts"]) == ("completed", {"total": 11, "completed": 2, "failed": 9})
     assert len(port.streams) == 2
-    told = {one["line"]: (one["code"], one["param"]) for one in batch["errors"]["data"]}
-    assert told == {
+    values = {one["line"]: (one["code"], one["param"]) for one in batch["errors"]["data"]}
+    assert values == {
         2: ("invalid_json_line", None),
         4: ("duplicate_custom_id", "custom_id"),
         5: ("invalid_method", "method"),

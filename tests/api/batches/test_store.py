@@ -254,20 +254,20 @@ def test_kill_9_at_any_moment_loses_and_doubles_nothing(tmp_path: Path) -> None:
     store = BatchStore(folder)
     put(store)
     store.add_batch(made())
-    told: list[int] = []
+    seen: list[int] = []
     for life in range(5):
         command = [sys.executable, "-c", ANSWERING, str(folder)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             for _ in range(3 + 7 * life):
-                told.append(int(process.stdout.readline()))
+                seen.append(int(process.stdout.readline()))
             process.send_signal(signal.SIGKILL)
-            told += [int(line) for line in process.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
+            seen += [int(line) for line in process.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
         kept = store.answered("batch_1")
-        assert sorted(told) == told
-        assert len(set(told)) == len(told), "what was stored is not computed again"
-        assert set(told) <= kept.keys(), "what was acknowledged is there"
-        assert len(kept) <= len(told) + life + 1, "and at most what was on its way besides"
+        assert sorted(seen) == seen
+        assert len(set(seen)) == len(seen), "what was stored is not computed again"
+        assert set(seen) <= kept.keys(), "what was acknowledged is there"
+        assert len(kept) <= len(seen) + life + 1, "and at most what was on its way besides"
         batch = store.batch("batch_1")
         assert batch is not None
         assert (batch.completed + batch.failed, batch.output_tokens) == (len(kept), len(kept))

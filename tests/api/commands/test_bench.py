@@ -27,9 +27,9 @@ def lines(levels: list[dict[str, Any]], width: int = 80) -> list[str]:
 
 
 def test_every_figure_is_a_line() -> None:
-    told = lines([level(1), level(16) | {"itl": None}])
-    assert max(map(len, told)) <= 80
-    found = {line[:17].strip(): line[17:].split() for line in told}
+    messages = lines([level(1), level(16) | {"itl": None}])
+    assert max(map(len, messages)) <= 80
+    found = {line[:17].strip(): line[17:].split() for line in messages}
     assert found["concurrency"] == ["1", "16"]
     assert found["succeeded"] == ["31", "31"]
     assert found["failed"] == ["1", "1"]
@@ -39,8 +39,8 @@ def test_every_figure_is_a_line() -> None:
 
 
 def test_more_levels_than_fit_go_below() -> None:
-    told = lines([level(1 << n) for n in range(9)])
-    assert max(map(len, told)) <= 80
-    heads = [line.split()[1:] for line in told if line.startswith("concurrency")]
+    messages = lines([level(1 << n) for n in range(9)])
+    assert max(map(len, messages)) <= 80
+    heads = [line.split()[1:] for line in messages if line.startswith("concurrency")]
     assert len(heads) == 2
     assert [name for head in heads for name in head] == [str(1 << n) for n in range(9)]

@@ -73,14 +73,14 @@ def test_models_and_settings_can_be_changed(talk: Conversation, capsys: pytest.C
     lines = ("/model", "/model tunde", "/model tuned", "/set top_k 3", "/set temperature warm", "/set", "/set temperature")
     converse(talk, typed(*lines, "/set hot 1", "/sytem", "/help", "x"))
     assert asked(talk) == [(["x"], {"model": "tuned", "top_k": 3})]
-    told = capsys.readouterr().err
-    assert "* tiny\n  tuned\n" in told
-    assert "the server has no model 'tunde'; did you mean 'tuned'?" in told
-    assert "temperature is 'warm'; give a number" in told
-    assert "temperature 0.0, top_k 3" in told
-    assert "there is no 'hot' to set; there are: temperature" in told
-    assert "there is no /sytem; did you mean /system?" in told
-    assert HELP in told
+    message = capsys.readouterr().err
+    assert "* tiny\n  tuned\n" in message
+    assert "the server has no model 'tunde'; did you mean 'tuned'?" in message
+    assert "temperature is 'warm'; give a number" in message
+    assert "temperature 0.0, top_k 3" in message
+    assert "there is no 'hot' to set; there are: temperature" in message
+    assert "there is no /sytem; did you mean /system?" in message
+    assert HELP in message
 
 
 def test_a_value_that_the_server_would_refuse_is_refused_at_once(
@@ -88,9 +88,9 @@ def test_a_value_that_the_server_would_refuse_is_refused_at_once(
 ) -> None:
     converse(talk, typed("/set temperature 9", "/set top_p nan", "/set max_tokens -1", "/set seed 7", "/set stop .", "x"))
     assert asked(talk) == [(["x"], {"temperature": 0.0, "seed": 7, "stop": "."})]
-    told = capsys.readouterr().err
-    assert "temperature is 9.0; give a number from 0 to 2" in told
-    assert "max_tokens is -1; give an integer from 0 to" in told
+    message = capsys.readouterr().err
+    assert "temperature is 9.0; give a number from 0 to 2" in message
+    assert "max_tokens is -1; give an integer from 0 to" in message
 
 
 def test_a_text_of_several_lines() -> None:

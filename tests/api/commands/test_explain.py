@@ -86,12 +86,12 @@ VIEW = {
 def test_drafts_are_told_by_source_or_why_there_are_none() -> None:
     counts = {"rounds": 4, "drafted": 10, "accepted": 6}
     drafts = {"sources": {"prompt": counts}, "reason": ""}
-    told = "  drafts from the prompt: 10 verified, 6 accepted (60 %), 2.50 tokens a step in 4 steps"
-    assert told in report({**VIEW, "drafts": drafts})
-    assert draft_lines({**drafts, "reason": "so"}) == [told, "  no drafts any more: so"]
+    message = "  drafts from the prompt: 10 verified, 6 accepted (60 %), 2.50 tokens a step in 4 steps"
+    assert message in report({**VIEW, "drafts": drafts})
+    assert draft_lines({**drafts, "reason": "so"}) == [message, "  no drafts any more: so"]
     assert draft_lines({"sources": {}, "reason": "so"}) == ["  no drafts: so"]
     lower = {"prompt": True, "prediction_tokens": 0, "tiers": ["m:4"], "sources": {"prompt": counts}, "reason": "so"}
-    assert draft_lines(lower) == [told, "  no drafts by a tier: so"]
+    assert draft_lines(lower) == [message, "  no drafts by a tier: so"]
     assert draft_lines({**lower, "prompt": False, "sources": {}}) == ["  no drafts: so"]
     assert draft_lines({"sources": {}, "reason": ""}) == ["  no drafts so far: no step had any to verify"]
 

@@ -114,5 +114,5 @@ def test_what_is_answered_is_nothing_that_there_is() -> None:
         signs = {*known, *(str(action.metavar) for action in parser._actions if not action.option_strings)}
         for sign in signs & set(_BY_SIGN):
             assert not set(_BY_SIGN[sign]) & set(known), (name, sign)
-            told = {word for answer in _BY_SIGN[sign].values() for word in re.findall(r"--[a-z-]+", answer)}
-            assert told <= {*known, "--set"}, (name, sign)
+            outcome = {word for answer in _BY_SIGN[sign].values() for word in re.findall(r"--[a-z-]+", answer)}
+            assert outcome <= {*known, "--set"}, (name, sign)

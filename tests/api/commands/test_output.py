@@ -42,10 +42,10 @@ def test_whatever_the_width_names_are_whole_and_numbers_are_not_cut(width: int) 
     room = head.index("STATE") if "STATE" in head else head.index(" ", len("MODEL")) + 1
     name = "".join(line[: max(room, 14)].strip() if "10.5" in line or not line[14:].strip() else "" for line in lines)
     assert name.startswith(LONG[:14]), "folded, not cut"
-    told = " ".join(lines)
-    assert "10.5 MiB" in told
-    assert "short" in told
-    assert "…" not in told
+    messages = " ".join(lines)
+    assert "10.5 MiB" in messages
+    assert "short" in messages
+    assert "…" not in messages
 
 
 def test_what_matters_least_goes_where_there_is_no_room() -> None:

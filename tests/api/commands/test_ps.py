@@ -18,6 +18,7 @@ from blockwright.api.commands.observe import actors_view
 from blockwright.api.commands.tables import actors_tables
 from blockwright.runtime import Actor, Backoff, Child, Crash, Down, LocalCluster, ManualClock, Node, Supervisor, endpoint
 from blockwright.tests.claims import claim
+from blockwright.tests.parts import some
 from blockwright.tests.waiting import PATIENCE, until
 
 
@@ -37,7 +38,7 @@ async def _ps(*arguments: str) -> tuple[int | None, str, str]:
 
 @claim("`ps --actors` shows actors below their supervisors, with or without a server", of="actor-runtime")
 @pytest.mark.system
-@pytest.mark.parametrize("listen", ["", "tcp://127.0.0.1:0"], ids=["ipc", "tcp"])
+@pytest.mark.parametrize("listen", some(("", "tcp://127.0.0.1:0"), "tcp://127.0.0.1:0"), ids=["ipc", "tcp"])
 async def test_a_cluster_without_a_server(listen: str) -> None:
     async with LocalCluster(2, listen=listen, silence=PATIENCE) as cluster:
         downs: list[Down] = []
@@ -124,7 +125,7 @@ async def test_actors_are_shown_below_their_supervisors() -> None:
     node = Node("head", listen=False, clock=clock)
     await node.start()
     inner = Child(name="inner", actor=Supervisor, args=([Child(name="x", actor=Slow), Child(name="y", actor=Fragile)],))
-    inner = dataclasses.replace(inner, kwargs={"backoff": Backoff(initial=2.0, most=2.0, jitter=0.0)})
+    inner = dataclasses.replace(inner, kwargs={"backoff": Backoff(initial=2.0, maximum=2.0, jitter=0.0)})
     await node.spawn(Slow(), name="alone")
     await node.spawn(Supervisor([inner, Child(name="z", actor=Slow)]), name="root")
     node.ref("head/y").die.cast()

@@ -269,8 +269,8 @@ def test_mistakes_of_targets_and_lists(words: list[str], says: str, capsys: pyte
 )
 def test_the_best_is_the_largest_load_or_the_smallest_resource(values: list[str], met: str, best: str) -> None:
     found = [{"failed": int(one == "n")} for one in met]
-    told = verdict([[one] for one in values], found, [parse_target("failed < 1")])
-    assert told == best.replace("X", "failed < 1")
+    outcome = verdict([[one] for one in values], found, [parse_target("failed < 1")])
+    assert outcome == best.replace("X", "failed < 1")
 
 
 def test_of_loads_and_resources_the_largest_load_comes_first() -> None:
@@ -285,5 +285,5 @@ def test_sizes_with_units_are_compared_as_sizes() -> None:
     """The smallest that meets a target is none of the alphabet."""
     combined = [["instances.0.memory=2GiB"], ["instances.0.memory=512MiB"], ["instances.0.memory=1GiB"]]
     found = [{"failed": failed} for failed in (0, 1, 0)]
-    told = verdict(combined, found, [parse_target("failed <= 0")])
-    assert told == "smallest that meets failed <= 0: instances.0.memory=1GiB"
+    outcome = verdict(combined, found, [parse_target("failed <= 0")])
+    assert outcome == "smallest that meets failed <= 0: instances.0.memory=1GiB"

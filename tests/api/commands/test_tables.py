@@ -103,11 +103,11 @@ def printed_requests(data: list[dict[str, Any]], width: int) -> list[str]:
 
 def test_ids_are_whole_and_places_are_told() -> None:
     waiting = request_line(state="waiting", place=3, home=None, computed_tokens=0, emitted_tokens=0)
-    told = printed_requests([request_line(), waiting], 110)
-    assert told[:2] == ["1 running, 1 waiting, 0 ended recently", ""]
-    told = told[2:]
-    assert told[1].split() == [ID, "tiny", "running", "w0", "9", "of", "9", "4", "1.2", "s"]
-    assert told[2].split()[1:6] == ["tiny", "waiting,", "place", "3", "-"]
+    outcome = printed_requests([request_line(), waiting], 110)
+    assert outcome[:2] == ["1 running, 1 waiting, 0 ended recently", ""]
+    outcome = outcome[2:]
+    assert outcome[1].split() == [ID, "tiny", "running", "w0", "9", "of", "9", "4", "1.2", "s"]
+    assert outcome[2].split()[1:6] == ["tiny", "waiting,", "place", "3", "-"]
     narrow = printed_requests([request_line(), waiting], 80)[2:]
     assert max(map(len, narrow)) <= 80
     assert ID in "".join(part.split()[0] for part in narrow[1:2])
@@ -115,9 +115,9 @@ def test_ids_are_whole_and_places_are_told() -> None:
 
 
 def test_a_column_has_the_tenants_if_there_are_any() -> None:
-    told = printed_requests([request_line(tenant="team-a"), request_line(tenant="")], 120)[2:]
-    assert told[0].split()[:3] == ["REQUEST", "TENANT", "MODEL"]
-    assert [row.split()[1] for row in told[1:]] == ["team-a", "-"]
+    outcome = printed_requests([request_line(tenant="team-a"), request_line(tenant="")], 120)[2:]
+    assert outcome[0].split()[:3] == ["REQUEST", "TENANT", "MODEL"]
+    assert [row.split()[1] for row in outcome[1:]] == ["team-a", "-"]
     assert "TENANT" not in printed_requests([request_line(tenant="")], 120)[2]
 
 
@@ -150,13 +150,13 @@ def test_use_of_what_is_allowed() -> None:
         limits={"requests_per_minute": {"allowed": 60, "used": 7, "reset": 1.0},
                 "tokens_per_day": {"allowed": 100000, "used": 56789, "reset": 9.0}},
     )  # fmt: skip
-    told = printed_tenants([tenant(":left", weight=None), tenant("team-a"), busy], 120)
-    assert told[:2] == ["3 tenants; 2 running, 1 waiting", ""]
+    outcome = printed_tenants([tenant(":left", weight=None), tenant("team-a"), busy], 120)
+    assert outcome[:2] == ["3 tenants; 2 running, 1 waiting", ""]
     columns = ["TENANT", "WEIGHT", "RUN", "WAIT", "STARTED", "REFUSED", "TOKENS", "KV+CACHED", "REQ/MIN", "TOK/DAY"]
-    assert told[2].split() == columns
+    assert outcome[2].split() == columns
     row = "team-b 3 2 1 1,234 5 56,789 3.0 MiB of 8.0 MiB 7 of 60 56,789 of 100,000"
-    assert " ".join(told[3].split()) == row, "busy ones first"
-    assert told[4].split()[:2] == [":left", "-"]
+    assert " ".join(outcome[3].split()) == row, "busy ones first"
+    assert outcome[4].split()[:2] == [":left", "-"]
     narrow = printed_tenants([tenant("team-a"), busy], 80)
     assert max(map(len, narrow)) <= 80
     assert "56,789 of 100,000" in narrow[3]

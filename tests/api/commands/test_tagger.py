@@ -73,7 +73,7 @@ def test_a_kept_tagger_is_shown_too(run: Any, tmp_path: Path) -> None:
 
 
 def test_mistakes_are_exit_code_2(log: Path, run: Any, tmp_path: Path) -> None:
-    for words, told in {
+    for words, outcome in {
         ("train", tmp_path / "no"): "no: No such file or directory; name a file or folder of request_log",
         ("train", log, "--held-out", "0.99"): "has 250 requests, 2 of them to train on; serve until there are 20",
         ("train", log, "--held-out", "0.001"): "has 250 requests, 250 of them to train on",
@@ -83,7 +83,7 @@ def test_mistakes_are_exit_code_2(log: Path, run: Any, tmp_path: Path) -> None:
     }.items():
         code, out, err = run(*words)
         assert (code, out) == (2, ""), words
-        assert told in err
+        assert outcome in err
         assert len(err.splitlines()) == 1
     code, _, err = run("train", log, "-o", tmp_path / "no" / "t.json")
     assert (code, err) == (

@@ -117,8 +117,8 @@ def test_what_was_not_replayed_is_not_told_of(tape, tmp_path, capsys):
     assert len(run(capsys, path, "--until", 8)[1].splitlines()) == 2
     for words, last in (((), count(tape.entries, Committed)), (("--until", 3), 3)):
         code, out, _ = run(capsys, path, "--show", 999, *words)
-        told = f"sweep 999 was not replayed, so it is not shown; replayed were 1 to {last}"
-        assert (code, out.splitlines()[2:]) == (0, [told])
+        message = f"sweep 999 was not replayed, so it is not shown; replayed were 1 to {last}"
+        assert (code, out.splitlines()[2:]) == (0, [message])
     place = next(i for i, entry in enumerate(tape.entries) if isinstance(entry, Committed))
     code, out, _ = run(capsys, write(path, tape, [*tape.entries[:place], *tape.entries[place + 1 :]]))
     assert (code, "not closed" in out) == (1, False)
@@ -128,11 +128,11 @@ def test_until_a_sweep_that_the_log_does_not_have(tape, tmp_path, capsys):
     """Where nothing was compared nothing agrees."""
     path, last = write(tmp_path / "log", tape, tape.entries), count(tape.entries, Committed)
     for until in (0, -3):
-        told = f"--until {until}: nothing was compared, as this log begins with sweep 1; give that one or a later one"
-        assert run(capsys, path, "--until", until) == (2, "", f"blockwright: {told}\n")
+        message = f"--until {until}: nothing was compared, as this log begins with sweep 1; give that one or a later one"
+        assert run(capsys, path, "--until", until) == (2, "", f"blockwright: {message}\n")
     code, out, _ = run(capsys, path, "--until", last + 5)
-    told = f"sweep {last + 5} is not in this log, which ends with sweep {last}"
-    assert (code, out.splitlines()[2:]) == (0, [told])
+    message = f"sweep {last + 5} is not in this log, which ends with sweep {last}"
+    assert (code, out.splitlines()[2:]) == (0, [message])
     code, out, _ = run(capsys, write(path, tape, []), "--until", 8)
     assert (code, out.splitlines()[1].partition(": ")[2]) == (0, "no plan was compared")
     place, entry = next((i, e) for i, e in enumerate(tape.entries) if isinstance(e, Planned) and e.plan)
@@ -144,8 +144,8 @@ def test_until_a_sweep_that_the_log_does_not_have(tape, tmp_path, capsys):
 def test_a_log_of_which_hardly_anything_was_written(tape, tmp_path, capsys, size):
     path = write(tmp_path / "log", tape, [])
     path.write_bytes(path.read_bytes()[:size])
-    told = f"blockwright: {path}, byte {size}: its header is missing: the file was cut off\n"
-    assert run(capsys, path) == (2, "", told)
+    message = f"blockwright: {path}, byte {size}: its header is missing: the file was cut off\n"
+    assert run(capsys, path) == (2, "", message)
 
 
 def test_a_state_of_another_release(tape, tmp_path, capsys):
@@ -155,8 +155,8 @@ def test_a_state_of_another_release(tape, tmp_path, capsys):
     path.write_bytes(encode_header(HEADER) + entry_encoder()(Began(state)))
     code, out, err = run(capsys, path)
     at = len(encode_header(HEADER))
-    told = "the state with which it begins is none of this blockwright (KeyError: 'config'); blockwright 0.1.0 wrote it"
-    assert (code, out, err) == (2, "", f"blockwright: {path}, byte {at}: {told}\n")
+    message = "the state with which it begins is none of this blockwright (KeyError: 'config'); blockwright 0.1.0 wrote it"
+    assert (code, out, err) == (2, "", f"blockwright: {path}, byte {at}: {message}\n")
 
 
 def test_files_that_cannot_be_replayed(tape, tmp_path, capsys):
@@ -186,7 +186,7 @@ def test_an_event_log_that_is_taken_for_a_log_of_messages(tape, tmp_path, capsys
     path = write(tmp_path / "log", tape, tape.entries)
     code = main(["trace", str(path)])
     said = capsys.readouterr()
-    told = f"blockwright: {path} is the event log of a worker; replay it: blockwright trace replay {path}\n"
-    assert (code, said.out, said.err) == (2, "", told)
+    message = f"blockwright: {path} is the event log of a worker; replay it: blockwright trace replay {path}\n"
+    assert (code, said.out, said.err) == (2, "", message)
     (tmp_path / "messages").write_text("")
     assert main(["trace", str(tmp_path / "messages")]) == 0

@@ -80,8 +80,8 @@ def test_list_and_show(zoo: Path, run: Any) -> None:
         ["base", "-", "589.8", "KiB", "28.0", "KiB", "95%"],
         ["tuned", "base", "589.8", "KiB", "28.0", "KiB", "95%"],
     ]
-    told = validated("zoo-list", run("list", "--zoo", zoo, "--json")[1])
-    assert [(one["id"], one["base"], one["own_bytes"]) for one in told["applications"]] == [
+    outcome = validated("zoo-list", run("list", "--zoo", zoo, "--json")[1])
+    assert [(one["id"], one["base"], one["own_bytes"]) for one in outcome["applications"]] == [
         ("base", None, 28672),
         ("tuned", "base", 28672),
     ]
@@ -92,10 +92,10 @@ def test_list_and_show(zoo: Path, run: Any) -> None:
     device = {"cpu": "abacus", "threads": 2, "numerics": "native-beads-float32"}
     path = add_profile(zoo, "tuned", {"device": device, "error": {"mape": 0.05}})
     assert f"profile {path} (abacus, 2 threads, native-beads-float32)\n" in run("show", "tuned", "--zoo", zoo)[1]
-    told = validated("zoo-show", run("show", "tuned", "--zoo", zoo, "--json")[1])
-    assert [one["error"] for one in told["profiles"]] == [0.05]
-    assert told["folder"] == str(zoo / "chains" / "tuned")
-    assert [one["shared_with"] for one in told["blocks"]] == [["base"], [], ["base"]]
+    outcome = validated("zoo-show", run("show", "tuned", "--zoo", zoo, "--json")[1])
+    assert [one["error"] for one in outcome["profiles"]] == [0.05]
+    assert outcome["folder"] == str(zoo / "chains" / "tuned")
+    assert [one["shared_with"] for one in outcome["blocks"]] == [["base"], [], ["base"]]
 
 
 def test_verify(zoo: Path, run: Any) -> None:

@@ -84,11 +84,11 @@ def test_accuracy_is_split_by_task_and_length() -> None:
 
 def test_a_part_beside_others_is_shown_at_its_turn() -> None:
     out = io.StringIO()
-    told = DeferredOutput(out)
-    told.say("early")
+    outcome = DeferredOutput(out)
+    outcome.say("early")
     assert out.getvalue() == ""
-    told.turn()
+    outcome.turn()
     assert out.getvalue() == "early\n"
-    told.say("late")
-    told.turn()
+    outcome.say("late")
+    outcome.turn()
     assert out.getvalue() == "early\nlate\n"

@@ -91,8 +91,8 @@ async def test_a_bomb_is_unpacked_in_small_pieces_or_not_at_all(
         def __getattr__(self, name: str) -> Any:
             return getattr(self._inner, name)
 
-        def decompress(self, data: bytes, most: int) -> bytes:
-            piece = self._inner.decompress(data, most)
+        def decompress(self, data: bytes, limit: int) -> bytes:
+            piece = self._inner.decompress(data, limit)
             unpacked.append(len(piece))
             return piece
 

@@ -118,9 +118,9 @@ async def test_far_too_many_connections_are_closed_unheard(folder: Path) -> None
 
 
 def test_connections_leave_files_to_the_rest_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for files, wanted, most in (
+    for files, wanted, connections in (
         (1024, 8192, 768), (1024, 100, 100), (64, 8192, 32), (1 << 20, 8192, 8192), (1024, 0, 768),
         (resource.RLIM_INFINITY, 0, math.inf), (resource.RLIM_INFINITY, 5, 5),
     ):  # fmt: skip
         monkeypatch.setattr(resource, "getrlimit", lambda which, files=files: (files, files))
-        assert most_connections(wanted) == most
+        assert most_connections(wanted) == connections

@@ -26,12 +26,12 @@ class Port:
         numbers = {"attempt": 1, "prompt_tokens": 1, "computed_tokens": 1, "emitted_tokens": 1}
         return key and RequestView(id=id, state="running", home="w0", route=[], events=[], key=key, **numbers)  # type: ignore[return-value]
 
-    def requests(self, viewer: Viewer, most: int) -> list[RequestLine]:
+    def requests(self, viewer: Viewer, limit: int) -> list[RequestLine]:
         return [
             RequestLine(id, "m", "running" if ended is None else "finished", 0, 1, 1, 1, "w0", 1, age, key, ended)
             for id, key, age, ended in self.lines
             if viewer.may_see(key)
-        ][:most]
+        ][:limit]
 
     def cancel(self, id: str) -> bool:
         self.ended.append(id)

@@ -92,11 +92,11 @@ async def test_the_usage_counts_the_prediction_over_all_choices(serve: Any, say:
 
     port.generate = counted
     body = {"prompt": "a", "n": 2, "prediction": predicted(), "draft": "prompt"}
-    told = {"accepted_prediction_tokens": 6, "rejected_prediction_tokens": 4}
+    values = {"accepted_prediction_tokens": 6, "rejected_prediction_tokens": 4}
     answer = await client.post(URL, json=body)
-    assert (await answer.json())["usage"]["completion_tokens_details"] == told
+    assert (await answer.json())["usage"]["completion_tokens_details"] == values
     answer = await client.post(URL, json={**body, "stream": True, "stream_options": {"include_usage": True}})
-    assert events(await answer.read())[-1]["usage"]["completion_tokens_details"] == told
+    assert events(await answer.read())[-1]["usage"]["completion_tokens_details"] == values
     answer = await client.get("/metrics")
     seen = await answer.text()
     assert 'vllm:spec_decode_num_accepted_tokens_total{model_name="tiny",source="prediction"} 12.0' in seen

@@ -12,11 +12,11 @@ from blockwright.api.openai.json_size import CONTAINER, DIGITS, MEMBER, check_si
 TRICKY = ['"', "\\", '\\"', ",", ":", "[{", "\n", "é", 'a\\\\",', ""]
 
 
-def refused(raw: str, most: int) -> bool:
+def refused(raw: str, limit: int) -> bool:
     try:
-        check_size(raw.encode(), most)
+        check_size(raw.encode(), limit)
     except ApiError as error:
-        return (error.status, f"more than {most} values" in error.message) == (400, True)
+        return (error.status, f"more than {limit} values" in error.message) == (400, True)
     return False
 
 

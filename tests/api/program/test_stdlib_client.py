@@ -141,15 +141,15 @@ async def test_a_port_where_something_else_speaks(sent: bytes, says: str) -> Non
     server = await asyncio.start_server(speak, "127.0.0.1", 0)
     here = "{}:{}".format(*server.sockets[0].getsockname())
     async with server:
-        told = [(await both_refuse(f"http://{here}", "applications"), "/admin/apps")]
+        seen = [(await both_refuse(f"http://{here}", "applications"), "/admin/apps")]
         async with Client(f"http://{here}") as client:
             streamed, whole = client.generate("a").__aiter__(), client.generate("a")
             works: list[Callable[[], Awaitable[object]]] = [streamed.__anext__, whole.whole, client.models]
             for work in works:
                 with pytest.raises(RequestError) as raised:
                     await work()
-                told.append((raised.value, "/v1/models" if work == client.models else "/v1/completions"))
-    for error, path in told:
+                seen.append((raised.value, "/v1/models" if work == client.models else "/v1/completions"))
+    for error, path in seen:
         assert says.replace("HERE", here).replace("PATH", path) in error.message
         assert error.message.isprintable()
 

@@ -18,8 +18,12 @@ def test_what_files_tell(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, torn := tmp_path / "torn")
     (torn / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-9])
     (empty := tmp_path / "empty").mkdir()
-    for source, told in ((torn, "is truncated: "), (empty, "has no config.json"), (tmp_path / "none", "neither a folder")):
-        with pytest.raises(CheckpointError, match=told):
+    for source, outcome in (
+        (torn, "is truncated: "),
+        (empty, "has no config.json"),
+        (tmp_path / "none", "neither a folder"),
+    ):
+        with pytest.raises(CheckpointError, match=outcome):
             preflight(Settings(applications={"x": str(folder), "y": str(source)}))
     with pytest.raises(SettingsError, match="max_model_len is 9999, but x handles 64 positions"):
         preflight(Settings(applications={"x": str(folder)}, max_model_len=9999))

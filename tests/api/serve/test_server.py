@@ -30,7 +30,7 @@ from blockwright.api.serve import server
 from blockwright.api.serve.console import Console, StartupReporter, capacity
 from blockwright.api.serve.server import Server
 from blockwright.gpu.weights.checkpoint import CheckpointError
-from blockwright.gpu.weights.hub import TOLD
+from blockwright.gpu.weights.hub import PROGRESS
 from blockwright.policies.measures import Measure, gauge
 from blockwright.tests.api.fake_port import FakePort, make_folder
 from blockwright.tests.claims import claim
@@ -164,7 +164,7 @@ def test_the_path_is_looked_at_before_the_port(
     monkeypatch.setattr(server, "set_up", lambda *_: None)  # logging is the tests' own here
     (tmp_path / "config.json").write_text('{"architectures": ["Mamba2ForCausalLM"]}')
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        for source, told in (
+        for source, outcome in (
             (tmp_path, "Mamba2ForCausalLM, which is not supported"),
             (tmp_path / "none", "neither a folder"),
         ):
@@ -172,14 +172,14 @@ def test_the_path_is_looked_at_before_the_port(
             assert server.run(settings, worker_launcher("")) == 2
             out, err = capsys.readouterr()
             assert (out, err.count("\n")) == ("", 1)
-            assert told in err
+            assert outcome in err
 
 
 async def test_how_far_a_fetch_is_is_a_stage_and_notes(folder: Path) -> None:
     class Fetching(FakeCluster):
         async def start(self, settings: Settings, front: LocalFront, port: int) -> FakeCluster:
             for sentence in ("o/m has 8.0 GiB", "o/m: 4.0 GiB fetched"):
-                await asyncio.to_thread(TOLD.get(), sentence)
+                await asyncio.to_thread(PROGRESS.get(), sentence)
             return await super().start(settings, front, port)
 
     cluster = Fetching(folder)
@@ -198,10 +198,10 @@ async def test_models_with_equal_room_are_told_together(folder: Path) -> None:
     first = FakeCluster(folder).gateway.infos[0]
     named = [replace(first, id=name) for name in ("a", "b", "c", "d")]
     smaller = replace(first, id="e", rooms=first.rooms[:1], max_length=16)
-    told = capacity([*named[:2], smaller], 8).removeprefix("room for about ").split(", or about ")
-    assert [text.split(" tokens to ")[-1] for text in told] == ["a or b", "e"]
-    told = capacity([*named, smaller], 8).split(", or about ")
-    assert [text.split(" tokens to ")[-1] for text in told] == ["any of 4 models", "e"]
+    outcome = capacity([*named[:2], smaller], 8).removeprefix("room for about ").split(", or about ")
+    assert [text.split(" tokens to ")[-1] for text in outcome] == ["a or b", "e"]
+    outcome = capacity([*named, smaller], 8).split(", or about ")
+    assert [text.split(" tokens to ")[-1] for text in outcome] == ["any of 4 models", "e"]
     assert " to " not in capacity(named, 8)
 
 
@@ -230,9 +230,9 @@ async def test_what_serves_badly_is_told_once_and_before_the_ready_line(folder: 
     cluster.gate.set()
     session = Session(cluster)
     await session.until("ready at")
-    told = [line for line in session.lines if line.startswith("warning: ")]
-    assert told == ["warning: the torch reference computes; install gcc"]
-    assert session.lines.index(told[0]) < len(session.lines) - 1
+    lines = [line for line in session.lines if line.startswith("warning: ")]
+    assert lines == ["warning: the torch reference computes; install gcc"]
+    assert session.lines.index(lines[0]) < len(session.lines) - 1
     session.server.stop()
     assert await session.task == 0
 
@@ -446,10 +446,10 @@ async def test_the_room_is_told_to_be_less_while_a_worker_loads(
     cluster.gateway.readiness = Readiness(True, applications=states)
     herald = StartupReporter(cluster, Console("text", Stages(), lines.append), offset=0.0, rows=8)
     await herald.announce(Catalog(cluster.gateway, 100), "http://there")
-    head, _, told = lines[-1].partition("; room for about ")
+    head, _, message = lines[-1].partition("; room for about ")
     assert "ready at http://there/v1 with models: tiny" in head
     both = " to tiny, or about 8 concurrent requests of 16 tokens to org/other" * (len(states) > 1)
-    assert told == f"5 concurrent requests of 64 tokens{both}{rest}"
+    assert message == f"5 concurrent requests of 64 tokens{both}{rest}"
 
 
 OURS = [{"id": name, "object": "model", "owned_by": "blockwright"} for name in ("a", "b", "c", "d")]

@@ -26,8 +26,8 @@ async def test_roots_that_are_not_there_are_warned_of(folder: Path) -> None:
     await session.until("listening")
     session.server.stop()
     assert await session.task == 0
-    told = [line for line in session.lines if "app_roots" in line]
-    assert told == ["warning: app_roots: there is no folder /nowhere/at/all; until there is, nothing can be added from it"]
+    lines = [line for line in session.lines if "app_roots" in line]
+    assert lines == ["warning: app_roots: there is no folder /nowhere/at/all; until there is, nothing can be added from it"]
 
 
 async def test_warnings_of_the_command_are_told_once_it_listens(folder: Path) -> None:

@@ -11,6 +11,7 @@ import jinja2
 import pytest
 
 from blockwright.api.errors import ApiError
+from blockwright.api.text import template_engine
 from blockwright.api.text.chat_template import LONGEST, ChatTemplate, Rendering
 from blockwright.api.text.template_budget import MOST_CHARACTERS, PER_MESSAGE, STEPS
 from blockwright.gpu.errors import CheckpointError
@@ -19,6 +20,8 @@ from blockwright.tests.claims import claim
 
 HI = [{"role": "user", "content": "hi"}]
 MOST = MOST_CHARACTERS
+FEW = STEPS // 20
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 DOUBLED = "{{% set a = namespace(a={start}) %}}{{% for i in range(60) %}}{{% set a.a = {twice} %}}{{% endfor %}}{shown}"
 
 
@@ -66,7 +69,7 @@ def test_a_huge_value_is_refused_before_it_is_made(source: str, size: str) -> No
 @pytest.mark.parametrize(
     "source",
     [
-        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        ENDLESS,
         "{% for a in ['x'] * 10000000 %}{% endfor %}",
         "{% macro two(n) %}{% if n %}{{ two(n - 1) }}{{ two(n - 1) }}{% endif %}{% endmacro %}{{ two(60) }}",
         "{% for a in range(99999) %}{% for b in range(99999) %}{{ 'x' }}{% endfor %}{% endfor %}",
@@ -95,9 +98,15 @@ def test_a_huge_value_is_refused_before_it_is_made(source: str, size: str) -> No
         "{{ 'A' * 9000000 | int(base=16) }}{{ 1 | round(100000000, 'ceil') }}",
     ],
 )
-def test_what_grows_or_loops_without_end_is_ended(source: str) -> None:
+def test_what_grows_or_loops_without_end_is_ended(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a twentieth of the steps, which a template without an end uses up as surely; the next test takes them all."""
+    monkeypatch.setattr(template_engine, "STEPS", FEW)
     said = refusal(source)
-    assert f"takes more than {STEPS + PER_MESSAGE} steps" in said or "makes a" in said, said
+    assert f"takes more than {FEW + PER_MESSAGE} steps" in said or "makes a" in said, said
+
+
+def test_a_conversation_has_all_of_its_steps() -> None:
+    assert f"takes more than {STEPS + PER_MESSAGE} steps" in refusal(ENDLESS)
 
 
 @pytest.mark.parametrize(

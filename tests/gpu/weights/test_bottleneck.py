@@ -23,9 +23,9 @@ UP = "model.layers.0.output_adapters.adapters.task.adapter_up"
 
 def change(folder: Path, fields: dict[str, Any], config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
     """Other fields, other fields of ``config``, other tensors; those of no elements are left out."""
-    told = json.loads((folder / "adapter_config.json").read_text()) | fields
-    told["config"] = told["config"] | config if isinstance(told["config"], dict) else told["config"]
-    (folder / "adapter_config.json").write_text(json.dumps(told))
+    answer = json.loads((folder / "adapter_config.json").read_text()) | fields
+    answer["config"] = answer["config"] | config if isinstance(answer["config"], dict) else answer["config"]
+    (folder / "adapter_config.json").write_text(json.dumps(answer))
     weights = load_file(folder / "adapter.safetensors") | tensors
     save_file({name: t for name, t in weights.items() if t.numel()}, folder / "adapter.safetensors")
 

@@ -33,8 +33,8 @@ def test_every_pattern_of_16_high_bits_is_told_as_torch_tells_it(dtype: str, ste
     if dtype == "F32":
         bits = torch.stack([torch.full_like(bits, 1), bits], dim=1).flatten()  # the lower half first
     values = bits.view(TYPES[dtype])
-    told = [is_finite(content(value.reshape(1).clone()), dtype) for value in values]
-    assert told == (values.float().abs() < BEYOND).tolist(), "nothing compares with NaN"
+    seen = [is_finite(content(value.reshape(1).clone()), dtype) for value in values]
+    assert seen == (values.float().abs() < BEYOND).tolist(), "nothing compares with NaN"
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -42,8 +42,8 @@ def test_every_pattern_of_16_high_bits_is_told_as_torch_tells_it(dtype: str, ste
 @pytest.mark.parametrize("place", [0, 1, 2, 255, 256])
 def test_one_value_is_enough_wherever_it_is(dtype: str, garbage: float, place: int) -> None:
     values = torch.randn(257).to(TYPES[dtype])
-    most = min(torch.finfo(TYPES[dtype]).max, BEYOND * (1 - torch.finfo(TYPES[dtype]).eps))
-    values[0], values[1] = most, -most
+    bound = min(torch.finfo(TYPES[dtype]).max, BEYOND * (1 - torch.finfo(TYPES[dtype]).eps))
+    values[0], values[1] = bound, -bound
     assert is_finite(content(values), dtype)
     values[place] = garbage
     assert not is_finite(content(values), dtype)

@@ -23,7 +23,7 @@ from huggingface_hub.errors import (
 from blockwright.api.settings.options import model_id
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.checkpoint import Checkpoint, locate
-from blockwright.gpu.weights.hub import TOLD
+from blockwright.gpu.weights.hub import PROGRESS
 from blockwright.tests.claims import claim
 from blockwright.tests.gpu.weights.test_checkpoint import MakeCheckpoint
 from blockwright.tests.waiting import PATIENCE
@@ -106,9 +106,9 @@ def test_what_has_no_room_is_refused_before_it_is_fetched(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, memory: int, dtype: str, says: str
 ) -> None:
     folder = shutil.copytree(hub.repositories["name"], tmp_path / "copy")  # type: ignore[arg-type]
-    told = json.loads((folder / "config.json").read_text())
-    told.pop("torch_dtype", None)
-    (folder / "config.json").write_text(json.dumps(told | {"dtype": dtype}))
+    answer = json.loads((folder / "config.json").read_text())
+    answer.pop("torch_dtype", None)
+    (folder / "config.json").write_text(json.dumps(answer | {"dtype": dtype}))
     hub.repositories["name"] = folder
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
     monkeypatch.setattr("os.sysconf", lambda name: memory // 4096 if name == "SC_PHYS_PAGES" else 4096)
@@ -139,7 +139,7 @@ def test_how_far_a_fetch_is_is_told_to_who_asked(
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("blockwright.gpu.weights.hub.TELL_EVERY", 0.001)
-    blobs, told, heard = tmp_path / "models--owner--name" / "blobs", list[str](), threading.Event()
+    blobs, seen, heard = tmp_path / "models--owner--name" / "blobs", list[str](), threading.Event()
     blobs.mkdir(parents=True)
     (blobs / "config").write_bytes(bytes(1 << 10))
     hub.sizes = [8 << 10]
@@ -151,20 +151,20 @@ def test_how_far_a_fetch_is_is_told_to_who_asked(
         return str(checkpoint("llama"))
 
     def hear(sentence: str) -> None:
-        told.append(sentence)
+        seen.append(sentence)
         if "fetched" in sentence:
             heard.set()
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     context = contextvars.copy_context()
-    context.run(TOLD.set, hear)
+    context.run(PROGRESS.set, hear)
     context.run(Checkpoint.open, "owner/name")
-    assert "owner/name: 4.0 KiB of 8.0 KiB (50 %) fetched" in told
-    assert told[-1] == "owner/name is fetched: 8.0 KiB came"
-    told.clear()
+    assert "owner/name: 4.0 KiB of 8.0 KiB (50 %) fetched" in seen
+    assert seen[-1] == "owner/name is fetched: 8.0 KiB came"
+    seen.clear()
     hub.sizes = []
     context.run(Checkpoint.open, "owner/name")
-    assert told == [], "it was all there"
+    assert seen == [], "it was all there"
 
 
 def test_a_revision_is_handed_on_and_no_part_of_the_model_id(hub: Hub) -> None:

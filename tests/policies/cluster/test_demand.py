@@ -144,8 +144,8 @@ def test_one_that_is_online_anywhere_is_not_offline():
     assert not combined([{"a": idle}, {"a": idle}])["a"].offline
 
 
-def hop(worker: str, room: int, most: int = 1000, page: int = 10) -> HopCapacity:
-    return HopCapacity(worker, 4, page, room, most)
+def hop(worker: str, room: int, alone: int = 1000, page: int = 10) -> HopCapacity:
+    return HopCapacity(worker, 4, page, room, alone)
 
 
 def test_what_a_sequence_lacks_is_counted_in_whole_pages():
@@ -159,7 +159,7 @@ def test_what_a_sequence_lacks_is_counted_in_whole_pages():
 
 def test_room_is_made_on_the_route_that_lacks_least():
     assert lacking_bytes(40, [[hop("w0", 20)], [hop("w1", 90)], [hop("w2", 50)]]) == {"w1": 10}
-    assert lacking_bytes(40, [[hop("w0", 90, most=90)], [hop("w1", 0)]]) == {"w1": 100}, "never on the other"
+    assert lacking_bytes(40, [[hop("w0", 90, alone=90)], [hop("w1", 0)]]) == {"w1": 100}, "never on the other"
     assert lacking_bytes(40, [[hop("w0", 70), hop("w1", 30), hop("w2", 100)]]) == {"w0": 30, "w1": 70}, (
         "of a pipeline on all"
     )

@@ -102,6 +102,13 @@ def test_better_than_first_fit_over_a_thousand_zoos(part: int) -> None:
     assert total[2] < baseline[2], "bytes, though more is served"
 
 
+@pytest.mark.parametrize(("seed", "unserved"), [(71, 0), (132, 3)])
+def test_applications_move_to_workers_that_hold_more_of_them(seed: int, unserved: int) -> None:
+    """Without these moves, one more application of each zoo is not served."""
+    chains, memory, load = zoo(seed)
+    assert best_draft(chains, memory, load).cost(load).unserved == unserved
+
+
 def test_where_everything_fits_everywhere_everything_goes_everywhere() -> None:
     chains, memory, load = zoo(1)
     memory = dict.fromkeys(memory, 1 << 40)

@@ -213,7 +213,7 @@ def test_whatever_happens_everybody_is_up_or_done_in_the_end(strategy, kinds, st
 @claim("Processes are restarted at once, then with growing pauses, by one restart policy", of="faults")
 def test_processes_are_restarted_at_once_then_with_growing_pauses_and_never_given_up():
     """The pauses of workers (docs/operations.md): none, 0.25, 0.5, 1, 2, 4, 4, ... seconds; none again after a long life."""
-    backoff = Backoff(initial=0.25, most=4.0, jitter=0.0, at_once=1)
+    backoff = Backoff(initial=0.25, maximum=4.0, jitter=0.0, at_once=1)
     made = Restarts([("w0", P)], intensity=None, period=10.0, backoff=backoff)
     start_all(made, 0.0)
     now, pauses = 50.0, []

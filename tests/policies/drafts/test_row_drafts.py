@@ -17,8 +17,8 @@ def row(options: DraftOptions, prompt_length: int = 3) -> RowDrafts:
     return RowDrafts(options, prompt_length, "base", {key: Acceptance() for key in (*SOURCES, *options.tiers)})
 
 
-def drafted(drafts: RowDrafts, tokens: list[int], most: int = 4, cost: Callable[[int], int] = FREE) -> list[int]:
-    return drafts.draft(tokens, len(tokens), most, 0, cost)
+def drafted(drafts: RowDrafts, tokens: list[int], limit: int = 4, cost: Callable[[int], int] = FREE) -> list[int]:
+    return drafts.draft(tokens, len(tokens), limit, 0, cost)
 
 
 def test_a_prediction_is_followed_left_and_found_again() -> None:
@@ -36,7 +36,7 @@ def test_a_common_token_does_not_lead_astray() -> None:
     text = [5, 6, 7, 5, 8, 9, 5, 10, 11, 5, 12, 13, 5, 14, 15]
     for place in range(len(text) - 1):
         drafts, answer = row(DraftOptions(prediction=text)), [*text[:place], 5 + 9 * (text[place] == 5), *text[place + 1 :]]
-        assert drafted(drafts, [1, 2, 3, *answer[: place + 1]], most=3) == text[place + 1 : place + 4], place
+        assert drafted(drafts, [1, 2, 3, *answer[: place + 1]], limit=3) == text[place + 1 : place + 4], place
 
 
 def test_a_prediction_is_found_again_after_tokens_that_it_lacks_and_tokens_that_the_answer_lacks() -> None:
@@ -48,7 +48,7 @@ def test_a_prediction_is_found_again_after_tokens_that_it_lacks_and_tokens_that_
         ([*text[7:9], *text[4:6]], text[6:9]),  # in another order
         ([*text, 70, *text[4:6]], text[6:9]),  # from its end back
     ):
-        assert drafted(row(DraftOptions(prediction=text)), [1, 2, 3, *answer], most=3) == then, answer
+        assert drafted(row(DraftOptions(prediction=text)), [1, 2, 3, *answer], limit=3) == then, answer
 
 
 def test_a_text_that_repeats_itself_is_not_stuck_before_a_wrong_token() -> None:
@@ -58,7 +58,7 @@ def test_a_text_that_repeats_itself_is_not_stuck_before_a_wrong_token() -> None:
     drafts, tokens, stood = row(DraftOptions(tokens=1, prediction=text)), [1, 2, 3], 0
     for token in answer:
         tokens.append(token)
-        stood += drafted(drafts, tokens, most=1) == [7]
+        stood += drafted(drafts, tokens, limit=1) == [7]
     assert stood > 30
 
 
@@ -76,8 +76,8 @@ def test_the_prompt_is_looked_up_where_the_prediction_says_nothing() -> None:
 def test_a_fixed_number_asks_no_policy() -> None:
     drafts = row(DraftOptions(prompt=True, tokens=2))
     assert drafted(drafts, [7, 8, 9, 7], cost=DEAR) == [8, 9]
-    assert drafted(drafts, [7, 8, 9, 7], most=1, cost=DEAR) == [8]
-    assert len(drafted(row(DraftOptions(True, LARGEST)), [7, 7], most=100)) == LARGEST
+    assert drafted(drafts, [7, 8, 9, 7], limit=1, cost=DEAR) == [8]
+    assert len(drafted(row(DraftOptions(True, LARGEST)), [7, 7], limit=100)) == LARGEST
 
 
 def test_pauses_after_misses_grow_and_end_with_the_first_find() -> None:

@@ -23,8 +23,8 @@ def burst(slot_bytes: int, layers: int, seed: int, use: float) -> tuple[SlotAllo
     pages = [max(1, int(random.lognormvariate(3, 0.8))) for _ in range(120)]
     held: list[list[int]] = [[] for _ in pages]
     for step in range(max(pages)):
-        for own, most in zip(held, pages, strict=True):
-            for _ in range(most // 2 if step == 0 else step > most // 2 and step <= most):
+        for own, count in zip(held, pages, strict=True):
+            for _ in range(count // 2 if step == 0 else step > count // 2 and step <= count):
                 own += slots.allocate(layers) or []
     everything = slots.used
     while slots.used > use * everything:
@@ -33,7 +33,7 @@ def burst(slot_bytes: int, layers: int, seed: int, use: float) -> tuple[SlotAllo
 
 
 @pytest.mark.parametrize(
-    ("slot_bytes", "layers", "least", "most"),
+    ("slot_bytes", "layers", "lowest", "highest"),
     [
         (65536, 48, 1.0, 1.0),  # 14B: a page of a layer is a chunk, whatever the layers
         (8192, 24, 0.95, 1.0),
@@ -43,7 +43,7 @@ def burst(slot_bytes: int, layers: int, seed: int, use: float) -> tuple[SlotAllo
         (1024, 1, 0.0, 0.2),
     ],
 )
-def test_what_comes_back_by_itself_at_half_use(slot_bytes: int, layers: int, least: float, most: float) -> None:
+def test_what_comes_back_by_itself_at_half_use(slot_bytes: int, layers: int, lowest: float, highest: float) -> None:
     """A part of what could: where a page fills whole groups all of it; of small pages little. Moved together, all."""
     came, could = 0, 0
     for seed in range(3):
@@ -57,7 +57,7 @@ def test_what_comes_back_by_itself_at_half_use(slot_bytes: int, layers: int, lea
         assert (slots.spare, slots.used) == (0, used)
         assert len(moved) <= used / 2 + slots.group_slots, "the sparser half moves"
         slots.check([moved.get(slot, slot) for slot in taken])
-    assert least <= came / could <= most, came / could
+    assert lowest <= came / could <= highest, came / could
 
 
 def test_it_grows_as_sequences_end() -> None:

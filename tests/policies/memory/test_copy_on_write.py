@@ -16,19 +16,19 @@ def test_forks_are_lists_that_go_their_own_ways(seed: int, size: int) -> None:
     chance = random.Random(seed)
     sides = [(CopyOnWriteList(range(size)), list(range(size)))]
     for step in range(1000):
-        column, told = chance.choice(sides)
-        if not told or chance.random() < 0.5:
+        column, outcome = chance.choice(sides)
+        if not outcome or chance.random() < 0.5:
             column.append(step)
-            told.append(step)
+            outcome.append(step)
         else:
-            place = chance.randrange(len(told))
-            assert column[place] == told[place]
-            column[place] = told[place] = step
+            place = chance.randrange(len(outcome))
+            assert column[place] == outcome[place]
+            column[place] = outcome[place] = step
         if chance.random() < 0.01 and len(sides) < 6:
-            sides.append((column.fork(), told.copy()))
-    for column, told in sides:
-        assert list(column) == told
-        assert len(column) == len(told)
+            sides.append((column.fork(), outcome.copy()))
+    for column, outcome in sides:
+        assert list(column) == outcome
+        assert len(column) == len(outcome)
         column.check()
 
 

@@ -82,17 +82,17 @@ def test_pages_that_a_component_made_go_with_it() -> None:
 
 @given(st.integers(0, 1000))
 def test_the_order_of_idle_pages_is_that_of_a_list(seed: int) -> None:
-    chance, idle, told = random.Random(seed), IdlePages(), list[int]()
+    chance, idle, seen = random.Random(seed), IdlePages(), list[int]()
     idle.add_layout("kv")
     for _ in range(80):
         handle = chance.randrange(20)
-        if handle in told:
-            told.remove(handle)
+        if handle in seen:
+            seen.remove(handle)
             idle.remove(handle, "kv", 2)
         else:
-            told.append(handle)
+            seen.append(handle)
             idle.add(handle, "kv", 2)
         if chance.random() < 0.05:
             idle = idle.fork()
-        assert (list(idle), idle.count, idle.slots["kv"]) == (told, len(told), 2 * len(told))
-        assert all((h in idle) == (h in told) for h in range(25))
+        assert (list(idle), idle.count, idle.slots["kv"]) == (seen, len(seen), 2 * len(seen))
+        assert all((h in idle) == (h in seen) for h in range(25))

@@ -20,16 +20,16 @@ def test_forks_are_dicts_that_go_their_own_ways(seed: int, keys: int) -> None:
     chance = random.Random(seed)
     sides: list[tuple[PrefixIndex, dict[Key, int]]] = [(PrefixIndex(), {})]
     for _ in range(2000):
-        index, told = chance.choice(sides)
+        index, outcome = chance.choice(sides)
         page = key(chance.randrange(keys))
-        assert index.get(page) == told.get(page)
-        if page in told:
+        assert index.get(page) == outcome.get(page)
+        if page in outcome:
             index.remove(page)
-            del told[page]
+            del outcome[page]
         else:
-            told[page] = chance.randrange(100)
-            index.put(page, told[page])
+            outcome[page] = chance.randrange(100)
+            index.put(page, outcome[page])
         if chance.random() < 0.01 and len(sides) < 5:
-            sides.append((index.fork(), told.copy()))
-    for index, told in sides:
-        assert index.entries() == told
+            sides.append((index.fork(), outcome.copy()))
+    for index, outcome in sides:
+        assert index.entries() == outcome

@@ -11,11 +11,11 @@ Prompt = tuple[int, ...]
 LARGEST = 2**32 - 1
 
 
-def random_prompts(random: Random, most: int = 14) -> list[Prompt]:
+def random_prompts(random: Random, limit: int = 14) -> list[Prompt]:
     """Some prompts that share prefixes; some are equal, empty, or prefixes of others. Tokens take one to four bytes."""
     tokens = random.sample([0, 1, 2, 255, 256, 257, 65536, 151_000, LARGEST], random.randint(1, 4))
     prompts: list[Prompt] = []
-    for _ in range(random.randint(1, most)):
+    for _ in range(random.randint(1, limit)):
         base = random.choice(prompts) if prompts and random.random() < 0.7 else ()
         cut = base[: random.randint(0, len(base))] if random.random() < 0.7 else base
         prompts.append((*cut, *random.choices(tokens, k=random.choice([0, 1, 2, 3, 30]))))

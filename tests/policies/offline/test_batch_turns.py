@@ -28,17 +28,17 @@ def test_not_many_are_ahead_of_their_turn() -> None:
 def test_whatever_waits_has_its_turn_and_nobody_has_two() -> None:
     for seed in range(200):
         chance = random.Random(seed)
-        most, running, ready = chance.randint(1, 4), dict[str, str](), dict[str, str]()
+        limit, running, ready = chance.randint(1, 4), dict[str, str](), dict[str, str]()
         queued = {f"b{i}": chance.choice("abc") for i in range(chance.randint(1, 20))}
         rounds = 0
         while queued or ready or running:
-            for batch in next_to_prepare(queued.items(), [*running.values(), *ready.values()], most):
+            for batch in next_to_prepare(queued.items(), [*running.values(), *ready.values()], limit):
                 ready[batch] = queued.pop(batch)
-            for batch in next_to_run(ready.items(), [*running.values()], most):
+            for batch in next_to_run(ready.items(), [*running.values()], limit):
                 running[batch] = ready.pop(batch)
-            assert len(running) <= most
+            assert len(running) <= limit
             assert max(Counter(running.values()).values()) == 1
-            assert len(running) + len(ready) <= PREPARED * most
+            assert len(running) + len(ready) <= PREPARED * limit
             del running[chance.choice(list(running))]
             rounds += 1
             assert rounds <= 20, "nobody waits for ever"

@@ -297,8 +297,8 @@ def test_long_answers_that_start_together_are_as_many_as_memory_holds_to_their_e
 
 def test_a_worker_that_began_anew_counts_its_sweeps_from_the_beginning() -> None:
     worker = FedWorker(DualScanner([], lambda request: 1.0, 100, 1.0))
-    for told in (1_000, 1_200, 0, 300, 300):
-        worker.ran(told)
+    for outcome in (1_000, 1_200, 0, 300, 300):
+        worker.ran(outcome)
     assert worker.sweeps == 1_500
 
 

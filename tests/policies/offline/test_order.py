@@ -11,6 +11,7 @@ import pytest
 from blockwright.policies.offline.density import Costs, density
 from blockwright.policies.offline.order import MODES, OrderRules, Unit, Weigher, density_order, largest_within, waste
 from blockwright.policies.offline.prefix_tree import PrefixTree, packed
+from blockwright.tests.parts import parts
 from blockwright.tests.policies.offline.reference_tree import (
     Node,
     Prompt,
@@ -73,7 +74,7 @@ def random_batch(seed: int) -> tuple[Random, Batch]:
     return random, Batch(prompts, outputs, costs, Weigher(tree, costs, outputs))
 
 
-@pytest.mark.parametrize("part", range(10))
+@pytest.mark.parametrize("part", parts(10, 4))
 def test_units_are_the_nodes_that_are_kept_by_density(part: int) -> None:
     for seed in range(100):
         random, batch = random_batch(100 * part + seed)
@@ -129,7 +130,7 @@ def test_an_allowance_is_what_is_really_wasted() -> None:
     assert largest_within(0.0, wasting(1.0)) == 0.0
 
 
-@pytest.mark.parametrize("part", range(10))
+@pytest.mark.parametrize("part", parts(10, 4))
 def test_joining_keeps_what_is_shared_and_ends_at_a_quarter_of_memory(part: int) -> None:
     for seed in range(100):
         random, batch = random_batch(100 * part + seed)
@@ -199,9 +200,9 @@ def test_a_batch_with_one_beginning_is_not_one_unit() -> None:
     prompts = [(*[1] * 500, n, *[2] * 100) for n in range(300)]
     outputs = [1 + 3 * n for n in range(300)]
     weigher = Weigher(PrefixTree([packed(prompt) for prompt in prompts]), Costs(1.0, 0.0, 0.01), outputs)
-    for mode, least, most in (("off", 1, 1), ("paper", 1, 1), ("proportional", 20, 60)):
+    for mode, lowest, highest in (("off", 1, 1), ("paper", 1, 1), ("proportional", 20, 60)):
         units = density_order(weigher, OrderRules(mode=mode))
-        assert least <= len(units) <= most
+        assert lowest <= len(units) <= highest
         assert waste(weigher.tree, units) == 0
         assert [unit.mem / len(unit.requests) for unit in units] == sorted(unit.mem / len(unit.requests) for unit in units)
 

@@ -50,10 +50,10 @@ def test_parts_are_equal_and_as_dense_as_the_whole(seed: int, count: int) -> Non
     units = density_order(weigher, memory=4000)
     parts = cut(units, count, weigher)
     comp, mem = sum(unit.comp for unit in units), sum(unit.mem for unit in units)
-    most = [max(weigher.comp(request) for request in range(400)), max(weigher.mem(request) for request in range(400))]
+    largest = [max(weigher.comp(request) for request in range(400)), max(weigher.mem(request) for request in range(400))]
     for part in parts:
-        assert abs(sum(unit.comp for unit in part) - comp / count) <= 2 * most[0]
-        assert abs(sum(unit.mem for unit in part) - mem / count) <= 2 * most[1]
+        assert abs(sum(unit.comp for unit in part) - comp / count) <= 2 * largest[0]
+        assert abs(sum(unit.mem for unit in part) - mem / count) <= 2 * largest[1]
     wasted = sum(unit.tokens for part in parts for unit in part) - sum(unit.tokens for unit in units)
     assert 0 <= wasted <= 2 * count * 40
     assert parts[0][0].rho > comp / mem > parts[0][-1].rho, "a part has both ends"

@@ -26,7 +26,7 @@ def test_no_fewer_than_decode_or_than_reading_the_parameters_hides() -> None:
 
 
 def test_no_more_than_a_step_takes_and_none_carried_beyond() -> None:
-    steps = StepTokens(COSTS, target=1.0, most=1024)
+    steps = StepTokens(COSTS, target=1.0, max_tokens=1024)
     assert {steps.tokens(10, 1.0) for _ in range(50)} == {1024}
     assert steps.tokens(10, 0.0256) <= 384  # what was not had is not made up for
 
@@ -37,4 +37,4 @@ def test_without_a_target_every_step_is_full() -> None:
 
 def test_less_than_a_multiple_is_refused() -> None:
     with pytest.raises(ValueError, match="127 tokens at most; give 128"):
-        StepTokens(COSTS, None, most=127)
+        StepTokens(COSTS, None, max_tokens=127)

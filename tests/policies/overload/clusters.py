@@ -45,10 +45,10 @@ def drawn(source: random.Random) -> tuple[dict[str, list[Component]], list[Param
 
 
 def planner(
-    chains: dict[str, list[Component]], *, most: int = 4, links: dict[tuple[str, str], float] | None = None
+    chains: dict[str, list[Component]], *, max_members: int = 4, links: dict[tuple[str, str], float] | None = None
 ) -> DropPlanner:
     seconds = {name: component_seconds(components, COSTS) for name, components in chains.items()}
-    return DropPlanner(chains, seconds, most=most, bandwidth=lambda a, b: (links or {}).get((a, b), 1.0))
+    return DropPlanner(chains, seconds, max_members=max_members, bandwidth=lambda a, b: (links or {}).get((a, b), 1.0))
 
 
 def applied(groups: Sequence[ParameterGroup], plan: DropPlan) -> list[ParameterGroup]:

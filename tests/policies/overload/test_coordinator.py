@@ -26,10 +26,12 @@ CHAIN = chain(8)
 FULL, EMPTY = DemandReading(used=10, total=10, head=1, waiting=1), DemandReading(used=0, total=10)
 
 
-def coordinator(page_size: int = 16, most: int = 2, quiet: float = 0.5) -> MemoryCoordinator:
+def coordinator(page_size: int = 16, max_members: int = 2, quiet: float = 0.5) -> MemoryCoordinator:
     whole = nbytes(CHAIN, range(len(CHAIN)))
     replicas = [replica("m0", f"w{n}", CHAIN, 2 * whole) for n in range(4)]
-    return MemoryCoordinator(OverloadRules(quiet=quiet), planner({"m0": CHAIN}, most=most), CHAIN, replicas, page_size)
+    return MemoryCoordinator(
+        OverloadRules(quiet=quiet), planner({"m0": CHAIN}, max_members=max_members), CHAIN, replicas, page_size
+    )
 
 
 def told(of: MemoryCoordinator, at: float, reading: DemandReading) -> Sequence[Decision]:
@@ -43,7 +45,7 @@ def drops(found: Sequence[Decision]) -> list[str]:
 
 
 def test_a_drop_follows_a_drop_and_a_restore_waits() -> None:
-    of = coordinator(most=4)
+    of = coordinator(max_members=4)
     assert drops(told(of, 0.0, FULL)) == ["w0+w1"]
     of.dropped("w0+w1", 1.0)
     assert drops(told(of, 1.0 + SETTLE - 0.01, FULL)) == ["w2+w3"], "those who waited at the first are about to start"

@@ -33,7 +33,7 @@ def test_random_clusters() -> None:
     source, merged, sizes = random.Random(1), 0, set()
     for _ in range(200):
         chains, groups = drawn(source)
-        making = planner(chains, most=source.choice([2, 3, 4, 8]))
+        making = planner(chains, max_members=source.choice([2, 3, 4, 8]))
         for _ in range(2):
             needed = source.choice([1, 3000, 30000])
             plan = making.plan(groups, needed)
@@ -53,7 +53,7 @@ def test_stages_take_equal_time_head_included(members: int) -> None:
     """A head as heavy as four layers: the last stage has fewer of them."""
     components = chain(32, head=2400)
     groups = [replica("m", f"w{n}", components, 30_000) for n in range(members)]
-    making = planner({"m": components}, most=members)
+    making = planner({"m": components}, max_members=members)
     plan = making.plan(groups, 1 << 40)
     (drop,) = plan.drops
     assert len(drop.group.members) == members
@@ -108,7 +108,7 @@ def test_members_of_pipelines_keep_what_they_have() -> None:
     """Two pipelines with other cuts and a replica, merged: nobody loads anything."""
     components = chain(12)
     whole = nbytes(components, range(len(components)))
-    making = planner({"m": components}, most=8)
+    making = planner({"m": components}, max_members=8)
     groups = [replica("m", f"w{n}", components, whole * (3 + n)) for n in range(5)]
     for needed in (1, whole + 1, 2 * whole + 1, 3 * whole + 1):
         plan = making.plan(groups, needed)
@@ -148,7 +148,7 @@ def test_what_cannot_be_merged_is_said() -> None:
     assert mixed.drops == ()
     assert mixed.why == "instances of different models share no parameters"
     pair = [replica("m", f"w{n}", components, 3 * whole) for n in range(3)]
-    capped = planner({"m": components}, most=2).plan(pair, 1 << 40)
+    capped = planner({"m": components}, max_members=2).plan(pair, 1 << 40)
     assert len(capped.drops) == 1
     assert capped.why == "a group has 2 members at most"
     first, second = (pipeline("m", [f"v{n}", f"w{n}"], components, 1, 3 * whole) for n in range(2))

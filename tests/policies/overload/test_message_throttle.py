@@ -16,5 +16,5 @@ def test_a_reason_is_told_at_once_and_again_after_a_while() -> None:
 
 def test_two_that_take_turns_are_each_told_no_more_often() -> None:
     telling = MessageThrottle()
-    told = [why for n in range(200) for why in ("full", "drained") if telling.news(why, n * 0.1)]
-    assert (told.count("full"), told.count("drained")) == (4, 4), "in 20 seconds"
+    events = [why for n in range(200) for why in ("full", "drained") if telling.news(why, n * 0.1)]
+    assert (events.count("full"), events.count("drained")) == (4, 4), "in 20 seconds"

@@ -184,9 +184,9 @@ def test_both_ways_know_who_is_still_there() -> None:
 
 def test_a_forecast_says_how_wrong_its_estimates_are() -> None:
     present = TimelineEntry(LiveWorker().state, COSTS, spread=0.7)
-    for most in (20, 1 << 40):  # the second one can never run there
-        found = Forecaster([present], 0.0).forecast(submission("x", [1, 2, 3], most, ROUTES["base"].id))
-        assert (found.spread, found.last_token == NEVER) == (0.7, most > 20)
+    for limit in (20, 1 << 40):  # the second one can never run there
+        found = Forecaster([present], 0.0).forecast(submission("x", [1, 2, 3], limit, ROUTES["base"].id))
+        assert (found.spread, found.last_token == NEVER) == (0.7, limit > 20)
 
 
 def test_offline_sequences_keep_no_forecast_from_the_short_way() -> None:

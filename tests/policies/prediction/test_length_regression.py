@@ -47,12 +47,14 @@ def learned(lessons: list[LengthSample], passes: int, seed: int) -> LengthRegres
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_it_beats_history_which_beats_a_constant(seed: int) -> None:
     lessons, unseen = corpus(seed, 400), corpus(100 + seed, 200)
-    model, told = compared(lessons, unseen, orders(400, 10, seed))
-    error = {name: told[name]["mean_error"] for name in told}
+    model, outcome = compared(lessons, unseen, orders(400, 10, seed))
+    error = {name: outcome[name]["mean_error"] for name in outcome}
     assert error["trained"] < 0.7 * error["history"] < error["history"] < error["constant"]
-    assert told["trained"]["relative_error"] < 0.7 * min(told[name]["relative_error"] for name in ("history", "constant"))
-    assert {told[name]["requests"] for name in told} == {200}
-    assert told["trained"] == figures(learned(lessons, 10, seed).estimate, unseen), "measured before it learned them"
+    assert outcome["trained"]["relative_error"] < 0.7 * min(
+        outcome[name]["relative_error"] for name in ("history", "constant")
+    )
+    assert {outcome[name]["requests"] for name in outcome} == {200}
+    assert outcome["trained"] == figures(learned(lessons, 10, seed).estimate, unseen), "measured before it learned them"
     assert model.lessons == 4000 + 200
 
 
@@ -82,13 +84,13 @@ def test_a_limit_bounds_from_below_and_bounds_estimates() -> None:
     lessons = corpus(6, 100)
     model = learned(lessons, 5, 6)
     features = lessons[0].features
-    told = model.estimate(features)
+    outcome = model.estimate(features)
     state = model.snapshot()
-    model.learn(LengthSample(features, max(1, told - 5), False))
+    model.learn(LengthSample(features, max(1, outcome - 5), False))
     assert model.snapshot() == state
     for _ in range(20):
-        model.learn(LengthSample(features, told + 20, False))
-    assert model.estimate(features) > told
+        model.learn(LengthSample(features, outcome + 20, False))
+    assert model.estimate(features) > outcome
     assert model.estimate(Features("chat", 3, 2, terms=features.terms)) == 2
     assert LengthRegression.untrained().estimate(Features("chat", 3, 7, stated=True)) == 7
 

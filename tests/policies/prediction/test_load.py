@@ -46,16 +46,16 @@ def preemptions_compared(seed: int) -> int:
         else:
             now = worker.due
             worker.finish()
-        told = candidate_at(worker.state, ROUTE.id, submission("new", [9], 10, ROUTE.id))
-        assert told is not None
+        candidate = candidate_at(worker.state, ROUTE.id, submission("new", [9], 10, ROUTE.id))
+        assert candidate is not None
         expected = worker.candidate(now)
-        more = told.waiting_blocks - expected.waiting_blocks  # an open plan adds a token to whoever has been preempted
+        more = candidate.waiting_blocks - expected.waiting_blocks  # an open plan adds a token to whoever has been preempted
         preempted = worker.state.counters["preemptions"]
         assert 0 <= more <= preempted
-        assert replace(told, route="w0", cached_blocks=0, waiting_blocks=expected.waiting_blocks) == expected, now
+        assert replace(candidate, route="w0", cached_blocks=0, waiting_blocks=expected.waiting_blocks) == expected, now
         looks += 1
     assert looks > 30
-    assert told.waiting == told.running == told.used_blocks == 0
+    assert candidate.waiting == candidate.running == candidate.used_blocks == 0
     return preempted
 
 
@@ -99,11 +99,11 @@ def test_offline_sequences_are_no_load() -> None:
         one.apply(online("a", [1] * 20, 8), 0.0)
         commit(one, _plan(one))
     assert state.running > 2
-    found, told = (candidate_at(one, "base@w0", online("new", [9], 4)) for one in (state, alone))
-    assert told is not None
-    assert found == told
-    assert (told.running, told.waiting) == (1, 0)
-    assert told.used_blocks > 0
+    found, candidate = (candidate_at(one, "base@w0", online("new", [9], 4)) for one in (state, alone))
+    assert candidate is not None
+    assert found == candidate
+    assert (candidate.running, candidate.waiting) == (1, 0)
+    assert candidate.used_blocks > 0
 
 
 def _plan(state: SweepState) -> SweepPlan:

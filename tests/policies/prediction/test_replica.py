@@ -130,7 +130,7 @@ def test_a_plan_is_told_apart_by_each_of_its_columns() -> None:
 
 def test_log_probabilities_do_not_travel() -> None:
     entry = TokenLogprob(-1.0, [])
-    told = committed(SweepResult(3, [7], [entry], [[entry], [entry]], 0.5, 0.4), 2.0)
-    assert told == Committed(SweepResult(3, [7], [], [[], []], 0.5), 2.0)
+    outcome = committed(SweepResult(3, [7], [entry], [[entry], [entry]], 0.5, 0.4), 2.0)
+    assert outcome == Committed(SweepResult(3, [7], [], [[], []], 0.5), 2.0)
     plain = SweepResult(4, [7], [None], [], 0.5)
     assert committed(plain, 2.0).result is plain

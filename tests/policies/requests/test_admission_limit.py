@@ -64,7 +64,7 @@ def test_one_busy_gateway_comes_to_hold_what_the_others_leave() -> None:
         rounds += 1
     assert rounds <= 20, "a part at a time"
     overload.tick(float(rounds))
-    assert overload.most == 100
+    assert overload.limit == 100
     assert overload.refusal("a", 10, 0, 0.0, alone=True) is not None
 
 
@@ -133,7 +133,7 @@ def test_several_floods_share_and_still_leave_room() -> None:
     overload = AdmissionLimit(850, 0)
     assert filled(overload, "a", "b") == {"a": 400, "b": 400}
     assert filled(overload, "c") == {"c": 50 * ALPHA // (ALPHA + 1) + 1}
-    assert overload.requests < overload.most
+    assert overload.requests < overload.limit
 
 
 def test_a_flood_of_tokens_leaves_room_for_others() -> None:

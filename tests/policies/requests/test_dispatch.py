@@ -114,12 +114,12 @@ def test_a_suspect_waits_for_a_route_of_its_own_that_takes_nobody_meanwhile():
     quarantine.check()
 
 
-def held(capacity: dict[str, int], most: dict[str, int]) -> RoutingTable:
+def held(capacity: dict[str, int], alone: dict[str, int]) -> RoutingTable:
     """Routes of one application, by home, with what they hold now and at most."""
     table = RoutingTable(["m"])
     table.routes["m"] = [route(worker) for worker in capacity]
     table.capacity = {f"m@{worker}": tokens for worker, tokens in capacity.items()}
-    table.most = {f"m@{worker}": tokens for worker, tokens in most.items()}
+    table.capacity_alone = {f"m@{worker}": tokens for worker, tokens in alone.items()}
     return table
 
 

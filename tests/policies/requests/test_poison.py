@@ -25,11 +25,11 @@ def route(*workers: str) -> Route:
 @claim("A request that kills its worker again and again fails, and no other request does", of="faults", headline=True)
 def test_deaths_that_it_was_present_at_make_a_request_suspect_and_then_poison() -> None:
     deaths = Deaths()
-    told = []
+    seen = []
     for _ in range(POISON_DEATHS):
         deaths.count(present=True)
-        told.append((deaths.suspect, deaths.poison))
-    assert told == [(n >= SUSPECT_DEATHS, n >= POISON_DEATHS) for n in range(1, POISON_DEATHS + 1)]
+        seen.append((deaths.suspect, deaths.poison))
+    assert seen == [(n >= SUSPECT_DEATHS, n >= POISON_DEATHS) for n in range(1, POISON_DEATHS + 1)]
 
 
 def test_deaths_near_it_count_only_in_a_row() -> None:

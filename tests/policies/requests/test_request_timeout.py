@@ -107,5 +107,5 @@ def test_whoever_comes_just_after_a_failure_or_after_a_final_one_is_told_at_once
 def test_where_models_in_use_left_no_room_that_is_what_is_said() -> None:
     queue = WaitingQueue()
     queue.add("r", "m", (0, 0), 0.0)
-    (told,) = (refused for _, refused in [next(RequestTimeout(60.0, 0.0).unserved(queue, demanded(at=0.0), 60.0))])
-    assert "no room for it beside models in use" in told.message
+    (outcome,) = (refused for _, refused in [next(RequestTimeout(60.0, 0.0).unserved(queue, demanded(at=0.0), 60.0))])
+    assert "no room for it beside models in use" in outcome.message

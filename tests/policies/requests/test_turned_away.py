@@ -18,8 +18,8 @@ def test_what_lacks_no_room_goes_on_but_not_there_at_once(reason: str) -> None:
 
 
 def test_what_its_model_cannot_compute_is_tried_nowhere_else() -> None:
-    told = turned_away(WANTED, "m@w0", BROKEN + "no numbers", held({"w0": 120, "w1": 120}, {}))
-    assert told == TurnedAway(refused=True, hopeless=Refusal.BROKEN)
+    outcome = turned_away(WANTED, "m@w0", BROKEN + "no numbers", held({"w0": 120, "w1": 120}, {}))
+    assert outcome == TurnedAway(refused=True, hopeless=Refusal.BROKEN)
 
 
 def test_what_waits_for_credit_goes_there_as_soon_as_it_comes() -> None:

@@ -74,8 +74,8 @@ def test_online_rows_are_those_of_a_worker_without_offline_ones_and_their_sweeps
             plan = state.plan(0.0)
             if plan is None:
                 break
-            told = requests(state, plan)
-            mine = {name: count for name, count in told.items() if not _is_offline(state, name)}
+            outcome = requests(state, plan)
+            mine = {name: count for name, count in outcome.items() if not _is_offline(state, name)}
             if expected is not None and expected.row:
                 assert mine == requests(before, expected)
                 if known:
@@ -105,9 +105,9 @@ def test_what_rides_beside_a_long_prompt_is_measured_by_what_a_short_sweep_takes
     state.apply(online("next", [2] * 20, 20), 0.0)
     plan = state.plan(0.0)
     assert plan is not None
-    told = requests(state, plan)
-    assert (told.pop("long"), told.pop("next")) == (1, 20)
-    assert [*told.values()] == [1], "a token is a quarter of the fixed part"
+    outcome = requests(state, plan)
+    assert (outcome.pop("long"), outcome.pop("next")) == (1, 20)
+    assert [*outcome.values()] == [1], "a token is a quarter of the fixed part"
 
 
 def _is_offline(state: SweepState, request: str) -> bool:
@@ -124,9 +124,9 @@ def test_up_to_the_knee_offline_rows_ride_for_what_a_token_costs() -> None:
     commit(state, state.plan(0.0))  # type: ignore[arg-type]
     plan = state.plan(0.0)
     assert plan is not None
-    told = requests(state, plan)
-    assert {"n0", "n1"} < set(told)
-    assert [name for name in told if name.startswith("o")] == ["o0", "o1", "o2", "o3", "o4", "o5"]  # the oldest
+    outcome = requests(state, plan)
+    assert {"n0", "n1"} < set(outcome)
+    assert [name for name in outcome if name.startswith("o")] == ["o0", "o1", "o2", "o3", "o4", "o5"]  # the oldest
 
 
 def test_without_online_rows_sweeps_are_short_and_not_planned_ahead() -> None:

@@ -128,7 +128,7 @@ async def test_a_class_that_exits_leaves_the_node_that_was_to_start_it() -> None
 
 
 def test_an_interrupt_ends_the_program_and_the_caller_is_told() -> None:
-    told: list[BaseException] = []
+    seen: list[BaseException] = []
 
     async def main() -> None:
         node = Node("alone", listen=False)
@@ -137,8 +137,8 @@ def test_an_interrupt_ends_the_program_and_the_caller_is_told() -> None:
         try:
             await ref.call("interrupt")
         except RemoteError as error:
-            told.append(error)
+            seen.append(error)
 
     with pytest.raises(KeyboardInterrupt):
         run(main())
-    assert [str(error) for error in told] == ["KeyboardInterrupt: 3"]
+    assert [str(error) for error in seen] == ["KeyboardInterrupt: 3"]

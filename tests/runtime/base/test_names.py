@@ -75,6 +75,6 @@ def test_a_script_without_a_guard_is_told_what_to_write_and_does_not_multiply(tm
     (tmp_path / "bare.py").write_text(UNGUARDED + start)
     (tmp_path / "guarded.py").write_text(UNGUARDED + f'if __name__ == "__main__":\n    {start}')
     assert said(["guarded.py"], tmp_path) == "hello"
-    told = said(["bare.py"], tmp_path)
-    assert "another process imports bare to find what it defines" in told
-    assert told.endswith('put what it runs below: if __name__ == "__main__":')
+    outcome = said(["bare.py"], tmp_path)
+    assert "another process imports bare to find what it defines" in outcome
+    assert outcome.endswith('put what it runs below: if __name__ == "__main__":')

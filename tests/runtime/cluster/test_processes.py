@@ -178,8 +178,8 @@ async def test_a_cluster_over_tcp_with_keys(open_rig):
     assert await rig.ref("w0").ask("w1/counter", 2) == 2
     for pid in (rig.hub.pid("w0"), rig.launcher._process.pid):
         for place in ("environ", "cmdline"):
-            told = await asyncio.to_thread(Path(f"/proc/{pid}/{place}").read_bytes)
-            assert rig.hub._keys.secret not in told
+            outcome = await asyncio.to_thread(Path(f"/proc/{pid}/{place}").read_bytes)
+            assert rig.hub._keys.secret not in outcome
     os.kill(rig.hub.pid("w0"), signal.SIGKILL)
     async with asyncio.timeout(PATIENCE):
         await rig.down.wait()

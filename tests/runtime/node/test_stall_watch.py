@@ -27,11 +27,11 @@ class Stuck(Actor):
 async def test_the_endpoint_and_the_line_are_named_once_for_each_stall() -> None:
     node = Node("alone", listen=False)
     await node.start()
-    told, gone, goes_on = list[str](), threading.Event(), threading.Event()
+    seen, gone, goes_on = list[str](), threading.Event(), threading.Event()
     stuck = await node.spawn(Stuck(goes_on), name="stuck")
 
     def tell(sentence: str) -> None:
-        told.append(sentence)
+        seen.append(sentence)
         goes_on.set()  # the endpoint ends only because it was found
 
     watch = StallWatch(node.actors.instances.values, 0.02, tell, gone.set)
@@ -40,7 +40,7 @@ async def test_the_endpoint_and_the_line_are_named_once_for_each_stall() -> None
     watch.close()
     await node.stop()
     who = r"endpoint work of actor stuck \(Stuck\) has held the event loop for more than 0.02 s, at .*threading.py:\d+ in .*"
-    assert re.fullmatch(who + r"; run what computes or waits in a thread: await asyncio.to_thread\(...\)", told[0])
+    assert re.fullmatch(who + r"; run what computes or waits in a thread: await asyncio.to_thread\(...\)", seen[0])
 
 
 def test_the_note_of_a_node_is_its_cause_and_is_taken_away(tmp_path: Path) -> None:

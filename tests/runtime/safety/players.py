@@ -209,7 +209,7 @@ class Game:
             await node.spawn(player, name=f"p{place}")
 
     async def _scenario(self, sim: Simulation) -> None:
-        sim.cluster.on_down(self._told)
+        sim.cluster.on_down(self._record_down)
         await self._setup(sim.head)
         await self.family.settle_wanderer(sim.head)
         await sim.until_calm()
@@ -223,7 +223,7 @@ class Game:
         if (fault := self.family.faults(sim) or self.freight.faults(sim)) is not None:
             raise fault
 
-    def _told(self, down: Down) -> None:
+    def _record_down(self, down: Down) -> None:
         self.world.downs[PeerId(down.node, down.incarnation)] += 1
 
     def _idle(self, sim: Simulation, name: str) -> bool:

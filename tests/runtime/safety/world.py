@@ -162,8 +162,8 @@ class World:
                         return f"{node.id} still holds {table} of {peer.id}: {list(left)[:5]}"
             if len(node.table.current) > len(nodes) or len(node.table.last_down) > len(nodes):
                 return f"{node.id} remembers {len(node.table.last_down)} nodes that are down"
-            for told in (node.parts.monitors._of_peer, node.parts.monitors._watched):
-                if gone := [str(peer) for peer in told if node.table.find(peer) is None]:
+            for outcome in (node.parts.monitors._of_peer, node.parts.monitors._watched):
+                if gone := [str(peer) for peer in outcome if node.table.find(peer) is None]:
                     return f"{node.id} still holds monitors of {gone}"
             for name, cell in node.actors.instances.items():
                 if cell.waiting or cell.running:
