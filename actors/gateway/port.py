@@ -389,6 +389,7 @@ class RequestView:
     drafts: DraftView = DraftView()
     tier: TierView | None = None  # None: the request named its model
     parked_steps: int = 0  # steps of lower tiers that it sat out; known at its end
+    entered: dict[str, int] = field(default_factory=dict)  # prompt tokens that began at an exit, by the layers before it
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from ...policies.requests.queue import Key
 from ...policies.requests.routing_table import RoutingTable
 from ...policies.requests.turned_away import TurnedAway, turned_away
 from ...policies.requests.urgency import offline_urgency
-from ...policies.sweep.events import DraftsVerified, PromptScored, Submission, TokensEmitted
+from ...policies.sweep.events import DraftsVerified, ExitEntered, PromptScored, Submission, TokensEmitted
 from .auto_choice import AutoChoice, HeldAnswer, likely_tokens
 from .decision import Decision
 from .drafts import draft_view
@@ -59,6 +59,8 @@ class RequestRecord:
     preemptions: int = 0
     drafts: dict[str, DraftCounts] = field(default_factory=dict)  # verified drafts of all attempts, by source
     parked: int = 0  # steps of lower tiers that its finished attempts sat out
+    entered: dict[int, int] = field(default_factory=dict)  # prompt tokens that began at an exit, by the layers before it
+    entered_to: int = 0  # the position up to which ``entered`` counts; what is recomputed counts once
     no_tier: str = ""  # why no tier can draft for the current or last attempt
     choice: AutoChoice | None = None  # of the tier that answers; None: the request names its model
     held: HeldAnswer | None = None  # news that wait for this choice; None: it is made, or there is none
@@ -220,6 +222,8 @@ class RequestRecord:
         self.tokens = [VIRTUAL_TOKEN] * choice.virtual + self.generation.prompt
         self.scores = []
         self.drafts = {}
+        self.entered = {}
+        self.entered_to = 0
         self.anew = self.attempt + 1
         self.avoid = ""
         self.refused = set()
@@ -281,6 +285,13 @@ class RequestRecord:
         """Count a round of drafts, or several that were reported together."""
         counts = self.drafts.get(news.source, DraftCounts())
         self.drafts[news.source] = counts.plus(news.rounds, news.drafted, news.accepted)
+
+    def entered_at(self, news: ExitEntered) -> None:
+        """Count prompt tokens that began at an exit. Virtual tokens, and those of the answer, do not count."""
+        start, end = max(news.start, self.entered_to, self.virtual), min(news.end, self.begins)
+        if start < end:
+            self.entered[news.layers] = self.entered.get(news.layers, 0) + end - start
+            self.entered_to = end
 
     def submission(self, gateway: str, page_size: int, timeout: float) -> Submission:
         """Return the next attempt as its home gets it. It resumes after the tokens that the request already has.
@@ -373,4 +384,5 @@ class RequestRecord:
             drafts=draft_view(self.generation, self.drafts, self.no_tier),
             tier=None if self.choice is None else self.choice.view(),
             parked_steps=self.parked,
+            entered={str(layers): tokens for layers, tokens in sorted(self.entered.items())},
         )

@@ -23,6 +23,7 @@ from ...policies.requests.routes_changed import RoutesChanged
 from ...policies.requests.routing_table import RoutingTable
 from ...policies.sweep.events import (
     DraftsVerified,
+    ExitEntered,
     GatewayNews,
     GivenBack,
     Preempted,
@@ -414,6 +415,8 @@ class GatewayState:
                     record.verified(news)
                 case SatOut():
                     record.parked += news.sweeps
+                case ExitEntered():
+                    record.entered_at(news)
                 case TokensEmitted():
                     record.plan_seen(now, report.seconds)
                     self._emitted(record, news, now)

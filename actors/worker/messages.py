@@ -174,6 +174,17 @@ class NoCapacity:
     owned: dict[str, int]  # application -> bytes of packed tensors that would be freed with it
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentRows:
+    """Layers ``first`` to ``last`` of a family: the sweeps in which rows passed them, and these rows, added up."""
+
+    family: str
+    first: int
+    last: int
+    sweeps: int
+    rows: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
     """The state of a worker for ``/admin/cluster`` and the dispatcher."""
@@ -202,4 +213,5 @@ class WorkerStatus:
     # bytes listed, and how many of these are shared
     kv_by_application: dict[str, tuple[int, int]] = field(default_factory=dict)
     cached: int = 0  # bytes of KV that only the prefix cache keeps; evicted when memory is needed
+    segments: list[SegmentRows] = field(default_factory=list)  # of the families that lie whole on this worker
     slow: str = ""  # why native kernels are not used, unless other ones were asked for

@@ -108,21 +108,20 @@ def _train(training: Training, path: Path, description: dict[str, Any]) -> dict[
     """Train to the last step; return the last losses by tier."""
     from ...zoo.family.run_file import finite, resume, save_run
 
-    recipe, means = training.recipe, dict[int, float]()
+    recipe = training.recipe
     if resume(path, training, description):
         print(f"{path}: going on after step {training.step} of {recipe.steps}", flush=True)
     first, began = training.step, time.monotonic()
     while training.step < recipe.steps:
-        for layers, loss in training.advance().items():
-            means[layers] = loss if layers not in means else 0.95 * means[layers] + 0.05 * loss
+        training.advance()
         step = training.step
         if step % recipe.keep == 0 or step == recipe.steps:
             finite(training)
             save_run(path, training, description)
         if step % max(1, recipe.steps // LINES) == 0 or step == recipe.steps:
             left = (time.monotonic() - began) / (step - first) * (recipe.steps - step)
-            print(progress_line(recipe, step, means, left), flush=True)
-    return {str(layers): round(loss, 4) for layers, loss in means.items()}
+            print(progress_line(recipe, step, training.means, left), flush=True)
+    return {str(layers): round(loss, 4) for layers, loss in training.means.items()}
 
 
 def progress_line(recipe: Recipe, step: int, losses: Mapping[int, float], left: float) -> str:

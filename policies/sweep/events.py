@@ -298,6 +298,21 @@ class SatOut:
 
 
 @dataclass(frozen=True, slots=True)
+class ExitEntered:
+    """Effect: report that positions ``start`` to ``end - 1`` were planned to begin at an exit, behind ``layers`` layers.
+
+    Hidden states of a lower tier are there, so only the layers above are computed.
+    """
+
+    gateway: str
+    request: str
+    attempt: int
+    layers: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class ComponentsPlaced:
     """Effect: load components into their places, which are given for the tensors of each component or delta, in order.
 
@@ -329,7 +344,9 @@ class ComponentGone:
     tensors: list[bytes]
 
 
-GatewayNews = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | DraftsVerified | SatOut | Exported
+GatewayNews = (
+    TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | DraftsVerified | ExitEntered | SatOut | Exported
+)
 DeviceOrder = SendPages | MoveSlots | ComponentsPlaced | ComponentsRefused | ComponentGone
 
 

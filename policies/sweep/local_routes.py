@@ -12,6 +12,7 @@ from ..model.runs import Border, LocalRoute, Run, Span
 from ..plain import Plain, from_plain, to_plain
 from ..requests.routes_changed import RoutesChanged
 from .route_shapes import RouteShape, route_shapes
+from .segments import Segment, family_segments
 
 Deltas = tuple[tuple[int, bytes], ...]  # (depth, delta id) of a route's variants
 K = TypeVar("K")
@@ -141,6 +142,10 @@ class LocalRoutes:
     def spans(self, applications: Container[str]) -> list[Span]:
         """Return the spans of the planned routes of these applications."""
         return [span for local in self._planned.values() if local.route.application in applications for span in local.spans]
+
+    def segments(self) -> dict[Run, Segment]:
+        """Return the segments of the planned families that lie whole on this worker, by run."""
+        return family_segments(self._planned.values(), self._served)
 
     def number(self, run: Run) -> int:
         """Return the number by which plans name a run."""

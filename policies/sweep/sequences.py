@@ -205,6 +205,7 @@ class Sequences:
         if parts.drafts.wanted and (rows.status[s] != Status.LEAVING or rows.requeue[s]):
             drafts, of = parts.drafts.of(s), rows.submission[s]
             drafts.record(drafted, accepted)
+            parts.outgoing.count("draft_rounds", 1)
             parts.outgoing.count("drafted_tokens", drafted)
             parts.outgoing.count("accepted_tokens", counting)
             parts.outgoing.emit(DraftsVerified(of.gateway, of.request, of.attempt, drafts.source, drafted, counting))

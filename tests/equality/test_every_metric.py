@@ -314,8 +314,9 @@ def tiered(seen: Seen) -> None:
         metrics.begin("m", 9, 1, 4).close(complete=True, sequences=[StreamProgress(drafts=drafts)])
         note(seen, metrics.render({}).decode())
     for count in (0, 3):
-        figures = {"hidden_pages": count, "entered_tokens": 8 * count}
-        note(seen, Metrics(dict).render({"workers": [{"id": "w0", "counters": figures}]}).decode())
+        figures = {"hidden_pages": count, "hidden_bytes": 512 * count, "entered_tokens": 8 * count}
+        segments = [{"family": "m", "first": 1, "last": 3, "sweeps": count, "rows": 2 * count}]
+        note(seen, Metrics(dict).render({"workers": [{"id": "w0", "counters": figures, "segments": segments}]}).decode())
 
 
 def scaled(seen: Seen) -> None:
