@@ -35,12 +35,12 @@ class SegmentFigures:
             self._counts = {segment: self._counts.get(segment, [0, 0]) for segment in now}
         if not self._segments:
             return
-        rows: dict[Segment, int] = {}
+        passed: dict[Segment, int] = {}
         for step in plan.steps:
             segment = self._segments.get(step.run)
             if segment is not None and step.place <= 0:
-                rows[segment] = rows.get(segment, 0) + len(step.batch)
-        for segment, count in rows.items():
+                passed[segment] = passed.get(segment, 0) + len(step.batch)
+        for segment, count in passed.items():
             counts = self._counts[segment]
             counts[0] += 1
             counts[1] += count
