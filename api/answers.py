@@ -313,6 +313,7 @@ class RequestAnswer(TypedDict):
     starts_in: float | None
     drafts: RequestDrafts
     tier: RequestTier | None
+    parked_steps: int
     entered: dict[str, int]
 
 

@@ -401,6 +401,7 @@ class RequestView:
     drafts: DraftView = DraftView()
     tier: TierView | None = None  # None: the request named its model
     service: ServiceView | None = None  # None: a server of an earlier release
+    parked_steps: int = 0  # steps of lower tiers that it sat out; known at its end
     entered: dict[str, int] = field(default_factory=dict)  # prompt tokens that began at an exit, by the layers before it
 
 

@@ -60,6 +60,7 @@ class RequestRecord:
     risen: int = 0  # service classes by which it has risen on its worker
     yielded: int = 0  # rows that it gave to urgent requests
     drafts: dict[str, DraftCounts] = field(default_factory=dict)  # verified drafts of all attempts, by source
+    parked: int = 0  # steps of lower tiers that its finished attempts sat out
     entered: dict[int, int] = field(default_factory=dict)  # prompt tokens that began at an exit, by the layers before it
     entered_to: int = 0  # the position up to which ``entered`` counts; what is recomputed counts once
     no_tier: str = ""  # why no tier can draft for the current or last attempt
@@ -405,5 +406,6 @@ class RequestRecord:
             drafts=draft_view(self.generation, self.drafts, self.no_tier),
             tier=None if self.choice is None else self.choice.view(),
             service=self.service,
+            parked_steps=self.parked,
             entered={str(layers): tokens for layers, tokens in sorted(self.entered.items())},
         )

@@ -29,6 +29,7 @@ from ...policies.sweep.events import (
     Preempted,
     Progressed,
     PromptScored,
+    SatOut,
     TokensEmitted,
 )
 from ..dispatcher.messages import Chosen
@@ -412,6 +413,8 @@ class GatewayState:
                     record.preempted(now, urgent=news.urgent)
                 case DraftsVerified():
                     record.verified(news)
+                case SatOut():
+                    record.parked += news.sweeps
                 case ExitEntered():
                     record.entered_at(news)
                 case TokensEmitted():

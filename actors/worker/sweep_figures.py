@@ -35,12 +35,12 @@ class SegmentFigures:
             self._counts = {segment: self._counts.get(segment, [0, 0]) for segment in now}
         if not self._segments:
             return
-        rows: dict[Segment, int] = {}
+        passed: dict[Segment, int] = {}
         for step in plan.steps:
             segment = self._segments.get(step.run)
             if segment is not None and step.place <= 0:
-                rows[segment] = rows.get(segment, 0) + len(step.batch)
-        for segment, count in rows.items():
+                passed[segment] = passed.get(segment, 0) + len(step.batch)
+        for segment, count in passed.items():
             counts = self._counts[segment]
             counts[0] += 1
             counts[1] += count
@@ -82,12 +82,13 @@ class SweepFigures:
     def swept(self, plan: SweepPlan, result: SweepResult, state: SweepState) -> list[CostsLearned]:
         """Record a plan that has run. Return the costs that the state machine should learn, if they are new.
 
-        Only a machine that forms microbatches, fills sweeps with offline rows, or drafts uses costs.
+        Only a machine that forms microbatches, fills sweeps with offline rows, drafts, or parts sweeps by tiers uses costs.
         """
         self._note(plan, result)
         parts = state.parts
         self._segments.record(plan, parts.routes)
-        costs = self.costs if parts.queue.offline or parts.looks_ahead or len(parts.drafts) else None
+        wanted = parts.queue.offline or parts.looks_ahead or len(parts.drafts) or parts.weighs_turns
+        costs = self.costs if wanted else None
         return [] if costs is None or costs == state.config.costs else [CostsLearned(costs)]
 
     def _note(self, plan: SweepPlan, result: SweepResult) -> None:

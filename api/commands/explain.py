@@ -90,6 +90,8 @@ def report(view: View) -> list[str]:
         facts.append(entered_line(entered, view["prompt_tokens"]))
     if service := view.get("service"):
         facts.append(service_line(service))
+    if parked := view.get("parked_steps"):
+        facts.append(f"  parked: it sat out {parked:,} step{'s' * (parked != 1)} in which lower tiers went on alone")
     if drafts := view.get("drafts"):
         facts += draft_lines(drafts)
     lines += ["", *facts] if facts else []

@@ -22,6 +22,8 @@ COUNTERS = {  # counters since the start of a worker
     "refused": "Sequences refused because they can never fit.",
     "expired": "Sequences that exceeded their time limit.",
     "parked": "Times a sequence waited for pages that another one was computing.",
+    "short_sweeps": "Steps in which lower tiers of a family went on alone.",
+    "rows_sat_out": "Sequences that sat these out, added up over steps.",
     "sweep_seconds": "Seconds spent in steps.",
     "kernel_seconds": "Of these, the seconds spent in kernels.",
     "plan_seconds": "Seconds spent planning.",

@@ -25,6 +25,9 @@ class SweepConfig:
     max_rows: int = 256  # limit of sequences that own memory at a time
     prefix_cache: bool = True
     hidden_pages: str = "auto"  # on: hidden states at exits are kept; auto: if a higher tier is here, too; off: never
+    tier_sweeps: str = "auto"  # lockstep: sweeps compute all tiers; decoupled: some only lower ones; auto: where that pays
+    tier_turns: int = 2  # most sweeps in a row that compute lower tiers alone
+    group_batching: bool = True  # False: no sweep computes two tiers
     tenant_weights: dict[str, int] = field(default_factory=dict)  # account -> weight of its service; "*": all others; else 1
     input_cost: int = 1  # cost of a computed prompt token, to the account that computes it
     output_cost: int = 2  # cost of a generated token

@@ -296,6 +296,16 @@ class DraftsVerified:
 
 
 @dataclass(frozen=True, slots=True)
+class SatOut:
+    """Effect: report, before the last token of a sequence, how many ``sweeps`` of lower tiers it sat out."""
+
+    gateway: str
+    request: str
+    attempt: int
+    sweeps: int
+
+
+@dataclass(frozen=True, slots=True)
 class ExitEntered:
     """Effect: report that positions ``start`` to ``end - 1`` were planned to begin at an exit, behind ``layers`` layers.
 
@@ -342,7 +352,9 @@ class ComponentGone:
     tensors: list[bytes]
 
 
-GatewayNews = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | DraftsVerified | ExitEntered | Exported
+GatewayNews = (
+    TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | DraftsVerified | ExitEntered | SatOut | Exported
+)
 DeviceOrder = SendPages | MoveSlots | ComponentsPlaced | ComponentsRefused | ComponentGone
 
 

@@ -11,6 +11,7 @@ from .events import TokensEmitted
 from .open_plans import OpenPlan
 from .parts import Parts
 from .sequences import Sequences
+from .turn_choice import TurnChoice
 from .urgent_starts import UrgentStarts
 
 _TAKE, _COMMIT = 0, 1  # within one sweep: first its plan takes pages, then its commit makes tokens and publishes
@@ -29,6 +30,8 @@ def equal_sweeps(parts: Parts, plan: OpenPlan) -> int:
     if parts.leases.next_flight() is not None or parts.leases.pending or parts.leases.urgent or len(parts.page_pins):
         return 1
     if UrgentStarts.waiting(parts) or (queue.ageing.mixed and rows.free_rows):  # the time alone may change who runs
+        return 1
+    if not TurnChoice(parts).repeats():
         return 1
     sweeps = min([rows.limit[s] - 1 - start for s, start in zip(plan.sequences, plan.start, strict=True)])
     if queue.waiting and rows.free_rows and len(plan.sequences) < parts.config.sweep_tokens and _may_change(parts):

@@ -38,6 +38,7 @@ class LocalRoutes:
         self._numbers: dict[str, list[int]] = {}  # numbers of the runs of each planned route
         self._deltas: dict[Deltas, int] = {}  # 0: no deltas
         self._following = [0, 1]  # the next numbers of a run and of a list of deltas
+        self._tiers: dict[str, int] = {}  # route id -> place of its tier
         self._shapes: list[RouteShape] | None = None  # shapes of the routes in force; None: not computed yet
         self.borders: set[Border] = set()  # borders of spans, including those of pages: spans are split, never joined
         self._served: dict[str, str] = {}  # application -> model id of planned models
@@ -160,6 +161,30 @@ class LocalRoutes:
 
     def _number_routes(self) -> None:
         self._numbers = {name: [self._runs[run] for run in local.runs] for name, local in self._planned.items()}
+        self._tiers = self._places()
+
+    def tier(self, route: str) -> int:
+        """Return how many tiers of its family leave below a planned route.
+
+        0: none does, the model has no tiers, or the route crosses workers.
+        """
+        return self._tiers.get(route, 0)
+
+    @property
+    def tiers(self) -> int:
+        """The number of tiers of the family with most of them, at least 1."""
+        return 1 + max(self._tiers.values(), default=0)
+
+    def _places(self) -> dict[str, int]:
+        """Return the place of each tier above the lowest: the number of shorter bodies with which its own begins."""
+        bodies = {
+            name: tuple(self._numbers[name][:-1])
+            for name, local in self._planned.items()
+            if not local.hop and local.next_worker is None and local.runs and local.runs[-1].head
+        }
+        every = {*bodies.values()}
+        places = {name: sum([body[:n] in every for n in range(1, len(body))]) for name, body in bodies.items()}
+        return {name: place for name, place in places.items() if place}
 
     @property
     def plain(self) -> bool:
@@ -175,6 +200,7 @@ class LocalRoutes:
         copy = LocalRoutes(self._worker, self._numerics, self._hidden_pages, tier_fairness=self._tier_fairness)
         copy.keeps_hidden = self.keeps_hidden
         copy._version, copy._planned, copy._in_force = self._version, self._planned.copy(), self._in_force.copy()
+        copy._tiers = self._tiers  # replaced as well
         copy._numbers, copy._shapes, copy._paths = self._numbers, self._shapes, self._paths.fork()
         copy._runs, copy._deltas, copy.borders = self._runs.copy(), self._deltas.copy(), self.borders.copy()
         copy._following, copy.ended = self._following.copy(), self.ended.copy()
@@ -223,6 +249,7 @@ class LocalRoutes:
         assert self._runs.keys() == {run for local in every for run in local.runs}, "a run has no number, or one too long"
         found = {name: [self._runs[run] for run in local.runs] for name, local in self._planned.items()}
         assert self._numbers == found, "a run of a route has a wrong number"
+        assert self._tiers == self._places(), "a tier is at a wrong place in its family"
         assert self._deltas.keys() == {local.deltas for local in every if local.deltas}, "deltas of no route are kept"
         for numbers, following in zip(([*self._runs.values()], [*self._deltas.values()]), self._following, strict=True):
             assert len({*numbers}) == len(numbers), "a number is given twice"

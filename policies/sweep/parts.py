@@ -27,11 +27,13 @@ from .return_timeouts import ReturnTimeouts
 from .row_table import RowTable
 from .sequence_queue import SequenceQueue
 from .tier_lines import TierLines
+from .tier_turns import AUTO, TierTurns
 
 COUNTERS = (
     "prompt_tokens", "cached_tokens", "generated_tokens", "computed_tokens", "preemptions", "refused", "expired",
     "entered_tokens", "offline_tokens", "offline_yielded", "draft_rounds", "drafted_tokens", "accepted_tokens",
     "urgent_preemptions", "class_rises",
+    "short_sweeps", "rows_sat_out",
     "moved_slots", "exported_pages", "exported_bytes", "imported_pages", "imported_bytes", "refused_pages",
 )  # fmt: skip
 
@@ -141,7 +143,12 @@ class Parts:
         self.drafts = DraftTable()
         hidden = config.hidden_pages if config.prefix_cache else "off"
         self.routes = LocalRoutes(config.worker, config.numerics, hidden, tier_fairness=config.tier_fairness)
+        self.turns = TierTurns()
         self.outgoing = Outgoing()
+
+    def tier(self, s: int) -> int:
+        """Return the place of a sequence's tier among those of its family here (see ``LocalRoutes.tier``)."""
+        return self.routes.tier(self.rows.route[s].route.id)
 
     def learn(self, costs: Coefficients) -> None:
         """Set the cost of sweeps here."""
@@ -164,6 +171,11 @@ class Parts:
     def looks_ahead(self) -> bool:
         """True if sequences at home cross workers, so that the cost of sweeps matters."""
         return len(self.leases) > 0 and any(self.rows.place[s] == Place.FORWARD for s in self.queue.running)
+
+    @property
+    def weighs_turns(self) -> bool:
+        """True if tiers are here whose turns follow from the cost of sweeps."""
+        return self.routes.tiers > 1 and self.config.tier_sweeps == AUTO
 
     @property
     def edits_wanted(self) -> bool:
@@ -199,7 +211,7 @@ class Parts:
         copy.rows, copy.queue = self.rows.fork(), self.queue.fork()
         copy.memory, copy.leases, copy.return_timeouts = self.memory.fork(), self.leases.fork(), self.return_timeouts.fork()
         copy.page_transfers, copy.page_pins = self.page_transfers.fork(), self.page_pins.fork()
-        copy.drafts = self.drafts.fork()
+        copy.drafts, copy.turns = self.drafts.fork(), self.turns.fork()
         copy.pending_pages, copy.routes, copy.outgoing = self.pending_pages.fork(), self.routes.fork(), self.outgoing.fork()
         return copy
 
@@ -216,6 +228,7 @@ class Parts:
             "return_timeouts": self.return_timeouts.snapshot(),
             "pending_pages": self.pending_pages.snapshot(),
             "drafts": self.drafts.snapshot(),
+            "turns": self.turns.snapshot(),
             "routes": self.routes.snapshot(),
             "outgoing": self.outgoing.snapshot(),
         }
@@ -233,6 +246,7 @@ class Parts:
         parts.return_timeouts = ReturnTimeouts.restore(data["return_timeouts"])
         parts.pending_pages = PendingPages.restore(data["pending_pages"])
         parts.drafts = DraftTable.restore(data["drafts"])
+        parts.turns = TierTurns.restore(data["turns"])
         parts.routes = LocalRoutes.restore(data["routes"])
         parts.outgoing = Outgoing.restore(data["outgoing"])
         return parts
@@ -254,6 +268,7 @@ class Parts:
         self.page_transfers.check()
         self.page_pins.check()
         self.drafts.check({s: rows.plain_until[s] for s in live})
+        self.turns.check(self.config.tier_turns)
         self.return_timeouts.check({s for s in live if rows.is_guest(s)})
         running = [s for s in rows.with_status(Status.RUNNING) if not rows.is_guest(s)]
         waiting = [(rows.key(s), rows.tenant[s]) for s in rows.with_status(Status.WAITING)]

@@ -36,7 +36,8 @@ class RowTable(Columns):
         self.submission[s] = submission
         self.status[s], self.row[s] = Status.WAITING, -1
         self.computed[s] = self.planned[s] = self.open[s] = self.paged[s] = self.cached[s] = 0
-        self.ready[s] = self.requeue[s] = self.charged[s] = self.drafted[s] = self.yielded[s] = 0
+        self.ready[s] = self.requeue[s] = self.charged[s] = self.drafted[s] = 0
+        self.yielded[s] = self.sat_out[s] = 0
         self.priority[s], self.since[s], self.tier[s] = submission.priority, now, route.tier
         self.plain_until[s] = NEVER_DRAFTED
         self.length[s] = self.known[s] = len(submission.tokens)
@@ -180,6 +181,11 @@ class RowTable(Columns):
             self.known[s] += 1
             return True
         return False
+
+    def sit_out(self, sequences: Sequence[int]) -> None:
+        """Count a sweep of lower tiers that these sequences sit out."""
+        for s in sequences:
+            self.sat_out[s] += 1
 
     def draft_from(self, s: int, position: int) -> None:
         """Draw the tokens after positions from ``position`` on with drafts; ``NEVER_DRAFTED``: without."""

@@ -20,6 +20,7 @@ from .events import (
     Preempted,
     Progressed,
     PromptScored,
+    SatOut,
     Submission,
     TokensEmitted,
 )
@@ -258,6 +259,8 @@ class Sequences:
         finish = "length" if rows.length[s] >= of.max_length else ""
         if tokens[-1] in of.stop_tokens:
             finish = "stop"
+        if finish and rows.sat_out[s]:
+            outgoing.emit(SatOut(of.gateway, of.request, of.attempt, rows.sat_out[s]))
         outgoing.emit(TokensEmitted(of.gateway, of.request, of.attempt, position, list(tokens), logprobs, finish))
         if finish:
             self.drop(s)

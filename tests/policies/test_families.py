@@ -24,6 +24,10 @@ LOW, MIDDLE = tier(TOP, 1), tier(TOP, 3)
 FAMILY = [TOP, LOW, MIDDLE]
 TIERS = [MIDDLE.application, LOW.application]
 SEEDS, PARTS, DAILY = 500, 10, 1
+TURNS = [
+    {}, {"tier_sweeps": "decoupled", "tier_turns": 1}, {"tier_sweeps": "decoupled", "tier_turns": 4},
+    {"tier_sweeps": "lockstep"}, {"group_batching": False},
+]  # fmt: skip
 SCARCE, AMPLE = 24, 400  # chunks of 64 KiB, two slots each
 
 
@@ -220,7 +224,8 @@ class Play:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         shares = {"tenant_kv_share": {"a": 0.95}} if seed % 3 == 0 else {}
-        self.world = world(AMPLE if seed % 2 else SCARCE, workers=1 + seed % 2, **shares)
+        modes = {**TURNS[seed % len(TURNS)], **shares}
+        self.world = world(AMPLE if seed % 2 else SCARCE, workers=1 + seed % 2, **modes)
         self.prompts: dict[str, tuple[Chain, list[int]]] = {}
 
     def play(self) -> None:
@@ -283,14 +288,16 @@ class Play:
 @claim("Higher tiers compute a lower one's prompts from the exit on, whatever is evicted, moved or preempted", of="families")
 @pytest.mark.parametrize("part", parts(PARTS, DAILY))
 def test_nobody_notices(part: int) -> None:
-    total = preempted = drafts = 0
+    total = preempted = drafts = short = 0
     for seed in range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS):
         play = Play(seed)
         play.play()
         total += entered(play.world)
         assert entered(play.world) == sum(one.end - one.start for one in play.world.told)
         drafts += sum(worker.device.drafts for worker in play.world.workers.values())
+        short += sum(worker.state.counters["short_sweeps"] for worker in play.world.workers.values())
         preempted += sum(worker.state.counters["preemptions"] for worker in play.world.workers.values())
     assert total > 100
     assert drafts > 100
     assert preempted > 5
+    assert short > 100
