@@ -123,11 +123,11 @@ def test_models_without_tiers_keep_the_order_of_arrival_beside_a_family() -> Non
 def test_shares_between_tenants_know_no_tiers() -> None:
     """Two tenants that always wait get the same, one of them on all tiers, the other on a model without."""
     made, chance = world(prefix_cache=False), random.Random(2)
-    for number in range(60):
+    for number in range(120):
         for tenant, models in (("a", ["base", "base:1", "base:2"]), ("b", ["plain"])):
             prompt = [chance.randrange(40) for _ in range(6)]
             ask(made, f"{tenant}{number}", chance.choice(models), prompt, 10, tenant=tenant)
-    for _ in range(150):
+    for _ in range(300):
         sweep(made, check=False)
     paid = made.workers["w0"].state.parts.queue.share.served
     assert paid["a"] / paid["b"] == pytest.approx(1, abs=0.1)
