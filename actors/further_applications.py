@@ -105,10 +105,12 @@ def absent_models(settings: Settings, opened: Collection[str]) -> list[str]:
 
     ``opened``: the ids of the models that are served, tiers as well. Where none can be added, the entry is refused instead.
     """
-    named = {"drafts": settings.drafting.drafts, "theta": settings.tiering.theta, "exits": settings.models.exits}
+    named: dict[str, Collection[str]] = {
+        "drafts": settings.drafting.drafts, "theta": settings.tiering.theta, "exits": settings.models.exits,
+    }
     absent = [(setting, name) for setting, entries in named.items() for name in entries if name not in {*opened, "*"}]
-    told = "names no model that is served now; it counts once a model is added under that id"
-    return [f"{setting}.{name} {told}" for setting, name in absent]
+    reason = "names no model that is served now; it counts once a model is added under that id"
+    return [f"{setting}.{name} {reason}" for setting, name in absent]
 
 
 def open_further(settings: Settings, opened: OpenedCheckpoints, changes: Changes) -> tuple[OpenedCheckpoints, list[str]]:

@@ -141,11 +141,11 @@ def family_report(arguments: argparse.Namespace) -> int:
     trained on.
 
     With --loss, half of the prompts choose theta, the confidence below which a
-    request for auto goes up to the top tier, and exits.json gets it. What this
-    costs and gains is shown for the other half.
+    request for auto goes up to the top tier. exits.json gets it for the exit where
+    this costs least work. What it costs and gains is shown for the other half.
     """
-    from ...zoo.family.folder import write_thresholds
-    from ...zoo.family.grading import answer_all, grade, tier_bytes
+    from ...zoo.family.folder import write_threshold
+    from ...zoo.family.grading import answer_all, cheapest, grade, tier_bytes
     from ...zoo.family.network import ChainNetwork
 
     loss = arguments.loss
@@ -168,8 +168,9 @@ def family_report(arguments: argparse.Namespace) -> int:
         print(f"parameters of all tiers: {binary_size(distinct)}; as separate models: {binary_size(separate)}")
         if loss is not None:
             print_tables(auto_table(grades))
-            write_thresholds(family.path, {one.layers: one.threshold for one in grades if one.threshold})
-            print(f"{family.path / EXITS_FILE}: theta for a loss of {loss:g} points")
+            layers, rule = cheapest(grades)
+            write_threshold(family.path, layers, rule)
+            print(f"{family.path / EXITS_FILE}: auto begins with {layers} layers, theta for a loss of {loss:g} points")
     return 0
 
 
