@@ -73,7 +73,7 @@ def test_a_threshold_is_chosen_on_one_half_and_judged_on_the_other(family: Check
     assert lowest.oracle.right == 1.0
     assert grades[1].threshold is not None
     assert grades[1].threshold.theta == 0, "nothing is lost without going up"
-    assert cheapest(grades) == (2, grades[1].threshold), "two of three layers for all, against a third who go up from the first"
+    assert cheapest(grades) == (2, grades[1].threshold), "from the first exit a third goes up"
 
 
 def test_tiers_share_all_but_their_heads(family: Checkpoint) -> None:
