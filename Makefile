@@ -28,7 +28,7 @@ BUILD   := build/wheel
 .PHONY: help install setup looks demo serve wheel test suite sources quick caps capped nightly mutants lint types equality compat bench clean
 
 help:
-	@echo "make demo      install, then show it: 9 models on 2 workers, a pipeline, shared fine-tunes, a kill, a burst"
+	@echo "make demo      install, then show it: 9 models on 2 workers, a pipeline, shared fine-tunes, a family of tiers, a kill, a burst"
 	@echo "make serve     install, then leave the demo running (PORT=8000)"
 	@echo "make wheel     dist/*.whl, for every Python (PYTHONS='python3.12 ...': those for which the policies are compiled, too)"
 	@echo "make test      set up, then format, lint, types and all tests"

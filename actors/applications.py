@@ -21,6 +21,7 @@ from ..gpu.errors import CheckpointError
 from ..gpu.weights.adapter import open_adapter
 from ..gpu.weights.checkpoint import Checkpoint
 from ..policies.cluster.adapter_base import WholeModel
+from ..policies.cluster.application_life import model_of
 from ..policies.model.tier_choice import auto_id, family_of_auto, is_answered
 from ..policies.requests.refusal import Refusal, RequestRefused
 from ..runtime.actor.actor import Actor
@@ -65,9 +66,14 @@ def _chooses(chosen: str, remedy: str) -> str:
     return f"{chosen} chooses among the tiers of {family_of_auto(chosen)}; {remedy}"
 
 
-def _check_tiers(new: NewApplication, tiers: Sequence[Application], before: Mapping[str, WholeModel]) -> None:
-    """Raise RequestRefused if a served model outside the family has the id of a tier to add, or the id that chooses."""
-    if tiers and (chosen := auto_id(new.name)) in before:
+def _check_tiers(
+    new: NewApplication, tiers: Sequence[Application], before: Mapping[str, WholeModel], served: Collection[str]
+) -> None:
+    """Raise RequestRefused if a served model outside the family has the id of a tier to add, or the id that chooses.
+
+    ``before``: the whole models by id. ``served``: the ids of all models, adapters as well.
+    """
+    if tiers and (chosen := auto_id(new.name)) in served:
         message = _chooses(chosen, "another model is served under that id, remove that one first")
         raise RequestRefused(Refusal.CONFLICT, message, param="name")
     for tier in tiers:
@@ -210,7 +216,8 @@ class Applications(Actor):
             if new.name not in before and is_answered(new.name, {one.model: one.family for one in before.values()}):
                 return RefusedChange(Refusal.CONFLICT, _chooses(new.name, "choose another name"), "name")
             opened = await self._read(new, [*before.values()])
-            _check_tiers(new, [application for _, application in opened[1:]], before)
+            served_now = {*before, *map(model_of, self._held)}
+            _check_tiers(new, [application for _, application in opened[1:]], before, served_now)
             for checkpoint, application in opened:
                 names.append(await self._begin(new, checkpoint, application, before))
         except RequestRefused as refused:

@@ -76,6 +76,16 @@ def open_checkpoints(settings: Settings) -> OpenedCheckpoints:
         found[name] = open_adapter(path, opened[base])
     _check_named_tiers(settings, found, families)
     _check_drafts(settings, found, bases, families)
+    for setting in ("tenant_weights", "tenant_kv_share"):
+        for name in settings.value(setting):
+            if (family := families.get(name, "")) and name not in settings.network.api_keys.values():
+                remedy = f"set {setting}.{family}" + (f", or tier_weights.{name}" if setting == "tenant_weights" else "")
+                raise SettingsError(f"{setting}.{name} names a tier, whose account is that of its family; {remedy}")
+    for name in settings.tiering.tier_weights:
+        if name in found and name not in {*families, *families.values()}:
+            raise SettingsError(
+                f"tier_weights.{name} names a model without tiers; to give it more, set tenant_weights.{name}"
+            )
     inherited = {tier: settings.models.application_defaults.get(family, "") for tier, family in families.items()}
     defaults = {**settings.models.application_defaults, **{tier: text for tier, text in inherited.items() if text}}
     return OpenedCheckpoints(found, bases, frozenset(assumed), defaults, families=families)
@@ -100,7 +110,10 @@ def _chosen(name: str, path: str, wholes: Sequence[WholeModel]) -> WholeModel:
 def _check_named_tiers(settings: Settings, opened: Mapping[str, Checkpoint], families: Mapping[str, str]) -> None:
     """Raise SettingsError if a setting names a tier that its family does not have."""
     named = {"default_model": [settings.models.default_model], "bases": [*settings.models.bases.values()]}
-    named |= {name: [*settings.value(name)] for name in ("pipelines", "drafts", "tenant_weights", "tenant_kv_share")}
+    named |= {
+        name: [*settings.value(name)]
+        for name in ("pipelines", "drafts", "tenant_weights", "tenant_kv_share", "tier_weights")
+    }
     named["tenant_models"] = [one.strip() for models in settings.tenants.tenant_models.values() for one in models.split(",")]
     for setting, names in named.items():
         for name in names:

@@ -100,6 +100,21 @@ def check_places(models: ModelSettings) -> None:
         raise SettingsError(f"apps_file: {models.apps_file} is a folder; name a file, like {file / 'apps.json'}")
 
 
+def absent_models(settings: Settings, opened: Collection[str]) -> list[str]:
+    """Return a sentence for each entry of a setting whose model is not served, and can only be added later.
+
+    ``opened``: the ids of the models that are served, tiers as well. Where none can be added, the entry is refused instead.
+    """
+    named: dict[str, Collection[str]] = {
+        "drafts": settings.drafting.drafts,
+        "theta": settings.tiering.theta,
+        "exits": settings.models.exits,
+    }
+    absent = [(setting, name) for setting, entries in named.items() for name in entries if name not in {*opened, "*"}]
+    reason = "names no model that is served now; it counts once a model is added under that id"
+    return [f"{setting}.{name} {reason}" for setting, name in absent]
+
+
 def open_further(settings: Settings, opened: OpenedCheckpoints, changes: Changes) -> tuple[OpenedCheckpoints, list[str]]:
     """Open the applications beside ``opened``.
 

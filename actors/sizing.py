@@ -124,6 +124,7 @@ def worker_configs(
             worker_memory=replace(settings.worker_memory, memory=memory),
             batching=settings.batching,
             tenants=settings.tenants,
+            tiering=settings.tiering,
             offline=settings.offline,
             logs=settings.logs,
             max_length=max(max_lengths(settings.requests, models).values()),

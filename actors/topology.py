@@ -37,7 +37,7 @@ from .controller.progress import Progress
 from .controller.scaling import scaling_plan
 from .controller.state import ControllerState
 from .cost_file import check_costs
-from .further_applications import check_places, open_further
+from .further_applications import absent_models, check_places, open_further
 from .gateway.actor import Gateway
 from .gateway.lengths import Lengths
 from .gateway.peers import GatewayConfig, GatewayPeer, LocalFront
@@ -313,6 +313,8 @@ async def _open_checkpoints(settings: Settings) -> tuple[OpenedCheckpoints, Sett
         default = default or changes.default
         for sentence in warnings:
             log.warning("%s", sentence)
+    for sentence in absent_models(settings, opened.checkpoints):
+        log.warning("%s", sentence)
     _tell_bases(opened)
     return opened, settings.changed(default_model=default or next(iter(settings.models.applications)))
 

@@ -293,7 +293,10 @@ class RequestTier(TypedDict):
 
 
 class RequestAnswer(TypedDict):
-    """The history of a request; times are in seconds since it arrived."""
+    """The history of a request; times are in seconds since it arrived.
+
+    ``entered``: prompt tokens that began at an exit, on hidden states that a lower tier left, by the layers before the exit.
+    """
 
     id: str
     state: Literal["waiting", "running", "finished", "cancelled", "failed"]
@@ -312,6 +315,8 @@ class RequestAnswer(TypedDict):
     starts_in: float | None
     drafts: RequestDrafts
     tier: RequestTier | None
+    parked_steps: int
+    entered: dict[str, int]
 
 
 class ListedRequest(TypedDict):

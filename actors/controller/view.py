@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -77,13 +77,15 @@ def _total(statuses: Mapping[str, WorkerStatus], counter: str) -> int:
 def _segments(one: Application, users: Mapping[bytes, tuple[str, ...]]) -> list[dict[str, Any]]:
     """Return the chain as runs of components that the same applications share.
 
-    Each has the bytes shared together, and the bytes of this application's deltas. ``users``: by ``Component.shared``.
+    Each has its layers, the bytes shared together, and the bytes of this application's deltas. ``users``: by
+    ``Component.shared``.
     """
     found: list[dict[str, Any]] = []
     for component in one.components:
         those = list(users[component.shared])
         if not found or found[-1]["of"] != those:
-            found.append({"of": those, "bytes": 0, "delta": 0})
+            found.append({"of": those, "layers": 0, "bytes": 0, "delta": 0})
+        found[-1]["layers"] += component.kv is not None
         found[-1]["bytes"] += component.nbytes
         found[-1]["delta"] += component.delta_nbytes
     return found
@@ -111,6 +113,7 @@ def _worker(
             "running": status.running if status else worker.running,
         },
         "counters": dict(status.counters) if status else {},
+        "segments": [asdict(one) for one in status.segments] if status else [],
         "kv_by_tenant": dict(status.kv_by_tenant) if status else {},
         "served_by_tenant": dict(status.served_by_tenant) if status else {},
         "kv_cap_hits": dict(status.kv_cap_hits) if status else {},

@@ -57,6 +57,17 @@ class TierView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceView:
+    """The service class of a request and its account, as in ``GET /v1/requests/{id}``."""
+
+    asked: str  # "urgent", "normal" or "batch"
+    risen: int = 0  # classes by which it has risen with its wait
+    account: str  # the tenant; without keys the model, or the family of its tier
+    tier: str = ""  # model id of the tier that counts within the account; "": the model has no tiers
+    yielded: int = 0  # rows that it gave to urgent requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
     """One sequence to generate. A request with n choices is n generations."""
 
@@ -77,10 +88,11 @@ class Generation:
     side: str = ""  # offline: "left" or "right" of the dual scanner, whose pages are counted apart
     drafts: DraftOptions | None = None  # None: no drafts; an offline request never has any
     auto: AutoTier | None = None  # ``application`` is the tier on which it starts; None: it stays there
+    family: str = ""  # id of the family whose tier answers; "": the model has no tiers
 
     @property
     def account(self) -> str:
-        return account_of(self.tenant, self.application if self.auto is None else self.auto.top)
+        return account_of(self.tenant, self.family or self.application)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -389,6 +401,9 @@ class RequestView:
     starts_in: float | None = None  # seconds until it begins, by the recent rate; None: unknown, or it has begun
     drafts: DraftView = DraftView()
     tier: TierView | None = None  # None: the request named its model
+    service: ServiceView | None = None  # None: a server of an earlier release
+    parked_steps: int = 0  # steps of lower tiers that it sat out; known at its end
+    entered: dict[str, int] = field(default_factory=dict)  # prompt tokens that began at an exit, by the layers before it
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,12 @@ from ...policies.requests.poison import Deaths
 from ...policies.requests.queue import Key
 from ...policies.requests.routing_table import RoutingTable
 from ...policies.requests.turned_away import TurnedAway, turned_away
-from ...policies.requests.urgency import offline_urgency
-from ...policies.sweep.events import DraftsVerified, PromptScored, Submission, TokensEmitted
+from ...policies.requests.urgency import CLASSES, offline_urgency, risen_by, service_class
+from ...policies.sweep.events import DraftsVerified, ExitEntered, PromptScored, Submission, TokensEmitted
 from .auto_choice import AutoChoice, HeldAnswer, likely_tokens
 from .decision import Decision
 from .drafts import draft_view
-from .port import DraftCounts, Generation, RequestView, StreamNews
+from .port import DraftCounts, Generation, RequestView, ServiceView, StreamNews
 
 MAX_EVENTS = 128  # events kept for one request; beyond them only the end is added
 
@@ -57,7 +57,12 @@ class RequestRecord:
     requeued: bool = False  # its home has preempted it and not restarted it: its KV is gone
     begun: float | None = None  # start of the first reported plan
     preemptions: int = 0
+    risen: int = 0  # service classes by which it has risen on its worker
+    yielded: int = 0  # rows that it gave to urgent requests
     drafts: dict[str, DraftCounts] = field(default_factory=dict)  # verified drafts of all attempts, by source
+    parked: int = 0  # steps of lower tiers that its finished attempts sat out
+    entered: dict[int, int] = field(default_factory=dict)  # prompt tokens that began at an exit, by the layers before it
+    entered_to: int = 0  # the position up to which ``entered`` counts; what is recomputed counts once
     no_drafter: str = ""  # why no tier or other model can draft for the current or last attempt
     choice: AutoChoice | None = None  # of the tier that answers; None: the request names its model
     held: HeldAnswer | None = None  # news that wait for this choice; None: it is made, or there is none
@@ -92,8 +97,7 @@ class RequestRecord:
 
     @property
     def account(self) -> str:
-        auto = self.generation.auto
-        return account_of(self.generation.tenant, self.model if auto is None else auto.top)
+        return account_of(self.generation.tenant, self.generation.family or self.model)
 
     @property
     def offline(self) -> bool:
@@ -219,6 +223,8 @@ class RequestRecord:
         self.tokens = [VIRTUAL_TOKEN] * choice.virtual + self.generation.prompt
         self.scores = []
         self.drafts = {}
+        self.entered = {}
+        self.entered_to = 0
         self.anew = self.attempt + 1
         self.avoid = ""
         self.refused = set()
@@ -271,15 +277,43 @@ class RequestRecord:
             self.refused.add(self.route.id)
         return verdict
 
-    def preempted(self, now: float) -> None:
+    def preempted(self, now: float, *, urgent: bool = False) -> None:
+        """Note that its home preempted it. ``urgent``: for an urgent request."""
         self.preemptions += 1
+        self.yielded += urgent
         self.requeued = True
-        self.note(now, "preempted")
+        self.note(now, "preempted", **({"for": "urgent"} if urgent else {}))
+
+    def rise(self, risen: int, now: float) -> None:
+        """Note that it has risen by ``risen`` service classes on its home, where it now starts."""
+        if risen > self.risen:
+            to = CLASSES[service_class(risen_by(self.urgency, risen))]
+            self.note(now, "risen", to=to)
+        self.risen = max(self.risen, risen)
+
+    @property
+    def service(self) -> ServiceView:
+        """The service class and the account."""
+        family = self.generation.family
+        return ServiceView(
+            asked=CLASSES[service_class(self.urgency)],
+            risen=self.risen,
+            account=offline_account(self.generation.side) if self.offline else self.account,
+            tier=self.model if family else "",
+            yielded=self.yielded,
+        )
 
     def verified(self, news: DraftsVerified) -> None:
         """Count a round of drafts, or several that were reported together."""
         counts = self.drafts.get(news.source, DraftCounts())
         self.drafts[news.source] = counts.plus(news.rounds, news.drafted, news.accepted)
+
+    def entered_at(self, news: ExitEntered) -> None:
+        """Count prompt tokens that began at an exit. Virtual tokens, and those of the answer, do not count."""
+        start, end = max(news.start, self.entered_to, self.virtual), min(news.end, self.begins)
+        if start < end:
+            self.entered[news.layers] = self.entered.get(news.layers, 0) + end - start
+            self.entered_to = end
 
     def submission(self, gateway: str, page_size: int, timeout: float) -> Submission:
         """Return the next attempt as its home gets it. It resumes after the tokens that the request already has.
@@ -371,4 +405,7 @@ class RequestRecord:
             model=self.model if self.choice is None else auto_id(self.choice.auto.top),
             drafts=draft_view(self.generation, self.drafts, self.no_drafter),
             tier=None if self.choice is None else self.choice.view(),
+            service=self.service,
+            parked_steps=self.parked,
+            entered={str(layers): tokens for layers, tokens in sorted(self.entered.items())},
         )

@@ -23,11 +23,13 @@ from ...policies.requests.routes_changed import RoutesChanged
 from ...policies.requests.routing_table import RoutingTable
 from ...policies.sweep.events import (
     DraftsVerified,
+    ExitEntered,
     GatewayNews,
     GivenBack,
     Preempted,
     Progressed,
     PromptScored,
+    SatOut,
     TokensEmitted,
 )
 from ..dispatcher.messages import Chosen
@@ -412,14 +414,19 @@ class GatewayState:
         if news.attempt == record.attempt:
             match news:
                 case Preempted():
-                    record.preempted(now)
+                    record.preempted(now, urgent=news.urgent)
                 case DraftsVerified():
                     record.verified(news)
+                case SatOut():
+                    record.parked += news.sweeps
+                case ExitEntered():
+                    record.entered_at(news)
                 case TokensEmitted():
                     record.plan_seen(now, report.seconds)
                     self._emitted(record, news, now)
                 case Progressed():
                     self.moving.progressed(news, now)
+                    record.rise(news.risen, now)
                     record.progressed(news.computed, news.cached, now, report.seconds)
                     self.recount(record)
                 case PromptScored():

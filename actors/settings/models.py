@@ -13,7 +13,9 @@ from ...policies.model.tier_choice import family_of_auto, threshold_of
 from ...policies.model.tier_choice import settings_fault as auto_fault
 from ...policies.model.tiers import family_of
 from .errors import SettingsError
-from .part import AllowedTexts, Bounds, SettingsPart, Texts
+from .part import AllowedTexts, Bounds, Counts, SettingsPart, Texts
+
+MOST_WEIGHT = 1000  # an account's or a tier's most, against one of weight 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +91,7 @@ class DraftSettings(SettingsPart):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierSettings(SettingsPart):
-    """The rules by which requests go up to the top tier of their family."""
+    """The rules by which requests go up to the top tier of their family, and by which tiers share workers."""
 
     theta: Annotated[
         dict[str, float],
@@ -101,6 +103,14 @@ class TierSettings(SettingsPart):
         "with theta: first tokens that the confidence looks at, at most 256",
         Bounds(f"1 to {LONGEST} ({FIRST_TOKENS} is the default)", 1, LONGEST),
     ] = FIRST_TOKENS
+    tier_weights: Annotated[
+        Counts, "model id of a tier: its share of the work within its family and account, against tiers of weight 1"
+    ] = field(default_factory=dict)
+    tier_fairness: Annotated[bool, "share work between the tiers of a family; off, as an ablation: by arrival"] = True
+    tier_preemption: Annotated[bool, "let an urgent request take the row of another; off, as an ablation: it waits"] = True
+    class_ageing: Annotated[
+        float, "seconds of waiting after which a request rises by one service class; 0: never", Bounds("0 or more", 0)
+    ] = 10.0
     auto_measure: Annotated[
         str, "with theta: mean, least (probability), margin (to the second) or entropy", AllowedTexts(*MEASURES)
     ] = "mean"
@@ -110,6 +120,11 @@ class TierSettings(SettingsPart):
         known = None if models.more_may_come else models.applications
         if fault := auto_fault(self.theta, known):
             raise SettingsError(fault)
+        for name, weight in self.tier_weights.items():
+            if not 1 <= weight <= MOST_WEIGHT:
+                raise SettingsError(f"tier_weights.{name} is {weight}; give 1 to {MOST_WEIGHT}")
+            if not models.more_may_come and not {name, family_of(name)} & models.applications.keys():
+                raise SettingsError(f"tier_weights.{name} names no application; there are: {listed(models.applications)}")
 
     def rule(self, family: str, stored: Threshold | None) -> Threshold:
         """Return the rule of a family. ``stored``: the one in its folder; None: there is none."""

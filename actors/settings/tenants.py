@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from ...policies.requests.account import SIDES
+from ...policies.requests.urgency import NAMED_CLASSES
 from .errors import SettingsError
-from .models import ModelSettings, listed
+from .models import MOST_WEIGHT, ModelSettings, listed
 from .part import Counts, SettingsPart, Texts
 
 RATE_LIMITS = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "concurrent_requests")
-MOST_WEIGHT = 1000  # an account's most, against an account of weight 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,10 @@ class TenantSettings(SettingsPart):
     concurrent_requests: Annotated[Counts, "tenant: requests running or waiting at a time; * as above"] = field(
         default_factory=dict
     )
+    tenant_classes: Annotated[
+        Texts,
+        "tenant: highest service class that its requests may have: urgent (the default), normal or batch; * for others",
+    ] = field(default_factory=dict)
     tenant_weights: Annotated[
         Counts, "tenant (or application, without keys): its share of a worker's time; * for others, else 1"
     ] = field(default_factory=dict)
@@ -48,6 +52,9 @@ class TenantSettings(SettingsPart):
             for tenant, value in getattr(self, name).items():
                 if value < 1:
                     raise SettingsError(f"{name}.{tenant} is {value}; give at least 1, or leave it out for no limit")
+        for tenant, highest in self.tenant_classes.items():
+            if highest not in NAMED_CLASSES:
+                raise SettingsError(f"tenant_classes.{tenant} is {highest!r}; choose one of {', '.join(NAMED_CLASSES)}")
         for account, weight in self.tenant_weights.items():
             if not 1 <= weight <= MOST_WEIGHT:
                 raise SettingsError(f"tenant_weights.{account} is {weight}; give 1 to {MOST_WEIGHT}")
@@ -57,7 +64,7 @@ class TenantSettings(SettingsPart):
 
     def check_names(self, tenants: Collection[str], models: ModelSettings) -> None:
         """Refuse tenants that have no key, and models that are not served."""
-        for name in ("tenant_models", *RATE_LIMITS):
+        for name in ("tenant_models", "tenant_classes", *RATE_LIMITS):
             for tenant in getattr(self, name):
                 if tenant not in tenants and (tenant != "*" or name == "tenant_models"):
                     raise SettingsError(f"{name}.{tenant} names no tenant that has a key; there are: {listed(tenants)}")

@@ -412,4 +412,5 @@ class Worker(Actor):
     @endpoint(urgent=True)
     async def status(self) -> WorkerStatus:
         late, figures = self.device.lateness(), self._figures.counters() | self._parameters.counters()
-        return status_of(self.config, self.state, self.node.incarnation, self.backend.numerics, late, figures, self._slow)
+        segments, numerics = self._figures.segments, self.backend.numerics
+        return status_of(self.config, self.state, self.node.incarnation, numerics, late, figures, segments, self._slow)

@@ -18,6 +18,7 @@ from ...policies.sweep.page_events import Exported
 from ..settings.batching import BatchingSettings
 from ..settings.logs import LogSettings
 from ..settings.memory import MemorySettings
+from ..settings.models import TierSettings
 from ..settings.offline import OfflineSettings
 from ..settings.tenants import TenantSettings
 from ..settings.workers import WorkerSettings
@@ -78,6 +79,7 @@ class WorkerConfig:
     tenants: TenantSettings
     offline: OfflineSettings
     logs: LogSettings
+    tiering: TierSettings = field(default_factory=TierSettings)
     max_length: int = 4096  # tokens of the longest sequence
     kv_layers: int = 64  # layers with KV of the longest chain
     on_demand: bool = False
@@ -100,7 +102,14 @@ def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int) -> SweepCo
         max_rows=config.batching.max_rows,
         prefix_cache=config.worker_memory.prefix_cache,
         hidden_pages=config.worker_memory.hidden_pages,
+        tier_sweeps=config.batching.tier_sweeps,
+        tier_turns=config.batching.tier_turns,
+        group_batching=config.batching.group_batching,
         tenant_weights=config.tenants.tenant_weights,
+        tier_weights=config.tiering.tier_weights,
+        tier_fairness=config.tiering.tier_fairness,
+        tier_preemption=config.tiering.tier_preemption,
+        class_ageing=config.tiering.class_ageing,
         tenant_kv_share=config.tenants.tenant_kv_share,
         kv_reserve=config.worker_memory.kv_reserve if config.on_demand else 0.0,
         on_demand=config.on_demand,
@@ -171,6 +180,17 @@ class NoCapacity:
     owned: dict[str, int]  # application -> bytes of packed tensors that would be freed with it
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentRows:
+    """Layers ``first`` to ``last`` of a family: the sweeps in which rows passed them, and these rows, added up."""
+
+    family: str
+    first: int
+    last: int
+    sweeps: int
+    rows: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
     """The state of a worker for ``/admin/cluster`` and the dispatcher."""
@@ -199,4 +219,5 @@ class WorkerStatus:
     # bytes listed, and how many of these are shared
     kv_by_application: dict[str, tuple[int, int]] = field(default_factory=dict)
     cached: int = 0  # bytes of KV that only the prefix cache keeps; evicted when memory is needed
+    segments: list[SegmentRows] = field(default_factory=list)  # of the families that lie whole on this worker
     slow: str = ""  # why native kernels are not used, unless other ones were asked for

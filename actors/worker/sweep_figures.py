@@ -10,10 +10,44 @@ from ...policies.plan.fit import OnlineFit
 from ...policies.plan.sweep_plan import SweepPlan, SweepResult
 from ...policies.prediction.load import used_blocks
 from ...policies.sweep.events import CostsLearned
+from ...policies.sweep.local_routes import LocalRoutes
+from ...policies.sweep.segments import Segment
 from ...policies.sweep.state import SweepState
-from .messages import WorkerConfig, WorkerStatus
+from .messages import SegmentRows, WorkerConfig, WorkerStatus
 
 BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+
+class SegmentFigures:
+    """Rows of each segment of the families that are served now, summed over this worker's life."""
+
+    def __init__(self) -> None:
+        self._version = 0  # of the routes that ``_segments`` are of
+        self._segments: dict[int, Segment] = {}  # by the number of the run
+        self._counts: dict[Segment, list[int]] = {}  # sweeps, rows
+
+    def record(self, plan: SweepPlan, routes: LocalRoutes) -> None:
+        """Count the rows of a plan that has run, a row with drafts once."""
+        if routes.version != self._version:
+            self._version = routes.version
+            self._segments = {routes.number(run): segment for run, segment in routes.segments().items()}
+            now = dict.fromkeys(self._segments.values())
+            self._counts = {segment: self._counts.get(segment, [0, 0]) for segment in now}
+        if not self._segments:
+            return
+        passed: dict[Segment, int] = {}
+        for step in plan.steps:
+            segment = self._segments.get(step.run)
+            if segment is not None and step.place <= 0:
+                passed[segment] = passed.get(segment, 0) + len(step.batch)
+        for segment, count in passed.items():
+            counts = self._counts[segment]
+            counts[0] += 1
+            counts[1] += count
+
+    def view(self) -> list[SegmentRows]:
+        """Return the segments, those of a family by depth."""
+        return [SegmentRows(*segment, sweeps, rows) for segment, (sweeps, rows) in sorted(self._counts.items())]
 
 
 class SweepFigures:
@@ -24,6 +58,7 @@ class SweepFigures:
         self._counts = [0] * (len(BOUNDS) + 1)
         self._sums = {"sweep_tokens": 0.0, "sweep_seconds": 0.0, "kernel_seconds": 0.0, "plan_seconds": 0.0}
         self._costs = OnlineFit(profile) if profile is not None else None
+        self._segments = SegmentFigures()
 
     @property
     def costs(self) -> Coefficients | None:
@@ -47,11 +82,13 @@ class SweepFigures:
     def swept(self, plan: SweepPlan, result: SweepResult, state: SweepState) -> list[CostsLearned]:
         """Record a plan that has run. Return the costs that the state machine should learn, if they are new.
 
-        Only a machine that forms microbatches, fills sweeps with offline rows, or drafts uses costs.
+        Only a machine that forms microbatches, fills sweeps with offline rows, drafts, or parts sweeps by tiers uses costs.
         """
         self._note(plan, result)
         parts = state.parts
-        costs = self.costs if parts.queue.offline or parts.looks_ahead or len(parts.drafts) else None
+        self._segments.record(plan, parts.routes)
+        wanted = parts.queue.offline or parts.looks_ahead or len(parts.drafts) or parts.weighs_turns
+        costs = self.costs if wanted else None
         return [] if costs is None or costs == state.config.costs else [CostsLearned(costs)]
 
     def _note(self, plan: SweepPlan, result: SweepResult) -> None:
@@ -65,6 +102,10 @@ class SweepFigures:
         sums["sweep_tokens"] += tokens
         if self._costs is not None:
             self._costs.record(plan, result.seconds)
+
+    @property
+    def segments(self) -> list[SegmentRows]:
+        return self._segments.view()
 
     def counters(self) -> dict[str, float]:
         """Return all counters.
@@ -88,6 +129,7 @@ def status_of(
     numerics: str,
     lateness: float,
     figures: dict[str, float],
+    segments: list[SegmentRows],
     slow: str,
 ) -> WorkerStatus:
     """Return the worker's status.
@@ -98,7 +140,7 @@ def status_of(
     memory, kv = state.parts.memory, used_blocks(state.parts.memory, 1)
     counters = {**state.counters, **figures}
     counters |= {"cached_pages": memory.pages.cached, "pages_shared_now": memory.pages.shared_now()}
-    counters["hidden_pages"] = state.hidden_pages
+    counters |= {"hidden_pages": state.hidden_pages, "hidden_bytes": memory.pages.hidden_bytes}
     return WorkerStatus(
         name=config.name,
         incarnation=incarnation,
@@ -123,5 +165,6 @@ def status_of(
         # expensive: it looks at every tensor of every application
         left_alone=memory.left_alone() if config.on_demand else {},
         kv_by_application=state.kv_by_application(),
+        segments=segments,
         slow=slow,
     )

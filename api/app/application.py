@@ -25,7 +25,7 @@ from ..batches.store_service import BatchStoreService
 from ..batches.store_thread import open_store
 from ..errors import ApiError, bad_request, error_response, from_http, in_words
 from ..http import expect
-from ..http.auth import ApiCaller, Keys, ModelAccess
+from ..http.auth import ApiCaller, Keys, ModelAccess, ServiceClasses
 from ..http.body_memory import BodyMemory
 from ..http.catalog import Catalog
 from ..http.content_encoding import check_encoding
@@ -79,6 +79,7 @@ def make_app(
         max_body=settings.requests.largest_body,
         bodies=BodyMemory(max(BODIES, 2 * settings.requests.largest_body)),
         access=ModelAccess(settings.tenants.tenant_models),
+        classes=ServiceClasses(settings.tenants.tenant_classes),
         limits=TenantLimits(port),
         cors=Cors(settings.network.cors_origins),
         hosts=Hosts(settings.network),
@@ -159,7 +160,9 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         error = in_words(raised) if isinstance(raised, RequestRefused) else raised
         if error.status in (429, 503) and request.method == "POST":
             caller = request.get(CALLER)
-            front.metrics.rejected(request.get(MODEL, ""), error.code, caller.tenant if caller else "")
+            model = request.get(MODEL, "")
+            family = next((info.family for info in front.port.models() if info.id == model), "")
+            front.metrics.rejected(model, error.code, (caller.tenant if caller else "") or family)
         request[FAULT] = f"{error.code}: {error.message}"
         return error_response(error)
     except web.HTTPException as error:

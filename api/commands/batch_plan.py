@@ -149,7 +149,7 @@ async def _checked(given: BatchInput, settings: Settings, info: ModelInfo, bar: 
 
 def _front(settings: Settings, info: ModelInfo) -> Front:
     from ...actors.gateway.port import GatewayPort
-    from ..http.auth import Keys, ModelAccess
+    from ..http.auth import Keys, ModelAccess, ServiceClasses
     from ..http.body_memory import BodyMemory
     from ..http.catalog import Catalog
     from ..http.context import Front
@@ -169,6 +169,7 @@ def _front(settings: Settings, info: ModelInfo) -> Front:
         max_body=settings.requests.largest_body,
         bodies=BodyMemory(settings.requests.largest_body),
         access=ModelAccess(settings.tenants.tenant_models),
+        classes=ServiceClasses(settings.tenants.tenant_classes),
         limits=TenantLimits(port),
         cors=Cors(settings.network.cors_origins),
         hosts=Hosts(settings.network),

@@ -26,8 +26,9 @@ def any_port(text: str) -> int:
 def demo(arguments: argparse.Namespace) -> int:
     """Show Blockwright at work: two workers serve nine small models that share their
     blocks. A dozen requests stream at once, one of them runs across both workers,
-    a fine-tune is added meanwhile, and a worker is killed under the streams. Then
-    two workers with little memory meet a burst: parameters make room for KV.
+    a fine-tune is added meanwhile, then a model in three sizes, whose requests choose
+    the size and get tokens guessed ahead, and a worker is killed under the streams.
+    Then two workers with little memory meet a burst: parameters make room for KV.
 
     It needs no network and ends by itself. The exit code is 0 if all went well.
     """
@@ -43,8 +44,11 @@ def demo(arguments: argparse.Namespace) -> int:
         if not (folder / "config.json").exists():
             raise CommandError(f"{folder} has no config.json; name a folder in Hugging Face format", 2)
         trained = (folder / "report.json").exists()
-        family = present(folder.parent / "demo-family") if folder == trained_checkpoint() else {}
-        return show(folder, port=arguments.port, stay=arguments.serve, trained=trained, family=family)
+        ours = folder == trained_checkpoint()
+        family = present(folder.parent / "demo-family") if ours else {}
+        tiers = folder.parent / "demo-tiers"
+        shown = tiers if family and tiers.is_dir() else None
+        return show(folder, port=arguments.port, stay=arguments.serve, trained=trained, family=family, tiers=shown)
     with tempfile.TemporaryDirectory(prefix="blockwright-demo-") as home:
         folder = Path(home) / "demo-random"
         write_random(folder)

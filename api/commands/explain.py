@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from ...policies.drafts.options import MODEL
+from ...policies.drafts.options import MODEL, TIER
 from . import CommandError
 from .connection import UNKNOWN, add_url, connected
 from .output import print_json
@@ -83,10 +83,18 @@ def report(view: View) -> list[str]:
     for name, seconds in spent:
         part = seconds / total if total else 0.0
         lines.append(f"{seconds:9.3f} s  {name:<9} {'#' * round(40 * part)}")
-    if tier := view.get("tier"):  # servers of earlier releases do not report it
-        lines += ["", tier_line(tier)]
+    facts = []  # servers of earlier releases do not report them
+    if tier := view.get("tier"):
+        facts.append(tier_line(tier))
+    if entered := view.get("entered"):
+        facts.append(entered_line(entered, view["prompt_tokens"]))
+    if service := view.get("service"):
+        facts.append(service_line(service))
+    if parked := view.get("parked_steps"):
+        facts.append(f"  parked: it sat out {parked:,} step{'s' * (parked != 1)} in which lower tiers went on alone")
     if drafts := view.get("drafts"):
-        lines += ["", *draft_lines(drafts)]
+        facts += draft_lines(drafts)
+    lines += ["", *facts] if facts else []
     if dispatch := view.get("dispatch"):  # servers of earlier releases do not report it
         lines += ["", *decision(dispatch)]
     return lines
@@ -101,6 +109,21 @@ def tier_line(tier: View) -> str:
     return f"  tier: {tier['tier']}{up} ({sure}, chosen after {tier['seconds']:.3f} s)"
 
 
+def service_line(service: View) -> str:
+    """Return the line on a request's service class and account."""
+    tier = f", tier {service['tier']}" if service["tier"] else ""
+    risen = f", risen by {service['risen']}" if service["risen"] else ""
+    gave = f"; gave its row to urgent requests {service['yielded']} times" if service["yielded"] else ""
+    return f"  class: {service['asked']}{risen}; account {service['account']}{tier}{gave}"
+
+
+def entered_line(entered: Mapping[str, int], prompt: int) -> str:
+    """Return the line on the prompt tokens that began at an exit. ``entered``: tokens by the layers before the exit."""
+    by_depth = sorted(entered.items(), key=lambda item: int(item[0]))
+    parts = [f"{tokens:,} began behind layer {layers}" for layers, tokens in by_depth]
+    return f"  of a prompt of {prompt:,} tokens {', '.join(parts)}: a lower tier had computed the layers below"
+
+
 def draft_lines(drafts: View) -> list[str]:
     """Return the lines on a request's drafts: the counts of each source, and the reason if there are none."""
     lines = []
@@ -110,8 +133,10 @@ def draft_lines(drafts: View) -> list[str]:
         accepted = counts["accepted"]
         share = f" ({100 * accepted / drafted:.0f} %)" if drafted else ""
         mean = f"{1 + accepted / rounds:.2f} tokens a step in {rounds:,} step{'s' if rounds != 1 else ''}"
-        name = drafts["model"] if source == MODEL and drafts.get("model") else source
-        lines.append(f"  drafts from the {name}: {drafted:,} verified, {accepted:,} accepted{share}, {mean}")
+        by = " or ".join(drafts.get("tiers", ())) if source == TIER else ""
+        origin = f"a lower tier ({by})" if by else f"the {source}"
+        origin = drafts["model"] if source == MODEL and drafts.get("model") else origin
+        lines.append(f"  drafts from {origin}: {drafted:,} verified, {accepted:,} accepted{share}, {mean}")
     if drafts["reason"]:
         by = " by a tier" if drafts.get("tiers") and (drafts["prompt"] or drafts["prediction_tokens"]) else ""
         by = f" by {drafts['model']}" if drafts.get("model") else by
@@ -183,7 +208,11 @@ def _sentence(event: Mapping[str, Any]) -> str:
         case "first_token":
             return "first token"
         case "preempted":
+            if event.get("for") == "urgent":
+                return "preempted: an urgent request took its row; what memory does not keep will be recomputed"
             return "preempted: its memory was needed; its tokens will be recomputed"
+        case "risen":
+            return f"rose to class {event['to']} by its wait"
         case "worker_died":
             return f"worker {event['worker']} died ({event['cause']})"
         case "returned":

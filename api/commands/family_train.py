@@ -108,21 +108,20 @@ def _train(training: Training, path: Path, description: dict[str, Any]) -> dict[
     """Train to the last step; return the last losses by tier."""
     from ...zoo.family.run_file import finite, resume, save_run
 
-    recipe, means = training.recipe, dict[int, float]()
+    recipe = training.recipe
     if resume(path, training, description):
         print(f"{path}: going on after step {training.step} of {recipe.steps}", flush=True)
     first, began = training.step, time.monotonic()
     while training.step < recipe.steps:
-        for layers, loss in training.advance().items():
-            means[layers] = loss if layers not in means else 0.95 * means[layers] + 0.05 * loss
+        training.advance()
         step = training.step
         if step % recipe.keep == 0 or step == recipe.steps:
             finite(training)
             save_run(path, training, description)
         if step % max(1, recipe.steps // LINES) == 0 or step == recipe.steps:
             left = (time.monotonic() - began) / (step - first) * (recipe.steps - step)
-            print(progress_line(recipe, step, means, left), flush=True)
-    return {str(layers): round(loss, 4) for layers, loss in means.items()}
+            print(progress_line(recipe, step, training.means, left), flush=True)
+    return {str(layers): round(loss, 4) for layers, loss in training.means.items()}
 
 
 def progress_line(recipe: Recipe, step: int, losses: Mapping[int, float], left: float) -> str:
@@ -142,11 +141,11 @@ def family_report(arguments: argparse.Namespace) -> int:
     trained on.
 
     With --loss, half of the prompts choose theta, the confidence below which a
-    request for auto goes up to the top tier, and exits.json gets it. What this
-    costs and gains is shown for the other half.
+    request for auto goes up to the top tier. exits.json gets it for the exit where
+    this costs least work. What it costs and gains is shown for the other half.
     """
-    from ...zoo.family.folder import write_thresholds
-    from ...zoo.family.grading import answer_all, grade, tier_bytes
+    from ...zoo.family.folder import write_threshold
+    from ...zoo.family.grading import answer_all, cheapest, grade, tier_bytes
     from ...zoo.family.network import ChainNetwork
 
     loss = arguments.loss
@@ -169,8 +168,9 @@ def family_report(arguments: argparse.Namespace) -> int:
         print(f"parameters of all tiers: {binary_size(distinct)}; as separate models: {binary_size(separate)}")
         if loss is not None:
             print_tables(auto_table(grades))
-            write_thresholds(family.path, {one.layers: one.threshold for one in grades if one.threshold})
-            print(f"{family.path / EXITS_FILE}: theta for a loss of {loss:g} points")
+            layers, rule = cheapest(grades)
+            write_threshold(family.path, layers, rule)
+            print(f"{family.path / EXITS_FILE}: auto begins with {layers} layers, theta for a loss of {loss:g} points")
     return 0
 
 

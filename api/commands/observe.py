@@ -10,8 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...policies.model.tier_choice import auto_id
+from .family_views import CHOICES, DRAFTS, draft_counts, family_load, tier_memory, tiers_of
+
 Numbers = dict[tuple[str, str], float]  # (sample, model) -> value
 _BATCH = "blockwright:batch_"
+_PROMPTS = "vllm:prompt_tokens_total"
 _TTFT = "vllm:time_to_first_token_seconds_bucket"
 ASKED = 1000  # the most requests that the server returns at a time
 REQUESTS = f"/v1/requests?limit={ASKED}"
@@ -23,7 +27,7 @@ class Sample:
     """One sample of a server.
 
     ``at``: seconds on any clock. ``buckets``: model -> {upper bound: requests at or below it}. ``batches``: model -> metrics
-    of its batches, by name and the other labels.
+    of its batches, by name and the other labels. ``drafts``, ``choices``: as in ``family_views.py``.
     """
 
     at: float
@@ -31,6 +35,8 @@ class Sample:
     numbers: Numbers
     buckets: dict[str, dict[float, float]]
     batches: dict[str, dict[tuple[str, ...], float]] = field(default_factory=dict)
+    drafts: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    choices: dict[tuple[str, str], float] = field(default_factory=dict)
 
 
 def read_sample(at: float, cluster: Mapping[str, Any], metrics: str) -> Sample:
@@ -41,6 +47,8 @@ def read_sample(at: float, cluster: Mapping[str, Any], metrics: str) -> Sample:
     numbers: Numbers = {}
     buckets: dict[str, dict[float, float]] = {}
     batches: dict[str, dict[tuple[str, ...], float]] = {}
+    drafts: dict[tuple[str, str, str], float] = {}
+    choices: dict[tuple[str, str], float] = {}
     for family in text_string_to_metric_families(metrics):
         for sample in family.samples:
             model = sample.labels.get("model_name", "")
@@ -49,9 +57,13 @@ def read_sample(at: float, cluster: Mapping[str, Any], metrics: str) -> Sample:
             elif sample.name.startswith(_BATCH):
                 key = [sample.labels[name] for name in ("state", "worker", "side", "what") if name in sample.labels]
                 batches.setdefault(model, {})[sample.name.removeprefix(_BATCH), *key] = sample.value
+            elif sample.name in DRAFTS:
+                drafts[model, sample.labels["source"], DRAFTS[sample.name]] = sample.value
+            elif sample.name == CHOICES:
+                choices[sample.labels["family"], sample.labels["tier"]] = sample.value
             elif not set(sample.labels) - {"model_name"}:
                 numbers[sample.name, model] = sample.value
-    return Sample(at, cluster, numbers, buckets, batches)
+    return Sample(at, cluster, numbers, buckets, batches, drafts, choices)
 
 
 def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,10 +92,12 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
             {
                 **{key: worker[key] for key in ("id", "pid", "state", "restarts", "device", "numerics", "memory")},
                 "blocks": len(worker["blocks"]),
+                "hidden": _hidden(worker),
             }
             for worker in cluster["workers"]
         ],
         "default": cluster.get("default", ""),
+        "families": tier_memory(applications),
         "parameters": _parameters(cluster),
         "autoscale": dict(cluster["autoscale"]),
         "overload": _overload(cluster),
@@ -99,6 +113,8 @@ def top_view(before: Sample, after: Sample) -> dict[str, Any]:
     seconds = max(after.at - before.at, 1e-9)
     cluster = after.cluster
     applications = [_application(name, before, after, seconds) for name in cluster["applications"]]
+    asked = [of for of in tiers_of(cluster["applications"]) if after.numbers.get((_PROMPTS, auto_id(of)))]
+    applications += [_choosing(family, before, after, seconds) for family in asked]
     applications.sort(key=lambda one: (-one["running"] - one["waiting"], -one["tokens_per_s"] - one["prompt_tokens_per_s"]))
     return {
         "interval": round(seconds, 3),
@@ -111,11 +127,14 @@ def top_view(before: Sample, after: Sample) -> dict[str, Any]:
                 "parameters": w["memory"]["parameters"],
                 "kv_used": _part(w["memory"]["kv"], _kv_room([w])),
                 "kv_cached": _part(w["memory"]["cached"], _kv_room([w])),
+                "hidden": _part(_hidden(w), _kv_room([w])),
                 "cache_hits": _part(*(w["counters"].get(name, 0) for name in ("cached_tokens", "prompt_tokens"))),
             }
             for w in cluster["workers"]
         ],
         "batches": [_batches(model, numbers) for model, numbers in after.batches.items()],
+        "families": family_load(before.cluster, cluster, after.choices),
+        "drafts": draft_counts(before.drafts, after.drafts),
         "parameters": _parameters(cluster),
         "overload": _overload(cluster),
     }
@@ -170,31 +189,58 @@ def _overload(cluster: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _application(name: str, before: Sample, after: Sample, seconds: float) -> dict[str, Any]:
-    def grown(metric: str) -> float:
-        return max(after.numbers.get((metric, name), 0.0) - before.numbers.get((metric, name), 0.0), 0.0)
-
     cluster, one = after.cluster, after.cluster["applications"][name]
     homes = {hop["worker"] for route in _routes(cluster, name) for hop in route["hops"]}
     workers = [worker for worker in cluster["workers"] if worker["id"] in homes]
-    total = sum(one["bytes"].values())
-    recent = _difference(after.buckets.get(name, {}), before.buckets.get(name, {}))
     counts = {what: int(one["requests"][what]) for what in ("running", "waiting")}  # of the same moment as the workers'
-    kinds = {"prompt_tokens_per_s": "prompt", "tokens_per_s": "generation"}
-    rates = {what: round(grown(f"vllm:{kind}_tokens_total") / seconds, 1) for what, kind in kinds.items()}
+    traffic = _traffic(name, before, after, seconds)
     return {
         "id": name,
         "base": one["base"],
         "adapter": _is_adapter(one),
-        "busy": any((*counts.values(), *rates.values())),
+        "busy": any((*counts.values(), traffic["tokens_per_s"], traffic["prompt_tokens_per_s"])),
         "state": one["state"],
         "replicas": [[hop["worker"] for hop in route["hops"]] for route in _routes(cluster, name)],
         "memory": dict(one["bytes"]),
         **counts,
-        **rates,
+        **traffic,
+        "kv_used": _part(one["kv"]["bytes"], _kv_room(workers)),
+        "shared": _part(one["bytes"]["shared"], sum(one["bytes"].values())),
+    }
+
+
+def _choosing(family: str, before: Sample, after: Sample, seconds: float) -> dict[str, Any]:
+    """Return the load of ``NAME:auto``. It has no memory, and its running requests count for the tiers on which they run."""
+    name = auto_id(family)
+    traffic = _traffic(name, before, after, seconds)
+    return {
+        "id": name,
+        "base": family,
+        "adapter": False,
+        "busy": bool(traffic["tokens_per_s"] or traffic["prompt_tokens_per_s"]),
+        "state": "chooses",
+        "replicas": [],
+        "memory": {"own": 0, "shared": 0},
+        "running": 0,
+        "waiting": 0,
+        **traffic,
+        "kv_used": 0.0,
+        "shared": 0.0,
+    }
+
+
+def _traffic(name: str, before: Sample, after: Sample, seconds: float) -> dict[str, Any]:
+    """Return rates, times to the first token and cache hits of the requests for a model id."""
+
+    def grown(metric: str) -> float:
+        return max(after.numbers.get((metric, name), 0.0) - before.numbers.get((metric, name), 0.0), 0.0)
+
+    recent = _difference(after.buckets.get(name, {}), before.buckets.get(name, {}))
+    kinds = {"prompt_tokens_per_s": "prompt", "tokens_per_s": "generation"}
+    return {
+        **{what: round(grown(f"vllm:{kind}_tokens_total") / seconds, 1) for what, kind in kinds.items()},
         "ttft_p50": quantile(recent, 0.5),
         "ttft_p95": quantile(recent, 0.95),
-        "kv_used": _part(one["kv"]["bytes"], _kv_room(workers)),
-        "shared": _part(one["bytes"]["shared"], total),
         "cache_hits": _part(
             *(after.numbers.get((f"vllm:prefix_cache_{what}_total", name), 0.0) for what in ("hits", "queries"))
         ),
@@ -238,6 +284,11 @@ def _routes(cluster: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 def _kv_room(workers: Iterable[Mapping[str, Any]]) -> int:
     """Return the bytes that KV may use on these workers."""
     return sum(worker["memory"][kind] for worker in workers for kind in ("kv", "cached", "free"))
+
+
+def _hidden(worker: Mapping[str, Any]) -> int:
+    """Return the bytes of hidden states at exits, which are part of the memory for KV."""
+    return int(worker.get("counters", {}).get("hidden_bytes", 0))  # servers of earlier releases do not report it
 
 
 def _part(some: float, whole: float) -> float:

@@ -15,10 +15,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from ...policies.binary_size import binary_size
-from ...policies.model.tier_choice import auto_id, is_answered
-from ...policies.model.tiers import layers_of
+from ...policies.model.tier_choice import is_answered
 from ..program.duration import duration
 from ..saving import in_memory, saving
+from .family_tables import family_lines, load_tables, tier_table
 from .observe import ASKED, actor_address
 from .output import FittedTable
 from .screen import Screenful
@@ -52,24 +52,28 @@ def rate(value: float) -> str:
 
 
 def ps_tables(view: View) -> Screenful:
+    hidden = any(one["hidden"] for one in view["workers"])
+    named = ("WORKER", "STATE", "DEVICE", "NUMERICS", "PID", "RESTARTS", "BLOCKS", "PARAMETERS", "KV", "CACHED", "FREE")
     workers = FittedTable(
-        ("WORKER", "STATE", "DEVICE", "NUMERICS", "PID", "RESTARTS", "BLOCKS", "PARAMETERS", "KV", "CACHED", "FREE"),
+        (*named, *(("HIDDEN",) if hidden else ())),
         [
             (
                 *(one["id"], one["state"], one["device"], one["numerics"]),
                 *(str(one[name]) for name in ("pid", "restarts", "blocks")),
                 *(size(one["memory"][name]) for name in ("parameters", "kv", "cached", "free")),
+                *((size(one["hidden"]),) if hidden else ()),
             )
             for one in view["workers"]
         ],
-        numbers=7,
+        numbers=7 + hidden,
         least=("NUMERICS", "DEVICE", "BLOCKS", "STATE"),
     )
     more = [*_autoscale(view["autoscale"]), *overload_lines(view["overload"])]
     held = in_memory([one["memory"]["parameters"] for one in view["workers"]])
     families = {one["id"]: one["family"] for one in view["applications"]}
     lines = [default_line(view["default"], families), *family_lines(families)]
-    head = Group(ready_line(view), saving_line(view), held, *lines, "", workers, *more, "")
+    tiers = tier_table(view["families"])
+    head = Group(ready_line(view), saving_line(view), held, *lines, "", workers, *more, *tiers, "")
     return Screenful(head, _applications(view["applications"]), _grouped(view["applications"], _applications))
 
 
@@ -78,16 +82,6 @@ def default_line(default: str, families: Mapping[str, str]) -> str:
     if is_answered(default, families):
         return f"requests without a model go to {default}"
     return f"requests without a model are refused: {default or 'no model'} is not served"
-
-
-def family_lines(families: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each family on the id that chooses among its tiers. ``families``: by model id; "": none."""
-    lines = []
-    for family in dict.fromkeys(filter(None, families.values())):
-        tiers = sorted((model for model, of in families.items() if of == family), key=layers_of)
-        if family in families:
-            lines.append(f"requests to {auto_id(family)} choose among {', '.join([*tiers, family])}")
-    return lines
 
 
 def _applications(applications: Iterable[View]) -> FittedTable:
@@ -143,7 +137,8 @@ def idle_groups(applications: Sequence[View]) -> tuple[list[View], list[str]]:
 
 def saving_line(view: View) -> str:
     """Return the memory of all models together. The models' own shared parts overlap, so no total can be made of them."""
-    return saving(len(view["applications"]), **view["parameters"])
+    models = sum(one["state"] != "chooses" for one in view["applications"])  # an id that chooses among tiers is no model
+    return saving(models, **view["parameters"])
 
 
 def _autoscale(scaled: View) -> list[str]:
@@ -192,22 +187,25 @@ def change_line(last: View) -> str:
 
 
 def top_tables(view: View) -> Screenful:
+    hidden = any(one["hidden"] for one in view["workers"])
     workers = FittedTable(
-        ("WORKER", "STATE", "RUN", "WAIT", "KV", "CACHED", "HITS"),
+        ("WORKER", "STATE", "RUN", "WAIT", "KV", "CACHED", "HITS", *(("HIDDEN",) if hidden else ())),
         [
             (
                 *(one["id"], one["state"], str(one["running"]), str(one["waiting"])),
                 *(share(one[name]) for name in ("kv_used", "kv_cached", "cache_hits")),
+                *((share(one["hidden"]),) if hidden else ()),
             )
             for one in view["workers"]
         ],
-        numbers=5,
+        numbers=5 + hidden,
     )
     held = in_memory([one["parameters"] for one in view["workers"]])
     head = Group(total_line(view), saving_line(view), held, "", workers, *overload_lines(view["overload"]), "")
-    batches, short = batch_lines(view["batches"]), _grouped(view["applications"], _busy)
-    listed = Group(_busy(view["applications"]), *batches)
-    return Screenful(head, listed, None if short is None else Group(short, *batches))
+    short = _grouped(view["applications"], _busy)
+    more = [*batch_lines(view["batches"]), *load_tables(view["families"], view["drafts"])]
+    listed = Group(_busy(view["applications"]), *more)
+    return Screenful(head, listed, None if short is None else Group(short, *more))
 
 
 def _busy(applications: Iterable[View]) -> FittedTable:

@@ -30,6 +30,7 @@ from .display import DeferredOutput, LiveDisplay, TourCheck, accuracy_table, req
 from .recovery import show_recovery
 from .tasks import HELD_OUT, Example, examination
 from .tenants import HOT, show_tenants
+from .tiers import show_tiers
 
 PIPELINE = "demo-pipeline"  # the model id that runs over both workers; the other id is the folder's name
 SEED = 7  # seed of the prompts; the checkpoint's own report uses another
@@ -48,7 +49,8 @@ class DemoError(Exception):
 def command(checkpoint: Path, port: int, family: Mapping[str, Path]) -> list[str]:
     """Return the command that starts the server; it also works in a shell. The member ``HOT`` is added later."""
     tenants = [word for name, folder in family.items() if name != HOT for word in ("--app", f"{name}={folder}")]
-    later = [word for name, folder in family.items() if name == HOT for word in ("--set", f"app_roots={folder.parent}")]
+    roots = [folder.parent.parent for name, folder in family.items() if name == HOT]  # around the family of tiers, too
+    later = [word for root in roots for word in ("--set", f"app_roots={root}")]
     return [
         *(sys.executable, "-m", "blockwright", "serve", str(checkpoint)),
         *("--workers", "2", "--port", str(port), "--set", f"heartbeat={HEARTBEAT}", "--set", f"page_size={PAGE}"),
@@ -221,7 +223,12 @@ async def run(server: DemoServer, stay: bool, part: Part) -> list[TourCheck]:
 
 
 async def guided(
-    server: DemoServer, second: DemoServer, client: Client, trained: bool, family: Mapping[str, Path]
+    server: DemoServer,
+    second: DemoServer,
+    client: Client,
+    trained: bool,
+    family: Mapping[str, Path],
+    tiers: Path | None,
 ) -> list[TourCheck]:
     """Run all parts. The burst runs beside the others, since its server mostly waits."""
     started, output = time.monotonic(), DeferredOutput(sys.stdout)
@@ -233,6 +240,7 @@ async def guided(
         checks, model = await tour(client, trained), await replicated(client)
         checks += await show_tenants(client, model, family) if family else []
         print(f"\n{await saved(client)}", flush=True)
+        checks += await show_tiers(client, tiers) if tiers is not None else []
         met = await beside  # so that nothing lengthens the pauses that are shown next
         checks += await show_recovery(client, model)
         output.turn()
@@ -266,8 +274,10 @@ async def serve_on(server: DemoServer, client: Client) -> list[TourCheck]:
         await asyncio.sleep(0.5)
 
 
-def show(checkpoint: Path, *, port: int, stay: bool, trained: bool, family: Mapping[str, Path]) -> int:
-    """Run the demo and return the exit status.
+def show(
+    checkpoint: Path, *, port: int, stay: bool, trained: bool, family: Mapping[str, Path], tiers: Path | None = None
+) -> int:
+    """Run the demo and return the exit status. ``tiers``: folder of a family of tiers, which is added meanwhile.
 
     ``port``: 0: any; one in use is replaced by a free one. ``stay``: serve until a signal comes.
     """
@@ -281,7 +291,9 @@ def show(checkpoint: Path, *, port: int, stay: bool, trained: bool, family: Mapp
                 while (second := free_port(0)) == port:
                     pass  # nothing listens on either yet
                 wanted.append((burst.command(checkpoint, second, Path(folder) / "pace.json"), second))
-                checks = attended(wanted, lambda first, beside, client: guided(first, beside, client, trained, family))
+                checks = attended(
+                    wanted, lambda first, beside, client: guided(first, beside, client, trained, family, tiers)
+                )
     except (DemoError, RequestError) as problem:
         print(problem, file=sys.stderr)
         return 1

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...policies.requests.request_ownership import Viewer
+from ...policies.requests.urgency import NAMED_CLASSES, TIERS, class_of
 from ..errors import ApiError
 
 
@@ -99,6 +100,25 @@ class ModelAccess:
             served = ", ".join(sorted(self._models[caller.tenant]))
             message = f"the API key of tenant {caller.tenant!r} may not use model {model!r}; it may use: {served}"
             raise ApiError(403, message, param="model", code="permission_denied")
+
+
+class ServiceClasses:
+    """The highest service class that each tenant may ask for.
+
+    ``highest``: tenant, or * for all others -> class. Tenants without an entry, and callers without keys, may ask for all.
+    """
+
+    def __init__(self, highest: Mapping[str, str]) -> None:
+        self._highest = dict(highest)
+
+    def check(self, caller: ApiCaller, tier: str | None) -> None:
+        """Raise a 403 if the caller may not ask for the class of a service tier. ``tier``: as asked for; None: not named."""
+        highest = self._highest.get(caller.tenant, self._highest.get("*", "")) if caller.tenant else ""
+        if highest and NAMED_CLASSES.index(class_of(tier or "default")) < NAMED_CLASSES.index(highest):
+            may = ", ".join(name for name in TIERS if NAMED_CLASSES.index(class_of(name)) >= NAMED_CLASSES.index(highest))
+            asked = f"service_tier {tier!r}" if tier else "requests without service_tier"
+            message = f"the API key of tenant {caller.tenant!r} may not use {asked}; give service_tier as one of: {may}"
+            raise ApiError(403, message, param="service_tier", code="permission_denied")
 
 
 def _digest(key: str) -> bytes:

@@ -13,15 +13,21 @@ COUNTERS = {  # counters since the start of a worker
     "cached_tokens": "Of these, the tokens found in the prefix cache.",
     "entered_tokens": "Positions computed from hidden states of a lower tier on: only the layers behind its exit.",
     "hidden_pages": "Pages of hidden states that lower tiers left, including cached ones.",
+    "hidden_bytes": "KV memory of these pages.",
     "generated_tokens": "Tokens sampled.",
     "computed_tokens": "Positions computed, including recomputed ones.",
     "preemptions": "Sequences that were preempted for memory.",
+    "urgent_preemptions": "Sequences that gave their row or pages to an urgent one.",
+    "class_rises": "Times a waiting sequence rose by one service class.",
     "refused": "Sequences refused because they can never fit.",
     "expired": "Sequences that exceeded their time limit.",
     "parked": "Times a sequence waited for pages that another one was computing.",
+    "short_sweeps": "Steps in which lower tiers of a family went on alone.",
+    "rows_sat_out": "Sequences that sat these out, added up over steps.",
     "sweep_seconds": "Seconds spent in steps.",
     "kernel_seconds": "Of these, the seconds spent in kernels.",
     "plan_seconds": "Seconds spent planning.",
+    "draft_rounds": "Times that drafts of a sequence were verified, each in one step.",
     "drafted_tokens": "Drafted tokens that were verified.",
     "accepted_tokens": "Drafted tokens that stood, and counted.",
     "evicted_pages": "Cached pages that were evicted.",
@@ -55,6 +61,10 @@ PREDICTOR = {  # counters of a worker's predictor since its start
     "forecast_seconds": "Total seconds that these took.",
     "forecast_p50": "Median seconds of the last 512 forecasts.",
     "forecast_p99": "99th percentile of the same.",
+}
+SEGMENTS = {  # numbers of the layers between two exits of a family
+    "sweeps": "Steps of a worker in which requests passed these layers of a family.",
+    "rows": "Requests that passed them, added up over these steps.",
 }
 TENANTS = {  # field of a worker in /admin/cluster -> metric, meaning
     "kv_by_tenant": ("worker_tenant_kv_bytes", "KV memory of a tenant's pages, including cached ones."),
@@ -107,6 +117,10 @@ def cluster_measures(cluster: dict[str, Any]) -> Iterator[Measure]:
         for name, value in (worker.get("predictor") or {}).items():
             if name in PREDICTOR and _is_number(value):
                 add(f"predictor_{name}", PREDICTOR[name], who, value)
+        for one in worker.get("segments") or ():
+            labels = who | {"family": one["family"], "layers": f"{one['first']}-{one['last']}"}
+            for name in SEGMENTS:
+                add(f"worker_segment_{name}", SEGMENTS[name], labels, one[name])
         for name, value in (worker.get("counters") or {}).items():
             if name in COUNTERS and _is_number(value):
                 add(f"worker_{name}", COUNTERS[name], who, value)

@@ -33,7 +33,7 @@ from ...policies.measures import Measure
 from ...policies.requests.refusal import RequestRefused
 from ...policies.requests.request_ownership import ChosenNames, Viewer, request_id
 from ...runtime.actor.ref import Ref
-from .auth import ApiCaller, Keys, ModelAccess
+from .auth import ApiCaller, Keys, ModelAccess, ServiceClasses
 from .body_memory import BodyMemory
 from .catalog import Catalog
 from .cors import Cors
@@ -81,6 +81,7 @@ class Front:
     bodies: BodyMemory
     stages: Stages
     access: ModelAccess
+    classes: ServiceClasses
     limits: TenantLimits
     cors: Cors
     hosts: Hosts

@@ -165,7 +165,7 @@ class Options:
     priority: int = given(Integer(-(1 << 31), LARGEST), "Lower values run earlier, within the service tier.", 0)
     service_tier: str | None = given(
         OneOf(tuple(TIERS)),
-        "priority and fast run before your other requests, flex after everybody's; the answer has the tier used.",
+        "priority and fast (urgent) go before your other requests, flex after everybody's; the answer has the tier used.",
     )
     quality: str | None = given(
         OneOf(QUALITIES),

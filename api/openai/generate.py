@@ -219,6 +219,7 @@ class GeneratingEndpoint(Generic[Parsed]):
         asking[IGNORED] = body.options.ignored
         info = await find_model(front, asking, body.options)
         options = filled(body.options, info.defaults)
+        front.classes.check(asking[CALLER], options.service_tier)
         served = await front.catalog.load(info)
         call = GenerateHandler(front=front, request=asking, info=info, served=served, options=options, shape=self.shape)
         await self.prompts(call, body)
@@ -273,7 +274,7 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
         asking[PROGRESS] = call.choices[0].stream.progress
         call.created = int(time.time())
         count, tenant = call.usage()["prompt_tokens"], asking[CALLER].tenant
-        labels = call.info.id, count, options.n, options.limit, tenant
+        labels = call.info.id, count, options.n, options.limit, tenant or call.info.family
         named = {"max_tokens": options.limit, "temperature": options.temperature, "top_p": options.top_p, "n": options.n}
         asking[ASKED] = {name: value for name, value in named.items() if value is not None}
         asking[METER] = meter = front.metrics.begin(*labels, offline=offline)
@@ -335,6 +336,7 @@ def _sequences(call: GenerateHandler) -> list[Generation]:
             home=place.home if place is not None else "",
             side=place.side if place is not None else "",
             drafts=call.drafts,
+            family=call.info.family or (call.info.id if call.info.tiers else ""),
             auto=call.auto
             and (replace(call.auto, length=partial(_stopped_length, call, index)) if call.stops else call.auto),
         )

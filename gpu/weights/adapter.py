@@ -107,7 +107,7 @@ def _low_rank(folder: Path, fields: Fields, form: str, base: Checkpoint) -> tupl
     for name in found.saved:
         if name not in weights:
             raise CheckpointError(
-                f"{folder / WEIGHTS}: tensor {named(PREFIX + name)} belongs to no module of the base {base.path}; "
+                f"{folder / WEIGHTS}: tensor {named(PREFIX + name)} belongs to no module of the base {base.label}; "
                 "name the base that the adapter was trained on"
             )
     if base.config.tied:
@@ -143,7 +143,7 @@ def _low_rank(folder: Path, fields: Fields, form: str, base: Checkpoint) -> tupl
             own = base.parts[role.place][1].get(f"{role.name}_bias")
             if replaces and own is None:
                 raise CheckpointError(
-                    f"{bias.path}: tensor {bias.name} replaces a bias that the base {base.path} does not have; name the "
+                    f"{bias.path}: tensor {bias.name} replaces a bias that the base {base.label} does not have; name the "
                     "base that the adapter was trained on"
                 )
             _check_shape(bias, role.source.shape[:1], base, module)
@@ -231,8 +231,8 @@ def _check_base(folder: Path, rules: LoraRules, base: Checkpoint, modules: dict[
     missing = _depths(module for module in modules if names and rules.targets(module) and module not in names)
     if depths and there and (max(depths) > max(there) or (missing and min(missing) > max(depths))):
         raise CheckpointError(
-            f"{folder} was made for another base: it has {max(depths) + 1} layers, {base.path.name} has {max(there) + 1}; "
-            "name the base that the adapter was trained on"
+            f"{folder} was made for another base: it has {max(depths) + 1} layers, {Path(base.label).name} has "
+            f"{max(there) + 1}; name the base that the adapter was trained on"
         )
     for module, (a, b) in found.pairs.items():
         for role in modules.get(module, ()):
@@ -271,6 +271,6 @@ def _check_targets(folder: Path, rules: LoraRules, modules: dict[str, list[Role]
 def _check_shape(ref: TensorRef, wanted: tuple[int, ...], base: Checkpoint, module: str) -> None:
     if ref.shape != wanted:
         raise CheckpointError(
-            f"{ref.path}: tensor {ref.name} has shape {list(ref.shape)} where {module} of the base {base.path} and the "
+            f"{ref.path}: tensor {ref.name} has shape {list(ref.shape)} where {module} of the base {base.label} and the "
             f"rank ask for {list(wanted)}; name the base that the adapter was trained on, or correct the rank"
         )

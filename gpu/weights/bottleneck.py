@@ -56,12 +56,12 @@ def read_bottlenecks(file: Path, fields: Fields, tensors: dict[str, TensorRef], 
     reads, scale = _read(config), config.number_within("scaling", 1.0, -LARGEST_SCALE, LARGEST_SCALE)
     if (hidden := fields.integer("hidden_size", base.config.hidden)) != base.config.hidden:
         raise CheckpointError(
-            f"{fields.source}: hidden_size is {hidden}, but the base {base.path} asks for {base.config.hidden}; {BASE}"
+            f"{fields.source}: hidden_size is {hidden}, but the base {base.label} asks for {base.config.hidden}; {BASE}"
         )
     family = ARCHITECTURES[base.config.architecture].model_type
     if (model_type := fields.text("model_type", family)) != family:
         raise CheckpointError(
-            f"{fields.source}: model_type is {shown(model_type)}, but the base {base.path} is of {family}; {BASE}"
+            f"{fields.source}: model_type is {shown(model_type)}, but the base {base.label} is of {family}; {BASE}"
         )
     places, deltas = _places(config, reads, base), dict[int, DeltaPart]()
     for (layer, where), refs in _sorted(file, tensors, places.keys()).items():
@@ -71,7 +71,7 @@ def read_bottlenecks(file: Path, fields: Fields, tensors: dict[str, TensorRef], 
             if ref.shape != shapes[role]:
                 raise CheckpointError(
                     f"{file}: tensor {named(ref.name)} has shape {list(ref.shape)} where reduction_factor and the base "
-                    f"{base.path} ask for {list(shapes[role])}; {BASE}, or correct reduction_factor"
+                    f"{base.label} ask for {list(shapes[role])}; {BASE}, or correct reduction_factor"
                 )
         activation = ACTIVATIONS[config.text("non_linearity")]
         bottleneck = Bottleneck(width=width, activation=activation, reads=reads, scale=scale)
@@ -115,7 +115,7 @@ def _places(config: Fields, reads: str, base: Checkpoint) -> dict[tuple[int, str
         plain = len(parts) == base.config.layers and not any(part.post_norm or part.multiplier != 1.0 for _, part in parts)
         if not plain and (family not in BEFORE_NORM or reads == "sum"):
             why = NORMED if family in BEFORE_NORM else f"AdapterHub's adapters library has none for {family} models"
-            raise CheckpointError(f"{config.source}: {flag} is not supported for {base.path}: {why}; train a LoRA")
+            raise CheckpointError(f"{config.source}: {flag} is not supported for {base.label}: {why}; train a LoRA")
         found |= {(layer, where): place for layer, (place, _) in enumerate(parts) if layer not in left}
     if not found:
         raise CheckpointError(f"{config.source}: mh_adapter, output_adapter and leave_out leave no adapter; save it again")

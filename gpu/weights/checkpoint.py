@@ -14,7 +14,7 @@ from typing import Any
 
 from ...policies.model.chain import Component, Kind, KvLayout
 from ...policies.model.confidence import Threshold
-from ...policies.model.tiers import tier_source
+from ...policies.model.tiers import tier_id, tier_source
 from ...policies.nearest import nearest
 from ..errors import CheckpointError
 from ..model.config import (
@@ -143,6 +143,11 @@ class Checkpoint:
         exits = shared_heads(layers, _head(self.parts)[1], self.config.layers, source)
         more: dict[str, Any] = {"known": self.known, "hold": self._hold, "exits": exits}
         return Checkpoint(self.path, self.config, self.generation, self.parts, self._chain, **more)
+
+    @property
+    def label(self) -> str:
+        """The folder as messages name it, with the layers of a tier: ``FOLDER:4``."""
+        return tier_id(str(self.path), self.tier) if self.tier else str(self.path)
 
     def at_exit(self, layers: int) -> Checkpoint:
         """Return the tier that leaves after this many layers. Raises CheckpointError if there is no such exit."""

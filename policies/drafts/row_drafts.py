@@ -36,6 +36,7 @@ class RowDrafts:
     def __init__(self, options: DraftOptions, prompt_length: int, application: str, priors: dict[str, Acceptance]) -> None:
         self.options, self.application = options, application
         self.pause, self.source, self.drafter = 0, "", ""
+        self.price = UNIT  # of the last drafts' round, in steps without drafts
         self._misses = 0  # lookups in sequence that found nothing
         self._rest = FIRST_PAUSE  # the next pause after the policy has said 0
         self._probes = False  # the last pause was the policy's: one draft shows whether it still is right
@@ -121,6 +122,8 @@ class RowDrafts:
         """Return ``count`` drafts of an offer, which is the source of the next round."""
         self.drafter = "" if offer.tokens else offer.key
         self.source = offer.key if not self.drafter else MODEL if offer.key == self.options.drafter else TIER
+        if count:
+            self.price = offer.cost(count) * UNIT // max(1, offer.cost(0))
         return offer.tokens[:count] if offer.tokens else [0] * count
 
     def record(self, drafted: int, accepted: int) -> None:
@@ -138,7 +141,7 @@ class RowDrafts:
         copy._acceptance = {key: seen.fork(priors[key]) for key, seen in self._acceptance.items()}
         copy.pause, copy.source, copy.drafter, copy._misses = self.pause, self.source, self.drafter, self._misses
         copy._rest, copy._probes, copy._rounds, copy._turn = self._rest, self._probes, self._rounds, self._turn
-        copy._cursor, copy._missed = self._cursor, self._missed
+        copy._cursor, copy._missed, copy.price = self._cursor, self._missed, self.price
         return copy
 
     def snapshot(self) -> dict[str, Plain]:
@@ -148,6 +151,7 @@ class RowDrafts:
             "acceptance": {key: seen.snapshot() for key, seen in self._acceptance.items()},
             "source": self.source,
             "drafter": self.drafter,
+            "price": self.price,
             "counts": [
                 self.pause, self._misses, self._rest, int(self._probes), self._rounds, self._turn, self._cursor,
                 self._missed, self._read,
@@ -162,7 +166,7 @@ class RowDrafts:
         drafts._acceptance = {key: Acceptance.restore(seen, priors[key]) for key, seen in data["acceptance"].items()}
         drafts.source, drafts.drafter, drafts.pause, drafts._misses = data["source"], data["drafter"], pause, misses
         drafts._rest, drafts._probes, drafts._rounds, drafts._turn = rest, bool(probes), rounds, turn
-        drafts._cursor, drafts._missed = cursor, missed
+        drafts._cursor, drafts._missed, drafts.price = cursor, missed, data["price"]
         return drafts
 
     # lookup ----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Self
 
+from ..model.chain import HIDDEN
 from ..model.runs import Span
 from ..plain import Plain, from_plain, to_plain
 from .accounts import PageAccounts
@@ -79,6 +80,11 @@ class PageColumns:
     def slots_in_use(self) -> dict[str, int]:
         """The used slots by arena, including those of cached pages."""
         return {arena: allocator.used for arena, allocator in self._allocators.items()}
+
+    @property
+    def hidden_bytes(self) -> int:
+        """The bytes of pages of hidden states, including cached ones."""
+        return sum([one.used * one.slot_bytes for arena, one in self._allocators.items() if arena.startswith(HIDDEN)])
 
     def page_bytes(self, span: Span) -> int:
         """Return the bytes of one page of a span."""

@@ -12,6 +12,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 from .chain import HIDDEN, Component, Kind, Route
+from .tier_work import FamilyTier
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ class LocalRoute:
     delta: int = 0  # number of ``deltas`` on this worker (``LocalRoutes``); 0: there are none
     exit: Exit | None = None  # where the route leaves, if hidden states are kept there for others; its span is the last
     entries: tuple[Exit, ...] = ()  # exits of other routes that it passes, the deepest first
+    tier: FamilyTier | None = None  # in the accounts of the worker; None: the model has no tiers
 
     @property
     def kv_spans(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..model.runs import LocalRoute
-from ..requests.urgency import shared_class
+from ..requests.urgency import service_class, shared_class
 from ..sweep.columns import Place, Status
 from ..sweep.events import Submission
 from ..sweep.parts import Parts
@@ -27,6 +27,9 @@ def single_route(parts: Parts, arrivals: Iterable[Submission]) -> LocalRoute:
     local = parts.routes.home(submissions[0].route) if submissions else None
     if local is None or len(local.spans) > 1 or len({of.route for of in submissions}) > 1:
         raise LazyReplayUnsupported("several routes")
+    classes = {service_class(of.priority) for of in arrivals} | {service_class(rows.priority[s]) for s in live}
+    if len(classes) > 1:
+        raise LazyReplayUnsupported("several service classes")
     if len(accounts) > 1 or parts.memory.capped or any(of.scored for of in submissions):
         raise LazyReplayUnsupported("several accounts")
     if any(rows.place[s] != Place.LOCAL or rows.status[s] in (Status.PARKED, Status.LEASING) for s in live):

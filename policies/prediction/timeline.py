@@ -28,13 +28,23 @@ class TimelineEntry:
     spread: float = 0.0
 
     def total(self, of: Submission, length: int) -> int:
-        """Return the tokens at which a sequence of ``length`` tokens is expected to end.
+        """Return the tokens at which a sequence of ``length`` tokens is expected to end, if each takes a step.
 
-        Without an estimate of its answer (``Submission.expected``), that is its limit.
+        Without an estimate of its answer (``Submission.expected``), that is its limit. Forecasts play without drafts. So of
+        a sequence that has some, only as many tokens are left as it takes steps (``drafts/pace.py``).
         """
-        if not of.expected:
-            return of.max_length
-        return of.prompt_length + corrected(of.expected, of.prompt_length, length, self.more, self.spread)
+        total = of.max_length
+        if of.expected:
+            total = of.prompt_length + corrected(of.expected, of.prompt_length, length, self.more, self.spread)
+        return total if of.drafts is None else self._paced(of, length, min(total, of.max_length))
+
+    def _paced(self, of: Submission, length: int, total: int) -> int:
+        parts = self.state.parts
+        local = parts.routes.home(of.route)
+        if of.drafts is None or local is None or not parts.drafts.takes(of):
+            return total
+        pace = parts.drafts.paces.find(local.route.application, of.drafts)
+        return total if pace is None else length + max(1, pace.steps_for(total - length))
 
     def fork(self) -> TimelineEntry:
         """Return a copy, which does not change when the worker goes on."""

@@ -143,8 +143,8 @@ class Backfill:
             if batch.budget <= 0 or budget.over:
                 break
             start = rows.planned[s]
-            if rows.status[s] != Status.RUNNING or start >= rows.known[s]:
-                continue  # it has given way, or waits for its last token
+            if rows.status[s] != Status.RUNNING or start >= rows.known[s] or not batch.turn.takes(self._parts.tier(s)):
+                continue  # it has given way, waits for its last token, or has another turn
             if rows.known[s] - start > 1:
                 prompts.append(s)
             elif start >= rows.limit[s] - 1 or leases.is_away(s) or not self._has_turn(s):
@@ -202,7 +202,7 @@ class Backfill:
         self._fitting.begin(offline=True)
         while queue.offline_waiting and batch.budget > 0 and not budget.over:
             s = queue.first_offline(batch.capped)
-            if s < 0:
+            if s < 0 or not batch.turn.takes(parts.tier(s)):
                 break
             found = self._fitting.examine(s, batch)
             if found is None:
@@ -214,7 +214,7 @@ class Backfill:
                 continue
             if not budget.fitting(rows.route[s], len(found) * rows.page_size, 1):
                 break
-            queue.remove(rows.key(s), rows.tenant[s])
+            parts.dequeue(s)
             self._picker.start(s, found)
             if not rows.is_guest(s):
                 self._add_prompt(batch, budget, s, 1 << 30)

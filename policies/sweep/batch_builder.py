@@ -15,6 +15,7 @@ from .columns import Place
 from .events import Flight
 from .parts import Parts
 from .sequence_queue import Rank
+from .tier_turns import WHOLE
 
 SPARE = 4  # divisor; a sweep of 1/4 of the tokens takes less than 2x one without prompts, if decoding is cheap
 
@@ -26,6 +27,7 @@ class BatchBuilder:
         self.budget = budget
         self.spare = max(1, budget // SPARE)  # part of it for prompts that delay decoding accounts that were given less
         self.decoding: list[tuple[Rank, str]] = []  # the two accounts with decoding rows that were given least
+        self.turn = WHOLE  # which tiers have rows in it
         self.starved = False  # some row lacked memory: nothing is admitted
         self.squeezed = False  # some row hit its account's cap: nothing of that account is admitted
         self.capped: set[str] = set()  # accounts at their caps of KV memory: none of their sequences is admitted

@@ -11,12 +11,14 @@ from enum import IntEnum
 from typing import Any, Self
 
 from ..model.runs import LocalRoute
+from ..model.tier_work import FamilyTier
 from ..plain import Plain, from_plain, to_plain
-from ..requests.urgency import FIRST_OFFLINE, shared_class
+from ..requests.urgency import FIRST_OFFLINE, rises, shared_class
 from .events import Submission
 
 FOREVER = float("inf")
 NEVER_DRAFTED = 1 << 60
+MOST_YIELDS = 3  # rows that a sequence gives to urgent ones, one after the other
 
 
 class Status(IntEnum):
@@ -41,10 +43,10 @@ class Place(IntEnum):
 
 _PLAIN = (
     "status", "place", "row", "length", "computed", "planned", "known", "open", "paged", "hashed", "cached", "requeue",
-    "deadline", "charged", "plain_until", "drafted",
+    "deadline", "charged", "plain_until", "drafted", "priority", "since", "yielded", "sat_out",
 )  # fmt: skip
-_DERIVED = ("ready", "limit", "stop", "priority", "tenant", "delta", "cost_compute", "cost_memory")
-COLUMNS = (*_PLAIN, *_DERIVED, "tokens", "hashes", "pages", "entered", "submission", "route")
+_DERIVED = ("ready", "limit", "stop", "tenant", "delta", "cost_compute", "cost_memory")
+COLUMNS = (*_PLAIN, *_DERIVED, "tokens", "hashes", "pages", "entered", "submission", "route", "tier")
 
 
 class Columns:
@@ -78,10 +80,14 @@ class Columns:
         self.stop: list[list[int]] = []  # tokens that end it
         self.cached: list[int] = []  # positions found in the prefix cache at its start
         self.requeue: list[int] = []  # 1: LEAVING because preempted; it returns to the queue
-        self.priority: list[int] = []  # its priority: lower runs earlier
+        self.priority: list[int] = []  # its priority: lower runs earlier; lower than it came with if it has risen by a class
+        self.since: list[float] = []  # the time from which its wait in its class counts
+        self.yielded: list[int] = []  # how often it has given its row to an urgent sequence
+        self.tier: list[FamilyTier | None] = []  # in the accounts; None: no tier
         self.tenant: list[str] = []  # account for its pages and its fair share
         self.plain_until: list[int] = []  # positions below it are drawn without drafts; ``NEVER_DRAFTED``: all
         self.drafted: list[int] = []  # drafts that an open plan verifies
+        self.sat_out: list[int] = []  # sweeps of lower tiers that it sat out
         self.charged: list[int] = []  # leading positions its account has paid for, computed or from the cache
         self.delta: list[int] = []  # number of its route's deltas (``LocalRoutes``); 0: none
         self.cost_compute: list[int] = []  # bytes of parameters that one token passes on this worker
@@ -105,6 +111,10 @@ class Columns:
         """
         submission = self.submission[s]
         return (shared_class(submission.priority), submission.arrival, submission.request)
+
+    def risen(self, s: int) -> int:
+        """Return by how many classes it has risen."""
+        return rises(self.submission[s].priority, self.priority[s])
 
     def is_guest(self, s: int) -> bool:
         """Return whether its home is another worker."""
@@ -164,7 +174,7 @@ class Columns:
         """Fill the columns that follow from others."""
         submission, route = self.submission[s], self.route[s]
         self.limit[s], self.stop[s] = submission.max_length, submission.stop_tokens
-        self.priority[s], self.tenant[s], self.delta[s] = submission.priority, submission.tenant, route.delta
+        self.tenant[s], self.delta[s] = submission.tenant, route.delta
         self.cost_compute[s], self.cost_memory[s] = route.cost_compute, route.cost_memory
         self.ready[s] = self._ready(s)
 
@@ -203,6 +213,7 @@ class Columns:
             "route": [places[self.route[s]] if used else -1 for s, used in live],
             "tokens": [self.tokens_of(s) if used else [] for s, used in live],
             "hashes": [self.hashes_of(s) if used else [] for s, used in live],
+            "tier": [to_plain(self.tier[s]) if used else None for s, used in live],
             "entered": [[list(pair) for pair in self.entered[s]] if used else [] for s, used in live],
             "pages": [[listed[: self.paged[s]] for listed in self.pages[s]] if used else [] for s, used in live],
             "unused": self._unused.copy(),
@@ -221,6 +232,7 @@ class Columns:
             setattr(table, name, [list(value) if isinstance(value, list) else value for value in data[name]])
         table.pages = [[list(handles) for handles in spans] for spans in data["pages"]]
         table.entered = [[(pair[0], pair[1]) for pair in pairs] for pairs in data["entered"]]
+        table.tier = [from_plain(FamilyTier | None, data["tier"][s]) for s in range(len(table.status))]
         for name in (*_DERIVED, "submission", "route"):
             setattr(table, name, [0] * len(table.status))
         for s in data["unused"]:
@@ -279,8 +291,10 @@ class Columns:
         elif self.place[s] != Place.GUEST:
             forward = Place.LOCAL if route.next_worker is None else Place.FORWARD
             assert self.place[s] == forward, f"sequence {s} has a wrong place in its route"
-        found = (self.limit[s], self.stop[s], self.priority[s], self.tenant[s], self.cost_compute[s], self.cost_memory[s])
-        expected = (submission.max_length, submission.stop_tokens, submission.priority, submission.tenant)
+        found = (self.limit[s], self.stop[s], self.tenant[s], self.cost_compute[s], self.cost_memory[s])
+        expected = (submission.max_length, submission.stop_tokens, submission.tenant)
+        assert 0 <= self.risen(s) <= 2, f"sequence {s} has fallen by a class, or risen above all"
+        assert 0 <= self.yielded[s] <= MOST_YIELDS, f"sequence {s} has given its row to urgent ones too often"
         assert self.delta[s] == route.delta, f"sequence {s} has other deltas than its route"
         assert found == (*expected, route.cost_compute, route.cost_memory), (
             f"columns of sequence {s} differ from its submission"

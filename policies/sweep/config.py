@@ -25,9 +25,16 @@ class SweepConfig:
     max_rows: int = 256  # limit of sequences that own memory at a time
     prefix_cache: bool = True
     hidden_pages: str = "auto"  # on: hidden states at exits are kept; auto: if a higher tier is here, too; off: never
+    tier_sweeps: str = "auto"  # lockstep: sweeps compute all tiers; decoupled: some only lower ones; auto: where that pays
+    tier_turns: int = 2  # most sweeps in a row that compute lower tiers alone
+    group_batching: bool = True  # False: no sweep computes two tiers
     tenant_weights: dict[str, int] = field(default_factory=dict)  # account -> weight of its service; "*": all others; else 1
     input_cost: int = 1  # cost of a computed prompt token, to the account that computes it
     output_cost: int = 2  # cost of a generated token
+    tier_weights: dict[str, int] = field(default_factory=dict)  # model id of a tier -> its weight within its family; else 1
+    tier_fairness: bool = True  # False: tiers are as other models, and each token costs the same
+    tier_preemption: bool = True  # False: urgent sequences wait for rows and pages as all others
+    class_ageing: float = 10.0  # seconds of waiting after which a sequence rises by one service class; 0: never
     tenant_kv_share: dict[str, float] = field(default_factory=dict)  # account -> cap on its part of KV, 0 to 1; "*" as above
     kv_reserve: float = 0.0  # fraction, of the memory the largest application leaves, reserved for KV, 0 to 1
     on_demand: bool = False  # other applications are unloaded for a sequence that needs their memory

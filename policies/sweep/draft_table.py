@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from ..drafts.acceptance import Acceptance
+from ..drafts.pace import PaceTable
 from ..drafts.row_drafts import RowDrafts, keys
 from ..plain import Plain
 from ..requests.urgency import FIRST_OFFLINE
@@ -20,6 +21,7 @@ class DraftTable:
 
     def __init__(self) -> None:
         self.wanted = True
+        self.paces = PaceTable()
         self._rows: dict[int, RowDrafts] = {}  # by sequence
         self._seen: dict[str, dict[str, Acceptance]] = {}  # by application, then by source, a tier or model by its id
         self._draft_rows: dict[int, int] = {}  # sequence -> its draft row
@@ -39,11 +41,13 @@ class DraftTable:
             if key not in seen:
                 seen[key] = Acceptance()
         self._rows[s] = RowDrafts(submission.drafts, submission.prompt_length, application, seen)
+        self.paces.add(s, application, submission.drafts)
 
     def remove(self, s: int) -> None:
         """Forget a sequence that has left."""
         self._rows.pop(s, None)
         self._resting.pop(s, None)
+        self.paces.remove(s)
 
     def of(self, s: int) -> RowDrafts:
         return self._rows[s]
@@ -57,6 +61,8 @@ class DraftTable:
         self.wanted, stopped = False, list(self._rows)
         self._rows.clear()
         self._resting.clear()
+        for s in stopped:
+            self.paces.remove(s)
         return stopped
 
     # draft rows ------------------------------------------------------------------------------------------------------
@@ -106,6 +112,7 @@ class DraftTable:
         for application in applications:
             if application not in used:
                 self._seen.pop(application, None)
+                self.paces.forget(application)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -114,7 +121,7 @@ class DraftTable:
 
     def fork(self) -> DraftTable:
         copy = DraftTable()
-        copy.wanted = self.wanted
+        copy.wanted, copy.paces = self.wanted, self.paces.fork()
         copy._seen = {
             application: {key: seen.fork(None) for key, seen in sources.items()}
             for application, sources in self._seen.items()
@@ -135,12 +142,13 @@ class DraftTable:
             "draft_rows": [[s, row] for s, row in self._draft_rows.items()],
             "behind": self._behind.copy(),
             "resting": [[s, until] for s, until in self._resting.items()],
+            "paces": self.paces.snapshot(),
         }
 
     @classmethod
     def restore(cls, data: dict[str, Plain]) -> DraftTable:
         table = cls()
-        table.wanted = data["wanted"]
+        table.wanted, table.paces = data["wanted"], PaceTable.restore(data["paces"])
         table._seen = {
             application: {key: Acceptance.restore(seen, None) for key, seen in sources.items()}
             for application, sources in data["seen"].items()
@@ -160,5 +168,6 @@ class DraftTable:
         assert self._draft_rows.keys() <= self._rows.keys(), "a sequence without drafts has a draft row"
         assert {*self._behind} <= self._draft_rows.keys(), "a draft row that is not there catches up"
         assert self._resting.keys() <= self._rows.keys(), "a sequence without drafts rests from them"
+        self.paces.check(self._rows)
         drafting = {s for s, position in plain_until.items() if position != NEVER_DRAFTED}
         assert drafting == (self._rows.keys() if self.wanted else set()), "a sequence draws with drafts and has none"

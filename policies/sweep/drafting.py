@@ -75,8 +75,10 @@ class Drafting:
         model = self._models.offer(s, row, limit, batch.budget, load) if row >= 0 else None
         found = drafts.draft(rows.tokens[s], rows.length[s], max(limit, 0), drawn, cost, tiers, model)
         if not found:
+            self._parts.drafts.paces.count_plain(s, rows.length[s])
             rows.draft_from(s, start + drafts.pause)
             return False
+        self._parts.drafts.paces.begin(s, rows.length[s], drafts.price)
         rows.plan_drafts(s, len(found))
         if drafts.drafter in heads:
             batch.add_tier_drafts(s, start, len(found), heads[drafts.drafter])

@@ -239,13 +239,17 @@ class PromptScored:
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """Effect: report that a sequence was planned for the first time, or computed positions without a token."""
+    """Effect: report that a sequence was planned for the first time, or computed positions without a token.
+
+    ``risen``: by how many service classes it has risen.
+    """
 
     gateway: str
     request: str
     attempt: int
     computed: int
     cached: int
+    risen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,11 +268,15 @@ class GivenBack:
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """Effect: report that the sequence lost its memory and waits to be recomputed."""
+    """Effect: report that the sequence lost its memory and waits to be recomputed.
+
+    ``urgent``: it was for the start of an urgent sequence.
+    """
 
     gateway: str
     request: str
     attempt: int
+    urgent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +293,31 @@ class DraftsVerified:
     drafted: int
     accepted: int
     rounds: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SatOut:
+    """Effect: report, before the last token of a sequence, how many ``sweeps`` of lower tiers it sat out."""
+
+    gateway: str
+    request: str
+    attempt: int
+    sweeps: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExitEntered:
+    """Effect: report that positions ``start`` to ``end - 1`` were planned to begin at an exit, behind ``layers`` layers.
+
+    Hidden states of a lower tier are there, so only the layers above are computed.
+    """
+
+    gateway: str
+    request: str
+    attempt: int
+    layers: int
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +352,9 @@ class ComponentGone:
     tensors: list[bytes]
 
 
-GatewayNews = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | DraftsVerified | Exported
+GatewayNews = (
+    TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | DraftsVerified | ExitEntered | SatOut | Exported
+)
 DeviceOrder = SendPages | MoveSlots | ComponentsPlaced | ComponentsRefused | ComponentGone
 
 

@@ -6,6 +6,9 @@ found in the prefix cache (so the first user of a shared page pays for it). Gene
 account with the least counter starts next. An account that begins to wait is raised to the least counter of the accounts
 that wait already, or to the counter of the last one that waited: no account saves up service while idle.
 
+A token of a lower tier costs less, in proportion to the parameters that it passes (``model/tier_work.py``). The same
+counters serve the tiers of a family within an account (``tier_lines.py``).
+
 Counters are whole numbers, so that the order in which costs are added changes nothing: jumps and stepping agree. A
 position is paid for once, however often it is computed: a preempted account does not pay for what it has lost.
 """
@@ -14,11 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ..model.tier_work import WHOLE
 from ..plain import Plain
 
-Flow = tuple[int, str]  # class (``requests/urgency.py``: shared_class), account
+Flow = tuple[int, str]  # group whose members share (here the ``shared_class`` of ``requests/urgency.py``), member (account)
 EVERYBODY = "*"  # key of the weight of all accounts without their own
-SCALE = 1 << 20  # counter of one token at cost and weight 1, so that division by weights is precise
+SCALE = WHOLE  # counter of one token at cost and weight 1, so that division by weights is precise
 
 
 class FairShare:
@@ -28,7 +32,12 @@ class FairShare:
         self._weights, self._input, self._output = dict(weights), input_cost, output_cost
         self._counters: dict[Flow, int] = {}
         self._last: dict[int, str] = {}  # class -> the account that waited last
-        self.served: dict[str, int] = {}  # by account: total cost, regardless of its weight
+        self._work: dict[str, int] = {}  # by account: total cost, in parts of ``SCALE``, regardless of its weight
+
+    @property
+    def served(self) -> dict[str, int]:
+        """The total cost of each account, regardless of its weight."""
+        return {account: (work + SCALE // 2) // SCALE for account, work in self._work.items()}
 
     def counter(self, flow: Flow) -> int:
         """Return the service of a flow so far, divided by its weight."""
@@ -55,30 +64,36 @@ class FairShare:
                 del self._counters[flow]
         if any(flow[1] == account for flow in self._counters):
             return False
-        self.served.pop(account, None)
+        self._work.pop(account, None)
         return True
 
     def quit(self, flow: Flow) -> None:
         """Remove a flow that no longer waits."""
         self._last[flow[0]] = flow[1]
 
-    def charge_prompt(self, flow: Flow, tokens: int) -> None:
-        """Charge a starting sequence for its prompt tokens to compute."""
-        self._charge(flow, tokens * self._input)
+    def charge_prompt(self, flow: Flow, tokens: int, work: int = SCALE) -> None:
+        """Charge a starting sequence for its prompt tokens to compute. ``work``: of one, in parts of ``SCALE``."""
+        self._charge(flow, tokens * self._input, work)
 
-    def charge_answer(self, flow: Flow, tokens: int) -> None:
+    def charge_answer(self, flow: Flow, tokens: int, work: int = SCALE) -> None:
         """Charge a sequence for tokens computed after its start."""
-        self._charge(flow, tokens * self._output)
+        self._charge(flow, tokens * self._output, work)
 
-    def _charge(self, flow: Flow, cost: int) -> None:
+    def finish_tag(self, flow: Flow, tokens: int, work: int = SCALE) -> int:
+        """Return the counter of a flow once it has been charged for ``tokens`` more."""
+        return self.counter(flow) + tokens * self._output * (work // self._weight(flow[1]))
+
+    def _weight(self, account: str) -> int:
+        return self._weights.get(account) or self._weights.get(EVERYBODY, 1)
+
+    def _charge(self, flow: Flow, cost: int, work: int) -> None:
         account = flow[1]
-        weight = self._weights.get(account) or self._weights.get(EVERYBODY, 1)
-        self._counters[flow] = self._counters.get(flow, 0) + cost * (SCALE // weight)
-        self.served[account] = self.served.get(account, 0) + cost
+        self._counters[flow] = self._counters.get(flow, 0) + cost * (work // self._weight(account))
+        self._work[account] = self._work.get(account, 0) + cost * work
 
     def fork(self) -> FairShare:
         copy = FairShare(self._weights, self._input, self._output)
-        copy._counters, copy._last, copy.served = self._counters.copy(), self._last.copy(), self.served.copy()
+        copy._counters, copy._last, copy._work = self._counters.copy(), self._last.copy(), self._work.copy()
         return copy
 
     def snapshot(self) -> dict[str, Plain]:
@@ -87,7 +102,7 @@ class FairShare:
             "costs": [self._input, self._output],
             "counters": [[*flow, counter] for flow, counter in self._counters.items()],
             "last": [[number, account] for number, account in self._last.items()],
-            "served": self.served.copy(),
+            "work": self._work.copy(),
         }
 
     @classmethod
@@ -95,11 +110,11 @@ class FairShare:
         share = cls(data["weights"], data["costs"][0], data["costs"][1])
         share._counters = {(entry[0], entry[1]): entry[2] for entry in data["counters"]}
         share._last = {entry[0]: entry[1] for entry in data["last"]}
-        share.served = dict(data["served"])
+        share._work = dict(data["work"])
         return share
 
     def check(self, waiting: Iterable[Flow]) -> None:
         """Raise AssertionError unless every flow that waits, or waited last, has a counter of at least 0."""
         assert self._counters.keys() >= set(waiting), "an account waits without a counter"
         assert self._counters.keys() >= set(self._last.items()), "the last account to wait has no counter"
-        assert all(counter >= 0 for counter in [*self._counters.values(), *self.served.values()]), "a counter fell"
+        assert all(counter >= 0 for counter in [*self._counters.values(), *self._work.values()]), "a counter fell"

@@ -43,7 +43,7 @@ class Fitting:
         its account's cap keeps it out of this batch.
         """
         if self._sequences.park(s) or self._pipeline.ask(s):
-            self._parts.queue.remove(self._rows.key(s), self._rows.tenant[s])
+            self._parts.dequeue(s)
             return None
         found = self._sequences.look_up(s)
         if self.within_cap(s, found):

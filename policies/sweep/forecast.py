@@ -11,6 +11,8 @@ from .events import TokensEmitted
 from .open_plans import OpenPlan
 from .parts import Parts
 from .sequences import Sequences
+from .turn_choice import TurnChoice
+from .urgent_starts import UrgentStarts
 
 _TAKE, _COMMIT = 0, 1  # within one sweep: first its plan takes pages, then its commit makes tokens and publishes
 
@@ -27,6 +29,10 @@ def equal_sweeps(parts: Parts, plan: OpenPlan) -> int:
         return 1
     if parts.leases.next_flight() is not None or parts.leases.pending or parts.leases.urgent or len(parts.page_pins):
         return 1
+    if UrgentStarts.waiting(parts) or (queue.ageing.mixed and rows.free_rows):  # the time alone may change who runs
+        return 1
+    if not TurnChoice(parts).repeats():
+        return 1
     sweeps = min([rows.limit[s] - 1 - start for s, start in zip(plan.sequences, plan.start, strict=True)])
     if queue.waiting and rows.free_rows and len(plan.sequences) < parts.config.sweep_tokens and _may_change(parts):
         size = rows.page_size
@@ -39,10 +45,10 @@ def equal_sweeps(parts: Parts, plan: OpenPlan) -> int:
 def _may_change(parts: Parts) -> bool:
     """Return whether sequences that wait for memory may start within a jump, although memory only shrinks.
 
-    They may once something that they can share is published, or once their account is next. Both happen at the end of a
-    page.
+    They may once something that they can share is published, or once their account or tier is next. Both happen at the end
+    of a page.
     """
-    return parts.config.prefix_cache or parts.queue.accounts > 1
+    return parts.config.prefix_cache or parts.queue.accounts > 1 or bool(parts.queue.tiers)
 
 
 def _lasting(parts: Parts, plan: OpenPlan, sweeps: int) -> int:

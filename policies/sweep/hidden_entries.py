@@ -10,6 +10,7 @@ from __future__ import annotations
 from ..model.runs import Exit
 from ..plan.sweep_plan import SetPages
 from .batch_builder import BatchBuilder
+from .events import ExitEntered
 from .parts import Parts
 
 
@@ -49,7 +50,9 @@ class HiddenEntries:
             pages.share(handle, rows.tenant[s])
             rows.enter(s, start + count, handle)
             self._parts.outgoing.edit(SetPages(rows.row[s], local.column, page, pages.slots(handle)))
+        of = rows.submission[s]
         self._parts.outgoing.count("entered_tokens", count)
+        self._parts.outgoing.emit(ExitEntered(of.gateway, of.request, of.attempt, entry.span.layer, start, start + count))
         batch.enter(s, entry)
 
     def _entry(self, s: int, page: int) -> Exit | None:

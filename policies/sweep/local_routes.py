@@ -9,9 +9,11 @@ from typing import TypeVar
 from ..model.chain import PageLayout
 from ..model.local_paths import LocalPaths
 from ..model.runs import Border, LocalRoute, Run, Span
+from ..model.tier_work import family_tiers
 from ..plain import Plain, from_plain, to_plain
 from ..requests.routes_changed import RoutesChanged
 from .route_shapes import RouteShape, route_shapes
+from .segments import Segment, family_segments
 
 Deltas = tuple[tuple[int, bytes], ...]  # (depth, delta id) of a route's variants
 K = TypeVar("K")
@@ -24,8 +26,9 @@ class LocalRoutes:
     name it.
     """
 
-    def __init__(self, worker: str, numerics: str, hidden_pages: str = "off") -> None:
+    def __init__(self, worker: str, numerics: str, hidden_pages: str = "off", *, tier_fairness: bool = True) -> None:
         self._worker, self._numerics, self._hidden_pages = worker, numerics, hidden_pages
+        self._tier_fairness = tier_fairness  # False: routes have no tier in the accounts
         self._paths = LocalPaths(worker, numerics, hidden_pages)
         self._version = 0
         self.keeps_hidden = False  # some planned route keeps the hidden states at its exit
@@ -35,6 +38,7 @@ class LocalRoutes:
         self._numbers: dict[str, list[int]] = {}  # numbers of the runs of each planned route
         self._deltas: dict[Deltas, int] = {}  # 0: no deltas
         self._following = [0, 1]  # the next numbers of a run and of a list of deltas
+        self._tiers: dict[str, int] = {}  # route id -> place of its tier
         self._shapes: list[RouteShape] | None = None  # shapes of the routes in force; None: not computed yet
         self.borders: set[Border] = set()  # borders of spans, including those of pages: spans are split, never joined
         self._served: dict[str, str] = {}  # application -> model id of planned models
@@ -58,9 +62,11 @@ class LocalRoutes:
         self._runs = self._numbered(self._runs, 0, (run for local in every for run in local.runs))
         self._number_routes()
         self.keeps_hidden = any(local.exit is not None for local in every)
+        tiers = family_tiers(event.chains) if self._tier_fairness else {}
         for name, local in self._planned.items():
-            if local.deltas:
-                self._planned[name] = replace(local, delta=self._deltas[local.deltas])
+            if local.deltas or local.route.application in tiers:
+                delta = self._deltas[local.deltas] if local.deltas else 0
+                self._planned[name] = replace(local, delta=delta, tier=tiers.get(local.route.application))
         self._in_force = {route.id: route.version for route in event.routes if route.id in self._planned}
         self._shapes = None
         self.borders = kept | {(span.layer, span.lineages[0]) for local in every for span in local.spans}
@@ -152,6 +158,10 @@ class LocalRoutes:
         """Return the spans of the planned routes of these applications."""
         return [span for local in self._planned.values() if local.route.application in applications for span in local.spans]
 
+    def segments(self) -> dict[Run, Segment]:
+        """Return the segments of the planned families that lie whole on this worker, by run."""
+        return family_segments(self._planned.values(), self._served)
+
     def number(self, run: Run) -> int:
         """Return the number by which plans name a run."""
         return self._runs[run]
@@ -162,6 +172,30 @@ class LocalRoutes:
 
     def _number_routes(self) -> None:
         self._numbers = {name: [self._runs[run] for run in local.runs] for name, local in self._planned.items()}
+        self._tiers = self._places()
+
+    def tier(self, route: str) -> int:
+        """Return how many tiers of its family leave below a planned route.
+
+        0: none does, the model has no tiers, or the route crosses workers.
+        """
+        return self._tiers.get(route, 0)
+
+    @property
+    def tiers(self) -> int:
+        """The number of tiers of the family with most of them, at least 1."""
+        return 1 + max(self._tiers.values(), default=0)
+
+    def _places(self) -> dict[str, int]:
+        """Return the place of each tier above the lowest: the number of shorter bodies with which its own begins."""
+        bodies = {
+            name: tuple(self._numbers[name][:-1])
+            for name, local in self._planned.items()
+            if not local.hop and local.next_worker is None and local.runs and local.runs[-1].head
+        }
+        every = {*bodies.values()}
+        places = {name: sum([body[:n] in every for n in range(1, len(body))]) for name, body in bodies.items()}
+        return {name: place for name, place in places.items() if place}
 
     @property
     def plain(self) -> bool:
@@ -174,9 +208,10 @@ class LocalRoutes:
         return {number: run for run, number in self._runs.items()}
 
     def fork(self) -> LocalRoutes:
-        copy = LocalRoutes(self._worker, self._numerics, self._hidden_pages)
+        copy = LocalRoutes(self._worker, self._numerics, self._hidden_pages, tier_fairness=self._tier_fairness)
         copy.keeps_hidden = self.keeps_hidden
         copy._version, copy._planned, copy._in_force = self._version, self._planned.copy(), self._in_force.copy()
+        copy._tiers = self._tiers  # replaced as well
         copy._numbers, copy._shapes, copy._paths = self._numbers, self._shapes, self._paths.fork()
         copy._runs, copy._deltas, copy.borders = self._runs.copy(), self._deltas.copy(), self.borders.copy()
         copy._following, copy.ended = self._following.copy(), self.ended.copy()
@@ -189,6 +224,7 @@ class LocalRoutes:
             "worker": self._worker,
             "numerics": self._numerics,
             "hidden_pages": self._hidden_pages,
+            "tier_fairness": self._tier_fairness,
             "version": self._version,
             "planned": to_plain(list(self._planned.values())),
             "in_force": self._in_force.copy(),
@@ -202,7 +238,7 @@ class LocalRoutes:
 
     @classmethod
     def restore(cls, data: dict[str, Plain]) -> LocalRoutes:
-        routes = cls(data["worker"], data["numerics"], data["hidden_pages"])
+        routes = cls(data["worker"], data["numerics"], data["hidden_pages"], tier_fairness=data["tier_fairness"])
         routes._version, routes._in_force = data["version"], dict(data["in_force"])
         routes._planned = {local.route.id: local for local in from_plain(list[LocalRoute], data["planned"])}
         routes._runs = dict(from_plain(list[tuple[Run, int]], data["runs"]))
@@ -227,6 +263,7 @@ class LocalRoutes:
         assert self._runs.keys() == {run for local in every for run in local.runs}, "a run has no number, or one too long"
         found = {name: [self._runs[run] for run in local.runs] for name, local in self._planned.items()}
         assert self._numbers == found, "a run of a route has a wrong number"
+        assert self._tiers == self._places(), "a tier is at a wrong place in its family"
         assert self._deltas.keys() == {local.deltas for local in every if local.deltas}, "deltas of no route are kept"
         for numbers, following in zip(([*self._runs.values()], [*self._deltas.values()]), self._following, strict=True):
             assert len({*numbers}) == len(numbers), "a number is given twice"

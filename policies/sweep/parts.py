@@ -12,6 +12,7 @@ from ..memory.worker_memory import WorkerMemory
 from ..plain import Plain, from_plain, to_plain
 from ..plan.coefficients import Coefficients
 from ..plan.sweep_plan import Edit
+from .ageing import Ageing
 from .columns import Place, Status
 from .config import SweepConfig
 from .draft_table import DraftTable
@@ -25,10 +26,14 @@ from .pending_pages import PendingPages
 from .return_timeouts import ReturnTimeouts
 from .row_table import RowTable
 from .sequence_queue import SequenceQueue
+from .tier_lines import TierLines
+from .tier_turns import AUTO, TierTurns
 
 COUNTERS = (
     "prompt_tokens", "cached_tokens", "generated_tokens", "computed_tokens", "preemptions", "refused", "expired",
-    "entered_tokens", "offline_tokens", "offline_yielded", "drafted_tokens", "accepted_tokens",
+    "entered_tokens", "offline_tokens", "offline_yielded", "draft_rounds", "drafted_tokens", "accepted_tokens",
+    "urgent_preemptions", "class_rises",
+    "short_sweeps", "rows_sat_out",
     "moved_slots", "exported_pages", "exported_bytes", "imported_pages", "imported_bytes", "refused_pages",
 )  # fmt: skip
 
@@ -124,7 +129,10 @@ class Parts:
     def __init__(self, config: SweepConfig) -> None:
         self.config = config
         self.rows = RowTable(config.max_rows, config.page_size, config.prefix_cache)
-        self.queue = SequenceQueue(FairShare(config.tenant_weights, config.input_cost, config.output_cost))
+        self.now = 0.0  # the time of the call that is being handled; no part of the state
+        costs = config.input_cost, config.output_cost
+        tiers, ageing = TierLines(config.tier_weights, *costs), Ageing(config.class_ageing)
+        self.queue = SequenceQueue(FairShare(config.tenant_weights, *costs), tiers, ageing)
         shares, reserve = config.tenant_kv_share, config.kv_reserve
         self.memory = WorkerMemory(config.budget, config.memory_chunk, config.slot_unit, config.granule, shares, reserve)
         self.leases = LeaseTable(config.worker)
@@ -133,17 +141,41 @@ class Parts:
         self.return_timeouts = ReturnTimeouts()
         self.pending_pages = PendingPages()
         self.drafts = DraftTable()
-        self.routes = LocalRoutes(config.worker, config.numerics, config.hidden_pages if config.prefix_cache else "off")
+        hidden = config.hidden_pages if config.prefix_cache else "off"
+        self.routes = LocalRoutes(config.worker, config.numerics, hidden, tier_fairness=config.tier_fairness)
+        self.turns = TierTurns()
         self.outgoing = Outgoing()
+
+    def tier(self, s: int) -> int:
+        """Return the place of a sequence's tier among those of its family here (see ``LocalRoutes.tier``)."""
+        return self.routes.tier(self.rows.route[s].route.id)
 
     def learn(self, costs: Coefficients) -> None:
         """Set the cost of sweeps here."""
         self.config = replace(self.config, costs=costs)
 
+    def at(self, now: float) -> None:
+        """Set the time of the call that is being handled."""
+        self.now = now
+
+    def enqueue(self, s: int) -> None:
+        """Let a sequence wait for its start in the queue."""
+        rows = self.rows
+        self.queue.push(rows.key(s), rows.tenant[s], rows.tier[s], rows.since[s])
+
+    def dequeue(self, s: int) -> None:
+        """Take a sequence out of the queue."""
+        self.queue.remove(self.rows.key(s), self.rows.tenant[s])
+
     @property
     def looks_ahead(self) -> bool:
         """True if sequences at home cross workers, so that the cost of sweeps matters."""
         return len(self.leases) > 0 and any(self.rows.place[s] == Place.FORWARD for s in self.queue.running)
+
+    @property
+    def weighs_turns(self) -> bool:
+        """True if tiers are here whose turns follow from the cost of sweeps."""
+        return self.routes.tiers > 1 and self.config.tier_sweeps == AUTO
 
     @property
     def edits_wanted(self) -> bool:
@@ -175,10 +207,11 @@ class Parts:
 
     def fork(self) -> Parts:
         copy = Parts(self.config)
+        copy.now = self.now
         copy.rows, copy.queue = self.rows.fork(), self.queue.fork()
         copy.memory, copy.leases, copy.return_timeouts = self.memory.fork(), self.leases.fork(), self.return_timeouts.fork()
         copy.page_transfers, copy.page_pins = self.page_transfers.fork(), self.page_pins.fork()
-        copy.drafts = self.drafts.fork()
+        copy.drafts, copy.turns = self.drafts.fork(), self.turns.fork()
         copy.pending_pages, copy.routes, copy.outgoing = self.pending_pages.fork(), self.routes.fork(), self.outgoing.fork()
         return copy
 
@@ -195,6 +228,7 @@ class Parts:
             "return_timeouts": self.return_timeouts.snapshot(),
             "pending_pages": self.pending_pages.snapshot(),
             "drafts": self.drafts.snapshot(),
+            "turns": self.turns.snapshot(),
             "routes": self.routes.snapshot(),
             "outgoing": self.outgoing.snapshot(),
         }
@@ -212,6 +246,7 @@ class Parts:
         parts.return_timeouts = ReturnTimeouts.restore(data["return_timeouts"])
         parts.pending_pages = PendingPages.restore(data["pending_pages"])
         parts.drafts = DraftTable.restore(data["drafts"])
+        parts.turns = TierTurns.restore(data["turns"])
         parts.routes = LocalRoutes.restore(data["routes"])
         parts.outgoing = Outgoing.restore(data["outgoing"])
         return parts
@@ -235,10 +270,12 @@ class Parts:
         draft_rows = {s for s in live if rows.is_draft_row(s)}
         staying = [s for s in draft_rows if rows.status[s] != Status.LEAVING]
         self.drafts.check({s: rows.plain_until[s] for s in live}, staying)
+        self.turns.check(self.config.tier_turns)
         self.return_timeouts.check({s for s in live if rows.is_guest(s)})
         running = [s for s in rows.with_status(Status.RUNNING) if not rows.is_guest(s) and s not in draft_rows]
         waiting = [(rows.key(s), rows.tenant[s]) for s in rows.with_status(Status.WAITING)]
-        self.queue.check(waiting, [rows.key(s) for s in running])
+        tiers = {s: tier for s in live if (tier := rows.tier[s]) is not None}
+        self.queue.check(waiting, [rows.key(s) for s in running], tiers)
         makers = {s for s in live if rows.status[s] != Status.LEAVING and not rows.is_guest(s) and s not in draft_rows}
         self.pending_pages.check(makers, set(rows.with_status(Status.PARKED)))
         listed = {handle: 1 for received in self.page_transfers.received_batches() for handle in received.handles}

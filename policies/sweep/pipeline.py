@@ -161,7 +161,7 @@ class Pipeline:
 
     # at a host -------------------------------------------------------------------------------------------------------
 
-    def wanted(self, event: LeaseWanted) -> None:
+    def wanted(self, event: LeaseWanted, now: float) -> None:
         """Handle a home's request for a lease.
 
         A sequence's first request queues with our own, and its account pays here too.
@@ -173,14 +173,14 @@ class Pipeline:
         elif reason := self._sequences.refusal(local, submission):
             self._refuse(event.home, event.lease, reason)
         else:
-            s = parts.rows.add(submission, local, FOREVER, guest=True)
+            s = parts.rows.add(submission, local, FOREVER, guest=True, now=now)
             behind = local.next_worker is not None  # the hosts behind have granted theirs
             urgent = behind or event.urgent or parts.page_pins.find(submission.request) is not None
             parts.leases.queue(s, event.home, event.lease, event.pages, urgent=urgent)
             if urgent:
                 parts.rows.lease(s)
             else:
-                parts.queue.push(parts.rows.key(s), submission.tenant)
+                parts.enqueue(s)
 
     def pages_wanted(self, event: GrowthWanted) -> None:
         """Handle a home's request for more pages: the next plan takes them, or makes room."""

@@ -1,10 +1,13 @@
 """Making one plan: the order in which rows are picked. Continuous batching with chunked prefill.
 
+First comes the choice of the tiers that have rows in it (``turn_choice.py``).
+
 Memory goes first to sequences for whose memory others may wait (``pipeline.py``). Order within the token budget: guests
 whose hidden states have arrived (their memory is leased, their home waits), one token for each decoding sequence by age,
 prompt chunks by age, then admissions. Among several accounts, a waiting one that was given less than those whose prompts
 run goes before them (``fair_share.py``). While its rows decode, the others' prompts get only a part of the budget. Last,
-offline sequences fill what is left (``backfill.py``). ``row_picker.py`` gives each row its place and memory.
+offline sequences fill what is left (``backfill.py``). Before all that, an urgent sequence may take the row of another one
+(``urgent_starts.py``). ``row_picker.py`` gives each row its place and memory.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ from .pinning import Pinning
 from .pipeline import Pipeline
 from .row_picker import RowPicker
 from .sequences import Sequences
+from .tier_turns import Turn
+from .turn_choice import TurnChoice
+from .urgent_starts import UrgentStarts
 
 
 class Planner:
@@ -31,6 +37,8 @@ class Planner:
         self._picker = RowPicker(parts, sequences, pipeline, pinning)
         self._drafting = Drafting(parts, self._picker, sequences.draft_rows)
         self._backfill = Backfill(parts, sequences, pipeline, self._fitting, self._picker)
+        self._urgent = UrgentStarts(parts, sequences, self._fitting)
+        self._turns = TurnChoice(parts)
         self._now = 0.0  # time of the plan being made
 
     def waits_for_open_plans(self) -> bool:
@@ -43,9 +51,14 @@ class Planner:
         batch = BatchBuilder(self._parts.config.sweep_tokens)
         if self._parts.queue.offline:
             self._backfill.restore_reserve()
-        self._pick_online(batch)
-        if self._parts.queue.offline:  # after the others: some may have got their leases and started
-            self._backfill.fill(batch)
+        for turn in self._turns.turns():
+            batch.turn = turn
+            self._pick_online(batch)
+            if self._parts.queue.offline and not turn.short:  # after the others: some may have got leases and started
+                self._backfill.fill(batch)
+            if batch.picked:
+                self._take_turn(turn)
+                break
         self._pipeline.ask_pages(batch.growing)
         return batch
 
@@ -56,8 +69,13 @@ class Planner:
             self._start_held(batch)
         if self._parts.leases.urgent:
             self._serve_urgent(batch)
+        self._urgent.rise(self._now)
+        if not batch.starved:
+            self._urgent.make_room(batch)
         self._picker.begin_plan()
         prompts = self._pick_decodes(batch)
+        if batch.turn.short:
+            return
         if prompts or (self._parts.queue.waiting and self._rows.free_rows):
             decoding = {self._rows.tenant[s]: s for s in batch.picked}
             batch.decoding = sorted((self._picker.rank(s), account) for account, s in decoding.items())[:2]
@@ -79,7 +97,24 @@ class Planner:
             self._drafting.take(flight, guests)
             batch.add_flight(flight, guests, tokens)
 
+    def _take_turn(self, turn: Turn) -> None:
+        """Count a sweep that is being made, and the sequences that sit it out if it is short."""
+        self._parts.turns.take(turn)
+        if turn.short:
+            left = self._turns.sitting_out(turn)
+            self._rows.sit_out(left)
+            self._parts.outgoing.count("short_sweeps")
+            self._parts.outgoing.count("rows_sat_out", len(left))
+
     # running sequences
+
+    def _turn_of(self, turn: Turn) -> tuple[list[int], int]:
+        """Return running sequences, and the number of leading ones that are online and have a turn."""
+        queue = self._parts.queue
+        if turn.whole:
+            return queue.running, queue.online
+        some = [s for s in queue.running[: queue.online] if turn.takes(self._parts.tier(s))]
+        return some, len(some)
 
     def _pick_decodes(self, batch: BatchBuilder) -> list[int]:
         """Pick decoding rows, oldest first; return the sequences with prompt tokens left, in their order.
@@ -88,32 +123,37 @@ class Planner:
         be decided. A preemption on the way may remove rows before or behind the one at which the loop stands.
         """
         rows, queue = self._rows, self._parts.queue
-        running = queue.running
+        running, end = self._turn_of(batch.turn)
         prompts: list[int] = []
         later: list[int] = []  # rows that go on elsewhere and are not in the microbatch whose turn it is
         at = 0
         while True:
             before = len(batch.picked)
-            end = queue.online
             at = rows.plan_decodes(running, at, end, max(batch.budget, 0), batch.picked, batch.starts, prompts)
             batch.budget -= len(batch.picked) - before
             if at >= end:
                 break
-            s, start, size = running[at], rows.planned[running[at]], len(running)
+            s, start, size = running[at], rows.planned[running[at]], len(queue.running)
             waits = start >= rows.known[s] or start >= rows.limit[s] - 1  # it waits for its last token
             if rows.place[s] == Place.LOCAL:
                 drafts = start >= rows.plain_until[s]
                 waits = waits or (drafts and rows.open[s] > 0)  # for the end of its round
                 paged = not waits and batch.budget > 0 and self._picker.grow(batch, s, start + 1)
-                at = _place_after(running, at, s, size)  # with its page and no drafts, the loop picks it
-                at += not paged or (drafts and self._drafting.pick(batch, s, queue.online - at - 1))
+                if len(queue.running) != size:  # a preemption
+                    running, end = self._turn_of(batch.turn)
+                    at = running.index(s)
+                # with its page and no drafts, the loop picks it
+                at += not paged or (drafts and self._drafting.pick(batch, s, end - at - 1))
                 continue
             if not waits and not self._parts.leases.is_away(s):
                 if (turn := self._picker.microbatches.of(s)) == NOW:
                     self._drafting.leave(batch, s)
                 elif turn == LATER:
                     later.append(s)
-            at = _place_after(running, at, s, size) + 1
+            if len(queue.running) != size:
+                running, end = self._turn_of(batch.turn)
+                at = running.index(s)
+            at += 1
         for s in later:
             self._drafting.leave(batch, s)
         batch.decodes = len(batch.picked)
@@ -163,13 +203,13 @@ class Planner:
 
     def _start_held(self, batch: BatchBuilder) -> None:
         """Start sequences with held pages, oldest first. They do not queue, since others wait for that memory."""
-        rows, queue = self._rows, self._parts.queue
+        parts, rows = self._parts, self._rows
         for s in self._pinning.waiting():
-            queue.remove(rows.key(s), rows.tenant[s])
+            parts.dequeue(s)
             if not self._pipeline.ask(s):
                 self._start_urgent(batch, s)
                 if rows.status[s] == Status.WAITING:
-                    queue.push(rows.key(s), rows.tenant[s])
+                    parts.enqueue(s)
                     break
 
     # admissions ------------------------------------------------------------------------------------------------------
@@ -191,6 +231,7 @@ class Planner:
             if (
                 s < 0
                 or rows.is_offline(s)
+                or not batch.turn.takes(self._parts.tier(s))
                 or (prompts and not self._overtakes(s, prompts[0]))
                 or (batch.spare <= 0 and self._picker.delays(batch, s))
             ):
@@ -210,7 +251,7 @@ class Planner:
                     continue
                 self._pipeline.revoke_overdue(s, self._now)
                 break
-            queue.remove(rows.key(s), rows.tenant[s])
+            parts.dequeue(s)
             self._picker.start(s, found)
             if not rows.is_guest(s):
                 self._picker.pick_chunk(batch, s)
@@ -219,8 +260,3 @@ class Planner:
     def _overtakes(self, s: int, running: int) -> bool:
         """Return whether ``s`` starts before the prompt of ``running`` continues: its account was given less."""
         return self._rows.tenant[s] != self._rows.tenant[running] and self._picker.rank(s) < self._picker.rank(running)
-
-
-def _place_after(running: list[int], at: int, s: int, size: int) -> int:
-    """Return the place of ``s``, which stood at ``at``. It changes only if a sequence before it was preempted."""
-    return at if len(running) == size else running.index(s)

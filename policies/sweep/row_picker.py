@@ -111,7 +111,7 @@ class RowPicker:
             self._pinning.end(of.request, of.attempt - 1)
         skipped = min(whole, parts.leases.cached(s)) * rows.page_size
         rows.charge(s, skipped)  # paid by the sequence that computed them
-        parts.queue.charge_prompt(rows.key(s), rows.tenant[s], rows.charge(s, rows.length[s]))
+        parts.queue.charge_prompt(rows.key(s), rows.tenant[s], rows.charge(s, rows.length[s]), rows.tier[s])
         if rows.is_guest(s):
             self._start_guest(s, whole)
             return
@@ -119,7 +119,7 @@ class RowPicker:
         parts.queue.start(rows.key(s))
         outgoing.count("cached_tokens", skipped)
         self._sequences.announce(s)
-        outgoing.emit(Progressed(of.gateway, of.request, of.attempt, skipped, skipped))
+        outgoing.emit(Progressed(of.gateway, of.request, of.attempt, skipped, skipped, rows.risen(s)))
 
     def _start_guest(self, s: int, whole: int) -> None:
         """Take all pages of the lease at once, so that no row of the guest ever waits; then its home may send them."""

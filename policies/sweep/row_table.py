@@ -13,6 +13,7 @@ from itertools import islice
 from ..model.lineage import next_hash, root_hash
 from ..model.runs import Border, LocalRoute
 from ..plan.sweep_plan import TokenLogprob
+from ..requests.urgency import risen_by
 from .columns import COLUMNS, NEVER_DRAFTED, Columns, Place, Status
 from .events import Submission, TokensEmitted
 
@@ -23,9 +24,16 @@ class RowTable(Columns):
     # a sequence comes and goes ---------------------------------------------------------------------------------------
 
     def add(
-        self, submission: Submission, route: LocalRoute, deadline: float, *, guest: bool = False, drafts: bool = False
+        self,
+        submission: Submission,
+        route: LocalRoute,
+        deadline: float,
+        *,
+        guest: bool = False,
+        drafts: bool = False,
+        now: float = 0.0,
     ) -> int:
-        """Add a waiting sequence, or with ``drafts`` the row of a model that drafts for another; return its index."""
+        """Add a waiting sequence, which came ``now``, or with ``drafts`` the row of a draft model; return its index."""
         if self._unused:
             s = self._unused.pop()
         else:
@@ -36,6 +44,8 @@ class RowTable(Columns):
         self.status[s], self.row[s] = Status.WAITING, -1
         self.computed[s] = self.planned[s] = self.open[s] = self.paged[s] = self.cached[s] = 0
         self.ready[s] = self.requeue[s] = self.charged[s] = self.drafted[s] = 0
+        self.yielded[s] = self.sat_out[s] = 0
+        self.priority[s], self.since[s], self.tier[s] = submission.priority, now, route.tier
         self.plain_until[s] = NEVER_DRAFTED
         self.length[s] = self.known[s] = len(submission.tokens)
         self.tokens[s] = submission.tokens.copy()
@@ -149,9 +159,17 @@ class RowTable(Columns):
             self._free_rows.append(self.row[s])
             self.row[s] = -1
 
-    def restart(self, s: int) -> None:
-        """Let a preempted and cleared sequence wait to be recomputed."""
-        self.status[s], self.requeue[s] = Status.WAITING, 0
+    def rise(self, s: int, since: float) -> None:
+        """Let a waiting sequence rise by one service class. ``since``: its next rise is counted from then."""
+        self.priority[s], self.since[s] = risen_by(self.priority[s]), since
+
+    def give_row(self, s: int) -> None:
+        """Count a row that it gives to an urgent sequence."""
+        self.yielded[s] += 1
+
+    def restart(self, s: int, now: float) -> None:
+        """Let a preempted and cleared sequence wait to be recomputed. Its wait counts from ``now``."""
+        self.status[s], self.requeue[s], self.since[s] = Status.WAITING, 0, now
         self.computed[s] = self.planned[s] = self.cached[s] = 0
         self.known[s] = self.length[s]
 
@@ -170,6 +188,11 @@ class RowTable(Columns):
             self.known[s] += 1
             return True
         return False
+
+    def sit_out(self, sequences: Sequence[int]) -> None:
+        """Count a sweep of lower tiers that these sequences sit out."""
+        for s in sequences:
+            self.sat_out[s] += 1
 
     def draft_from(self, s: int, position: int) -> None:
         """Draw the tokens after positions from ``position`` on with drafts; ``NEVER_DRAFTED``: without."""

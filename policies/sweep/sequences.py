@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from ..model.chain import Route
 from ..model.runs import LocalRoute, Span
+from ..model.tier_work import FamilyTier
 from ..plan.sweep_plan import NOT_FINITE, TokenLogprob
 from ..requests.admission import BROKEN, CROWDED, REFUSED, YIELDED, admit
 from .columns import FOREVER, Status
@@ -20,6 +21,7 @@ from .events import (
     Preempted,
     Progressed,
     PromptScored,
+    SatOut,
     Submission,
     TokensEmitted,
 )
@@ -57,12 +59,12 @@ class Sequences:
             self.give_back(submission, reason)
         else:
             deadline = now + submission.timeout if submission.timeout > 0 else FOREVER
-            s = parts.rows.add(submission, local, deadline)
+            s = parts.rows.add(submission, local, deadline, now=now)
             if parts.drafts.takes(submission):
                 parts.drafts.add(s, submission, local.route.application)
                 parts.rows.draft_from(s, 0)
             parts.outgoing.count("prompt_tokens", submission.prompt_length)
-            parts.queue.push(parts.rows.key(s), submission.tenant)
+            parts.enqueue(s)
 
     def refusal(self, local: LocalRoute, submission: Submission) -> str:
         """Return why it cannot run here, as in ``GivenBack``; "" if it can."""
@@ -106,7 +108,7 @@ class Sequences:
             rows.give_up(s)
             return
         if rows.status[s] == Status.WAITING:
-            self._parts.queue.remove(rows.key(s), rows.tenant[s])
+            self._parts.dequeue(s)
         elif rows.status[s] == Status.PARKED:
             self._parts.pending_pages.unpark(s)
         self.leave(s, requeue=False)
@@ -127,10 +129,11 @@ class Sequences:
         rows.leave(s, requeue=requeue)
         self.settle(s)
 
-    def preempt(self, s: int) -> None:
+    def preempt(self, s: int, *, urgent: bool = False) -> None:
         """Preempt a sequence: it gives up all its memory, here and at its hosts, and returns to its place in the queue.
 
-        An offline one returns to its gateway, which keeps it until there is room again.
+        An offline one returns to its gateway, which keeps it until there is room again. ``urgent``: it is preempted for the
+        start of an urgent sequence.
         """
         rows, outgoing = self._parts.rows, self._parts.outgoing
         of = rows.submission[s]
@@ -141,7 +144,7 @@ class Sequences:
             return
         if rows.status[s] == Status.RUNNING:  # else it loses nothing but leases
             outgoing.count("preemptions")
-            outgoing.emit(Preempted(of.gateway, of.request, of.attempt))
+            outgoing.emit(Preempted(of.gateway, of.request, of.attempt, urgent))
         self.leave(s, requeue=True)
 
     def settle(self, s: int) -> None:
@@ -160,8 +163,8 @@ class Sequences:
             for host in hosts(rows.route[s].route)[: lease.granted + 1]:  # the last one may have been asked only
                 parts.outgoing.send(host, LeaseReturned(lease.home, lease.number))
         if rows.requeue[s]:
-            rows.restart(s)
-            parts.queue.push(rows.key(s), rows.tenant[s])
+            rows.restart(s, parts.now)
+            parts.enqueue(s)
         else:
             parts.drafts.remove(s)
             rows.remove(s)
@@ -171,7 +174,7 @@ class Sequences:
         parts = self._parts
         for sleeper in parts.pending_pages.clear(keys, s):
             parts.rows.wait(sleeper)
-            parts.queue.push(parts.rows.key(sleeper), parts.rows.tenant[sleeper])
+            parts.enqueue(sleeper)
 
     # on --------------------------------------------------------------------------------------------------------------
 
@@ -206,6 +209,8 @@ class Sequences:
         if parts.drafts.wanted and (rows.status[s] != Status.LEAVING or rows.requeue[s]):
             drafts, of = parts.drafts.of(s), rows.submission[s]
             drafts.record(drafted, accepted)
+            parts.drafts.paces.end(s, len(tokens))
+            parts.outgoing.count("draft_rounds", 1)
             parts.outgoing.count("drafted_tokens", drafted)
             parts.outgoing.count("accepted_tokens", counting)
             parts.outgoing.emit(DraftsVerified(of.gateway, of.request, of.attempt, drafts.source, drafted, counting))
@@ -256,6 +261,8 @@ class Sequences:
         finish = "length" if rows.length[s] >= of.max_length else ""
         if tokens[-1] in of.stop_tokens:
             finish = "stop"
+        if finish and rows.sat_out[s]:
+            outgoing.emit(SatOut(of.gateway, of.request, of.attempt, rows.sat_out[s]))
         outgoing.emit(TokensEmitted(of.gateway, of.request, of.attempt, position, list(tokens), logprobs, finish))
         if finish:
             self.drop(s)
@@ -273,19 +280,19 @@ class Sequences:
         """
         rows = self._parts.rows
         if rows.charged[s] and (tokens := rows.charge(s, position)):
-            self._parts.queue.charge_answer(rows.key(s), rows.tenant[s], tokens)
+            self._parts.queue.charge_answer(rows.key(s), rows.tenant[s], tokens, rows.tier[s])
 
     def charge_all(self, batch: Sequence[int], computed: Sequence[int]) -> None:
         """Charge accounts for the pages of their rows that are full once positions below ``computed`` are."""
         rows = self._parts.rows
-        costs: dict[tuple[int, str], int] = {}
+        costs: dict[tuple[int, str, FamilyTier | None], int] = {}
         for s, end in zip(batch, computed, strict=True):
             full = end - end % rows.page_size
             if full > rows.computed[s] and rows.charged[s]:
-                of = (rows.priority[s], rows.tenant[s])
+                of = (rows.priority[s], rows.tenant[s], rows.tier[s])
                 costs[of] = costs.get(of, 0) + rows.charge(s, full)
-        for (priority, account), tokens in costs.items():
-            self._parts.queue.charge_answer((priority, 0.0, 0), account, tokens)
+        for (priority, account, tier), tokens in costs.items():
+            self._parts.queue.charge_answer((priority, 0.0, 0), account, tokens, tier)
 
     def publish(self, s: int, before: int) -> None:
         """Charge for the full pages computed since position ``before``, and publish them for others."""

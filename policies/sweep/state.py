@@ -78,6 +78,7 @@ class SweepState:
 
     def apply(self, event: Event, now: float) -> None:
         """Apply one event. ``now``: seconds on a clock that never goes back."""
+        self.parts.at(now)
         match event:
             case Submission():
                 self._sequences.submit(event, now)
@@ -95,7 +96,7 @@ class SweepState:
                 self._migration.lost(event.worker)
                 self._pinning.lost(event.worker)
             case LeaseWanted():
-                self._pipeline.wanted(event)
+                self._pipeline.wanted(event, now)
             case LeaseGranted():
                 self._pipeline.granted(event)
             case LeaseReturned():
@@ -183,6 +184,7 @@ class SweepState:
     def plan(self, now: float) -> SweepPlan | None:
         """Return the next sweep, or None if there is nothing to do. The plan is open until ``commit``."""
         parts = self.parts
+        parts.at(now)
         if len(self._plans) and self._planner.waits_for_open_plans():
             return None
         self._sequences.expire(now)
@@ -211,6 +213,7 @@ class SweepState:
 
         Return the number of sequences without effects.
         """
+        self.parts.at(now)
         ended = self._plans.end(plan.number)
         self._migration.written(plan.number)
         batch, rows = ended.sequences, self.parts.rows
@@ -320,6 +323,7 @@ class SweepState:
         if sweeps == 1:
             self.commit(plan, SweepResult(plan.number, [0] * len(plan.sample)), now)
             return 1
+        self.parts.at(now)
         forecast.jump(self.parts, self._sequences, self._plans.end(plan.number), sweeps, emit)
         self._plans.skip(sweeps - 1)
         return sweeps

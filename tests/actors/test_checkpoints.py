@@ -53,6 +53,15 @@ def test_a_base_is_hashed_once_for_all_its_adapters(tmp_path: Path, monkeypatch:
             "default_model names 'm:2', which is not served; m has the tiers",
         ),
         ({"tenant_weights": {"m:1": 2}}, "tenant_weights names 'm:1', which is not served; m has no tiers"),
+        ({"tier_weights": {"m": 2}}, "tier_weights.m names a model without tiers; to give it more, set tenant_weights.m"),
+        (
+            {"exits": {"m": "1"}, "tier_weights": {"m:2": 2}},
+            "tier_weights names 'm:2', which is not served; m has the tiers",
+        ),
+        (
+            {"exits": {"m": "1"}, "tenant_weights": {"m:1": 2}},
+            "tenant_weights.m:1 names a tier, whose account is that of its family; set tenant_weights.m, or tier_weights",
+        ),
         ({"exits": {"m": "1"}, "drafts": {"m:2": "auto"}}, "drafts names 'm:2', which is not served; m has the tiers m:1"),
         ({"exits": {"m": "1"}, "drafts": {"m": "tier:2"}}, "drafts.m is 'tier:2', but m passes no exit after 2 layers"),
         ({"drafts": {"m": "tier:1"}}, "drafts.m is 'tier:1', but m passes no exit after 1 layers; give off, prompt or auto"),

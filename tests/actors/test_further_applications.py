@@ -11,7 +11,7 @@ import pytest
 
 from blockwright.actors.changes_file import Changes
 from blockwright.actors.checkpoints import hash_applications, open_checkpoints
-from blockwright.actors.further_applications import adapter_named, open_further
+from blockwright.actors.further_applications import absent_models, adapter_named, open_further
 from blockwright.actors.gateway.port import NewApplication
 from blockwright.actors.settings.errors import SettingsError
 from blockwright.actors.settings.models import ModelSettings
@@ -178,3 +178,11 @@ def test_links_are_followed_within_the_folder_and_the_roots_alone(models: Path, 
     served, warnings, _, found = opened(models, adapters=str(tmp_path / "link"), app_roots=str(away))
     assert (sorted(served), warnings) == (["files", "latest", "out", "v3"], [])
     assert str(found.checkpoints["latest"].source).endswith("here/v3")
+
+
+def test_an_entry_for_a_model_that_is_not_there_is_told(models: Path) -> None:
+    """A misspelt name is no error where models may be added later, but it is not silent."""
+    drafts = {"ann": "auto", "base": "prompt", "*": "off", "anne": "prompt"}
+    *_, settings, found = opened(models, drafts=drafts, theta={"base": 0.5, "bass": 0.5}, exits={})
+    told = "names no model that is served now; it counts once a model is added under that id"
+    assert absent_models(settings, found.checkpoints) == [f"drafts.anne {told}", f"theta.bass {told}"]

@@ -14,14 +14,17 @@ from blockwright.actors.gateway.messages import (
     WorkerEnded,
     WorkerJoined,
 )
+from blockwright.actors.gateway.port import ServiceView
 from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.requests.routes_changed import RoutesChanged
+from blockwright.policies.requests.urgency import urgency
+from blockwright.policies.sweep.events import Preempted
 from blockwright.tests.actors.fake_fleet import GATEWAY, chain, generation, route
-from blockwright.tests.actors.gateway_bench import Bench, delivered, emitted, progressed, scored, submits
+from blockwright.tests.actors.gateway_bench import Bench, delivered, emitted, preempted, progressed, scored, submits
 
 # admission
 
@@ -230,3 +233,25 @@ def test_scores_of_the_prompt_are_told_once_and_survive_an_attempt():
     bench.publish([route(home)])
     last = [e for e in bench.die(other, back=False) if isinstance(e, Submit)]
     assert last[0].submission.sampling.prompt_logprobs == -1, "all is known: the prefix cache may be used"
+
+
+def test_the_view_of_a_request_tells_its_class_its_account_and_whose_row_it_gave():
+    bench = Bench("w0")
+    bench.generate("a", family="m", priority=urgency("flex", 0))
+    bench.report("w0", progressed("a", 1, 0, 0), preempted("a"), now=1.0)
+    view = bench.state.active["a"].view().service
+    assert view == ServiceView(asked="batch", account="m", tier="m")
+    bench.report("w0", Preempted(GATEWAY, "a", 1, urgent=True), now=2.0)
+    bench.report("w0", replace(progressed("a", 1, 0, 0), risen=2), now=3.0)
+    record = bench.state.active["a"]
+    assert record.view().service == ServiceView(asked="batch", account="m", tier="m", risen=2, yielded=1)
+    told = [event for event in record.view().events if event["event"] in ("preempted", "risen")]
+    assert [(event["at"], event.get("for"), event.get("to")) for event in told] == [
+        (1.0, None, None), (2.0, "urgent", None), (3.0, None, "urgent"),
+    ]  # fmt: skip
+
+
+def test_tiers_of_a_family_are_one_account():
+    bench = Bench("w0")
+    (sent,) = [effect for effect in bench.generate("a", family="top") if isinstance(effect, Submit)]
+    assert sent.submission.tenant == "top"

@@ -27,7 +27,7 @@ from blockwright.policies.model.confidence import Threshold
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.refusal import Refusal
-from blockwright.policies.sweep.events import DraftsVerified
+from blockwright.policies.sweep.events import DraftsVerified, ExitEntered
 from blockwright.policies.sweep.offline_capacity import OfflineCapacity
 from blockwright.tests.actors.fake_fleet import GATEWAY, chain, route
 from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed, scored, submits
@@ -108,6 +108,7 @@ def test_an_unsure_answer_begins_anew_on_the_top_tier_with_its_seed_and_none_of_
     assert (outcome.sampling, outcome.drafts, outcome.tenant) == (sampling, above, TOP)
     record = bench.state.active["r"]
     assert record.drafts == {}, "drafts of an answer that nobody gets"
+    bench.report(home, ExitEntered(GATEWAY, "r", 2, 2, 0, 4))
     bench.report(home, emitted("r", 1, 8, [14], sure(0.9)))
     assert bench.state.active["r"].emitted == 0, "the old attempt does not count any more"
     own = sure(0.3)
@@ -117,7 +118,32 @@ def test_an_unsure_answer_begins_anew_on_the_top_tier_with_its_seed_and_none_of_
     seen = bench.state.describe("r").tier
     assert (seen.tier, seen.start, seen.escalated, seen.seconds) == (TOP, LOW, True, 3.0)
     assert bench.state.describe("r").emitted_tokens == 2
+    assert bench.state.describe("r").entered == {"2": 4}, "the move up is told, too"
     assert bench.state.choosing.figures.chosen == {(TOP, TOP): 1}
+
+
+def test_prompt_tokens_that_began_at_an_exit_are_counted_once() -> None:
+    """What an attempt recomputes, what the first tier of a request entered, and its answer do not count."""
+    bench = bench_of("w0", "w1")
+    effects = bench.generate(prompt=12, max_tokens=8, **asked())
+    ((home, _, _),) = submits(effects)
+    bench.report(home, ExitEntered(GATEWAY, "r", 1, 1, 0, 12))
+    assert bench.state.describe("r").entered == {"1": 12}
+    bench.report(home, emitted("r", 1, 12, [11, 12, 13], sure(0.1)))
+    bench.report(home, ExitEntered(GATEWAY, "r", 1, 1, 0, 8))
+    assert bench.state.describe("r").entered == {}, "it began anew on the top tier"
+    bench.report(home, ExitEntered(GATEWAY, "r", 2, 2, 0, 4), ExitEntered(GATEWAY, "r", 2, 1, 4, 8))
+    bench.report(home, ExitEntered(GATEWAY, "r", 2, 2, 0, 6), ExitEntered(GATEWAY, "r", 2, 2, 6, 16))
+    assert bench.state.describe("r").entered == {"1": 4, "2": 8}
+
+
+def test_virtual_tokens_do_not_count_as_entered() -> None:
+    bench = bench_of("w0")
+    bench.generate(prompt=12, max_tokens=8, **asked())
+    record = bench.state.active["r"]
+    record.virtual, record.tokens = 4, [0] * 4 + record.tokens
+    record.entered_at(ExitEntered(GATEWAY, "r", 1, 2, 0, 8))
+    assert record.entered == {2: 4}
 
 
 @pytest.mark.parametrize(

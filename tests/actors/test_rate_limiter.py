@@ -39,6 +39,16 @@ def test_limits_that_cannot_be() -> None:
         Settings(applications={"a": "/a"}, tenant_kv_share={"b": 0.5})
     with pytest.raises(SettingsError, match=r"tenant_weights.a is 0; give 1 to 1000"):
         Settings(applications={"a": "/a"}, tenant_weights={"a": 0})
+    with pytest.raises(SettingsError, match=r"tier_weights.a:1 is 0; give 1 to 1000"):
+        Settings(applications={"a": "/a"}, tier_weights={"a:1": 0})
+    with pytest.raises(SettingsError, match=r"tier_weights.b names no application; there are: a"):
+        Settings(applications={"a": "/a"}, tier_weights={"b": 2})
+    with pytest.raises(SettingsError, match=r"class_ageing is -1.0; give 0 or more"):
+        Settings(class_ageing=-1.0)
+    with pytest.raises(SettingsError, match=r"tenant_classes.acme is 'fast'; choose one of urgent, normal, batch"):
+        Settings(api_keys=KEYS, tenant_classes={"acme": "fast"})
+    with pytest.raises(SettingsError, match=r"tenant_classes.nobody names no tenant that has a key"):
+        Settings(api_keys=KEYS, tenant_classes={"nobody": "normal"})
     with pytest.raises(SettingsError, match=r"tenant_kv_share.\* is 1.5; give more than 0, at most 1"):
         Settings(applications={"a": "/a"}, tenant_kv_share={"*": 1.5})
     with pytest.raises(SettingsError, match=r"tenant_models.acme names 'b', which is not served; there are: a"):

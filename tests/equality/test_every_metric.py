@@ -34,7 +34,7 @@ from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest
 from blockwright.policies.offline.prefix_tree import packed
 from blockwright.policies.prediction.candidate import Candidate, Forecast
-from blockwright.policies.requests.urgency import offline_urgency
+from blockwright.policies.requests.urgency import offline_urgency, urgency
 from blockwright.policies.sweep.events import Cancelled
 from blockwright.tests.actors.fake_fleet import route
 from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed
@@ -273,6 +273,24 @@ def blended(seen: Seen) -> None:
     scraped()
 
 
+def classed(seen: Seen) -> None:
+    """An urgent request takes the row of another, and one that waits longer than that rises."""
+    where = World(["w0"], [BASE], [replica("w0", BASE)], max_rows=1)
+
+    def scraped() -> None:
+        counters = where.workers["w0"].state.counters
+        note(seen, Metrics(dict).render({"workers": [{"id": "w0", "counters": counters}]}).decode())
+
+    scraped()
+    where.submit(submission("batch", PROMPT[:9], 40, "base@w0", priority=urgency("flex", 0)))
+    where.start_plan(where.workers["w0"])
+    where.submit(submission("normal", PROMPT[1:9], 12, "base@w0"))
+    where.submit(submission("urgent", PROMPT[2:9], 12, "base@w0", priority=urgency("priority", 0)))
+    where.now = 10.0
+    where.run()
+    scraped()
+
+
 def batched(seen: Seen) -> None:
     """A batch that begins, has lines given back, goes on and ends."""
     requests = [OfflineRequest(prompt=packed([1] * 8 + [n] * (n % 5 + 1)), limit=9) for n in range(12)]
@@ -314,8 +332,9 @@ def tiered(seen: Seen) -> None:
         metrics.begin("m", 9, 1, 4).close(complete=True, sequences=[StreamProgress(drafts=drafts)])
         note(seen, metrics.render({}).decode())
     for count in (0, 3):
-        figures = {"hidden_pages": count, "entered_tokens": 8 * count}
-        note(seen, Metrics(dict).render({"workers": [{"id": "w0", "counters": figures}]}).decode())
+        figures = {"hidden_pages": count, "hidden_bytes": 512 * count, "entered_tokens": 8 * count}
+        segments = [{"family": "m", "first": 1, "last": 3, "sweeps": count, "rows": 2 * count}]
+        note(seen, Metrics(dict).render({"workers": [{"id": "w0", "counters": figures, "segments": segments}]}).decode())
 
 
 def scaled(seen: Seen) -> None:
@@ -424,6 +443,7 @@ async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_
     scaled(seen)
     moved(seen)
     blended(seen)
+    classed(seen)
     batched(seen)
     dropped(seen)
     await predicted(seen)

@@ -36,7 +36,12 @@ async def answers(server: Served, jobs: list[tuple[str, tuple[int, ...]]]) -> li
 @claim("Tiers of a family answer bit for bit as their exports, alone and mixed in one batch", of="families", headline=True)
 @pytest.mark.parametrize(
     ("architecture", "dtype", "backend"),
-    [("llama", "float32", "native"), ("llama-tied", "bfloat16", "native"), ("gpt-neox", "float32", "torch")],
+    [
+        ("llama", "float32", "native"),
+        ("llama-tied", "bfloat16", "native"),
+        ("gpt-neox", "float32", "torch"),
+        pytest.param("llama", "bfloat16", "torch", marks=pytest.mark.nightly),
+    ],
 )
 async def test_a_tier_answers_as_its_export(tmp_path: Path, architecture: str, dtype: str, backend: str) -> None:
     base = make_checkpoint(tmp_path / "base", architecture, dtype=dtype, num_hidden_layers=4)
@@ -52,7 +57,9 @@ async def test_a_tier_answers_as_its_export(tmp_path: Path, architecture: str, d
     if backend == "native":
         assert mixed == alone
         assert single == alone
-    assert [tokens for tokens, _ in mixed] == [tokens for tokens, _ in alone] == [tokens for tokens, _ in single]
+    assert [tokens for tokens, _ in single] == [tokens for tokens, _ in alone]
+    if backend == "native" or dtype == "float32":  # torch's sums in bfloat16 depend on the rows beside
+        assert [tokens for tokens, _ in mixed] == [tokens for tokens, _ in alone]
     if dtype == "float32":
         judged = [
             confirm(folders[model], prompt, tuple(tokens)) for (model, prompt), (tokens, _) in zip(jobs, mixed, strict=True)
@@ -64,7 +71,12 @@ async def test_a_tier_answers_as_its_export(tmp_path: Path, architecture: str, d
 @claim("A tier answers bit for bit alike where it enters at the exit of a lower one, in prompts and answers", of="families")
 @pytest.mark.parametrize(
     ("architecture", "dtype", "backend"),
-    [("llama", "float32", "native"), ("llama-tied", "bfloat16", "native"), ("gpt-neox", "float32", "torch")],
+    [
+        ("llama", "float32", "native"),
+        ("llama-tied", "bfloat16", "native"),
+        ("gpt-neox", "float32", "torch"),
+        pytest.param("llama", "bfloat16", "torch", marks=pytest.mark.nightly),
+    ],
 )
 async def test_a_tier_enters_where_a_lower_one_left(tmp_path: Path, architecture: str, dtype: str, backend: str) -> None:
     base = make_checkpoint(tmp_path / "base", architecture, dtype=dtype, num_hidden_layers=4)

@@ -221,6 +221,10 @@ class World:
         if plan is None:
             return spoke
         sequences = worker.state.batch(plan.number)
+        verified = {plan.row[i] for i in plan.verify}
+        for other, _ in worker.open:
+            verified |= {*plan.row} & {other.row[i] for i in other.verify}
+            assert not verified & {*other.row}, "a row under verification is in two open plans"
         worker.open.append((plan, worker.device.execute(plan, sequences)))
         return True
 

@@ -109,7 +109,7 @@ HELD = {"state", "_state", "_machine", "parts", "rows", "queue", "memory", "leas
 # what they call besides ``CALLED``: it changes nothing (``tests/policies/sweep/test_snapshot.py``, ``test_looking``)
 READING = {
     "fork", "snapshot", "digest", "queues", "room", "offline_capacities", "kv_by_application", "all_in_force", "number",
-    "planned", "bytes_by_holder", "left_alone", "all_held", "shared_now",
+    "planned", "bytes_by_holder", "left_alone", "all_held", "shared_now", "segments",
 }  # fmt: skip
 
 

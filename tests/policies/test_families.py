@@ -13,7 +13,7 @@ import pytest
 from blockwright.policies.drafts.options import DraftOptions
 from blockwright.policies.memory.packed_tensor import PackedTensor, WantedComponent
 from blockwright.policies.model.chain import Chain
-from blockwright.policies.sweep.events import ComponentsReleased, ComponentsWanted
+from blockwright.policies.sweep.events import ComponentsReleased, ComponentsWanted, ExitEntered
 from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
 
@@ -24,14 +24,26 @@ LOW, MIDDLE = tier(TOP, 1), tier(TOP, 3)
 FAMILY = [TOP, LOW, MIDDLE]
 TIERS = [MIDDLE.application, LOW.application]
 SEEDS, PARTS, DAILY = 500, 10, 1
+TURNS = [
+    {}, {"tier_sweeps": "decoupled", "tier_turns": 1}, {"tier_sweeps": "decoupled", "tier_turns": 4},
+    {"tier_sweeps": "lockstep"}, {"group_batching": False},
+]  # fmt: skip
 SCARCE, AMPLE = 24, 400  # chunks of 64 KiB, two slots each
 
 
-def world(chunks: int = AMPLE, workers: int = 1, **more: object) -> World:
+class EntryWorld(World):
+    """A world that keeps the reports of entries at exits, each of which the device must have computed as told."""
+
+    def hear(self, effects: list[object]) -> list[object]:
+        self.told = [*getattr(self, "told", []), *[one for one in effects if isinstance(one, ExitEntered)]]
+        return effects
+
+
+def world(chunks: int = AMPLE, workers: int = 1, **more: object) -> EntryWorld:
     names = [f"w{number}" for number in range(workers)]
     routes = [replica(name, one) for name in names for one in FAMILY]
     numbers: dict[str, object] = {"chunk_size": 8, "max_rows": 6, "sweep_tokens": 24, **more}
-    return World(names, FAMILY, routes, budget=chunks * 64 * 1024, **numbers)
+    return EntryWorld(names, FAMILY, routes, budget=chunks * 64 * 1024, **numbers)
 
 
 def ask(made: World, request: str, target: Chain, prompt: list[int], new: int = 4, **more: object) -> list[int]:
@@ -77,6 +89,8 @@ def test_the_deepest_exit_is_taken() -> None:
     made.submit(submission("top", prompt, 17, "base@w0"))
     depths = [depth for depth, _ in steps_of(made)]
     assert depths == [7, 7, 0, 3, 7, 9], "two chunks enter behind three layers, the last one at the embedding"
+    told = [(one.request, one.attempt, one.layers, one.start, one.end) for one in made.told]
+    assert told == [("middle", 1, 1, 0, 8), ("middle", 1, 1, 8, 12), ("top", 1, 3, 0, 8), ("top", 1, 3, 8, 12)]
 
 
 def test_an_answer_serves_the_next_tier_like_a_prompt() -> None:
@@ -210,7 +224,8 @@ class Play:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         shares = {"tenant_kv_share": {"a": 0.95}} if seed % 3 == 0 else {}
-        self.world = world(AMPLE if seed % 2 else SCARCE, workers=1 + seed % 2, **shares)
+        modes = {**TURNS[seed % len(TURNS)], **shares}
+        self.world = world(AMPLE if seed % 2 else SCARCE, workers=1 + seed % 2, **modes)
         self.prompts: dict[str, tuple[Chain, list[int]]] = {}
 
     def play(self) -> None:
@@ -273,13 +288,16 @@ class Play:
 @claim("Higher tiers compute a lower one's prompts from the exit on, whatever is evicted, moved or preempted", of="families")
 @pytest.mark.parametrize("part", parts(PARTS, DAILY))
 def test_nobody_notices(part: int) -> None:
-    total = preempted = drafts = 0
+    total = preempted = drafts = short = 0
     for seed in range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS):
         play = Play(seed)
         play.play()
         total += entered(play.world)
+        assert entered(play.world) == sum(one.end - one.start for one in play.world.told)
         drafts += sum(worker.device.drafts for worker in play.world.workers.values())
+        short += sum(worker.state.counters["short_sweeps"] for worker in play.world.workers.values())
         preempted += sum(worker.state.counters["preemptions"] for worker in play.world.workers.values())
     assert total > 100
     assert drafts > 100
     assert preempted > 5
+    assert short > 100

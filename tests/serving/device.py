@@ -19,8 +19,18 @@ from zlib import crc32
 import torch
 
 from blockwright.actors.worker.device_thread import ExecutedPlan
-from blockwright.policies.model.chain import Component, Kind, KvLayout
-from blockwright.policies.plan.sweep_plan import MapGroup, PageImport, SetPages, Step, SweepPlan, SweepResult, WriteTokens
+from blockwright.policies.model.chain import Component, Kind, KvLayout, PageLayout
+from blockwright.policies.plan.sweep_plan import (
+    NO_SLOT,
+    HiddenRows,
+    MapGroup,
+    PageImport,
+    SetPages,
+    Step,
+    SweepPlan,
+    SweepResult,
+    WriteTokens,
+)
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.tests.serving.parameters import SimulatedParameters
 
@@ -87,7 +97,7 @@ class SimulatedBackend:
 
     name, numerics, dtype, slot_unit = "native", "simulated", torch.float32, SLOT
 
-    def slot_bytes(self, layout: KvLayout) -> int:
+    def slot_bytes(self, layout: PageLayout) -> int:
         return SLOT
 
     def parts(self, spec: Spec) -> list[SimulatedPart]:
@@ -97,7 +107,7 @@ class SimulatedBackend:
 
 
 class SimulatedPages:
-    """KV of slots as bytes, and back. ``kv``: the executor's."""
+    """KV and hidden states of slots as bytes, and back. ``kv``: the executor's."""
 
     def __init__(self, kv: dict[tuple[str, int], list[Hidden | None]]) -> None:
         self._kv = kv
@@ -128,7 +138,7 @@ class SimulatedPages:
         for one in imports:
             pages = self._arrived.pop(one.number)
             for group in one.groups:
-                size = int(group.arena.rpartition("-")[2])
+                size = _page_size(group.arena)
                 for place, slot in zip(group.places, group.slots, strict=True):
                     at = group.offset + place * SLOT
                     self._kv[group.arena, slot] = list(HIDDEN.iter_unpack(pages[at : at + size * HIDDEN.size]))  # type: ignore[arg-type]
@@ -144,7 +154,7 @@ class SimulatedExecutor:
         self._backed: dict[tuple[str, int], int] = {}  # (arena, chunk unit) -> chunk of the pool
         self._tokens: dict[int, list[int]] = {}  # by row
         self._slots: dict[tuple[int, int, int], int] = {}  # (row, layer, page) -> slot
-        self._kv: dict[tuple[str, int], list[Hidden | None]] = {}  # (arena, slot) -> by offset
+        self._kv: dict[tuple[str, int], list[Hidden | None]] = {}  # (arena, slot) -> by offset; also hidden states at exits
         self.pages = SimulatedPages(self._kv)
         self.parameters = SimulatedParameters(self._backed, CHUNK)
         self._flights: dict[int, list[Hidden]] = {}
@@ -152,7 +162,7 @@ class SimulatedExecutor:
 
     # components and runs
 
-    def add_layout(self, layout: KvLayout) -> None:
+    def add_layout(self, layout: PageLayout) -> None:
         self._arenas.add(layout.key)
 
     def grow(self, max_length: int, kv_layers: int) -> Iterator[None]:
@@ -229,9 +239,13 @@ class SimulatedExecutor:
             for i in arrival.batch:
                 hidden[i], came = came[: plan.count[i]], came[plan.count[i] :]
             assert not (arrival.batch and came), "a flight carries more tokens than its rows"
+        for resumed in plan.resumed:
+            self._resume(plan, resumed, hidden)
         drawn: dict[int, list[int]] = {}
         for step in plan.steps:
             self._step(plan, step, hidden, drawn)
+        for kept in plan.kept:
+            self._keep(plan, kept, hidden)
         for index, departure in enumerate(plan.departures):
             self._departed[plan.number, index] = b"".join(HIDDEN.pack(*h) for i in departure.batch for h in hidden[i])
         verified = [drawn[i][1:] for i in plan.verify]
@@ -244,6 +258,10 @@ class SimulatedExecutor:
             self._draft(plan, rows, components[-1].id, hidden)
             return
         for component in components:
+            if component.kind is Kind.HEAD:
+                for i in set(plan.sample) & set(step.batch):
+                    drawn[i] = self._draw(plan, i, hidden[i], component.id)
+                return
             for i, start, count in rows:
                 part = slice(start - plan.start[i], start - plan.start[i] + count)
                 if component.kind is Kind.EMBEDDING:
@@ -253,9 +271,33 @@ class SimulatedExecutor:
                 if component.kv is not None:
                     self._attend(component.kv, plan.row[i], layer, start, hidden[i][part])
             layer += component.kv is not None
-            if component.kind is Kind.HEAD:
-                for i in set(plan.sample) & set(step.batch):
-                    drawn[i] = self._draw(plan, i, hidden[i])
+
+    def _resume(self, plan: SweepPlan, rows: HiddenRows, hidden: dict[int, list[Hidden]]) -> None:
+        """Read the hidden states of rows that begin at an exit. Attention and tokens show whether it is the right one."""
+        for i in rows.batch:
+            assert i not in hidden, "a row begins at two places"
+            start, hidden[i] = plan.start[i], []
+            for position, (_, before, after) in enumerate(self._embed(plan.row[i], start, plan.count[i]), start):
+                held, place = self._at_exit(rows, plan.row[i], position)
+                state = held[place]
+                assert state is not None, "hidden states are read that were not written"
+                assert state[1:] == (before, after), "hidden states of another sequence are read"
+                hidden[i].append(state)
+
+    def _keep(self, plan: SweepPlan, rows: HiddenRows, hidden: dict[int, list[Hidden]]) -> None:
+        """Write the hidden states of rows that end at an exit, except for pages without a slot."""
+        for i in rows.batch:
+            for position, state in enumerate(hidden[i], plan.start[i]):
+                if self._slots[plan.row[i], rows.column, position // _page_size(rows.arena)] != NO_SLOT:
+                    held, place = self._at_exit(rows, plan.row[i], position)
+                    held[place] = state
+
+    def _at_exit(self, rows: HiddenRows, row: int, position: int) -> tuple[list[Hidden | None], int]:
+        """Return the slot of a position's hidden state, and the place in it."""
+        size = _page_size(rows.arena)
+        slot = self._slots[row, rows.column, position // size]
+        assert (rows.arena, slot * SLOT // CHUNK) in self._backed, "a slot without memory is used"
+        return self._kv.setdefault((rows.arena, slot), [None] * size), position % size
 
     def _draft(
         self, plan: SweepPlan, rows: list[tuple[int, int, int]], head: bytes, hidden: dict[int, list[Hidden]]
@@ -265,13 +307,13 @@ class SimulatedExecutor:
             lineage, _, history = hidden[i][start - plan.start[i]]
             self._tokens[plan.row[i]][start + 1 :] = [sampled(deepen(lineage, head), history)]
 
-    def _draw(self, plan: SweepPlan, i: int, hidden: list[Hidden]) -> list[int]:
+    def _draw(self, plan: SweepPlan, i: int, hidden: list[Hidden], head: bytes) -> list[int]:
         """Return the token drawn after a batch row, or, if it holds drafts, after each position until one differs."""
         tokens, end = self._tokens.setdefault(plan.row[i], []), plan.start[i] + plan.count[i]
         drawn: list[int] = []
         for at in range(plan.start[i] + 1 if i in plan.verify else end, end + 1):
             lineage, _, history = hidden[at - plan.start[i] - 1]
-            drawn.append(sampled(lineage, history))
+            drawn.append(sampled(deepen(lineage, head), history))
             if at == end or drawn[-1] != tokens[at]:
                 tokens[at:] = [drawn[-1]]
                 break
@@ -302,6 +344,11 @@ class SimulatedExecutor:
                 assert state[1] == history, "attention reads a position of another sequence"
                 history = state[2]
         assert history == hidden[-1][2], "attention misses positions"
+
+
+def _page_size(arena: str) -> int:
+    """Return the tokens of a page of an arena, which its key ends with."""
+    return int(arena.rpartition("-")[2])
 
 
 class SimulatedDevice:

@@ -57,6 +57,7 @@ AMONG_GATEWAYS = {"up", "down", "holds", "admit", "end", "answer to admit", "cho
 RARE = {"replay", "unload", "answer to unload", "unfit", "answer to unfit", "up", "down", "cancel", "LeaseRevoked"}
 CROWDED = {"LeaseRevoked", "GrowthWanted", "GrowthGranted"}  # kinds that come where long sequences cross full workers
 TIERED = 0.25  # of the seeds have a lower tier, which drafts
+LOWER = 0.4  # of the requests to the family go to that tier, which keeps hidden states for the top
 DRAFTED = 0.5  # of the requests ask for drafts
 RIGHT = (1.0, 0.9, 0.6, 0.0)  # chances that a token of a prediction is right
 GREEDY = SamplingParams(temperature=0.0)
@@ -173,7 +174,12 @@ class Game:
 
     def _request(self, number: int, gateway: str = "", application: str = "") -> Request:
         random, plan = self.random, self.house.plan
-        application = application or random.choice("aabbccc" if not self.kinds & CROWDED else "accccc")
+        chance = Random(f"{self.seed}/drafts {number}")  # the other draws are those without drafts and tiers
+        if not application:
+            usual = "aaaabcc" if has_tier(self.seed) else "aabbccc"
+            application = random.choice(usual if not self.kinds & CROWDED else "accccc")
+            if application == "a" and has_tier(self.seed) and chance.random() < LOWER:
+                application = "a:1"
         stem = [random.randrange(VOCABULARY) for _ in range(3)] if random.random() < 0.2 else [7, 1, 4] * 5
         prompt = stem[: random.randint(1, 15)] + [random.randrange(4) for _ in range(random.randint(0, 6))]
         most = random.randint(1, min(LONGEST - len(prompt), random.choice((6, 24, 40))))
@@ -187,7 +193,6 @@ class Game:
         leaves = random.randint(1, most) if random.random() < leaving else 0
         gateway = gateway or random.choice((HEAD, *plan.gateways))
         salt, priority = random.choice((b"", b"", b"", b"salt")), random.choice((0, 0, 1))
-        chance = Random(f"{self.seed}/drafts {number}")  # the other draws are those without drafts
         drafts = drafts_of(expected, chance)
         if application == "a" and len(plan.applications) > 3 and chance.random() < 0.7:
             drafts = DraftOptions(chance.random() < 0.2, chance.choice((0, 2, 4)), tiers=["a:1"])

@@ -166,7 +166,6 @@ class House:
             max_rows=plan.max_rows, max_length=longest, kv_layers=4, check=self.seed % 8 == 0,
             profile=read_costs(plan.profile),
             kv_reserve=plan.kv_reserve, on_demand=plan.kv_reserve > 0,
-            hidden_pages="off",  # the simulated device has none; ``tests/policies/test_families.py`` plays them
         )  # fmt: skip
 
     # nodes

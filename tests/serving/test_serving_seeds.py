@@ -182,10 +182,10 @@ def test_a_worker_is_out_for_seconds_whatever_message_is_lost_while_it_loads(kin
     assert game.opened < opened_undisturbed() + SOON
 
 
-@claim("Under random faults, tokens with drafts by a lower tier are those without", of="drafts")
+@claim("Under random faults, tokens with drafts by a lower tier and from its hidden states are those without", of="drafts")
 @pytest.mark.parametrize("part", parts(10, 1))
-def test_games_with_a_lower_tier_draft_with_it(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One game in ``1 / TIERED`` has a tier. Each request's answer is the one without drafts (``Game``)."""
+def test_games_with_a_lower_tier_draft_with_it_and_enter_at_its_exit(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One game in ``1 / TIERED`` has a tier. Each request's answer is the one of the whole model alone (``Game``)."""
     drawn, draft = [0], SimulatedExecutor._draft
 
     def counted(executor: SimulatedExecutor, plan: SweepPlan, rows: list[tuple[int, int, int]], *more: Any) -> None:
@@ -193,8 +193,9 @@ def test_games_with_a_lower_tier_draft_with_it(part: int, monkeypatch: pytest.Mo
         draft(executor, plan, rows, *more)
 
     monkeypatch.setattr(SimulatedExecutor, "_draft", counted)
-    drafted = 0
+    counters = Counter[str]()
     for seed in [seed for seed in range(500) if has_tier(seed)][part * 8 : part * 8 + 8]:
-        drafted += Game(seed).play().counters["drafted_tokens"]
+        counters += Game(seed).play().counters
     assert drawn[0] > 30
-    assert drafted > 100
+    assert counters["drafted_tokens"] > 100
+    assert counters["entered_tokens"] > 0

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.policies.model.chain import Component
-from blockwright.policies.plan.sweep_plan import Edit, MapGroup, SetPages, Step, SweepPlan, WriteTokens
+from blockwright.policies.model.chain import Component, HiddenLayout
+from blockwright.policies.plan.sweep_plan import NO_SLOT, Edit, HiddenRows, MapGroup, SetPages, Step, SweepPlan, WriteTokens
 from blockwright.tests.serving.device import CHUNK, SLOT, SimulatedBackend, SimulatedExecutor, Spec, answer
 from blockwright.tests.serving.house import PAGE, chain
 
 PARTS = chain("a", 1, 99)
 LAYOUT = PARTS[1].kv
+STATES = HiddenLayout(6, "float32", PAGE)
 PROMPT = [5, 6, 7, 8, 9]
 
 
@@ -101,3 +102,44 @@ def test_parameters_that_lose_their_memory_or_their_place_are_seen(executor: Sim
     executor.unload(b"", [part.id for part in SimulatedBackend().parts(Spec(PARTS[0]))])
     with pytest.raises(AssertionError, match="over another"):
         load(executor, other[0], CHUNK // 2)
+
+
+def exit_plan(edits: list[Edit], row: int, steps: list[Step], *, resumed: bool) -> SweepPlan:
+    """Return a plan of a row's first page that begins or ends at an exit, whose slots are layer 1 of the tables."""
+    there = [HiddenRows(STATES.key, 1, [0])]
+    made = SweepPlan(1, edits, row=[row], start=[0], count=[PAGE], steps=steps, sample=[0])
+    if resumed:
+        made.resumed = there
+    else:
+        made.kept = there
+    return made
+
+
+def keep(executor: SimulatedExecutor) -> None:
+    """Compute the first page of the prompt in row 0, and keep its hidden states in slot 0 of the exit's arena."""
+    executor.add_layout(STATES)
+    executor.map(MapGroup(STATES.key, 0, [6], back=False))
+    edits = [WriteTokens(0, 0, PROMPT[:PAGE]), *pages(0, [0]), SetPages(0, 1, 0, [0])]
+    executor.execute(exit_plan(edits, 0, [Step(0, [0]), Step(1, [0])], resumed=False))
+
+
+def test_a_row_may_begin_at_an_exit_where_another_ended(executor: SimulatedExecutor) -> None:
+    keep(executor)
+    edits = [WriteTokens(1, 0, PROMPT[:PAGE]), SetPages(1, 1, 0, [0])]
+    done = executor.execute(exit_plan(edits, 1, [Step(1, [0])], resumed=True))
+    assert done.tokens == answer(PARTS, PROMPT[:PAGE], 1, [])
+
+
+def test_hidden_states_of_another_sequence_or_of_nobody_are_seen(executor: SimulatedExecutor) -> None:
+    keep(executor)
+    edits = [WriteTokens(1, 0, [5, 6, 7, 1]), SetPages(1, 1, 0, [0])]
+    with pytest.raises(AssertionError, match="another sequence"):
+        executor.execute(exit_plan(edits, 1, [Step(1, [0])], resumed=True))
+    edits = [WriteTokens(2, 0, PROMPT[:PAGE]), SetPages(2, 1, 0, [1])]
+    with pytest.raises(AssertionError, match="not written"):
+        executor.execute(exit_plan(edits, 2, [Step(1, [0])], resumed=True))
+
+
+def test_a_page_whose_hidden_states_are_not_kept_is_left_out(executor: SimulatedExecutor) -> None:
+    edits = [WriteTokens(0, 0, PROMPT[:PAGE]), *pages(0, [0]), SetPages(0, 1, 0, [NO_SLOT])]
+    executor.execute(exit_plan(edits, 0, [Step(0, [0]), Step(1, [0])], resumed=False))

@@ -134,12 +134,13 @@ async def test_a_family_comes_and_goes_with_its_tiers(server: Server, model: Pat
         status, answer = await change(client, "POST", "/admin/apps/f", path=str(other))
         assert (status, answer["summary"].partition("; ")[2]) == (200, "tiers: f:2")
         await settled(client, {model.name, "f", "f:2", "f:auto"})
-        status, answer = await change(client, "POST", "/admin/apps", name="h:auto", path=str(roots / "tuned"))
-        assert status == 200, answer
-        status, error = await change(client, "POST", "/admin/apps", name="h", path=str(other))
-        says = "h:auto chooses among the tiers of h; another model is served under that id, remove that one first"
-        assert (status, error["error"]["message"]) == (409, says)
-        await change(client, "DELETE", "/admin/apps/h:auto")
+        for path, base in ((roots / "tuned", {}), (make_adapter(model, roots / "adapter"), {"base": model.name})):
+            status, answer = await change(client, "POST", "/admin/apps", name="h:auto", path=str(path), **base)
+            assert status == 200, answer
+            status, error = await change(client, "POST", "/admin/apps", name="h", path=str(other))
+            says = "h:auto chooses among the tiers of h; another model is served under that id, remove that one first"
+            assert (status, error["error"]["message"]) == (409, says)
+            await change(client, "DELETE", "/admin/apps/h:auto")
         status, answer = await change(client, "POST", "/admin/apps", name="f:3", path=str(roots / "tuned"))
         assert status == 200, answer
         three = make_family(model, roots / "three", {1: "shared", 2: "low"})

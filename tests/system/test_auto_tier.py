@@ -1,9 +1,11 @@
-"""Requests that choose their tier, on real processes: kill -9 before and after the choice, with two gateways."""
+"""Requests that choose their tier, or have drafts by one, on real processes: kill -9 before the choice, after it, and amid
+rounds of drafts, with two gateways."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,40 +17,60 @@ from blockwright.tests.system.server import Server
 from blockwright.tests.waiting import until
 
 pytestmark = pytest.mark.system
-COUNT, NEW = 8, 40
+COUNT, NEW = 8, 40  # requests that choose, and as many with drafts by a tier
 SOME = 0.12  # between the confidences of a random tier in these prompts
+
+
+def choosing(index: int) -> dict[str, Any]:
+    """Return a request that chooses its tier; every second one has drafts on whichever it runs."""
+    return body(index, NEW, model="m:auto", draft="auto" if index % 4 > 1 else "off", draft_tokens=3)
+
+
+def drafting(index: int) -> dict[str, Any]:
+    """Return a request of a named tier with drafts by a lower one; of few different tokens, so that some stand."""
+    model, draft = (("m", "tier:3"), ("m", "tier:1"), ("m:3", "tier:1"), ("m", "auto"))[index % 4]
+    return body(
+        COUNT + index, NEW, model=model, draft=draft, draft_tokens=1 + index % 5, allowed_token_ids=list(range(20, 24))
+    )
 
 
 @claim(
     "An answer of NAME:auto survives kill -9 of workers before its tier is chosen and after", of="families", headline=True
 )
-async def test_kill_9_before_and_after_the_choice(
+@claim("A request with drafts by a tier survives kill -9 of its worker, token for token", of="drafts")
+async def test_kill_9_before_and_after_the_choice_and_amid_drafts_by_a_tier(
     serve: Callable[..., Server], checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     family = make_family(checkpoint("llama", num_hidden_layers=4), tmp_path / "m", {1: "low", 3: "shared"})
     server = serve(family, chunk_size=16, gateways=2, **{"theta.m": SOME}).whole()
-    requests = [body(index, NEW, model="m:auto") for index in range(COUNT)]
+    requests = [*map(choosing, range(COUNT)), *map(drafting, range(COUNT))]
     async with Client(server) as client:
-        await client.ready()
-        calm = [await client.post(request) for request in requests]
+        before = await client.ready()
+        calm = [await client.post({**request, "draft": "off"}) for request in requests]
         tiers = [answer["usage"]["tier"] for _, answer in calm]
-        assert {*tiers} == {"m", "m:1"}, "both happen"
+        assert {*tiers[:COUNT]} == {"m", "m:1"}, "both happen"
         with slow(server):
             answers = [client.begin(request) for request in requests]
 
             async def holding() -> bool:
                 views = [view for answer in answers if (view := await client.request(answer.name)) is not None]
-                assert not any(answer.tokens for answer in answers), "the first tokens are held back"
-                return sum(view["emitted_tokens"] > 1 for view in views) == COUNT
+                assert not any(answer.tokens for answer in answers[:COUNT]), "the first tokens are held back"
+                return sum(view["emitted_tokens"] > 1 for view in views) == len(requests)
 
             await until(holding)
+            assert not any(answer.finish for answer in answers)
             await client.kill("w0")
         await client.ready()
-        await until(lambda: any(answer.tokens for answer in answers))
+        await until(lambda: any(answer.tokens for answer in answers[:COUNT]))
         with slow(server):
             await client.kill("w1")
         await client.finished()
         assert [answer.tokens for answer in answers] == [outcome["choices"][0]["token_ids"] for _, outcome in calm]
         views = [await client.request(answer.name) for answer in answers]
-        assert [view and view["tier"]["tier"] for view in views] == tiers, "whichever gateway is asked"
-        assert any(event["event"] == "worker_died" for view in views if view for event in view["events"])
+        assert [view and view["tier"]["tier"] for view in views[:COUNT]] == tiers[:COUNT], "whichever gateway is asked"
+        for some in (views[:COUNT], views[COUNT:]):
+            assert any(event["event"] == "worker_died" for view in some if view for event in view["events"])
+        after = await client.ready()
+        assert all(after[name]["pid"] != before[name]["pid"] for name in before)
+        counts = [view["drafts"]["sources"].get("tier", {}) for view in views[COUNT:] if view]
+        assert 0 < sum(count.get("accepted", 0) for count in counts) < sum(count.get("drafted", 0) for count in counts)

@@ -57,13 +57,14 @@ def write_family(training: Training, source: Checkpoint, out: Path, report: dict
         raise
 
 
-def write_thresholds(folder: Path, rules: dict[int, Threshold]) -> None:
-    """Put rules for ``auto`` into a folder's list of exits, by layers, in place of earlier ones. Raises OSError."""
+def write_threshold(folder: Path, layers: int, rule: Threshold) -> None:
+    """Put the rule for ``auto`` of one exit into a folder's list of exits, in place of all earlier ones. Raises OSError."""
     path = folder / EXITS_FILE
     values = json.loads(read_regular(path, LONGEST_TEXT))
     for entry in values["exits"]:
-        rule = rules[entry["layers"]]
-        entry["auto"] = {"theta": rule.theta, "measure": rule.measure, "tokens": rule.tokens}
+        entry.pop("auto", None)
+        if entry["layers"] == layers:
+            entry["auto"] = {"theta": rule.theta, "measure": rule.measure, "tokens": rule.tokens}
     write_whole(path, (json.dumps(values, indent=1) + "\n").encode())
 
 

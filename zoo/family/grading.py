@@ -45,14 +45,15 @@ class TierGrade:
     """The results of a tier.
 
     right: share of whole answers right. agrees: share of answers equal to the top's. Of a lower tier also: the threshold
-    that was chosen on one half of the prompts, its result on the other half, the top tier's share of right answers there,
-    and the result of an oracle there.
+    that was chosen on one half of the prompts and the work that it cost there, its result on the other half, the top tier's
+    share of right answers there, and the result of an oracle there.
     """
 
     layers: int
     right: float
     agrees: float
     threshold: Threshold | None = None
+    chosen_work: float = 0.0
     held_out: TierChoice | None = None
     top_held_out: float = 0.0
     oracle: TierChoice | None = None
@@ -141,19 +142,27 @@ def grade(
         if layers == network.layers:
             grades.append(TierGrade(layers=layers, right=share, agrees=agrees))
             continue
-        rule, held_out = _threshold(network, examples, layers, answers, ends, loss)
+        rule, work, held_out = _threshold(network, examples, layers, answers, ends, loss)
         grades.append(
             TierGrade(
                 layers=layers,
                 right=share,
                 agrees=agrees,
                 threshold=rule,
+                chosen_work=work,
                 held_out=judge(held_out, rule.theta, layers, network.layers),
                 top_held_out=judge(held_out, ALWAYS, layers, network.layers).right,
                 oracle=oracle(held_out, layers, network.layers),
             )
         )
     return grades
+
+
+def cheapest(grades: Sequence[TierGrade]) -> tuple[int, Threshold]:
+    """Return the layers and the rule of the exit from which ``auto`` costs least work on the prompts that chose it."""
+    best = min((one for one in grades if one.threshold is not None), key=lambda one: (one.chosen_work, one.layers))
+    assert best.threshold is not None
+    return best.layers, best.threshold
 
 
 def _threshold(
@@ -163,18 +172,18 @@ def _threshold(
     answers: Answers,
     ends: Sequence[int],
     loss: float,
-) -> tuple[Threshold, list[GradedAnswer]]:
-    """Return the rule that costs least work on every other prompt, and the graded answers to the others."""
-    best: tuple[float, Threshold, list[GradedAnswer]] | None = None
+) -> tuple[Threshold, float, list[GradedAnswer]]:
+    """Return the rule that costs least work on every other prompt, that work, and the graded answers to the others."""
+    best: tuple[Threshold, float, list[GradedAnswer]] | None = None
     for measure in MEASURES:
         graded = _graded(measure, examples, answers[layers], answers[network.layers], ends)
         chosen_on, held_out = graded[::2], graded[1::2] or graded
         theta = choose(chosen_on, loss)
         work = judge(chosen_on, theta, layers, network.layers).work
-        if best is None or work < best[0]:
-            best = work, Threshold(theta=theta, measure=measure), held_out
+        if best is None or work < best[1]:
+            best = Threshold(theta=theta, measure=measure), work, held_out
     assert best is not None, "there is a measure"
-    return best[1:]
+    return best
 
 
 def _graded(

@@ -36,6 +36,7 @@ def run_path(out: Path) -> Path:
 def save_run(path: Path, training: Training, description: dict[str, Any]) -> None:
     """Write the state of a run in place of the earlier one. Raises OSError."""
     values = {"description": json.dumps(description, sort_keys=True), "step": str(training.step)}
+    values["losses"] = json.dumps(training.means)
     write_whole(path, save({name: one.contiguous() for name, one in training.state().items()}, values))
 
 
@@ -48,13 +49,15 @@ def resume(path: Path, training: Training, description: dict[str, Any]) -> bool:
         length = int.from_bytes(raw[:8], "little")
         header = json.loads(raw[8 : 8 + length])["__metadata__"]
         there, step = json.loads(header["description"]), int(header["step"])
-    except (OSError, ValueError, KeyError) as error:
+        means = {int(layers): float(loss) for layers, loss in json.loads(header.get("losses", "{}")).items()}
+    except (OSError, ValueError, KeyError, AttributeError) as error:
         raise CheckpointError(f"{path} cannot be read as the state of a run ({error}); remove it to begin again") from None
     _check_same(path, there, description)
     state: Weights = load(raw)
     if state.keys() != training.state().keys():
         raise CheckpointError(f"{path} has the tensors of another run; remove it to begin again")
     training.restore(step, state)
+    training.means = means
     return True
 
 

@@ -40,6 +40,7 @@ class Training:
         self, checkpoint: Checkpoint, recipe: Recipe, examples: Sequence[TrainingExample], *, bfloat16: bool
     ) -> None:
         self.recipe, self.step = recipe, 0
+        self.means: dict[int, float] = {}  # running means of the losses, by the layers of the tier
         self.network = ChainNetwork(checkpoint)
         for layers in recipe.exits:
             if layers not in self.network.exits:
@@ -74,7 +75,10 @@ class Training:
         self.optimizer.step(gradients, self.recipe.rate_at(self.step), self.step + 1)
         tiers = (self.network.layers, *self.active)
         self.step += 1
-        return {layers: float(loss[0].detach()) for layers, loss in zip(tiers, losses, strict=True)}
+        made = {layers: float(loss[0].detach()) for layers, loss in zip(tiers, losses, strict=True)}
+        for layers, loss in made.items():
+            self.means[layers] = loss if layers not in self.means else 0.95 * self.means[layers] + 0.05 * loss
+        return made
 
     def _losses(self, tokens_BL: torch.Tensor, labels_BL: torch.Tensor) -> list[torch.Tensor]:
         """Return for the top and each active exit the cross-entropy, and its part of the loss."""

@@ -2,6 +2,7 @@
 // models have. All rows have one scale and leave out what adapters add, so that a block that models share lies in one column, in one
 // color. What an adapter adds to a part is a strip above it.
 
+import { familiesOf, familyNote } from "./families.js";
 import { $, bytes, node } from "./tools.js";
 
 export const usersOf = (view) => {
@@ -66,6 +67,21 @@ function row(name, application, view, most, colour) {
   return made;
 }
 
+// A family is one thing: its top tier, below it the lower ones, and a line on what they do together.
+function grouped(applications, made) {
+  const families = familiesOf(Object.fromEntries(applications));
+  const tiers = new Set(Object.values(families).flat());
+  return applications.flatMap(([name, application]) => {
+    if (!families[name]) return tiers.has(name) ? [] : [made(name, application)];
+    const rows = families[name].map((tier) => made(tier, applications.find(([other]) => other === tier)[1]));
+    const note = familyNote(name);
+    const group = node("div", { className: "family" }, ...rows, ...(note ? [node("p", { className: "quiet" }, note)] : []));
+    group.style.gridRow = `span ${rows.length}`;
+    group.dataset.family = name;
+    return [group];
+  });
+}
+
 export function drawChains(view) {
   const applications = Object.entries(view.applications);
   const sizeOf = ([, one]) => one.segments.reduce((sum, { bytes: size }) => sum + size, 0);
@@ -74,5 +90,5 @@ export function drawChains(view) {
   $("chains").className = applications.length > 10 ? "many" : ""; // two columns, the first one down and then the second
   $("chains").style.setProperty("--rows", Math.ceil(applications.length / 2));
   $("chains").style.setProperty("--name", `${Math.min(22, Math.max(6, ...applications.map(([name]) => name.length + 2)))}ch`);
-  $("chains").replaceChildren(...applications.map(([name, application]) => row(name, application, view, most, colour)));
+  $("chains").replaceChildren(...grouped(applications, (name, application) => row(name, application, view, most, colour)));
 }

@@ -3,6 +3,7 @@
 import { Chart } from "./charts.js";
 import { listModels, startChat } from "./chat.js";
 import { drawEvents } from "./events.js";
+import { countFamilies, drawDrafts } from "./families.js";
 import { drawDrops, drawLoad } from "./load.js";
 import { drawChains, usersOf } from "./map.js";
 import { parse, sum } from "./metrics.js";
@@ -79,13 +80,16 @@ async function look() {
     const ready = await (await fetch("health/ready")).json();
     [text, good] = [ready.status + (ready.reason ? `: ${ready.reason}` : ""), ready.status === "ready"];
     const [cluster, metrics] = await Promise.all([fetch("admin/cluster"), fetch("metrics")]);
+    const view = cluster.ok ? await cluster.json() : null;
     if (metrics.ok) {
       const found = parse(await metrics.text());
+      if (view) countFamilies(view, found);
+      drawDrafts(found);
       drawMetrics(found);
       drawBatches(found);
       await drawForecasts(found);
     }
-    if (cluster.ok) drawCluster(await cluster.json());
+    if (view) drawCluster(view);
     else if (cluster.status === 403) $("workers").textContent = "This key cannot see the workers; use an admin key.";
     await drawLoad();
     await drawRequests();

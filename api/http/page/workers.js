@@ -1,5 +1,6 @@
 // The workers: their state, what their memory holds, and behind a click the blocks that run there.
 
+import { hiddenOf } from "./families.js";
 import { $, bytes, node } from "./tools.js";
 
 const opened = new Set(); // workers whose blocks are shown
@@ -27,7 +28,7 @@ function row(worker, group, users) {
     ...(group.group ? [node("span", { className: "chip" }, `${group.state} ${group.group}`)] : []),
     node("span", { className: "quiet" }, `${running} running, ${waiting} waiting${restarts}`),
     node("span", { className: "quiet right" }, `${bytes(m.budget - m.free)} of ${bytes(m.budget)}`));
-  const title = `parameters ${bytes(m.parameters)}, KV in use ${bytes(m.kv)}, cached ${bytes(m.cached)}, free ${bytes(m.free)}`;
+  const title = `parameters ${bytes(m.parameters)}, KV in use ${bytes(m.kv)}, cached ${bytes(m.cached)}, free ${bytes(m.free)}${hiddenOf(worker)}`;
   const uses = bar(node("div", { className: "bar", title }), ["parameters", "kv", "cached"].map((use) => [use, m[use], title]), m.budget);
   const count = worker.blocks.length;
   const cells = node("div", { className: "cells" }, ...worker.blocks.map((id) => block(id, users[id] || [], worker.id)));

@@ -93,7 +93,16 @@ def test_drafts_are_told_by_source_or_why_there_are_none() -> None:
     lower = {"prompt": True, "prediction_tokens": 0, "tiers": ["m:4"], "sources": {"prompt": counts}, "reason": "so"}
     assert draft_lines(lower) == [message, "  no drafts by a tier: so"]
     assert draft_lines({**lower, "prompt": False, "sources": {}}) == ["  no drafts: so"]
+    by_tiers = {**drafts, "sources": {"tier": counts}, "tiers": ["m:3", "m:4"]}
+    assert draft_lines(by_tiers)[0].startswith("  drafts from a lower tier (m:3 or m:4): 10 verified")
     assert draft_lines({"sources": {}, "reason": ""}) == ["  no drafts so far: no step had any to verify"]
+
+
+def test_prompt_tokens_that_began_at_an_exit_are_told() -> None:
+    parts = "64 began behind layer 4, 1,024 began behind layer 10"
+    told = f"  of a prompt of 1,200 tokens {parts}: a lower tier had computed the layers below"
+    assert told in report({**VIEW, "entered": {"10": 1024, "4": 64}})
+    assert not [line for line in report({**VIEW, "entered": {}}) if "began" in line]
 
 
 def test_the_choice_of_a_tier_is_told() -> None:

@@ -150,7 +150,7 @@ def test_a_report_writes_the_threshold_for_a_loss(
     assert said[3].split()[-1] == "100.0%", "the top agrees with itself"
     assert (out / "exits.json").read_text() == before
     assert main([*asked, "--loss", "1"]) == 0
-    assert f"{out / 'exits.json'}: theta for a loss of 1 points" in capsys.readouterr().out
+    assert f"{out / 'exits.json'}: auto begins with 2 layers, theta for a loss of 1 points" in capsys.readouterr().out
     assert 0 <= Checkpoint.open(out).thresholds[2].theta <= 2
     assert refused(capsys, [*asked, "--loss", "101"]) == "--loss is 101; give points from 0 to 100"
     plain = str(checkpoint("llama"))

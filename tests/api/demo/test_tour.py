@@ -159,11 +159,11 @@ def test_the_server_gets_both_model_ids_from_one_folder() -> None:
 
 
 def test_the_server_gets_the_family_but_for_the_member_that_is_added_later() -> None:
-    family = {name: Path("/family") / name for name in ("dates", HOT)}
+    family = {name: Path("/examples/family") / name for name in ("dates", HOT)}
     words = demo.command(Path("/models/demo"), 1234, family)
-    assert "dates=/family/dates" in words
-    assert "app_roots=/family" in words
-    assert f"{HOT}=/family/{HOT}" not in words
+    assert "dates=/examples/family/dates" in words
+    assert "app_roots=/examples" in words, "the family of tiers lies there, too"
+    assert f"{HOT}=/examples/family/{HOT}" not in words
 
 
 def test_an_interrupted_server_may_die_of_the_signal() -> None:

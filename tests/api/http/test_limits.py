@@ -138,3 +138,22 @@ async def test_where_there_are_admin_keys_only_they_see_the_admin_views(serve: A
     allowed = await client.get(path, headers={"Authorization": "Bearer root-key"})
     assert allowed.status == (200 if path == "/admin/cluster" else 404)
     assert (await client.get("/v1/models", headers={"Authorization": "Bearer root-key"})).status == 200
+
+
+async def test_a_tenant_asks_for_no_higher_class_than_its_own(serve: Any, say: Any) -> None:
+    client, _ = await serve(say("x"), settings={**KEYS, "tenant_classes": {"bob": "normal"}})
+    for tier, status in (("priority", 403), ("fast", 403), (None, 200), ("flex", 200)):
+        answer = await client.post("/v1/completions", json={**ASK, "service_tier": tier}, headers=BOB)
+        assert answer.status == status
+        if status == 403:
+            error = (await answer.json())["error"]
+            assert (error["code"], error["param"]) == ("permission_denied", "service_tier")
+            assert (
+                f"'bob' may not use service_tier '{tier}'; give service_tier as one of: auto, default, flex"
+                in error["message"]
+            )
+    answer = await client.post("/v1/completions", json={**ASK, "service_tier": "priority"}, headers=ANN)
+    assert answer.status == 200
+    unknown = await client.post("/v1/completions", json={**ASK, "service_tier": "urgent"}, headers=ANN)
+    assert unknown.status == 400
+    assert "priority" in (await unknown.json())["error"]["message"]

@@ -17,7 +17,7 @@ from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.adapter import is_adapter, open_adapter, trained_on
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.tests.adapters import make_adapter
-from blockwright.tests.checkpoints import make_checkpoint
+from blockwright.tests.checkpoints import make_checkpoint, make_family
 from blockwright.tests.claims import claim
 from blockwright.zoo.source import open_source
 
@@ -243,6 +243,9 @@ def test_an_adapter_of_a_deeper_or_flatter_base_is_told_so(tmp_path: Path, own: 
     )
     with pytest.raises(CheckpointError, match=says):
         open_source(adapter, given)
+    family = make_family(make_checkpoint(tmp_path / "f", num_hidden_layers=7), tmp_path / "tiers", {other: "shared"})
+    with pytest.raises(CheckpointError, match=says.replace("given", f"tiers:{other}")):
+        open_adapter(adapter, open_source(family).at_exit(other))
     assert len(open_source(adapter, its).deltas) > 0
     some = make_adapter(given, tmp_path / "some", target_modules=["q_proj"], layers_to_transform=[0])
     assert len(open_source(some, given).deltas) == 1, "fewer layers, as its configuration says"

@@ -37,10 +37,12 @@ def jump_to(state: SweepState, number: int) -> int:
 @claim("Several sweeps planned at once lead to the same state as single ones", of="serving")
 @given(
     seed=st.integers(0, 10_000), chunks=st.sampled_from([12, 16, 24, 60]), rows=st.sampled_from([2, 4, 9]),
-    applications=st.sampled_from([[BASE], [BASE, TUNED], [BASE, OTHER], [BASE, LOW]]), page=st.sampled_from([1, 4, 5]),
+    applications=st.sampled_from([[BASE], [BASE, TUNED], [BASE, OTHER], [BASE, LOW], [BASE, LOW]]),
+    page=st.sampled_from([1, 4, 5]),
+    turns=st.sampled_from([{}, {"tier_sweeps": "decoupled"}, {"tier_sweeps": "lockstep"}, {"group_batching": False}]),
     tenants=st.sampled_from(["a", "ab", "abc"]), share=st.sampled_from([{}, {"a": 0.5}, {"*": 0.3}]), cache=st.booleans(),
 )  # fmt: skip
-@example(seed=5042, chunks=16, rows=4, applications=[BASE, LOW], page=5, tenants="abc", share={}, cache=True)
+@example(seed=5042, chunks=16, rows=4, applications=[BASE, LOW], page=5, turns={}, tenants="abc", share={}, cache=True)
 @examples(150)
 def test_jumping_equals_stepping(
     seed: int,
@@ -48,6 +50,7 @@ def test_jumping_equals_stepping(
     rows: int,
     applications: list[Chain],
     page: int,
+    turns: dict[str, object],
     tenants: str,
     share: dict[str, float],
     cache: bool,
@@ -58,7 +61,7 @@ def test_jumping_equals_stepping(
         chains[-1] = tier(chains[0], 1)
     routes = [replica("w0", c) for c in chains]
     size = {"budget": chunks * 64 * 1024, "page_size": page}
-    shares = {"tenant_kv_share": share, "tenant_weights": {"b": 3}, "prefix_cache": cache}
+    shares = {"tenant_kv_share": share, "tenant_weights": {"b": 3}, "prefix_cache": cache, **turns}
     world = World(["w0"], chains, routes, chunk_size=16, max_rows=rows, sweep_tokens=64, **size, **shares)
     chance = random.Random(seed)
     for i in range(9):

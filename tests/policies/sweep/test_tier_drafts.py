@@ -1,7 +1,8 @@
 """Drafts that a lower tier draws in the sweep that verifies them: the steps, their order, and the same tokens always.
 
 The law is played over seeded schedules in which sequences come, are cancelled, move, are preempted and lose their worker,
-and in which the tiers themselves come and go.
+and in which the tiers themselves come and go. It is played for each source of drafts alone, too, beside a tier whose hidden
+states the model enters at.
 """
 
 from __future__ import annotations
@@ -19,14 +20,25 @@ from blockwright.policies.plan.sweep_plan import SweepPlan
 from blockwright.policies.sweep.sweep_load import SweepLoad
 from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
-
-from ..fake_device import CHUNK
-from ..sweep_world import World, chain, generate, guesses, pipeline, replica, submission, tier, variant
+from blockwright.tests.policies import fake_device, sweep_world
+from blockwright.tests.policies.fake_device import CHUNK
+from blockwright.tests.policies.sweep_world import (
+    World,
+    chain,
+    generate,
+    guesses,
+    pipeline,
+    replica,
+    submission,
+    tier,
+    variant,
+)
 
 BASE = chain("base", 4)
-LOW, HIGH = tier(BASE, 1), tier(BASE, 3)
+LOW, MIDDLE, HIGH = tier(BASE, 1), tier(BASE, 2), tier(BASE, 3)
 TUNED = variant(BASE, "tuned", [1, 5])
 SEEDS, PARTS, DAILY = 1000, 50, 3
+SOURCES = ("prompt", "prediction", "tier", "wrong")  # wrong: predictions and tiers of which no draft ever stands
 
 
 def world(*chains: Chain, **config: object) -> World:
@@ -183,20 +195,24 @@ def test_a_round_is_priced_as_the_plan_that_makes_it() -> None:
 
 
 class Schedule:
-    """One seeded play: two workers, little memory, tiers that come and go."""
+    """One seeded play: two workers, little memory, tiers that come and go.
 
-    def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)
-        self.homes = [replica(worker, one) for one in (BASE, TUNED) for worker in ("w0", "w1")]
+    ``source``: the only one of all drafts. Then requests go to a lower tier, too, and continue each other's prompts.
+    """
+
+    def __init__(self, seed: int, source: str = "") -> None:
+        self.chance, self.source = random.Random(seed), source
+        served = (BASE, TUNED, MIDDLE) if source else (BASE, TUNED)
+        self.homes = [replica(worker, one) for one in served for worker in ("w0", "w1")]
         self.homes.append(pipeline(["w0", "w1"], BASE))
         self.tiers = [replica("w0", LOW), replica("w1", LOW), replica("w0", HIGH)]
         self.world = World(
-            ["w0", "w1"], [BASE, TUNED, LOW, HIGH], [*self.homes, *self.tiers],
+            ["w0", "w1"], [*served, LOW, HIGH], [*self.homes, *self.tiers],
             budget=self.chance.choice([28, 48, 160]) * CHUNK, max_rows=self.chance.choice([2, 4, 16]),
             chunk_size=8, sweep_tokens=self.chance.choice([8, 24, 64]), prefix_cache=self.chance.random() < 0.7,
         )  # fmt: skip
         for worker in self.world.workers.values():
-            worker.device.agreeing = self.chance.choice([0, 50, 80, 100])
+            worker.device.agreeing = 0 if source == "wrong" else self.chance.choice([0, 50, 80, 100])
         self.want: dict[str, list[int]] = {}
 
     def play(self) -> None:
@@ -220,15 +236,29 @@ class Schedule:
 
     def submit(self, name: str, arrival: float) -> None:
         prompt = [self.chance.randrange(2)] * self.chance.randrange(8) + [self.chance.randrange(50) for _ in range(6)]
+        if self.source and self.want and self.chance.random() < 0.5:
+            before = self.chance.choice(sorted(self.want))
+            prompt = [*self.world.submitted[before].tokens, *self.world.emitted[before], *prompt[-2:]][:24]
         limit, stop = len(prompt) + self.chance.randrange(1, 25), [self.chance.randrange(50)]
         route = self.chance.choice([one for one in self.homes if {hop.worker for hop in one.hops} <= {*self.world.workers}])
         self.want[name] = generate(route.application, prompt, limit, stop)
-        tiers = ["base:3", "base:1"][self.chance.randrange(2) :]
-        drafts = guesses(self.want[name], self.chance, tiers)
-        if self.chance.random() < 0.6:
-            drafts = DraftOptions(tokens=self.chance.choice([0, 1, 2, 4, 8]), tiers=tiers)
+        drafts = self.drafts_of(self.want[name])
         more = {"stop": stop, "arrival": arrival, "drafts": drafts, "tenant": self.chance.choice("ab")}
         self.world.submit(submission(name, prompt, limit, route.id, **more))
+
+    def drafts_of(self, answer: list[int]) -> DraftOptions | None:
+        tiers = ["base:3", "base:1"][self.chance.randrange(2) :]
+        if not self.source:
+            mixed, tokens = guesses(answer, self.chance, tiers), self.chance.random() < 0.6
+            return DraftOptions(tokens=self.chance.choice([0, 1, 2, 4, 8]), tiers=tiers) if tokens else mixed
+        tokens, wrong = self.chance.choice([0, 1, 2, 4, 8]), self.chance.choice([2, 8])
+        if self.source == "prompt":
+            return DraftOptions(True, tokens)
+        if self.source == "tier" or (self.source == "wrong" and self.chance.random() < 0.5):
+            return DraftOptions(tokens=tokens, tiers=tiers)
+        right = self.source == "prediction"
+        text = [token if right and self.chance.randrange(wrong) else token + fake_device.VOCABULARY for token in answer]
+        return DraftOptions(tokens=tokens, prediction=text)
 
     def go_on(self, moves: int) -> None:
         for _ in range(moves):
@@ -270,6 +300,28 @@ class Schedule:
 def test_tokens_are_those_without_drafts(part: int) -> None:
     for seed in range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS):
         Schedule(seed).play()
+
+
+@claim("Drafts of each source, also ones that are always wrong, change no token beside hidden states", of="drafts")
+@pytest.mark.parametrize("part", parts(20, 1))
+@pytest.mark.parametrize("source", SOURCES)
+def test_drafts_of_each_source_change_no_token(source: str, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the first part each worker is checked after every plan that it makes and ends, in the others after some."""
+    if not part:
+        monkeypatch.setattr(sweep_world, "CHECKED", 1)
+    if source == "prompt":  # else nothing repeats itself
+        monkeypatch.setattr(fake_device, "VOCABULARY", 3)
+    drafted = accepted = entered = 0
+    for seed in range(part * 10, part * 10 + 10):
+        schedule = Schedule(seed, source)
+        schedule.play()
+        for worker in schedule.world.workers.values():
+            drafted += worker.state.counters["drafted_tokens"]
+            accepted += worker.state.counters["accepted_tokens"]
+            entered += worker.device.entered
+    assert drafted > 100
+    assert (accepted == 0) == (source == "wrong")
+    assert entered > 0 or part
 
 
 def test_the_schedules_draft() -> None:

@@ -13,7 +13,7 @@ from blockwright.gpu.weights.export import export
 from blockwright.tests.checkpoints import make_family
 from blockwright.tests.gpu.reference import greedy, prompt_of
 from blockwright.zoo.family.examples import TrainingExample
-from blockwright.zoo.family.grading import TierAnswer, answer_all, grade, right, tier_bytes
+from blockwright.zoo.family.grading import TierAnswer, answer_all, cheapest, grade, right, tier_bytes
 from blockwright.zoo.family.network import ChainNetwork
 
 Checkpoints = Callable[..., Path]
@@ -73,6 +73,7 @@ def test_a_threshold_is_chosen_on_one_half_and_judged_on_the_other(family: Check
     assert lowest.oracle.right == 1.0
     assert grades[1].threshold is not None
     assert grades[1].threshold.theta == 0, "nothing is lost without going up"
+    assert cheapest(grades) == (2, grades[1].threshold), "from the first exit a third goes up"
 
 
 def test_tiers_share_all_but_their_heads(family: Checkpoint) -> None:

@@ -74,6 +74,7 @@ def test_a_stored_run_goes_on_bit_for_bit(checkpoint: Checkpoints, tmp_path: Pat
     for _ in range(4):
         second.advance()
     assert same(whole, second)
+    assert second.means == whole.means, "the printed losses go on, too"
 
 
 def test_the_state_of_another_run_is_refused(checkpoint: Checkpoints, tmp_path: Path) -> None:
