@@ -25,10 +25,14 @@ def best_length(acceptance: Acceptance, limit: int, others: int, cost: Cost) -> 
     ``others``: tokens that the sweep draws for other rows. ``cost(g)``: nanoseconds of the sweep with ``g`` drafts.
     """
     alone = best_cost = max(1, cost(0))
-    best, best_yield, means = 0, (others + 1) * UNIT, acceptance.expected(limit)
+    best = 0
+    best_yield = (others + 1) * UNIT
+    means = acceptance.expected(limit)
     for drafts in range(1, limit + 1):
         tokens, time = others * UNIT + means[drafts], max(1, cost(drafts))
         gains = tokens * alone * LEAST_GAIN > (others + 1) * UNIT * time * (LEAST_GAIN + 1)
         if gains and tokens * best_cost > best_yield * time:
-            best, best_yield, best_cost = drafts, tokens, time
+            best = drafts
+            best_yield = tokens
+            best_cost = time
     return best

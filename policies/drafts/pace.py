@@ -42,7 +42,9 @@ class RowPace:
     """The part of a sequence that is recorded: its first ``counted`` tokens; 0: none yet. ``price``: of the open round."""
 
     def __init__(self, pace: Pace, counted: int = 0, price: int = 0) -> None:
-        self.pace, self.counted, self.price = pace, counted, price
+        self.pace = pace
+        self.counted = counted
+        self.price = price
 
 
 class PaceTable:
@@ -126,5 +128,5 @@ class PaceTable:
 
 def kind_of(options: DraftOptions) -> str:
     """Return the kind of request that its draft options make it: sources and number of drafts."""
-    sources = ["prediction"] * bool(options.prediction) + ["prompt"] * options.prompt + options.tiers
+    sources = ["prediction"] * bool(options.prediction) + ["prompt"] * options.prompt + options.tiers + [options.drafter]
     return f"{options.tokens} {' '.join(sources)}"

@@ -23,7 +23,10 @@ class Offer:
     """The drafts that one source has for a round: at most ``limit``, at this cost. ``tokens``: of a text; else empty."""
 
     def __init__(self, key: str, limit: int, cost: Cost, tokens: list[int]) -> None:
-        self.key, self.limit, self.cost, self.tokens = key, limit, cost, tokens
+        self.key = key
+        self.limit = limit
+        self.cost = cost
+        self.tokens = tokens
 
 
 class RowDrafts:
@@ -35,7 +38,9 @@ class RowDrafts:
 
     def __init__(self, options: DraftOptions, prompt_length: int, application: str, priors: dict[str, Acceptance]) -> None:
         self.options, self.application = options, application
-        self.pause, self.source, self.drafter = 0, "", ""
+        self.pause = 0
+        self.source = ""
+        self.drafter = ""
         self.price = UNIT  # of the last drafts' round, in steps without drafts
         self._misses = 0  # lookups in sequence that found nothing
         self._rest = FIRST_PAUSE  # the next pause after the policy has said 0
@@ -105,12 +110,18 @@ class RowDrafts:
             self._turn += 1
             place = self._turn % len(offers)
             return offers[place], max(1, counts[place])
-        best, best_count, best_yield, best_time = offers[0], counts[0], 0, 1
+        best = offers[0]
+        best_count = counts[0]
+        best_yield = 0
+        best_time = 1
         for offer, count in zip(offers, counts, strict=True):
             tokens = others * UNIT + self._acceptance[offer.key].expected(count)[count]
             time = max(1, offer.cost(count))
             if tokens * best_time > best_yield * time:
-                best, best_count, best_yield, best_time = offer, count, tokens, time
+                best = offer
+                best_count = count
+                best_yield = tokens
+                best_time = time
         return best, best_count
 
     def _count(self, offer: Offer, others: int) -> int:
@@ -139,9 +150,17 @@ class RowDrafts:
         """Return a copy whose acceptance begins with ``priors``. Its indexes are built anew when they are needed."""
         copy = RowDrafts(self.options, self._read, self.application, priors)
         copy._acceptance = {key: seen.fork(priors[key]) for key, seen in self._acceptance.items()}
-        copy.pause, copy.source, copy.drafter, copy._misses = self.pause, self.source, self.drafter, self._misses
-        copy._rest, copy._probes, copy._rounds, copy._turn = self._rest, self._probes, self._rounds, self._turn
-        copy._cursor, copy._missed, copy.price = self._cursor, self._missed, self.price
+        copy.pause = self.pause
+        copy.source = self.source
+        copy.drafter = self.drafter
+        copy._misses = self._misses
+        copy._rest = self._rest
+        copy._probes = self._probes
+        copy._rounds = self._rounds
+        copy._turn = self._turn
+        copy._cursor = self._cursor
+        copy._missed = self._missed
+        copy.price = self.price
         return copy
 
     def snapshot(self) -> dict[str, Plain]:
@@ -164,9 +183,17 @@ class RowDrafts:
         pause, misses, rest, probes, rounds, turn, cursor, missed, read = data["counts"]
         drafts = cls(options, read, data["application"], priors)
         drafts._acceptance = {key: Acceptance.restore(seen, priors[key]) for key, seen in data["acceptance"].items()}
-        drafts.source, drafts.drafter, drafts.pause, drafts._misses = data["source"], data["drafter"], pause, misses
-        drafts._rest, drafts._probes, drafts._rounds, drafts._turn = rest, bool(probes), rounds, turn
-        drafts._cursor, drafts._missed, drafts.price = cursor, missed, data["price"]
+        drafts.source = data["source"]
+        drafts.drafter = data["drafter"]
+        drafts.pause = pause
+        drafts._misses = misses
+        drafts._rest = rest
+        drafts._probes = bool(probes)
+        drafts._rounds = rounds
+        drafts._turn = turn
+        drafts._cursor = cursor
+        drafts._missed = missed
+        drafts.price = data["price"]
         return drafts
 
     # lookup ----------------------------------------------------------------------------------------------------------

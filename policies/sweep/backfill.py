@@ -29,8 +29,12 @@ class Backfill:
     """The offline sequences of one worker in the plan being made (see the module). It keeps nothing between two plans."""
 
     def __init__(self, parts: Parts, sequences: Sequences, pipeline: Pipeline, fitting: Fitting, picker: RowPicker) -> None:
-        self._parts, self._sequences, self._pipeline = parts, sequences, pipeline
-        self._rows, self._fitting, self._picker = parts.rows, fitting, picker
+        self._parts = parts
+        self._sequences = sequences
+        self._pipeline = pipeline
+        self._rows = parts.rows
+        self._fitting = fitting
+        self._picker = picker
 
     def is_alone(self) -> bool:
         """Return whether everything that could run is offline."""
@@ -95,7 +99,9 @@ class Backfill:
 
         If ``s`` is given, the victim must be younger. Sequences in ``busy`` are in the plan being made and are left out.
         """
-        rows, queue, pages = self._rows, self._parts.queue, self._parts.memory.pages
+        rows = self._rows
+        queue = self._parts.queue
+        pages = self._parts.memory.pages
         found = [other for other in queue.running[queue.online :] if other not in busy]
         if s >= 0:
             age = rows.age(s)
@@ -106,7 +112,9 @@ class Backfill:
 
     def _leaving_bytes(self) -> int:
         """Return the bytes that leaving sequences give back when no plan names them any more."""
-        rows, pages, nbytes = self._rows, self._parts.memory.pages, 0
+        rows = self._rows
+        pages = self._parts.memory.pages
+        nbytes = 0
         for s in rows.with_status(Status.LEAVING):
             nbytes += sum([pages.page_bytes(pages.span(h)) for h in rows.handles(s) if pages.references(h) == 1])
         return nbytes
@@ -136,7 +144,9 @@ class Backfill:
 
     def _add_decodes(self, batch: BatchBuilder, budget: BackfillBudget) -> list[int]:
         """Add decoding offline rows, oldest first; return the sequences with prompt tokens left."""
-        rows, queue, leases = self._rows, self._parts.queue, self._parts.leases
+        rows = self._rows
+        queue = self._parts.queue
+        leases = self._parts.leases
         plain = batch.decodes == len(batch.picked)
         prompts: list[int] = []
         for s in queue.running[queue.online :]:
@@ -197,7 +207,9 @@ class Backfill:
 
     def _admit(self, batch: BatchBuilder, budget: BackfillBudget) -> None:
         """Start waiting offline sequences. One without room goes back to its gateway; one without time waits."""
-        parts, rows, queue = self._parts, self._rows, self._parts.queue
+        parts = self._parts
+        rows = self._rows
+        queue = self._parts.queue
         reserve = withheld_from_starts(parts)
         self._fitting.begin(offline=True)
         while queue.offline_waiting and batch.budget > 0 and not budget.over:

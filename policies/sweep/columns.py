@@ -193,11 +193,9 @@ class Columns:
             setattr(copy, name, getattr(self, name).copy())
         columns: Any = self.pages  # an unused index holds 0
         copy.pages = [spans.copy() if spans else spans for spans in columns]
-        copy._unused, copy._by_request, copy._free_rows = (
-            self._unused.copy(),
-            self._by_request.copy(),
-            self._free_rows.copy(),
-        )
+        copy._unused = self._unused.copy()
+        copy._by_request = self._by_request.copy()
+        copy._free_rows = self._free_rows.copy()
         copy.next_deadline = self.next_deadline
         return copy
 
@@ -274,7 +272,9 @@ class Columns:
             assert self.status[s] != Status.FREE, f"request {request} is served by a sequence that has left"
 
     def _check_sequence(self, s: int) -> None:
-        submission, route, pages = self.submission[s], self.route[s], self.paged[s]
+        submission = self.submission[s]
+        route = self.route[s]
+        pages = self.paged[s]
         assert len(self.tokens[s]) >= self.length[s], f"sequence {s} lacks tokens"
         assert len(self.hashes[s]) >= self.hashed[s], f"sequence {s} lacks hashes of pages"
         assert len(self.pages[s]) == len(route.spans), f"sequence {s} lists pages of other spans"

@@ -25,7 +25,9 @@ class Drafting:
     """The rounds of one worker in the plan being made. It keeps nothing between two plans."""
 
     def __init__(self, parts: Parts, picker: RowPicker, draft_rows: DraftRows) -> None:
-        self._parts, self._rows, self._picker = parts, parts.rows, picker
+        self._parts = parts
+        self._rows = parts.rows
+        self._picker = picker
         self._models = ModelDrafting(parts, picker, draft_rows)
 
     def waits(self) -> bool:
@@ -45,7 +47,9 @@ class Drafting:
 
     def leave(self, batch: BatchBuilder, s: int) -> None:
         """Pick a decoding row that goes on elsewhere, with drafts if it has some."""
-        rows, picker, start = self._rows, self._picker, self._rows.planned[s]
+        rows = self._rows
+        picker = self._picker
+        start = self._rows.planned[s]
         if start >= rows.plain_until[s] and picker.may_leave(batch, s):
             if not picker.covered(batch, s, start + 1) or not picker.grow(batch, s, start + 1):
                 return
@@ -102,7 +106,9 @@ class Drafting:
 
     def _load(self, batch: BatchBuilder, s: int, others: int) -> SweepLoad:
         """Return the load of the sweep beside ``s``. Other rows count as rows like it."""
-        config, local, start = self._parts.config, self._rows.route[s], self._rows.planned[s]
+        config = self._parts.config
+        local = self._rows.route[s]
+        start = self._rows.planned[s]
         load = SweepLoad(config.costs or PLAIN, self._parts.routes)
         taken = config.sweep_tokens - batch.budget
         if beside := taken + others:

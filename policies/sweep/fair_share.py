@@ -29,7 +29,9 @@ class FairShare:
     """The counters of one worker (see the module). An account has a counter in each shared class that it uses."""
 
     def __init__(self, weights: Mapping[str, int], input_cost: int, output_cost: int) -> None:
-        self._weights, self._input, self._output = dict(weights), input_cost, output_cost
+        self._weights = dict(weights)
+        self._input = input_cost
+        self._output = output_cost
         self._counters: dict[Flow, int] = {}
         self._last: dict[int, str] = {}  # class -> the account that waited last
         self._work: dict[str, int] = {}  # by account: total cost, in parts of ``SCALE``, regardless of its weight
@@ -93,7 +95,9 @@ class FairShare:
 
     def fork(self) -> FairShare:
         copy = FairShare(self._weights, self._input, self._output)
-        copy._counters, copy._last, copy._work = self._counters.copy(), self._last.copy(), self._work.copy()
+        copy._counters = self._counters.copy()
+        copy._last = self._last.copy()
+        copy._work = self._work.copy()
         return copy
 
     def snapshot(self) -> dict[str, Plain]:

@@ -21,7 +21,10 @@ class Fitting:
     """The admission test of one worker (see the module), for one round of starts after the other."""
 
     def __init__(self, parts: Parts, sequences: Sequences, pipeline: Pipeline) -> None:
-        self._parts, self._rows, self._sequences, self._pipeline = parts, parts.rows, sequences, pipeline
+        self._parts = parts
+        self._rows = parts.rows
+        self._sequences = sequences
+        self._pipeline = pipeline
         self._offline = False
         self._counted: PageCommitments | None = None
 
@@ -84,7 +87,9 @@ class Fitting:
         """Return the same for the account's cap of KV memory."""
         if not self._parts.memory.capped:
             return True
-        rows, memory, account = self._rows, self._parts.memory, self._rows.tenant[s]
+        rows = self._rows
+        memory = self._parts.memory
+        account = self._rows.tenant[s]
         pages = memory.pages
         need = self.commitments.bytes.get(account, 0) + self._pages_to_start(s) * memory.page_bytes(rows.route[s].kv)
         for handle in (handle for handles in found for handle in handles if handle is not None):

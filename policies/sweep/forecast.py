@@ -69,7 +69,9 @@ def _fits(parts: Parts, plan: OpenPlan, sweeps: int) -> bool:
     and the rest of these pages lies in chunks that are in use.
     """
     rows, memory = parts.rows, parts.memory
-    size, route, paged = rows.page_size, rows.route, rows.paged
+    size = rows.page_size
+    route = rows.route
+    paged = rows.paged
     slots = withheld(parts)  # by arena
     accounts: dict[str, int] = {}  # bytes
     for s, start in zip(plan.sequences, plan.start, strict=True):
@@ -86,7 +88,9 @@ def _fits(parts: Parts, plan: OpenPlan, sweeps: int) -> bool:
 
 def growth(parts: Parts, plan: OpenPlan, sweeps: int) -> int:
     """Return the pages on all spans taken after ``plan``, up to the plan made ``sweeps`` sweeps later."""
-    size, paged, pages = parts.rows.page_size, parts.rows.paged, 0
+    size = parts.rows.page_size
+    paged = parts.rows.paged
+    pages = 0
     for s, start in zip(plan.sequences, plan.start, strict=True):
         beyond = start + sweeps - paged[s] * size
         if paged[s] and beyond >= 0:
@@ -99,7 +103,9 @@ def jump(parts: Parts, sequences: Sequences, plan: OpenPlan, sweeps: int, emit: 
 
     Tokens are unknown; 0 stands for each. A stop token is not foreseen. ``emit``: report also on sequences that go on.
     """
-    rows, memory, outgoing = parts.rows, parts.memory, parts.outgoing
+    rows = parts.rows
+    memory = parts.memory
+    outgoing = parts.outgoing
     events = _page_events(parts, plan, sweeps)
     if not parts.config.prefix_cache:
         _take_pages(parts, [plan.sequences[i] for _, kind, _, i in events if kind == _TAKE])
@@ -146,7 +152,9 @@ def _page_events(parts: Parts, plan: OpenPlan, sweeps: int) -> list[tuple[int, i
 
     Plans take pages by age; commits go through the batch.
     """
-    rows, size, single = parts.rows, parts.rows.page_size, parts.routes.single  # with one route, a batch is ordered by age
+    rows = parts.rows
+    size = parts.rows.page_size
+    single = parts.routes.single  # with one route, a batch is ordered by age
     age = {} if single else {s: n for n, s in enumerate(parts.queue.running)}
     found: list[tuple[int, int, int, int]] = []
     for i, (s, start) in enumerate(zip(plan.sequences, plan.start, strict=True)):

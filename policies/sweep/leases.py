@@ -345,9 +345,13 @@ class LeaseTable:
 
     def fork(self) -> LeaseTable:
         copy = LeaseTable(self._worker)
-        copy._next, copy._sequences, copy._away = self._next, self._sequences.copy(), self._away.copy()
+        copy._next = self._next
+        copy._sequences = self._sequences.copy()
+        copy._away = self._away.copy()
         copy._leases = {s: replace(lease) for s, lease in self._leases.items()}
-        copy._flights, copy._void, copy._urgent = self._flights.copy(), self._void.copy(), self._urgent.copy()
+        copy._flights = self._flights.copy()
+        copy._void = self._void.copy()
+        copy._urgent = self._urgent.copy()
         return copy
 
     def snapshot(self) -> dict[str, Plain]:

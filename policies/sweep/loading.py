@@ -18,7 +18,9 @@ def place_components(parts: Parts, event: ComponentsWanted) -> None:
     Memory that a present sequence may still need is not given away: the sequence would wait forever, and all behind it.
     While pages are arriving, in slots that the device already knows, no slot moves.
     """
-    memory, outgoing, rows = parts.memory, parts.outgoing, parts.rows
+    memory = parts.memory
+    outgoing = parts.outgoing
+    rows = parts.rows
     longest: dict[tuple[str, str], int] = {}  # longest sequence of each route and account
     for s in [s for s in rows.live() if not rows.is_draft_row(s)]:
         of = rows.route[s].route.id, rows.tenant[s]
@@ -40,7 +42,9 @@ def place_components(parts: Parts, event: ComponentsWanted) -> None:
 
 def _tell_moves(parts: Parts, moves: Mapping[str, Mapping[int, int]]) -> None:
     """Emit the moves. The device copies the slots before the next plan, which tells where rows find them."""
-    memory, outgoing, rows = parts.memory, parts.outgoing, parts.rows
+    memory = parts.memory
+    outgoing = parts.outgoing
+    rows = parts.rows
     targets = {arena: set(moved.values()) for arena, moved in moves.items() if moved}
     if not targets:
         return

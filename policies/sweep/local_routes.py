@@ -27,7 +27,9 @@ class LocalRoutes:
     """
 
     def __init__(self, worker: str, numerics: str, hidden_pages: str = "off", *, tier_fairness: bool = True) -> None:
-        self._worker, self._numerics, self._hidden_pages = worker, numerics, hidden_pages
+        self._worker = worker
+        self._numerics = numerics
+        self._hidden_pages = hidden_pages
         self._tier_fairness = tier_fairness  # False: routes have no tier in the accounts
         self._paths = LocalPaths(worker, numerics, hidden_pages)
         self._version = 0
@@ -72,7 +74,9 @@ class LocalRoutes:
         self.borders = kept | {(span.layer, span.lineages[0]) for local in every for span in local.spans}
         models = {chain.application: chain.served_as for chain in event.chains}
         self.ended = (self.ended | {*self._served.values()}) - {*models.values()}
-        self._served, self._exits, self._whole = models, {}, {}
+        self._served = models
+        self._exits = {}
+        self._whole = {}
         return True
 
     def _numbered(self, known: dict[K, int], kind: int, wanted: Iterable[K]) -> dict[K, int]:
@@ -210,13 +214,21 @@ class LocalRoutes:
     def fork(self) -> LocalRoutes:
         copy = LocalRoutes(self._worker, self._numerics, self._hidden_pages, tier_fairness=self._tier_fairness)
         copy.keeps_hidden = self.keeps_hidden
-        copy._version, copy._planned, copy._in_force = self._version, self._planned.copy(), self._in_force.copy()
+        copy._version = self._version
+        copy._planned = self._planned.copy()
+        copy._in_force = self._in_force.copy()
         copy._tiers = self._tiers  # replaced as well
-        copy._numbers, copy._shapes, copy._paths = self._numbers, self._shapes, self._paths.fork()
-        copy._runs, copy._deltas, copy.borders = self._runs.copy(), self._deltas.copy(), self.borders.copy()
+        copy._numbers = self._numbers
+        copy._shapes = self._shapes
+        copy._paths = self._paths.fork()
+        copy._runs = self._runs.copy()
+        copy._deltas = self._deltas.copy()
+        copy.borders = self.borders.copy()
         copy._following, copy.ended = self._following.copy(), self.ended.copy()
         # a publication replaces these, so they can be shared
-        copy._served, copy._exits, copy._whole = self._served, self._exits, self._whole
+        copy._served = self._served
+        copy._exits = self._exits
+        copy._whole = self._whole
         return copy
 
     def snapshot(self) -> dict[str, Plain]:

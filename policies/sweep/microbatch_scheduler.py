@@ -21,7 +21,9 @@ from .columns import Place
 from .config import SweepConfig
 from .parts import Parts
 
-NEVER, NOW, LATER = 0, 1, 2
+NEVER = 0
+NOW = 1
+LATER = 2
 
 
 class MicrobatchScheduler:
@@ -31,7 +33,9 @@ class MicrobatchScheduler:
     """
 
     def __init__(self, parts: Parts) -> None:
-        self._rows, self._leases, self._config = parts.rows, parts.leases, parts.config
+        self._rows = parts.rows
+        self._leases = parts.leases
+        self._config = parts.config
         self._stages: dict[str, int] = {}
         self._sequences: dict[str, int] = {}  # path -> running sequences at home
         self._room: dict[str, int] = {}  # path -> decoding rows that may still leave; only paths on which any may

@@ -96,7 +96,10 @@ class Migration:
         pages, outgoing = self._parts.memory.pages, self._parts.outgoing
         export = self._parts.page_transfers.exports[key]
         wanted, stream = export.wanted, export.streams[place]
-        left, missing, size, page_bytes = stream.left, 0, 0, 0
+        left = stream.left
+        missing = 0
+        size = 0
+        page_bytes = 0
         shape: list[tuple[int, bytes, str]] = []
         hashes, listed = list[bytes](), list[list[Layer]]()
         while left > wanted.since and (not hashes or size + page_bytes <= BATCH_BYTES):
@@ -137,7 +140,9 @@ class Migration:
 
     def _handles(self, export: PageExport, page: int) -> list[int]:
         """Return the page's handles from the sequence, if it has computed the page; else from the cache."""
-        parts, rows, wanted = self._parts, self._parts.rows, export.wanted
+        parts = self._parts
+        rows = self._parts.rows
+        wanted = export.wanted
         s = self._find(wanted)
         if s is not None and rows.status[s] == Status.RUNNING and (page + 1) * rows.page_size <= rows.computed[s]:
             return rows.page(s, page)
@@ -167,7 +172,9 @@ class Migration:
         places: dict[str, list[int]] = {sent.arena: [] for sent in event.groups}
         slots: dict[str, list[int]] = {sent.arena: [] for sent in event.groups}
         widths = {sent.arena: len(sent.layers) for sent in event.groups}
-        hashes, handles, there = list[bytes](), list[int](), 0
+        hashes = list[bytes]()
+        handles = list[int]()
+        there = 0
         for page, token_hash in enumerate(event.hashes):
             lacking = [span for span in spans if pages.find(token_hash, span) is None]
             taken = [(span, handle) for span in lacking if (handle := self._take(span, event.account)) is not None]

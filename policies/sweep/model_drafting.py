@@ -31,7 +31,10 @@ class ModelDrafting:
     """The draft rows of one worker in the plan being made. It keeps nothing between two plans."""
 
     def __init__(self, parts: Parts, picker: RowPicker, draft_rows: DraftRows) -> None:
-        self._parts, self._rows, self._picker, self._draft_rows = parts, parts.rows, picker, draft_rows
+        self._parts = parts
+        self._rows = parts.rows
+        self._picker = picker
+        self._draft_rows = draft_rows
 
     def ready(self, s: int) -> int:
         """Return the draft row of ``s`` if it can draft now; -1: there is none, or it has to catch up first.
@@ -64,7 +67,9 @@ class ModelDrafting:
 
     def _open(self, s: int, local: LocalRoute) -> int:
         """Open the draft row of ``s``. It begins behind the pages of its own model that are there."""
-        parts, rows, of = self._parts, self._rows, self._rows.submission[s]
+        parts = self._parts
+        rows = self._rows
+        of = self._rows.submission[s]
         submission: Submission = replace(
             of, request=f"{of.request} drafts", gateway="", route=local.route.id, route_version=local.route.version,
             tokens=rows.tokens_of(s), page_hashes=rows.hashes_of(s), max_length=min(of.max_length, local.max_length),

@@ -25,7 +25,9 @@ class PagePin:
 
     def renew(self, attempt: int, until: float) -> None:
         """Update the attempt and the time limit; awaited pages are listed anew."""
-        self.attempt, self.until, self.awaited = attempt, until, {}
+        self.attempt = attempt
+        self.until = until
+        self.awaited = {}
 
     def add(self, handle: int) -> None:
         self.handles.append(handle)

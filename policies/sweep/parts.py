@@ -105,7 +105,9 @@ class Outgoing:
     def fork(self) -> Outgoing:
         """Return a copy without the effects, since emitted effects are no part of the state."""
         copy = Outgoing()
-        copy._edits, copy._with_plan, copy.counters = self._edits.copy(), self._with_plan.copy(), self.counters.copy()
+        copy._edits = self._edits.copy()
+        copy._with_plan = self._with_plan.copy()
+        copy.counters = self.counters.copy()
         copy.edited = self.edited
         return copy
 
@@ -209,10 +211,14 @@ class Parts:
         copy = Parts(self.config)
         copy.now = self.now
         copy.rows, copy.queue = self.rows.fork(), self.queue.fork()
-        copy.memory, copy.leases, copy.return_timeouts = self.memory.fork(), self.leases.fork(), self.return_timeouts.fork()
+        copy.memory = self.memory.fork()
+        copy.leases = self.leases.fork()
+        copy.return_timeouts = self.return_timeouts.fork()
         copy.page_transfers, copy.page_pins = self.page_transfers.fork(), self.page_pins.fork()
         copy.drafts, copy.turns = self.drafts.fork(), self.turns.fork()
-        copy.pending_pages, copy.routes, copy.outgoing = self.pending_pages.fork(), self.routes.fork(), self.outgoing.fork()
+        copy.pending_pages = self.pending_pages.fork()
+        copy.routes = self.routes.fork()
+        copy.outgoing = self.outgoing.fork()
         return copy
 
     def snapshot(self) -> dict[str, Plain]:

@@ -111,7 +111,9 @@ class Pipeline:
 
     def granted(self, event: LeaseGranted) -> None:
         """Handle a host's grant: ask the next host, or let the sequence start."""
-        parts, rows, worker = self._parts, self._parts.rows, self._parts.config.worker
+        parts = self._parts
+        rows = self._parts.rows
+        worker = self._parts.config.worker
         s = parts.leases.find(worker, event.lease)
         if event.refused:
             if s is not None:
@@ -136,7 +138,9 @@ class Pipeline:
 
     def returned(self, event: FlightDone) -> None:
         """Handle rows that have passed their last stage."""
-        parts, rows, sequences = self._parts, self._parts.rows, self._sequences
+        parts = self._parts
+        rows = self._parts.rows
+        sequences = self._sequences
         news = iter(zip(event.tokens, event.logprobs, strict=True))
         scores = dict(event.scores)
         verified = {place: (tokens, logprobs) for place, tokens, logprobs in event.verified}

@@ -32,7 +32,10 @@ class Planner:
     """The maker of plans. It keeps nothing between two plans."""
 
     def __init__(self, parts: Parts, sequences: Sequences, pipeline: Pipeline, pinning: Pinning) -> None:
-        self._parts, self._sequences, self._pipeline, self._pinning = parts, sequences, pipeline, pinning
+        self._parts = parts
+        self._sequences = sequences
+        self._pipeline = pipeline
+        self._pinning = pinning
         self._rows, self._fitting = parts.rows, Fitting(parts, sequences, pipeline)
         self._picker = RowPicker(parts, sequences, pipeline, pinning)
         self._drafting = Drafting(parts, self._picker, sequences.draft_rows)
@@ -133,7 +136,9 @@ class Planner:
             batch.budget -= len(batch.picked) - before
             if at >= end:
                 break
-            s, start, size = running[at], rows.planned[running[at]], len(queue.running)
+            s = running[at]
+            start = rows.planned[running[at]]
+            size = len(queue.running)
             waits = start >= rows.known[s] or start >= rows.limit[s] - 1  # it waits for its last token
             if rows.place[s] == Place.LOCAL:
                 drafts = start >= rows.plain_until[s]
@@ -222,7 +227,9 @@ class Planner:
         None overtakes one that does not fit, however small: otherwise a long prompt would wait as long as short ones come.
         One that its account's cap keeps out holds up no other account.
         """
-        parts, rows, queue = self._parts, self._rows, self._parts.queue
+        parts = self._parts
+        rows = self._rows
+        queue = self._parts.queue
         self._fitting.begin()
         if queue.waiting > queue.offline_waiting and not rows.free_rows:
             self._sequences.draft_rows.give_way()

@@ -20,11 +20,15 @@ class PrefixCatchUp:
     """
 
     def __init__(self, parts: Parts, complete_page: Callable[[int, list[int | None], bool], None]) -> None:
-        self._parts, self._rows, self._complete_page = parts, parts.rows, complete_page
+        self._parts = parts
+        self._rows = parts.rows
+        self._complete_page = complete_page
 
     def jump(self, s: int) -> None:
         """List the next pages of ``s`` that are present, whatever sequence made them, and continue behind them."""
-        parts, rows, size = self._parts, self._rows, self._rows.page_size
+        parts = self._parts
+        rows = self._rows
+        size = self._rows.page_size
         if not parts.page_transfers.imported:
             return
         before = rows.cached[s]

@@ -22,7 +22,9 @@ def reserved_rows(parts: Parts) -> int:
 
 def reserved_slots(parts: Parts) -> dict[str, int]:
     """Return the slots, by arena, that offline sequences leave free or idle."""
-    config, memory, found = parts.config, parts.memory, dict[str, int]()
+    config = parts.config
+    memory = parts.memory
+    found = dict[str, int]()
     pages = PLANS * (config.sweep_tokens + config.max_rows) // config.page_size
     for shape in parts.routes.shapes():
         limit = min(pages, memory.pages_of(shape.spans, "") // PART)
@@ -37,7 +39,9 @@ def withheld_slots(parts: Parts) -> dict[str, int]:
     These pages are kept up to a fraction of the memory; beyond it, the least recently used ones give way to offline
     sequences.
     """
-    reserved, found, idle = reserved_slots(parts), dict[str, int](), parts.memory.pages.idle
+    reserved = reserved_slots(parts)
+    found = dict[str, int]()
+    idle = parts.memory.pages.idle
     for shape in parts.routes.shapes():
         limit = parts.memory.pages_of(shape.spans, "") // KEPT
         for arena, layers in shape.layers.items():

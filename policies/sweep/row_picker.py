@@ -27,7 +27,10 @@ class RowPicker:
     """The picker of rows. It keeps nothing between two plans but ``microbatches``, which ``begin_plan`` replaces."""
 
     def __init__(self, parts: Parts, sequences: Sequences, pipeline: Pipeline, pinning: Pinning) -> None:
-        self._parts, self._sequences, self._pipeline, self._pinning = parts, sequences, pipeline, pinning
+        self._parts = parts
+        self._sequences = sequences
+        self._pipeline = pipeline
+        self._pinning = pinning
         self._rows, self.catch_up = parts.rows, PrefixCatchUp(parts, self._complete_page)
         self._entries = HiddenEntries(parts)
         self.microbatches = MicrobatchScheduler(parts)
@@ -86,7 +89,9 @@ class RowPicker:
     def start(self, s: int, found: Found) -> None:
         """Start ``s``: give it a row and list the present pages. Positions present on every span are skipped."""
         parts, rows = self._parts, self._rows
-        pages, outgoing, of = parts.memory.pages, parts.outgoing, rows.submission[s]
+        pages = parts.memory.pages
+        outgoing = parts.outgoing
+        of = rows.submission[s]
         row = rows.start(s)
         if outgoing.edited:
             outgoing.edit(WriteTokens(row, 0, rows.tokens_of(s)))
@@ -255,7 +260,9 @@ class RowPicker:
 
         An account at its cap finds room among its own sequences, and the others do not notice.
         """
-        parts, rows, account = self._parts, self._rows, self._rows.tenant[s]
+        parts = self._parts
+        rows = self._rows
+        account = self._rows.tenant[s]
         running = [*parts.queue.running, *parts.leases.lent()]
         if at_cap:
             batch.capped.add(account)

@@ -45,7 +45,9 @@ class RowTable(Columns):
         self.computed[s] = self.planned[s] = self.open[s] = self.paged[s] = self.cached[s] = 0
         self.ready[s] = self.requeue[s] = self.charged[s] = self.drafted[s] = 0
         self.yielded[s] = self.sat_out[s] = 0
-        self.priority[s], self.since[s], self.tier[s] = submission.priority, now, route.tier
+        self.priority[s] = submission.priority
+        self.since[s] = now
+        self.tier[s] = route.tier
         self.plain_until[s] = NEVER_DRAFTED
         self.length[s] = self.known[s] = len(submission.tokens)
         self.tokens[s] = submission.tokens.copy()
@@ -145,7 +147,9 @@ class RowTable(Columns):
 
     def leave(self, s: int, *, requeue: bool) -> None:
         """Make a sequence leave: no new plan names it."""
-        self.status[s], self.requeue[s], self.ready[s] = Status.LEAVING, int(requeue), 0
+        self.status[s] = Status.LEAVING
+        self.requeue[s] = int(requeue)
+        self.ready[s] = 0
 
     def give_up(self, s: int) -> None:
         """Cancel the return to the queue of a preempted sequence that is leaving."""
@@ -169,7 +173,9 @@ class RowTable(Columns):
 
     def restart(self, s: int, now: float) -> None:
         """Let a preempted and cleared sequence wait to be recomputed. Its wait counts from ``now``."""
-        self.status[s], self.requeue[s], self.since[s] = Status.WAITING, 0, now
+        self.status[s] = Status.WAITING
+        self.requeue[s] = 0
+        self.since[s] = now
         self.computed[s] = self.planned[s] = self.cached[s] = 0
         self.known[s] = self.length[s]
 
@@ -240,7 +246,10 @@ class RowTable(Columns):
         their positions are appended to ``picked`` and ``starts``; sequences with more than one position left are appended
         to ``prompts``.
         """
-        planned, known, ready, opened = self.planned, self.known, self.ready, self.open
+        planned = self.planned
+        known = self.known
+        ready = self.ready
+        opened = self.open
         for s in islice(running, at, end):
             start = planned[s]
             if known[s] - start > 1:
@@ -276,12 +285,20 @@ class RowTable(Columns):
         return its place. Rows whose position completes a page are appended to ``full``. ``ends[i]`` is the position after
         the computed one. ``emit_for``: the sequences to report to gateways; None: all.
         """
-        size, ready, limit, stop = self.page_size, self.ready, self.limit, self.stop
-        computed, length, lists, opened = self.computed, self.length, self.tokens, self.open
+        size = self.page_size
+        ready = self.ready
+        limit = self.limit
+        stop = self.stop
+        computed = self.computed
+        length = self.length
+        lists = self.tokens
+        opened = self.open
         submissions = self.submission
         entries: list[TokenLogprob] = []  # shared by all, since receivers do not change effects
         for i in range(at, len(batch)):
-            s, end, token = batch[i], ends[i], tokens[i]
+            s = batch[i]
+            end = ends[i]
+            token = tokens[i]
             if token < 0 or end > ready[s] or end + 1 >= limit[s] or token in stop[s]:
                 return i
             if end % size == 0:
@@ -309,7 +326,10 @@ class RowTable(Columns):
 
         Tokens are 0. Return the sequences that have ended; without ``emit`` only these are reported.
         """
-        planned, known, opened, limit = self.planned, self.known, self.open, self.limit
+        planned = self.planned
+        known = self.known
+        opened = self.open
+        limit = self.limit
         submissions, ended = self.submission, list[int]()
         entries: list[TokenLogprob] = []
         tokens = [0] * sweeps  # shared by all, as above

@@ -146,7 +146,9 @@ class SequenceQueue:
     def fork(self) -> SequenceQueue:
         copy = SequenceQueue(self.share.fork(), self.tiers.fork(), self.ageing.fork())
         copy._waiting = {flow: keys.copy() for flow, keys in self._waiting.items()}
-        copy.waiting, copy._running_keys, copy.running = self.waiting, self._running_keys.copy(), self.running.copy()
+        copy.waiting = self.waiting
+        copy._running_keys = self._running_keys.copy()
+        copy.running = self.running.copy()
         copy.offline_waiting = self.offline_waiting
         return copy
 

@@ -205,7 +205,9 @@ class Sequences:
         parts, rows = self._parts, self._parts.rows
         drafted, accepted = rows.drafted[s], len(tokens) - 1
         last = next((n for n, token in enumerate(tokens, 1) if token in rows.stop[s]), len(tokens))
-        tokens, logprobs, counting = tokens[:last], logprobs[:last], min(accepted, last)
+        tokens = tokens[:last]
+        logprobs = logprobs[:last]
+        counting = min(accepted, last)
         if parts.drafts.wanted and (rows.status[s] != Status.LEAVING or rows.requeue[s]):
             drafts, of = parts.drafts.of(s), rows.submission[s]
             drafts.record(drafted, accepted)
@@ -344,11 +346,15 @@ class Sequences:
 
     def park(self, s: int) -> bool:
         """Park ``s``, the first of the queue, if it can then skip pages of another sequence; return whether it waits."""
-        rows, pages, pending_pages = self._parts.rows, self._parts.memory.pages, self._parts.pending_pages
+        rows = self._parts.rows
+        pages = self._parts.memory.pages
+        pending_pages = self._parts.pending_pages
         local = rows.route[s]
         if not local.spans or pending_pages.empty or rows.is_guest(s) or rows.submission[s].scored:
             return False
-        whole, last, awaited = local.spans[: local.kv_spans], b"", local.spans[-1]
+        whole = local.spans[: local.kv_spans]
+        last = b""
+        awaited = local.spans[-1]
         for token_hash in rows.hashes_of(s)[: (rows.known[s] - 1) // rows.page_size]:
             if self._awaits(s, token_hash, local.spans[-1]):
                 last, awaited = token_hash, local.spans[-1]

@@ -268,7 +268,11 @@ class SweepState:
         now: float,
     ) -> None:
         """Commit a row of any kind: a prompt, a guest, one away, leaving, or at its end."""
-        rows, sequences, s, start, count = self.parts.rows, self._sequences, plan.sequences[i], plan.start[i], plan.count[i]
+        rows = self.parts.rows
+        sequences = self._sequences
+        s = plan.sequences[i]
+        start = plan.start[i]
+        count = plan.count[i]
         if self.parts.leases.is_away(s):
             self.parts.leases.sent(s)
             return
@@ -288,7 +292,10 @@ class SweepState:
         self, plan: OpenPlan, i: int, tokens: list[int], logprobs: list[TokenLogprob], returns: Returns, now: float
     ) -> None:
         """Commit a row that was verified here."""
-        rows, sequences, s, start = self.parts.rows, self._sequences, plan.sequences[i], plan.start[i]
+        rows = self.parts.rows
+        sequences = self._sequences
+        s = plan.sequences[i]
+        start = plan.start[i]
         if rows.is_guest(s):
             if rows.status[s] == Status.RUNNING:
                 returns.add_verified(s, start, plan.count[i], tokens, logprobs)
@@ -390,7 +397,9 @@ class SweepState:
     @property
     def counters(self) -> dict[str, int]:
         """The totals since the start."""
-        own, pages, parked = self.parts.outgoing.counters, self.parts.memory.pages, self.parts.pending_pages.parked
+        own = self.parts.outgoing.counters
+        pages = self.parts.memory.pages
+        parked = self.parts.pending_pages.parked
         return {**own, "parked": parked, "evicted_pages": pages.evicted, "shared_pages": pages.shared}
 
     @property

@@ -143,7 +143,9 @@ class BackfillBudget:
     """
 
     def __init__(self, load: SweepLoad, delay: float, alone: float | None, *, online: bool) -> None:
-        self._load, self._delay, self._alone = load, delay, alone
+        self._load = load
+        self._delay = delay
+        self._alone = alone
         self._first = not online
         self._left = delay * load.fixed
 

@@ -24,7 +24,9 @@ class TierLines:
     """The waiting lines of tiers, by account and family, and the counters of tiers."""
 
     def __init__(self, weights: Mapping[str, int], input_cost: int, output_cost: int) -> None:
-        self._weights, self._input, self._output = dict(weights), input_cost, output_cost
+        self._weights = dict(weights)
+        self._input = input_cost
+        self._output = output_cost
         self._shares: dict[Group, FairShare] = {}
         self._lines: dict[Group, dict[str, list[Key]]] = {}  # by model id; none is empty
         self._of: dict[int, tuple[Group, str]] = {}  # sequence that waits -> its line

@@ -55,8 +55,13 @@ class TurnChoice:
 
     def _best_exit(self) -> tuple[int, int]:
         """Return the exit at which the next short sweeps should end, and how many between two whole ones."""
-        parts, rows, routes = self._parts, self._parts.rows, self._parts.routes
-        known, planned, route, online = rows.known, rows.planned, rows.route, parts.queue.online
+        parts = self._parts
+        rows = self._parts.rows
+        routes = self._parts.routes
+        known = rows.known
+        planned = rows.planned
+        route = rows.route
+        online = parts.queue.online
         decoding: dict[str, int] = {}
         behind: dict[str, int] = {}  # with more than a token to compute
         for s in parts.queue.running[:online]:

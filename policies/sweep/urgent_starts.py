@@ -25,12 +25,16 @@ class UrgentStarts:
     """The procedures of one worker (see the module). They keep nothing between two plans."""
 
     def __init__(self, parts: Parts, sequences: Sequences, fitting: Fitting) -> None:
-        self._parts, self._sequences, self._fitting = parts, sequences, fitting
+        self._parts = parts
+        self._sequences = sequences
+        self._fitting = fitting
         self._rows = parts.rows
 
     def rise(self, now: float) -> None:
         """Let sequences rise that have waited long enough. Without a free row, none starts, and so none has to rise."""
-        parts, rows, ageing = self._parts, self._rows, self._parts.queue.ageing
+        parts = self._parts
+        rows = self._rows
+        ageing = self._parts.queue.ageing
         while rows.free_rows and (s := ageing.due(now)) >= 0:
             since = ageing.since(s)
             parts.dequeue(s)
@@ -40,7 +44,9 @@ class UrgentStarts:
 
     def make_room(self, batch: BatchBuilder) -> None:
         """Take a row, or pages, for the urgent sequence that is next to start, if it lacks them."""
-        parts, rows, queue = self._parts, self._rows, self._parts.queue
+        parts = self._parts
+        rows = self._rows
+        queue = self._parts.queue
         if not parts.config.tier_preemption or not self.waiting(parts):
             return
         self._fitting.begin()
@@ -81,7 +87,9 @@ class UrgentStarts:
     def _loses(self, v: int) -> tuple[int, tuple[int, int], int, tuple[int, float, int]]:
         """Return the order in which sequences give their rows: class, account, finish tag, then the youngest."""
         rows, queue = self._rows, self._parts.queue
-        key, account, of = rows.key(v), rows.tenant[v], rows.submission[v]
+        key = rows.key(v)
+        account = rows.tenant[v]
+        of = rows.submission[v]
         total = min(of.max_length, of.prompt_length + of.expected) if of.expected else of.max_length
         tag = queue.finish_tag(key, account, rows.tier[v], max(0, total - rows.charged[v]))
         return service_class(key[0]), queue.rank(key, account), tag, key
