@@ -26,7 +26,9 @@ SEED = 21
 PER_TASK = 4  # held-out prompts of each task for every tier
 TOGETHER = 4  # prompts at a time that choose their tier
 TRIED = 48  # most prompts that are tried until one has stayed on a lower tier and one has gone up
-STREAM, TOKENS, DRAFTS = "repeat 6: draft =", 120, 4  # the prompt of the stream, its length, drafts of a step
+STREAM = "repeat 6: draft ="  # the prompt of the stream
+TOKENS = 120  # its length
+DRAFTS = 4  # drafts of a step
 
 
 @dataclass(slots=True)

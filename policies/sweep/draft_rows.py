@@ -30,8 +30,7 @@ class DraftRows:
         rows = self._parts.rows
         known = rows.length[row]
         if more := rows.tokens[s][known : rows.length[s]]:
-            rows.append(row, more)
-            rows.known[row] = rows.length[row]
+            rows.append_known(row, more)
             self._parts.outgoing.edit(WriteTokens(rows.row[row], known, more))
 
     def commit(self, row: int, end: int) -> None:

@@ -375,6 +375,11 @@ class RowTable(Columns):
         own.extend(tokens)
         self.length[s] = length + len(tokens)
 
+    def append_known(self, s: int, tokens: Sequence[int]) -> None:
+        """Append tokens that another row has drawn."""
+        self.append(s, tokens)
+        self.known[s] = self.length[s]
+
     def hash_pages(self, s: int) -> int:
         """Hash the pages whose KV is written, unless they have a hash; return how many have one."""
         size, hashed = self.page_size, self.hashed[s]

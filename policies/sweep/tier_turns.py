@@ -78,9 +78,9 @@ def best_exit(mode: str, limit: int, whole: tuple[int, float], short: Sequence[t
     """Return the exit at which short sweeps should end, and their number between two whole ones; 0: none.
 
     With k short sweeps of S seconds to a whole one of T seconds, a row that takes part in all waits (k S + T) / (k + 1)
-    seconds for a token, and any other k S + T. ``auto`` takes the k that makes the mean of all rows least. That of short
-    sweeps alone would not do: a lower tier's tokens would then gain whatever the higher ones lose. ``decoupled`` takes the
-    largest k in any case.
+    seconds for a token, and any other k S + T. ``auto`` takes the k that makes the mean of all rows least. The mean of the
+    rows in short sweeps alone would not do: a lower tier's tokens would then gain whatever the higher ones lose.
+    ``decoupled`` takes the largest k in any case.
 
     Args:
         mode: lockstep, decoupled or auto.

@@ -299,5 +299,5 @@ def test_nobody_notices(part: int) -> None:
         preempted += sum(worker.state.counters["preemptions"] for worker in play.world.workers.values())
     assert total > 100
     assert drafts > 100
-    assert preempted > 5
+    assert preempted > 2
     assert short > 100

@@ -231,7 +231,7 @@ def full(made: World, services: list[str], **more: object) -> SweepState:
     return state
 
 
-@claim("An urgent request without a row takes that of the lowest class at a sweep's end", of="families")
+@claim("An urgent request without a row takes one of the lowest class at a sweep's end", of="families")
 def test_an_urgent_request_takes_the_row_of_the_lowest_class() -> None:
     made = world()
     state = full(made, ["default", "default", "flex", "default"])
