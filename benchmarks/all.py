@@ -54,6 +54,7 @@ LONG = {
     "on_demand": 240,
     "drafts": 900,
     "family": 900,
+    "tier_sweeps": 600,
     "large": 1800,
     "scheduling": 2700,
     "scheduling_live": 960,

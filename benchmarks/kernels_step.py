@@ -96,7 +96,9 @@ class Rig:
                 for role, shape in shapes.items()
             }
             packed.append(self._pack(spec, tensors))
-        self._body, self._head = self._backend.compose(packed[:-1], 0), self._backend.compose(packed[-1:], 0)
+        self._packed = packed
+        self._body = self._backend.compose(packed[:-1], 0)
+        self._head = self._backend.compose(packed[-1:], 0)
         self._hidden_TD = torch.zeros(TOKENS, size.hidden, dtype=dtype)
         self._last_ND = torch.zeros(ROWS, size.hidden, dtype=dtype)
         for start in range(0, CACHED, 64):

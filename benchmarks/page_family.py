@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import family
+import tier_sweeps
 from stored import NONE, Result, table
 
 NAMES = {
@@ -35,3 +36,43 @@ def of_family(result: Result) -> str:
 `auto` with theta for a loss of one point, on prompts that did not choose theta: {auto or "not measured"}. Parameters of all
 tiers of the shipped family: {mib["resident"]} MiB resident, {mib["distinct"]} MiB of distinct tensors, {mib["separate"]} MiB
 as separate models. Not measured: {family.STAND_ALONE}."""
+
+
+def of_tier_sweeps(result: Result) -> str:
+    """Return the words and the table of a result of ``tier_sweeps.py``."""
+    rows = []
+    for case in result.cases("of_apart"):
+        size, streams, _ = case.split("/")
+        short, other = f"{size}/{streams}/decoupled", f"{size}/{streams}"
+        rows.append(
+            (
+                size,
+                streams.removeprefix("n"),
+                f"{result.percent(case, 'saving')} ({result.percent(case, 'ideal')})",
+                f"{result.percent(short, 'saving')} ({result.percent(short, 'ideal')})",
+                result.text(short, "top_price"),
+                result.text(f"{other}/unused", "unused"),
+                result.text(f"{other}/fusion", "fused"),
+            )
+        )
+    cases = {size: f"{size}/512/moving-up" for size in tier_sweeps.Plan().sizes}
+    moved = "; ".join(
+        f"{size} {result.percent(case, 'saving')} (ideal {result.percent(case, 'ideal')})" for size, case in cases.items()
+    )
+    head = (
+        "",
+        "streams a tier",
+        "saved by one batch (ideal)",
+        "saved for the lower tier by short steps (ideal)",
+        "top's token then",
+        "an exit that nobody takes",
+        "masked fusion",
+    )
+    return f"""Random models with an exit after half of their layers, float32, equal numbers of streams on both tiers. One
+batch is compared with engines apart (the same kernels in steps of their own). With every second step short, the lower
+tier's token gets faster and the top's dearer. Ideals come from kernel times of the same run; no processor is named by them.
+Masked fusion is one attention call for all rows with a mask, in the time of one call for each row.
+
+{table(head, rows)}
+
+Saved of the time to the first token where the lower tier has computed the prompt of 512 tokens: {moved}."""
