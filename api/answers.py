@@ -292,6 +292,21 @@ class RequestTier(TypedDict):
     seconds: float | None
 
 
+class RequestService(TypedDict):
+    """The service class of a request and the account that its work is charged to.
+
+    ``account``: the tenant; without keys the model, or the family of its tier. ``tier``: model id of the tier that counts
+    within the account; empty if the model has no tiers. ``risen``: classes by which it has risen with its wait. ``yielded``:
+    rows that it gave to urgent requests.
+    """
+
+    asked: Literal["urgent", "normal", "batch"]
+    risen: int
+    account: str
+    tier: str
+    yielded: int
+
+
 class RequestAnswer(TypedDict):
     """The history of a request; times are in seconds since it arrived.
 
@@ -315,6 +330,7 @@ class RequestAnswer(TypedDict):
     starts_in: float | None
     drafts: RequestDrafts
     tier: RequestTier | None
+    service: RequestService | None
     parked_steps: int
     entered: dict[str, int]
 

@@ -92,7 +92,8 @@ class Generation:
 
     @property
     def account(self) -> str:
-        return account_of(self.tenant, self.family or self.application)
+        family = self.family if self.auto is None else self.auto.top
+        return account_of(self.tenant, family or self.application)
 
     @property
     def models(self) -> tuple[str, ...]:

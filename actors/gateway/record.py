@@ -13,7 +13,7 @@ from ...policies.model.lineage import page_hashes
 from ...policies.model.tier_choice import auto_id
 from ...policies.plan.sweep_plan import TokenLogprob
 from ...policies.prediction.lengths import Features
-from ...policies.requests.account import account_of, offline_account
+from ...policies.requests.account import offline_account
 from ...policies.requests.admission import YIELDED
 from ...policies.requests.dispatch import RouteQuery, outstanding, workers_of
 from ...policies.requests.poison import Deaths
@@ -97,7 +97,7 @@ class RequestRecord:
 
     @property
     def account(self) -> str:
-        return account_of(self.generation.tenant, self.generation.family or self.model)
+        return self.generation.account
 
     @property
     def offline(self) -> bool:

@@ -26,9 +26,9 @@ def any_port(text: str) -> int:
 def demo(arguments: argparse.Namespace) -> int:
     """Show Blockwright at work: two workers serve nine small models that share their
     blocks. A dozen requests stream at once, one of them runs across both workers,
-    a fine-tune is added meanwhile, then a model in three sizes, whose requests choose
-    the size and get tokens guessed ahead, and a worker is killed under the streams.
-    Then two workers with little memory meet a burst: parameters make room for KV.
+    and a fine-tune is added meanwhile. Then comes a model in three sizes: requests
+    choose the size and get tokens guessed ahead. A worker is killed under streams.
+    Two workers with little memory meet a burst: parameters make room for KV.
 
     It needs no network and ends by itself. The exit code is 0 if all went well.
     """

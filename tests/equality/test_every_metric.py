@@ -29,7 +29,7 @@ from blockwright.actors.predictor.messages import Query
 from blockwright.actors.worker.messages import NoCapacity, ParametersWanted
 from blockwright.api.http.cluster_metrics import COUNTERS, SWEEP_SIZE
 from blockwright.api.http.metrics import Metrics
-from blockwright.policies.drafts.options import TIER
+from blockwright.policies.drafts.options import MODEL, TIER
 from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest
 from blockwright.policies.offline.prefix_tree import packed
@@ -328,11 +328,13 @@ def batched(seen: Seen) -> None:
 def tiered(seen: Seen) -> None:
     """A request that chose its tier, drafts by a tier, hidden states at exits; the tests of tiers here serve real ones."""
     metrics = Metrics(dict, tiers=lambda: TierFigures({("m", "m:1"): 1}))
-    for drafts in ({}, {TIER: DraftCounts(rounds=2, drafted=4, accepted=3)}):
+    counts = DraftCounts(rounds=2, drafted=4, accepted=3)
+    for drafts in ({}, {TIER: counts, MODEL: counts}):
         metrics.begin("m", 9, 1, 4).close(complete=True, sequences=[StreamProgress(drafts=drafts)])
         note(seen, metrics.render({}).decode())
     for count in (0, 3):
         figures = {"hidden_pages": count, "hidden_bytes": 512 * count, "entered_tokens": 8 * count}
+        figures |= {"short_sweeps": count, "rows_sat_out": 2 * count}
         segments = [{"family": "m", "first": 1, "last": 3, "sweeps": count, "rows": 2 * count}]
         note(seen, Metrics(dict).render({"workers": [{"id": "w0", "counters": figures, "segments": segments}]}).decode())
 

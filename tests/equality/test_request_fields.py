@@ -87,7 +87,7 @@ async def test_salts_separate_the_prefix_cache(checkpoint: Checkpoints) -> None:
 async def test_priority_and_tier_order_what_waits(checkpoint: Checkpoints) -> None:
     """One row: while the first runs the others queue, whatever order they came in."""
     order: list[str] = []
-    async with serve({"m": checkpoint("llama")}, max_rows=1, sweep_tokens=64) as server:
+    async with serve({"m": checkpoint("llama")}, max_rows=1, sweep_tokens=64, tier_preemption=False) as server:
 
         async def ask(name: str, new: int, **fields: Any) -> None:
             await server.complete(PROMPT, new, request_id=name, **fields)

@@ -97,6 +97,9 @@ async def test_a_request_belongs_to_its_tenant(serve: Any) -> None:
             "starts_in",
             "drafts",
             "tier",
+            "service",
+            "parked_steps",
+            "entered",
         ]
     assert (await client.get(f"/v1/requests/{VIEW.id}", headers=BOB)).status == 404
     assert (await client.get("/v1/requests/none", headers=ANN)).status == 404

@@ -66,6 +66,7 @@ def test_twenty_four_models_fit_80_columns_and_24_lines() -> None:
         "id": "w0", "state": "ready", "device": "cpu", "numerics": "n", "pid": 7, "restarts": 0, "blocks": 1,
         "memory": {"parameters": 9, "kv": 1, "cached": 0, "free": 3},
         "running": 1, "waiting": 0, "parameters": 9, "kv_used": 0.1, "kv_cached": 0.2, "cache_hits": 0.3,
+        "hidden": 0.0,
     }  # fmt: skip
     rates = dict.fromkeys(("tokens_per_s", "prompt_tokens_per_s", "kv_used", "shared", "cache_hits"), 0.5)
     rates |= {"ttft_p50": None, "ttft_p95": 0.2, "running": 0, "waiting": 0}
@@ -73,7 +74,7 @@ def test_twenty_four_models_fit_80_columns_and_24_lines() -> None:
     models += [model(name, adapter=False, base=None, **rates) for name in ("base", "full0", "full1")]
     view = {
         "applications": models, "workers": [worker, worker | {"id": "w1"}], "parameters": {"stored": 5, "saved": 7},
-        "autoscale": {"mode": "off"}, "overload": None, "batches": [], "default": "base",
+        "autoscale": {"mode": "off"}, "overload": None, "batches": [], "default": "base", "families": [], "drafts": [],
     }  # fmt: skip
     for tables in (ps_tables, top_tables):
         paper = Console(file=io.StringIO(), width=80, height=24, force_terminal=True, color_system=None)
