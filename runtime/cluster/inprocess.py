@@ -26,8 +26,8 @@ class InProcessLauncher:
 
     directory = ""
 
-    def __init__(self, *, clock: Clock | None = None) -> None:
-        self.network = Network()
+    def __init__(self, *, clock: Clock | None = None, network: Network | None = None) -> None:
+        self.network = Network() if network is None else network
         self._clock = clock
         self._transports: dict[PeerId, LoopbackTransport] = {}
         self._tasks: dict[PeerId, asyncio.Task[None]] = {}
