@@ -113,7 +113,8 @@ def service_line(service: View) -> str:
     """Return the line on a request's service class and account."""
     tier = f", tier {service['tier']}" if service["tier"] else ""
     risen = f", risen by {service['risen']}" if service["risen"] else ""
-    gave = f"; gave its row to urgent requests {service['yielded']} times" if service["yielded"] else ""
+    times = "once" if service["yielded"] == 1 else f"{service['yielded']} times"
+    gave = f"; gave its row to urgent requests {times}" if service["yielded"] else ""
     return f"  class: {service['asked']}{risen}; account {service['account']}{tier}{gave}"
 
 
@@ -170,7 +171,9 @@ def phases(events: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
             turn = "prefill"
         elif name == "first_token" or (name == "resumed" and "decode" in (before, phase)):
             turn = "decode"
-        elif name == "resumed" or (name == "tier_chosen" and event["up"]):
+        elif name == "tier_chosen" and event["up"]:
+            turn = "queue"
+        elif name == "resumed":
             turn = "prefill"
         elif name in ("worker_died", "returned", "gap") and phase != "queue":
             turn = "failover"

@@ -118,9 +118,9 @@ def test_the_choice_of_a_tier_is_told() -> None:
     assert f"  tier: m:4 {sure}" in report({**VIEW, "tier": {**tier, "tier": "m:4", "escalated": False}})
     waiting = {**tier, "tier": "", "confidence": None, "seconds": None}
     assert "  tier: not chosen yet, starts on m:4" in report({**VIEW, "tier": waiting})
-    times = {"arrived": 0.0, "first_plan": 1.0, "first_token": 2.0, "tier_chosen": 3.0, "finished": 7.0}
-    events = [{"at": at, "event": name, "up": True} for name, at in times.items()]
-    assert dict(phases(events)) == {"queue": 1.0, "prefill": 5.0, "decode": 1.0}, "it begins anew"
+    names = ["arrived", "first_plan", "first_token", "tier_chosen", "dispatched", "first_plan", "first_token", "finished"]
+    events = [{"at": float(at), "event": name, "up": True} for at, name in enumerate(names)]
+    assert dict(phases(events)) == {"queue": 3.0, "prefill": 2.0, "decode": 2.0}, "it begins anew, and waits anew"
 
 
 @claim("A request explains its route, its waits, its prefill and its failovers without any text", of="observability")
