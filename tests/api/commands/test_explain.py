@@ -182,7 +182,7 @@ def test_how_long_a_dispatcher_was_asked_is_told() -> None:
 
 @claim("`explain` tells where the time of a request went", of="command-line")
 def test_the_phases_add_up() -> None:
-    assert phases(EVENTS) == [("queue", 1.5), ("prefill", 1.0), ("decode", 3.5), ("failover", 1.0)]
+    assert phases(EVENTS) == [("queue", 1.5), ("prefill", 1.0), ("decode", 2.5), ("paused", 1.0), ("failover", 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -216,6 +216,12 @@ def test_a_pause_is_a_phase_and_a_move_without_one_is_none() -> None:
     ]
     spent = phases([{"at": float(at), "event": name} for at, name in enumerate(names)])
     assert spent == [("queue", 1.0), ("prefill", 1.0), ("decode", 6.0), ("paused", 1.0)]
+
+
+def test_a_preempted_request_is_paused_until_its_next_start() -> None:
+    names = ["arrived", "first_plan", "preempted", "prefill", "first_token", "preempted", "prefill", "prefill", "finished"]
+    spent = phases([{"at": float(at), "event": name} for at, name in enumerate(names)])
+    assert spent == [("queue", 1.0), ("prefill", 2.0), ("decode", 3.0), ("paused", 2.0)]
 
 
 def test_an_event_of_a_later_release_is_shown_as_it_is() -> None:
