@@ -23,8 +23,10 @@ def no_drafter_here(asked: DraftOptions | None, route: Route, table: RoutingTabl
 
     It is empty if one can, or if none was asked for.
     """
-    if asked is None or asked.reason or not (asked.tiers or asked.drafter):
-        return asked.reason.removeprefix("but ") if asked is not None else ""
+    if asked is None or not (asked.reason or asked.tiers or asked.drafter):
+        return ""
+    if asked.reason:
+        return asked.reason.removeprefix("but ") if asked.reason.startswith("but ") else GONE.format(asked.model)
     drafters = asked.tiers or [asked.drafter]
     if not asked.tiers and asked.drafter not in table.models:
         return GONE.format(asked.drafter)

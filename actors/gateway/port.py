@@ -61,7 +61,7 @@ class ServiceView:
     """The service class of a request and its account, as in ``GET /v1/requests/{id}``."""
 
     asked: str  # "urgent", "normal" or "batch"
-    risen: int = 0  # classes by which it has risen with its wait
+    risen: int = 0  # classes by which it has risen with its wait in the current or last attempt
     account: str  # the tenant; without keys the model, or the family of its tier
     tier: str = ""  # model id of the tier that counts within the account; "": the model has no tiers
     yielded: int = 0  # rows that it gave to urgent requests

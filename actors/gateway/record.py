@@ -57,7 +57,7 @@ class RequestRecord:
     requeued: bool = False  # its home has preempted it and not restarted it: its KV is gone
     begun: float | None = None  # start of the first reported plan
     preemptions: int = 0
-    risen: int = 0  # service classes by which it has risen on its worker
+    risen: int = 0  # service classes by which it has risen in the current or last attempt
     yielded: int = 0  # rows that it gave to urgent requests
     drafts: dict[str, DraftCounts] = field(default_factory=dict)  # verified drafts of all attempts, by source
     parked: int = 0  # steps of lower tiers that its finished attempts sat out
@@ -194,6 +194,7 @@ class RequestRecord:
         self.planned = False
         self.computed = 0
         self.room = 0
+        self.risen = 0  # a worker counts the wait from the start of the attempt
         self.requeued = False
         hops = [{"worker": hop.worker, "first": hop.first, "last": hop.last} for hop in route.hops]
         self.note(now, "dispatched", attempt=self.attempt, route=route.id, hops=hops)

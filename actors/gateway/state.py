@@ -147,9 +147,13 @@ class GatewayState:
     def describe(self, request: str) -> RequestView | None:
         if (record := self.active.get(request)) is None:
             return self.past.get(request)
-        if record.state == "running" and record.route is not None:  # a model may have come or gone
-            record.no_drafter = no_drafter_here(record.generation.drafts, record.route, self.table)
+        self._check_drafter(record)
         return record.view()
+
+    def _check_drafter(self, record: RequestRecord) -> None:
+        """Find the reason against drafts of a running request again, since a model may have come or gone."""
+        if record.state == "running" and record.route is not None:
+            record.no_drafter = no_drafter_here(record.generation.drafts, record.route, self.table)
 
     def check(self) -> None:
         """Raise AssertionError when an invariant is broken."""
@@ -309,6 +313,7 @@ class GatewayState:
         self.moving.left(record)
         self._leave(record)
         del self.active[record.id]
+        self._check_drafter(record)
         record.end(state, now, event, reason=reason)
         if not record.offline:
             self.overload.end(record.account, record.counted, now)

@@ -113,7 +113,8 @@ def service_line(service: View) -> str:
     """Return the line on a request's service class and account."""
     tier = f", tier {service['tier']}" if service["tier"] else ""
     risen = f", risen by {service['risen']}" if service["risen"] else ""
-    gave = f"; gave its row to urgent requests {service['yielded']} times" if service["yielded"] else ""
+    times = "once" if service["yielded"] == 1 else f"{service['yielded']} times"
+    gave = f"; gave its row to urgent requests {times}" if service["yielded"] else ""
     return f"  class: {service['asked']}{risen}; account {service['account']}{tier}{gave}"
 
 
@@ -156,13 +157,14 @@ def _place(view: View) -> list[str]:
 def phases(events: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
     """Return the seconds in each phase; the last event's time is their sum. An empty phase is left out.
 
-    The phases are queue, prefill, decode, paused (the pages are in transfer, or are recomputed), and failover (from the loss
-    until the next worker has planned the request again).
+    The phases are queue, prefill, decode, paused (it is preempted, or its pages are in transfer), and failover (from the
+    loss until the next worker has planned the request again).
     """
     spent = dict.fromkeys(("queue", "prefill", "decode", "paused", "failover"), 0.0)
     phase = "queue"
     since = 0.0
     before = "queue"
+    preempted = False  # the pause is the wait of a preempted request, which ends with its next start
     for event in events:
         name, at = event["event"], event["at"]
         turn = phase
@@ -170,12 +172,17 @@ def phases(events: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
             turn = "prefill"
         elif name == "first_token" or (name == "resumed" and "decode" in (before, phase)):
             turn = "decode"
-        elif name == "resumed" or (name == "tier_chosen" and event["up"]):
+        elif name == "tier_chosen" and event["up"]:
+            turn = "queue"
+        elif name == "resumed":
             turn = "prefill"
+        elif name == "prefill" and preempted and phase == "paused":
+            turn = before
         elif name in ("worker_died", "returned", "gap") and phase != "queue":
             turn = "failover"
-        elif name == "paused" and phase != "queue":
+        elif name in ("paused", "preempted") and phase != "queue":
             turn = "paused"
+            preempted = name == "preempted"
         spent[phase] += at - since
         since = at
         if turn in _LOST and phase not in _LOST:

@@ -127,7 +127,8 @@ def _train(training: Training, path: Path, description: dict[str, Any]) -> dict[
 def progress_line(recipe: Recipe, step: int, losses: Mapping[int, float], left: float) -> str:
     """Return the step, the losses of the tiers by layers, and the steps and seconds that are left."""
     said = ", ".join(f"{loss:.4f} of {layers} layers" for layers, loss in losses.items())
-    return f"step {step} of {recipe.steps}: loss {said}; left: {recipe.steps - step} steps, {left:.0f} s"
+    more = recipe.steps - step
+    return f"step {step} of {recipe.steps}: loss {said}; left: {more} step{'s' * (more != 1)}, {left:.0f} s"
 
 
 def family_report_arguments(parser: argparse.ArgumentParser) -> None:

@@ -116,8 +116,8 @@ class ServiceClasses:
         highest = self._highest.get(caller.tenant, self._highest.get("*", "")) if caller.tenant else ""
         if highest and NAMED_CLASSES.index(class_of(tier or "default")) < NAMED_CLASSES.index(highest):
             may = ", ".join(name for name in TIERS if NAMED_CLASSES.index(class_of(name)) >= NAMED_CLASSES.index(highest))
-            asked = f"service_tier {tier!r}" if tier else "requests without service_tier"
-            message = f"the API key of tenant {caller.tenant!r} may not use {asked}; give service_tier as one of: {may}"
+            asked = f"use service_tier {tier!r}" if tier else "leave out service_tier"
+            message = f"the API key of tenant {caller.tenant!r} may not {asked}; give service_tier as one of: {may}"
             raise ApiError(403, message, param="service_tier", code="permission_denied")
 
 

@@ -69,8 +69,8 @@ def draft_model_fault(
         return f"but {other} is a lower tier of {own}; give tier:{layers_of(other)}, which takes no memory of its own"
     if draft.whole == target.whole:
         return (
-            f"but {other} has the parameters of {draft.whole}, as {own} has, so that its drafts would take as long as the "
-            "answer; give a smaller model of the same vocabulary"
+            f"but {other} and {own} have the same parameters, so that drafts would take as long as the answer; "
+            "give a smaller model of the same vocabulary"
         )
     for one, lacks in ((draft, target), (target, draft)):
         if one.virtual:

@@ -111,8 +111,8 @@ def test_draft_models_that_the_settings_cannot_mean(tmp_path: Path, checkpoint: 
         ("m:1", "drafts.m is 'm:1', but m:1 is a lower tier of m; give tier:1"),
         ("m:2", "drafts.m is 'm:2', which is neither a source of drafts nor a model that is served"),
         ("m:auto", "drafts.m is 'm:auto', but m:auto chooses among tiers and is no model"),
-        ("lora", "drafts.m is 'lora', but lora has the parameters of m, as m has"),
-        ("soft", "drafts.m is 'soft', but soft has the parameters of m"),
+        ("lora", "drafts.m is 'lora', but lora and m have the same parameters"),
+        ("soft", "drafts.m is 'soft', but soft and m have the same parameters"),
         ("wide", "drafts.m is 'wide', but wide has a vocabulary of 400 tokens and m one of 384"),
         ("foreign", "drafts.m is 'foreign', but the tokenizers of foreign and m have different tokens"),
     ):

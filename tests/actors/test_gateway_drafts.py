@@ -10,6 +10,7 @@ from blockwright.actors.gateway.port import AutoTier, DraftCounts, DraftView
 from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.settings.errors import SettingsError
 from blockwright.actors.settings.settings import Settings
+from blockwright.policies.drafts.draft_model import no_model
 from blockwright.policies.drafts.options import DraftOptions
 from blockwright.policies.model.confidence import Threshold
 from blockwright.policies.sweep.events import DraftsVerified
@@ -91,10 +92,21 @@ def test_the_reason_is_told_if_a_model_cannot_draft() -> None:
     assert bench.state.describe("b").drafts.reason == "gone is not served"
     bench.generate("c", drafts=DraftOptions(model="m", reason="but m would draft for itself"))
     assert bench.state.describe("c").drafts.reason == "m would draft for itself"
+    bench.generate("e", drafts=DraftOptions(model="gone", reason=no_model("gone", ["m"])))
+    assert bench.state.describe("e").drafts.reason == "gone is not served"
     bench = Bench("w0", "w1", routes=[route("w0", "w1")], applications=("m", "small"))
     bench.generate("d", drafts=wanted)
     told = "a model drafts on one worker only, and the request is on a route over 2 workers"
     assert bench.state.describe("d").drafts.reason == told
+
+
+def test_a_draft_model_that_went_while_the_request_ran_is_told_after_its_end() -> None:
+    bench = Bench("w0", applications=("m", "small"), routes=[route("w0"), route("w0", application="small")])
+    bench.generate("a", drafts=DraftOptions(tokens=2, model="small"))
+    bench.publish([route("w0")])
+    bench.report("w0", emitted("a", 1, 5, [9], finish="length"))
+    assert "a" in bench.state.past
+    assert bench.state.describe("a").drafts.reason == "small is not served whole by w0, where the request runs"
 
 
 def test_lines_of_batches_have_none() -> None:

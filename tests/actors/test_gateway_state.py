@@ -249,6 +249,11 @@ def test_the_view_of_a_request_tells_its_class_its_account_and_whose_row_it_gave
     assert [(event["at"], event.get("for"), event.get("to")) for event in told] == [
         (1.0, None, None), (2.0, "urgent", None), (3.0, None, "urgent"),
     ]  # fmt: skip
+    bench.die("w0", now=4.0)
+    assert record.service.risen == 0, "the next attempt waits anew"
+    bench.report("w0", replace(progressed("a", 2, 0, 0), risen=1), incarnation=2, now=5.0)
+    assert record.service.risen == 1
+    assert record.view().events[-2:][0]["to"] == "normal"
 
 
 def test_tiers_of_a_family_are_one_account():

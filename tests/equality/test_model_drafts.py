@@ -115,7 +115,7 @@ async def test_the_drafts_of_a_model_are_told(tmp_path: Path) -> None:
             assert seen in await answer.text()
         for name, says in (
             ("m", "but m would draft for itself; give a smaller model of the same vocabulary"),
-            ("lora", "but lora has the parameters of m, as m has, so that its drafts would take as long as the answer"),
+            ("lora", "but lora and m have the same parameters, so that drafts would take as long as the answer"),
             ("unlike", "but unlike has a vocabulary of 320 tokens and m one of 384; give a model of the same vocabulary"),
             ("absent", "which is neither a source of drafts nor a model that is served"),
         ):

@@ -118,9 +118,9 @@ def test_the_choice_of_a_tier_is_told() -> None:
     assert f"  tier: m:4 {sure}" in report({**VIEW, "tier": {**tier, "tier": "m:4", "escalated": False}})
     waiting = {**tier, "tier": "", "confidence": None, "seconds": None}
     assert "  tier: not chosen yet, starts on m:4" in report({**VIEW, "tier": waiting})
-    times = {"arrived": 0.0, "first_plan": 1.0, "first_token": 2.0, "tier_chosen": 3.0, "finished": 7.0}
-    events = [{"at": at, "event": name, "up": True} for name, at in times.items()]
-    assert dict(phases(events)) == {"queue": 1.0, "prefill": 5.0, "decode": 1.0}, "it begins anew"
+    names = ["arrived", "first_plan", "first_token", "tier_chosen", "dispatched", "first_plan", "first_token", "finished"]
+    events = [{"at": float(at), "event": name, "up": True} for at, name in enumerate(names)]
+    assert dict(phases(events)) == {"queue": 3.0, "prefill": 2.0, "decode": 2.0}, "it begins anew, and waits anew"
 
 
 @claim("A request explains its route, its waits, its prefill and its failovers without any text", of="observability")
@@ -182,7 +182,7 @@ def test_how_long_a_dispatcher_was_asked_is_told() -> None:
 
 @claim("`explain` tells where the time of a request went", of="command-line")
 def test_the_phases_add_up() -> None:
-    assert phases(EVENTS) == [("queue", 1.5), ("prefill", 1.0), ("decode", 3.5), ("failover", 1.0)]
+    assert phases(EVENTS) == [("queue", 1.5), ("prefill", 1.0), ("decode", 2.5), ("paused", 1.0), ("failover", 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -216,6 +216,12 @@ def test_a_pause_is_a_phase_and_a_move_without_one_is_none() -> None:
     ]
     spent = phases([{"at": float(at), "event": name} for at, name in enumerate(names)])
     assert spent == [("queue", 1.0), ("prefill", 1.0), ("decode", 6.0), ("paused", 1.0)]
+
+
+def test_a_preempted_request_is_paused_until_its_next_start() -> None:
+    names = ["arrived", "first_plan", "preempted", "prefill", "first_token", "preempted", "prefill", "prefill", "finished"]
+    spent = phases([{"at": float(at), "event": name} for at, name in enumerate(names)])
+    assert spent == [("queue", 1.0), ("prefill", 2.0), ("decode", 3.0), ("paused", 2.0)]
 
 
 def test_an_event_of_a_later_release_is_shown_as_it_is() -> None:

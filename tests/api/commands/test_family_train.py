@@ -162,3 +162,4 @@ def test_a_report_writes_the_threshold_for_a_loss(
 def test_the_progress_says_what_is_left() -> None:
     line = progress_line(Recipe(exits=(4,), steps=50), 20, {6: 0.25, 4: 1.5}, 12.3)
     assert line == "step 20 of 50: loss 0.2500 of 6 layers, 1.5000 of 4 layers; left: 30 steps, 12 s"
+    assert progress_line(Recipe(exits=(4,), steps=50), 49, {6: 0.25}, 0.4).endswith("left: 1 step, 0 s")

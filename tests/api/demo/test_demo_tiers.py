@@ -88,7 +88,9 @@ class FakeServer:
     async def describe(self, request: web.Request) -> web.Response:
         id = request.match_info["id"]
         view: dict[str, Any] = {"route": [{"worker": "w0"}], "prompt_tokens": 14, "entered": {}}
-        view["drafts"] = {"sources": {"tier": {"accepted": 80}} if id.endswith("True") else {}}
+        drafted = id.endswith("True")
+        view["drafts"] = {"sources": {"tier": {"accepted": 80}} if drafted else {}}
+        view["events"] = [{"at": 0.0, "event": "arrived"}, {"at": 0.125 if drafted else 0.25, "event": "finished"}]
         if (number := self.chosen.get(id)) is not None:
             up = number != self.stays
             tier = {"tier": "fam" if up else "fam:3", "escalated": up, "confidence": 0.4 if up else 0.9, "theta": 0.8}
@@ -120,7 +122,9 @@ async def test_tiers_choices_and_drafts_are_shown(capsys: pytest.CaptureFixture[
     assert "    confidence 0.90, 0.80 is enough: stays on fam:3" in lines
     assert "    confidence 0.40, 0.80 is enough: goes up to fam" in lines
     assert "    12 of its 14 prompt tokens begin behind layer 3, computed below before" in lines
-    assert [line.split()[2:4] for line in lines if line.startswith("with")] == [["120", "120"], ["120", "40"]]
+    assert [line.split()[2:5] for line in lines if line.startswith("with")] == [
+        ["120", "120", "250"], ["120", "40", "125"],
+    ]  # fmt: skip
     assert max(map(len, lines)) <= 80
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from blockwright.api.http.auth import ApiCaller
+from blockwright.api.errors import ApiError
+from blockwright.api.http.auth import ApiCaller, ServiceClasses
 from blockwright.api.http.limits import TenantLimits
 from blockwright.policies.requests.rate_limit import Limits, Quotas, Verdict
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
@@ -154,6 +155,9 @@ async def test_a_tenant_asks_for_no_higher_class_than_its_own(serve: Any, say: A
             )
     answer = await client.post("/v1/completions", json={**ASK, "service_tier": "priority"}, headers=ANN)
     assert answer.status == 200
+    highest = ServiceClasses({"bob": "batch"})
+    with pytest.raises(ApiError, match="'bob' may not leave out service_tier; give service_tier as one of: flex"):
+        highest.check(ApiCaller("bob"), None)
     unknown = await client.post("/v1/completions", json={**ASK, "service_tier": "urgent"}, headers=ANN)
     assert unknown.status == 400
     assert "priority" in (await unknown.json())["error"]["message"]

@@ -145,11 +145,11 @@ SMALLER = "give a smaller model of the same vocabulary"
         ("small", "m:4", ""),  # a tier of another family
         ("m", "m", f"but m would draft for itself; {SMALLER}"),
         ("m", "m:4", "but m:4 is a lower tier of m; give tier:4, which takes no memory of its own"),
-        ("m", "lora", "but lora has the parameters of m, as m has, so that its drafts would take as long as the answer; "
+        ("m", "lora", "but lora and m have the same parameters, so that drafts would take as long as the answer; "
                       + SMALLER),
-        ("lora", "m", "but m has the parameters of m, as lora has, so that its drafts would take as long as the answer; "
+        ("lora", "m", "but m and lora have the same parameters, so that drafts would take as long as the answer; "
                       + SMALLER),
-        ("m:4", "m", "but m has the parameters of m, as m:4 has, so that its drafts would take as long as the answer; "
+        ("m:4", "m", "but m and m:4 have the same parameters, so that drafts would take as long as the answer; "
                      + SMALLER),
         ("m", "m:auto", "but m:auto chooses among tiers and is no model; name one of them"),
         ("m", "soft", "but soft has 7 virtual tokens before every prompt, which m does not know; give off, prompt or auto"),
