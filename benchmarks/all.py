@@ -54,7 +54,7 @@ LONG = {
     "on_demand": 240,
     "drafts": 900,
     "family": 900,
-    "tier_sweeps": 600,
+    "tier_sweeps": 1500,
     "large": 1800,
     "scheduling": 2700,
     "scheduling_live": 960,
