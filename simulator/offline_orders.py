@@ -21,7 +21,6 @@ from ..policies.offline.step_time import calibrated, ideal, sequential
 from .offline_job import Engine, OfflineJob
 from .offline_workload import OfflineWorkload
 
-OURS = "blockwright"
 FIRST_SHARE = 0.1  # fraction of memory for the left side while samples run
 BACK_ENDS = {"sequential": sequential, "ideal": ideal, "calibrated": calibrated}
 

@@ -27,8 +27,7 @@ from .simulated_gateway import DispatchDecision, SimulatedGateway
 from .workload import WorkloadRequest
 
 Note = Callable[[dict[str, Any]], None]  # receives a decision, or the result of a request
-# events at equal times, in their order
-_ARRIVAL = 0
+# events at equal times, in their order, after an arrival
 _DELIVERY = 1
 _END = 2
 _SAMPLE = 3

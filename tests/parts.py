@@ -17,14 +17,14 @@ def parts(every: int, daily: int) -> list[Any]:
     return [part if part < daily else pytest.param(part, marks=pytest.mark.nightly) for part in range(every)]
 
 
-def spans(every: int, size: int, daily: int, first: int = 0) -> list[Any]:
-    """Return ranges for ``parametrize``: ``daily`` from ``first`` on in any run; nightly ``every`` one of ``size``.
+def spans(every: int, size: int, daily: int) -> list[Any]:
+    """Return ranges for ``parametrize``: the first ``daily`` in any run; nightly ``every`` one of ``size``.
 
     For tests that ask of each range what only many numbers bring about.
     """
-    assert 0 < daily <= first + daily <= size
+    assert 0 < daily <= size
     later = [range(part * size, (part + 1) * size) for part in range(every)]
-    return [range(first, first + daily), *[pytest.param(span, marks=pytest.mark.nightly) for span in later]]
+    return [range(daily), *[pytest.param(span, marks=pytest.mark.nightly) for span in later]]
 
 
 def some(every: Iterable[Any], *daily: Any) -> list[Any]:

@@ -18,15 +18,14 @@ from .outbound import DISCONNECTED, LOST_EVENTS, open_connection, open_dealer, r
 
 SHOWN = 40  # characters shown of a bad address; it may be an invitation, whose secret comes later
 _NOBLOCK = int(zmq.NOBLOCK)
+_PATIENCE = 10.0  # seconds for the answer of the head
 
 
-async def ask_to_join(
-    address: str, name: str, keys: NodeKeys | None, secret: str = "", *, patience: float = 10.0
-) -> Admission:
+async def ask_to_join(address: str, name: str, keys: NodeKeys | None, secret: str = "") -> Admission:
     """Ask the head at ``address`` to join its cluster, and return its answer.
 
-    keys: of the node that asks. secret: of its invitation, if the address names a key. patience: seconds. Raises
-    HandshakeRefused, PeerGone, AddressError, KeysError.
+    keys: of the node that asks. secret: of its invitation, if the address names a key. Raises HandshakeRefused,
+    PeerGone, AddressError, KeysError.
     """
     where = split_key(address)[0]
     if address.startswith("tcp://"):
@@ -57,10 +56,10 @@ async def ask_to_join(
             loop.add_reader(end.fileno(), look)
         open_connection(socket, address, JoinRequest(name, secret).pack())
         loop.call_soon(look)  # the descriptors are edge-triggered
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(_PATIENCE):
             return greeting.parse_admission(await answered)
     except TimeoutError:
-        raise PeerGone(f"no node at {where} answered within {patience:g} s") from None
+        raise PeerGone(f"no node at {where} answered within {_PATIENCE:g} s") from None
     finally:
         for end in (socket, monitor):
             loop.remove_reader(end.fileno())

@@ -39,16 +39,9 @@ class LinkCarrier(Protocol):
 class Link:
     """The sender's end of a link (see the module)."""
 
-    def __init__(
-        self,
-        peer: PeerId,
-        carrier: LinkCarrier,
-        clock: Clock,
-        pool: Callable[[], SharedPool | None],
-        *,
-        rate: float | None = None,
-    ) -> None:
-        self.peer, self.rate = peer, rate
+    def __init__(self, peer: PeerId, carrier: LinkCarrier, clock: Clock, pool: Callable[[], SharedPool | None]) -> None:
+        self.peer = peer
+        self.rate: float | None = None
         self._carrier = carrier
         self._clock = clock
         self._pool = pool

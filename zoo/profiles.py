@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .disk import Step, Waiting, writing
+from .disk import Waiting, writing
 from .documents import encode, read_document
 from .errors import ZooDamaged
 from .zoo import Zoo
@@ -29,11 +29,9 @@ class StoredProfile:
     profile: dict[str, Any]
 
 
-def add_profile(
-    root: Path, name: str, profile: dict[str, Any], *, waiting: Waiting | None = None, step: Step | None = None
-) -> Path:
+def add_profile(root: Path, name: str, profile: dict[str, Any], *, waiting: Waiting | None = None) -> Path:
     """Store a profile for the components of application ``name``. Return its file. Raises ZooError."""
-    with writing(root, waiting=waiting, step=step) as disk:
+    with writing(root, waiting=waiting) as disk:
         document = encode({"components": list(Zoo(root).chain(name).components), "profile": profile})
         disk.folder(disk.layout.profiles)  # an older zoo lacks the folder
         path = disk.layout.profile(_hash(document))

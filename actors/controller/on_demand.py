@@ -147,7 +147,7 @@ class OnDemand:
             self._lacks[event.worker], residency.owned = event, event.why.owned
             self._ask()
 
-    def tick(self, now: float) -> None:
+    def tick(self) -> None:
         """Check whether ``coming`` has loaded or cannot load any more; then start the next one."""
         dropped = self._dropped()
         if self.coming in dropped and not self._lacking():

@@ -99,7 +99,7 @@ class ParameterDrops:
             case RoutesLeft(number, requests):
                 if (group := self._ordered(number)) is not None:
                     self._of_order[number].left, self._of_order[number].requests = now, requests
-                    self._left(group, now)
+                    self._left(group)
             case RequestsSwitched(number, figures):
                 if (switched := self._of_order.pop(number, None)) is not None:
                     switched.figures = list(figures)
@@ -147,7 +147,7 @@ class ParameterDrops:
         ended, target = ([one.route.id for one in routes] for routes in (leaving, to))
         self._state.after.append(SwitchGateways(group.order, ended, target, dropped))
 
-    def _left(self, group: DroppedGroup, now: float) -> None:
+    def _left(self, group: DroppedGroup) -> None:
         """Advance a group whose old routes are empty."""
         self._state.after.append(AwaitSwitched(group.order))
         if group.stage is GroupStage.LEAVING:
@@ -202,9 +202,9 @@ class ParameterDrops:
                 whole = [replica for replica in group.replicas if replica.whole]
                 every = {*group.applications} <= {replica.route.application for replica in whole}
                 if len(whole) == len(group.replicas) or (group.rescued and every):
-                    self._return(group, whole, now)
+                    self._return(group, whole)
 
-    def _return(self, group: DroppedGroup, whole: Sequence[PlannedRoute], now: float) -> None:
+    def _return(self, group: DroppedGroup, whole: Sequence[PlannedRoute]) -> None:
         """Move requests to the whole replicas; the other replicas follow by themselves."""
         self._state.table.pause(group.replicas, False, "drop")
         if not all(pipeline.whole for pipeline in group.pipelines):

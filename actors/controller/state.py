@@ -109,7 +109,7 @@ class ControllerState:
                 self.overload.handle(event, now)
         for name in list(self.additions.replaces) if self.touched else ():
             self._settle(name)
-        self.demand.tick(now)
+        self.demand.tick()
         self.overload.tick(now)
         for name in self.touched:
             self._advance(self.workers[name])

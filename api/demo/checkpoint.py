@@ -106,12 +106,12 @@ RANDOM_SHAPE = {
 }
 
 
-def write_random(folder: Path, seed: int = 0) -> None:
+def write_random(folder: Path) -> None:
     """Write a checkpoint of random weights, in place of the trained one. It serves like any other and generates noise."""
     import numpy as np
     from safetensors.numpy import save_file
 
-    shape, source = RANDOM_SHAPE, np.random.default_rng(seed)
+    shape, source = RANDOM_SHAPE, np.random.default_rng(0)
     hidden, inner = int(shape["hidden"]), int(shape["intermediate"])
     narrow = hidden // int(shape["heads"]) * int(shape["kv_heads"])
     sizes: dict[str, tuple[int, ...]] = {"embed_tokens": (int(shape["vocabulary"]), hidden), "norm": (hidden,)}

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 TRAIN = "train"
 HELD_OUT = "held-out"  # with the length of training prompts, but none of them
 LONGER = "longer"  # longer than every training prompt of the same task
-SPLITS = (TRAIN, HELD_OUT, LONGER)
 
 _HELD_OUT_SHARE = 8  # one prompt of eight is held out
 

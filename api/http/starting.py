@@ -8,7 +8,6 @@ is ready until ``become`` is called; then every call goes to the real port. If e
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from ...actors.gateway.port import (
@@ -39,13 +38,13 @@ from ...policies.requests.request_ownership import Viewer
 class Stages:
     """The stages that the server has reached, with their seconds since the server began. The last one is current."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._began = clock, clock()
+    def __init__(self) -> None:
+        self._began = time.monotonic()
         self.reached: list[tuple[str, float]] = []
 
     def now(self) -> float:
         """Return the seconds since the server began."""
-        return self._clock() - self._began
+        return time.monotonic() - self._began
 
     def reach(self, name: str, at: float | None = None) -> float:
         """Record a stage and return its seconds. ``at``: given if it was reached earlier."""

@@ -1,6 +1,6 @@
-"""The settings as text: a TOML file for ``--config``, and the tables of docs/serving.md.
+"""The settings as text: a TOML file for ``--config``.
 
-Both are made from the fields of ``Settings``, their defaults, and the texts and groups beside their types.
+It is made from the fields of ``Settings``, their defaults, and the texts and groups beside their types.
 """
 
 from __future__ import annotations
@@ -67,20 +67,6 @@ def _lines(entry: Entry, settings: Settings) -> Iterator[str]:
     yield f"[{entry.name}]"
     for key, one in value.items() if not entry.secret else ():
         yield f"{_quoted(key)} = {_literal(_with_defaults(key, one, settings) if entry.name == APPS else one)}"
-
-
-def as_tables() -> str:
-    """Return Markdown with a heading and a table for each group."""
-    return "\n\n".join(
-        "\n".join([f"### {group}", "", "| name | default | meaning |", "| --- | --- | --- |", *map(_row, members)])
-        for group, members in groupby(entries(), attrgetter("group"))
-    )
-
-
-def _row(entry: Entry) -> str:
-    name = f"{entry.name}.NAME" if isinstance(entry.default, dict) else entry.name
-    default = "" if entry.default in ("", {}) else _literal(entry.default).strip('"')
-    return f"| `{name}` | {default} | {entry.meaning} |"
 
 
 def _with_defaults(name: str, path: str, settings: Settings) -> Any:

@@ -120,7 +120,7 @@ class MemoryCoordinator:
         ]
         self._usage.add(at, sum(use.used for use in uses) / max(sum(use.undropped for use in uses), 1))
         if self._monitor.throttling():
-            return self._resume(at) or self._drop(at)
+            return self._resume() or self._drop(at)
         if not self._rules.restore or self._changing or at - self._restored < SETTLE:
             return []
         pending, expected = self._monitor.pending, self._usage.expected(HYSTERESIS)
@@ -132,7 +132,7 @@ class MemoryCoordinator:
     def _changing(self) -> bool:
         return any(state in (GroupState.DROPPING, GroupState.RESTORING) for state in self.state.values())
 
-    def _resume(self, at: float) -> list[Decision]:
+    def _resume(self) -> list[Decision]:
         names = [name for name, state in self.state.items() if state is GroupState.RESTORING]
         for name in names:
             self.state[name] = GroupState.PIPELINE

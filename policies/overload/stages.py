@@ -15,28 +15,26 @@ from ..plan.coefficients import Coefficients
 from ..plan.cost import KNEE
 
 NEVER = float("inf")
-ROWS, CONTEXT = 64, 1024  # default sweep for balancing stages: rows, and positions behind each
+ROWS, CONTEXT = 64, 1024  # the sweep that stages are balanced for: rows, and positions behind each
 
 
-def component_seconds(
-    components: Sequence[Component], costs: Coefficients, rows: int = ROWS, context: int = CONTEXT
-) -> list[float]:
-    """Return what each component adds to a decoding sweep of ``rows`` rows with ``context`` positions each.
+def component_seconds(components: Sequence[Component], costs: Coefficients) -> list[float]:
+    """Return what each component adds to a decoding sweep of ``ROWS`` rows with ``CONTEXT`` positions each.
 
     These are the terms of ``policies/plan/cost.py`` that a stage pays by its share of the parameters and of the KV. An
     embedding costs nothing: it is looked up.
     """
     body = costs.parameters or float(sum(c.nbytes for c in components if c.kind is not Kind.EMBEDDING)) or 1.0
     cached = costs.kv or float(sum(c.kv.raw_bytes // c.kv.page_size for c in components if c.kv is not None)) or 1.0
-    a_pass = costs.read + costs.token * rows + costs.beyond * max(rows - KNEE, 0)
+    a_pass = costs.read + costs.token * ROWS + costs.beyond * max(ROWS - KNEE, 0)
     found = []
     for component in components:
         seconds = 0.0 if component.kind is Kind.EMBEDDING else a_pass * component.nbytes / body
         if component.kind is Kind.HEAD:
-            seconds += costs.row * rows
+            seconds += costs.row * ROWS
         if component.kv is not None:
             share = component.kv.raw_bytes // component.kv.page_size / cached
-            seconds += costs.context * rows * context * share
+            seconds += costs.context * ROWS * CONTEXT * share
         found.append(seconds)
     return found
 

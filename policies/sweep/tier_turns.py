@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from ..plain import Plain
 
 LOCKSTEP = "lockstep"
-DECOUPLED = "decoupled"
 AUTO = "auto"
 GAIN = 0.01  # fraction of a mean token's time that short sweeps must save: less is not worth the wait
 _FAR = 1 << 30

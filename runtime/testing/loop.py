@@ -22,7 +22,6 @@ from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-ErrorHandler = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
 MAX_SPIN = 1_000_000  # callbacks at one moment, after which time is taken to stand still for ever
 
 

@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 
 from blockwright.api.demo import tasks as demo_tasks
-from blockwright.api.demo.tasks import HELD_OUT, LONGER, SPLITS, TASKS, TRAIN, Example
+from blockwright.api.demo.tasks import HELD_OUT, LONGER, TASKS, TRAIN, Example
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_the_answers_of_generated_examples_follow_the_rule_shown_here(prompt: st
     """Each rule is written a second time, from the prompt alone, and applied to the example and to generated ones."""
     assert solve(prompt) == answer
     task = prompt.split(":")[0].split()[0]
-    for split in SPLITS:
+    for split in (TRAIN, HELD_OUT, LONGER):
         draw = random.Random(5)
         for _ in range(50):
             example = demo_tasks.make_example(draw, task, split)

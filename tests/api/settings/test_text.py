@@ -1,5 +1,6 @@
 """Settings as text: the file is a configuration, the table is that of the documentation, and nobody's key is shown."""
 
+import json
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from blockwright.actors.settings.settings import Settings
 from blockwright.api.commands.cli import main
 from blockwright.api.settings.options import make_settings, read_config
-from blockwright.api.settings.text import as_tables, as_toml, entries
+from blockwright.api.settings.text import Entry, as_toml, entries
 from blockwright.tests.claims import claim
 
 ROOT = Path(__file__).parents[3]
@@ -21,6 +22,20 @@ CHANGED = Settings(
     check=True,
     pace="p",
 )
+
+
+def as_tables() -> str:
+    """Return the tables of docs/serving.md: Markdown with a heading and a table for each group."""
+    return "\n\n".join(
+        "\n".join([f"### {group}", "", "| name | default | meaning |", "| --- | --- | --- |", *map(_row, members)])
+        for group, members in groupby(entries(), attrgetter("group"))
+    )
+
+
+def _row(entry: Entry) -> str:
+    name = f"{entry.name}.NAME" if isinstance(entry.default, dict) else entry.name
+    default = "" if entry.default in ("", {}) else json.dumps(entry.default, ensure_ascii=False).strip('"')
+    return f"| `{name}` | {default} | {entry.meaning} |"
 
 
 @pytest.mark.parametrize("settings", [Settings(), CHANGED], ids=["defaults", "changed"])
