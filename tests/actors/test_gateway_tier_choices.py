@@ -123,7 +123,7 @@ def test_an_unsure_answer_begins_anew_on_the_top_tier_with_its_seed_and_none_of_
 
 
 def test_prompt_tokens_that_began_at_an_exit_are_counted_once() -> None:
-    """What an attempt recomputes, what the first tier of a request entered, and its answer do not count."""
+    """Recomputed tokens, what the first tier of a request entered, and its answer do not count."""
     bench = bench_of("w0", "w1")
     effects = bench.generate(prompt=12, max_tokens=8, **asked())
     ((home, _, _),) = submits(effects)

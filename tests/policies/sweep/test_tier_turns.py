@@ -113,7 +113,7 @@ def test_lower_tiers_have_so_many_sweeps_to_one_of_all(turns: int) -> None:
 
 
 def test_sweeps_end_at_the_exit_where_tokens_take_least() -> None:
-    """Of three tiers, the middle one sits out with the top where the lowest has most rows; else it goes on."""
+    """The middle one of three tiers sits out with the top where the lowest has most rows; else it goes on."""
     made = world(tier_sweeps="auto", costs=SIZED)
     for number in range(6):
         ask(made, f"low {number}", LOW.application)
@@ -131,7 +131,7 @@ def test_sweeps_end_at_the_exit_where_tokens_take_least() -> None:
 
 
 def test_a_short_sweep_has_no_prompts_and_starts_nothing() -> None:
-    """What comes meanwhile waits for the next sweep of all tiers, whatever its tier; offline rows, too."""
+    """Prompts and offline rows that come meanwhile wait for the next sweep of all tiers, whatever their tier."""
     made = world(tier_sweeps="decoupled")
     ask(made, "low", LOW.application)
     ask(made, "top", "base")
