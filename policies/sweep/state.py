@@ -36,6 +36,7 @@ from .events import (
     Event,
     Flight,
     FlightDone,
+    GrammarReady,
     GrowthGranted,
     GrowthWanted,
     LeaseGranted,
@@ -91,6 +92,8 @@ class SweepState:
                 self.parts.page_transfers.begin(event.incarnation)
             case CostsLearned():
                 self.parts.learn(event.costs)
+            case GrammarReady():
+                self._sequences.begin_drawing(event)
             case PeerLost():
                 self._pipeline.lost(event)
                 self._migration.lost(event.worker)
@@ -310,12 +313,13 @@ class SweepState:
     # forecasts -------------------------------------------------------------------------------------------------------
 
     def without_device(self) -> None:
-        """Make plans without table edits and drafts from now on, as no device runs them."""
+        """Make plans without table edits, drafts and waits for grammars from now on, as no device runs them."""
         self.parts.outgoing.leave_edits()
         for s in self.parts.drafts.targets():
             self._sequences.draft_rows.end(s)
         for s in self.parts.drafts.stop():
             self.parts.rows.draft_from(s, NEVER_DRAFTED)
+        self._sequences.draw_all()
 
     def repeat(self, plan: SweepPlan) -> int:
         """Return how many sweeps from the open ``plan`` on have the same rows, while memory lasts and if no event comes."""
