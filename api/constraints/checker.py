@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 import resource
 import signal
@@ -19,16 +20,19 @@ import sys
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgpack
 
+from .keywords import LISTS, MAPS, ONE
+
 SECONDS = 2.0  # of processor for one grammar, which the library's own limits nearly always end sooner
 LONGEST_WAIT = 60.0  # seconds of the clock until a child counts as stuck
 MEMORY = 2 << 30  # bytes of address space
+MOST_INNER = 64  # parts of a refused schema that are looked at for the fault
 KEPT = 256  # outcomes that are remembered
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from blockwright.api.constraints.checker import main; main()"
 T = TypeVar("T")
@@ -201,8 +205,38 @@ class _Words:
                 self._tokenizer = tokenizer_of(Vocabulary(file="", digest=b"", size=257, ends=[256]), alphabet)
             compiled(form, text, self._tokenizer)
         except GrammarError as error:
-            return str(error)
+            found = str(error), ""
+            for path, inner in _inner(text) if form == "json" else ():
+                try:
+                    compiled(form, inner, self._tokenizer)
+                except GrammarError as other:
+                    found = str(other), path
+            return f"{found[0]} (at {found[1]})" if found[1] else found[0]
         return ""
+
+
+def _inner(text: str) -> Iterator[tuple[str, str]]:
+    """Yield schemas inside a schema with their paths, the outer ones first, each with the definitions of the whole.
+
+    One that refers to another part of the whole is left out, with what is inside. Few are yielded, because each is compiled.
+    """
+    whole = json.loads(text)
+    common = {key: whole[key] for key in ("$defs", "definitions") if isinstance(whole, dict) and key in whole}
+    level = [("", whole)]
+    for _ in range(MOST_INNER):
+        if not level:
+            return
+        path, schema = level.pop(0)
+        if path and isinstance(schema, dict):
+            yield path, json.dumps({**common, **schema})
+        if isinstance(schema, list):
+            level += [(f"{path}/{i}", inner) for i, inner in enumerate(schema)]
+        elif isinstance(schema, dict):
+            for key, inner in schema.items():
+                if key in MAPS:
+                    level += [(f"{path}/{key}/{name}", one) for name, one in inner.items()]
+                elif key in ONE or key in LISTS:
+                    level.append((f"{path}/{key}", inner))
 
 
 def _table(file: Path, size: int, special: list[int]) -> list[Any]:

@@ -15,6 +15,7 @@ from ...policies.plan.grammar import JSON
 from ..checks import shown
 from ..errors import ApiError, bad_request
 from .constraint import Constraint, check_length
+from .keywords import LISTS, MAPS, ONE
 from .patterns import pattern_fault
 
 DEEPEST = 100  # levels of JSON
@@ -22,9 +23,6 @@ MOST_PROPERTIES, MOST_VALUES = 2000, 5000  # of all objects, of all enums
 LARGEST_STEP = 1000  # of multipleOf, without its decimal point
 FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"})
 TYPES = frozenset({"null", "boolean", "object", "array", "number", "string", "integer"})
-_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions"})  # names -> schemas
-_ONE = frozenset({"items", "additionalProperties"})
-_LISTS = frozenset({"prefixItems", "allOf", "anyOf", "oneOf"})
 _COUNTS = frozenset({"minProperties", "maxProperties", "minItems", "maxItems", "minLength", "maxLength"})
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 _NOTES = frozenset(
@@ -86,7 +84,9 @@ class _Check:
 
     def schema(self, value: dict[str, Any] | bool) -> Any:
         """Return the schema without annotations."""
-        made = self._one(value, "", root=True)
+        if value is False:
+            raise bad_request(f"{self._name} is false, which no text fulfils; give a schema", self._name)
+        made = self._one({} if value is True else value, "", root=True)
         for path, pointer in self._references:
             if pointer not in self._known:
                 raise self._refusal(path, "$ref", "points at no schema in this one; define it in $defs")
@@ -113,13 +113,13 @@ class _Check:
         if keyword in _REFUSED and not (keyword == "uniqueItems" and given is False):
             remedy = _REFUSED[keyword] or "leave it out, and check the answer yourself"
             raise self._refusal(path, keyword, f"cannot be held exactly; {remedy}")
-        if keyword in _MAPS:
+        if keyword in MAPS:
             yield keyword, self._map(keyword, given, at)
-        elif keyword in _ONE:
+        elif keyword in ONE:
             if isinstance(given, list):
                 raise self._refusal(path, keyword, "is a list, as before 2020-12; use prefixItems instead")
             yield keyword, self._inner(given, at)
-        elif keyword in _LISTS:
+        elif keyword in LISTS:
             if not isinstance(given, list) or not given:
                 raise self._refusal(path, keyword, f"is {shown(given)}; give a list of schemas")
             yield keyword, [self._inner(one, f"{at}/{i}") for i, one in enumerate(given)]
@@ -199,6 +199,9 @@ class _Check:
             raise self._refusal(path, keyword, f"is {shown(given)}; give a whole number from 0 on")
         required = beside.get("required")
         sure = len({*required}) if isinstance(required, list) and all(isinstance(one, str) for one in required) else 0
+        properties = beside.get("properties")
+        if keyword.endswith("Properties") and isinstance(properties, dict) and len(properties) > sure:
+            raise self._refusal(path, keyword, "is beside properties that are not all in required; name them there")
         if keyword == "minProperties" and given > max(1, sure):
             why = f"is {given}, more than the names in required, and a name may come twice; name them in required"
             raise self._refusal(path, keyword, why)
