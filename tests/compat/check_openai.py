@@ -80,7 +80,9 @@ def errors() -> None:
         (
             openai.BadRequestError,
             "unsupported_parameter",
-            lambda: client.chat.completions.create(model=MODEL, messages=HELLO, tools=[{"type": "function", "function": {"name": "f"}}]),
+            lambda: client.chat.completions.create(
+                model=MODEL, messages=HELLO, tools=[{"type": "function", "function": {"name": "f"}}]
+            ),
         ),
         (
             openai.BadRequestError,

@@ -48,7 +48,7 @@ def holds(made: Any, instance: Any) -> bool:
     return copy.try_consume_tokens([*text]) == len(text) and bool(copy.is_accepting())
 
 
-@claim("A JSON schema is held exactly or refused, by the JSON-Schema-Test-Suite", of="structured output")
+@claim("A JSON schema is held exactly or refused, by the JSON-Schema-Test-Suite", of="structured-output")
 @pytest.mark.parametrize("path", SUITE, ids=lambda path: path.stem)
 def test_no_invalid_instance_of_the_suite_is_in_the_language(path: Path) -> None:
     wrong, judged = [], 0
@@ -97,7 +97,7 @@ REFUSED = [
 ]
 
 
-@claim("A schema that cannot be held exactly is a 400 that names keyword and path", of="structured output")
+@claim("A schema that cannot be held exactly is a 400 that names keyword and path", of="structured-output")
 @pytest.mark.parametrize(("schema", "keyword", "path"), REFUSED)
 def test_a_refusal_names_keyword_and_path(schema: Any, keyword: str, path: str) -> None:
     with pytest.raises(ApiError) as refused:
@@ -174,7 +174,8 @@ OURS: list[Any] = [
     {"type": "string", "minLength": 2, "maxLength": 4},
     {"enum": [1, "1", None, [1, {"a": 2}], {"k": "v"}]},
     {"type": "object", "properties": {"v": {"type": "integer"}}, "required": ["v"], "additionalProperties": {"$ref": "#"}},
-    {"$defs": {"n": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/p"}]}, "p": {"items": {"$ref": "#/$defs/n"}, "type": "array"}},
+    {"$defs": {"n": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/p"}]},
+               "p": {"type": "array", "items": {"$ref": "#/$defs/n"}}},
      "$ref": "#/$defs/p"},
     {"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 1, "maxProperties": 2},
 ]  # fmt: skip
@@ -203,7 +204,7 @@ def test_jsonschema_agrees_on_random_instances(schema: Any) -> None:
         assert not holds(made, instance) or judge.is_valid(instance), instance
 
 
-@claim("jsonschema accepts every text that a schema's mask lets through", of="structured output")
+@claim("jsonschema accepts every text that a schema's mask lets through", of="structured-output")
 @pytest.mark.parametrize("schema", OURS, ids=lambda schema: json.dumps(schema)[:40])
 def test_jsonschema_accepts_what_random_choices_write(schema: Any) -> None:
     """Tokens drawn at random from the mask, which write what no one would think of."""

@@ -84,7 +84,10 @@ PERSON = {
 }
 
 
-@claim("A constrained answer is a text of its language, greedy or sampled, also beside penalties and biases", of="sampling")
+@claim(
+    "A constrained answer is a text of its language, greedy or sampled, also beside penalties and biases",
+    of="structured-output",
+)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
     "params",
@@ -128,7 +131,7 @@ def test_an_end_comes_only_where_nothing_else_can_with_to_the_end(vocabulary: Vo
     assert len(drawn(tables_with(free), 0, 50)) < 10
 
 
-@claim("A grammar that allows everything changes no token, greedy or sampled", of="sampling")
+@claim("A grammar that allows everything changes no token, greedy or sampled", of="structured-output")
 @pytest.mark.parametrize(
     "params", [{}, {"temperature": 1.0, "top_p": 0.9}, {"temperature": 0.8, "min_p": 0.02, "top_k": 40}]
 )
@@ -144,7 +147,10 @@ def test_a_mask_of_all_tokens_changes_nothing(
         assert np.array_equal(law(logits[0].numpy(), 0, position, tables), law(logits[0].numpy(), 0, position, free))
 
 
-@claim("A constrained sequence draws the same tokens after it was moved, and beside drafts that do not stand", of="sampling")
+@claim(
+    "A constrained sequence draws the same tokens after it was moved, and beside drafts that do not stand",
+    of="structured-output",
+)
 def test_the_state_follows_from_the_tokens(vocabulary: Vocabulary, tokens: list[bytes]) -> None:
     """A row that begins in the middle, one that goes back, one whose drafts are outside of the language: all draw alike."""
     grammar = Grammar(form=JSON, text=json.dumps(PERSON), vocabulary=vocabulary)
@@ -179,7 +185,7 @@ def test_log_probabilities_are_of_the_raw_logits(vocabulary: Vocabulary) -> None
 # what cannot be held is never free -----------------------------------------------------------------------------------
 
 
-@claim("An answer whose mask cannot be made fails; it is never drawn freely instead", of="sampling")
+@claim("An answer whose mask cannot be made fails; it is never drawn freely instead", of="structured-output")
 def test_a_row_without_its_mask_fails(vocabulary: Vocabulary) -> None:
     grammar = Grammar(form=REGEX, text="a+", vocabulary=vocabulary)
     tables = tables_with(grammar, compile=False)
