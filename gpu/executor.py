@@ -164,12 +164,12 @@ class Executor:
             if not chunks <= self._pool:
                 raise ExecutorError(f"chunks {sorted(chunks - self._pool)[:4]} are given back but were not in use")
             self.backend.settle()
-            arena.give_back(group.offset, len(group.chunks))
+            arena.give_back(group.offset, group.chunks)
             self._pool -= chunks
         else:
             if chunks & self._pool or len(chunks) != len(group.chunks):
                 raise ExecutorError(f"chunks {sorted(chunks & self._pool)[:4]} are committed to {group.arena} but in use")
-            arena.commit(group.offset, len(group.chunks))
+            arena.commit(group.offset, group.chunks)
             self._pool |= chunks
 
     def committed(self) -> dict[str, int]:

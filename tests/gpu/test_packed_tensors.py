@@ -147,7 +147,7 @@ def test_a_file_that_was_written_again_in_place_is_refused(checkpoint: MakeCheck
     adapter = make_adapter(path, tmp_path / "adapter")
     spec, delta = open_adapter(adapter, Checkpoint.open(path)).specs(16, "float32")[1].loads()
     places, arena = placing(backend, [spec, delta]), Arena("parameters", 1 << 24, 1 << 16)
-    arena.commit(0, arena.chunks)
+    arena.commit(0, range(arena.chunks))
     resident = ResidentParameters(backend, arena)
 
     def load(one: ComponentSpec) -> None:
@@ -164,7 +164,7 @@ def test_a_file_that_was_written_again_in_place_is_refused(checkpoint: MakeCheck
     load(specs(kept)[1])
     (found,) = resident.components.values()
     other = ResidentParameters(backend, fresh := Arena("parameters", 1 << 24, 1 << 16))
-    fresh.commit(0, fresh.chunks)
+    fresh.commit(0, range(fresh.chunks))
     list(other.load(specs(kept)[1], [places.offsets[part.id] for part in backend.parts(spec)]))
     assert torch.equal(arena.memory, fresh.memory), "of the refused one nothing is left where others look"
     assert found.spec.name == spec.name
