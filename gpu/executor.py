@@ -19,7 +19,7 @@ import torch
 from ..policies.memory.residence import VIRTUAL
 from ..policies.model.chain import HiddenLayout, Kind, PageLayout
 from ..policies.plan.sweep_plan import NOT_FINITE, HiddenRows, MapGroup, Step, SweepPlan, SweepResult, TokenLogprob
-from .backend import Backend, Batch
+from .backend import SLICE, Backend, Batch
 from .errors import ExecutorError
 from .exchange import PageExchange
 from .hidden import HiddenStates
@@ -133,7 +133,7 @@ class Executor:
         self._protect = protect
         self._arenas = {PARAMETERS: Arena(PARAMETERS, VIRTUAL * budget, chunk, protect)}
         self._pool: set[int] = set()  # ids of the chunks in use
-        self.parameters = ResidentParameters(backend, self._arenas[PARAMETERS])
+        self.parameters = ResidentParameters(backend, self._arenas[PARAMETERS], SLICE)
         self.pages = PageExchange(backend)
         self._runs: dict[int, ComposedRun] = {}
         self._flights: dict[int, ArrivedActivations] = {}

@@ -11,10 +11,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from .errors import BackendError, ExecutorError
 
@@ -99,6 +100,18 @@ class Arena:
                 f"bytes {offset} to {offset + nbytes} of arena {self.name} are not committed; commit their chunks first"
             )
         return self.memory[offset : offset + nbytes]
+
+    @contextlib.contextmanager
+    def window(self, offset: int, nbytes: int) -> Iterator[torch.Tensor]:
+        """Yield host memory, uint8 [nbytes], that is filled within the context and stands at byte ``offset`` after it.
+
+        Every byte is to be written. Here it is the arena's own memory; a device with memory of its own copies at the end.
+        """
+        yield self.view(offset, nbytes)
+
+    def read(self, offset: int, memory: NDArray[np.uint8]) -> None:
+        """Copy the bytes from ``offset`` on into ``memory``, which they fill."""
+        memory[:] = self.view(offset, memory.size).numpy()
 
     def _check(self, first: int, count: int) -> None:
         if first < 0 or first + count > self.chunks:
