@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from ...gpu.backend import Backend
+from ...gpu.device import DeviceSizes
 from ...gpu.executor import Executor
+from ...gpu.select import open_device
 from ...policies.plan.coefficients import Coefficients
 from ...policies.plan.cost import cost
 from ...policies.plan.sweep_plan import SweepPlan, SweepResult
@@ -41,7 +43,7 @@ OnFatal = Callable[[BaseException], None]
 LayOut = Callable[[str, memoryview], memoryview | Slot]
 
 
-class Device(Protocol):
+class DeviceQueue(Protocol):
     """The interface between a worker and its device: ``DeviceThread``, or a simulated device under virtual time."""
 
     def stop(self) -> None: ...
@@ -55,15 +57,14 @@ class Device(Protocol):
     def call_in_steps(self, operation: Callable[[Executor], Iterator[None]]) -> asyncio.Future[None]: ...
 
 
-OpenDevice = Callable[[WorkerConfig, Backend, int, OnSwept, OnFatal, LayOut], Device]  # the int: bytes of a chunk
+OpenDevice = Callable[[WorkerConfig, Backend, int, OnSwept, OnFatal, LayOut], DeviceQueue]  # the int: bytes of a chunk
 
 
 def start_device(
     config: WorkerConfig, backend: Backend, chunk: int, on_swept: OnSwept, on_fatal: OnFatal, lay_out: LayOut
 ) -> DeviceThread:
     """Start and return a device thread with an executor built from the worker's configuration."""
-    executor = Executor(
-        backend,
+    sizes = DeviceSizes(
         rows=config.batching.max_rows,
         max_length=config.max_length,
         kv_layers=config.kv_layers,
@@ -73,6 +74,7 @@ def start_device(
         chunk=chunk,
         protect=config.check,
     )
+    executor = Executor(open_device(backend, sizes))
     thread = DeviceThread(executor, on_swept, on_fatal, lay_out, config.pace)
     thread.start()
     return thread
@@ -226,10 +228,11 @@ class DeviceThread:
         began = time.monotonic()
         least = cost(plan, self._pace) if self._pace is not None else 0.0
         self._due = began + least
-        result = self._executor.execute(plan)
+        ticket = self._executor.submit(plan)
+        result = ticket.wait()
         departed = [
-            self._lay_out(departure.worker, self._executor.take_departure(plan.number, index))
-            for index, departure in enumerate(plan.departures)
+            self._lay_out(departure.worker, hidden)
+            for departure, hidden in zip(plan.departures, ticket.departed, strict=True)
         ]
         rest = self._due - time.monotonic()
         if self._pace is not None and rest > 0:

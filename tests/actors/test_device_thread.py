@@ -11,6 +11,7 @@ import pytest
 
 from blockwright.actors.worker import device_thread
 from blockwright.actors.worker.device_thread import DeviceThread, ExecutedPlan
+from blockwright.gpu.host_device import EndedSweep
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.plan.time_slice import time_slice
@@ -47,11 +48,11 @@ async def swept(
     """Run one sweep whose execution is ``execute``, and which computes when ``progress`` grows."""
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-    def run(plan: SweepPlan) -> SweepResult:
+    def run(plan: SweepPlan) -> EndedSweep:
         execute(device)
-        return SweepResult(plan.number)
+        return EndedSweep(SweepResult(plan.number), [])
 
-    executor: Any = SimpleNamespace(execute=run, progress=lambda: len(progress))
+    executor: Any = SimpleNamespace(submit=run, progress=lambda: len(progress))
     table = Coefficients(base=pace) if pace is not None else None
     device = DeviceThread(executor, done.set_result, done.set_exception, lambda worker, hidden: hidden, table)
     device.start()
@@ -116,14 +117,14 @@ class Steps:
 
     def __init__(self) -> None:
         self.order: list[str] = []
-        executor: Any = SimpleNamespace(execute=self._execute, progress=lambda: 0)
+        executor: Any = SimpleNamespace(submit=self._submit, progress=lambda: 0)
         self.device = DeviceThread(executor, lambda swept: None, self._fail, lambda worker, hidden: hidden)
         self.given = iter(range(1, 100))
         self.meanwhile: dict[str, Callable[[], object]] = {}  # what happens during a step or sweep
 
-    def _execute(self, plan: SweepPlan) -> SweepResult:
+    def _submit(self, plan: SweepPlan) -> EndedSweep:
         self._note(f"sweep {plan.number}")
-        return SweepResult(plan.number)
+        return EndedSweep(SweepResult(plan.number), [])
 
     def _fail(self, error: BaseException) -> None:
         raise error
