@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from ...policies.drafts.choice import settings_fault
+from ...policies.drafts.choice import RULES, settings_fault
+from ...policies.drafts.options import LARGEST as MOST_DRAFTS
 from ...policies.model.confidence import FIRST_TOKENS, LONGEST, MEASURES, Threshold
 from ...policies.model.tier_choice import MOST_THETA, family_of_auto, threshold_of
 from ...policies.model.tiers import family_of
@@ -78,13 +79,19 @@ class DraftSettings(SettingsPart):
     drafts: Annotated[
         Texts, "model id: source of drafts: off, prompt, tier:LAYERS, a model or auto; *: models without an entry"
     ] = field(default_factory=dict)
-    draft_tokens: Annotated[int, "tokens drafted in a step, at most 16; 0: as many as pay"] = 0
-    draft_rule: Annotated[str, "acceptance of drafts: coupling or, as an ablation, rejection: other tokens"] = "coupling"
+    draft_tokens: Annotated[
+        int,
+        "tokens drafted in a step, at most 16; 0: as many as pay",
+        Bounds(f"0 (as many as pay) to {MOST_DRAFTS}", 0, MOST_DRAFTS),
+    ] = 0
+    draft_rule: Annotated[
+        str, "acceptance of drafts: coupling or, as an ablation, rejection: other tokens", AllowedTexts(*RULES)
+    ] = "coupling"
 
     def check_names(self, models: ModelSettings) -> None:
-        """Refuse wrong sources and lengths, and drafts of applications that there are not."""
+        """Refuse wrong sources, and drafts of applications that there are not."""
         known = None if models.more_may_come else models.applications
-        if fault := settings_fault(self.drafts, self.draft_tokens, known, self.draft_rule):
+        if fault := settings_fault(self.drafts, known):
             raise SettingsError(fault)
 
 

@@ -31,8 +31,8 @@ class Bounds:
 
     def remedy(self, value: Any) -> str:
         """Return what to do about a value, or an empty text if it is allowed."""
-        allowed = self.minimum <= value <= self.maximum and not (self.above and value == self.minimum) and abs(value) < math.inf
-        return "" if allowed else f"give {self.give}"
+        within = self.minimum <= value <= self.maximum and not (self.above and value == self.minimum)
+        return "" if within and math.isfinite(value) else f"give {self.give}"
 
 
 class AtMost(Bounds):
