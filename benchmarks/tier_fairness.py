@@ -7,7 +7,8 @@ fixed time and more for each token. All requests are there from the start, in th
 tokens times their layers, until the first tier has no request waiting. JAIN is Jain's index over the tiers; a fluid server
 would have 1. STARVED is the longest time for which a tier with a backlog started nothing. BOUND is the ageing and the
 longest request. The second table has requests of all classes beside urgent ones that would fill the worker: the longest
-wait of each class; BOUND is the ageing for each class above it, and the longest request. Ablations stand beside: OFF is ``tier_fairness=off``, NO AGEING is ``class_ageing=0``.
+wait of each class; BOUND is the ageing for each class above it, and the longest request. Ablations stand beside: OFF is
+``tier_fairness=off``, NO AGEING is ``class_ageing=0``.
 """
 
 from __future__ import annotations
