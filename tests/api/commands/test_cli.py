@@ -165,6 +165,10 @@ def test_there_is_no_new_flag(name: str) -> None:
         ),
         (["zoo", "lst"], "blockwright: there is no command 'zoo lst'; did you mean zoo list?\n"),
         (["help", "zoo", "LIST"], "blockwright: there is no command 'zoo LIST'; did you mean zoo list?\n"),
+        (
+            ["apps", "--url", "http://127.0.0.1:1", "add", "x", "y"],
+            "blockwright: add stands behind an option; write apps add first, then the options\n",
+        ),
         (["apps", "ad", "x"], "blockwright: there is no command 'apps ad'; did you mean apps add?\n"),
         (["batch", "rn", "x.jsonl"], "blockwright: there is no command 'batch rn'; did you mean batch run?\n"),
         (

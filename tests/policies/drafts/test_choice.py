@@ -155,7 +155,7 @@ SMALLER = "give a smaller model of the same vocabulary"
         ("m", "wide", "but wide has a vocabulary of 320 tokens and m one of 300; give a model of the same vocabulary"),
         ("m", "odd", "but the tokenizers of odd and m have different tokens; give a model with the same tokenizer"),
         ("m", "gone", "which is neither a source of drafts nor a model that is served; " + FORM
-                      + " (there are: lora, m, m:4, m:auto, odd, small, soft, wide)"),
+                      + " (there are: lora, m, m:4, odd, small, soft, wide)"),
     ],
 )  # fmt: skip
 def test_a_model_that_cannot_draft_is_named(model: str, draft: str, says: str) -> None:
