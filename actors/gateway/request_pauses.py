@@ -118,9 +118,9 @@ class RequestPauses:
         """Start the attempt on the new route, with its pages or without."""
         assert under.submit is not None, "who does not pause begins in another way"
         record = self._state.active[under.move.request]
-        timeout = self._state.timeouts.left(record, now)
+        left, waited = self._state.timeouts.left(record, now), record.waiting_time(now)
         self._unhold(under, {*workers_of(under.source)} - {*workers_of(under.move.route)})
-        self._state.emit(replace(under.submit, submission=replace(under.submit.submission, timeout=timeout)))
+        self._state.emit(replace(under.submit, submission=replace(under.submit.submission, timeout=left, waited=waited)))
         self._gone(under.move.request, now)
         self._next()
 

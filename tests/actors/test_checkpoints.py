@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.checkpoints import hash_applications, open_checkpoints
+from blockwright.actors.checkpoints import check_drafts, hash_applications, open_checkpoints
 from blockwright.actors.settings.errors import SettingsError
 from blockwright.actors.settings.settings import Settings
 from blockwright.gpu.errors import CheckpointError
@@ -124,5 +124,16 @@ def test_draft_models_that_the_settings_cannot_mean(tmp_path: Path, checkpoint: 
         with pytest.raises(SettingsError) as caught:
             open_checkpoints(settings)
         assert str(caught.value).startswith(says)
+    found = open_checkpoints(Settings(applications=served, bases=bases))
+    beside = Settings(applications=served, bases=bases, drafts={"m": "wide", "small": "tier:3"})
+    for added, says in (
+        (["m"], "drafts.m is 'wide', but wide has a vocabulary of 400"),
+        (["wide"], "drafts.m is 'wide', but wide has a vocabulary of 400"),
+        (["small"], "drafts.small is 'tier:3', but small passes no exit"),
+    ):
+        with pytest.raises(SettingsError) as caught:
+            check_drafts(beside, found.checkpoints, found.bases, found.families, added)
+        assert str(caught.value).startswith(says)
+    check_drafts(beside, found.checkpoints, found.bases, found.families, ["foreign", "lora"])
     with pytest.raises(SettingsError, match="but soft has 7 virtual tokens before every prompt, which small does not know"):
         open_checkpoints(Settings(applications=served, bases=bases, drafts={"small": "soft"}))

@@ -123,9 +123,9 @@ def test_settings_that_cannot_be() -> None:
         SettingsError, match=r"drafts.\* is 'b', which is neither a source of drafts nor a model that is served"
     ):
         Settings(applications={"a": "/a"}, drafts={"*": "b"})
-    with pytest.raises(SettingsError, match=r"draft_tokens is 99; give 0 \(chosen as it pays\) to 16"):
+    with pytest.raises(SettingsError, match=r"draft_tokens is 99; give 0 \(as many as pay\) to 16"):
         Settings(draft_tokens=99)
-    with pytest.raises(SettingsError, match="draft_rule is 'chance'; give coupling or rejection"):
+    with pytest.raises(SettingsError, match="draft_rule is 'chance'; choose one of coupling, rejection"):
         Settings(draft_rule="chance")
     assert (
         Settings(applications={"a": "/a"}, adapters="/x", drafts={"b": "prompt", "*": "off"}).drafting.drafts["b"]

@@ -96,6 +96,8 @@ def test_drafts_are_told_by_source_or_why_there_are_none() -> None:
     by_tiers = {**drafts, "sources": {"tier": counts}, "tiers": ["m:3", "m:4"]}
     assert draft_lines(by_tiers)[0].startswith("  drafts from a lower tier (m:3 or m:4): 10 verified")
     assert draft_lines({"sources": {}, "reason": ""}) == ["  no drafts so far: no step had any to verify"]
+    assert draft_lines({"sources": {}, "reason": ""}, ended=True) == ["  no drafts: no step had any to verify"]
+    assert "  no drafts: no step had any to verify" in report({**VIEW, "drafts": {"sources": {}, "reason": ""}})
 
 
 def test_prompt_tokens_that_began_at_an_exit_are_told() -> None:
