@@ -18,6 +18,7 @@ from ..policies.cluster.provisioning import MODES
 from ..policies.plan.coefficients import TERMS, Coefficients
 from ..policies.prediction.dispatching import POLICIES
 from ..policies.prediction.lengths import MORE
+from .drafts import DraftSpec
 from .record import Most, Size, record
 
 ARRIVALS = ("poisson", "gamma", "trace", "log")
@@ -80,6 +81,7 @@ class ModelSpec:
     share: float = 1.0  # weight of its requests beside the other models'
     shares: str = ""  # a model to share parameters with, as an adapter does; its sizes are that model's
     own: Bytes = 0  # bytes of its own changes to them, its delta
+    drafts: DraftSpec | None = None  # of its requests; without it, each token takes a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,6 +407,7 @@ def _check_overload(made: Scenario, source: DescriptionSource) -> None:
         (len(made.models) > 1, ["models"], "are several; with overload a cluster serves one model"),
         (model.kv_bytes % parts, ["models", 0, "kv_bytes"], f"is {model.kv_bytes}; give a multiple of {parts}"),
         (not model.parameters, ["models", 0, "parameters"], "is missing; they are what is dropped"),
+        (model.drafts, ["models", 0, "drafts"], "is given, and a drop plays no drafts; leave it out, or the overload"),
         (not made.links.bandwidth, ["links", "bandwidth"], "is missing; KV moves over links"),
         (made.provisioning.mode != "off", ["provisioning", "mode"], "is on; with overload all instances stay"),
         (policy != LEAST_WORK and POLICIES[policy].fallback, ["dispatch", "policy"], f"is {policy}; take one that does not"

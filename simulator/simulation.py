@@ -22,6 +22,7 @@ from ..policies.requests.routes_changed import RoutesChanged
 from ..policies.sweep.config import SweepConfig
 from ..policies.sweep.events import Submission
 from .description import InstanceSpec, ModelSpec, Scenario
+from .drafts import DraftOutcomes
 from .provisioning import InstanceChange, Provisioner
 from .simulated_gateway import DispatchDecision, SimulatedGateway
 from .workload import WorkloadRequest
@@ -118,6 +119,9 @@ class ClusterSimulation:
         self.instances: list[Instance | PipelineInstance] = []
         self.now = 0.0
         self._note, self._limits = note, scenario.limits
+        self._drafts = {model.name: model.drafts for model in scenario.models}
+        drafts = {name: spec for name, spec in self._drafts.items() if spec is not None}
+        accept = DraftOutcomes(scenario.seed, drafts) if drafts else None
         self.routes: list[dict[str, Route]] = []
         for entry, (spec, found) in enumerate(zip(scenario.instances, coefficients, strict=True)):
             chains = [chain_of(model, spec) for model in scenario.models]
@@ -128,11 +132,11 @@ class ClusterSimulation:
                 routes = {c.application: Route(f"{c.application}@{name}", 1, c.application, hops) for c in chains}
                 event = RoutesChanged(1, chains, [*routes.values()], [*routes.values()])
                 if spec.stages == 1:
-                    self.instances.append(Instance(configs[0], event, found, ahead=spec.ahead, jumps=jumps))
+                    self.instances.append(Instance(configs[0], event, found, ahead=spec.ahead, jumps=jumps, accept=accept))
                 else:
                     links = LinkTimes(scenario.links.latency, scenario.links.bandwidth)
                     costs = sized(found, scenario.models[0])
-                    self.instances.append(PipelineInstance(name, configs, event, costs, links, ahead=spec.ahead))
+                    self.instances.append(PipelineInstance(name, configs, event, costs, links, ahead=spec.ahead, accept=accept))
                 self.routes.append(routes)
             if not self.instances[-1].total_blocks:
                 held = sum(model.own if model.shares else model.parameters for model in scenario.models)
@@ -230,7 +234,7 @@ class ClusterSimulation:
             self._tell("dispatched", demand.number, instance=instance.name, compared=names, loads=placing.loads)
         route, timeout = self.routes[place][demand.model].id, self._limits.request_timeout
         size = instance.state.config.page_size
-        submission = demand.submission(route, size, hashed=self._hashed[place], timeout=timeout)
+        submission = demand.submission(route, size, hashed=self._hashed[place], timeout=timeout, drafts=self._drafts[demand.model])
         if self._limits.latency:
             self._submissions[demand.number] = submission
             heapq.heappush(self._heap, (now + self._limits.latency, _DELIVERY, demand.number, place))

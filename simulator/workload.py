@@ -13,6 +13,7 @@ from ..policies.prediction.instance_load import STOP
 from ..policies.prediction.lengths import clipped
 from ..policies.sweep.events import Submission
 from .description import ModelSpec, WorkloadSpec
+from .drafts import DraftSpec
 from .traces import BLOCK, Clients, TraceError, TraceRequest, cut, has_rates, read_trace
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -44,8 +45,13 @@ class WorkloadRequest:
         """The most tokens, prompt and answer."""
         return self.prompt + (self.allowed or self.output)
 
-    def submission(self, route: str, page_size: int, *, hashed: bool, timeout: float) -> Submission:
-        """Return the submission as the gateway would send it. ``hashed``: a prefix cache needs the pages' hashes."""
+    def submission(
+        self, route: str, page_size: int, *, hashed: bool, timeout: float, drafts: DraftSpec | None = None
+    ) -> Submission:
+        """Return the submission as the gateway would send it.
+
+        ``hashed``: a prefix cache needs the pages' hashes. ``drafts``: of its model.
+        """
         tokens = [*self.tokens] or [id for block in self.blocks for id in [block] * BLOCK][: self.prompt]
         tokens += [OWN + self.number] * (self.prompt - len(tokens))
         return Submission(
@@ -53,7 +59,7 @@ class WorkloadRequest:
             prompt_length=self.prompt, page_hashes=page_hashes(tokens, page_size, self.salt) if hashed else [],
             max_length=self.total, stop_tokens=[STOP] if self.allowed else [], sampling=GREEDY,
             tenant=self.tenant or self.model, priority=self.priority, arrival=self.at, timeout=timeout, salt=self.salt,
-            expected=self.expected,
+            expected=self.expected, drafts=drafts and drafts.options(self.total - self.prompt),
         )  # fmt: skip
 
 
