@@ -22,7 +22,7 @@ from ..policies.requests.routes_changed import RoutesChanged
 from ..policies.sweep.config import SweepConfig
 from ..policies.sweep.events import Submission
 from .description import InstanceSpec, ModelSpec, Scenario
-from .drafts import DraftOutcomes
+from .drafts import DraftOutcomes, draft_figures
 from .provisioning import InstanceChange, Provisioner
 from .simulated_gateway import DispatchDecision, SimulatedGateway
 from .workload import WorkloadRequest
@@ -330,6 +330,10 @@ class ClusterSimulation:
     def overload(self) -> dict[str, object] | None:
         """Return the policy's figures; None without a policy."""
         return None if self.policy is None else self.policy.report()
+
+    def drafts(self) -> dict[str, float] | None:
+        """Return the figures of drafts; None if no model has any."""
+        return draft_figures(self.instances) if any(self._drafts.values()) else None
 
     @property
     def served(self) -> list[Instance | PipelineInstance]:

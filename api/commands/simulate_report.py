@@ -59,6 +59,7 @@ def document(
     served, instances = Counter(one.instance for one in good), dict[str, list[Instance | PipelineInstance]]()
     for instance in simulation.served:
         instances.setdefault(instance.name, []).append(instance)
+    drafts = simulation.drafts()
     latencies, first = sorted(one.ended - one.demand.at for one in good), sorted(one.first - one.demand.at for one in good)
     return {
         **settings,
@@ -92,6 +93,7 @@ def document(
         ],
         "provisioning": simulation.provisioner.figures(seconds, latencies),
         "overload": simulation.overload(),
+        **({} if drafts is None else {"drafts": drafts}),
         "course": [*_course(simulation)],
         "latency_percentiles": [round(percentile(latencies, share), 6) for share in range(101)] if latencies else [],
         "ttft_percentiles": [round(percentile(first, share), 6) for share in range(101)] if first else [],
@@ -182,6 +184,9 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         times = ", ".join(f"{count:,} {what}" for what, count in sorted(changes.items())) or "nothing happened"
         yield f"overload: {times}; {overload['dropped_s']:,.1f} s with dropped parameters"
         yield f"  {moved} for {overload['stall_mean']:,.2f} s on average, {overload['stall_max']:,.2f} s at most"
+    if (drafts := found.get("drafts")) is not None:
+        shown = f"{drafts['accepted']:,} of {drafts['drafted']:,} stood"
+        yield f"drafts: {shown}; {drafts['tokens_per_round']:,.2f} tokens a round in {drafts['rounds']:,} rounds"
     for name, says in found["costs"].items() if found["from"] else ():
         yield f"what a sweep of {name} takes: {says}"
     yield f"per second: {', '.join(rates)}; {found['sweeps']:,} sweeps; digest {found['digest']}"
@@ -312,7 +317,7 @@ def verdict(combined: Sequence[Sequence[str]], found: Sequence[Mapping[str, Any]
 def _is_load(change: str) -> bool:
     """Return True for a field whose largest value is wanted: what the cluster bears, not what it has."""
     place, _, name = change.partition("=")[0].rpartition(".")
-    return place.partition(".")[0] in LOADS or name in DELAYS
+    return (place.partition(".")[0] in LOADS and not place.endswith(".drafts")) or name in DELAYS
 
 
 def _order(changes: Sequence[str], places: Sequence[int]) -> list[tuple[float, str]]:
