@@ -136,7 +136,9 @@ class ClusterSimulation:
                 else:
                     links = LinkTimes(scenario.links.latency, scenario.links.bandwidth)
                     costs = sized(found, scenario.models[0])
-                    self.instances.append(PipelineInstance(name, configs, event, costs, links, ahead=spec.ahead, accept=accept))
+                    self.instances.append(
+                        PipelineInstance(name, configs, event, costs, links, ahead=spec.ahead, accept=accept)
+                    )
                 self.routes.append(routes)
             if not self.instances[-1].total_blocks:
                 held = sum(model.own if model.shares else model.parameters for model in scenario.models)
@@ -234,7 +236,9 @@ class ClusterSimulation:
             self._tell("dispatched", demand.number, instance=instance.name, compared=names, loads=placing.loads)
         route, timeout = self.routes[place][demand.model].id, self._limits.request_timeout
         size = instance.state.config.page_size
-        submission = demand.submission(route, size, hashed=self._hashed[place], timeout=timeout, drafts=self._drafts[demand.model])
+        submission = demand.submission(
+            route, size, hashed=self._hashed[place], timeout=timeout, drafts=self._drafts[demand.model]
+        )
         if self._limits.latency:
             self._submissions[demand.number] = submission
             heapq.heappush(self._heap, (now + self._limits.latency, _DELIVERY, demand.number, place))

@@ -310,7 +310,7 @@ class SweepState:
     # forecasts -------------------------------------------------------------------------------------------------------
 
     def without_device(self, *, drafts: bool = False) -> None:
-        """Make plans without table edits from now on, as no device runs them; also without drafts, unless they are wanted."""
+        """Make plans without table edits from now on, as no device runs them, and without drafts unless they are wanted."""
         self.parts.outgoing.leave_edits()
         if drafts:
             return

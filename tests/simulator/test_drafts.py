@@ -25,9 +25,7 @@ def model(tokens: int, accepted: float, name: str = "m0", **more: Any) -> dict[s
 
 def answers(count: int, output: int, *, apart: float = 0.0, allowed: int = 0, known: bool = False) -> list[WorkloadRequest]:
     expected = output if known else 0
-    return [
-        WorkloadRequest(n, apart * n, "m0", 8 + n, output, allowed=allowed, expected=expected) for n in range(count)
-    ]
+    return [WorkloadRequest(n, apart * n, "m0", 8 + n, output, allowed=allowed, expected=expected) for n in range(count)]
 
 
 def figures(simulation: ClusterSimulation) -> dict[str, float]:
@@ -46,8 +44,7 @@ def alone(drafts: dict[str, Any] | None, output: int = 10, allowed: int = 0) -> 
 
 
 @claim("Simulated drafts yield the mean tokens of a round that their acceptance implies", of="simulator")
-@pytest.mark.parametrize(("tokens", "accepted"), [(1, 0.5), (4, 0.7), (8, 0.9)])
-@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize(("tokens", "accepted", "stages"), [(1, 0.5, 1), (4, 0.7, 1), (8, 0.9, 1), (4, 0.7, 2)])
 def test_the_tokens_of_a_round_tend_to_their_expectation(tokens: int, accepted: float, stages: int) -> None:
     """Within 4 %: 12 answers of 400 tokens have 800 to 3,200 rounds, of which the last of each is cut.
 
@@ -129,7 +126,7 @@ def crowded(seed: int, policy: str, **instances: Any) -> Scenario:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_jumping_equals_stepping_beside_drafts(seed: int) -> None:
     policy = ("least-work", "llumnix-minus", "prefix-aware")[seed % 3]
     made = crowded(seed, policy, ahead=seed % 2 == 0, prefix_cache=seed % 4 < 2)
@@ -145,16 +142,18 @@ def test_jumping_equals_stepping_beside_drafts(seed: int) -> None:
 @claim("Forecasts in a simulated cluster know the pace of drafts", of="simulator")
 @pytest.mark.parametrize("stages", [1, 2])
 def test_a_forecast_knows_the_pace_of_drafts(stages: int) -> None:
-    """Answers one after the other, two at a time. At first nothing is known; later forecasts are off by a few percent."""
+    """Answers that overlap a little. At first nothing is known; what is left is the luck of single answers."""
     made = described(
-        models=[model(4, 0.8, parameters=1000)], instances={**ROOMY, "stages": stages}, dispatch={"policy": "predicted-latency"}
+        models=[model(4, 0.8, parameters=1000)],
+        instances={**ROOMY, "stages": stages},
+        dispatch={"policy": "predicted-latency"},
     )
-    simulation, log = run(made, arrivals=answers(20, 100, apart=0.3 * stages, known=True))
+    simulation, log = run(made, arrivals=answers(12, 100, apart=0.3 * stages, known=True))
     forecasts = {entry["request"]: entry["loads"][0][0] for entry in log if entry["what"] == "dispatched"}
     errors = [forecasts[n] / (one.ended - one.demand.at) - 1 for n, one in enumerate(simulation.requests)]
     assert errors[0] > 1, "nothing is known yet"
-    assert max(map(abs, errors[5:])) < 0.25
-    assert sum(map(abs, errors[5:])) / 15 < 0.12
+    assert max(map(abs, errors[4:])) < 0.15
+    assert sum(map(abs, errors[4:])) / 8 < 0.08
 
 
 def test_dropped_parameters_and_drafts_are_not_simulated_together() -> None:
