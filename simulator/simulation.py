@@ -439,6 +439,7 @@ def sweep_configs(name: str, spec: InstanceSpec, models: Sequence[ModelSpec]) ->
                 sweep_tokens=spec.sweep_tokens,
                 max_rows=spec.max_rows,
                 prefix_cache=spec.prefix_cache,
+                class_ageing=spec.class_ageing,
             )
         )
     return found

@@ -18,7 +18,8 @@ from ...policies.binary_size import parse_size
 from ...policies.nearest import suggestion
 from ...policies.prediction.instance import Instance
 from ...policies.prediction.pipeline_instance import PipelineInstance
-from ...simulator.simulation import ClusterSimulation
+from ...policies.requests.urgency import CLASSES, NAMED_CLASSES, service_class
+from ...simulator.simulation import ClusterSimulation, SimulatedRequest
 from ..drawing.chart import Curve, Plot, over_time
 from ..load.figures import percentile, spread
 from . import CommandError
@@ -94,9 +95,30 @@ def document(
         "provisioning": simulation.provisioner.figures(seconds, latencies),
         "overload": simulation.overload(),
         **({} if drafts is None else {"drafts": drafts}),
+        **_classes(simulation, good),
         "course": [*_course(simulation)],
         "latency_percentiles": [round(percentile(latencies, share), 6) for share in range(101)] if latencies else [],
         "ttft_percentiles": [round(percentile(first, share), 6) for share in range(101)] if first else [],
+    }
+
+
+def _classes(simulation: ClusterSimulation, good: Sequence[SimulatedRequest]) -> dict[str, Any]:
+    """Return the times of each service class, if the workload has several."""
+    if not (simulation.scenario.workload.urgent or simulation.scenario.workload.batch):
+        return {}
+    found = dict[str, list[SimulatedRequest]]()
+    for one in good:
+        found.setdefault(CLASSES[service_class(one.demand.priority)], []).append(one)
+    return {
+        "classes": {
+            name: {
+                "requests": len(found[name]),
+                "ttft": spread(one.first - one.demand.at for one in found[name]),
+                "latency": spread(one.ended - one.demand.at for one in found[name]),
+            }
+            for name in NAMED_CLASSES
+            if name in found
+        }
     }
 
 
@@ -187,6 +209,9 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     if (drafts := found.get("drafts")) is not None:
         shown = f"{drafts['accepted']:,} of {drafts['drafted']:,} stood"
         yield f"drafts: {shown}; {drafts['tokens_per_round']:,.2f} tokens a round in {drafts['rounds']:,} rounds"
+    for name, one in found.get("classes", {}).items():
+        shown = f"TTFT {one['ttft']['p50']:,.2f} s at P50, {one['ttft']['p99']:,.2f} s at P99"
+        yield f"class {name}: {one['requests']:,} requests; {shown}; latency {one['latency']['p99']:,.2f} s at P99"
     for name, says in found["costs"].items() if found["from"] else ():
         yield f"what a sweep of {name} takes: {says}"
     yield f"per second: {', '.join(rates)}; {found['sweeps']:,} sweeps; digest {found['digest']}"

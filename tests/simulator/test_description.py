@@ -123,6 +123,12 @@ def test_every_misspelt_field_is_answered_with_the_nearest(tmp_path: Path, place
         ("output_tokens = 20", "", r"line 3: workload has no lengths"),
         ("kv_bytes = 64", "", r"line 8: models\[0\].kv_bytes is missing"),
         ("kv_bytes = 64", "kv_bytes = 6", r"line 10: models\[0\].kv_bytes is 6; give bytes, a multiple of 4"),
+        ("rate = 2.5", "rate = 1\nbatch = 2", r"line 5: workload.batch is 2; give at most 1$"),
+        (
+            "rate = 2.5",
+            "rate = 1\nbatch = 0.7\nurgent = 0.6",
+            r"line 5: workload.batch is 0.7; with urgent it is more than 1, so give less$",
+        ),
         ("kv_bytes = 64", "kv_bytes = 64\ndrafts = 4", r"line 11: models\[0\].drafts is no table of fields"),
         ("kv_bytes = 64", "kv_bytes = 64\ndrafts = {tokens = 4}", r"line 11: models\[0\].drafts.accepted is missing"),
         (

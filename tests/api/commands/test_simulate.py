@@ -74,17 +74,22 @@ def test_parameters_that_are_dropped_are_reported(tmp_path: Path, capsys: pytest
     assert all(one["sweeps"] for one in found["instances"])
 
 
-def test_drafts_are_reported_where_there_are_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_drafts_and_classes_are_reported_where_there_are_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     schema = json.loads((ROOT / "docs" / "schemas" / "simulate.json").read_text())
     found = {}
-    for name, changes in (("off", ()), ("on", ("models.0.drafts.tokens=2", "models.0.drafts.accepted=1"))):
+    for name, changes in (
+        ("off", ()),
+        ("on", ("models.0.drafts.tokens=2", "models.0.drafts.accepted=1", "workload.urgent=0.5")),
+    ):
         words = [word for change in ("workload.count=10", *changes) for word in ("--set", change)]
         code, out, _ = simulate(capsys, EXAMPLE, *words, "--json", tmp_path / "f.json")
         found[name] = json.loads((tmp_path / "f.json").read_text())
         jsonschema.validate(found[name], schema)
         assert (code, found[name]["failed"], "\ndrafts: " in out) == (0, 0, name == "on")
+        assert ("\nclass urgent: " in out, "\nclass normal: " in out) == (name == "on", name == "on")
     drafts = found["on"]["drafts"]
-    assert found["on"].keys() - found["off"].keys() == {"drafts"}
+    assert found["on"].keys() - found["off"].keys() == {"drafts", "classes"}
+    assert sum(one["requests"] for one in found["on"]["classes"].values()) == 10
     assert drafts["accepted"] == drafts["drafted"] > 0
     assert 2.9 < drafts["tokens_per_round"] < 3
     assert found["on"]["figures"]["latency"]["mean"] < found["off"]["figures"]["latency"]["mean"]
