@@ -77,6 +77,7 @@ GUESSES = (
     ("leases of pages between workers", "policies/sweep/leases.py", "arrive"),
     ("what a worker is told and tells: events and effects", "policies/sweep/events.py", "TokensEmitted"),
     ("simulating a cluster", "simulator/simulation.py", "ClusterSimulation"),
+    ("which simulated drafts stand", "simulator/drafts.py", "DraftOutcomes"),
     ("replaying a worker from its event log", "policies/sweep/event_log.py", "Replayer"),
     ("what the gateway knows of one request", "actors/gateway/record.py", "RequestRecord"),
     ("lost and repeated reports of a worker", "actors/report_sequence.py", "ReportSequence"),
