@@ -55,6 +55,7 @@ LONG = {
     "drafts": 900,
     "family": 900,
     "tier_sweeps": 1500,
+    "tier_fairness": 60,
     "large": 1800,
     "scheduling": 2700,
     "scheduling_live": 960,

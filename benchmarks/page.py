@@ -40,12 +40,13 @@ import serving
 import simulation
 import sweep
 import tenants
+import tier_fairness
 import tier_sweeps
 from harness import BESIDE, OURS, ROOT, Bar
 from kernels_products import FLOAT32, TORCH
 from models import CONFIG_DTYPES, SIZES, shapes
 from page_drafts import of_drafts
-from page_family import of_family, of_tier_sweeps
+from page_family import of_family, of_tier_fairness, of_tier_sweeps
 from page_messages import of_actors, of_links, of_nodes, of_tokens
 from page_offline import of_offline
 from page_offline_live import of_offline_live
@@ -63,9 +64,9 @@ WIDTH = 120  # characters of a line of the page
 HEAD = """# Performance
 
 `python benchmarks/page.py` generates this page from the files in `benchmarks/results/`; do not edit it. `make bench`
-repeats all but the last nineteen sections in under half an hour (for those use `make bench ONLY="forecast predictors
-simulation fidelity tenants drafts family tier_sweeps large on_demand scheduling scheduling_live overload overload_live
-pipelines offline offline_order offline_live offline_online"`) and reports what changed by more than the
+repeats all but the last twenty sections in under half an hour (for those use `make bench ONLY="forecast predictors
+simulation fidelity tenants drafts family tier_sweeps tier_fairness large on_demand scheduling scheduling_live overload
+overload_live pipelines offline offline_order offline_live offline_online"`) and reports what changed by more than the
 spread of the runs; `STORE=1` replaces the files and the page. Each file names its commit, machine and versions.
 
 Figures are medians. Shared machines are noisy, so the subjects of a comparison take turns within one run, and ratios say
@@ -307,6 +308,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "drafts": ("Drafts", of_drafts),
     "family": ("Families", of_family),
     "tier_sweeps": ("Steps of several tiers", of_tier_sweeps),
+    "tier_fairness": ("Fairness between tiers", of_tier_fairness),
     "large": ("Larger models", of_large),
     "on_demand": ("Adapters on demand", of_on_demand),
     "scheduling": ("Dispatch", of_scheduling),
@@ -339,6 +341,7 @@ BARS: dict[str, Sequence[Bar]] = {  # those that are always the same
     "scheduling": scheduling.BARS,
     "simulation": simulation.BARS,
     "sweep": sweep.BARS,
+    "tier_fairness": tier_fairness.BARS,
 }
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import family
+import tier_fairness
 import tier_sweeps
+from harness import OURS
 from stored import NONE, Result, table
 
 NAMES = {
@@ -76,3 +78,26 @@ Masked fusion is one attention call for all rows with a mask, in the time of one
 {table(head, rows)}
 
 Saved of the time to the first token where the lower tier has computed the prompt of 512 tokens: {moved}."""
+
+
+def of_tier_fairness(result: Result) -> str:
+    """Return the words and the tables of a result of ``tier_fairness.py``."""
+    rows = [
+        (mix, *(result.text(mix, metric, who) for metric in ("jain", "starved_s") for who in (OURS, tier_fairness.OFF)))
+        for mix in tier_fairness.MIXES
+    ]
+    head = ("requests to the lower tiers / the top", "Jain's index", "without", "longest time without a start, s", "without")
+    waits = [
+        (case.rpartition("/")[2], *(result.text(case, "wait_s", who) for who in (OURS, tier_fairness.NO_AGEING)))
+        for case in result.cases("wait_s")
+    ]
+    layers = ", ".join(map(str, tier_fairness.LAYERS))
+    return f"""A family of {layers} layers on one worker in virtual time, whose tiers all have requests waiting. Work is tokens
+times layers; Jain's index is 1 where all tiers get as much of it (bar {tier_fairness.JAIN:g}). No tier may wait for a start
+longer than the ageing ({tier_fairness.AGEING:g} s) and the longest request. "Without" is `tier_fairness=off`.
+
+{table(head, rows)}
+
+The longest wait of each service class in seconds, beside urgent requests that would fill the worker:
+
+{table(("class", "wait, s", "without ageing"), waits)}"""
