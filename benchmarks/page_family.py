@@ -93,8 +93,8 @@ def of_tier_fairness(result: Result) -> str:
     ]
     layers = ", ".join(map(str, tier_fairness.LAYERS))
     return f"""A family of {layers} layers on one worker in virtual time, whose tiers all have requests waiting. Work is
-tokens times layers; Jain's index is 1 where all tiers get as much of it (bar {tier_fairness.JAIN:g}). No tier may wait for a start
-longer than the ageing ({tier_fairness.AGEING:g} s) and the longest request. "Without" is `tier_fairness=off`.
+tokens times layers; Jain's index is 1 where all tiers get as much of it (bar {tier_fairness.JAIN:g}). No tier may wait for a
+start longer than the ageing ({tier_fairness.AGEING:g} s) and the longest request. "Without" is `tier_fairness=off`.
 
 {table(head, rows)}
 
