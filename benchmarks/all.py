@@ -53,6 +53,7 @@ LONG = {
     "fidelity": 1200,
     "on_demand": 240,
     "drafts": 900,
+    "draft_models": 900,
     "family": 900,
     "tier_sweeps": 1500,
     "tier_fairness": 60,

@@ -73,8 +73,8 @@ def of_tier_sweeps(result: Result) -> str:
     return f"""Random models with an exit after half of their layers, float32, equal numbers of streams on both tiers;
 processor time of a worker with one thread. One batch is compared with engines apart (the same kernels in steps of their
 own). With every second step short, the lower tier's token gets faster and the top's dearer. Ideals come from kernel times of
-the same run; no processor is named by them. Masked fusion is one attention call for all rows with a mask, in the time of one call
-for each row.
+the same run; no processor is named by them. Masked fusion is one attention call for all rows with a mask, in the
+time of one call for each row.
 
 {table(head, rows)}
 

@@ -40,7 +40,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from harness import OURS, Bar, Options, Report
-from kernels_step import CACHED, Rig
+from kernels_step import CACHED, LENGTH, Rig
 from models import CONFIG_DTYPES, DTYPES, SIZES, make_model, prompts
 from server import Served, served
 
@@ -77,12 +77,11 @@ class Plan:
 class Segments(Rig):
     """The kernels of the layers below and above the exit, and of the head."""
 
-    def __init__(self, size: str, dtype: str, threads: int) -> None:
+    def __init__(self, size: str, dtype: str, threads: int, layers: int) -> None:
         super().__init__(SIZES[size], DTYPES[dtype], threads)
-        half = SIZES[size].layers // 2
-        exit = 1 + 2 * half  # the embedding, then attention and feed-forward of each layer
+        exit = 1 + 2 * layers  # the embedding, then attention and feed-forward of each layer
         self._lower = self._backend.compose(self._packed[:exit], 0)
-        self._upper = self._backend.compose(self._packed[exit:-1], half)
+        self._upper = self._backend.compose(self._packed[exit:-1], layers)
 
     def lower(self, rows: int, positions: int = 1) -> Callable[[], object]:
         return lambda: self._backend.forward(self._lower, self._batch(rows, positions))
@@ -98,7 +97,7 @@ class Segments(Rig):
         return lambda: self._backend.argmax(self._backend.logits(self._head, self._last_ND[:rows]))
 
     def _batch(self, rows: int, positions: int) -> Batch:
-        start = CACHED if positions == 1 else 0
+        start = CACHED if CACHED + positions <= LENGTH else 0
         row_N, start_N, count_N = (
             np.array(column, dtype=np.int32) for column in (range(rows), [start] * rows, [positions] * rows)
         )
@@ -165,7 +164,7 @@ class Bench:
     def __init__(self, report: Report, plan: Plan, size: str, dtype: str) -> None:
         self._report, self._plan, self._size, self._dtype = report, plan, size, dtype
         self._servers: dict[str, Served] = {}
-        self._kernels = Segments(size, dtype, THREADS)
+        self._kernels = Segments(size, dtype, THREADS, SIZES[size].layers // 2)
 
     async def run(self, folder: Path) -> None:
         layers = SIZES[self._size].layers
