@@ -55,6 +55,7 @@ LONG = {
     "drafts": 900,
     "draft_models": 900,
     "family": 900,
+    "family_sweeps": 600,
     "tier_sweeps": 1500,
     "tier_fairness": 60,
     "large": 1800,

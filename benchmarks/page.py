@@ -47,7 +47,7 @@ from harness import BESIDE, OURS, ROOT, Bar
 from kernels_products import FLOAT32, TORCH
 from models import CONFIG_DTYPES, SIZES, shapes
 from page_drafts import of_draft_models, of_drafts
-from page_family import of_family, of_tier_fairness, of_tier_sweeps
+from page_family import of_family, of_family_sweeps, of_tier_fairness, of_tier_sweeps
 from page_messages import of_actors, of_links, of_nodes, of_tokens
 from page_offline import of_offline
 from page_offline_live import of_offline_live
@@ -65,10 +65,11 @@ WIDTH = 120  # characters of a line of the page
 HEAD = """# Performance
 
 `python benchmarks/page.py` generates this page from the files in `benchmarks/results/`; do not edit it. `make bench`
-repeats all but the last twenty-one sections in under half an hour (for those use `make bench ONLY="forecast predictors
-simulation fidelity tenants drafts draft_models family tier_sweeps tier_fairness large on_demand scheduling scheduling_live
-overload overload_live pipelines offline offline_order offline_live offline_online"`) and reports what changed by more than
-the spread of the runs; `STORE=1` replaces the files and the page. Each file names its commit, machine and versions.
+repeats all but the last twenty-two sections in under half an hour (for those use `make bench ONLY="forecast predictors
+simulation fidelity tenants drafts draft_models family family_sweeps tier_sweeps tier_fairness large on_demand scheduling
+scheduling_live overload overload_live pipelines offline offline_order offline_live offline_online"`) and reports what
+changed by more than the spread of the runs; `STORE=1` replaces the files and the page. Each file names its commit, machine
+and versions.
 
 Figures are medians. Shared machines are noisy, so the subjects of a comparison take turns within one run, and ratios say
 more than absolute numbers. A bar is the figure that we aim for; the last section lists what misses its bar. The models
@@ -309,6 +310,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "drafts": ("Drafts", of_drafts),
     "draft_models": ("Drafts by models and tiers", of_draft_models),
     "family": ("Families", of_family),
+    "family_sweeps": ("Choices of a family", of_family_sweeps),
     "tier_sweeps": ("Steps of several tiers", of_tier_sweeps),
     "tier_fairness": ("Fairness between tiers", of_tier_fairness),
     "large": ("Larger models", of_large),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import family
+import family_sweeps
 import tier_fairness
 import tier_sweeps
 from harness import OURS
@@ -38,6 +39,34 @@ def of_family(result: Result) -> str:
 `auto` with theta for a loss of one point, on prompts that did not choose theta: {auto or "not measured"}. Parameters of all
 tiers of the shipped family: {mib["resident"]} MiB resident, {mib["distinct"]} MiB of distinct tensors, {mib["separate"]} MiB
 as separate models. Not measured: {family.STAND_ALONE}."""
+
+
+def of_family_sweeps(result: Result) -> str:
+    """Return the words and the tables of a result of ``family_sweeps.py``."""
+    tiers = (*family.EXITS, 6)
+    weights = [
+        (f"{weight:g}", *(result.percent(f"lambda{weight:g}/{layers}", "right") for layers in tiers))
+        for weight in family_sweeps.LAMBDAS
+    ]
+    chosen = [
+        (
+            f"{points:g}",
+            *(
+                f"{result.text(case, 'auto_loss')} / {result.percent(case, 'auto_up')} / {result.percent(case, 'auto_work')}"
+                for case in (f"loss{points:g}/{layers}" for layers in family.EXITS)
+            ),
+        )
+        for points in family_sweeps.LOSSES
+    ]
+    return f"""The weight of the lower tiers' losses in training, with the steps of the table above; whole answers right on
+held-out prompts:
+
+{table(("lambda", *(f"{layers} layers" for layers in tiers)), weights)}
+
+`auto` of the shipped family, by the points of right answers that the choice of theta may lose; on prompts that did not
+choose theta: points lost / requests that go up / work relative to the top tier:
+
+{table(("points", *(f"from {layers} layers" for layers in family.EXITS)), chosen)}"""
 
 
 def of_tier_sweeps(result: Result) -> str:
