@@ -198,8 +198,8 @@ class LocalRoutes:
             if not local.hop and local.next_worker is None and local.runs and local.runs[-1].head
         }
         every = {*bodies.values()}
-        places = {name: sum([body[:n] in every for n in range(1, len(body))]) for name, body in bodies.items()}
-        return {name: place for name, place in places.items() if place}
+        places = {body: sum([body[:n] in every for n in range(1, len(body))]) for body in every}  # variants share a body
+        return {name: places[body] for name, body in bodies.items() if places[body]}
 
     @property
     def plain(self) -> bool:
