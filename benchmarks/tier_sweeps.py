@@ -42,7 +42,9 @@ from server import Served, served
 
 from blockwright.gpu.backend import Batch
 
-PROMPT, TOKENS, LONG = 8, 48, 512
+PROMPT = 8
+TOKENS = 48
+LONG = 512
 SUBJECTS = {
     "together": ("tier_sweeps=lockstep",),
     "apart": ("group_batching=no",),
@@ -149,7 +151,10 @@ class Bench:
     """The servers of one model size, and its kernels."""
 
     def __init__(self, report: Report, plan: Plan, size: str, dtype: str) -> None:
-        self._report, self._plan, self._size, self._dtype = report, plan, size, dtype
+        self._report = report
+        self._plan = plan
+        self._size = size
+        self._dtype = dtype
         self._servers: dict[str, Served] = {}
         self._kernels = Segments(size, dtype, torch.get_num_threads())
 

@@ -104,7 +104,9 @@ def make_bottleneck(base: Path, folder: Path, seed: int = 0, spread: float = 0.2
     from safetensors.torch import save_file
 
     model, settings = json.loads((base / "config.json").read_text()), {**BOTTLENECK, **config}
-    hidden, chance, tensors = model["hidden_size"], torch.Generator().manual_seed(seed), {}
+    hidden = model["hidden_size"]
+    chance = torch.Generator().manual_seed(seed)
+    tensors = {}
     for layer in range(model["num_hidden_layers"]):
         for where, flag in (("attention", "mh_adapter"), ("output", "output_adapter")):
             if not settings[flag] or layer in settings["leave_out"]:

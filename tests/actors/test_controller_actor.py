@@ -54,7 +54,9 @@ class Worker(Actor):
     def __init__(self) -> None:
         self.told: list[int] = []
         self.unloaded: list[tuple[str, int]] = []  # holder, and the version that this worker knew by then
-        self.open, self.loads, self.unloads = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.open = asyncio.Event()
+        self.loads = asyncio.Event()
+        self.unloads = asyncio.Event()
         for event in (self.open, self.loads, self.unloads):
             event.set()
 

@@ -118,7 +118,9 @@ def test_a_folder_that_becomes_a_link_while_it_is_read_is_refused(
     checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What workers open later must have been read below the roots: its content is then compared with what was hashed."""
-    folder, outside, specs = tmp_path / "roots" / "app", tmp_path / "outside", Checkpoint.specs
+    folder = tmp_path / "roots" / "app"
+    outside = tmp_path / "outside"
+    specs = Checkpoint.specs
     shutil.copytree(checkpoint("llama"), folder)
 
     def swapped(self: Checkpoint, *rest: Any) -> list[ComponentSpec]:

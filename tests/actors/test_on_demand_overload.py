@@ -208,7 +208,9 @@ def test_whatever_is_dropped_and_asked_for_everything_is_served_in_the_end(seed:
     source, made = Random(seed), Tight("w0", "w1", "w2")
     for _ in range(150):
         made.tick(source.choice([0.03, 0.3, 3.0]))
-        state, name, worker = made.state, source.choice("ab"), source.choice(["w0", "w1", "w2"])
+        state = made.state
+        name = source.choice("ab")
+        worker = source.choice(["w0", "w1", "w2"])
         groups = state.overload.groups
         match source.randrange(9):
             case 0 if not refusal(state, PAIR):

@@ -13,7 +13,9 @@ from blockwright.tests.actors.demand_house import SIZE, House, application
 from blockwright.tests.claims import claim
 
 KV = KvLayout(1, 1, "float32", 1)  # 8 bytes for a token of a component: 48 for one of a tune, 32 for one of the base
-BESIDE, FITS, NEVER = 10, 12, 15  # tokens of a tune: beside another one, without it (up to 14), not even then
+BESIDE = 10  # tokens of a tune that fit beside another one
+FITS = 12  # tokens that fit without the other one; up to 14 do
+NEVER = 15  # tokens that never fit
 
 
 class Crowd(House):
@@ -175,7 +177,9 @@ def test_of_two_workers_one_has_to_have_the_room() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_comes_and_goes_each_is_sent_in_the_end(seed: int) -> None:
-    made, chance, life = crowd(), Random(seed), 1
+    made = crowd()
+    chance = Random(seed)
+    life = 1
     names = ["base", "t0", "t1", "t2", "t3"]
     for _ in range(120):
         name = chance.choice(names)

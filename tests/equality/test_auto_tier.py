@@ -24,7 +24,9 @@ from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.waiting import PATIENCE
 
 Checkpoints = Callable[..., Path]
-NEW, TOP, LOW = 36, "m", "m:1"
+NEW = 36
+TOP = "m"
+LOW = "m:1"
 SOME = 0.13  # between the confidences of random tiers in these prompts
 PROMPTS = [list(prompt_of(length, seed=length)) for length in (5, 21, 40)]
 FIELDS: list[dict[str, Any]] = [

@@ -412,7 +412,9 @@ async def fetched(seen: Seen, checkpoint: Path, folder: Path) -> None:
 
 @claim("Every exported metric is moved by a test and documented", of="observability")
 async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
-    path, seen, profile = checkpoint("llama"), Seen(), tmp_path / "profile.json"
+    path = checkpoint("llama")
+    seen = Seen()
+    profile = tmp_path / "profile.json"
     profile.write_text('{"coefficients": {"base": 1e-3}}')
     settings: dict[str, Any] = {"memory": 22 << 16, "chunk_size": 16, "max_rows": 6, "sweep_tokens": 64}
     settings |= {

@@ -43,7 +43,9 @@ def drafted(
     """Tokens, their log-probabilities, and how many each round yielded. ``lengths``: the drafts of rounds, in turns."""
     edits = [*rig.admit(row, prompt, params), *rig.admit(row + 1, prompt, params)]
     result = rig.run([(row, 0, len(prompt))], [0], edits)
-    tokens, logprobs, rounds = [*result.tokens], [*result.logprobs], list[int]()
+    tokens = [*result.tokens]
+    logprobs = [*result.logprobs]
+    rounds = list[int]()
     computed = 0  # of the draft row
     while len(tokens) < count:
         known, drafts = len(prompt) + len(tokens), lengths[len(rounds) % len(lengths)]
@@ -61,7 +63,9 @@ def drafted(
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_drafts_of_a_model_change_no_token(make_backend: Make, families: object, params: SamplingParams, dtype: str) -> None:
     """Its first pass computes the prompt, later ones one position or two, and rejected drafts are written over."""
-    rig, prompt, count = ModelRig(make_backend(dtype), families("own")), reference.prompt_of(21), 40  # type: ignore[operator]
+    rig = ModelRig(make_backend(dtype), families("own"))  # type: ignore[operator]
+    prompt = reference.prompt_of(21)
+    count = 40
     params = replace(params, logprobs=3)
     tokens, logprobs = one_by_one(rig, 0, prompt, count, params)
     got, entries, rounds = drafted(rig, 1, prompt, count, params, [4, 1, 8, 2])

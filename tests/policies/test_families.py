@@ -23,7 +23,9 @@ TOP = chain("base", 4)
 LOW, MIDDLE = tier(TOP, 1), tier(TOP, 3)
 FAMILY = [TOP, LOW, MIDDLE]
 TIERS = [MIDDLE.application, LOW.application]
-SEEDS, PARTS, DAILY = 500, 10, 1
+SEEDS = 500
+PARTS = 10
+DAILY = 1
 TURNS = [
     {}, {"tier_sweeps": "decoupled", "tier_turns": 1}, {"tier_sweeps": "decoupled", "tier_turns": 4},
     {"tier_sweeps": "lockstep"}, {"group_batching": False},
@@ -114,7 +116,9 @@ def test_an_answer_with_drafts_by_a_tier_serves_the_next_tier_too() -> None:
 
 def test_a_row_that_drafts_runs_beside_one_that_enters() -> None:
     """The one that drafts enters nowhere; the other begins at the exit, and both have the right answers."""
-    made, prompt, new = world(), list(range(24)), [50, 51, 52]
+    made = world()
+    prompt = list(range(24))
+    new = [50, 51, 52]
     ask(made, "low", LOW, prompt, 1)
     drafts = DraftOptions(tokens=3, tiers=[LOW.application])
     made.submit(submission("drafting", new, 40, "base@w0", drafts=drafts))

@@ -19,7 +19,9 @@ from .sweep_world import FakeWorker, World, chain, generate, guesses, pipeline, 
 
 LAYERS, NEW = 3, 4
 BASE = chain("base", LAYERS)
-SEEDS, PARTS, DAILY = 1000, 20, 1
+SEEDS = 1000
+PARTS = 20
+DAILY = 1
 SCARCE, AMPLE = 24, 200  # chunks of 64 KiB, two slots each
 
 

@@ -139,7 +139,10 @@ class Placed(Actor):
     """Takes typed arguments; its start does as told."""
 
     def __init__(self, spot: Spot, data: np.ndarray | None = None, *, loose=None, start: str = "") -> None:
-        self.spot, self.data, self.loose, self._start = spot, data, loose, start
+        self.spot = spot
+        self.data = data
+        self.loose = loose
+        self._start = start
 
     async def on_start(self) -> None:
         if self._start == "fail":

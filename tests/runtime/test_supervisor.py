@@ -51,7 +51,9 @@ class Shelf(Actor):
 
 @pytest.fixture(autouse=True)
 def log():
-    Shelf.log, Shelf.failing, Shelf.drains = [], set(), {}
+    Shelf.log = []
+    Shelf.failing = set()
+    Shelf.drains = {}
     return Shelf.log
 
 

@@ -104,7 +104,10 @@ class Game:
         dispatch: str = OUTSTANDING,
         profile: str = "",
     ) -> None:
-        self.seed, self.random, self.dispatch, self.profile = seed, Random(f"{seed}/game"), dispatch, profile
+        self.seed = seed
+        self.random = Random(f"{seed}/game")
+        self.dispatch = dispatch
+        self.profile = profile
         wanted = self._draw() if strikes is None and faults else strikes or []
         self.kinds = {kind for kind, _, _ in wanted}
         self.house = House(self._plan(), seed, self._broken, self._clients)
@@ -319,7 +322,9 @@ class Game:
 
     async def _serves(self) -> None:
         """Each gateway serves each application that the controller has a route for."""
-        house, sim, late = self.house, self.sim, list[Request]()
+        house = self.house
+        sim = self.sim
+        late = list[Request]()
         sim.strike(lambda source, target, lane, body: None)
         await asyncio.sleep(SETTLED)
         await self._until(lambda: all(task.done() for task in self.work) and self._served(), WHOLE)

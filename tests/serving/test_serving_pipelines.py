@@ -69,7 +69,10 @@ class LivePipeline:
 
 def simulated(live: LivePipeline) -> list[Token]:
     instance = PipelineInstance("p", live.configs, live.routes, Coefficients(**COSTS), LinkTimes(LATENCY))
-    arrivals, rows, known, seen = [*live.arrivals], instance.home.parts.rows, dict[str, int](), list[Token]()
+    arrivals = [*live.arrivals]
+    rows = instance.home.parts.rows
+    known = dict[str, int]()
+    seen = list[Token]()
     while arrivals or instance.due < IDLE:
         if arrivals and arrivals[0][0] <= instance.due:
             now, request = arrivals.pop(0)

@@ -33,7 +33,9 @@ from blockwright.tests.serving.strikes import ACTIONS, KINDS, Coverage
 CELLS = [(kind, action) for kind in KINDS for action in ACTIONS]  # the first seeds strike at one each
 MORE = 4  # games of a turn in which no message is missing, but a late one has never been planted
 TURNS = 8  # and so do the seeds after them, if the message did not come
-PART, PARTS, DAILY = 12, 74, 0
+PART = 12
+PARTS = 74
+DAILY = 0
 AT_ONCE = 5  # kinds of messages that a game strikes at, in any run
 OF_GROWTH = ("LeaseRevoked", "GrowthWanted", "GrowthGranted")
 SOON = 3.0  # virtual seconds

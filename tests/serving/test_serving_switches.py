@@ -22,7 +22,9 @@ from blockwright.tests.serving.late import OF_HOLDS
 from blockwright.tests.serving.strikes import ACTIONS, HELD, Strike
 from blockwright.tests.serving.test_serving_predictors import Followed
 
-PARTS, PART, DAILY = 2, 30, 7
+PARTS = 2
+PART = 30
+DAILY = 7
 SWITCHES = 16  # of each seed
 SPAN = 0.1  # virtual seconds in which they come, as most requests do
 SWITCHED = 60.0  # until a gateway must have said that all have left, and that nobody waits

@@ -19,7 +19,9 @@ from blockwright.tests.system.server import Server
 from blockwright.tests.waiting import until
 
 pytestmark = pytest.mark.system
-FEW, SHORT, TIMES = 6, 20, 20
+FEW = 6
+SHORT = 20
+TIMES = 20
 
 
 @claim("Autoscaling starts a worker with the load and stops one without loss", of="prediction")

@@ -73,7 +73,9 @@ def deltas_of(spec: ComponentSpec) -> set[str]:
 
 @pytest.mark.parametrize("form", ["PromptTuningConfig", "PrefixTuningConfig", "bottleneck"])
 def test_every_form_is_stored(checkpoint: Make, tmp_path: Path, form: str) -> None:
-    base, zoo, folder = checkpoint("llama"), tmp_path / "zoo", tmp_path / "adapter"
+    base = checkpoint("llama")
+    zoo = tmp_path / "zoo"
+    folder = tmp_path / "adapter"
     if form == "bottleneck":
         make_bottleneck(base, folder, mh_adapter=True)
     else:

@@ -56,7 +56,10 @@ class Desk(Actor):
     """A controller that carries out everything at once, unless it ``refuses``."""
 
     def __init__(self, workers: list[str]) -> None:
-        self.workers, self.orders, self.refuses, self.version = workers, list[MemoryOrder](), "", 1
+        self.workers = workers
+        self.orders = list[MemoryOrder]()
+        self.refuses = ""
+        self.version = 1
         self.groups_now = [group(name) for name in workers]
 
     @endpoint

@@ -266,7 +266,9 @@ async def test_what_can_never_be_answered_is_an_error_of_the_line(start: Start, 
 
 async def test_a_model_that_fails_to_load_is_waited_for_and_then_the_line_has_the_reason(start: Start, say: Any) -> None:
     rig, port = await start(say("x"))
-    said, numbers, waits = "model 'tiny' cannot be loaded: a tensor is damaged", count(1), set[str]()
+    said = "model 'tiny' cannot be loaded: a tensor is damaged"
+    numbers = count(1)
+    waits = set[str]()
 
     async def ended() -> bool:
         port.refuse = RequestRefused(Refusal.UNAVAILABLE, said, 5.0, failure=next(numbers))

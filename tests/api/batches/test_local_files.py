@@ -179,7 +179,9 @@ def test_of_two_lines_with_one_id_the_first_is_answered(tmp_path: Path, given: C
 
 @claim("Answers of `batch run` belong to their request and to the model that gave them", of="offline")
 def test_an_answer_of_another_model_of_that_name_is_refused(tmp_path: Path, given: Callable[..., BatchInput]) -> None:
-    a, b, c = line("a"), line("b", body={"prompt": "x", "model": "other"}), line("c", body={"prompt": "x", "model": "gone"})
+    a = line("a")
+    b = line("b", body={"prompt": "x", "model": "other"})
+    c = line("c", body={"prompt": "x", "model": "gone"})
     answers = answered("a", 3, a, "10"), answered("b", 4, b, "20"), answered("c", 5, c, "30")
     done, said = compared(tmp_path, given(a, b, c), *answers)
     assert done == {2: 5}, "of a model that is not served now there is nothing to compare"

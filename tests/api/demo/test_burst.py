@@ -26,7 +26,9 @@ class FakeServer:
     """Answers at once; each look at the cluster shows one change more."""
 
     def __init__(self, changes: list[dict[str, Any]]) -> None:
-        self.changes, self.looks, self.asked = changes, 0, 0
+        self.changes = changes
+        self.looks = 0
+        self.asked = 0
 
     async def models(self, _: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "demo"}]})

@@ -19,7 +19,9 @@ async def hold(memory: BodyMemory, caller: str, size: int, until: asyncio.Event,
 
 
 async def test_what_does_not_fit_waits_and_half_is_the_most_of_one_caller() -> None:
-    memory, done, order = BodyMemory(4 * UNIT), asyncio.Event(), list[str]()
+    memory = BodyMemory(4 * UNIT)
+    done = asyncio.Event()
+    order = list[str]()
     async with asyncio.TaskGroup() as group:
         for caller in ("a", "a", "a", "b", "b", "c"):
             group.create_task(hold(memory, caller, UNIT, done, order))

@@ -108,7 +108,9 @@ async def test_a_request_that_the_gateway_refuses_costs_nothing(serve: Any, say:
 async def test_a_client_that_leaves_while_it_is_charged_keeps_no_place(serve: Any, say: Any) -> None:
     client, port = await serve(say("x"), settings=KEYS)
     port.quotas = Quotas({"ann": Limits(concurrent_requests=1)})
-    limits, asked, answer = TenantLimits(port), asyncio.Event(), asyncio.Event()
+    limits = TenantLimits(port)
+    asked = asyncio.Event()
+    answer = asyncio.Event()
     charge = port.charge
 
     async def slow(tenant: str, tokens: int) -> Verdict:

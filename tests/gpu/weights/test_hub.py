@@ -139,7 +139,9 @@ def test_how_far_a_fetch_is_is_told_to_who_asked(
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("blockwright.gpu.weights.hub.TELL_EVERY", 0.001)
-    blobs, seen, heard = tmp_path / "models--owner--name" / "blobs", list[str](), threading.Event()
+    blobs = tmp_path / "models--owner--name" / "blobs"
+    seen = list[str]()
+    heard = threading.Event()
     blobs.mkdir(parents=True)
     (blobs / "config").write_bytes(bytes(1 << 10))
     hub.sizes = [8 << 10]

@@ -86,7 +86,9 @@ def test_plans_without_rows_and_profiles_that_say_nothing_are_no_samples() -> No
 
 def test_without_a_profile_it_begins_with_what_the_first_sweeps_say() -> None:
     """Not before it has seen some; sweeps like those that it has seen are foretold then."""
-    draw, online, plain = Random(5), OnlineFit(), dataclasses.replace(TRUE, parameters=0.0, kv=0.0, read=0.0, step=0.0)
+    draw = Random(5)
+    online = OnlineFit()
+    plain = dataclasses.replace(TRUE, parameters=0.0, kv=0.0, read=0.0, step=0.0)
     for number in range(EAGER * REFIT):
         assert online.fitted == (number >= REFIT)
         online.record(plan := some_plan(draw), cost(plan, plain))

@@ -70,7 +70,9 @@ def test_one_busy_gateway_comes_to_hold_what_the_others_leave() -> None:
 
 def test_all_together_keep_the_limits_and_one_that_is_silent_holds_nothing() -> None:
     draw = random.Random(7)
-    names, limit, tokens = ("g0", "g1", "g2"), 20, 150
+    names = ("g0", "g1", "g2")
+    limit = 20
+    tokens = 150
     overloads = {name: AdmissionLimit(limit, tokens, sharers=3) for name in names}
     refused = 0
     for now in range(200):

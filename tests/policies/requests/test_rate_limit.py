@@ -87,7 +87,9 @@ def test_everybody_else_shares_limits_but_not_an_account() -> None:
 @claim("Quotas by requests, tokens and concurrency hold over all gateways", of="security")
 @given(st.lists(st.tuples(st.floats(0, 30), st.integers(1, 50), st.floats(0, 1)), max_size=60))
 def test_no_window_lets_in_more_than_the_burst_and_what_the_rate_refills(steps: list[tuple[float, int, float]]) -> None:
-    q, now, used = quotas(tokens_per_minute=100), 0.0, 0.0
+    q = quotas(tokens_per_minute=100)
+    now = 0.0
+    used = 0.0
     for pause, tokens, share in steps:
         now += pause
         verdict = q.admit("acme", tokens, now, NOON)

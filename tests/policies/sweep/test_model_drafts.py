@@ -31,7 +31,9 @@ BASE = chain("base", 4)
 SMALL = chain("small", 2, own_from=0)
 TUNED = variant(BASE, "tuned", [1, 5])
 SMALL_TUNED = variant(SMALL, "small tuned", [1, 5])
-SEEDS, PARTS, DAILY = 1000, 50, 3
+SEEDS = 1000
+PARTS = 50
+DAILY = 3
 
 
 def world(*chains: Chain, **config: object) -> World:

@@ -49,7 +49,9 @@ PARTS = (
 def world() -> World:
     """Two workers with pipelines and replicas, little memory and few rows; one account has a cap."""
     target = chain("base")
-    tuned, former, lower = variant(target, "tuned", [1]), Chain("a", target.blocks, 1000), tier(target, 1)
+    tuned = variant(target, "tuned", [1])
+    former = Chain("a", target.blocks, 1000)
+    lower = tier(target, 1)
     routes = [pipeline(["w0", "w1"], target), replica("w0", target), replica("w0", tuned), replica("w0", lower)]
     small = chain("small", own_from=0)
     routes.append(replica("w0", small))

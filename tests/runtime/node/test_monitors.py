@@ -160,7 +160,10 @@ class Lossy:
     """A transport's ``send`` that loses, or repeats, the first messages that mention an endpoint."""
 
     def __init__(self, node, endpoint: str, copies: int, count: int = 2) -> None:
-        self.send, self.mark, self.copies, self.left = node._transport.send, endpoint.encode(), copies, count
+        self.send = node._transport.send
+        self.mark = endpoint.encode()
+        self.copies = copies
+        self.left = count
         node._transport.send = self
 
     def __call__(self, peer, body, buffers=()) -> None:

@@ -232,7 +232,9 @@ async def test_only_the_head_is_obeyed(rig, pair):
 
 
 async def test_a_node_obeys_its_head(rig):
-    head, a, b = await rig.add("head"), await rig.add("a"), await rig.add("b")
+    head = await rig.add("head")
+    a = await rig.add("a")
+    b = await rig.add("b")
     a.peering.join(head.id, head.endpoint)
     b.peering.join(head.id, head.endpoint)
     await turns()

@@ -27,7 +27,9 @@ class Stuck(Actor):
 async def test_the_endpoint_and_the_line_are_named_once_for_each_stall() -> None:
     node = Node("alone", listen=False)
     await node.start()
-    seen, gone, goes_on = list[str](), threading.Event(), threading.Event()
+    seen = list[str]()
+    gone = threading.Event()
+    goes_on = threading.Event()
     stuck = await node.spawn(Stuck(goes_on), name="stuck")
 
     def tell(sentence: str) -> None:
