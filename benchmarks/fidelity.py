@@ -60,7 +60,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What is served, as a server and as a simulation are told."""
+    """The workload, as settings of a server and as a description of a simulation."""
 
     name: str
     size: str

@@ -170,9 +170,9 @@ async def run(folder: Path, asked: Sequence[Asked], order: str, logs: Path) -> O
             prepared = await prepare(front, caller, line)
             sent()
             got = await answer(prepared, OfflinePlace(placed.worker, placed.side), tries)
-            told = json.loads(got.body)
-            assert got.status == 200, told
-            found.answers[placed.request] = tuple(told["choices"][0]["token_ids"])
+            content = json.loads(got.body)
+            assert got.status == 200, content
+            found.answers[placed.request] = tuple(content["choices"][0]["token_ids"])
             found.cached += got.cached
             found.prompt_tokens += got.prompt_tokens
             found.output_tokens += got.output_tokens

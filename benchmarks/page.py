@@ -238,14 +238,14 @@ def of_controller(result: Result) -> str:
     rows = [(what, *(result.text(f"{size}/{case}", "cpu_ms") for size in controller.SIZES)) for what, case in lines]
     state, node = (result.value(f"1000x100/rest/{what}", "core_share") for what in ("state", "node"))
     shares = [NONE if share is None else f"{100 * share:.2g} %" for share in (state, node)]
-    told = (result.text("1000x100/publication", metric) for metric in ("encode_ms", "megabytes"))
+    costs = (result.text("1000x100/publication", metric) for metric in ("encode_ms", "megabytes"))
     made = table(("", "1,000 workers, 100 applications", "100 workers, 10 applications"), rows)
     return f"""1,000 simulated workers of 100 applications that send heartbeats twice a second, without any news, cost the
 controller {shares[0]} of a core, and the whole head {shares[1]} (bar 5 %). Milliseconds of CPU time to decide about
 
 {made}
 
-A new recipient gets all routes, which takes {" ms and ".join(told)} MB at 1,000 workers; after that, a gateway only gets
+A new recipient gets all routes, which takes {" ms and ".join(costs)} MB at 1,000 workers; after that, a gateway only gets
 changes."""
 
 

@@ -78,7 +78,7 @@ async def asked(running: int, waiting: int, states: int) -> dict[str, float]:
     from blockwright.runtime import Actor, Node, endpoint
 
     class Still(Actor):
-        """A worker of which two sweeps are told."""
+        """A worker of which two sweeps are reported."""
 
         def __init__(self, batch: bytes) -> None:
             self._batch = batch

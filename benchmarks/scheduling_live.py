@@ -137,7 +137,7 @@ async def workers(server: Served) -> list[dict[str, Any]]:
             return found
 
 
-def told_by(metrics: str, name: str) -> float:
+def metric_value(metrics: str, name: str) -> float:
     """The sum of a metric over its labels."""
     return sum(map(float, re.findall(rf"^blockwright:{name}(?:{{.*}})? (\S+)$", metrics, re.MULTILINE)))
 
@@ -155,13 +155,13 @@ class Counts:
 
     @classmethod
     async def of(cls, server: Served) -> Counts:
-        told = [worker["counters"] for worker in await workers(server)]
+        counters = [worker["counters"] for worker in await workers(server)]
         async with server.session.get("/metrics") as answer:
             text = await answer.text()
-        of_workers = {name: sum(worker[name] for worker in told) for name in ("preemptions", "sweep_seconds")}
-        sweeps = sum(count for worker in told for name, count in worker.items() if name.startswith("sweeps_up_to"))
+        of_workers = {name: sum(worker[name] for worker in counters) for name in ("preemptions", "sweep_seconds")}
+        sweeps = sum(count for worker in counters for name, count in worker.items() if name.startswith("sweeps_up_to"))
         names = {"asked": "seconds_count", "asked_seconds": "seconds_sum", "fell_back": "fallback_total"}
-        of_gateway = {name: told_by(text, f"dispatch_{metric}") for name, metric in names.items()}
+        of_gateway = {name: metric_value(text, f"dispatch_{metric}") for name, metric in names.items()}
         return cls(sweeps=sweeps, **of_workers, **of_gateway)
 
     def asking(self, before: Counts, latency: float) -> dict[str, float]:

@@ -84,7 +84,7 @@ def confirm(model: Any, prompt: Sequence[int], tokens: Sequence[int]) -> None:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # peft's, of what it passes itself
         scores = model(input_ids=whole, attention_mask=torch.ones_like(whole)).logits[0, -len(tokens) - 1 : -1]
-    assert compared(scores, tokens) == len(tokens), "two tokens are too close to be told apart"
+    assert compared(scores, tokens) == len(tokens), "two tokens are too close to be distinguished"
 
 
 BOTTLENECK: dict[str, Any] = {  # the library's defaults for Pfeiffer's kind, as it saves them

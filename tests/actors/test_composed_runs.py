@@ -1,4 +1,4 @@
-"""What the device is told of runs: each is composed once, and anew after one of its components was forgotten."""
+"""Runs on the device: each is composed once, and anew after one of its components was forgotten."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_what_has_not_decoded_begins_there_at_once() -> None:
 
 @pytest.mark.parametrize("decodes", [True, False])
 def test_a_copy_that_ends_after_the_attempt_has_begun_begins_it_no_second_time(decodes: bool) -> None:
-    """Nobody waited for it any longer, or at all; what it brought is told all the same."""
+    """No request waited for it any longer, or at all; what it brought is reported all the same."""
     bench = Mover(whole("w1"))
     if decodes:
         bench.decode(4)

@@ -108,8 +108,8 @@ async def test_what_is_refused_when_nobody_waits_any_more_is_logged(caplog: pyte
         assert isinstance(answer, ApplicationView)
         assert not answer.ready
         await until(lambda: "model late is not added: " in caplog.text)
-        await apps.add(NewApplication("told", "/b", wait=60.0))
-        assert "model told" not in caplog.text, "who waits is told"
+        await apps.add(NewApplication("awaited", "/b", wait=60.0))
+        assert "model awaited" not in caplog.text, "its client waits and gets the answer"
     finally:
         await node.stop()
 

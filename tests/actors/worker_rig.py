@@ -42,7 +42,7 @@ class Ear(Actor):
 
 
 class Record:
-    """What a gateway was told."""
+    """The messages to a gateway."""
 
     def __init__(self) -> None:
         self.tokens: dict[str, list[int]] = {}

@@ -178,7 +178,7 @@ def test_the_page_tells_every_endpoint_and_field() -> None:
         ({"anyOf": [{"$ref": "#/x/Ab"}, {"enum": ["a", None]}]}, "[Ab](#ab) or `a`, `null`"),
     ],
 )
-def test_kinds_are_told_in_words(schema: Schema, words: str) -> None:
+def test_kinds_are_named_in_words(schema: Schema, words: str) -> None:
     assert kind_of(schema) == words
 
 

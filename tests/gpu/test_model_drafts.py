@@ -49,8 +49,8 @@ def drafted(
     computed = 0  # of the draft row
     while len(tokens) < count:
         known, drafts = len(prompt) + len(tokens), lengths[len(rounds) % len(lengths)]
-        told = WriteTokens(row + 1, computed, [*prompt, *tokens][computed:])
-        plan = rig.round((row, known - 1, drafts + 1), (row + 1, computed, known - computed), [told])
+        write = WriteTokens(row + 1, computed, [*prompt, *tokens][computed:])
+        plan = rig.round((row, known - 1, drafts + 1), (row + 1, computed, known - computed), [write])
         result = rig.executor.execute(plan)
         tokens += [*result.tokens, *result.verified[0]]
         logprobs += [*result.logprobs, *result.verified_logprobs[0]]
@@ -90,8 +90,8 @@ def test_a_draft_row_draws_what_an_exit_does(make_backend: Make, families: objec
     prompt = reference.prompt_of(9)
     first = rig.run([(0, 0, 9), (1, 0, 9)], [0, 1], [*rig.admit(0, prompt, WARM), *rig.admit(1, prompt, WARM)])
     rig.executor.execute(TierRig.round(rig, [(0, 9, 6)], [0]))
-    told = [*rig.admit(2, [*prompt, first.tokens[0]], WARM)]
-    rig.executor.execute(rig.round((1, 9, 6), (2, 0, 10), told))
+    edits = [*rig.admit(2, [*prompt, first.tokens[0]], WARM)]
+    rig.executor.execute(rig.round((1, 9, 6), (2, 0, 10), edits))
     tokens = rig.executor.tables.tokens
     assert tokens[0, :16].tolist() == tokens[1, :16].tolist()
     differing = tokens[1, :15] != tokens[2, :15]  # where the target drew another token, it stands in the place of the draft

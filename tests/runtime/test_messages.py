@@ -282,7 +282,7 @@ async def test_whatever_an_endpoint_raises_reaches_its_caller(sides, what, kind,
         assert caught.value.kind == kind
 
 
-async def test_another_thread_is_told_how(sides):
+async def test_another_thread_gets_the_remedy(sides):
     ref = await sides.spawn(Raising())
     loop = asyncio.get_running_loop()
     wrong = (

@@ -125,7 +125,7 @@ class SimulatedPages:
                 for number, state in enumerate(held):
                     HIDDEN.pack_into(memory, at + number * HIDDEN.size, *state)  # type: ignore[misc]
                 at += SLOT
-        assert at == len(memory), "pages have other sizes than was told"
+        assert at == len(memory), "pages have other sizes than was stated"
 
     def move(self, arena: str, slots: Sequence[int], targets: Sequence[int]) -> None:
         for slot, target in zip(slots, targets, strict=True):

@@ -46,7 +46,7 @@ class LivePipeline:
 
     def __init__(self, folder: Path) -> None:
         self.quiet = QuietCluster(2, 3, 100, folder / "profile.json")
-        self.quiet.house.sim.network._latency = (LATENCY, LATENCY)  # no matter what predictors were told
+        self.quiet.house.sim.network._latency = (LATENCY, LATENCY)  # whatever links the predictors were given
         self.quiet.listener = self.listener = TokenListener()
         self.arrivals: list[tuple[float, Submission]] = []
         self.configs: list[SweepConfig] = []

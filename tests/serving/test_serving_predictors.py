@@ -33,7 +33,7 @@ from blockwright.tests.serving.house import PAGE, House, Plan, chain
 PARTS = 3
 PART = 8
 DAILY = 4
-QUIET = 1.0  # seconds after which whoever is quiet has told all
+QUIET = 1.0  # seconds after which a quiet worker has reported everything
 
 
 class Followed(Game):

@@ -125,7 +125,7 @@ def test_few_games_hit_every_kind_of_message_and_memory_is_scarce() -> None:
 
 @pytest.mark.parametrize("span", [range(6, 12), pytest.param(range(12), marks=pytest.mark.nightly)], ids=str)
 def test_gateways_that_take_little_at_a_time_lose_nothing(monkeypatch: pytest.MonkeyPatch, span: range) -> None:
-    """What they are not told yet waits at the workers and is joined, under the same faults."""
+    """Reports that have not been sent wait at the workers and are joined, under the same faults."""
     monkeypatch.setattr(report_sequence, "ACKNOWLEDGE_EVERY", 2)
     monkeypatch.setattr(reports, "WINDOW", 3)
     held, add = Counter[bool](), CoalescedNews.add

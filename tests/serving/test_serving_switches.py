@@ -1,5 +1,5 @@
 """Routes end under requests, and come back, while messages are lost, late and doubled and processes die: the properties of
-``game.py``, over seeds. Here nobody drops anything: gateways are told that some of the routes in force have ended."""
+``game.py``, over seeds. Nothing is dropped here: gateways get the message that some of the routes in force have ended."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Switches(Game):
 
     async def _scenario(self, sim: Any) -> None:
         self.work.append(asyncio.create_task(self._switch(Random(f"{self.seed}/switches"))))
-        self.told = list[SwitchFigures]()
+        self.reported = list[SwitchFigures]()
         await super()._scenario(sim)
 
     def _leaks(self) -> str:
@@ -71,7 +71,7 @@ class Switches(Game):
                 figures = await ref.switched(await self._off(ref, order), timeout=SWITCHED, returns=SwitchFigures)
             except TimeoutError as late:
                 raise Violation("ended", f"{order} is not over") from late
-            self.told.append(figures)
+            self.reported.append(figures)
 
     async def _off(self, ref: Any, order: SwitchRoutes) -> int:
         """Its requests have left, though new ones may come: the routes have not really ended."""
@@ -81,7 +81,7 @@ class Switches(Game):
 
     def _count(self) -> None:
         super()._count()
-        for figures in self.told:
+        for figures in self.reported:
             self.counters.update(stale=figures.stale, copied=figures.copied, recomputed=figures.recomputed)
 
 

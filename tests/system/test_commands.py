@@ -253,7 +253,7 @@ def test_nobody_is_there(run: Any, tmp_path: Path) -> None:
 
 
 @claim("`chaos kill` kills a worker and tells what happened", of="command-line")
-def test_a_worker_is_killed_and_what_happens_is_told(url: str, run: Any) -> None:
+def test_a_worker_is_killed_and_what_happens_is_reported(url: str, run: Any) -> None:
     """The last test of the module: the worker that it kills is there again."""
     code, out, err = run("chaos", "kill", "w1", "--url", url)
     assert (code, err) == (0, "")

@@ -1,4 +1,4 @@
-"""docs/tagger.md as it is told: what a cluster serves is logged, a model is trained on that, and serves."""
+"""The steps of docs/tagger.md: what a cluster serves is logged, a model is trained on that, and serves."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ async def test_a_receiver_that_keeps_what_it_gets_stops_the_sender(rig, monkeypa
     assert rig.there.sent < 60, "what waits at the receiver is not sent again and again"
 
 
-async def test_limits_are_told_at_once(rig, monkeypatch):
+async def test_limits_are_reported_at_once(rig, monkeypatch):
     to_b = rig.a.link(B)
     with pytest.raises(MessageTooLarge, match="1073741824"):
         to_b.send(KV, b"", [memoryview(bytes(256 * MIB))] * 5)

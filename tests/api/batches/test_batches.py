@@ -69,13 +69,13 @@ async def test_answers_are_what_http_says(start: Start, say: Any) -> None:
     found = await rig.lines(batch["output_file_id"]) | await rig.lines(batch["error_file_id"])
     assert batch["request_counts"] == {"total": 8, "completed": 2, "failed": 6}
 
-    def told(body: dict[str, Any]) -> dict[str, Any]:
+    def comparable(body: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in body.items() if name not in ("id", "created")}
 
     for index, body in enumerate(asked):
         status, answer = await rig.ask("POST", URL, json=body)
         response = found[str(index)]["response"]
-        assert (response["status_code"], told(response["body"])) == (status, told(answer)), body
+        assert (response["status_code"], comparable(response["body"])) == (status, comparable(answer)), body
     assert found["0"]["response"]["ignored_fields"] == ["unheard"]
 
 

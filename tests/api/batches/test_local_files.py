@@ -1,4 +1,4 @@
-"""Files of a batch without a server: whole lines or none, whatever went wrong before; mistakes are told with their place."""
+"""Files of a batch without a server: whole lines or none, whatever went wrong before; mistakes are reported with their place."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_what_is_no_jsonl_is_refused_with_line_and_reason(tmp_path: Path, text: 
         BatchInput(path)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BatchFileError, match=r"nothing.jsonl cannot be read \(No such file"):
         BatchInput(tmp_path / "nothing.jsonl")
     with pytest.raises(BatchFileError, match="cannot be written"):
@@ -288,7 +288,7 @@ def test_of_a_full_disk_nothing_is_left_but_whole_lines(tmp_path: Path, monkeypa
     assert (tmp_path / "out.jsonl").read_bytes() == answered("a") + answered("c")
 
 
-def test_what_failed_is_told_in_words() -> None:
+def test_what_failed_is_reported_in_words() -> None:
     failed = [(7, "404: no such model"), (2, "404: no such model"), (9, "x"), (4, "y"), (5, "z")]
     assert summary(failed) == ["line 2 and 1 more: 404: no such model", "line 4: y", "line 5: z", "1 other reasons"]
     body = json.dumps({"error": {"message": "max_tokens is 0; give more"}}).encode()

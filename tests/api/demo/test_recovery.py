@@ -18,7 +18,7 @@ from blockwright.tests.claims import claim
 
 
 class FakeServer:
-    """Answers with 30 tokens; after the kill the streams of w0 are told as moved. ``lose``: one token is lost then.
+    """Answers with 30 tokens; after the kill the streams of w0 are reported as moved. ``lose``: one token is lost then.
     ``missed``: kills that come when no stream is at the worker any more."""
 
     def __init__(self, *, lose: bool = False, missed: int = 0) -> None:

@@ -37,7 +37,7 @@ async def test_a_tenant_sees_and_uses_its_models_alone(serve: Any, say: Any, fol
     assert (await client.get("/v1/models/org/other", headers=ANN)).status == 200
 
 
-@claim("Rate limits, times and retry advice are told in headers", of="http-api")
+@claim("Headers report rate limits, times and retry advice", of="http-api")
 async def test_a_spent_quota_is_a_429_with_what_to_wait_for(serve: Any, say: Any) -> None:
     client, port = await serve(say("xy"), settings=KEYS)
     port.quotas = Quotas({"ann": Limits(requests_per_minute=2, tokens_per_minute=100)})

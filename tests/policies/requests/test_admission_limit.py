@@ -1,4 +1,4 @@
-"""Limits of the whole server: how many requests, how many tokens, and what those who are refused are told."""
+"""Limits of the whole server: number of requests, number of tokens, and the text of a refusal."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def filled(overload: AdmissionLimit, *accounts: str, tokens: int = 10) -> dict[s
             return found
 
 
-def test_a_flood_leaves_room_for_others_and_is_told_so() -> None:
+def test_a_flood_leaves_room_for_others_and_is_refused_with_the_reason() -> None:
     overload = AdmissionLimit(900, 0)
     assert filled(overload, "flood") == {"flood": 800}
     refused = overload.refusal("flood", 10, 0, 0.0, alone=False)

@@ -75,7 +75,7 @@ def demanded(*failed: LoadFailure, at: float) -> RoutingTable:
     return table
 
 
-def test_whoever_waits_for_what_cannot_be_loaded_is_told_why_at_once() -> None:
+def test_a_request_that_waits_for_what_cannot_be_loaded_gets_the_reason_at_once() -> None:
     queue = WaitingQueue()
     table = demanded(LoadFailure("m", 1, "it is damaged"), at=5.0)
     timeouts = RequestTimeout(60.0, 0.0)
@@ -93,7 +93,7 @@ def test_whoever_waits_for_what_cannot_be_loaded_is_told_why_at_once() -> None:
     assert next(timeouts.unserved(queue, table, 14.0))[0] == "after"
 
 
-def test_whoever_comes_just_after_a_failure_or_after_a_final_one_is_told_at_once() -> None:
+def test_a_request_just_after_a_failure_or_after_a_final_one_is_refused_at_once() -> None:
     timeouts, table = RequestTimeout(60.0, 0.0), demanded(LoadFailure("m", 1, "it is damaged"), at=5.0)
     refused = timeouts.failed("m", table, 5.0 + RETRY_SECONDS / 2)
     assert refused is not None

@@ -272,7 +272,7 @@ async def test_linked_actors_die_together(nodes, node, at, first):
     await turns()
     (w if first == "w" else x).crash.cast()
     await turns(40)
-    cause = "linked a/w#1.1 died: crashed: witness" if first == "w" else f"linked {at}/x#1.1 died: crashed: as told"
+    cause = "linked a/w#1.1 died: crashed: witness" if first == "w" else f"linked {at}/x#1.1 died: crashed: on request"
     with pytest.raises(ActorDied, match=cause):
         await (x.echo(1) if first == "w" else w.heard())
     assert not node.parts.monitors._watches

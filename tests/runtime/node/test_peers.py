@@ -97,7 +97,7 @@ async def test_heartbeats_carry_a_payload(rig, pair, caplog):
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_heartbeats_are_told_one_by_one_and_an_error_of_a_callback_stops_nothing(rig, pair, caplog):
+async def test_heartbeats_are_reported_one_by_one_and_an_error_of_a_callback_stops_nothing(rig, pair, caplog):
     a, b = pair
     b.heartbeat = lambda: {"sweep": 7}
     heard = []
