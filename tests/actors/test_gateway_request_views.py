@@ -139,7 +139,7 @@ def test_a_death_that_no_request_noticed_is_not_reported(caplog: pytest.LogCaptu
 
 
 def test_reports_of_the_lost_attempt_are_no_sign_that_a_request_runs_again() -> None:
-    """It ran on the worker that died, and had been reported to run: only a later attempt counts, and when that has resumed."""
+    """It ran on the worker that died, and was reported: only a later attempt counts, and when that has resumed."""
     bench = Bench("w0")
     recoveries = Recoveries(bench.state.active)
     bench.generate("a")

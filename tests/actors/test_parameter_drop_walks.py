@@ -59,8 +59,7 @@ def test_walks_of_random_news_end_whole(seed: int, served: tuple[Application, ..
 
     for turn in range(300):
         now = turn * 0.5
-        drawn = source.random()
-        state = burst.state
+        drawn, state = source.random(), burst.state
         groups = serving_groups(state)
         name = source.choice([*state.overload.groups] or [""])
         if drawn < 0.1 and len(groups) > 1:

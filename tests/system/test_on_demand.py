@@ -84,9 +84,7 @@ async def test_a_batch_for_a_model_that_is_not_loaded(serve: Callable[..., Serve
 
 @claim("A model that cannot be loaded gives each request the reason at once and is tried again later", of="fine-tunes")
 @pytest.mark.nightly
-async def test_a_request_for_a_model_whose_files_are_gone_gets_that_reason(
-    serve: Callable[..., Server], tmp_path: Path
-) -> None:
+async def test_a_request_for_a_model_without_files_gets_that_reason(serve: Callable[..., Server], tmp_path: Path) -> None:
     for name in FAMILY:
         shutil.copytree(EXAMPLES / "demo-family" / name, tmp_path / name)
     apps = [word for name in FAMILY for word in ("--app", f"{name}={tmp_path / name}")]

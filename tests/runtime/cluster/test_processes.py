@@ -147,9 +147,7 @@ async def test_interrupts_do_not_reach_workers(rig):
     await rig.launch("w1")
 
 
-@claim(
-    "A hang is distinguished from a crash and from an unreachable node, with the endpoint that blocks", of="actor-runtime"
-)
+@claim("A hang is not reported as a crash or an unreachable node, but with the endpoint that blocks", of="actor-runtime")
 @pytest.mark.parametrize(("how", "listen"), [("hung", "tcp://127.0.0.1:0"), ("unreachable", "")])
 async def test_a_hang_is_distinguished_from_a_process_that_cannot_be_reached(open_rig, how, listen):
     """Stuck in Python, libzmq's thread goes on answering pings; stopped, nothing answers, as when a host is gone."""

@@ -23,9 +23,7 @@ class Stuck(Actor):
         assert self._until.wait(PATIENCE)
 
 
-@claim(
-    "A hang is distinguished from a crash and from an unreachable node, with the endpoint that blocks", of="actor-runtime"
-)
+@claim("A hang is not reported as a crash or an unreachable node, but with the endpoint that blocks", of="actor-runtime")
 async def test_the_endpoint_and_the_line_are_named_once_for_each_stall() -> None:
     node = Node("alone", listen=False)
     await node.start()
