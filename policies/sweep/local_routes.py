@@ -1,4 +1,4 @@
-"""The routes through one worker as it sees them, with the numbers of their runs and of their lists of deltas."""
+"""The routes through one worker: its part of each, with the numbers by which plans name runs and lists of deltas."""
 
 from __future__ import annotations
 
