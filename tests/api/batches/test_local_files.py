@@ -1,4 +1,4 @@
-"""Files of a batch without a server: whole lines or none, whatever went wrong before; mistakes are named with their place."""
+"""Files of a batch without a server: whole lines or none, whatever went wrong before; mistakes name their place."""
 
 from __future__ import annotations
 
