@@ -166,7 +166,7 @@ def test_what_a_suspect_has_closed_meanwhile_is_not_taken() -> None:
 # explained
 
 
-@claim("A request tells its candidates, forecasts, choice and what happened", of="prediction")
+@claim("A request shows its candidates, forecasts, choice and outcome", of="prediction")
 def test_the_view_shows_candidates_the_choice_and_what_came_of_it() -> None:
     made = bench()
     made.generate(max_tokens=3, now=1.0)

@@ -88,7 +88,7 @@ async def test_answers_with_drafts_by_a_model_are_those_without(
     assert rates[3] < 0.2, rates
 
 
-@claim("A request tells which model drafted for it and how many drafts stood, or why none did", of="drafts")
+@claim("A request reports the model that drafted for it and the accepted drafts, or why there are none", of="drafts")
 async def test_the_drafts_of_a_model_are_reported(tmp_path: Path) -> None:
     unlike = make_checkpoint(tmp_path / "unlike", "llama", num_hidden_layers=1, vocab_size=320)
     served = {**models(tmp_path), "unlike": unlike}

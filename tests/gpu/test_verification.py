@@ -59,7 +59,7 @@ def verified(
     return tokens, logprobs, rounds
 
 
-@claim("Tokens and log-probabilities with drafts are bit for bit those without", of="drafts")
+@claim("Tokens and log-probabilities with drafts equal the ones without, bit for bit", of="drafts")
 @pytest.mark.parametrize("params", [GREEDY, WARM], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_drafts_change_no_token(make_backend: Make, checkpoint: MakeCheckpoint, params: SamplingParams, dtype: str) -> None:

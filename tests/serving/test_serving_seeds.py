@@ -184,7 +184,9 @@ def test_a_worker_is_out_for_seconds_whatever_message_is_lost_while_it_loads(kin
     assert game.opened < opened_undisturbed() + SOON
 
 
-@claim("Under random faults, tokens with drafts by a lower tier and from its hidden states are those without", of="drafts")
+@claim(
+    "Under random faults, tokens with drafts by a lower tier and from its hidden states equal the ones without", of="drafts"
+)
 @pytest.mark.parametrize("part", parts(10, 1))
 def test_games_with_a_lower_tier_draft_with_it_and_enter_at_its_exit(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One game in ``1 / TIERED`` has a tier. Each request's answer is the one of the whole model alone (``Game``)."""

@@ -180,7 +180,7 @@ def test_how_long_a_dispatcher_was_asked_is_reported() -> None:
     ]
 
 
-@claim("`explain` tells where the time of a request went", of="command-line")
+@claim("`explain` shows where the time of a request went", of="command-line")
 def test_the_phases_add_up() -> None:
     assert phases(EVENTS) == [("queue", 1.5), ("prefill", 1.0), ("decode", 2.5), ("paused", 1.0), ("failover", 1.0)]
 
@@ -270,7 +270,7 @@ DISPATCH: dict[str, Any] = {
 }  # fmt: skip
 
 
-@claim("A request tells its candidates, forecasts, choice and what happened", of="prediction")
+@claim("A request shows its candidates, forecasts, choice and outcome", of="prediction")
 def test_candidates_the_choice_and_what_happened() -> None:
     story = report({**VIEW, "dispatch": DISPATCH})
     assert story[story.index("route m@w1, chosen by ours in 4.2 ms, rank 1 of 3") :] == [

@@ -42,14 +42,14 @@ def samples(count: int, seed: int, noise: float) -> list[Sample]:
     return found
 
 
-@claim("A cost model of few terms foretells the time of sweeps that it was not fitted to", of="prediction")
+@claim("A cost model of few terms predicts the time of sweeps that it was not fitted to", of="prediction")
 def test_what_was_measured_without_noise_is_found_again() -> None:
     found = fit(samples(120, 1, 0.0), TRUE.parameters, TRUE.kv)
     for name in TERMS:
         assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=0.02), name
 
 
-@claim("A cost model of few terms foretells the time of sweeps that it was not fitted to", of="prediction")
+@claim("A cost model of few terms predicts the time of sweeps that it was not fitted to", of="prediction")
 def test_with_noise_other_sweeps_are_predicted_and_no_term_is_negative() -> None:
     found = fit(samples(120, 1, 0.1), TRUE.parameters, TRUE.kv)
     errors = relative_errors(samples(60, 2, 0.0), found)
