@@ -131,7 +131,7 @@ class Controller(Actor):
             return self._failed.get(application, "")
         version = self._state.version
         calls = [self.node.ref(gateway).knows(version, timeout=ANSWER_TIMEOUT) for gateway in self._gateways]
-        await asyncio.gather(*calls, return_exceptions=True)  # a gateway that is late or gone is told again, or asks
+        await asyncio.gather(*calls, return_exceptions=True)  # a gateway that is late or gone is notified again, or asks
         return ""
 
     @endpoint

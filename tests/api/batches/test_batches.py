@@ -113,7 +113,7 @@ async def test_lines_that_are_no_requests_get_their_errors_and_the_batch_goes_on
     async with rig.client.get(f"/v1/files/{batch['error_file_id']}/content") as answer:
         errors = [json.loads(one) for one in (await answer.text()).splitlines()]
     said = {one["custom_id"]: one["error"]["message"] for one in errors if one["error"] and one["custom_id"]}
-    assert said["a"] == "custom_id 'a' is that of line 1 already; give each its own"
+    assert said["a"] == "custom_id 'a' is on line 1 already; give each its own"
     assert said["other"].startswith("url is /v1/chat/completions, but the batch's endpoint is /v1/completions")
     streamed = next(one for one in errors if one["custom_id"] == "streamed")
     assert (streamed["response"]["status_code"], streamed["response"]["body"]["error"]["param"]) == (400, "stream")

@@ -78,7 +78,7 @@ def test_each_wrong_line_is_refused_alone(given: Callable[..., BatchInput]) -> N
         3: "invalid_url",
         4: "invalid_method",
     }
-    assert str(found.refused[2]) == "custom_id 'a' is that of line 1, too; give each line one of its own"
+    assert str(found.refused[2]) == "custom_id 'a' is on line 1, too; give each line one of its own"
     assert found.good() == [0, 5]
     answer = json.loads(error_line("batch_req_1", found.custom_id(3), found.refused[3]))
     assert (answer["custom_id"], answer["response"], answer["error"]["code"]) == ("b", None, "invalid_url")

@@ -119,7 +119,7 @@ def test_verify(zoo: Path, run: Any) -> None:
 def test_remove_and_gc(zoo: Path, run: Any) -> None:
     assert run("remove", "tuned", "--zoo", zoo) == (
         0,
-        "tuned: removed; 'blockwright zoo gc' deletes what nobody else needs\n",
+        "tuned: removed; 'blockwright zoo gc' deletes what no other model needs\n",
         "",
     )
     assert run("gc", "--zoo", zoo)[:2] == (0, "deleted 2 files, 29.1 KiB\n")

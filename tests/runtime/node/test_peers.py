@@ -107,7 +107,7 @@ async def test_heartbeats_are_reported_one_by_one_and_an_error_of_a_callback_sto
         rig.clock.advance(0.5)
         await turns()
     assert heard == [("b#1", {"sweep": 7})] * 2
-    assert "a callback for heartbeats raised at that of b#1" in caplog.text
+    assert "a callback failed at a heartbeat of b#1" in caplog.text
     undo()
     rig.clock.advance(0.5)
     await turns()
