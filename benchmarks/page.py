@@ -267,8 +267,8 @@ def of_large(result: Result) -> str:
     tokens = result.document["settings"].get("new_tokens", NONE)
     return f"""Random Llamas of 1.1 and 3.0 billion parameters in bfloat16 with {large.TENANTS[-1]} LoRA adapters of rank
 {RANK} on queries and values, one worker on all cores. Every tenant sends one request at the same time: {large.PROMPT}
-prompt tokens and {tokens} new tokens, over HTTP. The start ends when all adapters are ready. The first token is that of a
-request alone. Tokens per second count answers over the whole time, prompts included. Memory is the sum over all processes.
+prompt tokens and {tokens} new tokens, over HTTP. The start ends when all adapters are ready. The first token is
+measured with a single request. Tokens per second count answers over the whole time, prompts included. Memory is the sum over all processes.
 
 {table(head, rows)}"""
 
@@ -283,7 +283,7 @@ def of_on_demand(result: Result) -> str:
     return f"""S float32 with LoRA adapters of rank 16 on all linear modules, and memory for 8 of them; each request goes to
 a random adapter, always at the same rate. Milliseconds to the first token; the bar is 3 times the median of the first row.
 
-{table(("adapters, relative to those that fit", "median", "95th percentile", "swaps in a round"), rows)}"""
+{table(("adapters, relative to the number that fits", "median", "95th percentile", "swaps in a round"), rows)}"""
 
 
 SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
