@@ -268,7 +268,8 @@ def of_large(result: Result) -> str:
     return f"""Random Llamas of 1.1 and 3.0 billion parameters in bfloat16 with {large.TENANTS[-1]} LoRA adapters of rank
 {RANK} on queries and values, one worker on all cores. Every tenant sends one request at the same time: {large.PROMPT}
 prompt tokens and {tokens} new tokens, over HTTP. The start ends when all adapters are ready. The first token is
-measured with a single request. Tokens per second count answers over the whole time, prompts included. Memory is the sum over all processes.
+measured with a single request. Tokens per second count answers over the whole time, prompts included.
+Memory is the sum over all processes.
 
 {table(head, rows)}"""
 
