@@ -37,7 +37,9 @@ from blockwright.policies.sweep.state import SweepState
 LAYERS = (20, 25, 80)
 MIXES = {"equal": (1 / 3, 1 / 3, 1 / 3), "80-20": (0.4, 0.4, 0.2), "20-80": (0.1, 0.1, 0.8)}  # of requests
 PACE = Coefficients(base=0.02, token=0.0004)
-ROWS, PAGE, AGEING = 16, 16, 10.0
+ROWS = 16
+PAGE = 16
+AGEING = 10.0
 OFF, NO_AGEING = "off", "no-ageing"
 JAIN = 0.95
 BARS = (
