@@ -312,14 +312,19 @@ class SweepState:
 
     # forecasts -------------------------------------------------------------------------------------------------------
 
-    def without_device(self) -> None:
-        """Make plans without table edits, drafts and waits for grammars from now on, as no device runs them."""
+    def without_device(self, *, drafts: bool = False) -> None:
+        """Make plans without table edits and waits for grammars from now on, as no device runs them.
+
+        They are also without drafts, unless these are wanted.
+        """
         self.parts.outgoing.leave_edits()
+        self._sequences.draw_all()
+        if drafts:
+            return
         for s in self.parts.drafts.targets():
             self._sequences.draft_rows.end(s)
         for s in self.parts.drafts.stop():
             self.parts.rows.draft_from(s, NEVER_DRAFTED)
-        self._sequences.draw_all()
 
     def repeat(self, plan: SweepPlan) -> int:
         """Return how many sweeps from the open ``plan`` on have the same rows, while memory lasts and if no event comes."""
