@@ -62,7 +62,7 @@ class GrammarChecker:
     """The parent's side. The child is started for the first grammar; one question runs at a time."""
 
     def __init__(self) -> None:
-        self._child: _Child | None = None
+        self._child: _CheckerChild | None = None
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._faults: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._tables: OrderedDict[tuple[str, int], TableFacts] = OrderedDict()
@@ -113,7 +113,7 @@ class GrammarChecker:
     def _ask(self, question: list[Any]) -> Any:
         """Return the child's answer; None: it has ended over the question."""
         if self._child is None or self._child.ended:
-            self._child = _Child()
+            self._child = _CheckerChild()
         return self._child.ask(question)
 
 
@@ -126,7 +126,7 @@ class TableFacts:
         self.fault, self.digest, self.hidden = fault, digest, list(hidden)
 
 
-class _Child:
+class _CheckerChild:
     """One child process and the connection to it."""
 
     def __init__(self) -> None:
@@ -168,19 +168,19 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     end = socket.socket(fileno=int(sys.argv[1]))
-    words = _Words()
+    answers = _Answers()
     try:
         while True:
             question = _receive(end)
             signal.setitimer(signal.ITIMER_PROF, SECONDS if question[0] == "compile" else 30.0)
-            answer = words.answer(question)
+            answer = answers.answer(question)
             signal.setitimer(signal.ITIMER_PROF, 0)
             _send(end, answer)
     except (OSError, EOFError):
         os._exit(0)
 
 
-class _Words:
+class _Answers:
     """The child's answers. Its own vocabulary is the bytes, for a language is the same in every vocabulary."""
 
     def __init__(self) -> None:
@@ -197,12 +197,12 @@ class _Words:
     def _fault(self, form: str, text: str) -> str:
         from ...gpu.sampling.grammars import GrammarError, compiled, tokenizer_of
         from ...gpu.weights.token_bytes import TokenBytes
-        from ...policies.plan.grammar import Vocabulary
+        from ...policies.plan.grammar import TokenVocabulary
 
         try:
             if self._tokenizer is None:
                 alphabet = TokenBytes([*(bytes([i]) for i in range(256)), b""], b"")
-                self._tokenizer = tokenizer_of(Vocabulary(file="", digest=b"", size=257, ends=[256]), alphabet)
+                self._tokenizer = tokenizer_of(TokenVocabulary(file="", digest=b"", size=257, ends=[256]), alphabet)
             compiled(form, text, self._tokenizer)
         except GrammarError as error:
             found = str(error), ""

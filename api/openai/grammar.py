@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ...actors.gateway.port import ModelInfo
 from ...gpu.weights.checkpoint_files import TOKENIZER, CheckpointFiles
-from ...policies.plan.grammar import Grammar, Vocabulary
+from ...policies.plan.grammar import Grammar, TokenVocabulary
 from ..errors import ApiError, bad_request
 from ..http.catalog import ServedModel
 from ..http.context import Front
@@ -24,7 +24,7 @@ async def grammar_of(front: Front, info: ModelInfo, served: ServedModel, options
     return None
 
 
-async def _vocabulary(front: Front, info: ModelInfo, served: ServedModel, field: str) -> Vocabulary:
+async def _vocabulary(front: Front, info: ModelInfo, served: ServedModel, field: str) -> TokenVocabulary:
     """Return the tokens of a model. Raise a 400 if they cannot be constrained."""
     codec = served.codec
     if codec.missing:
@@ -37,4 +37,4 @@ async def _vocabulary(front: Front, info: ModelInfo, served: ServedModel, field:
     facts = await front.grammars.table(file, served.vocabulary, sorted(codec.special), codec.token_bytes)
     if facts.fault:
         raise ApiError(400, facts.fault, param=field, code="unsupported_constraint")
-    return Vocabulary(file=str(file), digest=facts.digest, size=served.vocabulary, ends=ends, hidden=facts.hidden)
+    return TokenVocabulary(file=str(file), digest=facts.digest, size=served.vocabulary, ends=ends, hidden=facts.hidden)

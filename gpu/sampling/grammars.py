@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...policies.plan.grammar import JSON, REGEX, Grammar, Vocabulary
+from ...policies.plan.grammar import JSON, REGEX, Grammar, TokenVocabulary
 from ..errors import CheckpointError
 from ..weights.token_bytes import TokenBytes, token_bytes
 
@@ -87,7 +87,7 @@ class _Words:
         return self.made.greedy_tokenize(text.decode(errors="replace")) if self.made is not None else []
 
 
-def tokenizer_of(vocabulary: Vocabulary, table: TokenBytes) -> LLTokenizer:
+def tokenizer_of(vocabulary: TokenVocabulary, table: TokenBytes) -> LLTokenizer:
     """Return the library's form of a vocabulary. Raise GrammarError if it cannot constrain an answer."""
     library = require()
     if table.digest != vocabulary.digest:
@@ -104,7 +104,7 @@ def tokenizer_of(vocabulary: Vocabulary, table: TokenBytes) -> LLTokenizer:
     return made
 
 
-def read_tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
+def read_tokenizer(vocabulary: TokenVocabulary) -> LLTokenizer:
     """Return the tokenizer of a vocabulary, from its file. Raise GrammarError."""
     try:
         return tokenizer_of(vocabulary, token_bytes(Path(vocabulary.file)))
@@ -125,11 +125,11 @@ def compiled(form: str, text: str, tokenizer: LLTokenizer) -> LLMatcher:
             grammar = matcher_of.grammar_from_regex(text) if form == REGEX else matcher_of.grammar_from_lark(text)
         matcher: LLMatcher = matcher_of(tokenizer, grammar, log_level=0, limits=limits())
     except (ValueError, RecursionError) as error:
-        raise GrammarError(_words(str(error))) from None
+        raise GrammarError(_on_one_line(str(error))) from None
     if not matcher.is_error():
         matcher.compute_bitmask()
     if matcher.is_error():
-        raise GrammarError(_words(matcher.get_error()))
+        raise GrammarError(_on_one_line(matcher.get_error()))
     return matcher
 
 
@@ -141,7 +141,7 @@ def _without_options(text: str) -> str:
     return json.dumps(schema)
 
 
-def _words(error: str) -> str:
+def _on_one_line(error: str) -> str:
     """Return the library's message on one line."""
     if error.startswith("NoExtension"):
         return "no text at all is in its language"

@@ -12,7 +12,7 @@ FORMS = (JSON, REGEX, LARK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vocabulary:
+class TokenVocabulary:
     """The tokens that a grammar chooses from.
 
     ``file`` is the tokenizer.json that has their bytes, and ``digest`` the digest of its content, so that a file that has
@@ -43,7 +43,7 @@ class Grammar:
 
     form: str
     text: str
-    vocabulary: Vocabulary
+    vocabulary: TokenVocabulary
     to_the_end: bool = False
 
     @property

@@ -20,7 +20,7 @@ from blockwright.api.constraints.schema import DEEPEST, FORMATS, schema_constrai
 from blockwright.api.errors import ApiError
 from blockwright.gpu.sampling.grammars import GrammarError, compiled, tokenizer_of
 from blockwright.gpu.weights.token_bytes import TokenBytes
-from blockwright.policies.plan.grammar import JSON, Vocabulary
+from blockwright.policies.plan.grammar import JSON, TokenVocabulary
 from blockwright.tests.claims import claim
 
 SUITE = sorted((Path(__file__).parent / "suite").glob("*.json"))
@@ -34,7 +34,7 @@ NARROWER = {"allOf", "const", "enum", "format", "type", "vocabulary"}
 def letters() -> Any:
     """A vocabulary of all bytes."""
     alphabet = TokenBytes([*(bytes([i]) for i in range(256)), b""], b"")
-    return tokenizer_of(Vocabulary(file="", digest=b"", size=257, ends=[END]), alphabet)
+    return tokenizer_of(TokenVocabulary(file="", digest=b"", size=257, ends=[END]), alphabet)
 
 
 def matcher(schema: Any) -> Any:

@@ -16,7 +16,7 @@ from blockwright.gpu.sampling.grammars import GrammarError, GrammarStore, Mask, 
 from blockwright.gpu.sampling.sampler import choose, law, sample
 from blockwright.gpu.tables import Tables
 from blockwright.gpu.weights.token_bytes import token_bytes
-from blockwright.policies.plan.grammar import JSON, LARK, REGEX, Grammar, Vocabulary
+from blockwright.policies.plan.grammar import JSON, LARK, REGEX, Grammar, TokenVocabulary
 from blockwright.policies.plan.sampling import SamplingParams, TokenRules
 from blockwright.policies.plan.sweep_plan import OFF_GRAMMAR, SetSampling, WriteTokens
 from blockwright.tests.checkpoints import write_tokenizer
@@ -27,15 +27,15 @@ END = 2
 
 
 @pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> TokenVocabulary:
     folder = tmp_path_factory.mktemp("tokenizer")
     write_tokenizer(folder)
     file = folder / "tokenizer.json"
-    return Vocabulary(file=str(file), digest=token_bytes(file).digest, size=V, ends=[END])
+    return TokenVocabulary(file=str(file), digest=token_bytes(file).digest, size=V, ends=[END])
 
 
 @pytest.fixture(scope="module")
-def tokens(vocabulary: Vocabulary) -> list[bytes]:
+def tokens(vocabulary: TokenVocabulary) -> list[bytes]:
     found = token_bytes(Path(vocabulary.file)).tokens
     return found + [b""] * (V - len(found))
 
@@ -99,7 +99,9 @@ PERSON = {
         {"rules": TokenRules(bias=[(END, 50.0), (280, 80.0)], min_tokens=40, ends=[END])},
     ],
 )
-def test_the_text_is_in_the_language(vocabulary: Vocabulary, tokens: list[bytes], seed: int, params: dict[str, Any]) -> None:
+def test_the_text_is_in_the_language(
+    vocabulary: TokenVocabulary, tokens: list[bytes], seed: int, params: dict[str, Any]
+) -> None:
     grammar = Grammar(form=JSON, text=json.dumps(PERSON), vocabulary=vocabulary)
     found = drawn(tables_with(grammar, **params), 0, 200, seed)
     assert found[-1] == END
@@ -114,7 +116,7 @@ def test_the_text_is_in_the_language(vocabulary: Vocabulary, tokens: list[bytes]
     [(REGEX, "(yes|no|yesterday)", {"yes", "no", "yesterday"}), (LARK, 'start: "a" | "b" "é"', {"a", "bé"})],
 )
 def test_expressions_and_grammars(
-    vocabulary: Vocabulary, tokens: list[bytes], form: str, text: str, language: set[str]
+    vocabulary: TokenVocabulary, tokens: list[bytes], form: str, text: str, language: set[str]
 ) -> None:
     tables = tables_with(Grammar(form=form, text=text, vocabulary=vocabulary), temperature=1.0)
     for seed in range(6):
@@ -124,7 +126,7 @@ def test_expressions_and_grammars(
         tables.apply([SetSampling(0, 3, tables.sampling[0])])
 
 
-def test_an_end_comes_only_where_nothing_else_can_with_to_the_end(vocabulary: Vocabulary, tokens: list[bytes]) -> None:
+def test_an_end_comes_only_where_nothing_else_can_with_to_the_end(vocabulary: TokenVocabulary, tokens: list[bytes]) -> None:
     free = Grammar(form=REGEX, text="a{0,9}", vocabulary=vocabulary)
     whole = replace(free, to_the_end=True)
     assert text_of(drawn(tables_with(whole), 0, 50), tokens) == "a" * 9
@@ -136,7 +138,7 @@ def test_an_end_comes_only_where_nothing_else_can_with_to_the_end(vocabulary: Vo
     "params", [{}, {"temperature": 1.0, "top_p": 0.9}, {"temperature": 0.8, "min_p": 0.02, "top_k": 40}]
 )
 def test_a_mask_of_all_tokens_changes_nothing(
-    vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, params: dict[str, Any]
+    vocabulary: TokenVocabulary, monkeypatch: pytest.MonkeyPatch, params: dict[str, Any]
 ) -> None:
     everything = Grammar(form=REGEX, text="(?s:.*)", vocabulary=vocabulary)
     tables, free = tables_with(everything, **params), tables_with(None, **params)
@@ -151,7 +153,7 @@ def test_a_mask_of_all_tokens_changes_nothing(
     "A constrained sequence draws the same tokens after it was moved, and beside drafts that do not stand",
     of="structured-output",
 )
-def test_the_state_follows_from_the_tokens(vocabulary: Vocabulary, tokens: list[bytes]) -> None:
+def test_the_state_follows_from_the_tokens(vocabulary: TokenVocabulary, tokens: list[bytes]) -> None:
     """A row that begins in the middle, one that goes back, one whose drafts are outside of the language: all draw alike."""
     grammar = Grammar(form=JSON, text=json.dumps(PERSON), vocabulary=vocabulary)
     tables = tables_with(grammar)
@@ -172,7 +174,7 @@ def test_the_state_follows_from_the_tokens(vocabulary: Vocabulary, tokens: list[
             assert choose(logits_at(position + 1), [1], [position + 1], moved, argmax) == [whole[start + 1]]
 
 
-def test_log_probabilities_are_of_the_raw_logits(vocabulary: Vocabulary) -> None:
+def test_log_probabilities_are_of_the_raw_logits(vocabulary: TokenVocabulary) -> None:
     tables = tables_with(Grammar(form=REGEX, text="a", vocabulary=vocabulary), logprobs=2)
     logits = logits_at(3)
     (token,), (entry,) = sample(logits, [0], [3], tables, argmax)
@@ -186,7 +188,7 @@ def test_log_probabilities_are_of_the_raw_logits(vocabulary: Vocabulary) -> None
 
 
 @claim("An answer whose mask cannot be made fails; it is never drawn freely instead", of="structured-output")
-def test_a_row_without_its_mask_fails(vocabulary: Vocabulary) -> None:
+def test_a_row_without_its_mask_fails(vocabulary: TokenVocabulary) -> None:
     grammar = Grammar(form=REGEX, text="a+", vocabulary=vocabulary)
     tables = tables_with(grammar, compile=False)
     assert choose(logits_at(3), [0], [3], tables, argmax) == [OFF_GRAMMAR]
@@ -195,7 +197,7 @@ def test_a_row_without_its_mask_fails(vocabulary: Vocabulary) -> None:
     assert choose(logits_at(4), [0], [4], outside, argmax) == [OFF_GRAMMAR]
 
 
-def test_a_mask_beyond_the_limits_fails(vocabulary: Vocabulary) -> None:
+def test_a_mask_beyond_the_limits_fails(vocabulary: TokenVocabulary) -> None:
     names = [{"anyOf": [{"type": "object", "properties": {f"a{i}_{j}": {}}} for j in range(4)]} for i in range(4)]
     grammar = Grammar(form=JSON, text=json.dumps({"allOf": names}), vocabulary=vocabulary)
     tables = tables_with(grammar)
@@ -204,13 +206,13 @@ def test_a_mask_beyond_the_limits_fails(vocabulary: Vocabulary) -> None:
     assert choose(logits_at(4), [0], [4], tables, argmax) == [OFF_GRAMMAR]
 
 
-def test_without_the_library(monkeypatch: pytest.MonkeyPatch, vocabulary: Vocabulary) -> None:
+def test_without_the_library(monkeypatch: pytest.MonkeyPatch, vocabulary: TokenVocabulary) -> None:
     monkeypatch.setitem(__import__("sys").modules, "llguidance", None)
     with pytest.raises(GrammarError, match="pip install llguidance"):
         GrammarStore().compile(Grammar(form=REGEX, text="a", vocabulary=vocabulary))
 
 
-def test_another_tokenizer_is_noticed(vocabulary: Vocabulary) -> None:
+def test_another_tokenizer_is_noticed(vocabulary: TokenVocabulary) -> None:
     with pytest.raises(GrammarError, match="has changed since"):
         read_tokenizer(replace(vocabulary, digest=b"other"))
     with pytest.raises(GrammarError, match="no end token"):
@@ -219,7 +221,7 @@ def test_another_tokenizer_is_noticed(vocabulary: Vocabulary) -> None:
         read_tokenizer(replace(vocabulary, file="/nowhere/tokenizer.json"))
 
 
-def test_a_schema_cannot_loosen_itself(vocabulary: Vocabulary) -> None:
+def test_a_schema_cannot_loosen_itself(vocabulary: TokenVocabulary) -> None:
     tokenizer = read_tokenizer(vocabulary)
     loose = {"x-guidance": {"lenient": True, "coerce_one_of": True}, "uniqueItems": True, "type": "array"}
     with pytest.raises(GrammarError, match="uniqueItems"):
@@ -227,12 +229,12 @@ def test_a_schema_cannot_loosen_itself(vocabulary: Vocabulary) -> None:
 
 
 @pytest.mark.parametrize(("form", "text"), [(REGEX, "(a"), (LARK, "start: b"), (JSON, '{"$ref": "#"}'), (JSON, "false")])
-def test_what_does_not_compile_says_why(vocabulary: Vocabulary, form: str, text: str) -> None:
+def test_what_does_not_compile_says_why(vocabulary: TokenVocabulary, form: str, text: str) -> None:
     with pytest.raises(GrammarError, match=r"\w+"):
         compiled(form, text, read_tokenizer(vocabulary))
 
 
-def test_a_store_keeps_few_idle_grammars(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_keeps_few_idle_grammars(vocabulary: TokenVocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammars, "IDLE", 1)
     store = GrammarStore()
     made = [Grammar(form=REGEX, text=text, vocabulary=vocabulary) for text in "abc"]
@@ -246,6 +248,6 @@ def test_a_store_keeps_few_idle_grammars(vocabulary: Vocabulary, monkeypatch: py
     assert all(store.matcher(one.key) is not None for one in made[1:])
 
 
-def test_rows_without_a_grammar_have_no_mask(vocabulary: Vocabulary) -> None:
+def test_rows_without_a_grammar_have_no_mask(vocabulary: TokenVocabulary) -> None:
     tables = tables_with(None)
     assert masks([0, 1], [3, 3], tables.grammars, tables.tokens, tables.prompt_length) == {}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.policies.drafts.options import DraftOptions
-from blockwright.policies.plan.grammar import REGEX, Grammar, Vocabulary
+from blockwright.policies.plan.grammar import REGEX, Grammar, TokenVocabulary
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.requests.admission import UNHELD
 from blockwright.policies.requests.urgency import offline_urgency
@@ -22,7 +22,7 @@ ROUTES = {"replica": replica("w0", BASE), "pipeline": pipeline(["w0", "w1"], BAS
 
 
 def constrained(text: str) -> SamplingParams:
-    vocabulary = Vocabulary(file="", digest=b"", size=100, ends=[99])
+    vocabulary = TokenVocabulary(file="", digest=b"", size=100, ends=[99])
     return SamplingParams(temperature=0.0, grammar=Grammar(form=REGEX, text=text, vocabulary=vocabulary))
 
 

@@ -20,7 +20,7 @@ from blockwright.policies.memory.packed_tensor import PackedTensor, WantedCompon
 from blockwright.policies.model.chain import Chain, Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.overload.pool_reading import pool_reading
-from blockwright.policies.plan.grammar import REGEX, Grammar, Vocabulary
+from blockwright.policies.plan.grammar import REGEX, Grammar, TokenVocabulary
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.requests.urgency import offline_urgency
@@ -77,7 +77,7 @@ def busy(moves: int = 60, seed: int = 1) -> World:
         more: dict[str, object] = {"arrival": float(i), "tenant": "ab"[i % 2], "timeout": 100.0 * (i % 2)}
         more["priority"] = priority
         if i % 4 == 3:
-            vocabulary = Vocabulary(file="", digest=b"", size=100, ends=[3])
+            vocabulary = TokenVocabulary(file="", digest=b"", size=100, ends=[3])
             grammar = Grammar(form=REGEX, text="ab"[i % 8 // 4], vocabulary=vocabulary)
             more["sampling"] = SamplingParams(temperature=0.0, grammar=grammar)
         more["drafts"] = DraftOptions(True, 2, [5, 6, 7], ["base:1"], "small") if i % 3 else None
