@@ -29,7 +29,10 @@ def grammars() -> Iterator[GrammarChecker]:
 async def test_faults_are_told_and_an_ended_child_is_replaced(grammars: GrammarChecker) -> None:
     assert await grammars.fault(REGEX, "a+b") == ""
     assert "unclosed" in await grammars.fault(REGEX, "(a")
-    schema = {"$defs": {"x": {"anyOf": [{}, {"oneOf": [{"type": "integer"}, {"type": "number"}]}]}}, "$ref": "#/$defs/x"}
+    schema = {
+        "$defs": {"x": {"anyOf": [{"type": "string"}, {"oneOf": [{"type": "integer"}, {"type": "number"}]}]}},
+        "$ref": "#/$defs/x",
+    }
     fault = await grammars.fault(JSON, json.dumps(schema))
     assert fault.startswith("oneOf")
     assert fault.endswith("(at /$defs/x/anyOf/1)")
