@@ -130,8 +130,10 @@ def backlog(mix: Sequence[float], fair: bool, requests: int = 500, seed: int = 0
     for number in range(requests):
         layers = chance.choices(LAYERS, mix)[0]
         worker.submit(f"r{number}", layers, chance.randint(20, 120), chance.randint(20, 80))
-    work, began = dict.fromkeys(LAYERS, 0), {}
-    started, starved = dict.fromkeys(LAYERS, 0.0), 0.0
+    work = dict.fromkeys(LAYERS, 0)
+    began: dict[str, float] = {}
+    started = dict.fromkeys(LAYERS, 0.0)
+    starved = 0.0
     rows, longest = worker.state.parts.rows, 0.0
     waited = worker.waiting()
     while all(waited.values()):
