@@ -80,7 +80,7 @@ def open_checkpoints(settings: Settings) -> OpenedCheckpoints:
         for name in settings.value(setting):
             if (family := families.get(name, "")) and name not in settings.network.api_keys.values():
                 remedy = f"set {setting}.{family}" + (f", or tier_weights.{name}" if setting == "tenant_weights" else "")
-                raise SettingsError(f"{setting}.{name} names a tier, whose account is that of its family; {remedy}")
+                raise SettingsError(f"{setting}.{name} names a tier, which shares the account of its family; {remedy}")
     for name in settings.tiering.tier_weights:
         if name in found and name not in {*families, *families.values()}:
             raise SettingsError(

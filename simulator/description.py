@@ -331,7 +331,7 @@ def _with_shared(table: Any, source: DescriptionSource) -> Any:
         given = next((name for name in _SHARED if base is not None and name in one), "")
         if given:
             raise source.error(
-                ["models", n, given], f"is that of {shares!r}; leave it out, and give the delta's bytes as own"
+                ["models", n, given], f"comes from {shares!r}; leave it out, and give the delta's bytes as own"
             )
         inherited = {name: base[name] for name in (*_SHARED, "context") if name in base} if base is not None else {}
         found.append(inherited | one)

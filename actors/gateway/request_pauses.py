@@ -161,7 +161,7 @@ class RequestPauses:
         self._crowded.clear()
         if self._order.left and not self._order.moving and stuck(self._stirred, now):
             sequence = self._order.stuck()
-            assert sequence is not None, "somebody waits, and nobody moves"
+            assert sequence is not None, "a request waits, and none moves"
             self._compute(sequence.request, "there was no room for its pages", now)
         self._next()
 

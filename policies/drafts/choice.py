@@ -1,4 +1,4 @@
-"""The choice of a request's drafts, from its own fields and the settings of its model."""
+"""Resolution of a request's draft options from its own fields and the settings of its model, and checks of the settings."""
 
 from __future__ import annotations
 

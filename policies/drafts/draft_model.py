@@ -1,4 +1,4 @@
-"""The choice of draft models: a model can draft for another one of equal vocabulary and of other parameters.
+"""Checks of draft models: a model can draft for another one if it has the same vocabulary and other parameters.
 
 A draft's token ids are tokens of the target, so both models must have the same tokens. A model that shares the parameters of
 its target, as an adapter on the same base does, takes as long for a step as its target and can gain nothing; a lower tier is

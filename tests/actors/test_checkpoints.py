@@ -60,7 +60,7 @@ def test_a_base_is_hashed_once_for_all_its_adapters(tmp_path: Path, monkeypatch:
         ),
         (
             {"exits": {"m": "1"}, "tenant_weights": {"m:1": 2}},
-            "tenant_weights.m:1 names a tier, whose account is that of its family; set tenant_weights.m, or tier_weights",
+            "tenant_weights.m:1 names a tier, which shares the account of its family; set tenant_weights.m, or tier_weights",
         ),
         ({"exits": {"m": "1"}, "drafts": {"m:2": "auto"}}, "drafts names 'm:2', which is not served; m has the tiers m:1"),
         ({"exits": {"m": "1"}, "drafts": {"m": "tier:2"}}, "drafts.m is 'tier:2', but m passes no exit after 2 layers"),

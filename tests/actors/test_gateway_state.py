@@ -113,7 +113,7 @@ def test_the_same_id_twice_and_an_empty_prompt_are_refused():
     assert bench.generate("b", prompt=0)[0].refused.why is Refusal.INVALID
 
 
-def test_a_draining_server_takes_nothing_and_ends_the_rest_when_told():
+def test_a_draining_server_takes_nothing_and_ends_the_rest_on_request():
     bench = Bench("w0")
     bench.generate("a")
     bench(Drain())
@@ -215,7 +215,7 @@ def test_heartbeats_acknowledge_and_mend():
     assert bench(HeartbeatReceived("w9", 1, 5)) == []
 
 
-def test_scores_of_the_prompt_are_told_once_and_survive_an_attempt():
+def test_scores_of_the_prompt_are_reported_once_and_survive_an_attempt():
     """They come in parts and again after a death; the client gets them whole, before any token."""
     entries = [TokenLogprob(-float(i), []) for i in range(1, 5)]
     bench = Bench("w0", "w1")
@@ -245,8 +245,8 @@ def test_the_view_of_a_request_tells_its_class_its_account_and_whose_row_it_gave
     bench.report("w0", replace(progressed("a", 1, 0, 0), risen=2), now=3.0)
     record = bench.state.active["a"]
     assert record.view().service == ServiceView(asked="batch", account="m", tier="m", risen=2, yielded=1)
-    told = [event for event in record.view().events if event["event"] in ("preempted", "risen")]
-    assert [(event["at"], event.get("for"), event.get("to")) for event in told] == [
+    shown = [event for event in record.view().events if event["event"] in ("preempted", "risen")]
+    assert [(event["at"], event.get("for"), event.get("to")) for event in shown] == [
         (1.0, None, None), (2.0, "urgent", None), (3.0, None, "urgent"),
     ]  # fmt: skip
     bench.die("w0", now=4.0)

@@ -118,7 +118,7 @@ def test_an_unsure_answer_begins_anew_on_the_top_tier_with_its_seed_and_none_of_
     seen = bench.state.describe("r").tier
     assert (seen.tier, seen.start, seen.escalated, seen.seconds) == (TOP, LOW, True, 3.0)
     assert bench.state.describe("r").emitted_tokens == 2
-    assert bench.state.describe("r").entered == {"2": 4}, "the move up is told, too"
+    assert bench.state.describe("r").entered == {"2": 4}, "the move up is reported, too"
     assert bench.state.choosing.figures.chosen == {(TOP, TOP): 1}
 
 

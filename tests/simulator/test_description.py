@@ -257,7 +257,7 @@ def test_a_model_that_shares_has_the_sizes_of_the_other_and_its_own_bytes(tmp_pa
     [
         ('shares = "m"', 'shares = "x"', "shares is 'x'; name a model that shares nothing itself ('m')"),
         ('shares = "m"', 'shares = "a"', "name a model that shares nothing itself"),
-        ("own = 1000", "own = 1000\nparameters = 7", "parameters is that of 'm'; leave it out"),
+        ("own = 1000", "own = 1000\nparameters = 7", "parameters comes from 'm'; leave it out"),
         ("own = 1000", "own = -1", "own is -1; give 0 or more"),
         ('shares = "m"\n', "kv_bytes = 64\n", "own is given without shares"),
     ],

@@ -295,7 +295,7 @@ async def test_kills_during_an_addition(server: Server, roots: Path) -> None:
 
 
 async def test_two_at_once(server: Server, roots: Path) -> None:
-    """Of one name and path: one addition. Of one name and two paths: one of them is told that the name is taken."""
+    """Of one name and path: one addition. Of one name and two paths: one of them is refused because the name is taken."""
     async with Client(server) as client:
         paths = [roots / "tuned", roots / "tuned", roots / "other"]
         answers = await asyncio.gather(*[change(client, "POST", "/admin/apps", name="x", path=str(path)) for path in paths])
