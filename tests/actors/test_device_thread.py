@@ -1,4 +1,4 @@
-"""The device thread's pace and lateness, under a clock that moves only when told to."""
+"""The device thread's pace and lateness, under a clock that the test moves."""
 
 from __future__ import annotations
 
