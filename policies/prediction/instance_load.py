@@ -62,7 +62,8 @@ class InstanceLoad:
         stops = self.stops
         count = plan.count
         if plan.verify:
-            count = [1 if i in plan.verify else n for i, n in enumerate(count)]
+            verify = set(plan.verify)
+            count = [1 if i in verify else n for i, n in enumerate(count)]
         lengths = [(submissions[batch[i]].request, plan.start[i] + count[i] + 1) for i in plan.sample]
         return [STOP if stops.get(request, 0) == length else 0 for request, length in lengths]
 

@@ -84,7 +84,8 @@ def test_a_number_beyond_its_bounds_is_refused_by_name(name: str) -> None:
     bounds = [one for one in getattr(field_hints(kind)[name], "__metadata__", ()) if isinstance(one, Bounds)]
     assert bounds or name == "pipelines", "a number without bounds"
     entry = SETTINGS[name].kind not in (int, float)
-    label, values = (f"{name}.a", {name: {"a": -1}}) if entry else (name, {name: -1})
+    label = f"{name}.a" if entry else name
+    values: dict[str, Any] = {name: {"a": -1} if entry else -1}
     with pytest.raises(SettingsError, match=f"^{label} is -1( with 1 workers)?; give "):
         Settings(applications={"a": "/a"}, **values)
     for bound in bounds:
