@@ -133,7 +133,7 @@ def backlog(mix: Sequence[float], fair: bool, requests: int = 500, seed: int = 0
     for number in range(requests):
         layers = chance.choices(LAYERS, mix)[0]
         worker.submit(f"r{number}", layers, chance.randint(20, 120), chance.randint(20, 80))
-    work, began = dict.fromkeys(LAYERS, 0), {}
+    work, began = dict.fromkeys(LAYERS, 0), dict[str, float]()
     started, starved = dict.fromkeys(LAYERS, 0.0), 0.0
     rows, longest = worker.state.parts.rows, 0.0
     waited = worker.waiting()
