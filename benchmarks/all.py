@@ -142,7 +142,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.store and (chosen.quick or commit == "unknown" or commit.endswith("+")):
         parser.error(f"only whole results of a committed state are stored; this is {commit}{', quick' * chosen.quick}")
     print(f"commit {commit}, {machine['cores']} cores of {machine['cpu']}", flush=True)
-    folder, began, failed = Path(tempfile.mkdtemp(prefix="blockwright-bench-")), time.monotonic(), []
+    folder = Path(tempfile.mkdtemp(prefix="blockwright-bench-"))
+    began = time.monotonic()
+    failed = []
     due = began
     for name in chosen.only:
         due, since = due + (BUDGETS | LONG)[name], time.monotonic()

@@ -42,7 +42,9 @@ FIXED = (1, 2, 4, 8)  # drafts of a round
 RIGHT = (0.5, 0.8, 0.95)  # chance that a token of the prediction is the one of the answer
 PROMPT = 8
 FIRST_LETTER = 0x4E00  # one letter for each token, so that a text has the same tokens again
-IDEAL, BEST, NEVER = 0.85, 0.95, 0.95
+IDEAL = 0.85
+BEST = 0.95
+NEVER = 0.95
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,14 +241,14 @@ def of_controller(result: Result) -> str:
     rows = [(what, *(result.text(f"{size}/{case}", "cpu_ms") for size in controller.SIZES)) for what, case in lines]
     state, node = (result.value(f"1000x100/rest/{what}", "core_share") for what in ("state", "node"))
     shares = [NONE if share is None else f"{100 * share:.2g} %" for share in (state, node)]
-    told = (result.text("1000x100/publication", metric) for metric in ("encode_ms", "megabytes"))
+    costs = (result.text("1000x100/publication", metric) for metric in ("encode_ms", "megabytes"))
     made = table(("", "1,000 workers, 100 applications", "100 workers, 10 applications"), rows)
     return f"""1,000 simulated workers of 100 applications that send heartbeats twice a second, without any news, cost the
 controller {shares[0]} of a core, and the whole head {shares[1]} (bar 5 %). Milliseconds of CPU time to decide about
 
 {made}
 
-A new recipient gets all routes, which takes {" ms and ".join(told)} MB at 1,000 workers; after that, a gateway only gets
+A new recipient gets all routes, which takes {" ms and ".join(costs)} MB at 1,000 workers; after that, a gateway only gets
 changes."""
 
 
@@ -270,8 +270,9 @@ def of_large(result: Result) -> str:
     tokens = result.document["settings"].get("new_tokens", NONE)
     return f"""Random Llamas of 1.1 and 3.0 billion parameters in bfloat16 with {large.TENANTS[-1]} LoRA adapters of rank
 {RANK} on queries and values, one worker on all cores. Every tenant sends one request at the same time: {large.PROMPT}
-prompt tokens and {tokens} new tokens, over HTTP. The start ends when all adapters are ready. The first token is that of a
-request alone. Tokens per second count answers over the whole time, prompts included. Memory is the sum over all processes.
+prompt tokens and {tokens} new tokens, over HTTP. The start ends when all adapters are ready. The first token is
+measured with a single request. Tokens per second count answers over the whole time, prompts included.
+Memory is the sum over all processes.
 
 {table(head, rows)}"""
 
@@ -286,7 +287,7 @@ def of_on_demand(result: Result) -> str:
     return f"""S float32 with LoRA adapters of rank 16 on all linear modules, and memory for 8 of them; each request goes to
 a random adapter, always at the same rate. Milliseconds to the first token; the bar is 3 times the median of the first row.
 
-{table(("adapters, relative to those that fit", "median", "95th percentile", "swaps in a round"), rows)}"""
+{table(("adapters, relative to the number that fits", "median", "95th percentile", "swaps in a round"), rows)}"""
 
 
 SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {

@@ -162,7 +162,10 @@ class Bench:
     """The servers of one model size, and its kernels."""
 
     def __init__(self, report: Report, plan: Plan, size: str, dtype: str) -> None:
-        self._report, self._plan, self._size, self._dtype = report, plan, size, dtype
+        self._report = report
+        self._plan = plan
+        self._size = size
+        self._dtype = dtype
         self._servers: dict[str, Served] = {}
         self._kernels = Segments(size, dtype, THREADS, SIZES[size].layers // 2)
 

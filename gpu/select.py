@@ -1,10 +1,11 @@
-"""Choice of the back end, made once when a worker starts: native kernels, or the torch reference without gcc."""
+"""Choice of the back end, made once when a worker starts: native kernels, or the torch reference without gcc; its device."""
 
 from __future__ import annotations
 
 from typing import cast
 
 from .backend import Backend
+from .device import Device, DeviceSizes
 from .errors import BackendError
 
 SETS = ("amx", "avx512_bf16", "avx512", "avx2", "generic")  # instruction sets of the native kernels, best first
@@ -29,6 +30,13 @@ def open_backend(name: str, dtype: str, threads: int, instruction_set: str = "")
     from .reference.backend import TorchBackend
 
     return TorchBackend(dtype, threads)
+
+
+def open_device(backend: Backend, sizes: DeviceSizes) -> Device:
+    """Open the device around a back end. Raises ``BackendError`` if there is no memory for its tables and scratch."""
+    from .host_device import HostDevice
+
+    return HostDevice(backend, sizes)
 
 
 def slow(name: str, backend: Backend, dtype: str, threads: int) -> str:

@@ -143,7 +143,7 @@ class Options:
     include_stop_str_in_output: bool = given(Flag(), "Include the stop string or stop token in the answer.", False)
     ignore_eos: bool = given(Flag(), "Continue after the checkpoint's end tokens.", False)
     min_tokens: int | None = given(
-        Integer(0, LARGEST), "The answer does not end before it has so many tokens; default: the checkpoint's, or 0."
+        Integer(0, LARGEST), "The answer does not end before it has this many tokens; default: the checkpoint's, or 0."
     )
     max_completion_tokens: int | None = given(Integer(1, LARGEST), "Newer name of max_tokens; takes precedence.")
     max_tokens: int | None = given(
@@ -154,18 +154,18 @@ class Options:
     stream: bool = given(Flag(), "Send the answer as server-sent events.", False)
     stream_options: abc.Mapping[str, Any] = given(Record(STREAM_OPTIONS), "Only with stream.", dict)
     prompt_logprobs: int | None = given(
-        Integer(0, MAX_LOGPROBS), "Log-probabilities of the prompt's tokens, and of so many of the best; not with stream."
+        Integer(0, MAX_LOGPROBS), "Log-probabilities of the prompt's tokens, and of this many of the best; not with stream."
     )
     return_token_ids: bool = given(Flag(), "Return the token ids of prompt and answer.", False)
     skip_special_tokens: bool = given(Flag(), "Leave special tokens out of the text.", True)
     truncate_prompt_tokens: int | None = given(
-        Integer(-1, LARGEST), "Use only so many tokens from the end of the prompt; -1: as many as fit."
+        Integer(-1, LARGEST), "Use only this many tokens from the end of the prompt; -1: as many as fit."
     )
     cache_salt: str = given(Text(1024), "Share cached prefixes only with requests that have the same salt.", "")
     priority: int = given(Integer(-(1 << 31), LARGEST), "Lower values run earlier, within the service tier.", 0)
     service_tier: str | None = given(
         OneOf(tuple(TIERS)),
-        "priority and fast (urgent) go before your other requests, flex after everybody's; the answer has the tier used.",
+        "priority and fast (urgent) go before your other requests, flex after all others; the answer has the tier used.",
     )
     quality: str | None = given(
         OneOf(QUALITIES),
@@ -234,7 +234,7 @@ class Options:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionOptions(Options):
     logprobs: int | None = given(
-        Integer(0, MAX_LOGPROBS), "Log-probabilities of the answer's tokens, and of so many of the best."
+        Integer(0, MAX_LOGPROBS), "Log-probabilities of the answer's tokens, and of this many of the best."
     )
     echo: bool = given(Flag(), "Put the prompt before the answer; with logprobs, also its log-probabilities.", False)
     best_of: int | None = given(Integer(1, MAX_N), "Must equal n: every choice is returned.")
@@ -252,7 +252,7 @@ class CompletionOptions(Options):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions(Options):
     logprobs: bool = given(Flag(), "Log-probabilities of the answer's tokens.", False)
-    top_logprobs: int | None = given(Integer(0, MAX_LOGPROBS), "With logprobs: also those of so many of the best tokens.")
+    top_logprobs: int | None = given(Integer(0, MAX_LOGPROBS), "With logprobs: also those of this many of the best tokens.")
     add_special_tokens: bool = given(Flag(), "Let the tokenizer add special tokens; templates usually have done so.", False)
 
     @property

@@ -52,6 +52,7 @@ class Submission:
     salt: bytes = b""
     trace: str = ""  # W3C traceparent of the request
     expected: int = 0  # estimated tokens of the answer when the request came; 0: unknown
+    waited: float = 0.0  # seconds of waiting before it came here, which count towards its next rise
     drafts: DraftOptions | None = None  # None: tokens are drawn one by one
 
     @property

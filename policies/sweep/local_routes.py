@@ -1,4 +1,4 @@
-"""The routes through one worker as it sees them, with the numbers of their runs and of their lists of deltas."""
+"""The routes through one worker: its part of each, with the numbers by which plans name runs and lists of deltas."""
 
 from __future__ import annotations
 
@@ -269,9 +269,9 @@ class LocalRoutes:
         assert self.keeps_hidden == any(local.exit is not None for local in every), "a route's exit is overlooked"
         for (route, model), head in self._exits.items():
             assert route in self._planned, "an exit of no route is kept"
-            assert head == self._find_exit(self._planned[route], model), "a kept exit is not that of the route"
+            assert head == self._find_exit(self._planned[route], model), "a kept exit differs from the route's"
         for model, whole in self._whole.items():
-            assert whole == self._find_whole(model), "a kept route is not that of the model"
+            assert whole == self._find_whole(model), "a kept route differs from the model's"
         assert self._runs.keys() == {run for local in every for run in local.runs}, "a run has no number, or one too long"
         found = {name: [self._runs[run] for run in local.runs] for name, local in self._planned.items()}
         assert self._numbers == found, "a run of a route has a wrong number"

@@ -46,7 +46,7 @@ class RowTable(Columns):
         self.ready[s] = self.requeue[s] = self.charged[s] = self.drafted[s] = 0
         self.yielded[s] = self.sat_out[s] = 0
         self.priority[s] = submission.priority
-        self.since[s] = now
+        self.since[s] = now - submission.waited
         self.tier[s] = route.tier
         self.plain_until[s] = NEVER_DRAFTED
         self.length[s] = self.known[s] = len(submission.tokens)

@@ -309,9 +309,11 @@ class SweepState:
 
     # forecasts -------------------------------------------------------------------------------------------------------
 
-    def without_device(self) -> None:
-        """Make plans without table edits and drafts from now on, as no device runs them."""
+    def without_device(self, *, drafts: bool = False) -> None:
+        """Make plans without table edits from now on, as no device runs them, and without drafts unless they are wanted."""
         self.parts.outgoing.leave_edits()
+        if drafts:
+            return
         for s in self.parts.drafts.targets():
             self._sequences.draft_rows.end(s)
         for s in self.parts.drafts.stop():

@@ -221,7 +221,7 @@ class FakeDevice:
             for layer, depth in layers:
                 digest = hash(lines[depth])
                 for position in range(start + count):
-                    if position < len(tokens):  # between the first and the last worker nobody is told any
+                    if position < len(tokens):  # workers between the first and the last one get none
                         digest = hash((digest, tokens[position]))
                     slot = self.slots[row, layer, position // size]
                     unit = slot * allocator.slot_bytes // CHUNK

@@ -112,7 +112,7 @@ class FakeWorker:
 
 
 class World:
-    """Workers, messages between them in order for each pair, and what gateways were told."""
+    """Workers, messages between them in order for each pair, and the news for gateways."""
 
     def __init__(
         self,

@@ -107,7 +107,7 @@ def test_fields_of_other_servers_are_refused_with_our_name_for_them(name: str, v
         {"do_sample": True, "num_beams": 1, "wibble": 1, "features": {}, "requests": 1, "usage": {"include": True}},
     ],
 )
-def test_what_asks_for_nothing_is_ignored_and_told(fields: dict[str, Any]) -> None:
+def test_what_asks_for_nothing_is_ignored_and_reported(fields: dict[str, Any]) -> None:
     for parse in (completion, chat):
         assert parse(**fields).options.ignored == tuple(name for name in fields if name != "max_tokens")
 

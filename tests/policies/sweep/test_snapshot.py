@@ -33,7 +33,7 @@ from ..sweep_world import World, chain, pipeline, replica, submission, tier, var
 
 # Compiled objects have no attributes to be found by name: these tests look into the sources (make test runs both forms).
 looks_inside = pytest.mark.skipif(COMPILED, reason="compiled objects cannot be looked into")
-SAID = "_effects"  # what was told already is no part of the state
+SAID = "_effects"  # emitted effects are no part of the state
 FORKED = (("attribute", "_shared"), ("attribute", "_lent"))  # whether a fork reads it too: costs a copy, changes nothing
 MEMO = ("attribute", "_paths")  # what is looked at less closely next time: tests/policies/model/test_local_paths.py
 # indexes of text are made anew from it; the acceptance that a sequence begins with is that of its application, shown there
@@ -49,7 +49,9 @@ PARTS = (
 def world() -> World:
     """Two workers with pipelines and replicas, little memory and few rows; one account has a cap."""
     target = chain("base")
-    tuned, former, lower = variant(target, "tuned", [1]), Chain("a", target.blocks, 1000), tier(target, 1)
+    tuned = variant(target, "tuned", [1])
+    former = Chain("a", target.blocks, 1000)
+    lower = tier(target, 1)
     routes = [pipeline(["w0", "w1"], target), replica("w0", target), replica("w0", tuned), replica("w0", lower)]
     small = chain("small", own_from=0)
     routes.append(replica("w0", small))
