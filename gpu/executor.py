@@ -20,6 +20,7 @@ from ..policies.memory.residence import VIRTUAL
 from ..policies.model.chain import HiddenLayout, Kind, PageLayout
 from ..policies.plan.sweep_plan import NOT_FINITE, HiddenRows, MapGroup, Step, SweepPlan, SweepResult, TokenLogprob
 from .backend import Backend, Batch
+from .cuda.arena import MappedArena
 from .errors import ExecutorError
 from .exchange import PageExchange
 from .hidden import HiddenStates
@@ -131,7 +132,9 @@ class Executor:
         self._budget = budget
         self._chunk = chunk
         self._protect = protect
-        self._arenas = {PARAMETERS: Arena(PARAMETERS, VIRTUAL * budget, chunk, protect)}
+        open_memory = getattr(backend, "open_memory", None)
+        self._memory = open_memory(chunk, budget // chunk) if open_memory is not None else None
+        self._arenas: dict[str, Any] = {PARAMETERS: self._arena(PARAMETERS, VIRTUAL * budget)}
         self._pool: set[int] = set()  # ids of the chunks in use
         self.parameters = ResidentParameters(backend, self._arenas[PARAMETERS])
         self.pages = PageExchange(backend)
@@ -146,11 +149,16 @@ class Executor:
         """Reserve the arena of a layout, unless it exists. Return its key, which is the same on every worker."""
         key = layout.key
         if key not in self._arenas:
-            arena = Arena(key, self._budget, self._chunk, self._protect)
+            arena = self._arena(key, self._budget)
             self.backend.add_arena(layout, arena.memory)
             self.pages.add_layout(layout)
             self._arenas[key] = arena
         return key
+
+    def _arena(self, name: str, nbytes: int) -> Any:
+        if self._memory is not None:
+            return MappedArena(self._memory, name, nbytes)
+        return Arena(name, nbytes, self._chunk, self._protect)
 
     def map(self, group: MapGroup) -> None:
         """Commit chunks of an arena, or give them back to the operating system."""
@@ -164,12 +172,12 @@ class Executor:
             if not chunks <= self._pool:
                 raise ExecutorError(f"chunks {sorted(chunks - self._pool)[:4]} are given back but were not in use")
             self.backend.settle()
-            arena.give_back(group.offset, len(group.chunks))
+            arena.give_back(group.offset, group.chunks)
             self._pool -= chunks
         else:
             if chunks & self._pool or len(chunks) != len(group.chunks):
                 raise ExecutorError(f"chunks {sorted(chunks & self._pool)[:4]} are committed to {group.arena} but in use")
-            arena.commit(group.offset, len(group.chunks))
+            arena.commit(group.offset, group.chunks)
             self._pool |= chunks
 
     def committed(self) -> dict[str, int]:

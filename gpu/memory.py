@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+from collections.abc import Sequence
 
 import torch
 
@@ -54,15 +55,17 @@ class Arena:
         """The number of chunks in use."""
         return sum(self._committed)
 
-    def commit(self, first: int, count: int) -> None:
-        """Make chunks ``first`` .. ``first + count - 1`` usable; they read as zeros."""
+    def commit(self, first: int, ids: Sequence[int]) -> None:
+        """Make the chunks from ``first`` on usable, one for each id of the pool."""
+        count = len(ids)
         self._check(first, count, 0)
         if self._protect:
             self._set_protection(first, count, PROT_READ_WRITE)
         self._committed[first : first + count] = b"\1" * count
 
-    def give_back(self, first: int, count: int) -> None:
-        """Return the memory of these chunks to the operating system; the range stays reserved."""
+    def give_back(self, first: int, ids: Sequence[int]) -> None:
+        """Return the memory of the chunks from ``first`` on to the operating system; the range stays reserved."""
+        count = len(ids)
         self._check(first, count, 1)
         self._map.madvise(mmap.MADV_DONTNEED, first * self.chunk, count * self.chunk)
         if self._protect:

@@ -18,6 +18,10 @@ def open_backend(name: str, dtype: str, threads: int, instruction_set: str = "")
     here, the next one is used. "" means the best. Raises ``BackendError`` if the back end is not available here or lacks the
     type.
     """
+    if name == "cuda-mirror":
+        from .cuda.platforms import open_mirror
+
+        return open_mirror(dtype, threads)
     if name not in ("auto", "native", "torch"):
         raise BackendError(f"back end {name!r} does not exist; choose auto, native or torch")
     if name != "torch":

@@ -26,10 +26,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if few:
             others = []
         native = {"native": CAP, **{f"native-{name}": name for name in others}} if best else {}
-        chosen = list[Any]({"torch": "", **native}.items())
+        chosen = list[Any]({"torch": "", **native, "cuda-mirror": ""}.items())
         if native and few and "architecture" in metafunc.fixturenames:  # the reference back end has another test of each
             chosen[0] = pytest.param(chosen[0], marks=pytest.mark.nightly)
-        metafunc.parametrize("make_backend", chosen, ids=["torch", *native], indirect=True)
+        metafunc.parametrize("make_backend", chosen, ids=["torch", *native, "cuda-mirror"], indirect=True)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def make_backend(request: pytest.FixtureRequest) -> Callable[..., Backend]:
     name, limit = request.param
 
     def make(dtype: str = "float32") -> Backend:
-        return open_backend(name.partition("-")[0], dtype, 1, limit)
+        return open_backend(name if name.startswith("cuda") else name.partition("-")[0], dtype, 1, limit)
 
     return make
 
