@@ -34,7 +34,7 @@ from .tables import TableCopies
 HIDDEN, BOUNCE, CHOSEN = "hidden", "bounce", "chosen"
 TOGETHER = 1 << 20  # bytes of slots that are copied at once
 RING = 4  # staging buffers
-STAGED = 1 << 20  # bytes of a staging buffer at first
+STAGED = 64 << 10  # bytes of a staging buffer at first
 SLOT_UNIT = 4096  # bytes
 
 

@@ -13,7 +13,7 @@ from .ops_torch import TorchOps
 MIRROR = "cuda-mirror"
 
 
-def open_mirror(dtype: str, threads: int, seed: int = 0) -> CudaBackend:
+def open_mirror(dtype: str, threads: int = 1, seed: int = 0) -> CudaBackend:
     """Open the mirror: operations by torch, memory by a memory file, and streams that defer work in a seeded order."""
     torch.set_num_threads(max(1, threads))
     streams = DeferredStreams(seed)
