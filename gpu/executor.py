@@ -19,7 +19,7 @@ import torch
 from ..policies.memory.residence import VIRTUAL
 from ..policies.model.chain import HiddenLayout, Kind, PageLayout
 from ..policies.plan.sweep_plan import NOT_FINITE, HiddenRows, MapGroup, Step, SweepPlan, SweepResult, TokenLogprob
-from .backend import Backend, Batch
+from .backend import SLICE, Backend, Batch
 from .cuda.arena import MappedArena
 from .errors import ExecutorError
 from .exchange import PageExchange
@@ -136,7 +136,7 @@ class Executor:
         self._memory = open_memory(chunk, budget // chunk) if open_memory is not None else None
         self._arenas: dict[str, Any] = {PARAMETERS: self._arena(PARAMETERS, VIRTUAL * budget)}
         self._pool: set[int] = set()  # ids of the chunks in use
-        self.parameters = ResidentParameters(backend, self._arenas[PARAMETERS])
+        self.parameters = ResidentParameters(backend, self._arenas[PARAMETERS], SLICE)
         self.pages = PageExchange(backend)
         self._runs: dict[int, ComposedRun] = {}
         self._flights: dict[int, ArrivedActivations] = {}

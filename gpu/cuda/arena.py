@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..errors import ExecutorError
 from .memory import ChunkMemory
@@ -48,6 +51,18 @@ class MappedArena:
                 f"bytes {offset} to {offset + nbytes} of arena {self.name} are not committed; commit their chunks first"
             )
         return self.memory[offset : offset + nbytes]
+
+    @contextmanager
+    def window(self, offset: int, nbytes: int) -> Iterator[torch.Tensor]:
+        """Yield host memory, uint8 [nbytes], that is filled within the context and copied to byte ``offset`` at its end."""
+        target = self.view(offset, nbytes)
+        staged = torch.empty(nbytes, dtype=torch.uint8, pin_memory=target.is_cuda)
+        yield staged
+        target.copy_(staged)
+
+    def read(self, offset: int, memory: NDArray[np.uint8]) -> None:
+        """Copy the bytes from ``offset`` on into ``memory``, which they fill."""
+        torch.from_numpy(memory).copy_(self.view(offset, memory.size))
 
     def _check(self, first: int, count: int) -> None:
         if first < 0 or first + count > self.chunks:

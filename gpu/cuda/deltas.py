@@ -173,7 +173,7 @@ class Records:
     def _upload(self, found: np.ndarray, columns: int, roles: Sequence[Role]) -> Terms:
         self.memory.append(torch.from_numpy(found).to(self._device))
         self.columns = max(self.columns, columns)
-        return Terms(self.memory[-1].data_ptr(), len(roles), max(columns, RANK_UNIT), max(role.rows for role in roles))
+        return Terms(self.memory[-1].data_ptr(), len(roles), columns, max(role.rows for role in roles))
 
 
 def _scale(delta: CudaDelta, role: str) -> float:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from blockwright.gpu import parameters
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.errors import BackendError, CheckpointError, ExecutorError
 from blockwright.gpu.executor import Executor
@@ -115,7 +114,7 @@ def test_two_models_share_components_and_sweeps(checkpoint: MakeCheckpoint, make
     assert same == [True] * 5 + [False] * 3
     first_chunk = rig.executor.committed()["parameters"] // CHUNK
     places = placing(rig.executor.backend, other.specs[5:], first_chunk * CHUNK)
-    chunks = list(range(50_000, 50_000 + -(-places.end // CHUNK) - first_chunk))
+    chunks = list(range(700, 700 + -(-places.end // CHUNK) - first_chunk))
     rig.executor.map(MapGroup("parameters", first_chunk, chunks, back=False))
     for spec in other.specs[5:]:
         load(rig.executor, spec, places)
@@ -185,8 +184,8 @@ def test_refuses_wrong_loads(rig: Rig) -> None:
 
 def test_a_load_that_is_stopped_can_begin_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tensor that was whole stays, if it was not to be forgotten; one that was half packed is packed anew."""
-    monkeypatch.setattr(parameters, "SLICE", 4096)
     executor, spec = bare(), rig.specs[1]
+    executor.parameters.slice_bytes = 4096
     parts, packed = executor.backend.parts(spec), []
     pack = executor.backend.pack
     monkeypatch.setattr(executor.backend, "pack", lambda part, *rest: (packed.append(part.role), pack(part, *rest)))
@@ -212,9 +211,9 @@ def test_a_step_of_a_load_packs_no_more_than_a_slice(
     checkpoint: MakeCheckpoint, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for rows that are packed together; and small tensors are packed in one step."""
-    monkeypatch.setattr(parameters, "SLICE", 20_000)
     rig = Rig(open_backend(name, "float32", 1, CAP), checkpoint("phi3"))
     executor, steps = bare(name), list[list[int]]()
+    executor.parameters.slice_bytes = 20_000
     pack = executor.backend.pack
     monkeypatch.setattr(
         executor.backend, "pack", lambda part, raw, *to: (steps[-1].append(raw.nbytes), pack(part, raw, *to))
