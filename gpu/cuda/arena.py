@@ -38,7 +38,9 @@ class MappedArena:
         address = self._address + first * self.chunk
         there = [self._memory.id_at(address + i * self.chunk) for i in range(len(ids))]
         if there != list(ids):
-            raise ExecutorError(f"arena {self.name} has chunks {there[:4]} from {first} on, not {list(ids)[:4]}: a plan is wrong")
+            raise ExecutorError(
+                f"arena {self.name} has chunks {there[:4]} from {first} on, not {list(ids)[:4]}: a plan is wrong"
+            )
         self._memory.unmap(address, len(ids))
         self.committed -= len(ids)
 

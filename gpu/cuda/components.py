@@ -209,9 +209,6 @@ def _product(packed: RowPacked, prefix: str, *roles: str) -> Product:
         first += rows
     parts = tuple((weights[role.name].data_ptr(), role.rows) for role in found)
     bias = (weights.get(f"{role.name}_bias") for role in found)
-    biases = tuple(
-        (0 if one is None else one.data_ptr(), role.rows) for one, role in zip(bias, found, strict=True)
-    )
+    biases = tuple((0 if one is None else one.data_ptr(), role.rows) for one, role in zip(bias, found, strict=True))
     width = weights[found[0].name].shape[1]
     return Product(Weight(parts, width), biases if any(address for address, _ in biases) else (), tuple(found))
-

@@ -117,4 +117,3 @@ def delta_tiles(delta_N: np.ndarray, count_N: np.ndarray) -> np.ndarray:
     for first, count, number in stretches:
         found += [(first + at, min(DELTA_TILE, count - at), number) for at in range(0, count, DELTA_TILE)]
     return np.asarray(found, dtype=np.int32).reshape(-1, 3)
-

@@ -18,8 +18,13 @@ from .native_oracle import instruction_sets
 _NAMES = ["torch", "native", "cuda-mirror"]
 BACKENDS = pytest.mark.parametrize("make", [TorchBackend, NativeBackend, open_mirror], ids=_NAMES)
 # For a list of architectures or forms: the reference back end computes a few of them in tests with BACKENDS.
-NATIVE = pytest.mark.parametrize("make",
-    [pytest.param(TorchBackend, marks=pytest.mark.nightly), NativeBackend, pytest.param(open_mirror, marks=pytest.mark.nightly)],
+NATIVE = pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(TorchBackend, marks=pytest.mark.nightly),
+        NativeBackend,
+        pytest.param(open_mirror, marks=pytest.mark.nightly),
+    ],
     ids=_NAMES,
 )
 
