@@ -1,6 +1,6 @@
-"""Packing shared by the torch reference and the CUDA back ends: weights are rows in the model's type, as a checkpoint has them.
+"""Packing shared by the torch reference and the CUDA back ends: weights are rows in the model's type.
 
-Packing so is a conversion, and equal tensors have equal ids on both.
+A checkpoint has them so: packing is a conversion, and equal tensors have equal ids on both.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """CUDA back end: the host half of a device with memory of its own, over operations that are given addresses.
 
-Owns scratch, staging, copies of the tables and rotary tables. Work is queued on one stream; a second one brings results to the
-host. The same code runs on a card, on the kernels' interpreter and, for tests of everything else, on the mirror (operations by
-torch, memory by a file, streams deferred). Legend: as in ``gpu/backend.py``.
+Owns scratch, staging, copies of the tables and rotary tables. Work is queued on one stream; a second one brings results to
+the host. The same code runs on a card, on the kernels' interpreter and, for tests of everything else, on the mirror
+(operations by torch, memory by a file, streams deferred). Legend: as in ``gpu/backend.py``.
 """
 
 from __future__ import annotations

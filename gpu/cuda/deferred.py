@@ -1,7 +1,8 @@
 """Deferred streams: queued work runs as late as events allow, in a seeded order of the streams.
 
-For tests of the CUDA back end without a card. A wait that is missing, a host buffer that is reused too early or a result that is
-read too early gives wrong numbers, whatever the speed of the machine. As on a card, an error of queued work ends everything.
+For tests of the CUDA back end without a card. A wait that is missing, a host buffer that is reused too early or a result
+that is read too early gives wrong numbers, whatever the speed of the machine. As on a card, an error of queued work ends
+everything.
 """
 
 from __future__ import annotations

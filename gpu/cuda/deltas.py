@@ -1,7 +1,7 @@
 """Packed form of a delta for the CUDA back ends, and the records by which operations find the deltas of a token.
 
-Ranks are padded with zeros. Shifts and scales are float32. Nothing is shared between roles. Legend: R padded rank, W width of a
-product, Q rows of a role, N numbers.
+Ranks are padded with zeros. Shifts and scales are float32. Nothing is shared between roles. Legend: R padded rank, W width
+of a product, Q rows of a role, N numbers.
 """
 
 from __future__ import annotations
@@ -145,7 +145,8 @@ class Records:
             delta = deltas.get(place)
             if delta is None or "down" not in delta.parts:
                 continue
-            assert delta.spec.delta is not None and delta.spec.delta.config.bottleneck is not None
+            assert delta.spec.delta is not None
+            assert delta.spec.delta.config.bottleneck is not None
             config, parts, record = delta.spec.delta.config.bottleneck, delta.parts, found[number, 0]
             record[ops.A], record[ops.B] = parts["down"].data_ptr(), parts["up"].data_ptr()
             record[ops.RANK], record[ops.SCALE] = parts["down"].shape[0], _bits(config.scale)

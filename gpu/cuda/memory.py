@@ -1,8 +1,8 @@
 """Memory of a card in chunks: address ranges are reserved once, and chunks are mapped into them and unmapped again.
 
-A chunk keeps its bytes when it moves, so nobody may count on zeros. It is mapped at one place at a time. What is not mapped
-cannot be touched. Unmapping needs that nothing queued is left, because queued work names addresses. This file has the account
-of what is mapped where; ``mirror.py`` and ``driver.py`` do the mapping.
+A chunk keeps its bytes when it moves, so code must not count on zeros. It is mapped at one place at a time. What is not
+mapped cannot be touched. Unmapping needs that nothing queued is left, because queued work names addresses. This file has
+the account of what is mapped where; ``mirror.py`` and ``driver.py`` do the mapping.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Mirror of a card's virtual memory on the host: chunks are parts of a memory file, mapped by ``mmap``.
 
-For tests of the CUDA back end without a card. It keeps what bugs come of: old bytes stay in a chunk that moves, a new chunk is
-not-a-number everywhere, and touching what is not mapped ends the process.
+For tests of the CUDA back end without a card. It keeps what bugs come of: old bytes stay in a chunk that moves, a new chunk
+is not-a-number everywhere, and touching what is not mapped ends the process.
 """
 
 from __future__ import annotations

@@ -99,8 +99,8 @@ class TorchOps:
         self._launch(work)
 
     def heads(
-        self, step: Step, qkv: Sum, config: AttentionConfig, norms: Sequence[Norm], rotary: tuple[int, int], q: int, kv: Slots,
-        layer: int, virtual: int = 0,
+        self, step: Step, qkv: Sum, config: AttentionConfig, norms: Sequence[Norm], rotary: tuple[int, int], q: int,
+        kv: Slots, layer: int, virtual: int = 0,
     ) -> None:  # fmt: skip
         def work() -> None:
             size, heads, narrow = config.head_dim, config.heads, config.kv_heads

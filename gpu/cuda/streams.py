@@ -1,7 +1,7 @@
 """Streams and events of the CUDA back end: torch's, behind protocols that ``deferred.py`` also fulfils.
 
-Work of one stream ends in its order. Work of two streams has no order but the one that events give it, and the host may read a
-result, or write to a buffer that queued work reads, only after it has waited.
+Work of one stream ends in its order. Work of two streams has no order but the one that events give it, and the host may
+read a result, or write to a buffer that queued work reads, only after it has waited.
 """
 
 from __future__ import annotations

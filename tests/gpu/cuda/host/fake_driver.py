@@ -1,7 +1,7 @@
 """The eight calls of ``cuda.bindings.driver`` that virtual memory takes, on a card that is an account of calls.
 
-It refuses what the driver refuses: unknown handles, ranges that are not reserved, places that are mapped already, access to what
-is not mapped, and ranges that cut a mapping.
+It refuses what the driver refuses: unknown handles, ranges that are not reserved, places that are mapped already, access to
+what is not mapped, and ranges that cut a mapping.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def test_memory_that_moves_is_created_once_and_access_is_set_once_for_each_range
     assert sorted(driver.mapped) == sorted(driver.usable) == [parameters, kv, kv + GRANULE]
     assert [memory.id_at(kv + i * GRANULE) for i in range(3)] == [4, 9, None]
     memory.close()
-    assert not driver.mapped and not driver.ranges and not driver.handles
+    assert (driver.mapped, driver.ranges, driver.handles) == ({}, {}, {})
 
 
 def test_random_moves_agree_with_the_driver() -> None:
@@ -57,7 +57,7 @@ def test_a_card_that_is_too_small_is_said_and_nothing_stays_mapped() -> None:
     driver = FakeDriver(chunks=2)
     memory = opened(driver)
     address = memory.reserve(8)
-    with pytest.raises(BackendError, match="cuMemCreate .* CUDA_ERROR_OUT_OF_MEMORY; give workers less memory"):
+    with pytest.raises(BackendError, match=r"cuMemCreate .* CUDA_ERROR_OUT_OF_MEMORY; give workers less memory"):
         memory.map(address, [0, 1, 2])
     assert not driver.mapped
     memory.map(address, [0, 1])

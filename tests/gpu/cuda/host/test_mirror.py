@@ -1,5 +1,5 @@
-"""The mirror of a card's memory against a model: chunks keep their bytes wherever they move, new ones hold no number, and what is
-not mapped faults. The accesses that fault end a child process.
+"""The mirror of a card's memory against a model: chunks keep their bytes wherever they move, new ones hold no number, and
+what is not mapped faults. The accesses that fault end a child process.
 """
 
 from __future__ import annotations

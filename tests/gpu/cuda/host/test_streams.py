@@ -1,4 +1,4 @@
-"""Deferred streams show missing waits, reused buffers and early reads whatever the seed; torch's streams get the same calls."""
+"""Deferred streams show missing waits, reused buffers and early reads in every seed; torch's streams get the same calls."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ class NeverRecorded(DeferredEvent):
 
 
 def sweeps(seed: int, missing: str = "") -> list[int]:
-    """Sweeps of which two are open at a time: token n + 1 = 3 * token n + number of the sweep, modulo 251. Each has an upload, a
-    kernel and a download on a stream of its own."""
+    """Sweeps of which two are open at a time: token n + 1 = 3 * token n + number of the sweep, modulo 251.
+
+    Each has an upload, a kernel and a download on a stream of its own.
+    """
     streams = DeferredStreams(seed)
     compute, copies = streams.stream(), streams.stream()
     uploads, results = StagingRing(streams, 1 if missing == "reuse" else 2, 1), StagingRing(streams, 3, 1)
@@ -89,11 +91,11 @@ def test_work_runs_late_and_in_the_order_of_its_stream() -> None:
     event.record(stream)
     other.wait(event)
     other.launch(lambda: ran.append(9))
-    assert ran == [] and streams.queued() == 7 and not event.done()
+    assert (ran, streams.queued(), event.done()) == ([], 7, False)
     behind = streams.event()
     behind.record(other)
     behind.wait()
-    assert ran == [0, 1, 2, 3, 4, 9] and streams.queued() == 0 and event.done()
+    assert (ran, streams.queued(), event.done()) == ([0, 1, 2, 3, 4, 9], 0, True)
 
 
 def test_a_failure_of_queued_work_ends_everything() -> None:
@@ -104,7 +106,7 @@ def test_a_failure_of_queued_work_ends_everything() -> None:
     with pytest.raises(ZeroDivisionError):
         streams.settle()
     for later in (streams.settle, lambda: stream.launch(lambda: None)):
-        with pytest.raises(BackendError, match="work of the device has failed before .*start the worker again"):
+        with pytest.raises(BackendError, match=r"work of the device has failed before .*start the worker again"):
             later()
 
 
@@ -137,14 +139,16 @@ def test_streams_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: calls.append(("synchronize", device)))
     streams = TorchStreams(1)
     stream, event = streams.stream(), streams.event()
-    assert stream.of_torch.given == (torch.device("cuda", 1),) and event.of_torch.given == {"blocking": True}
+    assert stream.of_torch.given == (torch.device("cuda", 1),)
+    assert event.of_torch.given == {"blocking": True}
     assert streams.queued() == 0
     with streams.current(stream):
         event.record(stream)
     stream.launch(lambda: calls.append(("work",)))
     stream.wait(event)
     event.wait()
-    assert event.done() and streams.queued() == 1, "an event says nothing of the other streams"
+    assert event.done()
+    assert streams.queued() == 1, "an event says nothing of the other streams"
     streams.settle()
     assert streams.queued() == 0
     one, two = stream.of_torch, event.of_torch
