@@ -1,4 +1,4 @@
-"""Arenas: reserved virtual ranges whose chunks are committed and given back, so that tensors in them stay in place.
+"""Arenas of a CPU: reserved virtual ranges whose chunks are committed and given back, so that tensors in them stay in place.
 
 On a CPU a reserved page costs nothing until it is written, so committing only records which chunk of the pool lies where;
 giving back returns the pages to the operating system. What a committed chunk holds is undefined: here zeros, on a device
@@ -11,12 +11,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from .device import Arena
 from .errors import BackendError, ExecutorError
 
 MAP_NORESERVE = 0x4000  # a Linux constant that the mmap module does not name
@@ -24,7 +24,7 @@ PROT_NONE, PROT_READ_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE
 POISON = 0xFF  # a byte of which every float is not a number
 
 
-class Arena:
+class HostArena(Arena):
     """``nbytes`` of address space in chunks of ``chunk`` bytes, nothing committed at first.
 
     With ``protect`` (in tests) a page that is not committed cannot be touched: a stale view faults instead of reading zeros.
@@ -100,18 +100,6 @@ class Arena:
                 f"bytes {offset} to {offset + nbytes} of arena {self.name} are not committed; commit their chunks first"
             )
         return self.memory[offset : offset + nbytes]
-
-    @contextlib.contextmanager
-    def window(self, offset: int, nbytes: int) -> Iterator[torch.Tensor]:
-        """Yield host memory, uint8 [nbytes], that is filled within the context and stands at byte ``offset`` after it.
-
-        Every byte is to be written. Here it is the arena's own memory; a device with memory of its own copies at the end.
-        """
-        yield self.view(offset, nbytes)
-
-    def read(self, offset: int, memory: NDArray[np.uint8]) -> None:
-        """Copy the bytes from ``offset`` on into ``memory``, which they fill."""
-        memory[:] = self.view(offset, memory.size).numpy()
 
     def _check(self, first: int, count: int) -> None:
         if first < 0 or first + count > self.chunks:

@@ -13,8 +13,8 @@ import torch
 
 from ..policies.memory.packed_tensor import TensorPiece
 from .backend import Backend, Packed, PackedPart
+from .device import Arena
 from .errors import ExecutorError
-from .memory import Arena
 from .model.config import ComponentSpec
 from .weights.loader import HashedTensor, read_delta
 

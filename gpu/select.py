@@ -1,12 +1,14 @@
-"""Choice of the back end, made once when a worker starts: native kernels, or the torch reference without gcc."""
+"""Choice of the back end, made once when a worker starts: native kernels, or the torch reference without gcc; its device."""
 
 from __future__ import annotations
 
 from typing import cast
 
 from .backend import Backend
+from .device import Device, DeviceSizes
 from .errors import BackendError
 
+MIRROR = "cuda-mirror"  # the CUDA back end without a card, for tests
 SETS = ("amx", "avx512_bf16", "avx512", "avx2", "generic")  # instruction sets of the native kernels, best first
 REMEDY = "install gcc and install blockwright again (pip install --force-reinstall --no-deps WHEEL_OR_CHECKOUT)"
 
@@ -18,7 +20,7 @@ def open_backend(name: str, dtype: str, threads: int, instruction_set: str = "")
     here, the next one is used. "" means the best. Raises ``BackendError`` if the back end is not available here or lacks the
     type.
     """
-    if name == "cuda-mirror":
+    if name == MIRROR:
         from .cuda.platforms import open_mirror
 
         return open_mirror(dtype, threads)
@@ -33,6 +35,19 @@ def open_backend(name: str, dtype: str, threads: int, instruction_set: str = "")
     from .reference.backend import TorchBackend
 
     return TorchBackend(dtype, threads)
+
+
+def open_device(backend: Backend, sizes: DeviceSizes) -> Device:
+    """Open the device around a back end. Raises ``BackendError`` if there is no memory for its tables and scratch."""
+    from .host_device import HostDevice
+
+    if backend.name == MIRROR:
+        from .cuda.backend import CudaBackend
+        from .cuda.device import CudaDevice
+
+        assert isinstance(backend, CudaBackend)
+        return CudaDevice(backend, sizes)
+    return HostDevice(backend, sizes)
 
 
 def slow(name: str, backend: Backend, dtype: str, threads: int) -> str:

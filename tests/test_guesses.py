@@ -122,6 +122,7 @@ GUESSES = (
     ("which batches continue after a crash", "api/batches/store.py", "open_batches"),
     ("where the folder of adapters is searched for a name", "actors/further_applications.py", "adapter_named"),
     ("how hidden states get from one pipeline stage to the next worker", "actors/worker/outbox.py", "Outbox"),
+    ("what the executor obeys plans over: device", "gpu/device.py", "Device"),
     ("what computes if there is no gcc and the native kernels do not load", "gpu/select.py", "open_backend"),
     ("where the seconds of a request went by phase: explain", "api/commands/explain.py", "phases"),
     ("how much memory sharing saves", "actors/controller/view.py", "memory_saved"),

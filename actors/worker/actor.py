@@ -41,7 +41,7 @@ from ...transport.link import Traffic
 from .block_loader import BlockEndings, BlockLoader
 from .component_loader import ComponentLoader, ReadSpecs, read_specs
 from .composed_runs import ComposedRuns
-from .device_thread import Device, ExecutedPlan, OpenDevice, start_device
+from .device_thread import DeviceQueue, ExecutedPlan, OpenDevice, start_device
 from .event_feed import Aside, EventFeed
 from .event_log_writer import EventLogWriter
 from .event_recorder import EventRecorder, Machine
@@ -116,7 +116,9 @@ class Worker(Actor):
         self._feed = EventFeed(self.state, self._machine, self._pass_by, lambda: self._figures.costs, self._aside)
         self._outbox = Outbox(self.node)
         swept = partial(self._guarded, self._swept)
-        self.device: Device = self._open_device(config, self.backend, chunk, swept, self._on_fatal, self._outbox.lay_out)
+        self.device: DeviceQueue = self._open_device(
+            config, self.backend, chunk, swept, self._on_fatal, self._outbox.lay_out
+        )
         self._pages = PageCarrier(self.device, self._outbox, self._apply, self._do, self._on_fatal, self._watch)
         self._parameters = ParameterCarrier(self.node, self.device, self._outbox, self._watch, config.worker_memory.memory)
         self._loader = ComponentLoader(self.device, self.backend, self._apply, self._parameters)

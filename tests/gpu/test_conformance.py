@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from blockwright.gpu.backend import Backend
-from blockwright.gpu.memory import Arena
+from blockwright.gpu.memory import HostArena
 from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.plan.sweep_plan import Arrival, Departure, Edit, Step
@@ -134,12 +134,12 @@ def test_a_chain_over_two_executors(make_backend: Make, checkpoint: MakeCheckpoi
     down = lower.plan(batch, [], edits)
     down.steps = [Step(0, [0, 1])]
     down.departures = [Departure("w1", "w0", 64, [1, 0], [])]
-    lower.executor.execute(down)
-    hidden = lower.executor.take_departure(down.number, 0)
+    left = lower.executor.submit(down)
+    assert left.wait().tokens == []
     edits = [edit for row, prompt in enumerate(prompts) for edit in upper.admit(row, prompt)]
     up = upper.plan(batch, [0, 1], edits)
     up.arrivals, up.steps = [Arrival(9, [1, 0])], [Step(1, [0, 1])]
-    upper.executor.put_flight(9, hidden, 15, 64)
+    upper.executor.put_flight(9, left.departed[0], 15, 64)
     assert upper.executor.execute(up).tokens == [reference.greedy(path, prompt, 1)[0] for prompt in prompts]
 
 
@@ -152,13 +152,13 @@ def test_what_lies_in_unused_slots_does_not_matter(
     edits = [edit for row in (0, 1) for edit in rig.admit(row, prompt)]
     rig.run([(0, 0, 3), (1, 0, 11)], [], edits)  # rows of unlike length decode together
     rig.run([(0, 3, 1), (1, 11, 1)], [0, 1])
-    found, commit = rig.logprobs(2, list(prompt), 13, 5), Arena.commit
+    found, commit = rig.logprobs(2, list(prompt), 13, 5), HostArena.commit
 
-    def commit_zeros(self: Arena, first: int, ids: Sequence[int]) -> None:
+    def commit_zeros(self: HostArena, first: int, ids: Sequence[int]) -> None:
         commit(self, first, ids)
         self.view(first * self.chunk, len(ids) * self.chunk).zero_()
 
-    monkeypatch.setattr(Arena, "commit", commit_zeros)
+    monkeypatch.setattr(HostArena, "commit", commit_zeros)
     assert found == Rig(make_backend(), path).logprobs(0, list(prompt), 13, 5)
 
 

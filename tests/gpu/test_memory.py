@@ -9,14 +9,14 @@ from collections.abc import Iterator
 import pytest
 
 from blockwright.gpu.errors import BackendError, ExecutorError
-from blockwright.gpu.memory import POISON, Arena
+from blockwright.gpu.memory import POISON, HostArena
 from blockwright.tests.memory import arena_bytes
 
 CHUNK = 65536
 MIB = 1 << 20
 
 
-def held(arena: Arena) -> int:
+def held(arena: HostArena) -> int:
     """Bytes of memory that lie in an arena."""
     first = arena.memory.data_ptr()
     return arena_bytes(within=range(first, first + arena.nbytes))
@@ -24,7 +24,7 @@ def held(arena: Arena) -> int:
 
 @pytest.mark.parametrize("protect", [False, True])
 def test_memory_rises_and_falls(protect: bool) -> None:
-    arena = Arena("test", 1 << 34, CHUNK, protect)  # 16 GiB of address space cost nothing
+    arena = HostArena("test", 1 << 34, CHUNK, protect)  # 16 GiB of address space cost nothing
     assert held(arena) == 0
     arena.commit(512, range(512))
     arena.view(512 * CHUNK, 32 * MIB).fill_(7)
@@ -42,7 +42,7 @@ def test_memory_rises_and_falls(protect: bool) -> None:
 def test_one_chunk_is_one_chunk() -> None:
     """No huge page makes 2 MiB of 64 KiB."""
     others = arena_bytes()
-    arena = Arena("test", 1 << 30, CHUNK)
+    arena = HostArena("test", 1 << 30, CHUNK)
     for chunk in range(0, 16384, 64):  # one in every 4 MiB
         arena.commit(chunk, [chunk])
         arena.view(chunk * CHUNK, CHUNK).fill_(1)
@@ -51,7 +51,7 @@ def test_one_chunk_is_one_chunk() -> None:
 
 def test_a_range_that_does_not_fit_is_a_sentence() -> None:
     with pytest.raises(BackendError, match=r"\d+ bytes of address space for arena test cannot be reserved .*ulimit -v"):
-        Arena("test", 1 << 60, CHUNK)
+        HostArena("test", 1 << 60, CHUNK)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def pipe() -> Iterator[int]:
 
 
 def test_stale_view_faults(pipe: int) -> None:
-    arena = Arena("test", MIB, CHUNK, protect=True)
+    arena = HostArena("test", MIB, CHUNK, protect=True)
     arena.commit(0, [8, 9])
     view = arena.view(0, 2 * CHUNK).numpy()
     assert os.write(pipe, view[:8]) == 8
@@ -75,7 +75,7 @@ def test_stale_view_faults(pipe: int) -> None:
 
 
 def test_wrong_accounting_is_refused() -> None:
-    arena = Arena("kv", MIB, CHUNK)
+    arena = HostArena("kv", MIB, CHUNK)
     assert arena.chunks == 16
     arena.commit(2, [40, 0, 41])
     with pytest.raises(ExecutorError, match="committed twice"):
@@ -89,5 +89,5 @@ def test_wrong_accounting_is_refused() -> None:
     with pytest.raises(ExecutorError, match="not committed"):
         arena.view(4 * CHUNK, CHUNK + 1)
     with pytest.raises(ExecutorError, match="page size"):
-        Arena("kv", MIB, 1000)
+        HostArena("kv", MIB, 1000)
     assert arena.committed == 3

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from blockwright.gpu.backend import SLICE, Backend
 from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.memory import Arena
+from blockwright.gpu.memory import HostArena
 from blockwright.gpu.model.config import ComponentSpec, tensor_shapes
 from blockwright.gpu.parameters import ResidentParameters
 from blockwright.gpu.select import open_backend
@@ -146,7 +146,7 @@ def test_a_file_that_was_written_again_in_place_is_refused(checkpoint: MakeCheck
     path = Path(shutil.copytree(kept, tmp_path / "base"))
     adapter = make_adapter(path, tmp_path / "adapter")
     spec, delta = open_adapter(adapter, Checkpoint.open(path)).specs(16, "float32")[1].loads()
-    places, arena = placing(backend, [spec, delta]), Arena("parameters", 1 << 24, 1 << 16)
+    places, arena = placing(backend, [spec, delta]), HostArena("parameters", 1 << 24, 1 << 16)
     arena.commit(0, range(arena.chunks))
     resident = ResidentParameters(backend, arena, SLICE)
 
@@ -163,7 +163,7 @@ def test_a_file_that_was_written_again_in_place_is_refused(checkpoint: MakeCheck
     assert not resident.deltas
     load(specs(kept)[1])
     (found,) = resident.components.values()
-    other = ResidentParameters(backend, fresh := Arena("parameters", 1 << 24, 1 << 16), SLICE)
+    other = ResidentParameters(backend, fresh := HostArena("parameters", 1 << 24, 1 << 16), SLICE)
     fresh.commit(0, range(fresh.chunks))
     list(other.load(specs(kept)[1], [places.offsets[part.id] for part in backend.parts(spec)]))
     assert torch.equal(arena.memory, fresh.memory), "of the refused one nothing is left where others look"
