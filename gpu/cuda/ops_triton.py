@@ -24,6 +24,7 @@ from .tiles import BFLOAT16, FLOAT32, MULTIPROCESSORS, Tiling
 TYPES: dict[torch.dtype, tuple[Any, Tiling]] = {torch.float32: (tl.float32, FLOAT32), torch.bfloat16: (tl.bfloat16, BFLOAT16)}
 KINDS = {"rms": 1, "layer": 2}
 LARGEST_ROW = 16384  # elements of a row that one program holds
+SMALLEST = 16  # side of a block that a product takes
 COPIED = 2048  # words of a program that copies slots
 EDITED = 256
 NO_SUM = Sum(0, 0, 0)
@@ -194,7 +195,7 @@ class TritonOps:
         return self._segments(longest, config) if tiles * config.kv_heads < 2 * MULTIPROCESSORS else 1
 
     def attend_bytes(self, tiles: int, longest: int, config: AttentionConfig) -> int:
-        tile, size = self.tiling.attend(config.head_dim), power(config.head_dim)
+        tile, size = self.tiling.attend(config.head_dim), _head(config)
         most = min(tiles, 2 * MULTIPROCESSORS // config.kv_heads + 1)
         return 4 * most * config.kv_heads * self._segments(longest, config) * tile.rows * (size + 2)
 
@@ -203,7 +204,7 @@ class TritonOps:
         tiles = step.tiles[self.tile_tokens(config)]
         splits = self._splits(tiles.count, step.longest, config)
         shape: dict[str, Any] = {
-            "WINDOW": config.window or 0, "KV": config.kv_heads, "G": group, "E": size, "EB": power(size), "M": tile.rows,
+            "WINDOW": config.window or 0, "KV": config.kv_heads, "G": group, "E": size, "EB": _head(config), "M": tile.rows,
             "SEG": self.tiling.segment, "DT": self._type, "num_warps": tile.warps,
         }  # fmt: skip
         attention.attend[(tiles.count, config.kv_heads, splits)](
@@ -289,6 +290,11 @@ class TritonOps:
 
     def edit(self, target: int, index: int, value: int, count: int) -> None:
         copies.edit[(-(-count // EDITED),)](target, index, value, count, CB=EDITED)
+
+
+def _head(config: AttentionConfig) -> int:
+    """Return the elements of a head with its padding: as many as a product needs."""
+    return max(SMALLEST, power(config.head_dim))
 
 
 def _biases(sum: Sum, count: int) -> tuple[int, ...]:

@@ -77,7 +77,7 @@ BFLOAT16 = Tiling(
 )
 FLOAT32 = Tiling(
     products=((64, ProductTile(32, 64, 32, 4, 3)), (0, ProductTile(32, 64, 32, 4, 3))),
-    attention=((64, AttentionTile(16, 32, 4, 2)), (128, AttentionTile(16, 32, 8, 2)), (256, AttentionTile(16, 16, 8, 2))),
+    attention=((64, AttentionTile(16, 32, 4, 2)), (128, AttentionTile(16, 16, 4, 2)), (256, AttentionTile(16, 16, 8, 2))),
     low_depth=32,
     low_outputs=64,
 )

@@ -81,7 +81,7 @@ def expand(
     if tl.program_id(2) * N < rows:
         rank, kk = tl.load(record + RANK).to(tl.int32), tl.arange(0, RB)
         near = tl.minimum(c, rows - 1)
-        term = tl.full([M, N], -0.0, tl.float32)
+        term = tl.zeros([M, N], tl.float32) * -1.0  # tl.full loses the sign
         if rank > 0:
             low_p = pointer(low, DT) + t.to(tl.int64)[:, None] * R + tl.load(record + COLUMN) + kk[None, :]
             b_p = pointer(tl.load(record + B), DT) + (near * rank)[:, None] + kk[None, :]
