@@ -84,7 +84,8 @@ class Norm:
 class Tiles:
     """Tiles of an attention (``tiles.attention_tiles``): address of int32 [tiles, 4].
 
-    Each has table row (negative: none), first position, tokens, first token of the step.
+    Each has table row (negative: none), first position, tokens (at most ``Ops.tile_rows // heads of a group``), first token of
+    the step.
     """
 
     address: int
@@ -104,7 +105,7 @@ class Step:
     row_stride: int  # L * P
     layer_stride: int  # P
     longest: int  # highest position of the step, and one: bounds the segments of an attention
-    tiles: dict[int, Tiles] = field(default_factory=dict)  # by the most tokens of a tile (``Ops.tile_tokens``)
+    tiles: dict[int, Tiles] = field(default_factory=dict)  # by heads of a group
     number_T: int = 0  # int32 [T]: number of each token's deltas, 0 for none; address 0: no token has any
     changed: int = 0  # int32 [changes, 3]: first token, tokens (at most DELTA_TILE), number (``tiles.delta_tiles``)
     changes: int = 0  # number of these tiles
@@ -160,6 +161,7 @@ class Ops(Protocol):
 
     name: str  # part of the back end's numerics, with what decides bits: kernels, tiles, versions
     dtype: torch.dtype  # model
+    tile_rows: int  # rows of an attention's tile: tokens times heads of a group
 
     def product_bytes(self, tokens: int, width: int, outputs: int) -> int:
         """Return the bytes that ``product`` needs at ``out`` for any step of at most ``tokens`` tokens."""
@@ -209,14 +211,11 @@ class Ops(Protocol):
         which replace keys and values of virtual tokens; neither normed nor rotated.
         """
 
-    def tile_tokens(self, config: AttentionConfig) -> int:
-        """Return the most tokens of a tile of ``attend``, by which ``Step.tiles`` has the tiles that it reads.
+    def attend_bytes(self, tiles: int, longest: int, config: AttentionConfig) -> int:
+        """Return the bytes of scratch that ``attend`` needs for this many tiles and positions.
 
         Raises BackendError for an attention that is not supported.
         """
-
-    def attend_bytes(self, tiles: int, longest: int, config: AttentionConfig) -> int:
-        """Return the bytes of scratch that ``attend`` needs for this many tiles and positions."""
 
     def attend(self, step: Step, q: int, config: AttentionConfig, kv: Slots, layer: int, out: int, scratch: int) -> None:
         """Attend to positions 0 (or of the window) .. own position of each token: q and out are model [T, H * E].

@@ -42,6 +42,7 @@ class TritonOps:
         self.dtype = dtype
         self._type, own = TYPES[dtype]
         self.tiling = tiling or own
+        self.tile_rows = self.tiling.attention_rows
         self.name = f"triton-{triton.__version__}-{_digest(self.tiling)}"
 
     # products
@@ -172,15 +173,15 @@ class TritonOps:
 
     # attention
 
-    def tile_tokens(self, config: AttentionConfig) -> int:
-        """Return the tokens of an attention's tile. Raises BackendError for heads that have none."""
+    def _tile_tokens(self, config: AttentionConfig) -> int:
+        """Return the most tokens of an attention's tile. Raises BackendError for heads that have none."""
         group = config.heads // config.kv_heads
-        if config.head_dim > self.tiling.largest_head() or group > self.tiling.attend(config.head_dim).rows:
+        if config.head_dim > self.tiling.largest_head() or group > self.tile_rows:
             raise BackendError(
                 f"attention with heads of {config.head_dim} and {group} of them to a KV head is not supported on CUDA; "
-                f"{self.tiling.largest_head()} and {self.tiling.attention[-1][1].rows} are the most"
+                f"{self.tiling.largest_head()} and {self.tile_rows} are the most"
             )
-        return self.tiling.attend(config.head_dim).rows // group
+        return self.tile_rows // group
 
     def _segments(self, longest: int, config: AttentionConfig) -> int:
         """Return the most segments that a tile sees."""
@@ -188,23 +189,23 @@ class TritonOps:
         segments = -(-longest // segment)
         if config.window is None:
             return segments
-        return min(segments, -(-(config.window + self.tile_tokens(config)) // segment) + 1)
+        return min(segments, -(-(config.window + self._tile_tokens(config)) // segment) + 1)
 
     def _splits(self, tiles: int, longest: int, config: AttentionConfig) -> int:
         """Return the segments with a program of their own: none where the tiles alone occupy the card."""
         return self._segments(longest, config) if tiles * config.kv_heads < 2 * MULTIPROCESSORS else 1
 
     def attend_bytes(self, tiles: int, longest: int, config: AttentionConfig) -> int:
-        tile, size = self.tiling.attend(config.head_dim), _head(config)
+        self._tile_tokens(config)
         most = min(tiles, 2 * MULTIPROCESSORS // config.kv_heads + 1)
-        return 4 * most * config.kv_heads * self._segments(longest, config) * tile.rows * (size + 2)
+        return 4 * most * config.kv_heads * self._segments(longest, config) * self.tile_rows * (_head(config) + 2)
 
     def attend(self, step: Step, q: int, config: AttentionConfig, kv: Slots, layer: int, out: int, scratch: int) -> None:
         group, size, tile = config.heads // config.kv_heads, config.head_dim, self.tiling.attend(config.head_dim)
-        tiles = step.tiles[self.tile_tokens(config)]
+        tiles = step.tiles[group]
         splits = self._splits(tiles.count, step.longest, config)
         shape: dict[str, Any] = {
-            "WINDOW": config.window or 0, "KV": config.kv_heads, "G": group, "E": size, "EB": _head(config), "M": tile.rows,
+            "WINDOW": config.window or 0, "KV": config.kv_heads, "G": group, "E": size, "EB": _head(config), "M": self.tile_rows,
             "SEG": self.tiling.segment, "DT": self._type, "num_warps": tile.warps,
         }  # fmt: skip
         attention.attend[(tiles.count, config.kv_heads, splits)](

@@ -26,9 +26,8 @@ class ProductTile:
 
 @dataclass(frozen=True, slots=True)
 class AttentionTile:
-    """Rows (token, query head) of an attention's tile, keys of a block, warps, stages."""
+    """Keys of a block of an attention, warps, stages."""
 
-    rows: int
     keys: int
     warps: int
     stages: int
@@ -43,6 +42,7 @@ class Tiling:
 
     products: tuple[tuple[int, ProductTile], ...]
     attention: tuple[tuple[int, AttentionTile], ...]
+    attention_rows: int  # tokens times heads of a group
     stretch: int = 1024  # columns of a stretch, of weights that are split
     segment: int = 256  # keys of a segment
     row_elements: int = 1024  # elements of a program over rows: of several tokens, or a block of one
@@ -73,11 +73,13 @@ class Tiling:
 
 BFLOAT16 = Tiling(
     products=((64, ProductTile(64, 64, 128, 4, 4)), (0, ProductTile(128, 128, 64, 8, 3))),
-    attention=((128, AttentionTile(64, 64, 4, 3)), (256, AttentionTile(64, 32, 8, 3))),
+    attention=((128, AttentionTile(64, 4, 3)), (256, AttentionTile(32, 8, 3))),
+    attention_rows=64,
 )
 FLOAT32 = Tiling(
     products=((64, ProductTile(32, 64, 32, 4, 3)), (0, ProductTile(32, 64, 32, 4, 3))),
-    attention=((64, AttentionTile(16, 32, 4, 2)), (128, AttentionTile(16, 16, 4, 2)), (256, AttentionTile(16, 16, 8, 2))),
+    attention=((64, AttentionTile(32, 4, 2)), (128, AttentionTile(16, 4, 2)), (256, AttentionTile(16, 8, 2))),
+    attention_rows=16,
     low_depth=32,
     low_outputs=64,
 )
@@ -85,7 +87,8 @@ FLOAT32 = Tiling(
 # of few tokens.
 SMALL = Tiling(
     products=((16, ProductTile(16, 32, 32, 4, 1)), (0, ProductTile(64, 128, 64, 4, 1))),
-    attention=((1024, AttentionTile(32, 16, 4, 1)),),
+    attention=((1024, AttentionTile(16, 4, 1)),),
+    attention_rows=32,
     stretch=64,
     segment=32,
     row_elements=16384,

@@ -46,7 +46,7 @@ def product(*rows: int, width: int = 4096, tokens: int = 1) -> Launch:
 
 def attend(config: AttentionConfig, tokens: int) -> Launch:
     def launch(ops: TritonOps) -> None:
-        some_tiles = {ops.tile_tokens(config): Tiles(AT, tokens)}
+        some_tiles = {config.heads // config.kv_heads: Tiles(AT, tokens)}
         slots = Slots(AT, 64 * 2 * config.kv_heads * config.head_dim * ops.dtype.itemsize, 64)
         ops.attend(step(tokens, some_tiles), AT, config, slots, 0, AT, AT)
 

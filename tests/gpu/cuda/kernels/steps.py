@@ -98,11 +98,11 @@ class Worker:
         position_T = np.concatenate([position_T, np.zeros(padding, dtype=np.int32)])
         tiles = {}
         if config is not None:
-            each = self.ops.tile_tokens(config)
-            made = attention_tiles(row_N, start_N, count_N, each)
+            group = config.heads // config.kv_heads
+            made = attention_tiles(row_N, start_N, count_N, self.ops.tile_rows // group)
             if padding:
                 made = np.concatenate([made, np.full((1, 4), -1, dtype=np.int32)])
-            tiles[each] = Tiles(self.keep(torch.from_numpy(made)), len(made))
+            tiles[group] = Tiles(self.keep(torch.from_numpy(made)), len(made))
         number, changed, changes = 0, 0, 0
         if numbers:
             number_N = np.asarray(numbers, dtype=np.int32)

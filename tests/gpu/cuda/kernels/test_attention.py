@@ -113,4 +113,4 @@ def test_what_has_no_tile_is_refused(heads: int, size: int) -> None:
         hidden=8, heads=heads, kv_heads=1, head_dim=size, norm=config.norm, rope=config.rope, scale=1.0
     )
     with pytest.raises(BackendError, match=f"heads of {size} and {heads} of them"):
-        ops_of(torch.float32).tile_tokens(config)
+        ops_of(torch.float32).attend_bytes(1, 1, config)
