@@ -66,8 +66,11 @@ class CudaBackend(RowBackend):
         self._scratch = Scratch(platform.device, self._streams.settle)
         pinned = platform.device.type == "cuda"
         self._results = StagingRing(self._streams, RING, STAGED, pinned)
-        self._columns = StepColumns(self._scratch, StagingRing(self._streams, RING, STAGED, pinned), self._compute)
-        self._forward = Forward(self._ops, self._scratch, embedding_multiplier, lambda: self._compute.launch(self._begin_part))
+        uploads = StagingRing(self._streams, RING, STAGED, pinned)
+        self._columns = StepColumns(self._scratch, uploads, self._compute, self._ops.tile_rows)
+        self._forward = Forward(
+            self._ops, self._scratch, embedding_multiplier, lambda: self._compute.launch(self._begin_part)
+        )
         self._arenas: dict[PageLayout, Slots] = {}
         self._ranges: dict[PageLayout, torch.Tensor] = {}  # keeps their memory alive
         self._rope: dict[tuple[RopeConfig, int], tuple[torch.Tensor, torch.Tensor]] = {}  # keyed by head_dim, too

@@ -34,6 +34,8 @@ class DeferredStream:
         self._streams.check()
         self.queue.append(work)
         self.launched += 1
+        if self._streams.eager:
+            self._streams.run_until(self, self.launched)
 
     def wait(self, event: DeviceEvent) -> None:
         assert isinstance(event, DeferredEvent), "an event of other streams"
@@ -62,9 +64,13 @@ class DeferredEvent:
 
 
 class DeferredStreams:
-    """Streams of a card that is not there (see the module)."""
+    """Streams of a card that is not there (see the module).
 
-    def __init__(self, seed: int = 0) -> None:
+    ``eager`` ones run work at once: beside operations that do so, too.
+    """
+
+    def __init__(self, seed: int = 0, eager: bool = False) -> None:
+        self.eager = eager
         self._draw = random.Random(seed)
         self._streams: list[DeferredStream] = []
         self._failed: BaseException | None = None

@@ -3,7 +3,7 @@
 Two implementations: ``ops_triton.py`` launches the kernels of ``kernels/`` (on a card, or interpreted on a CPU), and
 ``ops_torch.py`` computes the same with torch. Both see memory as addresses (int, bytes), because a reserved range may begin
 with memory that is not mapped, which a tensor may not. An operation only queues work, allocates nothing that outlives it and
-never waits. All arrays are contiguous. Rows of a step whose table row is -1 are padding: what an operation computes for
+never waits. All arrays are contiguous and begin at multiples of 16 bytes. Rows of a step whose table row is -1 are padding: what an operation computes for
 them is never read, and nothing of them is written to slots or tables.
 
 Types: *model* is the model's type (float32 or bfloat16). Inside a component everything is float32, except the inputs of
@@ -63,7 +63,8 @@ class Sum:
     address: int
     parts: int  # Z
     outputs: int  # Q
-    biases: tuple[tuple[int, int], ...] = ()  # as Weight.parts: address of [rows] in the model's type (0: none), and rows
+    # as Weight.parts: address of [rows] in the model's type, and rows; of each matrix, or empty: no bias
+    biases: tuple[tuple[int, int], ...] = ()
     delta: int = 0  # address of float32 [T, Q], read only where ``Step.number_T`` is not 0; 0: no row has a delta
 
 
@@ -83,7 +84,8 @@ class Norm:
 class Tiles:
     """Tiles of an attention (``tiles.attention_tiles``): address of int32 [tiles, 4].
 
-    Each has table row, first position, tokens, first token of the step; the tokens times the heads of a group fill a tile.
+    Each has table row (negative: none), first position, tokens (at most ``Ops.tile_rows // heads of a group``), first token of
+    the step.
     """
 
     address: int
@@ -159,6 +161,7 @@ class Ops(Protocol):
 
     name: str  # part of the back end's numerics, with what decides bits: kernels, tiles, versions
     dtype: torch.dtype  # model
+    tile_rows: int  # rows of an attention's tile: tokens times heads of a group
 
     def product_bytes(self, tokens: int, width: int, outputs: int) -> int:
         """Return the bytes that ``product`` needs at ``out`` for any step of at most ``tokens`` tokens."""
@@ -209,7 +212,10 @@ class Ops(Protocol):
         """
 
     def attend_bytes(self, tiles: int, longest: int, config: AttentionConfig) -> int:
-        """Return the bytes of scratch that ``attend`` needs for this many tiles and positions."""
+        """Return the bytes of scratch that ``attend`` needs for this many tiles and positions.
+
+        Raises BackendError for an attention that is not supported.
+        """
 
     def attend(self, step: Step, q: int, config: AttentionConfig, kv: Slots, layer: int, out: int, scratch: int) -> None:
         """Attend to positions 0 (or of the window) .. own position of each token: q and out are model [T, H * E].

@@ -22,6 +22,7 @@ from .host_memory import floats, ints, longs, view
 from .ops import FIELDS, Finish, Norm, Slots, Step, Sum, Terms, Weight
 
 Launch = Callable[[Callable[[], object]], None]
+TILE_ROWS = 1024  # of a tile, which nothing here is computed by
 NAMES = {code: name for name, code in ops.ACTIVATIONS.items()}
 
 
@@ -30,6 +31,7 @@ class TorchOps:
 
     def __init__(self, dtype: torch.dtype, launch: Launch) -> None:
         self.name = "torch"
+        self.tile_rows = TILE_ROWS
         self.dtype = dtype
         self._launch = launch
 

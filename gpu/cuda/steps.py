@@ -17,18 +17,18 @@ from .scratch import Scratch
 from .staging import StagingRing
 from .streams import DeviceStream
 from .tables import EDITS, TableCopies
+from .tiles import attention_tiles, delta_tiles
 
 PLAN, EDIT = "plan", "edits"
 ALIGNMENT = 16  # bytes, of each column in an upload
-ROWS_OF_TILE = 64  # tokens times heads of a group
 COLUMNS = 3 + 4 + 3  # int32 for each token: row, position, number; a tile; a change
 
 
 class StepColumns:
     """Uploads of one back end, on its stream."""
 
-    def __init__(self, scratch: Scratch, ring: StagingRing, stream: DeviceStream) -> None:
-        self._scratch, self._ring, self._stream = scratch, ring, stream
+    def __init__(self, scratch: Scratch, ring: StagingRing, stream: DeviceStream, tile_rows: int) -> None:
+        self._scratch, self._ring, self._stream, self._tile_rows = scratch, ring, stream, tile_rows
 
     def reserve(self, tokens: int, kinds: int) -> None:
         """Have room for steps of this many tokens, in runs with attentions of this many kinds of groups."""
@@ -41,10 +41,10 @@ class StepColumns:
         offset_N = np.cumsum(batch.count_N) - batch.count_N
         position_T = np.arange(row_T.size) + np.repeat(batch.start_N - offset_N, batch.count_N)
         columns = [row_T.astype(np.int32), position_T.astype(np.int32)]
-        columns += [attention_tiles(batch.row_N, batch.start_N, batch.count_N, group) for group in groups]
+        columns += [attention_tiles(batch.row_N, batch.start_N, batch.count_N, self._tile_rows // group) for group in groups]
         changes = 0
         if batch.delta_N is not None:
-            changed = delta_tiles(batch.delta_N, batch.count_N)
+            changed = delta_tiles(batch.delta_N, batch.count_N, DELTA_TILE)
             columns += [np.repeat(batch.delta_N, batch.count_N).astype(np.int32), changed]
             changes = len(changed)
         places = self.upload(PLAN, columns)
@@ -93,27 +93,3 @@ class StepColumns:
             yield buffer.numpy()
             target = self._scratch.tensor(name, nbytes)
             self._stream.launch(lambda: target.copy_(buffer, non_blocking=True))
-
-
-def attention_tiles(row_N: np.ndarray, start_N: np.ndarray, count_N: np.ndarray, group: int) -> np.ndarray:
-    """Return int32 [tiles, 4]: table row, first position, tokens, first token of the step."""
-    most, found, token = max(1, ROWS_OF_TILE // group), list[tuple[int, int, int, int]](), 0
-    for row, start, count in zip(row_N.tolist(), start_N.tolist(), count_N.tolist(), strict=True):
-        found += [(row, start + at, min(most, count - at), token + at) for at in range(0, count, most)]
-        token += count
-    return np.asarray(found, dtype=np.int32).reshape(-1, 4)
-
-
-def delta_tiles(delta_N: np.ndarray, count_N: np.ndarray) -> np.ndarray:
-    """Return int32 [tiles, 3]: first token, tokens, number; of consecutive tokens with one delta."""
-    found, token = list[tuple[int, int, int]](), 0
-    stretches: list[tuple[int, int, int]] = []
-    for number, count in zip(delta_N.tolist(), count_N.tolist(), strict=True):
-        if number and stretches and stretches[-1][2] == number and sum(stretches[-1][:2]) == token:
-            stretches[-1] = stretches[-1][0], stretches[-1][1] + count, number
-        elif number:
-            stretches.append((token, count, number))
-        token += count
-    for first, count, number in stretches:
-        found += [(first + at, min(DELTA_TILE, count - at), number) for at in range(0, count, DELTA_TILE)]
-    return np.asarray(found, dtype=np.int32).reshape(-1, 3)
