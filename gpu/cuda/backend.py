@@ -31,7 +31,8 @@ from .steps import StepColumns
 from .streams import DeviceStream, Streams
 from .tables import TableCopies
 
-HIDDEN, BOUNCE, CHOSEN = "hidden", "bounce", "chosen"
+HIDDEN, BOUNCE = "hidden", "bounce"
+CHOSEN = "chosen"  # slots
 TOGETHER = 1 << 20  # bytes of slots that are copied at once
 RING = 4  # staging buffers
 STAGED = 64 << 10  # bytes of a staging buffer at first
@@ -40,7 +41,7 @@ SLOT_UNIT = 4096  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What a CUDA back end stands on: a card, or twins of its interfaces on the host.
+    """A card, or twins of its interfaces on the host: all that a CUDA back end stands on.
 
     ``ops`` queue on ``compute``. ``open_memory`` makes the pool of chunks (bytes of a chunk, number of chunks).
     """
@@ -62,7 +63,8 @@ class CudaBackend(RowBackend):
         self.slot_unit = SLOT_UNIT
         self.open_memory = platform.open_memory
         self._device, self._ops = platform.device, platform.ops
-        self._streams, self._compute, self._copies = platform.streams, platform.compute, platform.streams.stream()
+        self._streams, self._compute = platform.streams, platform.compute
+        self._copies = platform.streams.stream()
         self._scratch = Scratch(platform.device, self._streams.settle)
         pinned = platform.device.type == "cuda"
         self._results = StagingRing(self._streams, RING, STAGED, pinned)

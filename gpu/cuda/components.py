@@ -20,7 +20,7 @@ from ..model.config import (
     attention_of,
 )
 from ..row_backend import RowPacked
-from .deltas import CudaDelta, Records, Role
+from .deltas import CudaDelta, DeltaRole, Records
 from .ops import Norm, Slots, Terms, Weight
 
 Biases = tuple[tuple[int, int], ...]
@@ -32,7 +32,7 @@ class Product:
 
     weight: Weight
     biases: Biases
-    roles: tuple[Role, ...]
+    roles: tuple[DeltaRole, ...]
     terms: Terms | None = None
 
 
@@ -48,7 +48,7 @@ class EmbeddingPart:
 
 @dataclass(slots=True)
 class BlockPart:
-    """What attention and feed-forward have in common: norms before and after, two products, a residual sum."""
+    """An attention or a feed-forward: norms before and after, two products, a residual sum."""
 
     place: int
     width: int
@@ -124,7 +124,7 @@ class CudaRun:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What parts need from their back end: slots of a component's KV, and addresses of rotary tables."""
+    """The back end that parts belong to: slots of a component's KV, and addresses of rotary tables."""
 
     slots: Callable[[RowPacked], Slots]
     rotary: Callable[[AttentionConfig], tuple[int, int]]
@@ -202,10 +202,11 @@ def _norm(packed: RowPacked, role: str, config: NormConfig) -> Norm | None:
 
 
 def _product(packed: RowPacked, prefix: str, *roles: str) -> Product:
-    weights, first, found = packed.weights, 0, []
+    weights, found = packed.weights, []
+    first = 0
     for role in roles:
         rows = weights[prefix + role].shape[0]
-        found.append(Role(prefix + role, first, rows))
+        found.append(DeltaRole(prefix + role, first, rows))
         first += rows
     parts = tuple((weights[role.name].data_ptr(), role.rows) for role in found)
     bias = (weights.get(f"{role.name}_bias") for role in found)

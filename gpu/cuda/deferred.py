@@ -17,7 +17,7 @@ import torch
 from ..errors import BackendError
 from .streams import DeviceEvent, DeviceStream
 
-EAGER = 0.3  # share of the turns in which a stream that nobody waits for runs, too
+EAGER = 0.3  # share of the turns in which a stream runs that nothing waits for, too
 POISON = 0xA5  # every byte of a host buffer that is taken again: finite, and unlike what anyone writes
 
 

@@ -30,7 +30,7 @@ class CudaDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class DeltaRole:
     """One role of a product: its name in deltas, and its outputs of the product."""
 
     name: str
@@ -77,7 +77,8 @@ def pack_delta(
 ) -> Generator[int, None, CudaDelta]:
     """Fill ``memory`` (uint8 [delta_bytes]), about a slice in each step. Yield the bytes of each step."""
     assert spec.delta is not None
-    config, parts, offset = spec.delta.config, dict[str, torch.Tensor](), 0
+    config, parts = spec.delta.config, dict[str, torch.Tensor]()
+    offset = 0
     for name, (shape, kind) in delta_shapes(spec, dtype).items():
         place = memory[offset : offset + math.prod(shape) * kind.itemsize].view(kind).view(shape)
         offset += _span(shape, kind)
@@ -115,7 +116,7 @@ class Records:
         self.memory: list[torch.Tensor] = []
         self.columns = 0  # most columns of low-rank terms
 
-    def terms(self, place: int, roles: Sequence[Role]) -> Terms | None:
+    def terms(self, place: int, roles: Sequence[DeltaRole]) -> Terms | None:
         """Return what deltas add to a product, None if nothing."""
         found = np.zeros((self._numbers, len(roles), FIELDS), dtype=np.int64)
         columns, any_term = 0, False
@@ -147,7 +148,8 @@ class Records:
                 continue
             assert delta.spec.delta is not None
             assert delta.spec.delta.config.bottleneck is not None
-            config, parts, record = delta.spec.delta.config.bottleneck, delta.parts, found[number, 0]
+            config, parts = delta.spec.delta.config.bottleneck, delta.parts
+            record = found[number, 0]
             record[ops.A], record[ops.B] = parts["down"].data_ptr(), parts["up"].data_ptr()
             record[ops.RANK], record[ops.SCALE] = parts["down"].shape[0], _bits(config.scale)
             record[ops.SHIFT], record[ops.LOW_BIAS] = parts["up_bias"].data_ptr(), parts["down_bias"].data_ptr()
@@ -158,7 +160,7 @@ class Records:
             return None
         reads = torch.from_numpy(reads_N).to(self._device)
         self.memory.append(reads)
-        return self._upload(found, columns, [Role("", 0, width)]), reads.data_ptr()
+        return self._upload(found, columns, [DeltaRole("", 0, width)]), reads.data_ptr()
 
     def virtual(self, place: int, role: str) -> int:
         """Return the address of (address, count) of each number's virtual tokens, 0 if there are none."""
@@ -171,7 +173,7 @@ class Records:
         self.memory.append(torch.from_numpy(found).to(self._device))
         return self.memory[-1].data_ptr()
 
-    def _upload(self, found: np.ndarray, columns: int, roles: Sequence[Role]) -> Terms:
+    def _upload(self, found: np.ndarray, columns: int, roles: Sequence[DeltaRole]) -> Terms:
         self.memory.append(torch.from_numpy(found).to(self._device))
         self.columns = max(self.columns, columns)
         return Terms(self.memory[-1].data_ptr(), len(roles), columns, max(role.rows for role in roles))

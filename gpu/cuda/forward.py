@@ -15,8 +15,12 @@ from .components import AttentionPart, BlockPart, CudaRun, EmbeddingPart, HeadPa
 from .ops import Finish, Ops, Step, Sum
 from .scratch import Scratch
 
-INPUT, QUERIES, ATTENDED, LOW, WIDE, PARTS, LOGITS = "input", "queries", "attended", "low", "wide", "parts", "logits"
-FIRST, SECOND, SIDE, ADAPTED = "first", "second", "side", "adapted"  # sums, and what deltas add to them
+INPUT, QUERIES = "input", "queries"
+ATTENDED, PARTS = "attended", "parts"
+LOW, WIDE = "low", "wide"
+LOGITS = "logits"
+FIRST, SECOND = "first", "second"  # sums, and what deltas add to them
+SIDE, ADAPTED = "side", "adapted"
 
 
 class Forward:
@@ -137,7 +141,8 @@ class Forward:
         """Return a component's result with the bottlenecks of some rows."""
         assert part.bottlenecks is not None
         terms, reads = part.bottlenecks
-        x, wide, low = self._scratch[INPUT], self._scratch[WIDE], self._scratch[LOW]
+        x, wide = self._scratch[INPUT], self._scratch[WIDE]
+        low = self._scratch[LOW]
         self._ops.adapt(step, term, hidden, reads, x, wide)
         delta = self._scratch[f"{ADAPTED} delta"]
         self._ops.shrink(step, x, part.width, terms, low)

@@ -105,7 +105,8 @@ class TorchOps:
         kv: Slots, layer: int, virtual: int = 0,
     ) -> None:  # fmt: skip
         def work() -> None:
-            size, heads, narrow = config.head_dim, config.heads, config.kv_heads
+            heads, narrow = config.heads, config.kv_heads
+            size = config.head_dim
             row_T, position_T = self._places(step)
             sum_TQ = self._read(step, qkv)
             q_THE = self._model(q, step.tokens, heads, size)
@@ -134,7 +135,8 @@ class TorchOps:
 
     def attend(self, step: Step, q: int, config: AttentionConfig, kv: Slots, layer: int, out: int, scratch: int) -> None:
         def work() -> None:
-            size, narrow, page = config.head_dim, config.kv_heads, kv.page
+            size, narrow = config.head_dim, config.kv_heads
+            page = kv.page
             row_T, position_T = self._places(step)
             q_THE = self._model(q, step.tokens, config.heads, size)
             out_THE = self._model(out, step.tokens, config.heads, size)

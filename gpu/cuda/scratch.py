@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-NEW = 0xFF  # every byte of a new buffer: not-a-number, so that nobody counts on zeros
+NEW = 0xFF  # every byte of a new buffer: not-a-number, so that code that counts on zeros fails
 
 
 class Scratch:

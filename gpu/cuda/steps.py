@@ -28,7 +28,8 @@ class StepColumns:
     """Uploads of one back end, on its stream."""
 
     def __init__(self, scratch: Scratch, ring: StagingRing, stream: DeviceStream, tile_rows: int) -> None:
-        self._scratch, self._ring, self._stream, self._tile_rows = scratch, ring, stream, tile_rows
+        self._scratch, self._tile_rows = scratch, tile_rows
+        self._ring, self._stream = ring, stream
 
     def reserve(self, tokens: int, kinds: int) -> None:
         """Have room for steps of this many tokens, in runs with attentions of this many kinds of groups."""

@@ -17,7 +17,7 @@ EDITS = 16384
 
 
 class TableCopies:
-    """What the card's tables hold, or will when all that was queued has ended."""
+    """The content of the card's tables when all that was queued has ended, and the memory that it is in."""
 
     def __init__(self, tables: Tables, device: torch.device) -> None:
         self._tables = tables
