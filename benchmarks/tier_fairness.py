@@ -166,7 +166,9 @@ def waits(ageing: float, seconds: float = 90.0, seed: int = 0) -> tuple[dict[str
     worker, chance = Worker(class_ageing=ageing, max_rows=4), random.Random(seed)
     came: dict[str, tuple[str, float]] = {}
     found = {"priority": 0.0, "default": 0.0, "flex": 0.0}
-    number, began, longest = 0, dict[str, float](), 0.0
+    number = 0
+    began = dict[str, float]()
+    longest = 0.0
     while worker.now < seconds:
         queue = worker.state.parts.queue.ageing
         others = (("default", 0.02), ("flex", 0.02)) if worker.now < seconds - 30 else ()

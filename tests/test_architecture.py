@@ -68,6 +68,7 @@ SMALL_THOUGHTS = {
     "actors/gateway/invariants.py": "invariants are checked by tests alone, over the whole state",
     "actors/profiling/link_peer.py": "the other end of a measured link, run in a process of its own",
     "api/openai/quality.py": "the tier of a request, apart from the path of its answer",
+    "gpu/cuda/host_memory.py": "memory by address, apart from the operations that compute on it",
     "gpu/model/gemma.py": "each architecture is a file, which a newcomer looks for",
     "gpu/weights/lora_product.py": "beside the check of bits, which identities need, it would close a circle",
     "policies/drafts/prompt_lookup.py": "a method of the field, which a newcomer looks for",

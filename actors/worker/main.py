@@ -53,7 +53,8 @@ async def start_in_process(node: Node, config: WorkerConfig) -> None:
 
 
 def _open(worker: WorkerSettings) -> Backend:
-    return open_backend(worker.backend, worker.dtype, worker.threads, worker.instruction_set)
+    name = worker.backend if worker.device == "cpu" else worker.device
+    return open_backend(name, worker.dtype, worker.threads, worker.instruction_set)
 
 
 def _end(error: BaseException) -> None:

@@ -207,10 +207,6 @@ def test_a_missing_seed_is_drawn() -> None:
     [
         ("tools", [{}], []),
         ("tool_choice", "auto", "none"),
-        ("response_format", {"type": "json_object"}, {"type": "text"}),
-        ("structured_outputs", {"json": {}}, None),
-        ("guided_json", {}, None),
-        ("guided_regex", "a", None),
         ("guided_decoding_backend", "x", None),
         ("guided_something_new", True, None),
         ("use_beam_search", True, False),

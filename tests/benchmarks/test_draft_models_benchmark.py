@@ -11,7 +11,10 @@ from harness import OURS, Report
 from models import SIZES
 from stored import Result
 
-BELOW, ABOVE, HEAD = 2.0, 6.0, 1.0  # seconds of any number of positions
+# Seconds of any number of positions:
+BELOW = 2.0
+ABOVE = 6.0
+HEAD = 1.0
 
 
 class Kernels:

@@ -82,7 +82,9 @@ def errors() -> None:
         (
             openai.BadRequestError,
             "unsupported_parameter",
-            lambda: client.chat.completions.create(model=MODEL, messages=HELLO, response_format={"type": "json_object"}),
+            lambda: client.chat.completions.create(
+                model=MODEL, messages=HELLO, tools=[{"type": "function", "function": {"name": "f"}}]
+            ),
         ),
         (
             openai.BadRequestError,

@@ -15,7 +15,10 @@ from blockwright.tests.gpu.native_oracle import instruction_sets
 from blockwright.tests.parts import some
 
 TYPES = ("float32", "bfloat16")
-OTHERS = ["torch"]  # back ends beside the native one, by their names for ``open_backend``: an entry is all that one takes
+OTHERS = [
+    "torch",
+    "cuda-mirror",
+]  # back ends beside the native one, by their names for ``open_backend``: an entry is all that one takes
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -29,7 +32,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         native = {"native": ("native", CAP), **{f"native-{name}": ("native", name) for name in others}} if best else {}
         chosen: dict[str, Any] = {name: (name, "") for name in OTHERS} | native
         if native and few and "architecture" in metafunc.fixturenames:  # the reference back end has another test of each
-            chosen["torch"] = pytest.param(chosen["torch"], marks=pytest.mark.nightly)
+            for name in OTHERS:
+                chosen[name] = pytest.param(chosen[name], marks=pytest.mark.nightly)
         metafunc.parametrize("make_backend", list(chosen.values()), ids=list(chosen), indirect=True)
 
 

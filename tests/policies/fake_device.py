@@ -247,6 +247,7 @@ class FakeDevice:
             end = plan.start[i] + plan.count[i]
             tokens = self.tokens[plan.row[i]]
             application = self.state.parts.rows.route[sequences[i]].route.application
+            assert not self.state.parts.grammars.waits(sequences[i]), "a token is drawn before its grammar is compiled"
             overflow = self.overflows.get(self.state.parts.rows.submission[sequences[i]].request, 1 << 62)
             drawn: list[int] = []
             for at in range(plan.start[i] + 1 if i in plan.verify else end, end + 1):

@@ -64,7 +64,9 @@ def test_the_tokens_of_a_round_tend_to_their_expectation(tokens: int, accepted: 
 
 
 def test_drafts_that_never_stand_change_no_number_of_sweeps_and_take_time() -> None:
-    without, never, always = alone(None), alone(model(4, 0.0)), alone(model(4, 1.0))
+    without = alone(None)
+    never = alone(model(4, 0.0))
+    always = alone(model(4, 1.0))
     assert without.drafts() is None
     assert [one.instances[0].sweeps for one in (without, never, always)] == [10, 10, 1 + 2]
     assert figures(never)["accepted"] == 0

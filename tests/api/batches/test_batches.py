@@ -60,7 +60,7 @@ async def test_answers_are_what_http_says(start: Start, say: Any) -> None:
         {"model": "tiny", "prompt": "x" * 200, "max_tokens": 9},
         {"model": "none", "prompt": "x"},
         {"model": "tiny", "prompt": "x", "temperature": 9},
-        {"model": "tiny", "prompt": "x", "response_format": {"type": "json_object"}},
+        {"model": "tiny", "prompt": "x", "tools": [{}]},
         {"prompt": [999_999]},
         {"model": "tiny"},
     ]

@@ -1,0 +1,29 @@
+"""Runs the tests of the kernels, each file in a process in which Triton interprets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from blockwright.tests.claims import claim
+
+KERNELS = Path(__file__).parent / "kernels"
+
+
+@claim("The CUDA kernels, interpreted, are right in float32 and bfloat16, and a row's bits are its own", of="numerics")
+@pytest.mark.parametrize("name", sorted(path.name for path in KERNELS.glob("test_*.py")))
+def test_kernels(name: str, request: pytest.FixtureRequest) -> None:
+    nightly = ["--nightly"] if request.config.getoption("--nightly") else []
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *nightly, str(KERNELS / name)],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        cwd=KERNELS.parents[3],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout[-5000:] + ended.stderr[-2000:]
