@@ -71,7 +71,7 @@ def right() -> list[int]:
     return found
 
 
-@claim("Host code for a card is tested with queued work that runs as late as it may", of="gpu")
+@claim("Host code for a card is tested with queued work that runs as late as it may", of="numerics")
 def test_two_open_sweeps_are_right_in_every_order() -> None:
     assert all(sweeps(seed) == right() for seed in SEEDS)
 

@@ -110,7 +110,7 @@ def ends(path: Path, seed: int, right: list[torch.Tensor], call: str, who: str) 
     return os.waitpid(child, 0)[1]
 
 
-@claim("Host code for a card is tested with queued work that runs as late as it may", of="gpu")
+@claim("Host code for a card is tested with queued work that runs as late as it may", of="numerics")
 @pytest.mark.parametrize("seeds", spans(1, 20, daily=1), ids=str)
 def test_a_missing_wait_shows_in_each_of_ten_places(checkpoint: Callable[..., Path], seeds: range) -> None:
     """A wrong address from poisoned memory may end the process, so each runs in a child."""
