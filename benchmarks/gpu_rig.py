@@ -125,7 +125,7 @@ class Rig:
         self._load = load or (lambda executor, spec, offsets: executor.fill(card, spec, offsets, self.specs.index(spec)))
         self._free = list(range(budget // chunk))[::-1]
         self._number = 0
-        self.commit(PARAMETERS, 0, self._end // chunk)
+        self._ids = self.commit(PARAMETERS, 0, self._end // chunk)
         for spec in specs:
             self.load(spec)
         self.commit(self.executor.add_layout(self.layout), 0, self.kv_chunks)
@@ -156,9 +156,14 @@ class Rig:
         self.executor.map(MapGroup(arena, first, ids, back=False))
         return ids
 
-    def give_back(self, arena: str, first: int, ids: list[int]) -> None:
-        self.executor.map(MapGroup(arena, first, ids, back=True))
-        self._free += ids[::-1]
+    def ids_at(self, first: int) -> list[int]:
+        """Return the chunks of the model's parameters from chunk ``first`` of their arena on."""
+        return self._ids[first:]
+
+    def move(self, source: str, first: int, target: str, to: int, ids: list[int]) -> None:
+        """Take chunks from one arena and give them to another."""
+        self.executor.map(MapGroup(source, first, ids, back=True))
+        self.executor.map(MapGroup(target, to, ids, back=False))
 
     def allocate(self, nbytes: int) -> int:
         """Return the offset of new memory behind the parameters."""
