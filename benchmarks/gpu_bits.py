@@ -89,7 +89,9 @@ def _attention(part: Part, dtype: str) -> None:
     pieces = [bench.attend([(0, start, 4)], q[0][start : start + 4], config, slots)]
     pieces.append(bench.attend([(0, start + 4, 5)], q[0][start + 4 :], config, slots))
     alone = [bench.attend([(0, p, 1)], q[0][p : p + 1], config, slots) for p in range(start, length)]
-    beside = bench.attend([(1, 3, 7), (0, start, 9), (2, 0, 20)], torch.cat([q[1][3:10], q[0][start:], q[2][:20]]), config, slots)
+    beside = bench.attend(
+        [(1, 3, 7), (0, start, 9), (2, 0, 20)], torch.cat([q[1][3:10], q[0][start:], q[2][:20]]), config, slots
+    )
     differing = sum(not torch.equal(torch.cat(found), whole) for found in (pieces, alone, [beside[7:16]]))
     part.add(f"attention/{dtype}", {"differing": differing})
     part.bar(f"attention/{dtype}", "differing", at_most=0.0)
@@ -129,7 +131,6 @@ def _sharing(first: list[Edit], second: list[Edit], pages: int) -> list[Edit]:
     """Return the second sequence's edits with the slots of the first one's pages, which are computed already."""
     theirs = {edit.page: edit.slots for edit in first if isinstance(edit, SetPages)}
     return [
-        replace(edit, slots=theirs[edit.page]) if isinstance(edit, SetPages) and edit.page < pages else edit for edit in second
+        replace(edit, slots=theirs[edit.page]) if isinstance(edit, SetPages) and edit.page < pages else edit
+        for edit in second
     ]
-
-

@@ -200,7 +200,9 @@ def open_card(name: str) -> Card:
     if name == MIRROR:
         return MirrorCard()
     if not torch.cuda.is_available():
-        raise SystemExit(f"--device {CARD} needs a card that torch can use; here --device {MIRROR} runs every part without one")
+        raise SystemExit(
+            f"--device {CARD} needs a card that torch can use; here --device {MIRROR} runs every part without one"
+        )
     return RealCard()
 
 

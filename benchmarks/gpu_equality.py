@@ -40,23 +40,29 @@ MOST_MEAN = 1.02  # of our error by transformers'
 def measure(part: Part) -> None:
     """Add what differs, and the ratio of the errors."""
     new = 4 if part.card.mirrored else NEW
+    names = sorted(path.name for path in FAMILY.iterdir() if (path / "adapter_config.json").exists())
+    if part.sizes.family:
+        _demo_family(part, new, names[: part.sizes.family])
+    _presets(part, new)
+    if part.sizes.errors:
+        with part.attempt("error"):
+            _errors(part)
+
+
+def _demo_family(part: Part, new: int, names: Sequence[str]) -> None:
     with part.attempt("demo"):
         part.add("demo", {"differing": _demo(part.card, new)})
         part.bar("demo", "differing", at_most=0.0)
-    names = sorted(path.name for path in FAMILY.iterdir() if (path / "adapter_config.json").exists())
-    for name in names[: part.sizes.family]:
+    for name in names:
         with part.attempt(f"family-{name}"):
             part.add(f"family-{name}", {"differing": _adapter(part.card, FAMILY / name, new)})
             part.bar(f"family-{name}", "differing", at_most=0.0)
-    _presets(part, new)
-    with part.attempt("error"):
-        _errors(part)
 
 
 def _presets(part: Part, new: int) -> None:
-    from blockwright.tests.checkpoints import PRESETS, build_model
+    from blockwright.tests.checkpoints import build_model
 
-    for name in part.sizes.presets or tuple(PRESETS):
+    for name in part.sizes.architectures():
         with part.attempt(f"preset-{name}"), tempfile.TemporaryDirectory() as folder:
             model = build_model(name, 0)
             model.save_pretrained(folder)
@@ -144,7 +150,7 @@ def _compared(rig: Rig, model: Any, prompts: Sequence[Sequence[int]], new: int, 
 
 def _errors(part: Part) -> None:
     ratios = []
-    for number in range(part.sizes.error_models):
+    for number in part.sizes.errors:
         longest = 12 if part.card.mirrored else 300
         model = drawn(number, 0, longest)
         with tempfile.TemporaryDirectory() as folder:

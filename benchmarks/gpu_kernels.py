@@ -198,7 +198,10 @@ def low_rank(bench: Bench, sizes: Sizes) -> float:
 
 def logits(bench: Bench, sizes: Sizes) -> float:
     tokens, _, vocabulary = _sizes(bench, sizes)
-    parts, out_TV = bench.random(2, tokens, vocabulary, dtype=torch.float32), bench.empty(tokens, vocabulary, dtype=torch.float32)
+    parts, out_TV = (
+        bench.random(2, tokens, vocabulary, dtype=torch.float32),
+        bench.empty(tokens, vocabulary, dtype=torch.float32),
+    )
     step, term = bench.step([(0, 0, tokens)]), bench.sum(parts)
     in_order(bench.card, lambda: bench.ops.logits(step, term, 2.0, 30.0, out_TV.data_ptr()))
     return error_of(out_TV, torch.tanh(parts.double().sum(0) / 2 / 30) * 30)

@@ -95,7 +95,9 @@ def _vllm(part: Part) -> None:
         (Path(folder) / "config.json").write_text(json.dumps(described))
         engine = LLM(folder, load_format="dummy", skip_tokenizer_init=True, gpu_memory_utilization=0.6)
         for batch in part.sizes.peers:
-            prompts = [{"prompt_token_ids": [3 + (7 * n + i) % 1000 for i in range(part.sizes.context)]} for n in range(batch)]
+            prompts = [
+                {"prompt_token_ids": [3 + (7 * n + i) % 1000 for i in range(part.sizes.context)]} for n in range(batch)
+            ]
             seconds = []
             for new in (1, NEW):
                 asked = SamplingParams(temperature=0.0, max_tokens=new, ignore_eos=True, detokenize=False)

@@ -18,7 +18,7 @@ from gpu_card import Card, NotBuilt
 from gpu_sizes import Sizes
 from harness import OURS, Bar, Report
 
-FAILED, NOT_BUILT, NOT_HERE = "failed", "not built", "not here"
+FAILED, NOT_BUILT, NOT_HERE, NOT_RUN = "failed", "not built", "not here", "not run"
 PACKAGES = ("torch", "triton", "cupy-cuda13x", "cuda-bindings", "nvidia-ml-py", "transformers", "vllm")
 LAST_LINES = 12  # of a traceback that is printed, so that a minute on a card tells enough
 

@@ -31,7 +31,16 @@ from blockwright.gpu.model.config import (
 )
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.plan.sweep_plan import Edit, MapGroup, SetPages, SetSampling, Step, SweepPlan, SweepResult, WriteTokens
+from blockwright.policies.plan.sweep_plan import (
+    Edit,
+    MapGroup,
+    SetPages,
+    SetSampling,
+    Step,
+    SweepPlan,
+    SweepResult,
+    WriteTokens,
+)
 
 GREEDY = SamplingParams(temperature=0.0)
 SPREAD = 0.02  # of random weights
@@ -224,9 +233,7 @@ class Rig:
             edits += mine
         return edits
 
-    def generate(
-        self, row: int, tokens: Sequence[int], count: int, chunk: int, delta: Sequence[int] = ()
-    ) -> list[int]:
+    def generate(self, row: int, tokens: Sequence[int], count: int, chunk: int, delta: Sequence[int] = ()) -> list[int]:
         """Return greedy tokens of one sequence that runs alone, its prompt in chunks."""
         edits = mine = self.admit(row, tokens, len(tokens) + count)
         out: list[int] = []
@@ -267,8 +274,6 @@ def _vocabulary(specs: Sequence[ComponentSpec]) -> int:
     return int(config.vocabulary)
 
 
-def random_rig(
-    card: Card, size: ModelSize, sizes: RigSizes, dtype: str = "bfloat16", cuts: Sequence[int] = ()
-) -> Rig:
+def random_rig(card: Card, size: ModelSize, sizes: RigSizes, dtype: str = "bfloat16", cuts: Sequence[int] = ()) -> Rig:
     """Return a rig of a model whose weights are made on the card."""
     return Rig(card, card.backend(dtype), specs_of(size, dtype, sizes.page), sizes, cuts=cuts)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+EVERY = ("every",)
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
@@ -44,14 +46,22 @@ class Sizes:
     page: int  # tokens
     seeds: int  # of each kernel's case
     product_rows: tuple[int, ...]  # of the products that are compared bit by bit
-    presets: tuple[str, ...]  # architectures of part 4; none: all
-    family: int  # adapters of the demo family
-    error_models: int  # random models whose errors in bfloat16 are compared
+    presets: tuple[str, ...]  # architectures of part 4; EVERY: all
+    family: int  # adapters of the demo family; 0: not the demo either
+    errors: tuple[int, ...]  # random models, by number, whose errors in bfloat16 are compared
     tenants: tuple[int, ...]  # adapters of part 7
     served: str  # size of the served model (benchmarks/models.py)
     new_tokens: int  # of a served answer
     kills: int
     peers: tuple[int, ...]  # batches of part 6
+
+    def architectures(self) -> tuple[str, ...]:
+        """Return the names of the architectures of part 4."""
+        if self.presets != EVERY:
+            return self.presets
+        from blockwright.tests.checkpoints import PRESETS
+
+        return tuple(PRESETS)
 
 
 LLAMA_1B = ModelSize(16, 2048, 32, 8, 64, 8192, 128256)
@@ -68,9 +78,9 @@ WHOLE = Sizes(
     page=64,
     seeds=6,
     product_rows=(1, 3, 17, 64, 65, 300),
-    presets=(),
+    presets=EVERY,
     family=7,
-    error_models=13,
+    errors=tuple(range(13)),
     tenants=(8, 20),
     served="1B",
     new_tokens=128,
@@ -91,7 +101,7 @@ QUICK = Sizes(
     product_rows=(1, 17, 64, 65, 300),
     presets=("llama", "gemma2", "gpt-neox", "olmo2"),
     family=2,
-    error_models=3,
+    errors=(0, 5, 7),
     tenants=(8,),
     served="M",
     new_tokens=64,
@@ -113,10 +123,11 @@ TINY = Sizes(
     product_rows=(1, 3),
     presets=("llama",),
     family=1,
-    error_models=1,
+    errors=(0,),
     tenants=(2,),
     served="tiny",
     new_tokens=12,
     kills=1,
     peers=(1, 2),
 )
+SIZES = {"whole": WHOLE, "quick": QUICK, "tiny": TINY}

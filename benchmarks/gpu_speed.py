@@ -38,7 +38,10 @@ def measure(part: Part) -> None:
     with part.attempt("graphs"):
         need("gpu.cuda.graphs", "CUDA graphs, so that decode with and without them cannot be compared")
     with part.attempt("bits-fast"):
-        need("gpu.cuda.ops_fast", "bits=fast (torch.mm and free splits) through a whole model; products beside torch.mm are above")
+        need(
+            "gpu.cuda.ops_fast",
+            "bits=fast (torch.mm and free splits) through a whole model; products beside torch.mm are above",
+        )
     part.bar("8B/decode1", "of_copy", at_least=0.70)
     part.bar("8B/decode32", "of_copy", at_least=0.65)
     part.bar("8B/prefill4096", "of_product", at_least=0.45)
@@ -53,9 +56,7 @@ def _rig(part: Part, size: ModelSize) -> Rig:
     longest, page = max(sizes.prefill) + 1, sizes.page
     tokens = max(*sizes.rows, min(MOST_PREFILL, max(sizes.prefill)))
     positions = max(max(sizes.rows) * (decoding + page), longest + page)
-    return random_rig(
-        part.card, size, RigSizes(max(sizes.rows), max(decoding, longest), tokens, page, positions=positions)
-    )
+    return random_rig(part.card, size, RigSizes(max(sizes.rows), max(decoding, longest), tokens, page, positions=positions))
 
 
 def _model(part: Part, name: str, size: ModelSize, rig: Rig) -> None:

@@ -118,9 +118,7 @@ class Bench:
         weight = self.weight(*parts)
         tokens = len(x_TW)
         out = self.empty(self.ops.product_bytes(tokens, weight.width, weight.outputs) // 4, dtype=torch.float32)
-        found: Sum = in_order(
-            self.card, lambda: self.ops.product(self.keep(x_TW), weight, out.data_ptr(), tokens)
-        )
+        found: Sum = in_order(self.card, lambda: self.ops.product(self.keep(x_TW), weight, out.data_ptr(), tokens))
         total_TQ = torch.zeros(tokens, weight.outputs, device=self.card.device)
         for part_TQ in out[: found.parts * total_TQ.numel()].view(found.parts, *total_TQ.shape):
             total_TQ += part_TQ
@@ -130,7 +128,9 @@ class Bench:
         """Return a sum with these parts."""
         return Sum(self.keep(parts_ZTQ), parts_ZTQ.shape[0], parts_ZTQ.shape[2], (), delta)
 
-    def attend(self, batch: Sequence[tuple[int, int, int]], q_TQ: torch.Tensor, config: AttentionConfig, kv: Slots) -> torch.Tensor:
+    def attend(
+        self, batch: Sequence[tuple[int, int, int]], q_TQ: torch.Tensor, config: AttentionConfig, kv: Slots
+    ) -> torch.Tensor:
         """Return the attention of a batch's queries."""
         step = self.step(batch, config)
         (tiles,) = step.tiles.values()

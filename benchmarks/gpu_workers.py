@@ -36,7 +36,10 @@ def measure(part: Part) -> None:
         model = make_model(part.sizes.served, "bf16", Path(folder) / SPLIT)  # a folder's name is the model's id
         asyncio.run(_measure(part, model))
     with part.attempt("exchange"):
-        need("transport.device_link", "device-slot channels: the activations' p99 while KV moves between two processes of a card")
+        need(
+            "transport.device_link",
+            "device-slot channels: the activations' p99 while KV moves between two processes of a card",
+        )
     part.bar("pipeline", "of_one", at_least=LEAST_OF_ONE)
     part.bar("pipeline", "differing", at_most=0.0)
     part.bar("kill", "differing", at_most=0.0)
