@@ -91,13 +91,13 @@ def test_a_wheel_says_which_glibc_it_needs(tmp_path: Path, libraries: dict[str, 
 def test_a_change_of_any_header_compiles_the_kernels_again() -> None:
     """Headers that are not listed are no part of a source distribution either."""
     (kernels,) = project()["tool"]["setuptools"]["ext-modules"]
-    assert sorted(kernels["depends"]) == sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("gpu/kernels/*.h"))
-    assert sorted(kernels["sources"]) == sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("gpu/kernels/*.c"))
+    assert sorted(kernels["depends"]) == sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("gpu/cpu/kernels/*.h"))
+    assert sorted(kernels["sources"]) == sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("gpu/cpu/kernels/*.c"))
 
 
 def test_what_is_compiled_here_needs_no_glibc_of_today(tmp_path: Path) -> None:
-    """The linker takes the newest form of each function that the machine has; gpu/kernels/native.h asks for old ones."""
-    libraries = [*(ROOT / "gpu" / "kernels").glob("*.so"), *(ROOT / "policies" / "_compiled").glob("*.so")]
+    """The linker takes the newest form of each function that the machine has; gpu/cpu/kernels/native.h asks for old ones."""
+    libraries = [*(ROOT / "gpu" / "cpu" / "kernels").glob("*.so"), *(ROOT / "policies" / "_compiled").glob("*.so")]
     if not libraries or os.uname().machine != "x86_64":
         pytest.skip("nothing is compiled here for x86-64")
     for library in libraries:

@@ -17,7 +17,8 @@ from ...policies.model.chain import HiddenLayout, PageLayout
 from ..backend import Batch, Packed
 from ..errors import BackendError
 from ..model.config import AttentionConfig, ComponentSpec, HeadConfig, RopeConfig, attention_of
-from ..reference.operations import embedding_multiplier, rotary_table
+from ..model.activations import embedding_multiplier
+from ..model.rotary import rotary_table
 from ..row_backend import RowBackend, RowPacked
 from ..tables import Tables
 from .components import CudaRun, HeadPart, Surroundings, describe

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 
 from ...policies.plan.sweep_plan import NO_SLOT, NOT_FINITE
 from ..model.config import AttentionConfig
-from ..reference.operations import BOTTLENECKS, rotate, soft_cap
+from ..model.activations import BOTTLENECKS, soft_cap
+from ..model.rotary import rotate
 from ..sampling.noise import gumbel
 from . import ops
 from .host_memory import floats, ints, longs, view

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from blockwright.gpu.cuda.ops import ACTIVATIONS, FIELDS, RANK_UNIT, READS, Step, Terms
-from blockwright.gpu.reference.operations import BOTTLENECKS
+from blockwright.gpu.model.activations import BOTTLENECKS
 from blockwright.tests.gpu.cuda.kernels.steps import EACH_TYPE, Worker, assert_near, ops_of, poisoned, random_tensor
 from blockwright.tests.parts import parts
 

@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 
 from blockwright.gpu.cuda.ops import Finish, Norm, Step
+from blockwright.gpu.model.activations import BOTTLENECKS
 from blockwright.gpu.model.config import NormConfig, RopeConfig
-from blockwright.gpu.reference.operations import BOTTLENECKS, rotate, rotary_table
+from blockwright.gpu.model.rotary import rotary_table, rotate
 from blockwright.tests.gpu.cuda.kernels.steps import (
     EACH_TYPE,
     Worker,
