@@ -1,6 +1,6 @@
 """Device interface: what the executor obeys plans over. A device owns memory, tables, hidden states, pages and drawn tokens.
 
-Its compute half is a back end (``gpu/backend.py``), which packs and composes. A device may only queue what it is told and
+Its compute half is a back end (``gpu/backend.py``), which packs and composes. A device may only queue its orders and
 return at once: whether a sweep has ended, and with which tokens, is known by its ticket alone. So the executor reads no
 tensor and no token. One device for each worker, used by its device thread; any one thread may wait for a ticket.
 

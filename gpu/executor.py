@@ -307,9 +307,10 @@ class Executor:
             return []
         drawn = [n for n in step.batch if n in wanted]
         met = dict(zip(step.batch, step.delta, strict=True)) if step.delta else {}
-        for batch, draw in ((drawn, device.sample), ([n for n in plan.score if n in step.batch], device.score)):
-            if batch:
-                draw(run.head, run.width, columns.rows(batch), [met[n] for n in batch] if met else [])
+        if drawn:
+            device.sample(run.head, run.width, columns.rows(drawn), [met[n] for n in drawn] if met else [])
+        if plan.score and (scored := [n for n in plan.score if n in step.batch]):
+            device.score(run.head, run.width, columns.rows(scored), [met[n] for n in scored] if met else [])
         return drawn
 
 

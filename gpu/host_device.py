@@ -13,7 +13,7 @@ from typing import Any
 from ..policies.model.chain import HiddenLayout, PageLayout
 from ..policies.plan.sweep_plan import SweepResult
 from .backend import SLICE, Backend, Batch
-from .device import Arena, DeviceSizes, Ticket
+from .device import Arena, DeviceSizes, Pages, Ticket
 from .errors import ExecutorError
 from .exchange import PageExchange
 from .hidden import HiddenStates
@@ -23,7 +23,7 @@ from .sweep_draws import SweepDraws, numbers
 from .tables import Tables
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: made for each sweep
 class EndedSweep:
     """The ticket of a sweep that has ended."""
 
@@ -51,7 +51,8 @@ class HostDevice:
     def __init__(self, backend: Backend, sizes: DeviceSizes) -> None:
         self.backend = backend
         self.tables = Tables(sizes.rows, sizes.max_length, sizes.kv_layers, sizes.page_size)
-        self.pages = PageExchange(backend)
+        self._exchange = PageExchange(backend)
+        self.pages: Pages = self._exchange
         self.slice_bytes = SLICE
         self._hidden = HiddenStates(sizes.max_tokens, backend.dtype)
         self.sizes = sizes
@@ -63,7 +64,7 @@ class HostDevice:
 
     def add_layout(self, layout: PageLayout, arena: Arena) -> None:
         self.backend.add_arena(layout, arena.memory)
-        self.pages.add_layout(layout)
+        self._exchange.add_layout(layout)
 
     def add_width(self, width: int) -> None:
         self._hidden.add_width(width)

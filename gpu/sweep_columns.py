@@ -44,9 +44,12 @@ class SweepColumns:
         self.row_N, self.start_N, self.count_N = (np.asarray(c, dtype=np.int32) for c in (plan.row, plan.start, plan.count))
         self.end_N = self.start_N + self.count_N
         self.offset_N = np.cumsum(self.count_N, dtype=np.int64) - self.count_N
+        self._every = list(range(len(plan.row)))
 
     def rows(self, batch: Sequence[int]) -> Rows:
         """Return all positions of these batch rows."""
+        if batch == self._every:  # as almost always, which costs nothing
+            return Rows(batch, self.row_N, self.start_N, self.count_N, self.offset_N)
         some = list(batch)
         return Rows(some, self.row_N[some], self.start_N[some], self.count_N[some], self.offset_N[some])
 
@@ -54,6 +57,8 @@ class SweepColumns:
         """Return the rows of a step, which computes a part of drafting and draft rows only."""
         at = self.rows(step.batch)
         if step.place >= 0:
+            at.start_N, at.count_N = at.start_N.copy(), at.count_N.copy()
+            at.offset_N = at.offset_N.copy()
             drafting_N = np.isin(step.batch, self.plan.drafting)
             at.start_N[drafting_N] += step.place
             at.offset_N[drafting_N] += step.place

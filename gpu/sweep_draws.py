@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..policies.plan.sweep_plan import NOT_FINITE, SweepResult, TokenLogprob
+from ..policies.plan.sweep_plan import FAILED, SweepResult, TokenLogprob
 from .backend import Backend
 from .sampling import rejection
 from .sampling.sampler import choose, law, raw_logprobs, sample, score_prompt
@@ -115,7 +115,8 @@ class SweepDraws:
         count = len(logits_TV) - 1
         params = tables.sampling[row]
         own = tokens[first : first + len(logits_TV)]
-        count = own.index(NOT_FINITE) if NOT_FINITE in own else count  # the positions behind it have no law
+        # the positions behind one that failed have no law
+        count = next((i for i, token in enumerate(own) if token in FAILED), count)
         all_TV = logits_TV.numpy()
         target = [law(all_TV[i], row, position + i, tables) for i in range(count)]
         drafts = tables.tokens[row, position : position + count].tolist()

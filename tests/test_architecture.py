@@ -85,7 +85,9 @@ SMALL_THOUGHTS = {
     "runtime/node/link_receivers.py": "the receivers of tensors; the importer only wires parts",
 }
 BANNED_NAMES = re.compile(r"(^|_)(utils?|helpers?|common|misc)$")
-MOST_CODE_LINES, MOST_FILE_LINES, MOST_FUNCTION_LINES = 400, 600, 60
+MOST_CODE_LINES = 400
+MOST_FILE_LINES = 600
+MOST_FUNCTION_LINES = 60
 SOURCES = (*LAYERS, "tests", "benchmarks", "examples")
 MOST_PARAMETERS = 10  # of a function; values that belong together are one value object
 MANY_PARAMETERS = {
@@ -205,7 +207,9 @@ def c_functions(source: str) -> Iterator[tuple[str, int]]:
 
     text = re.sub(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', blank, source, flags=re.DOTALL)
     text = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", blank, text, flags=re.MULTILINE)
-    depth, start, head = 0, 0, 0
+    depth = 0
+    start = 0
+    head = 0
     for at, symbol in enumerate(text):
         if symbol == "{":
             depth += 1

@@ -35,7 +35,7 @@ async def start(node: Node, config: WorkerConfig) -> None:
         await start_inside(node, inside_worker(overload=config.overload), here)
     except (BackendError, OSError, MemoryError) as error:  # faults of this machine: another life would fare no better
         await node.ref(CONTROLLER).unfit(config.name, node.incarnation, str(error) or "there is not enough memory")
-        await asyncio.Event().wait()  # the controller, told just before, ends this process
+        await asyncio.Event().wait()  # the controller, notified just before, ends this process
 
 
 async def start_in_process(node: Node, config: WorkerConfig) -> None:

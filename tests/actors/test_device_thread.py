@@ -1,4 +1,4 @@
-"""The device thread's pace and lateness, under a clock that moves only when told to."""
+"""The device thread's pace and lateness, under a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class LateTicket:
 
 
 class BusyDevice:
-    """A device thread whose plans still run when they are submitted. ``came``: what the loop was told, in order."""
+    """A device thread whose plans still run when they are submitted. ``came``: the reports to the loop, in order."""
 
     def __init__(self, lay_out: Callable[[str, Any], Any] = lambda worker, hidden: hidden) -> None:
         self.tickets: dict[int, LateTicket] = {}
@@ -150,7 +150,7 @@ class BusyDevice:
     async def submitted(self, number: int) -> None:
         await until(lambda: number in self.tickets)
 
-    async def told(self, what: object) -> None:
+    async def reported(self, what: object) -> None:
         await until(lambda: what in self.came)
 
 
@@ -170,7 +170,7 @@ async def test_results_come_in_the_order_of_the_plans_though_later_ones_have_end
     device.tickets[1].ended.set()
     assert await answer == "answer"
     assert device.came[:2] == [1, 2]
-    await device.told(3)
+    await device.reported(3)
     assert device.came == [1, 2, 3]
     device.thread.stop()
 
@@ -188,7 +188,7 @@ async def test_what_leaves_is_laid_out_when_its_plan_has_ended() -> None:
     await device.submitted(1)
     assert not laid
     device.tickets[1].ended.set()
-    await device.told(1)
+    await device.reported(1)
     assert laid == [("w1", b"1", "collector")]
     device.thread.stop()
 
@@ -202,11 +202,11 @@ async def test_a_plan_is_late_from_when_the_one_before_it_has_ended(clock: Clock
     clock.now += 5.0
     assert device.thread.lateness() == 5.0
     device.tickets[1].ended.set()
-    await device.told(1)
+    await device.reported(1)
     clock.now += 2.0
     await until(lambda: device.thread.lateness() == 2.0)
     device.tickets[2].ended.set()
-    await device.told(2)
+    await device.reported(2)
     await until(lambda: device.thread.lateness() == 0.0)
     device.thread.stop()
 
@@ -219,7 +219,7 @@ async def test_a_plan_that_fails_while_it_runs_ends_the_worker() -> None:
     device.tickets[1].error = error
     for ticket in device.tickets.values():
         ticket.ended.set()
-    await device.told(error)
+    await device.reported(error)
     device.thread.stop()
     assert device.came == [error], "what came after it is undefined"
 

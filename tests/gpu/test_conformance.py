@@ -85,7 +85,9 @@ def test_batches_of_prefill_and_decode(make_backend: Make, checkpoint: MakeCheck
     path = checkpoint(architecture)
     rig = Rig(make_backend(), path)
     prompts = [reference.prompt_of(length, seed=5) for length in (3, 20, 9, 33, 1, 16)]
-    done, out, edits = [0] * 6, [[] for _ in prompts], []
+    done = [0] * 6
+    out = [[] for _ in prompts]
+    edits = []
     for sweep in range(24):
         live = [row for row in range(6) if sweep >= 2 * row][::-1]
         for row in live:
@@ -164,7 +166,10 @@ def test_what_lies_in_unused_slots_does_not_matter(
 
 def test_progress_is_seen_while_a_plan_is_executed(make_backend: Make, checkpoint: MakeCheckpoint) -> None:
     """Another thread so tells a worker that computes from one that hangs. It may come too late for some of the plans."""
-    backend, seen, largest, done = make_backend(), set[int](), 0, threading.Event()
+    backend = make_backend()
+    seen = set[int]()
+    largest = 0
+    done = threading.Event()
     enough = 5 if isinstance(backend, NativeBackend) else 2  # more values than those between two calls
     rig, interval = Rig(backend, checkpoint("llama")), sys.getswitchinterval()
     if isinstance(backend, NativeBackend):

@@ -117,7 +117,9 @@ def test_twenty_lora_tenants_take_what_their_tensors_take(checkpoint: MakeCheckp
     """Of a base that is not tiny each adds less than 1 %: its small tensors share chunks with those of others."""
     path = checkpoint("llama", hidden_size=512, intermediate_size=1408, vocab_size=2048, num_hidden_layers=4)
     adapters = [make_adapter(path, tmp_path / str(i), seed=i, target_modules=["q_proj", "v_proj"]) for i in range(20)]
-    backend, base, chunk = open_backend("native", "float32", 1, CAP), Checkpoint.open(path), 65536
+    backend = open_backend("native", "float32", 1, CAP)
+    base = Checkpoint.open(path)
+    chunk = 65536
     residence, found = Residence(ChunkPool(1 << 12, chunk), 64), dict[bytes, int]()
     added = []
     for name, variant in [("base", base), *((str(i), open_adapter(folder, base)) for i, folder in enumerate(adapters))]:
