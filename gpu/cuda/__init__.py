@@ -1,1 +1,1 @@
-"""CUDA back end. Without its kernels, which need Triton, it runs on a host without a card, over twins of the driver's interfaces."""
+"""CUDA back end. Its host code also runs without a card, over twins of the driver's interfaces; its kernels need Triton."""
