@@ -16,12 +16,15 @@ import triton
 import triton.language as tl
 
 from ..errors import BackendError
-from ..model.config import AttentionConfig, NormConfig
+from ..model.config import AttentionConfig
 from .kernels import attention, copies, deltas, draw, products, rows
 from .ops import ACTIVATIONS, DELTA_TILE, RANK_UNIT, Finish, Norm, Slots, Step, Sum, Terms, Weight
 from .tiles import BFLOAT16, FLOAT32, MULTIPROCESSORS, Tiling
 
-TYPES: dict[torch.dtype, tuple[Any, Tiling]] = {torch.float32: (tl.float32, FLOAT32), torch.bfloat16: (tl.bfloat16, BFLOAT16)}
+TYPES: dict[torch.dtype, tuple[Any, Tiling]] = {
+    torch.float32: (tl.float32, FLOAT32),
+    torch.bfloat16: (tl.bfloat16, BFLOAT16),
+}
 KINDS = {"rms": 1, "layer": 2}
 LARGEST_ROW = 16384  # elements of a row that one program holds
 SMALLEST = 16  # side of a block that a product takes
@@ -283,7 +286,9 @@ class TritonOps:
             DT=self._type,
         )  # fmt: skip
 
-    def copy_slots(self, source: int, source_slots: int, target: int, target_slots: int, count: int, slot_bytes: int) -> None:
+    def copy_slots(
+        self, source: int, source_slots: int, target: int, target_slots: int, count: int, slot_bytes: int
+    ) -> None:
         words = slot_bytes // 4
         copies.copy_slots[(count, -(-words // COPIED))](
             source, source_slots, target, target_slots, WORDS=words, CB=COPIED, FROM=source_slots != 0, TO=target_slots != 0

@@ -29,7 +29,7 @@ def _segment(
         near = tl.minimum(key, last)
         slot = tl.load(slots_p + near // PAGE).to(tl.int64)
         place = (slot * SLOT + (near % PAGE) * E)[:, None] + e[None, :]
-        if E == q.shape[1]:
+        if q.shape[1] == E:
             k = tl.load(kv_p + place)  # as rows, and turned in shared memory: otherwise 80 registers more
             v = tl.load(kv_p + KV * PAGE * E + place)
         else:
@@ -76,7 +76,9 @@ def _finish(out, at, e, inside, total, acc, E: tl.constexpr, DT: tl.constexpr):
     tl.store(pointer(out, DT) + at[:, None] + e[None, :], result.to(DT), inside[:, None] & (e < E)[None, :])
 
 
-@triton.jit(do_not_specialize=["q", "out", "tiles", "slots", "arena", "parts", "layer", "row_stride", "layer_stride", "splits"])
+@triton.jit(
+    do_not_specialize=["q", "out", "tiles", "slots", "arena", "parts", "layer", "row_stride", "layer_stride", "splits"]
+)
 def attend(
     q: tl.int64, out: tl.int64, tiles: tl.int64, slots: tl.int64, arena: tl.int64, parts: tl.int64, scale: tl.float32,
     layer: tl.int32, row_stride: tl.int64, layer_stride: tl.int64, splits: tl.int32, SOFTCAP: tl.constexpr,
@@ -109,7 +111,23 @@ def attend(
             start = lowest + z * SEG
             if start <= last:
                 top, total, acc = _segment(
-                    queries, slots_p, kv_p, start, last, position, e, scale, SOFTCAP, WINDOW, SLOT, PAGE, KV, E, BK, SEG, STAGES
+                    queries,
+                    slots_p,
+                    kv_p,
+                    start,
+                    last,
+                    position,
+                    e,
+                    scale,
+                    SOFTCAP,
+                    WINDOW,
+                    SLOT,
+                    PAGE,
+                    KV,
+                    E,
+                    BK,
+                    SEG,
+                    STAGES,
                 )
                 part_p = pointer(parts, tl.float32) + ((tile * KV + head) * splits + z).to(tl.int64) * (M * (EB + 2))
                 tl.store(part_p + r, top)
@@ -121,7 +139,23 @@ def attend(
             )
             for start in tl.range(lowest + SEG, last + 1, SEG, num_stages=1):
                 top2, total2, acc2 = _segment(
-                    queries, slots_p, kv_p, start, last, position, e, scale, SOFTCAP, WINDOW, SLOT, PAGE, KV, E, BK, SEG, STAGES
+                    queries,
+                    slots_p,
+                    kv_p,
+                    start,
+                    last,
+                    position,
+                    e,
+                    scale,
+                    SOFTCAP,
+                    WINDOW,
+                    SLOT,
+                    PAGE,
+                    KV,
+                    E,
+                    BK,
+                    SEG,
+                    STAGES,
                 )
                 top, total, acc = _join(top, total, acc, top2, total2, acc2)
             _finish(out, at, e, inside, total, acc, E, DT)

@@ -163,7 +163,9 @@ def heads(
             x = x * scale * (tl.load(weight + e, inside, 0.0).to(tl.float32) + OFFSET)[None, :]
             y = y * scale * (tl.load(weight + partner, turning, 0.0).to(tl.float32) + OFFSET)[None, :]
         at = place[:, None] * half + tl.where(turning, angle, 0)[None, :]
-        turned = x * tl.load(pointer(cos, tl.float32) + at) + tl.where(left[None, :], -y, y) * tl.load(pointer(sin, tl.float32) + at)
+        turned = x * tl.load(pointer(cos, tl.float32) + at) + tl.where(left[None, :], -y, y) * tl.load(
+            pointer(sin, tl.float32) + at
+        )
         x = tl.where(turning[None, :], turned, x)
     z = x.to(DT)
     if h < H:

@@ -62,7 +62,9 @@ def norm_rows(x, weight, bias, c, eps, W: tl.constexpr, LAYER: tl.constexpr, OFF
 def tanh(x):
     """Return the hyperbolic tangent: a series near zero, where the formula would cancel."""
     small = tl.minimum(x * x, 0.09)
-    series = x * (1 + small * (-1 / 3 + small * (2 / 15 + small * (-17 / 315 + small * (62 / 2835 - small * (1382 / 155925))))))
+    series = x * (
+        1 + small * (-1 / 3 + small * (2 / 15 + small * (-17 / 315 + small * (62 / 2835 - small * (1382 / 155925)))))
+    )
     return tl.where(x * x < 0.09, series, 1 - 2 / (tl.exp(2 * x) + 1))
 
 

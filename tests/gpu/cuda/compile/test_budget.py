@@ -56,7 +56,9 @@ def attend(config: AttentionConfig, tokens: int) -> Launch:
 def heads(config: AttentionConfig) -> Launch:
     slots = Slots(AT, 1 << 20, 64)
     norms = (NORM, NORM) if config.qk_norm else ()
-    return lambda ops: ops.heads(step(32), Sum(AT, 4, 48 * config.head_dim, (), AT), config, norms, (AT, AT), AT, slots, 0, AT)
+    return lambda ops: ops.heads(
+        step(32), Sum(AT, 4, 48 * config.head_dim, (), AT), config, norms, (AT, AT), AT, slots, 0, AT
+    )
 
 
 def deltas(ops: TritonOps) -> None:

@@ -48,7 +48,9 @@ def assert_near(found: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype, ti
     assert float(error) < TOLERANCE[dtype] * times, f"an error of {float(error):.1e}"
 
 
-def random_attention(draw: random.Random, *, size: int = 0, window: int | None = None, softcap: float = 0.0) -> AttentionConfig:
+def random_attention(
+    draw: random.Random, *, size: int = 0, window: int | None = None, softcap: float = 0.0
+) -> AttentionConfig:
     kv_heads, group = draw.choice(((1, 1), (1, 5), (2, 2), (2, 3), (1, 8)))
     return AttentionConfig(
         hidden=8,

@@ -32,7 +32,9 @@ def drawn(logits_NV: torch.Tensor, params: list[SamplingParams], positions: list
     keys = [noise_key(p.seed, p.choice, position) for p, position in zip(params, positions, strict=True)]
     key = torch.from_numpy(np.asarray(keys, dtype=np.uint64).view(np.int64))
     heat = torch.tensor([p.temperature for p in params], dtype=torch.float64)
-    floors = [float(row.topk(p.top_k).values[-1]) if p.top_k else -torch.inf for row, p in zip(logits_NV, params, strict=True)]
+    floors = [
+        float(row.topk(p.top_k).values[-1]) if p.top_k else -torch.inf for row, p in zip(logits_NV, params, strict=True)
+    ]
     floor, token = torch.tensor(floors), torch.full((len(params),), -9, dtype=torch.int32)
     addresses: list[Any] = [one.data_ptr() for one in (key, heat, floor, token)]
     OPS.draw(logits_NV.data_ptr(), *logits_NV.shape, *addresses)
@@ -62,7 +64,15 @@ def test_the_hosts_tokens(seed: int) -> None:
 def test_broken_logits_give_no_token(temperature: float) -> None:
     """As on the host: NaN and infinity, and minus infinity for some or all."""
     inf, nan = float("inf"), float("nan")
-    rows = [[1.0, nan, 2, 0], [inf, 1, inf, nan], [-inf, 3, -inf, 1], [nan] * 4, [-inf] * 4, [-3.4e38, 3.4e38, 0, 1], [3e38, inf, 0, 0]]
+    rows = [
+        [1.0, nan, 2, 0],
+        [inf, 1, inf, nan],
+        [-inf, 3, -inf, 1],
+        [nan] * 4,
+        [-inf] * 4,
+        [-3.4e38, 3.4e38, 0, 1],
+        [3e38, inf, 0, 0],
+    ]
     logits_NV = torch.tensor(rows)
     params = [SamplingParams(temperature=temperature, seed=seed) for seed in range(len(rows))]
     found, expected = (way(logits_NV, params, [1] * len(rows)) for way in (drawn, chosen))
