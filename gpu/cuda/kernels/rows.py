@@ -106,9 +106,9 @@ def norm_whole(
     bias = tl.where(which == 0, b0, tl.where(which == 1, b1, b2))
     inside = c < width
     x = load_sum(sums, bias, delta, numbers(number, t, DELTA), t, c, inside, first, 0, T, QW + 2 * KW, Z, BIAS, DELTA, DT)
-    if which < 2:
-        weight = tl.load(pointer(tl.where(which == 0, norm_q, norm_k), DT) + c, inside, 0.0).to(tl.float32)
-        x = x * tl.rsqrt(tl.sum(x * x, 1) / width + eps)[:, None] * (weight + OFFSET)[None, :]
+    weight = tl.load(pointer(tl.where(which == 0, norm_q, norm_k), DT) + c, inside, 0.0).to(tl.float32)
+    normed = x * tl.rsqrt(tl.sum(x * x, 1) / width + eps)[:, None] * (weight + OFFSET)[None, :]
+    x = tl.where(which < 2, normed, x)
     place = t.to(tl.int64)[:, None] * (QW + 2 * KW) + (first + c)[None, :]
     tl.store(pointer(sums, tl.float32) + place, x, there[:, None] & inside[None, :])
 
