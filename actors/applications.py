@@ -30,7 +30,7 @@ from ..runtime.base.errors import ActorDied, DeadlineExceeded, RemoteError
 from ..zoo.source import open_source
 from .app_roots import check_name, folder_below
 from .changes_file import ChangesFile
-from .checkpoints import application_of, located, stored_base, with_tiers
+from .checkpoints import application_of, check_drafts, located, stored_base, with_tiers
 from .controller.actor import Controller
 from .controller.messages import Application
 from .further_applications import adapter_named, base_of, roots_of
@@ -297,6 +297,8 @@ class Applications(Actor):
         span = settings.worker.stages(new.name)
         name = base.model if base is not None else stored_base(checkpoint, wholes) if checkpoint.deltas else ""
         whole, families = with_tiers({new.name: checkpoint}, settings.models)
+        if not new.on_demand:  # for an adapter found in the folder, the setting gives way; its requests say why
+            self._check_drafts(whole, {new.name: name}, families, wholes)
         specs = {model: one.specs(settings.worker_memory.page_size, limits.dtype) for model, one in whole.items()}
         folder_below(roots, str(checkpoint.source))  # checked again: it may have become a link while it was read
         made = []
@@ -304,3 +306,21 @@ class Applications(Actor):
             found = application_of(model, one, specs[model], length, span, name, families.get(model, ""))
             made.append((one, dataclasses.replace(found, model=model, created=int(time.time()), **_own(new))))
         return made
+
+    def _check_drafts(
+        self,
+        added: Mapping[str, Checkpoint],
+        bases: Mapping[str, str],
+        families: Mapping[str, str],
+        wholes: list[WholeModel],
+    ) -> None:
+        """Raise SettingsError if the setting ``drafts`` pairs an added model with one that cannot draft for it.
+
+        ``bases`` and ``families``: of the added models. ``wholes``: the whole models that are served.
+        """
+        served = {one.model: one.family for one in wholes if one.served and one.family not in added}
+        held = {model_of(name): one for name, one in [*self._held.items()]}
+        there = {name: one for name, one in held.items() if name in served or one.source != one.path}
+        at = {one.checkpoint: one.model for one in wholes}
+        under = {name: at.get(one.beneath, "") for name, one in there.items() if one.source != one.path}
+        check_drafts(self._settings, {**there, **added}, {**under, **bases}, {**served, **families}, added)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..gpu.errors import CheckpointError
@@ -75,12 +75,12 @@ def open_checkpoints(settings: Settings) -> OpenedCheckpoints:
             )
         found[name] = open_adapter(path, opened[base])
     _check_named_tiers(settings, found, families)
-    _check_drafts(settings, found, bases, families)
+    check_drafts(settings, found, bases, families)
     for setting in ("tenant_weights", "tenant_kv_share"):
         for name in settings.value(setting):
             if (family := families.get(name, "")) and name not in settings.network.api_keys.values():
                 remedy = f"set {setting}.{family}" + (f", or tier_weights.{name}" if setting == "tenant_weights" else "")
-                raise SettingsError(f"{setting}.{name} names a tier, whose account is that of its family; {remedy}")
+                raise SettingsError(f"{setting}.{name} names a tier, which shares the account of its family; {remedy}")
     for name in settings.tiering.tier_weights:
         if name in found and name not in {*families, *families.values()}:
             raise SettingsError(
@@ -128,11 +128,20 @@ def _check_named_tiers(settings: Settings, opened: Mapping[str, Checkpoint], fam
             raise SettingsError(f"{setting} names {name!r}, which is not served; {there}")
 
 
-def _check_drafts(
-    settings: Settings, opened: Mapping[str, Checkpoint], bases: Mapping[str, str], families: Mapping[str, str]
+def check_drafts(
+    settings: Settings,
+    opened: Mapping[str, Checkpoint],
+    bases: Mapping[str, str],
+    families: Mapping[str, str],
+    added: Collection[str] | None = None,
 ) -> None:
-    """Raise SettingsError if the setting ``drafts`` names a tier or a model that cannot draft."""
-    modes, models = settings.drafting.drafts, {name: families.get(name, "") for name in opened}
+    """Raise SettingsError if the setting ``drafts`` names a tier or a model that cannot draft.
+
+    ``added``: only entries of these models, and entries that name them, are checked; None: all.
+    """
+    entries = settings.drafting.drafts.items()
+    modes = {name: mode for name, mode in entries if added is None or name in added or mode in added}
+    models = {name: families.get(name, "") for name in opened}
     parties = {name: DraftParty.of(name, bases, models, one.config.vocabulary, one.virtual) for name, one in opened.items()}
     parties |= {
         auto_id(family): DraftParty(auto_id(family), family, 0, chooses=True) for family in {*families.values()} - {""}

@@ -30,7 +30,7 @@ from ..runtime.tree import lines, start_tree
 from ..transport.errors import AddressError
 from .batches.port import BatchService
 from .changes_file import ChangesFile
-from .checkpoints import OpenedCheckpoints, hash_applications, model_info, open_checkpoints
+from .checkpoints import OpenedCheckpoints, check_drafts, hash_applications, model_info, open_checkpoints
 from .conditions import Published
 from .controller.actor import Controller
 from .controller.progress import Progress
@@ -310,6 +310,7 @@ async def _open_checkpoints(settings: Settings) -> tuple[OpenedCheckpoints, Sett
     if file is not None:
         changes = await asyncio.to_thread(file.read)
         opened, warnings = await asyncio.to_thread(open_further, settings, opened, changes)
+        await asyncio.to_thread(check_drafts, settings, opened.checkpoints, opened.bases, opened.families)
         default = default or changes.default
         for sentence in warnings:
             log.warning("%s", sentence)

@@ -41,6 +41,7 @@ _WORDS: dict[Refusal, tuple[int, str | None, str]] = {
     Refusal.EXPIRED: (504, None, "timeout"),
     Refusal.CANCELLED: (409, None, "request_cancelled"),
     Refusal.POISON: (500, None, "request_kills_workers"),
+    Refusal.UNHELD: (500, None, "grammar_failed"),
     Refusal.BROKEN: (500, "model", "model_overflow"),
     Refusal.CONFLICT: (409, "name", "conflict"),
     Refusal.FORBIDDEN: (403, "path", "permission_denied"),

@@ -78,7 +78,7 @@ class Truth:
 
 
 class Peer:
-    """transformers' bfloat16, computed as transformers does unless told otherwise."""
+    """transformers' bfloat16, computed as transformers does by default."""
 
     def __init__(self, folder: Path) -> None:
         auto = quiet_transformers().AutoModelForCausalLM

@@ -69,8 +69,8 @@ class Subject:
         self._process.stdin.write(f"{turn} {part}\n")
         self._process.stdin.flush()
         while line := self._line():
-            told = json.loads(line)
-            report.add(told["case"], self.name, told["metrics"])
+            entry = json.loads(line)
+            report.add(entry["case"], self.name, entry["metrics"])
 
     def close(self) -> None:
         with self._process:  # which closes its pipes; the end of its input is the end of it
@@ -187,8 +187,8 @@ def peer(report: Report, name: str, python: Path, part: float) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=PEER_SECONDS, check=False, env=clean)
     for line in done.stdout.splitlines():
         if line.startswith("{"):
-            told = json.loads(line)
-            report.add(told["case"], name, told["metrics"])
+            entry = json.loads(line)
+            report.add(entry["case"], name, entry["metrics"])
     if done.returncode:
         report.miss("call/ipc/100B", name, f"ended with {done.returncode}: {done.stderr.strip()[-200:]}")
 

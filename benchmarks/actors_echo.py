@@ -61,14 +61,14 @@ def answer(data: Any) -> bytes:
     return bytes(data) if len(data) < SMALL else b"%d" % touch(data)
 
 
-def serve(context: zmq.Context[zmq.Socket[bytes]], endpoint: str, told: Path | None = None) -> None:
+def serve(context: zmq.Context[zmq.Socket[bytes]], endpoint: str, address_file: Path | None = None) -> None:
     """Blocking, in a thread of its own, for ever."""
     socket = context.socket(zmq.ROUTER)
     socket.bind(endpoint)
-    if told is not None:
-        begun = told.with_suffix(".part")
+    if address_file is not None:
+        begun = address_file.with_suffix(".part")
         begun.write_text(str(socket.getsockopt_string(zmq.LAST_ENDPOINT)))
-        begun.rename(told)  # who waits for the file finds it whole
+        begun.rename(address_file)  # who waits for the file finds it whole
     while True:
         who, data = socket.recv_multipart()
         socket.send_multipart([who, answer(data)])
@@ -84,8 +84,8 @@ async def serve_async(endpoint: str) -> None:
 
 def main(directory: Path) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
-    for address, told in ((f"ipc://{directory}/zmq-blocking", None), ("tcp://127.0.0.1:*", directory / "zmq-tcp")):
-        threading.Thread(target=serve, args=(context, address, told), daemon=True).start()
+    for address, address_file in ((f"ipc://{directory}/zmq-blocking", None), ("tcp://127.0.0.1:*", directory / "zmq-tcp")):
+        threading.Thread(target=serve, args=(context, address, address_file), daemon=True).start()
     asyncio.run(serve_async(f"ipc://{directory}/zmq-asyncio"))
 
 

@@ -53,8 +53,11 @@ LONG = {
     "fidelity": 1200,
     "on_demand": 240,
     "drafts": 900,
+    "draft_models": 900,
     "family": 900,
+    "family_sweeps": 600,
     "tier_sweeps": 1500,
+    "tier_fairness": 60,
     "large": 1800,
     "scheduling": 2700,
     "scheduling_live": 960,
@@ -139,7 +142,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.store and (chosen.quick or commit == "unknown" or commit.endswith("+")):
         parser.error(f"only whole results of a committed state are stored; this is {commit}{', quick' * chosen.quick}")
     print(f"commit {commit}, {machine['cores']} cores of {machine['cpu']}", flush=True)
-    folder, began, failed = Path(tempfile.mkdtemp(prefix="blockwright-bench-")), time.monotonic(), []
+    folder = Path(tempfile.mkdtemp(prefix="blockwright-bench-"))
+    began = time.monotonic()
+    failed = []
     due = began
     for name in chosen.only:
         due, since = due + (BUDGETS | LONG)[name], time.monotonic()

@@ -16,7 +16,9 @@ Document = Mapping[str, Any]
 
 def changes(before: Document, now: Document) -> list[str]:
     """A line for each figure that changed, is new or is gone; first what makes the two hard to compare."""
-    name, old, new = now["benchmark"], keyed(before), keyed(now)
+    name = now["benchmark"]
+    old = keyed(before)
+    new = keyed(now)
     found = [
         f"{name}: {what} differs: {before[what]} then, {now[what]} now"
         for what in ("machine", "settings")

@@ -64,7 +64,9 @@ async def node(state: ControllerState, interval: float, seconds: float) -> float
     peers = [PeerId(name, worker.incarnation) for name, worker in state.workers.items()]
     for peer in peers:
         head.peering.greet(peer, "")
-    body, rounds, version = await heartbeat(state.version), round(seconds / interval), state.version
+    body = await heartbeat(state.version)
+    rounds = round(seconds / interval)
+    version = state.version
 
     def beat() -> None:
         clock.advance(interval)

@@ -74,7 +74,7 @@ def follow(state: ControllerState, event: Event, now: float) -> None:
 
 
 def as_served(names: list[str]) -> dict[str, Any]:
-    """What a cluster's controller is told of workers besides; nothing where a state is older than that."""
+    """The controller's other facts about workers; empty for a state from before there were any."""
     if "scaling" not in signature(ControllerState.__init__).parameters:
         return {}
     from blockwright.actors.controller.scaling import scaling_plan

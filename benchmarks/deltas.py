@@ -29,7 +29,9 @@ from blockwright.gpu.model.config import ComponentSpec, DeltaSpec, TensorRef, te
 from blockwright.gpu.model.deltas import DeltaConfig, LoraTerm
 from blockwright.policies.model.chain import Component
 
-TENANTS, RANK, ROWS = 8, 16, 32
+TENANTS = 8
+RANK = 16
+ROWS = 32
 TARGETS = {
     "qv": ("q", "v"),
     "attention": ("q", "k", "v", "o"),
@@ -93,7 +95,9 @@ def measure(model: str, rounds: int, sweeps: int, threads: int) -> Iterator[tupl
     """For each round and choice of targets (its name, metrics); one sweep of each, then the next."""
     size, dtype = model.split("/")
     rig = TenantRig(SIZES[size], DTYPES[dtype], threads)
-    weights, firsts, added = rig.weights, {}, {}
+    weights = rig.weights
+    firsts = {}
+    added = {}
     for place, (name, targets) in enumerate(TARGETS.items()):
         firsts[name] = 1 + place * TENANTS
         added[name] = rig.attach(size, targets, firsts[name])

@@ -10,7 +10,7 @@ one of the answer without drafts with probability 0.5, 0.8 or 0.95, else another
 and T(n) the shortest time of the kernels for n positions of each request, measured in the same round. ``of_best``: the
 policy's tokens per second divided by the ones of the best fixed number, none included, by the medians of all rounds.
 ``of_off``: with predictions that are always wrong, the policy's tokens per second divided by the ones without drafts.
-Drafts by another model are measured alike, relative to their own ideal (``draft_models``).
+Drafts by other models and by lower tiers have a benchmark of their own (``draft_models.py``).
 ``within``: by how much coupling accepts less than the rejection rule, at the demo checkpoint's exits (``draft_acceptance``).
 """
 
@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import draft_acceptance
-import draft_models
 import harness
 from harness import OURS, Bar, Options, Report
 from kernels_step import CACHED, Rig
@@ -43,7 +42,9 @@ FIXED = (1, 2, 4, 8)  # drafts of a round
 RIGHT = (0.5, 0.8, 0.95)  # chance that a token of the prediction is the one of the answer
 PROMPT = 8
 FIRST_LETTER = 0x4E00  # one letter for each token, so that a text has the same tokens again
-IDEAL, BEST, NEVER = 0.85, 0.95, 0.95
+IDEAL = 0.85
+BEST = 0.95
+NEVER = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +57,19 @@ class Plan:
     tokens: int = 64
     requests: tuple[int, ...] = (1, 2)
     wrong: tuple[int, ...] = (1, 8, 32)  # requests at a time whose predictions are always wrong
-    scales: tuple[float, ...] = draft_models.SCALES  # targets of draft models
     examined: int = 40  # prompts of each task of the demo, for the acceptance of its exits
 
     @classmethod
     def chosen(cls, quick: bool) -> Plan:
-        few = cls(dtypes=("bf16",), rounds=1, tokens=32, requests=(1,), wrong=(1,), examined=4, scales=(0.1,))
+        few = cls(dtypes=("bf16",), rounds=1, tokens=32, requests=(1,), wrong=(1,), examined=4)
         return few if quick else cls()
-
-    def by_model(self) -> list[str]:
-        return [draft_models.case(t, n, scale) for t in self.dtypes for scale in self.scales for n in self.requests]
 
     def cases(self) -> list[str]:
         return [f"{self.size}/{t}/c{n}/p{p:g}" for t in self.dtypes for n in self.requests for p in RIGHT]
 
 
 def bars(plan: Plan) -> list[Bar]:
-    cases = [*plan.cases(), *plan.by_model()]
+    cases = plan.cases()
     found = [Bar(f"{case}/g{g}", "of_ideal", at_least=IDEAL) for case in cases for g in FIXED]
     found += [Bar(f"{case}/{POLICY}", "of_best", at_least=BEST) for case in cases]
     wrong = [f"{plan.size}/{t}/c{n}/wrong" for t in plan.dtypes for n in plan.wrong]
@@ -221,22 +218,6 @@ async def measure(report: Report, plan: Plan, folder: Path) -> None:
                     print(case, "done", flush=True)
             for requests in plan.wrong:
                 await in_vain(report, plan, server, f"{plan.size}/{dtype}/c{requests}/wrong", requests)
-        for scale in plan.scales:
-            await by_model(report, plan, dtype, scale, folder / f"{dtype} {scale:g}", threads)
-
-
-async def by_model(report: Report, plan: Plan, dtype: str, scale: float, folder: Path, threads: int) -> None:
-    """Measure the drafts of a model for one target."""
-    target, draft = draft_models.make_pair(dtype, scale, folder)
-    rigs = tuple(Verifier(SIZES[size], DTYPES[dtype], threads) for size in (draft_models.SIZE, draft_models.DRAFT_SIZE))
-    chosen = ("--app", f"{draft_models.DRAFT}={draft}", "--workers", "1", "--set", "memory=2500MiB")
-    async with served(target, *chosen, "--set", f"threads={threads}") as server:
-        for requests in plan.requests:
-            case = draft_models.case(dtype, requests, scale)
-            await draft_models.measure(
-                report, server, (rigs[0], rigs[1]), case, requests, plan.rounds, plan.tokens, FIXED, turn
-            )
-            print(case, "done", flush=True)
 
 
 @harness.claim("With drafts, answers that were predicted come faster, near the ideal of the kernels", of="drafts")

@@ -28,7 +28,9 @@ from harness import OURS, Options, Report
 from models import make_model, prompts
 from server import Served, ServerError, served
 
-STREAMS, PROMPT_TOKENS, NEW_TOKENS = 32, 128, 128
+STREAMS = 32
+PROMPT_TOKENS = 128
+NEW_TOKENS = 128
 TOKENS_BEFORE_KILL = 8
 GATEWAY_RUNS = 3  # at most: each takes ``LASTED`` seconds
 LASTED = 11.0  # seconds after which a process that dies is replaced at once again

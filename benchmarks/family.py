@@ -33,7 +33,12 @@ from blockwright.zoo.family.training import Training, narrow
 
 BASE, TIERS = ROOT / "examples" / "demo-checkpoint", ROOT / "examples" / "demo-tiers"
 EXITS = (3, 4)
-CUT, STEPS, ONCE, LOW_RANK, ALONE, SHIPPED = "cut", "steps", "at-once", "low-rank", "top-alone", "shipped"
+CUT = "cut"
+STEPS = "steps"
+ONCE = "at-once"
+LOW_RANK = "low-rank"
+ALONE = "top-alone"
+SHIPPED = "shipped"
 CONTROLS: dict[str, dict[str, Any]] = {
     CUT: {"steps": 0},
     STEPS: {},
@@ -42,7 +47,10 @@ CONTROLS: dict[str, dict[str, Any]] = {
     ALONE: {"exits": ()},
 }
 STAND_ALONE = "a model of 4 layers by the demo's whole recipe takes 3,000 steps of 128 prompts; it is not trained yet"
-GAP_CLOSED, POINTS_LOST, AUTO_LOSS, RESIDENT = 0.85, 3.0, 2.0, 0.02
+GAP_CLOSED = 0.85
+POINTS_LOST = 3.0
+AUTO_LOSS = 2.0
+RESIDENT = 0.02
 
 
 @dataclass(frozen=True, slots=True)

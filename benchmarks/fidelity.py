@@ -60,7 +60,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What is served, as a server and as a simulation are told."""
+    """The workload, as settings of a server and as a description of a simulation."""
 
     name: str
     size: str
@@ -91,7 +91,9 @@ def parameters(size: str) -> dict[str, int]:
 def trace(count: int, shorter: int, rate: float) -> list[Asked]:
     """``count`` requests, ``rate`` a second on average; infinite: all at once."""
     kept = json.loads(TRACE.read_text())
-    at, mean, found = 0.0, statistics.mean(kept["gap_s"][:count]), []
+    at = 0.0
+    mean = statistics.mean(kept["gap_s"][:count])
+    found = []
     for gap, asked, answered in zip(kept["gap_s"], kept["input_tokens"], kept["output_tokens"], strict=True):
         found.append(Asked(at, max(2, asked // shorter), max(2, answered // shorter)))
         at += gap / mean / rate

@@ -38,7 +38,9 @@ class Products:
     """The weights of one shape, packed for a back end."""
 
     def __init__(self, backend: NativeBackend, weights: Sequence[torch.Tensor]) -> None:
-        self._backend, self._runs, self._memory = backend, list[NativeRun](), list[torch.Tensor]()
+        self._backend = backend
+        self._runs = list[NativeRun]()
+        self._memory = list[torch.Tensor]()
         columns, width = weights[0].shape
         component = Component(b"", Kind.HEAD, 0, width, width, None)
         spec = ComponentSpec(component, HeadConfig(vocabulary=columns, hidden=width, norm=NormConfig(eps=1e-5)))

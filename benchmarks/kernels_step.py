@@ -34,7 +34,11 @@ from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.tables import Tables
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 
-ROWS, LENGTH, TOKENS, PAGE, HEAD_DIM = 32, 320, 288, 16, 64
+ROWS = 32
+LENGTH = 320
+TOKENS = 288
+PAGE = 16
+HEAD_DIM = 64
 CACHED = 191  # tokens that a decoding row has behind it
 MOST_SWEEPS = 300
 Step = Sequence[tuple[int, int, int]]  # (row, start, count)
@@ -50,14 +54,18 @@ STEPS: dict[str, Step] = {
 
 def parts(size: Size) -> list[tuple[Kind, ComponentConfig, dict[str, tuple[int, ...]]]]:
     """Each component of a Llama with the shapes of its tensors."""
-    norm, wide, narrow = NormConfig(eps=1e-5), size.heads * HEAD_DIM, size.kv_heads * HEAD_DIM
+    norm = NormConfig(eps=1e-5)
+    wide = size.heads * HEAD_DIM
+    narrow = size.kv_heads * HEAD_DIM
     attention = AttentionConfig(
         hidden=size.hidden, heads=size.heads, kv_heads=size.kv_heads, head_dim=HEAD_DIM, norm=norm,
         rope=RopeConfig(theta=10000.0), scale=HEAD_DIM**-0.5,
     )  # fmt: skip
     mlp = MlpConfig(hidden=size.hidden, intermediate=size.intermediate, norm=norm)
     hidden, table = (size.hidden,), (size.vocabulary, size.hidden)
-    q, kv, gate = (wide, size.hidden), (narrow, size.hidden), (size.intermediate, size.hidden)
+    q = (wide, size.hidden)
+    kv = (narrow, size.hidden)
+    gate = (size.intermediate, size.hidden)
     layer: list[tuple[Kind, ComponentConfig, dict[str, tuple[int, ...]]]] = [
         (Kind.ATTENTION, attention, {"norm": hidden, "q": q, "k": kv, "v": kv, "o": (size.hidden, wide)}),
         (Kind.MLP, mlp, {"norm": hidden, "gate": gate, "up": gate, "down": (size.hidden, size.intermediate)}),

@@ -98,10 +98,14 @@ async def under_load(link: Link, sink: Sink, kind: Traffic, load: int) -> tuple[
     """One-way seconds of activations sent as ``kind`` while ``load`` bytes of KV move; the time of a chunk; and by how much
     this process woke too late from its pauses at most: what the machine, not the link, took."""
     await sink.taken()
-    noise, payload, part = random.Random(1), bytes(ACTIVATION), bytes(PART)
+    noise = random.Random(1)
+    payload = bytes(ACTIVATION)
+    part = bytes(PART)
     link.rate = RATE
     moving = [link.send(Traffic.KV, b"", [part]) for _ in range(load // PART)]
-    sent, chunks, stalled = 0, [], 0.0
+    sent = 0
+    chunks = []
+    stalled = 0.0
     while not moving[-1].done:
         due = time.monotonic() + (pause := noise.uniform(0.0, 2 * PAUSE))
         await asyncio.sleep(pause)

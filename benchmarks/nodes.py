@@ -38,9 +38,9 @@ class WrongCauseError(Exception):
     """A node was declared down for another reason than what was done to it."""
 
 
-def is_cause(told: str, cause: str) -> bool:
-    """``told`` may add, behind a colon, what hung."""
-    return told.partition(": ")[0] == cause
+def is_cause(reported: str, cause: str) -> bool:
+    """``reported`` may add, behind a colon, what hung."""
+    return reported.partition(": ")[0] == cause
 
 
 async def milliseconds_to_down(cluster: LocalCluster, name: str, how: str, cause: str) -> float:

@@ -40,15 +40,21 @@ if TYPE_CHECKING:
     from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest, PlacedRequest
     from blockwright.policies.plan.coefficients import Coefficients
 
-SIZE, WORKERS, CASE = "S", 2, "real"
-SUBJECTS, LONGEST, SHORTER = 57, 192, 8
+SIZE = "S"
+WORKERS = 2
+CASE = "real"
+SUBJECTS = 57
+LONGEST = 192
+SHORTER = 8
 SHARES = {"questions": 0.4, "chat": 0.45, "stories": 0.15}  # of the requests
 LIMIT = 256  # tokens that every request states as its most
 ROOM = 3072  # positions of KV of a worker
 SETTINGS = {"page_size": 8, "sweep_tokens": 128, "max_rows": 32, "max_model_len": 512, "dtype": "float32", "threads": 1}
 ALONE = {"offline_sweep": 3600}  # nobody comes whom a long sweep would keep waiting
 KV = 2 * 2 * 64 * 4 * 12  # bytes of a position of S in float32
-DEPTH_FIRST, RANDOM, VLLM = "depth-first", "random", "vllm"
+DEPTH_FIRST = "depth-first"
+RANDOM = "random"
+VLLM = "vllm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,9 @@ def requests(count: int, seed: int = 0) -> list[Asked]:
     def words(n: int) -> list[int]:
         return [draw.randrange(EOS + 1, SIZES[SIZE].vocabulary) for _ in range(n)]
 
-    subjects, system, story = [words(160) for _ in range(SUBJECTS)], words(64), words(8)
+    subjects = [words(160) for _ in range(SUBJECTS)]
+    system = words(64)
+    story = words(8)
     found = []
     for _ in range(round(count * SHARES["questions"])):
         found.append(Asked(draw.choice(subjects) + words(draw.randrange(8, 25)), 2))
@@ -152,7 +160,9 @@ async def run(folder: Path, asked: Sequence[Asked], order: str, logs: Path) -> O
         "event_log_size": 1 << 30,
     }
     async with Cluster(folder, **more) as cluster:
-        front, caller, tries = cluster.front, cluster.caller, LoadTries()
+        front = cluster.front
+        caller = cluster.caller
+        tries = LoadTries()
 
         async def answering(placed: PlacedRequest, sent: Callable[[], None]) -> Answered:
             one = asked[placed.request]
@@ -160,9 +170,9 @@ async def run(folder: Path, asked: Sequence[Asked], order: str, logs: Path) -> O
             prepared = await prepare(front, caller, line)
             sent()
             got = await answer(prepared, OfflinePlace(placed.worker, placed.side), tries)
-            told = json.loads(got.body)
-            assert got.status == 200, told
-            found.answers[placed.request] = tuple(told["choices"][0]["token_ids"])
+            content = json.loads(got.body)
+            assert got.status == 200, content
+            found.answers[placed.request] = tuple(content["choices"][0]["token_ids"])
             found.cached += got.cached
             found.prompt_tokens += got.prompt_tokens
             found.output_tokens += got.output_tokens

@@ -37,7 +37,10 @@ import scheduling_runs as runs
 from harness import OURS, Bar, Options, Report
 from models import make_model
 
-SIZE, WORKERS, SHORTER, LONGEST = "tiny", 2, 8, 1024
+SIZE = "tiny"
+WORKERS = 2
+SHORTER = 8
+LONGEST = 1024
 ROWS = 32
 READ, KNEE = 0.02, 8  # seconds of a sweep, and the tokens that it computes meanwhile
 ROOFLINE = {"read": READ, "beyond": READ / KNEE, "context": 1e-6, "prefill": 1e-7}

@@ -23,7 +23,9 @@ import harness
 from harness import OURS, Bar, Options, Report
 from offline_turns import turns
 
-REQUESTS, LINES, TOKENS = 100_000, 50_000, 1_000
+REQUESTS = 100_000
+LINES = 50_000
+TOKENS = 1_000
 CASES = ("mixed", "alike", "chains")
 BARS = (
     *(Bar(case, metric, at_most=most) for case in CASES for metric, most in (("sequence_s", 60.0), ("peak_mb", 2048.0))),

@@ -17,9 +17,13 @@ SHARINGS = (0.05, 0.15, 0.25, 0.35, 0.45)
 SEEDED = [(rho, sharing) for rho in RHOS[::4] for sharing in SHARINGS[::2]]  # points of the grid that are drawn again
 SEEDS = 3  # draws of each of these, the grid's own included
 CHATS = ("sharegpt", "wildchat", "azure")  # besides BurstGPT, of which traces and grid are made
-COUNT, QUICK, LARGE = 40_000, 10_000, 200_000
+COUNT = 40_000
+QUICK = 10_000
+LARGE = 200_000
 OVERLAPS = ("ideal", "calibrated")
-DFS, BALANCE, VLLM = "nanoflow-dfs", "nanoflow-balance", "vllm-dfs"
+DFS = "nanoflow-dfs"
+BALANCE = "nanoflow-balance"
+VLLM = "vllm-dfs"
 PACED = "-paced"  # the same order with our steps
 PEERS = {"gain": DFS, "gain_paced": DFS + PACED, "gain_balance": BALANCE, "gain_vllm": VLLM}
 

@@ -67,7 +67,10 @@ async def _turns(prompts: Sequence[bytes]) -> dict[str, float]:
     from blockwright.policies.plan.coefficients import Coefficients
     from blockwright.runtime.base.clock import LoopClock
 
-    random, port, slept, ended = Random(3), _Workers(), list[tuple[float, float]](), 0
+    random = Random(3)
+    port = _Workers()
+    slept = list[tuple[float, float]]()
+    ended = 0
     drawn = [random.random() for _ in prompts]
     moved, watching = asyncio.Event(), asyncio.create_task(_watch(slept))
 

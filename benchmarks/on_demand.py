@@ -114,7 +114,9 @@ async def resident(server: Served) -> int:
 
 
 async def measure(report: Report, plan: Plan, folder: Path) -> None:
-    base, fleet, numbers = make_model(SIZE, DTYPE, folder / "base"), Fleet(folder, SIZE, DTYPE), count(1)
+    base = make_model(SIZE, DTYPE, folder / "base")
+    fleet = Fleet(folder, SIZE, DTYPE)
+    numbers = count(1)
     for i in range(2 * FIT):
         fleet.adapter(folder / f"a{i}", "lora-all", i)
     known = limits(*await sizes(base, folder))

@@ -50,7 +50,9 @@ KNEE = 8  # rows up to which reading parameters is what takes the time (``polici
 COSTS = {name: SCALE * value for name, value in runs.COSTS.items()}  # of a sweep, of a token as many times as of eight
 COSTS |= {"context": SCALE * COSTS["context"], "prefill": SCALE * SCALE * COSTS["prefill"]}
 SETTINGS = {"threads": 1, "page_size": 4, "chunk_size": 128, "sweep_tokens": 256, "max_rows": 256, "max_model_len": 544}
-PREEMPT, PIPELINES, FLOOR = "preempt", "pipelines", "endless-memory"
+PREEMPT = "preempt"
+PIPELINES = "pipelines"
+FLOOR = "endless-memory"
 SYSTEMS: dict[str, dict[str, Any]] = {
     PREEMPT: {},
     PIPELINES: {"pipeline": 2},
@@ -144,7 +146,10 @@ def quiet_rate(tokens: float) -> float:
 def requests(seed: int, plan: Plan, quiet: float) -> list[Asked]:
     """``quiet`` a second, in the burst ``TIMES`` as many."""
     draw, gaps = random.Random(seed), json.loads(fidelity.TRACE.read_text())["gap_s"]
-    mean, start, now, found = statistics.fmean(gaps), draw.randrange(len(gaps)), 0.0, list[Asked]()
+    mean = statistics.fmean(gaps)
+    start = draw.randrange(len(gaps))
+    now = 0.0
+    found = list[Asked]()
     edges = [(plan.before, 1.0), (plan.ends, TIMES), (plan.ends + plan.after + plan.outside, 1.0)]
     for number in itertools.count():
         rest = gaps[(start + number) % len(gaps)] / mean / quiet  # at the quiet rate

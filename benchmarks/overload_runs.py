@@ -14,8 +14,13 @@ from harness import OURS, ROOT
 from scheduling_kept import fingerprint, kept
 
 COSTS = {"base": 0.001, "read": 0.0097, "beyond": 4.1e-5, "row": 1e-6, "context": 7.3e-8, "prefill": 2.5e-9}
-MEMORY, PARAMETERS, KV = 80_000_000_000, 28_000_000_000, 196_608  # bytes of a device, of the model, of a token
-LAYERS, INSTANCES, LINK, HOST = 48, 8, 25e9, 25e9
+MEMORY = 80_000_000_000  # bytes of a device
+PARAMETERS = 28_000_000_000  # bytes
+KV = 196_608  # bytes of a token
+LAYERS = 48
+INSTANCES = 8
+LINK = 25e9
+HOST = 25e9
 LONGEST, MOST = 8192, 4096  # tokens of a prompt, of an answer
 ENDLESS = 0.5  # of mean TTFT in a window, seconds: from there on a cluster is beyond its limit
 
@@ -77,8 +82,12 @@ class Load:
     def demands(self, seed: int) -> list[Any]:
         from blockwright.simulator.workload import WorkloadRequest
 
-        source, now, made = random.Random(seed), 0.0, list[WorkloadRequest]()
-        first, last, end = self.before, self.before + self.burst, self.before + self.burst + self.after
+        source = random.Random(seed)
+        now = 0.0
+        made = list[WorkloadRequest]()
+        first = self.before
+        last = self.before + self.burst
+        end = self.before + self.burst + self.after
         while (now := now + source.expovariate(self.quiet * (self.times if first <= now < last else 1.0))) < end:
             prompt, output = source.choice(self.sizes)
             made.append(WorkloadRequest(len(made), now, "qwen-14b", prompt, output))

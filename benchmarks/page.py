@@ -18,6 +18,7 @@ from pathlib import Path
 import contended
 import controller
 import deltas
+import draft_models
 import drafts
 import family
 import fidelity
@@ -40,12 +41,13 @@ import serving
 import simulation
 import sweep
 import tenants
+import tier_fairness
 import tier_sweeps
 from harness import BESIDE, OURS, ROOT, Bar
 from kernels_products import FLOAT32, TORCH
 from models import CONFIG_DTYPES, SIZES, shapes
-from page_drafts import of_drafts
-from page_family import of_family, of_tier_sweeps
+from page_drafts import of_draft_models, of_drafts
+from page_family import of_family, of_family_sweeps, of_tier_fairness, of_tier_sweeps
 from page_messages import of_actors, of_links, of_nodes, of_tokens
 from page_offline import of_offline
 from page_offline_live import of_offline_live
@@ -63,10 +65,11 @@ WIDTH = 120  # characters of a line of the page
 HEAD = """# Performance
 
 `python benchmarks/page.py` generates this page from the files in `benchmarks/results/`; do not edit it. `make bench`
-repeats all but the last nineteen sections in under half an hour (for those use `make bench ONLY="forecast predictors
-simulation fidelity tenants drafts family tier_sweeps large on_demand scheduling scheduling_live overload overload_live
-pipelines offline offline_order offline_live offline_online"`) and reports what changed by more than the
-spread of the runs; `STORE=1` replaces the files and the page. Each file names its commit, machine and versions.
+repeats all but the last twenty-two sections in under half an hour (for those use `make bench ONLY="forecast predictors
+simulation fidelity tenants drafts draft_models family family_sweeps tier_sweeps tier_fairness large on_demand scheduling
+scheduling_live overload overload_live pipelines offline offline_order offline_live offline_online"`) and reports what
+changed by more than the spread of the runs; `STORE=1` replaces the files and the page. Each file names its commit, machine
+and versions.
 
 Figures are medians. Shared machines are noisy, so the subjects of a comparison take turns within one run, and ratios say
 more than absolute numbers. A bar is the figure that we aim for; the last section lists what misses its bar. The models
@@ -238,14 +241,14 @@ def of_controller(result: Result) -> str:
     rows = [(what, *(result.text(f"{size}/{case}", "cpu_ms") for size in controller.SIZES)) for what, case in lines]
     state, node = (result.value(f"1000x100/rest/{what}", "core_share") for what in ("state", "node"))
     shares = [NONE if share is None else f"{100 * share:.2g} %" for share in (state, node)]
-    told = (result.text("1000x100/publication", metric) for metric in ("encode_ms", "megabytes"))
+    costs = (result.text("1000x100/publication", metric) for metric in ("encode_ms", "megabytes"))
     made = table(("", "1,000 workers, 100 applications", "100 workers, 10 applications"), rows)
     return f"""1,000 simulated workers of 100 applications that send heartbeats twice a second, without any news, cost the
 controller {shares[0]} of a core, and the whole head {shares[1]} (bar 5 %). Milliseconds of CPU time to decide about
 
 {made}
 
-A new recipient gets all routes, which takes {" ms and ".join(told)} MB at 1,000 workers; after that, a gateway only gets
+A new recipient gets all routes, which takes {" ms and ".join(costs)} MB at 1,000 workers; after that, a gateway only gets
 changes."""
 
 
@@ -267,8 +270,9 @@ def of_large(result: Result) -> str:
     tokens = result.document["settings"].get("new_tokens", NONE)
     return f"""Random Llamas of 1.1 and 3.0 billion parameters in bfloat16 with {large.TENANTS[-1]} LoRA adapters of rank
 {RANK} on queries and values, one worker on all cores. Every tenant sends one request at the same time: {large.PROMPT}
-prompt tokens and {tokens} new tokens, over HTTP. The start ends when all adapters are ready. The first token is that of a
-request alone. Tokens per second count answers over the whole time, prompts included. Memory is the sum over all processes.
+prompt tokens and {tokens} new tokens, over HTTP. The start ends when all adapters are ready. The first token is
+measured with a single request. Tokens per second count answers over the whole time, prompts included.
+Memory is the sum over all processes.
 
 {table(head, rows)}"""
 
@@ -283,7 +287,7 @@ def of_on_demand(result: Result) -> str:
     return f"""S float32 with LoRA adapters of rank 16 on all linear modules, and memory for 8 of them; each request goes to
 a random adapter, always at the same rate. Milliseconds to the first token; the bar is 3 times the median of the first row.
 
-{table(("adapters, relative to those that fit", "median", "95th percentile", "swaps in a round"), rows)}"""
+{table(("adapters, relative to the number that fits", "median", "95th percentile", "swaps in a round"), rows)}"""
 
 
 SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
@@ -305,8 +309,11 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "fidelity": ("Simulated beside real clusters", of_fidelity),
     "tenants": ("Tenants", of_tenants),
     "drafts": ("Drafts", of_drafts),
+    "draft_models": ("Drafts by models and tiers", of_draft_models),
     "family": ("Families", of_family),
+    "family_sweeps": ("Choices of a family", of_family_sweeps),
     "tier_sweeps": ("Steps of several tiers", of_tier_sweeps),
+    "tier_fairness": ("Fairness between tiers", of_tier_fairness),
     "large": ("Larger models", of_large),
     "on_demand": ("Adapters on demand", of_on_demand),
     "scheduling": ("Dispatch", of_scheduling),
@@ -339,6 +346,7 @@ BARS: dict[str, Sequence[Bar]] = {  # those that are always the same
     "scheduling": scheduling.BARS,
     "simulation": simulation.BARS,
     "sweep": sweep.BARS,
+    "tier_fairness": tier_fairness.BARS,
 }
 
 
@@ -365,6 +373,8 @@ def bars_of(name: str, result: Result) -> list[Bar]:
             return scheduling_live.Plan().bars()
         case "drafts":
             return drafts.bars(drafts.Plan())
+        case "draft_models":
+            return draft_models.bars(draft_models.Plan())
         case "tier_sweeps":
             return tier_sweeps.bars(result.report(), tier_sweeps.Plan())
         case "tenants":

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import family
+import family_sweeps
+import tier_fairness
 import tier_sweeps
+from harness import OURS
 from stored import NONE, Result, table
 
 NAMES = {
@@ -38,6 +41,34 @@ tiers of the shipped family: {mib["resident"]} MiB resident, {mib["distinct"]} M
 as separate models. Not measured: {family.STAND_ALONE}."""
 
 
+def of_family_sweeps(result: Result) -> str:
+    """Return the words and the tables of a result of ``family_sweeps.py``."""
+    tiers = (*family.EXITS, 6)
+    weights = [
+        (f"{weight:g}", *(result.percent(f"lambda{weight:g}/{layers}", "right") for layers in tiers))
+        for weight in family_sweeps.LAMBDAS
+    ]
+    chosen = [
+        (
+            f"{points:g}",
+            *(
+                f"{result.text(case, 'auto_loss')} / {result.percent(case, 'auto_up')} / {result.percent(case, 'auto_work')}"
+                for case in (f"loss{points:g}/{layers}" for layers in family.EXITS)
+            ),
+        )
+        for points in family_sweeps.LOSSES
+    ]
+    return f"""The weight of the lower tiers' losses in training, with the steps of the table above; whole answers right on
+held-out prompts:
+
+{table(("lambda", *(f"{layers} layers" for layers in tiers)), weights)}
+
+`auto` of the shipped family, by the points of right answers that the choice of theta may lose; on prompts that did not
+choose theta: points lost / requests that go up / work relative to the top tier:
+
+{table(("points", *(f"from {layers} layers" for layers in family.EXITS)), chosen)}"""
+
+
 def of_tier_sweeps(result: Result) -> str:
     """Return the words and the table of a result of ``tier_sweeps.py``."""
     rows = []
@@ -68,11 +99,35 @@ def of_tier_sweeps(result: Result) -> str:
         "an exit that nobody takes",
         "masked fusion",
     )
-    return f"""Random models with an exit after half of their layers, float32, equal numbers of streams on both tiers. One
-batch is compared with engines apart (the same kernels in steps of their own). With every second step short, the lower
-tier's token gets faster and the top's dearer. Ideals come from kernel times of the same run; no processor is named by them.
-Masked fusion is one attention call for all rows with a mask, in the time of one call for each row.
+    return f"""Random models with an exit after half of their layers, float32, equal numbers of streams on both tiers;
+processor time of a worker with one thread. One batch is compared with engines apart (the same kernels in steps of their
+own). With every second step short, the lower tier's token gets faster and the top's dearer. Ideals come from kernel times of
+the same run; no processor is named by them. Masked fusion is one attention call for all rows with a mask, in the
+time of one call for each row.
 
 {table(head, rows)}
 
 Saved of the time to the first token where the lower tier has computed the prompt of 512 tokens: {moved}."""
+
+
+def of_tier_fairness(result: Result) -> str:
+    """Return the words and the tables of a result of ``tier_fairness.py``."""
+    rows = [
+        (mix, *(result.text(mix, metric, who) for metric in ("jain", "starved_s") for who in (OURS, tier_fairness.OFF)))
+        for mix in tier_fairness.MIXES
+    ]
+    head = ("requests to the lower tiers / the top", "Jain's index", "without", "longest time without a start, s", "without")
+    waits = [
+        (case.rpartition("/")[2], *(result.text(case, "wait_s", who) for who in (OURS, tier_fairness.NO_AGEING)))
+        for case in result.cases("wait_s")
+    ]
+    layers = ", ".join(map(str, tier_fairness.LAYERS))
+    return f"""A family of {layers} layers on one worker in virtual time, whose tiers all have requests waiting. Work is
+tokens times layers; Jain's index is 1 where all tiers get as much of it (bar {tier_fairness.JAIN:g}). No tier may wait for a
+start longer than the ageing ({tier_fairness.AGEING:g} s) and the longest request. "Without" is `tier_fairness=off`.
+
+{table(head, rows)}
+
+The longest wait of each service class in seconds, beside urgent requests that would fill the worker:
+
+{table(("class", "wait, s", "without ageing"), waits)}"""

@@ -34,8 +34,8 @@ Improvement over `{REFERENCE}` at that rate in percent, with 95 % intervals over
 
 {_cuts(result)}
 
-The P99 of the TTFT at each load, below that of `{REFERENCE}` on the same traces, in percent with the same intervals (none
-where there is one seed):
+The reduction of the P99 of the TTFT against `{REFERENCE}` at each load on the same traces, in percent with the same
+intervals (none where there is one seed):
 
 {_cuts_by_load(result, loads)}
 

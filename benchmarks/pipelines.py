@@ -24,7 +24,9 @@ from harness import OURS, Bar, Options, Report
 
 DEVICES = 4
 ROOMS = (52, 16)
-REPLICAS, WHOLE, LIMIT = "replicas", "whole-prompts", "limit"  # whole-prompts: without lookahead
+REPLICAS = "replicas"
+WHOLE = "whole-prompts"  # without lookahead
+LIMIT = "limit"
 CASES = tuple(f"{room}GB/{stages}" for room in ROOMS for stages in (2, 4))
 BARS = (
     *(Bar(f"loaded/{case}", "tpot_p50", REPLICAS, at_most=1.25) for case in CASES),
@@ -35,7 +37,9 @@ BARS = (
 
 def rate_of(sizes: Sequence[tuple[int, int]], share: float) -> float:
     """Requests a second at which one replica uses such a share of its KV memory: Little's law over what a sweep costs."""
-    costs, prompt, output = overload.COSTS, mean(size for size, _ in sizes), mean(size for _, size in sizes)
+    costs = overload.COSTS
+    prompt = mean(size for size, _ in sizes)
+    output = mean(size for _, size in sizes)
     held = share * (overload.MEMORY - overload.PARAMETERS) / overload.KV  # tokens
     rows = held / (prompt + output / 2)
     sweep = costs["base"] + costs["read"] + costs["beyond"] * rows + costs["context"] * held
@@ -46,7 +50,9 @@ def asked(sizes: Sequence[tuple[int, int]], rate: float, count: int) -> list[Any
     """So many requests; rate 0: all at once."""
     from blockwright.simulator.workload import WorkloadRequest
 
-    source, now, made = random.Random(1), 0.0, list[WorkloadRequest]()
+    source = random.Random(1)
+    now = 0.0
+    made = list[WorkloadRequest]()
     for number in range(count):
         now += source.expovariate(rate) if rate else 0.0
         made.append(WorkloadRequest(number, now, "qwen-14b", *source.choice(sizes)))

@@ -78,7 +78,7 @@ async def asked(running: int, waiting: int, states: int) -> dict[str, float]:
     from blockwright.runtime import Actor, Node, endpoint
 
     class Still(Actor):
-        """A worker of which two sweeps are told."""
+        """A worker of which two sweeps are reported."""
 
         def __init__(self, batch: bytes) -> None:
             self._batch = batch
@@ -88,7 +88,9 @@ async def asked(running: int, waiting: int, states: int) -> dict[str, float]:
             yield self._batch
             await asyncio.Event().wait()
 
-    costs, every, loads = Coefficients(base=5e-3, token=2e-5, context=1e-8, prefill=1e-8), list[float](), list[float]()
+    costs = Coefficients(base=5e-3, token=2e-5, context=1e-8, prefill=1e-8)
+    every = list[float]()
+    loads = list[float]()
     for seed in range(states):
         state, plan, targets = forecast.worker(running, waiting, seed)
         entries: list[Any] = [Began(state.snapshot()), Priced(costs)]

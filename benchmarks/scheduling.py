@@ -37,7 +37,10 @@ HERD = 0.25  # seconds of staleness beside four dispatchers
 LIMITS = (3.0, 10.0)  # seconds, of the P99 of the TTFT
 WRONG = "dispatch.forecast_error=0.01"
 TAGGER = ("workload.length_error=0.3",)  # a mean relative error of 24 %, as the paper's
-FLEET, START, RATE = 10, 6, 24.0  # provisioning as in the paper: instances, those at the beginning, rate
+# Provisioning as in the paper:
+FLEET = 10  # instances
+START = 6  # instances at the beginning
+RATE = 24.0  # requests a second
 # Modes of provisioning and limits in seconds. No forecast knows who comes later, so that with the limit of relief fewer
 # instances are started: it is compared at a limit that starts no more.
 RELIEF = "relief"
@@ -50,7 +53,9 @@ def policy(name: str, *more: str) -> tuple[str, ...]:
     return (f"dispatch.policy={name}", WRONG, *more)
 
 
-BLOCK, BEST, BASE = policy("predicted-latency"), policy("ours"), policy(REFERENCE)
+BLOCK = policy("predicted-latency")
+BEST = policy("ours")
+BASE = policy(REFERENCE)
 KEPT = ROOT / "build" / "scheduling.jsonl"
 HEURISTICS = ("random", "round-robin", "min-qpm", "infaas", "infaas-code", "llumnix-minus", REFERENCE)
 SUBJECTS = {

@@ -43,11 +43,15 @@ from server import Served, served
 WORKERS, SIZE = 4, "tiny"
 COSTS = {"base": 0.04, "token": 0.002}  # seconds of a sweep, and of each of its tokens
 SHORTER, LONGEST = 16, 1024
-PARAMETERS, PAGES, PAGE = 1_572_864, 48, 8  # bytes of the tiny model on a worker, pages beside it, tokens of a page
+PARAMETERS = 1_572_864  # bytes of the tiny model on a worker
+PAGES = 48  # pages beside it
+PAGE = 8  # tokens of a page
 KV = 1024 * PAGE * PAGES  # bytes
 SETTINGS = {"page_size": PAGE, "chunk_size": 32, "sweep_tokens": 32, "max_rows": 16, "max_model_len": 128}
 RATE, LIMIT = 32.0, 1.0  # requests a second; seconds
-REFERENCE, ALONE, PO2 = "llumnix-minus-code", "outstanding", "po2"
+REFERENCE = "llumnix-minus-code"
+ALONE = "outstanding"
+PO2 = "po2"
 NAMES = ("random", "round-robin", "min-qpm", "infaas-code", REFERENCE, ALONE)
 POLICIES: dict[str, dict[str, Any]] = {
     **{name: {"dispatch": name} for name in NAMES},
@@ -57,7 +61,9 @@ POLICIES: dict[str, dict[str, Any]] = {
 FORECAST = (PO2, OURS)
 SAMPLING = 0.25  # seconds between looks at memory
 WARM = 8  # requests before those that count
-PROMPT, TOKENS, TOGETHER = 16, 64, 32  # of a request to busy workers; requests at a time
+PROMPT = 16  # tokens of the prompt of a request to busy workers
+TOKENS = 64  # tokens of its answer
+TOGETHER = 32  # requests at a time
 SHARE = 0.03  # bar: of the latency, and of the tokens a second
 
 
@@ -96,7 +102,9 @@ def shapes() -> list[tuple[int, int]]:
 def requests(seed: int, count: int, rate: float) -> list[Asked]:
     """``rate`` a second on average; another rate changes nothing else."""
     draw, gaps = random.Random(seed), json.loads(fidelity.TRACE.read_text())["gap_s"]
-    start, at, found = draw.randrange(len(gaps)), 0.0, []
+    start = draw.randrange(len(gaps))
+    at = 0.0
+    found = []
     chosen = [gaps[(start + n) % len(gaps)] for n in range(count)]
     for gap, (prompt, tokens) in zip(chosen, draw.sample(shapes(), count), strict=True):
         found.append(Asked(at, prompt, tokens))
@@ -129,7 +137,7 @@ async def workers(server: Served) -> list[dict[str, Any]]:
             return found
 
 
-def told_by(metrics: str, name: str) -> float:
+def metric_value(metrics: str, name: str) -> float:
     """The sum of a metric over its labels."""
     return sum(map(float, re.findall(rf"^blockwright:{name}(?:{{.*}})? (\S+)$", metrics, re.MULTILINE)))
 
@@ -147,13 +155,13 @@ class Counts:
 
     @classmethod
     async def of(cls, server: Served) -> Counts:
-        told = [worker["counters"] for worker in await workers(server)]
+        counters = [worker["counters"] for worker in await workers(server)]
         async with server.session.get("/metrics") as answer:
             text = await answer.text()
-        of_workers = {name: sum(worker[name] for worker in told) for name in ("preemptions", "sweep_seconds")}
-        sweeps = sum(count for worker in told for name, count in worker.items() if name.startswith("sweeps_up_to"))
+        of_workers = {name: sum(worker[name] for worker in counters) for name in ("preemptions", "sweep_seconds")}
+        sweeps = sum(count for worker in counters for name, count in worker.items() if name.startswith("sweeps_up_to"))
         names = {"asked": "seconds_count", "asked_seconds": "seconds_sum", "fell_back": "fallback_total"}
-        of_gateway = {name: told_by(text, f"dispatch_{metric}") for name, metric in names.items()}
+        of_gateway = {name: metric_value(text, f"dispatch_{metric}") for name, metric in names.items()}
         return cls(sweeps=sweeps, **of_workers, **of_gateway)
 
     def asking(self, before: Counts, latency: float) -> dict[str, float]:

@@ -58,8 +58,8 @@ def simulate(run: Run) -> dict[str, float]:
         if entry["what"] == "dispatched" and (load := entry["loads"][entry["compared"].index(entry["instance"])]):
             forecasts[entry["request"]] = load[0]
 
-    told = note if scenario.dispatch.policy == "predicted-latency" else None
-    simulation = ClusterSimulation(scenario, coefficients, requests, note=told)
+    noted = note if scenario.dispatch.policy == "predicted-latency" else None
+    simulation = ClusterSimulation(scenario, coefficients, requests, note=noted)
     simulation.run()
     counted = [one for one in simulation.requests if one.demand.at >= run.warm]
     assert not any(one.failed for one in counted), "a request was refused"

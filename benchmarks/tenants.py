@@ -37,7 +37,9 @@ from tenants_models import ALONE, MERGED, Fleet
 from blockwright.gpu.errors import BackendError
 from blockwright.gpu.select import open_backend
 
-DISTINCT, ONE, QUIET = "distinct-tensors", "1-tenant", "no-addition"
+DISTINCT = "distinct-tensors"
+ONE = "1-tenant"
+QUIET = "no-addition"
 SUBJECTS = (OURS, MERGED, ALONE)
 HELD = 6.5  # whole models that the budget holds: six, and room for their KV
 # How many sequences run at a time; what is left to KV: with the second value five models are held.

@@ -97,7 +97,9 @@ async def opened(server: Served, batch: Sequence[Asked], rate: float) -> Seen:
 
 async def closed(server: Served, batch: Sequence[Asked], clients: int) -> Seen:
     """``clients`` of which each sends the next request when it has its answer."""
-    left, latencies, began = iter(batch), list[float](), time.monotonic()
+    left = iter(batch)
+    latencies = list[float]()
+    began = time.monotonic()
 
     async def client() -> None:
         for asked in left:

@@ -19,9 +19,13 @@ from safetensors.torch import load_file, save_file
 
 FOUNDATIONS = ("f0", "f1")
 COUNTS = {"lora": (8, 4), "bitfit": (2, 2), "full": (2, 2)}  # of the first and the second foundation
-RANK, ALPHA, SPREAD = 16, 32, 0.02
+RANK = 16
+ALPHA = 32
+SPREAD = 0.02
 LORA_ON, ALL_LINEAR = ("q", "v"), ("q", "k", "v", "o", "gate", "up", "down")
-ALONE, MERGED, OURS = "per-model", "merged", "blockwright"
+ALONE = "per-model"
+MERGED = "merged"
+OURS = "blockwright"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,9 @@ class Fleet:
     ``alone/NAME``: the same as a model that shares nothing."""
 
     def __init__(self, folder: Path, size: str, dtype: str) -> None:
-        self.folder, self.size, self.dtype = folder, size, dtype
+        self.folder = folder
+        self.size = size
+        self.dtype = dtype
         self.apps = apps()
 
     @property

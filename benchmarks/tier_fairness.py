@@ -1,24 +1,25 @@
 """Fairness between the tiers of a family, simulated: work and waits of tiers that always have a backlog.
 
-    python benchmarks/tier_fairness.py [--json PATH]
+    python benchmarks/tier_fairness.py [--quick] [--json PATH]
 
 A family of 20, 25 and 80 layers on one worker, in virtual time: the live sweep machine, and a device whose sweep takes a
 fixed time and more for each token. All requests are there from the start, in three mixes of tiers. The work of a tier is its
-tokens times their layers, until the first tier has no request waiting. JAIN is Jain's index over the tiers; a fluid server
-would have 1. STARVED is the longest time for which a tier with a backlog started nothing. BOUND is the ageing and the
-longest request. The second table has requests of all classes beside urgent ones that would fill the worker: the longest
-wait of each class. Ablations stand beside: OFF is ``tier_fairness=off``, NO AGEING is ``class_ageing=0``.
+tokens times their layers, until the first tier has no request waiting. ``jain`` is Jain's index over the tiers; a fluid
+server would have 1. ``starved_s`` is the longest time for which a tier with a backlog started nothing, ``of_bound`` the same
+over the ageing and the longest request. ``class``: requests of all classes beside urgent ones that would fill the worker;
+``wait_s`` is the longest wait of each class, ``of_bound`` the same over the ageing of the classes above it and the longest
+request. Subjects beside ours are ablations: ``off`` is ``tier_fairness=off``, ``no-ageing`` is ``class_ageing=0``. Virtual
+time is exact: each figure is the same on any machine.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+
+import harness
+from harness import OURS, Bar, Options, Report
 
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
 from blockwright.policies.model.lineage import page_hashes
@@ -34,10 +35,18 @@ from blockwright.policies.sweep.events import Submission
 from blockwright.policies.sweep.state import SweepState
 
 LAYERS = (20, 25, 80)
-MIXES = {"equal": (1 / 3, 1 / 3, 1 / 3), "80/20": (0.4, 0.4, 0.2), "20/80": (0.1, 0.1, 0.8)}
+MIXES = {"equal": (1 / 3, 1 / 3, 1 / 3), "80-20": (0.4, 0.4, 0.2), "20-80": (0.1, 0.1, 0.8)}  # of requests
 PACE = Coefficients(base=0.02, token=0.0004)
-ROWS, PAGE, AGEING = 16, 16, 10.0
-JAIN = 0.95  # bar
+ROWS = 16
+PAGE = 16
+AGEING = 10.0
+OFF, NO_AGEING = "off", "no-ageing"
+JAIN = 0.95
+BARS = (
+    *(Bar(mix, "jain", at_least=JAIN) for mix in MIXES),
+    *(Bar(mix, "of_bound", at_most=1.0) for mix in MIXES),
+    *(Bar(f"class/{service}", "of_bound", at_most=1.0) for service in ("default", "flex")),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +137,10 @@ def backlog(mix: Sequence[float], fair: bool, requests: int = 500, seed: int = 0
     for number in range(requests):
         layers = chance.choices(LAYERS, mix)[0]
         worker.submit(f"r{number}", layers, chance.randint(20, 120), chance.randint(20, 80))
-    work, began = dict.fromkeys(LAYERS, 0), {}
-    started, starved = dict.fromkeys(LAYERS, 0.0), 0.0
+    work = dict.fromkeys(LAYERS, 0)
+    began: dict[str, float] = {}
+    started = dict.fromkeys(LAYERS, 0.0)
+    starved = 0.0
     rows, longest = worker.state.parts.rows, 0.0
     waited = worker.waiting()
     while all(waited.values()):
@@ -147,12 +158,17 @@ def backlog(mix: Sequence[float], fair: bool, requests: int = 500, seed: int = 0
     return Fairness(jain([work[layers] for layers in LAYERS]), starved, AGEING + longest)
 
 
-def waits(ageing: float, seconds: float = 90.0, seed: int = 0) -> dict[str, float]:
-    """Return the longest wait of each class, started or not, beside urgent requests that take all rows."""
+def waits(ageing: float, seconds: float = 90.0, seed: int = 0) -> tuple[dict[str, float], float]:
+    """Return the longest wait of each class, started or not, beside urgent requests that take all rows.
+
+    Return the longest time that a request ran, too.
+    """
     worker, chance = Worker(class_ageing=ageing, max_rows=4), random.Random(seed)
     came: dict[str, tuple[str, float]] = {}
     found = {"priority": 0.0, "default": 0.0, "flex": 0.0}
     number = 0
+    began = dict[str, float]()
+    longest = 0.0
     while worker.now < seconds:
         queue = worker.state.parts.queue.ageing
         others = (("default", 0.02), ("flex", 0.02)) if worker.now < seconds - 30 else ()
@@ -163,35 +179,32 @@ def waits(ageing: float, seconds: float = 90.0, seed: int = 0) -> dict[str, floa
             worker.submit(name, chance.choice(LAYERS), 40, 20, service)
         worker.sweep()
         running = {worker.state.parts.rows.submission[s].request for s in worker.state.parts.queue.running}
+        longest = max([longest, *[worker.now - began[name] for name in began.keys() - running]])
+        began = {name: began.get(name, worker.now) for name in running}
         for name in running & came.keys():
             service, at = came.pop(name)
             found[service] = max(found[service], worker.now - at)
     for service, at in came.values():
         found[service] = max(found[service], worker.now - at)
-    return found
+    return found, longest
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print the tables; return 1 if a bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", type=Path, help="file for the figures")
-    path = parser.parse_args(arguments).json
-    missed, figures = 0, dict[str, float]()
-    print(f"{'MIX':8} {'JAIN':>6} {'OFF':>6} {'STARVED':>9} {'OFF':>7} {'BOUND':>7}")
+@harness.claim("The work of a family's tiers is shared fairly, and no tier with a backlog starves", of="families")
+def main(options: Options) -> None:
+    requests, seconds = (120, 45.0) if options.quick else (500, 90.0)
+    report = Report("tier_fairness", {"layers": LAYERS, "requests": requests, "seconds": seconds, "ageing": AGEING}, ())
     for name, mix in MIXES.items():
-        fair, off = backlog(mix, fair=True), backlog(mix, fair=False)
-        missed += fair.jain < JAIN or fair.starved > fair.bound
-        figures |= {f"{name}/jain": fair.jain, f"{name}/jain/off": off.jain, f"{name}/starved": fair.starved}
-        print(f"{name:8} {fair.jain:6.3f} {off.jain:6.3f} {fair.starved:7.2f} s {off.starved:5.2f} s {fair.bound:5.1f} s")
-    aged, never = waits(AGEING), waits(0.0)
-    print(f"\n{'CLASS':8} {'LONGEST WAIT':>12} {'NO AGEING':>10}")
-    for service in aged:
-        figures |= {f"{service}/wait": aged[service], f"{service}/wait/off": never[service]}
-        print(f"{service:8} {aged[service]:10.1f} s {never[service]:8.1f} s")
-    if path is not None:
-        path.write_text(json.dumps(figures, indent=1) + "\n")
-    return int(missed > 0)
+        for subject, fair in ((OURS, True), (OFF, False)):
+            found = backlog(mix, fair, requests)
+            figures = {"jain": found.jain, "starved_s": found.starved, "of_bound": found.starved / found.bound}
+            report.add(name, subject, figures)
+    for subject, ageing in ((OURS, AGEING), (NO_AGEING, 0.0)):
+        found_s, longest = waits(ageing, seconds)
+        for above, (service, wait) in enumerate(found_s.items()):
+            bound = {"of_bound": wait / (above * AGEING + longest)} if above and ageing else {}
+            report.add(f"class/{service}", subject, {"wait_s": wait} | bound)
+    harness.finish(report, options, BARS)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(harness.parse(__doc__))

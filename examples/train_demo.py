@@ -218,7 +218,9 @@ def train(
 ) -> None:
     """``steps`` batches of ``size`` examples; prints the loss now and then."""
     generator = torch.Generator().manual_seed(seed + 1)
-    tools, started, average = optimizers(model, rate), time.monotonic(), 0.0
+    tools = optimizers(model, rate)
+    started = time.monotonic()
+    average = 0.0
     for step, examples in enumerate(islice(batches(seed, size, tasks=tasks), steps)):
         tokens_BT, labels_BT = make_batch(examples)
         with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -11,7 +11,7 @@ worker's longest chain and one more, for hidden states, P pages of the longest s
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +20,7 @@ import torch
 from ..policies.model.chain import HiddenLayout, PageLayout
 from .model.config import ComponentSpec
 
-SLICE = 256 << 10  # raw bytes packed in one step of a load: about 0.3 ms, less than any sweep that matters
+SLICE = 256 << 10  # raw bytes packed in one step of a load on a CPU: about 0.3 ms, less than any sweep that matters
 
 
 @dataclass(slots=True)
@@ -48,8 +48,17 @@ class PackedPart:
     nbytes: int
     form: str  # the back end's name for the packing
     shape: tuple[int, ...]  # the raw tensor's
-    together: int  # number of rows that are packed together: slices begin at multiples
+    together: int  # number of rows that are packed together, in as many bytes each time: slices begin at multiples
     added: float = 0.0  # added to every element
+
+    def piece(self, first: int, last: int) -> tuple[int, PackedPart]:
+        """Return where rows ``first`` to ``last - 1`` begin, in bytes, and these rows as a part of their own.
+
+        ``first`` is a multiple of ``together``, and ``last`` is one or ends the tensor.
+        """
+        size = self.nbytes // -(-self.shape[0] // self.together)
+        begin, end = first // self.together, -(-last // self.together)
+        return begin * size, replace(self, nbytes=(end - begin) * size, shape=(last - first, *self.shape[1:]))
 
 
 class Packed(Protocol):
@@ -79,19 +88,20 @@ class Backend(Protocol):
     def pack(self, part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, first: int) -> None:
         """Convert rows of a raw tensor (any float type, CPU), from row ``first`` on, into the part's memory.
 
-        ``memory`` is uint8 [part.nbytes], 64-byte aligned.
+        ``memory`` is uint8 [part.nbytes] on the host (``Arena.window``). It is aligned to 64 bytes unless the part is a
+        piece that begins elsewhere.
         """
 
     def assemble(self, spec: ComponentSpec, memory: Mapping[str, torch.Tensor]) -> Packed:
-        """Return a component made of packed parts, given each part's memory by role. Sets pointers only."""
+        """Return a component made of packed parts, given each part's memory in the arena by role. Sets pointers only."""
 
     def pack_delta(
         self, spec: ComponentSpec, tensors: Mapping[str, torch.Tensor], memory: torch.Tensor
     ) -> Generator[int, None, Any]:
         """Convert the raw tensors of a variant's delta into ``memory``.
 
-        ``memory`` is uint8 of its part's size, 64-byte aligned. Yields the bytes of each step, at most about ``SLICE``. The
-        return value is the delta as ``attach`` takes it.
+        ``memory`` is the arena's own, uint8 of its part's size, 64-byte aligned: the delta points there. Yields the bytes of
+        each step, at most about a slice. The return value is the delta as ``attach`` takes it.
         """
 
     def reserve(self, tables: Any, max_tokens: int, max_rows: int) -> None:

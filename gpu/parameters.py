@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from ..policies.memory.packed_tensor import TensorPiece
-from .backend import SLICE, Backend, Packed, PackedPart
+from .backend import Backend, Packed, PackedPart
+from .device import Arena
 from .errors import ExecutorError
-from .memory import Arena
 from .model.config import ComponentSpec
 from .weights.loader import HashedTensor, read_delta
 
@@ -24,11 +24,13 @@ ALIGNMENT = 64  # bytes; alignment of packed tensors
 class ResidentParameters:
     """The resident parameters of one worker (see the module).
 
-    ``components`` and ``deltas`` can be composed and attached; both are by id.
+    ``components`` and ``deltas`` can be composed and attached; both are by id. A step of a load or a copy handles about
+    ``slice_bytes``, the device's.
     """
 
-    def __init__(self, backend: Backend, arena: Arena) -> None:
+    def __init__(self, backend: Backend, arena: Arena, slice_bytes: int) -> None:
         self._backend, self._arena = backend, arena
+        self.slice_bytes = slice_bytes
         self._tensors: dict[bytes, tuple[int, torch.Tensor]] = {}  # packed ones, by id: offset and memory
         self._loading: dict[bytes, Generator[None, None, None]] = {}  # components with tensors still to be packed
         self._arriving: dict[bytes, int] = {}  # tensors arriving from another worker: bytes written so far
@@ -42,7 +44,7 @@ class ResidentParameters:
         itself.
 
         ``offsets`` has one offset for each part that the back end names. A tensor that is packed already is not packed
-        again. Each step of the iterator packs about ``SLICE`` bytes; the component can be composed when the iterator has
+        again. Each step of the iterator packs about a slice; the component can be composed when the iterator has
         ended. A tensor that differs from its hash raises ``CheckpointError`` and is not registered, because packed tensors
         are shared by that hash.
         """
@@ -61,8 +63,8 @@ class ResidentParameters:
             if spec.delta is not None:
                 ((part, offset),) = places
                 memory = self._arena.view(offset, part.nbytes)
-                tensors = yield from _together(read_delta(spec, spec.delta, SLICE))
-                self.deltas[id] = yield from _together(self._backend.pack_delta(spec, tensors, memory))
+                tensors = yield from self._together(read_delta(spec, spec.delta, self.slice_bytes))
+                self.deltas[id] = yield from self._together(self._backend.pack_delta(spec, tensors, memory))
                 self._tensors[part.id] = offset, memory
                 return
             for part, offset in places:
@@ -74,11 +76,13 @@ class ResidentParameters:
                 self._arriving.pop(part.id, None)  # the rest of a transfer, if it still arrives, is too late
                 memory, raw = self._arena.view(offset, part.nbytes), spec.tensors[part.role]
                 source = HashedTensor(raw, spec.hashes.get(part.role))
-                for first, last, nbytes in _slices(part, raw.nbytes):
-                    if done and done + nbytes > SLICE:
+                for first, last, nbytes in self._slices(part, raw.nbytes):
+                    if done and done + nbytes > self.slice_bytes:
                         done = 0
                         yield
-                    self._backend.pack(part, source.read(first, last), memory, first)
+                    begin, piece = part.piece(first, last)
+                    with self._arena.window(offset + begin, piece.nbytes) as window:
+                        self._backend.pack(piece, source.read(first, last), window, 0)
                     done += nbytes
                 source.check()
                 self._tensors[part.id] = offset, memory
@@ -99,19 +103,19 @@ class ResidentParameters:
     # between workers: packed tensors unchanged, since equal ids mean equal bytes
 
     def read(self, pieces: Sequence[TensorPiece], memory: Any, missing: list[bytes]) -> Iterator[None]:
-        """Copy pieces of packed tensors into ``memory`` (writable, bytes-like), about ``SLICE`` bytes per step.
+        """Copy pieces of packed tensors into ``memory`` (writable, bytes-like), about a slice per step.
 
         For a tensor that is not here, or not any more, the bytes are left unchanged, and its id is appended to ``missing``.
         """
         out_B, at = np.frombuffer(memory, dtype=np.uint8), 0
         for piece in pieces:
-            for first in range(piece.first, piece.last, SLICE):
-                last = min(first + SLICE, piece.last)
+            for first in range(piece.first, piece.last, self.slice_bytes):
+                last = min(first + self.slice_bytes, piece.last)
                 packed = self._tensors.get(piece.id)  # looked up at each step, because it may be unloaded between two
                 if packed is None or packed[1].numel() != piece.nbytes:
                     missing.append(piece.id)
                     break
-                out_B[at + first - piece.first :][: last - first] = packed[1][first:last].numpy()
+                self._arena.read(packed[0] + first, out_B[at + first - piece.first :][: last - first])
                 yield
             at += piece.last - piece.first
 
@@ -125,36 +129,34 @@ class ResidentParameters:
         for piece, offset in pieces:
             size = piece.last - piece.first
             if piece.id not in self._tensors and piece.first in (0, self._arriving.get(piece.id)):
-                memory = self._arena.view(offset, piece.nbytes)
-                for first in range(0, size, SLICE):
-                    last = min(first + SLICE, size)
-                    memory[piece.first + first : piece.first + last].numpy()[:] = came_B[at + first : at + last]
+                for first in range(0, size, self.slice_bytes):
+                    last = min(first + self.slice_bytes, size)
+                    with self._arena.window(offset + piece.first + first, last - first) as window:
+                        window.numpy()[:] = came_B[at + first : at + last]
                     yield
                 self._arriving[piece.id] = piece.last
                 if piece.last == piece.nbytes:
                     del self._arriving[piece.id]
-                    self._tensors[piece.id] = offset, memory
+                    self._tensors[piece.id] = offset, self._arena.view(offset, piece.nbytes)
             at += size
 
+    def _together(self, steps: Generator[int, None, Any]) -> Generator[None, None, Any]:
+        """Run small steps, which yield the bytes that they packed, about a slice at a time. Return their value."""
+        done = 0
+        while True:
+            try:
+                done += next(steps)
+            except StopIteration as end:
+                return end.value
+            if done >= self.slice_bytes:
+                done = 0
+                yield
 
-def _together(steps: Generator[int, None, Any]) -> Generator[None, None, Any]:
-    """Run small steps, which yield the bytes that they packed, about ``SLICE`` bytes at a time. Return their value."""
-    done = 0
-    while True:
-        try:
-            done += next(steps)
-        except StopIteration as end:
-            return end.value
-        if done >= SLICE:
-            done = 0
-            yield
-
-
-def _slices(part: PackedPart, nbytes: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (first row, last row + 1, bytes) of each slice of a raw tensor of ``nbytes`` that is packed at once."""
-    rows = part.shape[0]
-    row = max(1, nbytes // max(1, rows))
-    step = max(1, SLICE // (row * part.together)) * part.together
-    for first in range(0, rows, step):
-        last = min(first + step, rows)
-        yield first, last, (last - first) * row
+    def _slices(self, part: PackedPart, nbytes: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (first row, last row + 1, bytes) of each slice of a raw tensor of ``nbytes`` that is packed at once."""
+        rows = part.shape[0]
+        row = max(1, nbytes // max(1, rows))
+        step = max(1, self.slice_bytes // (row * part.together)) * part.together
+        for first in range(0, rows, step):
+            last = min(first + step, rows)
+            yield first, last, (last - first) * row

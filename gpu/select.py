@@ -1,12 +1,14 @@
-"""Choice of the back end, made once when a worker starts: native kernels, or the torch reference without gcc."""
+"""Choice of the back end, made once when a worker starts: native kernels, or the torch reference without gcc; its device."""
 
 from __future__ import annotations
 
 from typing import cast
 
 from .backend import Backend
+from .device import Device, DeviceSizes
 from .errors import BackendError
 
+HOST_CUDA = ("cuda-mirror", "cuda-interpreted")  # the CUDA back end without a card, for tests
 SETS = ("amx", "avx512_bf16", "avx512", "avx2", "generic")  # instruction sets of the native kernels, best first
 REMEDY = "install gcc and install blockwright again (pip install --force-reinstall --no-deps WHEEL_OR_CHECKOUT)"
 
@@ -18,6 +20,10 @@ def open_backend(name: str, dtype: str, threads: int, instruction_set: str = "")
     here, the next one is used. "" means the best. Raises ``BackendError`` if the back end is not available here or lacks the
     type.
     """
+    if name in HOST_CUDA:
+        from .cuda.platforms import open_interpreted, open_mirror
+
+        return open_mirror(dtype, threads) if name == HOST_CUDA[0] else open_interpreted(dtype, threads)
     if name not in ("auto", "native", "torch"):
         raise BackendError(f"back end {name!r} does not exist; choose auto, native or torch")
     if name != "torch":
@@ -31,8 +37,26 @@ def open_backend(name: str, dtype: str, threads: int, instruction_set: str = "")
     return TorchBackend(dtype, threads)
 
 
+def open_device(backend: Backend, sizes: DeviceSizes) -> Device:
+    """Open the device around a back end. Raises ``BackendError`` if there is no memory for its tables and scratch."""
+    from .host_device import HostDevice
+
+    if backend.name in HOST_CUDA:
+        from .cuda.backend import CudaBackend
+        from .cuda.device import CudaDevice
+
+        assert isinstance(backend, CudaBackend)
+        return CudaDevice(backend, sizes)
+    return HostDevice(backend, sizes)
+
+
 def slow(name: str, backend: Backend, dtype: str, threads: int) -> str:
-    """Return why "auto" fell back to the slower back end, and the remedy; "" if it did not."""
+    """Return why a worker computes slowly, and the remedy; "" if it does not.
+
+    That is where "auto" fell back to the slower back end, and on a device that is for tests.
+    """
+    if backend.name in HOST_CUDA:
+        return f"{backend.name} is the CUDA back end without a card, very slow and for tests alone; choose device cpu"
     if name != "auto" or backend.name == "native":
         return ""
     try:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ..policies.plan.sampling import SamplingParams
 from ..policies.plan.sweep_plan import Edit, SetPages, SetSampling, WriteTokens
 from .errors import ExecutorError
+from .sampling.grammars import GrammarStore, RowGrammar
 from .sampling.rules import RowRules
 
 SLICE = 4 << 20  # bytes that are copied between two sweeps
@@ -23,7 +24,8 @@ Arrays = tuple[Ints, Ints]  # tokens, slots
 
 
 class Tables:
-    """``tokens`` int32 [R, M], ``slots`` int32 [R, L + 1, P], ``sampling``, ``rules`` and ``prompt_length`` [R].
+    """``tokens`` int32 [R, M], ``slots`` int32 [R, L + 1, P], ``sampling``, ``rules``, ``grammars`` and ``prompt_length``
+    [R].
 
     The layer of slots behind a row's KV is for hidden states that the row keeps at an exit, and the next one for the ones it
     reads. A row that keeps some has fewer layers than the longest chain, so one layer more is enough.
@@ -38,6 +40,8 @@ class Tables:
         self.prompt_length = np.zeros(rows, dtype=np.int32)
         self.sampling: list[SamplingParams] = [SamplingParams(temperature=0.0)] * rows
         self.rules: list[RowRules | None] = [None] * rows  # the rules of ``sampling``, as arrays
+        self.grammars: list[RowGrammar | None] = [None] * rows  # the grammars of ``sampling``, with their states
+        self.compiled = GrammarStore()
 
     def _make(self, max_length: int, kv_layers: int) -> Arrays:
         slots = np.zeros((self.rows, kv_layers + 1, -(-max_length // self.page_size)), dtype=np.int32)
@@ -102,6 +106,8 @@ class Tables:
                     self.prompt_length[row] = prompt_length
                     self.sampling[row] = params
                     self.rules[row] = RowRules(params.rules) if params.rules is not None else None
+                    grammar = params.grammar
+                    self.grammars[row] = RowGrammar(grammar, self.compiled) if grammar is not None else None
 
     def append(self, row_N: Ints, position_N: Ints, token_N: Ints) -> None:
         """Write a sampled token for each of these rows."""

@@ -1,4 +1,4 @@
-"""Supervision trees as data: who is started in which order, who restarts it and how often, told before anything runs.
+"""Supervision trees as data, readable before anything runs: the order of starts, supervisors and limits of restarts.
 
 A ``Branch`` is a supervisor; its children are actors (``Child``), processes (``ProcessSpec``, with what runs inside) and
 further branches. A tree has names and rules only. What an actor is made from (settings, sockets, objects of this process) is

@@ -18,6 +18,7 @@ from ..policies.cluster.provisioning import MODES
 from ..policies.plan.coefficients import TERMS, Coefficients
 from ..policies.prediction.dispatching import POLICIES
 from ..policies.prediction.lengths import MORE
+from .drafts import DraftSpec
 from .record import Most, Size, record
 
 ARRIVALS = ("poisson", "gamma", "trace", "log")
@@ -27,6 +28,7 @@ MOST_ERROR = 10.0  # standard deviation of a logarithm: a length is then wrong b
 MOST_DEVICES = 10_000
 MOST_PARTS = 1 << 16  # chunks, or pages, in the smallest memory that holds whole ones of both: it is mapped at once
 Tokens = Annotated[int, Most(1 << 24)]  # tokens of a request: they are all listed
+Share = Annotated[float, Most(1)]
 Bytes = Annotated[int, Size()]
 Bandwidth = Annotated[float, Size()]  # bytes a second
 OVERLOAD = ("off", "drop")
@@ -64,6 +66,8 @@ class WorkloadSpec:
     length_error: float = 0.0  # error of the estimates of answers' lengths, by ``error_law``; 0: they are exact
     # kind of length_error: standard deviation of their logarithm | "gaussian": of the factor itself
     error_law: str = "lognormal"
+    urgent: Share = 0.0  # share of the requests that are of the service class urgent; all others are normal
+    batch: Share = 0.0  # share of the requests that are of the service class batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +84,7 @@ class ModelSpec:
     share: float = 1.0  # weight of its requests beside the other models'
     shares: str = ""  # a model to share parameters with, as an adapter does; its sizes are that model's
     own: Bytes = 0  # bytes of its own changes to them, its delta
+    drafts: DraftSpec | None = None  # of its requests; without it, each token takes a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +104,7 @@ class InstanceSpec:
     max_rows: Annotated[int, Most(1 << 14)] = 256
     prefix_cache: bool = True
     ahead: bool = True  # a plan is made while the one before it runs, as on a live worker
+    class_ageing: float = 10.0  # seconds of waiting after which a request rises by a service class; 0: never
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +297,8 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
             raise source.error([table_name, name], f"is {value:g}; give more than 0")
     if workload.arrivals == "gamma" and not 1e-3 <= workload.cv <= 1e3:
         raise source.error(["workload", "cv"], f"is {workload.cv:g}; give 0.001 to 1000")
+    if workload.urgent + workload.batch > 1:
+        raise source.error(["workload", "batch"], f"is {workload.batch:g}; with urgent it is more than 1, so give less")
     if workload.length_error > MOST_ERROR:
         raise source.error(["workload", "length_error"], f"is {workload.length_error:g}; give at most {MOST_ERROR:g}")
     _check_parts(made, source)
@@ -323,7 +331,7 @@ def _with_shared(table: Any, source: DescriptionSource) -> Any:
         given = next((name for name in _SHARED if base is not None and name in one), "")
         if given:
             raise source.error(
-                ["models", n, given], f"is that of {shares!r}; leave it out, and give the delta's bytes as own"
+                ["models", n, given], f"comes from {shares!r}; leave it out, and give the delta's bytes as own"
             )
         inherited = {name: base[name] for name in (*_SHARED, "context") if name in base} if base is not None else {}
         found.append(inherited | one)
@@ -405,6 +413,7 @@ def _check_overload(made: Scenario, source: DescriptionSource) -> None:
         (len(made.models) > 1, ["models"], "are several; with overload a cluster serves one model"),
         (model.kv_bytes % parts, ["models", 0, "kv_bytes"], f"is {model.kv_bytes}; give a multiple of {parts}"),
         (not model.parameters, ["models", 0, "parameters"], "is missing; they are what is dropped"),
+        (model.drafts, ["models", 0, "drafts"], "is given, and a drop plays no drafts; leave it out, or the overload"),
         (not made.links.bandwidth, ["links", "bandwidth"], "is missing; KV moves over links"),
         (made.provisioning.mode != "off", ["provisioning", "mode"], "is on; with overload all instances stay"),
         (policy != LEAST_WORK and POLICIES[policy].fallback, ["dispatch", "policy"], f"is {policy}; take one that does not"

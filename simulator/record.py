@@ -57,6 +57,8 @@ def _value(kind: Any, value: Any, error: Fault, place: list[str | int]) -> Any:
         if found > mark.value:
             raise error(place, f"is {found}; give at most {mark.value:,}")
         return found
+    if isinstance(kind, UnionType):  # a table or nothing, where nothing is the field left out
+        kind = get_args(kind)[0]
     if kind not in (int, float, str, bool):
         return record(kind, value, error, place)
     allowed: type | UnionType = int | float if kind is float else kind

@@ -83,6 +83,7 @@ class SimulatedGateway:
         self._instances = instances
         self._routes = routes
         self._contexts = {model.name: model.context for model in models}
+        self._drafts = {model.name: model.drafts for model in models}
         self._alone = len(models) == 1
         rooms = [instance.total_blocks * instance.state.config.page_size for instance in instances]  # in tokens
         self._room = max(rooms)
@@ -238,4 +239,5 @@ class SimulatedGateway:
 
     def _submission(self, i: int, demand: WorkloadRequest) -> Submission:
         config = self._instances[i].state.config
-        return demand.submission(self._routes[i][demand.model].id, config.page_size, hashed=config.prefix_cache, timeout=0.0)
+        route, drafts = self._routes[i][demand.model].id, self._drafts[demand.model]
+        return demand.submission(route, config.page_size, hashed=config.prefix_cache, timeout=0.0, drafts=drafts)

@@ -22,6 +22,7 @@ from ..policies.requests.routes_changed import RoutesChanged
 from ..policies.sweep.config import SweepConfig
 from ..policies.sweep.events import Submission
 from .description import InstanceSpec, ModelSpec, Scenario
+from .drafts import DraftOutcomes, draft_figures
 from .provisioning import InstanceChange, Provisioner
 from .simulated_gateway import DispatchDecision, SimulatedGateway
 from .workload import WorkloadRequest
@@ -118,6 +119,9 @@ class ClusterSimulation:
         self.instances: list[Instance | PipelineInstance] = []
         self.now = 0.0
         self._note, self._limits = note, scenario.limits
+        self._drafts = {model.name: model.drafts for model in scenario.models}
+        drafts = {name: spec for name, spec in self._drafts.items() if spec is not None}
+        accept = DraftOutcomes(scenario.seed, drafts) if drafts else None
         self.routes: list[dict[str, Route]] = []
         for entry, (spec, found) in enumerate(zip(scenario.instances, coefficients, strict=True)):
             chains = [chain_of(model, spec) for model in scenario.models]
@@ -128,11 +132,13 @@ class ClusterSimulation:
                 routes = {c.application: Route(f"{c.application}@{name}", 1, c.application, hops) for c in chains}
                 event = RoutesChanged(1, chains, [*routes.values()], [*routes.values()])
                 if spec.stages == 1:
-                    self.instances.append(Instance(configs[0], event, found, ahead=spec.ahead, jumps=jumps))
+                    self.instances.append(Instance(configs[0], event, found, ahead=spec.ahead, jumps=jumps, accept=accept))
                 else:
                     links = LinkTimes(scenario.links.latency, scenario.links.bandwidth)
                     costs = sized(found, scenario.models[0])
-                    self.instances.append(PipelineInstance(name, configs, event, costs, links, ahead=spec.ahead))
+                    self.instances.append(
+                        PipelineInstance(name, configs, event, costs, links, ahead=spec.ahead, accept=accept)
+                    )
                 self.routes.append(routes)
             if not self.instances[-1].total_blocks:
                 held = sum(model.own if model.shares else model.parameters for model in scenario.models)
@@ -230,7 +236,9 @@ class ClusterSimulation:
             self._tell("dispatched", demand.number, instance=instance.name, compared=names, loads=placing.loads)
         route, timeout = self.routes[place][demand.model].id, self._limits.request_timeout
         size = instance.state.config.page_size
-        submission = demand.submission(route, size, hashed=self._hashed[place], timeout=timeout)
+        submission = demand.submission(
+            route, size, hashed=self._hashed[place], timeout=timeout, drafts=self._drafts[demand.model]
+        )
         if self._limits.latency:
             self._submissions[demand.number] = submission
             heapq.heappush(self._heap, (now + self._limits.latency, _DELIVERY, demand.number, place))
@@ -326,6 +334,10 @@ class ClusterSimulation:
     def overload(self) -> dict[str, object] | None:
         """Return the policy's figures; None without a policy."""
         return None if self.policy is None else self.policy.report()
+
+    def drafts(self) -> dict[str, float] | None:
+        """Return the figures of drafts; None if no model has any."""
+        return draft_figures(self.instances) if any(self._drafts.values()) else None
 
     @property
     def served(self) -> list[Instance | PipelineInstance]:
@@ -427,6 +439,7 @@ def sweep_configs(name: str, spec: InstanceSpec, models: Sequence[ModelSpec]) ->
                 sweep_tokens=spec.sweep_tokens,
                 max_rows=spec.max_rows,
                 prefix_cache=spec.prefix_cache,
+                class_ageing=spec.class_ageing,
             )
         )
     return found

@@ -11,11 +11,14 @@ from ..policies.model.lineage import page_hashes
 from ..policies.plan.sampling import SamplingParams
 from ..policies.prediction.instance_load import STOP
 from ..policies.prediction.lengths import clipped
+from ..policies.requests.urgency import urgency
 from ..policies.sweep.events import Submission
 from .description import ModelSpec, WorkloadSpec
+from .drafts import DraftSpec
 from .traces import BLOCK, Clients, TraceError, TraceRequest, cut, has_rates, read_trace
 
 GREEDY = SamplingParams(temperature=0.0)
+_TIERS = ("priority", "flex", "default")  # service tiers of urgent, batch and normal requests
 OWN = 1 << 30  # token ids from here on are in prompts that share nothing
 
 
@@ -44,8 +47,13 @@ class WorkloadRequest:
         """The most tokens, prompt and answer."""
         return self.prompt + (self.allowed or self.output)
 
-    def submission(self, route: str, page_size: int, *, hashed: bool, timeout: float) -> Submission:
-        """Return the submission as the gateway would send it. ``hashed``: a prefix cache needs the pages' hashes."""
+    def submission(
+        self, route: str, page_size: int, *, hashed: bool, timeout: float, drafts: DraftSpec | None = None
+    ) -> Submission:
+        """Return the submission as the gateway would send it.
+
+        ``hashed``: a prefix cache needs the pages' hashes. ``drafts``: of its model.
+        """
         tokens = [*self.tokens] or [id for block in self.blocks for id in [block] * BLOCK][: self.prompt]
         tokens += [OWN + self.number] * (self.prompt - len(tokens))
         return Submission(
@@ -53,7 +61,7 @@ class WorkloadRequest:
             prompt_length=self.prompt, page_hashes=page_hashes(tokens, page_size, self.salt) if hashed else [],
             max_length=self.total, stop_tokens=[STOP] if self.allowed else [], sampling=GREEDY,
             tenant=self.tenant or self.model, priority=self.priority, arrival=self.at, timeout=timeout, salt=self.salt,
-            expected=self.expected,
+            expected=self.expected, drafts=None if drafts is None else drafts.options(self.total - self.prompt),
         )  # fmt: skip
 
 
@@ -66,6 +74,7 @@ def demands(spec: WorkloadSpec, models: Sequence[ModelSpec], seed: int, folder: 
     names, shares = [model.name for model in models], [model.share for model in models]
     contexts = {model.name: model.context for model in models}
     made, errors = [], random.Random(f"{seed} estimates")
+    classes, weights = random.Random(f"{seed} classes"), (spec.urgent, spec.batch, 1 - spec.urgent - spec.batch)
     for number, shape in enumerate(shapes):
         model = names[0] if len(names) == 1 else source.choices(names, shares)[0]
         prompt, output = (
@@ -74,7 +83,10 @@ def demands(spec: WorkloadSpec, models: Sequence[ModelSpec], seed: int, folder: 
         )
         allowed = max(output, min(spec.max_tokens, contexts[model] - prompt)) if spec.max_tokens else 0
         expected = max(1, round(output * _factor(spec, errors)))
-        made.append(WorkloadRequest(number, shape.at or 0.0, model, prompt, output, shape.blocks, (), allowed, expected))
+        request = WorkloadRequest(number, shape.at or 0.0, model, prompt, output, shape.blocks, (), allowed, expected)
+        if spec.urgent or spec.batch:
+            request = replace(request, priority=urgency(classes.choices(_TIERS, weights)[0], 0))
+        made.append(request)
     return made
 
 

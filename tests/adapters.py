@@ -84,7 +84,7 @@ def confirm(model: Any, prompt: Sequence[int], tokens: Sequence[int]) -> None:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # peft's, of what it passes itself
         scores = model(input_ids=whole, attention_mask=torch.ones_like(whole)).logits[0, -len(tokens) - 1 : -1]
-    assert compared(scores, tokens) == len(tokens), "two tokens are too close to be told apart"
+    assert compared(scores, tokens) == len(tokens), "two tokens are too close to be distinguished"
 
 
 BOTTLENECK: dict[str, Any] = {  # the library's defaults for Pfeiffer's kind, as it saves them
@@ -104,7 +104,9 @@ def make_bottleneck(base: Path, folder: Path, seed: int = 0, spread: float = 0.2
     from safetensors.torch import save_file
 
     model, settings = json.loads((base / "config.json").read_text()), {**BOTTLENECK, **config}
-    hidden, chance, tensors = model["hidden_size"], torch.Generator().manual_seed(seed), {}
+    hidden = model["hidden_size"]
+    chance = torch.Generator().manual_seed(seed)
+    tensors = {}
     for layer in range(model["num_hidden_layers"]):
         for where, flag in (("attention", "mh_adapter"), ("output", "output_adapter")):
             if not settings[flag] or layer in settings["leave_out"]:

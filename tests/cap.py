@@ -1,6 +1,6 @@
 """The environment variable BLOCKWRIGHT_CAP: tests take this processor for one whose best instruction set is that one.
 
-``make test CAP=avx2`` sets it. Our kernels are told by their setting; oneDNN, MKL and torch, which compute what tests
+``make test CAP=avx2`` sets it. Our kernels follow their setting; oneDNN, MKL and torch, which compute what tests
 compare with, read variables of their own when they are loaded, in child processes too.
 """
 

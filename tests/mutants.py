@@ -234,7 +234,7 @@ class Run:
         return self._sound[test, cap]
 
 
-def told(verdicts: Sequence[Verdict], left: int) -> str:
+def report(verdicts: Sequence[Verdict], left: int) -> str:
     """Return the report: survivors with what was run, then the sums."""
     lines = list[str]()
     for one in verdicts:
@@ -279,7 +279,7 @@ def main() -> int:
             for copy in run.copies:
                 copy.stop()
             pool.shutdown()
-    print(told(verdicts, len(picked) - len(verdicts)))
+    print(report(verdicts, len(picked) - len(verdicts)))
     for test in sorted(run.broken):
         print(f"FAILS WITHOUT A MUTANT {test}")
     survived = any(one.outcome in ("survived", "unfinished") for one in verdicts)

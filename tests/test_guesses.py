@@ -24,7 +24,7 @@ GUESSES = (
     ("which application goes on which worker: placement", "policies/cluster/placement.py", "place_by_locality"),
     ("who may send how much: rate limit", "policies/requests/rate_limit.py", "Quotas"),
     ("whether the server takes one more request: admission limit", "policies/requests/admission_limit.py", "AdmissionLimit"),
-    ("what a 503 client is told to wait: retry after", "policies/requests/retry_after.py", "forecast"),
+    ("how long a 503 client should wait: retry after", "policies/requests/retry_after.py", "forecast"),
     ("where requests can go: routing table", "policies/requests/routing_table.py", "RoutingTable"),
     ("whose a request is: request ownership", "policies/requests/request_ownership.py", "Viewer"),
     ("who asks predictors where a request should go: dispatcher", "actors/dispatcher/actor.py", "Dispatcher"),
@@ -75,8 +75,9 @@ GUESSES = (
     ("which batch runs when: state", "actors/batches/state.py", "BatchesState"),
     ("who is preempted: preemption", "policies/sweep/preemption.py", "choose_victim"),
     ("leases of pages between workers", "policies/sweep/leases.py", "arrive"),
-    ("what a worker is told and tells: events and effects", "policies/sweep/events.py", "TokensEmitted"),
+    ("what a worker accepts and emits: events and effects", "policies/sweep/events.py", "TokensEmitted"),
     ("simulating a cluster", "simulator/simulation.py", "ClusterSimulation"),
+    ("which simulated drafts stand", "simulator/drafts.py", "DraftOutcomes"),
     ("replaying a worker from its event log", "policies/sweep/event_log.py", "Replayer"),
     ("what the gateway knows of one request", "actors/gateway/record.py", "RequestRecord"),
     ("lost and repeated reports of a worker", "actors/report_sequence.py", "ReportSequence"),
@@ -90,7 +91,7 @@ GUESSES = (
     ("which fields a body may have", "api/openai/fields.py", "Options"),
     ("all endpoints", "api/app/routes.py", "ENDPOINTS"),
     ("starting and stopping an actor: lifecycle", "runtime/node/lifecycle.py", "LocalActors"),
-    ("who is told that an actor died: monitors", "runtime/node/monitors.py", "Monitors"),
+    ("who is notified that an actor died: monitors", "runtime/node/monitors.py", "Monitors"),
     ("actors that die together: links", "runtime/node/links.py", "Links"),
     ("what a heartbeat says", "runtime/node/heartbeat.py", "Heartbeat"),
     ("names in the cluster: registry", "runtime/node/registry.py", "Registry"),
@@ -122,6 +123,7 @@ GUESSES = (
     ("which batches continue after a crash", "api/batches/store.py", "open_batches"),
     ("where the folder of adapters is searched for a name", "actors/further_applications.py", "adapter_named"),
     ("how hidden states get from one pipeline stage to the next worker", "actors/worker/outbox.py", "Outbox"),
+    ("what the executor obeys plans over: device", "gpu/device.py", "Device"),
     ("what computes if there is no gcc and the native kernels do not load", "gpu/select.py", "open_backend"),
     ("where the seconds of a request went by phase: explain", "api/commands/explain.py", "phases"),
     ("how much memory sharing saves", "actors/controller/view.py", "memory_saved"),
@@ -258,13 +260,13 @@ def test_a_search_for_a_term_of_the_field_finds_the_file(term: str, path: str) -
     assert says((ROOT / path).read_text(), term)
 
 
-def test_a_guess_that_misses_is_told() -> None:
+def test_a_guess_that_misses_is_reported() -> None:
     assert fault("policies/requests/nothing.py", "x") == "there is no policies/requests/nothing.py"
     assert fault("policies/requests/queue.py", "Nothing") == "policies/requests/queue.py does not define Nothing"
     assert names_in("A = 1\nb: int = 2\nclass C:\n    def d(self): e = 3\n") == {"A", "b", "C", "d"}
 
 
-def test_words_that_lead_nowhere_are_told() -> None:
+def test_words_that_lead_nowhere_are_reported() -> None:
     assert stems("which worker's LoadHistory is it") == {"worke", "load", "histo"}
     assert stems("restarts, restarted, restarting") == {"resta"}
     assert "queu" in stems(what_is_read_first("policies/requests/queue.py", "WaitingQueue"))

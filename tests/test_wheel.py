@@ -94,7 +94,7 @@ def test_it_serves_where_it_is_installed(environment: Path, tmp_path: Path) -> N
     outcome = done(environment / "blockwright", "demo", cwd=tmp_path)
     assert "right on held-out prompts" in outcome, "the demo's models are in the wheel"
     assert "FAILED" not in outcome
-    assert "the server stopped when told to" in outcome
+    assert "the server stopped on request" in outcome
 
 
 @claim("The installed package is typed, and mypy checks a program against it", of="embedding")

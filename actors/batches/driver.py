@@ -88,7 +88,7 @@ class FeedDriver:
         """Return why nothing is answered now; empty where something is."""
         if self.waits or self._running or self._feed.over:
             return self.waits
-        return "no worker has room for it now: requests that somebody waits for come first"
+        return "no worker has room for it now: online requests come first"
 
     def progress(self) -> FeedProgress:
         """Return the current progress."""

@@ -39,7 +39,7 @@ class BlockActor(Actor):
         self._blocks = blocks
         self._life = BlockLife()
         self._components = self._nbytes = 0
-        self._idle = 0.0  # seconds without use until the controller is told; 0: never
+        self._idle = 0.0  # seconds without use until the controller is notified; 0: never
         self._timer: Timer | None = None
 
     async def on_stop(self) -> None:

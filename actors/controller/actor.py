@@ -131,7 +131,7 @@ class Controller(Actor):
             return self._failed.get(application, "")
         version = self._state.version
         calls = [self.node.ref(gateway).knows(version, timeout=ANSWER_TIMEOUT) for gateway in self._gateways]
-        await asyncio.gather(*calls, return_exceptions=True)  # a gateway that is late or gone is told again, or asks
+        await asyncio.gather(*calls, return_exceptions=True)  # a gateway that is late or gone is notified again, or asks
         return ""
 
     @endpoint
@@ -281,8 +281,8 @@ class Controller(Actor):
         view = cluster_view(self._state, statuses, blocks, sequences, self._history.view(now, wall), predictors)
         if self._state.overload.watched:
             asked_memory = self.node.ref(f"{self.node.name}/memory").view(timeout=VIEW_TIMEOUT, returns=dict[str, Any])
-            told_memory = (await asyncio.gather(asked_memory, return_exceptions=True))[0]
-            more = {"refused": refused_workers(self._state)} | (told_memory if isinstance(told_memory, dict) else {})
+            memory_view = (await asyncio.gather(asked_memory, return_exceptions=True))[0]
+            more = {"refused": refused_workers(self._state)} | (memory_view if isinstance(memory_view, dict) else {})
             view["overload"] = overload_view(self._state.overload, self._state.workers, now, wall) | more
         return view | {"autoscale": self._state.scaling.view(now, wall)}
 

@@ -1,8 +1,8 @@
-"""Load failures: what happens to an application that a worker cannot load, and what its clients are told.
+"""Load failures: what happens to an application that a worker cannot load, and the answer to its clients.
 
 An addition is given up. An application on demand that fails wherever it belongs is parked with the reasons, and tried
 again when it is asked for. The failure is final if retrying cannot help: it fits on no worker, or nothing would retry.
-While it can still load elsewhere, clients are told nothing. Owns the number of the last failure, and which failures are
+While it can still load elsewhere, clients get no error. Owns the number of the last failure, and which failures are
 final.
 """
 

@@ -380,7 +380,7 @@ class StartWorker(ScalingEffect):
 class VacateWorker(ScalingEffect):
     """The order, after all earlier publications, to move a worker's requests to other workers.
 
-    Those publications have told gateways to send nothing more there. A request that is still there after ``grace`` seconds
+    With those publications gateways send nothing more there. A request that is still there after ``grace`` seconds
     is given back and goes on elsewhere.
     """
 

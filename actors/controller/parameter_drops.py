@@ -397,7 +397,7 @@ class ParameterDrops:
         suspended = {one.route.id for group in self.groups.values() for one in (*group.replicas, *group.leaving)}
         for served in self._state.served.values():
             for one in served.planned:
-                assert not one.suspended or one.route.id in suspended, f"route {one.route.id} is suspended for nobody"
+                assert not one.suspended or one.route.id in suspended, f"route {one.route.id} is suspended without a holder"
         for group in self.groups.values():
             out = group.stage in (GroupStage.EXCHANGING, GroupStage.PIPELINE)
             assert all(replica.suspended is out for replica in group.replicas) or group.before, group.name

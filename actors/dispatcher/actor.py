@@ -45,7 +45,7 @@ class Dispatcher(Actor):
 
     @endpoint
     async def choose(self, ask: Ask) -> Chosen:
-        """Return a route for an attempt, if anything is known of any; the predictor of its home is told of it.
+        """Return a route for an attempt, if anything is known of any, and report it to the predictor of its home.
 
         Requests are handled one after the other, so that each forecast includes the requests before it. Handled together,
         all would go to the worker that was idle when they came.

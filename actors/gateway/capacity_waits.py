@@ -1,7 +1,7 @@
 """Capacity waits: requests too long for the memory that the loaded applications leave, until idle ones have been unloaded.
 
 Owns the waiting requests with the start of the wait and the tokens they need. ``policies/requests/dispatch.py`` decides
-whether a request must wait. The controller chooses which application is unloaded; it is told the needs of all requests
+whether a request must wait. The controller chooses which application is unloaded; it gets the needs of all requests
 that wait for a route.
 """
 

@@ -44,6 +44,7 @@ def check_state(state: CheckedParts) -> None:
     state.moving.check()
     assert all((r.state == "running") == bool(r.workers) for r in active)
     assert all(r.state in ("running", "waiting", "held") for r in active)
+    assert all((r.waits_from is not None) == r.waits for r in active if r.state != "held"), "a wait is lost"
     state.choosing.check(active)
     assert set(state.quarantine.routes) <= {r.id for r in active if r.alone or r.deaths.suspect}
     assert all(r.counted == r.cost() for r in active)

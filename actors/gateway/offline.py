@@ -127,7 +127,7 @@ class OfflineBook:
         for worker in sorted(routes):
             held = (len(record.tokens) for record in self._held_for(worker, application, routes))
             share = for_new(self._left(worker, application), held)
-            room = self._told_of(worker, application).room or table.capacity.get(routes[worker].id, 0)
+            room = self._capacity_of(worker, application).room or table.capacity.get(routes[worker].id, 0)
             costs, sweeps = self._costs.get(worker), self._sweeps.get(worker, 0)
             found.append(
                 Credit(
@@ -153,14 +153,14 @@ class OfflineBook:
                     if record.application == application:
                         yield record
 
-    def _told_of(self, worker: str, application: str) -> OfflineCapacity:
+    def _capacity_of(self, worker: str, application: str) -> OfflineCapacity:
         return self._rooms.get(worker, {}).get(application, NONE)
 
     def _left(self, worker: str, application: str) -> OfflineShare:
         """Return the worker's credit minus the requests on their way there."""
         starting = {id: r for id, r in self._starting.get(worker, {}).items() if not r.planned}
         self._starting[worker] = starting  # the worker's statement includes requests that have started
-        return left(_share(self._told_of(worker, application)), (len(record.tokens) for record in starting.values()))
+        return left(_share(self._capacity_of(worker, application)), (len(record.tokens) for record in starting.values()))
 
     def check(self, active: Iterable[RequestRecord]) -> None:
         """Raise AssertionError when an invariant is broken."""

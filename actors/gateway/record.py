@@ -58,6 +58,8 @@ class RequestRecord:
     begun: float | None = None  # start of the first reported plan
     preemptions: int = 0
     risen: int = 0  # service classes by which it has risen in the current or last attempt
+    waited: float = 0.0  # seconds of its waits that are over, in all attempts
+    waits_from: float | None = None  # begin of its present wait; None: it does not wait
     yielded: int = 0  # rows that it gave to urgent requests
     drafts: dict[str, DraftCounts] = field(default_factory=dict)  # verified drafts of all attempts, by source
     parked: int = 0  # steps of lower tiers that its finished attempts sat out
@@ -77,6 +79,7 @@ class RequestRecord:
     def __post_init__(self) -> None:
         prompt = self.generation.prompt
         self.tokens = [VIRTUAL_TOKEN] * self.virtual + prompt
+        self.waits_from = self.arrival
         expected = {"expected_tokens": self.expected} if self.expected else {}
         self.note(self.arrival, "arrived", prompt_tokens=len(prompt), max_tokens=self.generation.max_tokens, **expected)
 
@@ -194,14 +197,15 @@ class RequestRecord:
         self.planned = False
         self.computed = 0
         self.room = 0
-        self.risen = 0  # a worker counts the wait from the start of the attempt
+        self.risen = 0  # the worker knows how long it has waited, and lets it rise again
         self.requeued = False
         hops = [{"worker": hop.worker, "first": hop.first, "last": hop.last} for hop in route.hops]
         self.note(now, "dispatched", attempt=self.attempt, route=route.id, hops=hops)
 
-    def wait(self) -> None:
-        """Return to waiting after an attempt; only its tokens still count."""
+    def wait(self, now: float) -> None:
+        """Return to waiting after an attempt; only its tokens and its waits still count."""
         self.state, self.workers = "waiting", ()
+        self._begin_wait(now)
         self.alone = False
         self.planned = False
         self.requeued = False
@@ -214,8 +218,8 @@ class RequestRecord:
         self.alone = False
         self.requeued = False
 
-    def go_up(self) -> None:
-        """Begin anew on the top tier: as at its arrival, but for its attempts and the deaths of workers."""
+    def go_up(self, now: float) -> None:
+        """Begin anew on the top tier: as at its arrival, but for its attempts, its waits and the deaths of workers."""
         auto, choice = self.generation.auto, self.choice
         assert auto is not None, "who goes up has a tier to go to"
         assert choice is not None, "who goes up has a tier to go to"
@@ -230,7 +234,7 @@ class RequestRecord:
         self.avoid = ""
         self.refused = set()
         self.room = 0
-        self.wait()
+        self.wait(now)
 
     def end(self, state: str, now: float, event: str, **detail: Any) -> None:
         self.state, self.workers = state, ()
@@ -246,13 +250,16 @@ class RequestRecord:
             began = max(now - swept, self.events[-1][0])
             self.begun = began if self.begun is None else self.begun
             self.deaths.planned()
+            self._end_wait(began)
             self.note(began, "first_plan" if self.attempt == self.anew else "resumed", attempt=self.attempt)
 
     def progressed(self, computed: int, cached: int, now: float, swept: float) -> None:
         """Note that the home has KV of ``computed`` tokens, ``cached`` of them found in its cache."""
         begun = self.planned
         self.plan_seen(now, swept)
-        self.requeued = self.requeued and computed != cached  # it starts, or ends the chunk in which it was preempted
+        if self.requeued and computed == cached:  # it starts; else it ends the chunk in which it was preempted
+            self.requeued = False
+            self._end_wait(now)
         self.computed = computed
         if self.attempt == 1:
             self.cached = max(self.cached, cached)
@@ -283,6 +290,7 @@ class RequestRecord:
         self.preemptions += 1
         self.yielded += urgent
         self.requeued = True
+        self._begin_wait(now)
         self.note(now, "preempted", **({"for": "urgent"} if urgent else {}))
 
     def rise(self, risen: int, now: float) -> None:
@@ -316,7 +324,18 @@ class RequestRecord:
             self.entered[news.layers] = self.entered.get(news.layers, 0) + end - start
             self.entered_to = end
 
-    def submission(self, gateway: str, page_size: int, timeout: float) -> Submission:
+    def waiting_time(self, now: float) -> float:
+        """Return the seconds that it has waited in all, at its gateway and on workers."""
+        return self.waited + (0.0 if self.waits_from is None else max(0.0, now - self.waits_from))
+
+    def _begin_wait(self, now: float) -> None:
+        if self.waits_from is None:
+            self.waits_from = now
+
+    def _end_wait(self, now: float) -> None:
+        self.waited, self.waits_from = self.waiting_time(now), None
+
+    def submission(self, gateway: str, page_size: int, timeout: float, now: float) -> Submission:
         """Return the next attempt as its home gets it. It resumes after the tokens that the request already has.
 
         The route is left out, since it is not known yet.
@@ -347,6 +366,7 @@ class RequestRecord:
             salt=generation.salt,
             trace=generation.trace,
             expected=self.expected,
+            waited=self.waiting_time(now),
             drafts=None if self.offline else generation.drafts,
         )
 

@@ -118,9 +118,9 @@ class RequestPauses:
         """Start the attempt on the new route, with its pages or without."""
         assert under.submit is not None, "who does not pause begins in another way"
         record = self._state.active[under.move.request]
-        timeout = self._state.timeouts.left(record, now)
+        left, waited = self._state.timeouts.left(record, now), record.waiting_time(now)
         self._unhold(under, {*workers_of(under.source)} - {*workers_of(under.move.route)})
-        self._state.emit(replace(under.submit, submission=replace(under.submit.submission, timeout=timeout)))
+        self._state.emit(replace(under.submit, submission=replace(under.submit.submission, timeout=left, waited=waited)))
         self._gone(under.move.request, now)
         self._next()
 
@@ -161,7 +161,7 @@ class RequestPauses:
         self._crowded.clear()
         if self._order.left and not self._order.moving and stuck(self._stirred, now):
             sequence = self._order.stuck()
-            assert sequence is not None, "somebody waits, and nobody moves"
+            assert sequence is not None, "a request waits, and none moves"
             self._compute(sequence.request, "there was no room for its pages", now)
         self._next()
 

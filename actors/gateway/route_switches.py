@@ -153,5 +153,5 @@ class RouteSwitches:
         for number, switch in self._switches.items():
             moving = {request for request, under in moves.items() if under.switch == number}
             queued = {*switch.back.waiting}
-            assert switch.stale <= moving | queued, f"of switch {number} somebody is stale who does not move"
-            assert switch.back.moving <= switch.stale - queued, f"of switch {number} somebody has room who does not need it"
+            assert switch.stale <= moving | queued, f"of switch {number} a request is stale that does not move"
+            assert switch.back.moving <= switch.stale - queued, f"of switch {number} a request has unneeded room"

@@ -206,7 +206,7 @@ class GatewayState:
         if route is None:
             return
         left, decision = self.timeouts.left(record, now), None
-        draft = advice.question.submission if advice else record.submission(self.address, self.page_size, left)
+        draft = advice.question.submission if advice else record.submission(self.address, self.page_size, left, now)
         if self.asking.wanted and not wanted.suspect and not by_credit:
             routes = open_routes(wanted, self.table, self.quarantine)
             if advice is not None:
@@ -215,7 +215,8 @@ class GatewayState:
                 self._effects.append(self.asking.ask(draft, routes, now))
                 return
         self.queue.remove(record.id, record.application)
-        self.emit(self._place(record, route, replace(draft, timeout=left), now, decision))
+        draft = replace(draft, timeout=left, waited=record.waiting_time(now))
+        self.emit(self._place(record, route, draft, now, decision))
 
     def _place(self, record: RequestRecord, route: Route, draft: Submission, now: float, by: Decision | None) -> m.Submit:
         record.start(route, now, by)
@@ -232,9 +233,9 @@ class GatewayState:
         if cancel:
             self._cancel(record)
         self._leave(record)
-        record.wait()
+        record.wait(now)
         self.recount(record)
-        draft = record.submission(self.address, self.page_size, self.timeouts.left(record, now))
+        draft = record.submission(self.address, self.page_size, self.timeouts.left(record, now), now)
         return self._place(record, route, draft, now, None)
 
     def restart(self, record: RequestRecord, now: float) -> None:
@@ -258,7 +259,7 @@ class GatewayState:
         self._freed |= record.alone or record.id in self.quarantine.routes
         self.moving.left(record)
         self._leave(record)
-        record.go_up()
+        record.go_up(now)
         self.recount(record)
         wanted = record.wanted(now)
         queued = record.by_credit or wanted.suspect or lacking_room(wanted, self.table) > 0
@@ -304,7 +305,7 @@ class GatewayState:
         """Queue a request whose attempt is lost for a new one, which starts from prompt plus emitted tokens."""
         self.moving.left(record)
         self._leave(record)
-        record.wait()
+        record.wait(now)
         self.recount(record)
         self._wait(record, now)
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from random import Random
 
 from ...gpu.backend import Backend
+from ...gpu.device import DeviceSizes
 from ...gpu.errors import BackendError
 from ...gpu.executor import PARAMETERS, Executor
 from ...gpu.model.config import ComponentSpec
 from ...gpu.parameters import ALIGNMENT
+from ...gpu.select import open_device
 from ...gpu.weights.checkpoint import Checkpoint
 from ...gpu.weights.exits import below
 from ...policies.model.chain import Component, Kind
@@ -61,16 +63,9 @@ class SweepBench:
         if self.nbytes > memory:
             message = f"{checkpoint.path} with {lengths.rows} sequences needs {sum(sizes)} bytes, and {memory} are free here"
             raise BackendError(f"{message}; end other programs, or profile a smaller model")
-        self._executor = Executor(
-            backend,
-            rows=lengths.rows,
-            max_length=lengths.long,
-            kv_layers=layers,
-            max_tokens=SWEEP_TOKENS,
-            page_size=PAGE,
-            budget=sum(-(-size // CHUNK) * CHUNK for size in sizes),
-            chunk=CHUNK,
-        )
+        budget = sum(-(-size // CHUNK) * CHUNK for size in sizes)
+        room = DeviceSizes(lengths.rows, lengths.long, layers, SWEEP_TOKENS, PAGE, budget, CHUNK)
+        self._executor = Executor(open_device(backend, room))
         self._number = 0
         self._chunks = iter(range(1 << 40))
         self._map(PARAMETERS, sizes[0])

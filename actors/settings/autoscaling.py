@@ -23,18 +23,18 @@ class AutoscaleSettings(SettingsPart):
         AllowedTexts(*MODES),
     ] = "off"
     autoscale_latency: Annotated[
-        float, "seconds from arrival to end above which one more worker starts", Bounds("seconds", 0)
+        float, "seconds from arrival to end above which one more worker starts", Bounds("seconds, 0 or more", 0)
     ] = 0.0
     autoscale_max_workers: Annotated[
         int, "most workers; threads and memory are divided by this number (workers is the least)", COUNT
     ] = 0
     autoscale_cooldown: Annotated[
-        float, "seconds between one new worker being ready and the next one starting", Bounds("seconds", 0)
+        float, "seconds between one new worker being ready and the next one starting", Bounds("seconds, 0 or more", 0)
     ] = 30.0
     autoscale_window: Annotated[
         float,
         "seconds for which latency * n / (n - 1), with n workers, must be below half of autoscale_latency before one stops",
-        Bounds("seconds", 0),
+        Bounds("seconds, 0 or more", 0),
     ] = 60.0
 
     def check_together(self) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from ...policies.drafts.choice import settings_fault
+from ...policies.drafts.choice import RULES, settings_fault
+from ...policies.drafts.options import LARGEST as MOST_DRAFTS
 from ...policies.model.confidence import FIRST_TOKENS, LONGEST, MEASURES, Threshold
-from ...policies.model.tier_choice import family_of_auto, threshold_of
-from ...policies.model.tier_choice import settings_fault as auto_fault
+from ...policies.model.tier_choice import MOST_THETA, family_of_auto, threshold_of
 from ...policies.model.tiers import family_of
 from .errors import SettingsError
 from .part import AllowedTexts, Bounds, Counts, SettingsPart, Texts
@@ -79,13 +79,19 @@ class DraftSettings(SettingsPart):
     drafts: Annotated[
         Texts, "model id: source of drafts: off, prompt, tier:LAYERS, a model or auto; *: models without an entry"
     ] = field(default_factory=dict)
-    draft_tokens: Annotated[int, "tokens drafted in a step, at most 16; 0: as many as pay"] = 0
-    draft_rule: Annotated[str, "acceptance of drafts: coupling or, as an ablation, rejection: other tokens"] = "coupling"
+    draft_tokens: Annotated[
+        int,
+        "tokens drafted in a step, at most 16; 0: as many as pay",
+        Bounds(f"0 (as many as pay) to {MOST_DRAFTS}", 0, MOST_DRAFTS),
+    ] = 0
+    draft_rule: Annotated[
+        str, "acceptance of drafts: coupling or, as an ablation, rejection: other tokens", AllowedTexts(*RULES)
+    ] = "coupling"
 
     def check_names(self, models: ModelSettings) -> None:
-        """Refuse wrong sources and lengths, and drafts of applications that there are not."""
+        """Refuse wrong sources, and drafts of applications that there are not."""
         known = None if models.more_may_come else models.applications
-        if fault := settings_fault(self.drafts, self.draft_tokens, known, self.draft_rule):
+        if fault := settings_fault(self.drafts, known):
             raise SettingsError(fault)
 
 
@@ -97,6 +103,7 @@ class TierSettings(SettingsPart):
         dict[str, float],
         "family: confidence in an answer's first tokens, 0 to 1, below which NAME:auto takes the top tier; * for others; "
         "default: what family report found, else 0.9",
+        Bounds(f"0 (never up) to 1, or {MOST_THETA:g} (always up)", 0, MOST_THETA),
     ] = field(default_factory=dict)
     auto_tokens: Annotated[
         int,
@@ -104,25 +111,27 @@ class TierSettings(SettingsPart):
         Bounds(f"1 to {LONGEST} ({FIRST_TOKENS} is the default)", 1, LONGEST),
     ] = FIRST_TOKENS
     tier_weights: Annotated[
-        Counts, "model id of a tier: its share of the work within its family and account, against tiers of weight 1"
+        Counts,
+        "model id of a tier: its share of the work within its family and account, against tiers of weight 1",
+        Bounds(f"1 to {MOST_WEIGHT}", 1, MOST_WEIGHT),
     ] = field(default_factory=dict)
     tier_fairness: Annotated[bool, "share work between the tiers of a family; off, as an ablation: by arrival"] = True
     tier_preemption: Annotated[bool, "let an urgent request take the row of another; off, as an ablation: it waits"] = True
     class_ageing: Annotated[
-        float, "seconds of waiting after which a request rises by one service class; 0: never", Bounds("0 or more", 0)
+        float,
+        "seconds of waiting, at most a day, after which a request rises by one service class; 0: never",
+        Bounds("seconds, 0 (never) to 86400", 0, 86400),
     ] = 10.0
     auto_measure: Annotated[
         str, "with theta: mean, least (probability), margin (to the second) or entropy", AllowedTexts(*MEASURES)
     ] = "mean"
 
     def check_names(self, models: ModelSettings) -> None:
-        """Refuse rules that cannot be, and rules of applications that there are not."""
-        known = None if models.more_may_come else models.applications
-        if fault := auto_fault(self.theta, known):
-            raise SettingsError(fault)
-        for name, weight in self.tier_weights.items():
-            if not 1 <= weight <= MOST_WEIGHT:
-                raise SettingsError(f"tier_weights.{name} is {weight}; give 1 to {MOST_WEIGHT}")
+        """Refuse rules of applications that there are not."""
+        for name in self.theta:
+            if not models.more_may_come and name != "*" and name not in models.applications:
+                raise SettingsError(f"theta.{name} names no application; there are: {listed(models.applications)}")
+        for name in self.tier_weights:
             if not models.more_may_come and not {name, family_of(name)} & models.applications.keys():
                 raise SettingsError(f"tier_weights.{name} names no application; there are: {listed(models.applications)}")
 

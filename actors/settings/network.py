@@ -15,7 +15,7 @@ class NetworkSettings(SettingsPart):
     """The HTTP front, with its keys."""
 
     host: Annotated[str, "address to listen on"] = "127.0.0.1"
-    port: Annotated[int, "port to listen on; 0: any free one", COUNT, Bounds("a number from 0 to 65535", 0, 65535)] = 8000
+    port: Annotated[int, "port to listen on; 0: any free one", Bounds("0 to 65535", 0, 65535)] = 8000
     api_keys: Annotated[Texts, "key: tenant; if this and admin_keys are empty, no key is needed", SECRET] = field(
         default_factory=dict
     )

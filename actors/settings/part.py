@@ -1,7 +1,8 @@
 """The base of every part of the settings: fields that check themselves.
 
 Behind the type of a field stand its meaning (a text, shown to users), its rules (bounds, choices), and its marks. A part
-checks the rules of its fields when it is made, then what its fields must be together.
+checks the rules of its fields when it is made, then what its fields must be together. The rules of a table hold for each
+of its entries.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Bounds:
 
     def remedy(self, value: Any) -> str:
         """Return what to do about a value, or an empty text if it is allowed."""
-        allowed = self.minimum <= value <= self.maximum and not (self.above and value == self.minimum)
-        return "" if allowed else f"give {self.give}"
+        within = self.minimum <= value <= self.maximum and not (self.above and value == self.minimum)
+        return "" if within and math.isfinite(value) else f"give {self.give}"
 
 
 class AtMost(Bounds):
@@ -92,8 +93,11 @@ class SettingsPart:
     def __post_init__(self) -> None:
         kind: Any = type(self)
         for name, rule in _rules(kind):
-            if remedy := rule.remedy(value := getattr(self, name)):
-                raise SettingsError(f"{name} is {value!r}; {remedy}")
+            value = getattr(self, name)
+            entries = {f"{name}.{entry}": one for entry, one in value.items()} if isinstance(value, dict) else {name: value}
+            for label, one in entries.items():
+                if remedy := rule.remedy(one):
+                    raise SettingsError(f"{label} is {one!r}; {remedy}")
         self.check_together()
 
     def check_together(self) -> None:

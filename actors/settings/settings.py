@@ -24,7 +24,7 @@ from .models import DraftSettings, ModelSettings, TierSettings
 from .network import NetworkSettings
 from .offline import OfflineSettings
 from .parameter_drops import ParameterDropSettings
-from .part import Mark, field_hints
+from .part import Bounds, Mark, field_hints
 from .requests import RequestSettings
 from .tagging import TaggerSettings
 from .tenants import TenantSettings
@@ -33,7 +33,10 @@ from .workers import WorkerSettings
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A field of a part, which users set by its name if it has a meaning. ``group``: the heading of its part."""
+    """A field of a part, which users set by its name if it has a meaning.
+
+    ``group``: the heading of its part. ``range``: the numbers that it may be, behind the word "give"; "": any.
+    """
 
     part: str
     kind: Any
@@ -41,6 +44,7 @@ class Setting:
     meaning: str
     group: str
     marks: frozenset[Mark]
+    range: str
 
     @classmethod
     def of(cls, part: str, group: str, hint: Any, default: Any) -> Setting:
@@ -48,7 +52,8 @@ class Setting:
         behind = getattr(hint, "__metadata__", ())
         marks = frozenset(one for one in behind if isinstance(one, Mark))
         meaning = next((one for one in behind if isinstance(one, str)), "")
-        return cls(part, hint.__origin__ if behind else hint, default, meaning, group, marks)
+        numbers = ", ".join(one.give for one in behind if isinstance(one, Bounds))
+        return cls(part, hint.__origin__ if behind else hint, default, meaning, group, marks, numbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)

@@ -10,9 +10,10 @@ from ...policies.requests.account import SIDES
 from ...policies.requests.urgency import NAMED_CLASSES
 from .errors import SettingsError
 from .models import MOST_WEIGHT, ModelSettings, listed
-from .part import Counts, SettingsPart, Texts
+from .part import AllowedTexts, Bounds, Counts, SettingsPart, Texts
 
 RATE_LIMITS = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "concurrent_requests")
+_LIMIT = Bounds("at least 1, or leave it out for no limit", 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,45 +23,34 @@ class TenantSettings(SettingsPart):
     tenant_models: Annotated[Texts, "tenant: model ids it may use, separated by commas; default: all"] = field(
         default_factory=dict
     )
-    requests_per_minute: Annotated[Counts, "tenant: requests per minute; * for tenants without an entry"] = field(
+    requests_per_minute: Annotated[Counts, "tenant: requests per minute; * for tenants without an entry", _LIMIT] = field(
         default_factory=dict
     )
-    tokens_per_minute: Annotated[Counts, "tenant: prompt and answer tokens per minute; * as above"] = field(
+    tokens_per_minute: Annotated[Counts, "tenant: prompt and answer tokens per minute; * as above", _LIMIT] = field(
         default_factory=dict
     )
-    tokens_per_day: Annotated[Counts, "tenant: prompt and answer tokens per day (UTC); * as above"] = field(
+    tokens_per_day: Annotated[Counts, "tenant: prompt and answer tokens per day (UTC); * as above", _LIMIT] = field(
         default_factory=dict
     )
-    concurrent_requests: Annotated[Counts, "tenant: requests running or waiting at a time; * as above"] = field(
+    concurrent_requests: Annotated[Counts, "tenant: requests running or waiting at a time; * as above", _LIMIT] = field(
         default_factory=dict
     )
     tenant_classes: Annotated[
         Texts,
         "tenant: highest service class that its requests may have: urgent (the default), normal or batch; * for others",
+        AllowedTexts(*NAMED_CLASSES),
     ] = field(default_factory=dict)
     tenant_weights: Annotated[
-        Counts, "tenant (or application, without keys): its share of a worker's time; * for others, else 1"
+        Counts,
+        "tenant (or application, without keys): its share of a worker's time; * for others, else 1",
+        Bounds(f"1 to {MOST_WEIGHT}", 1, MOST_WEIGHT),
     ] = field(default_factory=dict)
     tenant_kv_share: Annotated[
         dict[str, float],
         "tenant or application: the most of a worker's KV memory it may hold, 0 to 1; * for others; :left and :right for "
         "the two sides of offline batches",
+        Bounds("more than 0, at most 1 (all KV memory)", 0, 1, above=True),
     ] = field(default_factory=dict)
-
-    def check_together(self) -> None:
-        for name in RATE_LIMITS:
-            for tenant, value in getattr(self, name).items():
-                if value < 1:
-                    raise SettingsError(f"{name}.{tenant} is {value}; give at least 1, or leave it out for no limit")
-        for tenant, highest in self.tenant_classes.items():
-            if highest not in NAMED_CLASSES:
-                raise SettingsError(f"tenant_classes.{tenant} is {highest!r}; choose one of {', '.join(NAMED_CLASSES)}")
-        for account, weight in self.tenant_weights.items():
-            if not 1 <= weight <= MOST_WEIGHT:
-                raise SettingsError(f"tenant_weights.{account} is {weight}; give 1 to {MOST_WEIGHT}")
-        for account, share in self.tenant_kv_share.items():
-            if not 0 < share <= 1:
-                raise SettingsError(f"tenant_kv_share.{account} is {share}; give more than 0, at most 1 (all KV memory)")
 
     def check_names(self, tenants: Collection[str], models: ModelSettings) -> None:
         """Refuse tenants that have no key, and models that are not served."""

@@ -24,7 +24,10 @@ class WorkerSettings(SettingsPart):
         COUNT,
         AtMost(MOST_THREADS),
     ] = 0
-    device: Annotated[str, "device on which the workers compute; only cpu exists yet"] = "cpu"
+    device: Annotated[
+        str,
+        "device on which the workers compute: cpu; cuda-mirror, a twin of the CUDA back end without a card, is for tests",
+    ] = "cpu"
     dtype: Annotated[
         str,
         "auto (as stored; float16, or checkpoints of several types: float32), float32 or bfloat16",
@@ -50,7 +53,7 @@ class WorkerSettings(SettingsPart):
         return self.pipelines.get(application, self.pipelines.get(family, self.pipeline))
 
     def check_together(self) -> None:
-        if self.device != "cpu":
+        if self.device not in ("cpu", "cuda-mirror"):
             why = "but there is no GPU back end yet; choose cpu, which is the default"
             raise SettingsError(f"device is {self.device!r}, {why}")
         for label, span in self._spans.items():

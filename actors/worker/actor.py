@@ -28,6 +28,8 @@ from ...policies.sweep.events import (
     Event,
     Flight,
     GatewayNews,
+    GrammarUnused,
+    GrammarWanted,
     PeerLost,
     Started,
 )
@@ -41,10 +43,11 @@ from ...transport.link import Traffic
 from .block_loader import BlockEndings, BlockLoader
 from .component_loader import ComponentLoader, ReadSpecs, read_specs
 from .composed_runs import ComposedRuns
-from .device_thread import Device, ExecutedPlan, OpenDevice, start_device
+from .device_thread import DeviceQueue, ExecutedPlan, OpenDevice, start_device
 from .event_feed import Aside, EventFeed
 from .event_log_writer import EventLogWriter
 from .event_recorder import EventRecorder, Machine
+from .grammar_compiler import GrammarCompiler
 from .messages import (
     BlockLoaded,
     LoadBlock,
@@ -116,9 +119,12 @@ class Worker(Actor):
         self._feed = EventFeed(self.state, self._machine, self._pass_by, lambda: self._figures.costs, self._aside)
         self._outbox = Outbox(self.node)
         swept = partial(self._guarded, self._swept)
-        self.device: Device = self._open_device(config, self.backend, chunk, swept, self._on_fatal, self._outbox.lay_out)
+        self.device: DeviceQueue = self._open_device(
+            config, self.backend, chunk, swept, self._on_fatal, self._outbox.lay_out
+        )
         self._pages = PageCarrier(self.device, self._outbox, self._apply, self._do, self._on_fatal, self._watch)
         self._parameters = ParameterCarrier(self.node, self.device, self._outbox, self._watch, config.worker_memory.memory)
+        self._grammars = GrammarCompiler(self.device, self._apply)
         self._loader = ComponentLoader(self.device, self.backend, self._apply, self._parameters)
         rehearse = partial(self._composed.rehearse, self.device)
         self._block_loader = BlockLoader(config, self.backend, self._loader, rehearse, self._read_specs)
@@ -136,6 +142,7 @@ class Worker(Actor):
             if timer is not None:
                 timer.cancel()
         self._loader.stop()
+        self._grammars.stop()
         self.device.stop()
         if self._recorder is not None:
             self._recorder.close()
@@ -380,6 +387,10 @@ class Worker(Actor):
                     self._loader.placed(order)
                 elif isinstance(order, ComponentsRefused):
                     self._loader.refused(order)
+                elif isinstance(order, GrammarWanted):
+                    self._grammars.compile(order.grammar)
+                elif isinstance(order, GrammarUnused):
+                    self._grammars.release(order.key)
                 else:
                     self._pages.perform(order)
             for worker, messages in effects.messages.items():

@@ -27,7 +27,7 @@ from ...policies.sweep.events import (
     Event,
 )
 from ...zoo.source import open_source
-from .device_thread import Device
+from .device_thread import DeviceQueue
 from .messages import LoadBlock, NoCapacity, WorkerConfig
 from .parameters import Fetch, ParameterCarrier
 
@@ -87,7 +87,7 @@ class ComponentLoader:
     """Owner of the loads under way. ``apply`` passes an event to the sweep machine."""
 
     def __init__(
-        self, device: Device, backend: Backend, apply: Callable[[Event], None], parameters: ParameterCarrier
+        self, device: DeviceQueue, backend: Backend, apply: Callable[[Event], None], parameters: ParameterCarrier
     ) -> None:
         self._device = device
         self._backend = backend

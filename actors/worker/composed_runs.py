@@ -13,7 +13,7 @@ from ...gpu.executor import Executor
 from ...gpu.model.config import ComponentSpec
 from ...policies.model.chain import Chain, PageLayout
 from ...policies.model.runs import LocalRoute, Run
-from .device_thread import Device
+from .device_thread import DeviceQueue
 from .messages import LoadBlock
 
 
@@ -40,7 +40,7 @@ class ComposedRuns:
             length, layers = self._length, self._layers
             self._do(lambda ex: deque(ex.grow(length, layers), maxlen=0))
 
-    async def rehearse(self, device: Device, block: LoadBlock, specs: Iterable[ComponentSpec]) -> None:
+    async def rehearse(self, device: DeviceQueue, block: LoadBlock, specs: Iterable[ComponentSpec]) -> None:
         """Prepare a loaded block and compose it as one run, before it is published.
 
         A failure here becomes the load's error.

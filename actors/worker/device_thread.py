@@ -1,8 +1,9 @@
 """Device thread: the one thread of a worker that touches tensors.
 
-Runs plans and control operations in the order in which they were given. The event loop queues the next plan while one runs,
-so the thread continues without waiting for the loop. Results return to the loop as callbacks. The thread never touches a
-socket and decides nothing.
+Submits plans and runs control operations in the order in which they were given. The event loop queues the next plan while
+one runs, so the thread continues without waiting for the loop. Results return to the loop as callbacks, in that order, too.
+If a device is still busy with a plan that was submitted, a second thread waits for its ticket, and this one goes on. The
+threads never touch a socket and decide nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ...gpu.backend import Backend
+from ...gpu.device import DeviceSizes, Ticket
 from ...gpu.executor import Executor
+from ...gpu.select import open_device
 from ...policies.plan.coefficients import Coefficients
 from ...policies.plan.cost import cost
 from ...policies.plan.sweep_plan import SweepPlan, SweepResult
@@ -41,7 +44,7 @@ OnFatal = Callable[[BaseException], None]
 LayOut = Callable[[str, memoryview], memoryview | Slot]
 
 
-class Device(Protocol):
+class DeviceQueue(Protocol):
     """The interface between a worker and its device: ``DeviceThread``, or a simulated device under virtual time."""
 
     def stop(self) -> None: ...
@@ -55,15 +58,14 @@ class Device(Protocol):
     def call_in_steps(self, operation: Callable[[Executor], Iterator[None]]) -> asyncio.Future[None]: ...
 
 
-OpenDevice = Callable[[WorkerConfig, Backend, int, OnSwept, OnFatal, LayOut], Device]  # the int: bytes of a chunk
+OpenDevice = Callable[[WorkerConfig, Backend, int, OnSwept, OnFatal, LayOut], DeviceQueue]  # the int: bytes of a chunk
 
 
 def start_device(
     config: WorkerConfig, backend: Backend, chunk: int, on_swept: OnSwept, on_fatal: OnFatal, lay_out: LayOut
 ) -> DeviceThread:
     """Start and return a device thread with an executor built from the worker's configuration."""
-    executor = Executor(
-        backend,
+    sizes = DeviceSizes(
         rows=config.batching.max_rows,
         max_length=config.max_length,
         kv_layers=config.kv_layers,
@@ -73,6 +75,7 @@ def start_device(
         chunk=chunk,
         protect=config.check,
     )
+    executor = Executor(open_device(backend, sizes))
     thread = DeviceThread(executor, on_swept, on_fatal, lay_out, config.pace)
     thread.start()
     return thread
@@ -87,10 +90,68 @@ class Stepwise:
     steps: Iterator[None] | None = None  # None: not started
 
 
+class Collector:
+    """The path of results to the loop, in the order in which the work is given.
+
+    Work is done at once, or by a thread of its own behind a plan that still runs. The thread begins with the first such
+    plan, so that a device whose tickets are ready when they are given needs none. ``on_fatal`` is called with an error of
+    the thread, and nothing is done after it.
+    """
+
+    def __init__(self, on_fatal: Callable[[BaseException], None]) -> None:
+        self._on_fatal = on_fatal
+        self._works: deque[Callable[[], None]] = deque()  # the first one is under way
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def busy(self) -> bool:
+        """True if a plan still runs."""
+        return bool(self._works)
+
+    def give(self, work: Callable[[], None], ready: bool = True) -> None:
+        """Do this work after all that was given before. It does not wait for the device if it is ``ready``."""
+        with self._changed:
+            at_once = ready and not self._works
+            if not at_once:
+                self._works.append(work)
+                self._changed.notify()
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
+                    self._thread.start()
+        if at_once:
+            work()
+
+    def stop(self, timeout: float) -> None:
+        """Stop after the work given so far, or after ``timeout`` seconds."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._works and not self._stopped:
+                    self._changed.wait()
+                if not self._works:
+                    return
+                work = self._works[0]
+            try:
+                work()
+            except BaseException as error:
+                self._on_fatal(error)
+                return
+            with self._changed:
+                self._works.popleft()
+
+
 class DeviceThread:
     """Owner of the executor from ``start`` to ``stop``.
 
-    ``on_swept`` and ``on_fatal`` run on the event loop, ``lay_out`` (of ``Outbox``) on the thread.
+    ``on_swept`` and ``on_fatal`` run on the event loop, ``lay_out`` (of ``Outbox``) on the thread that collects.
     """
 
     def __init__(
@@ -110,7 +171,9 @@ class DeviceThread:
         self._stepwise: deque[Stepwise] = deque()  # run one after the other; used by the thread only
         self._ready = threading.Condition()
         self._stopped = False
+        self._collector = Collector(lambda error: self._post(self._on_fatal, error))
         self._last = 0.0  # duration of the last sweep in seconds
+        self._ended = float("-inf")  # monotonic time at which it ended
         self._due = float("inf")  # monotonic time from which the running sweep counts as late
         # the executor's progress, and the monotonic time at which it was first seen
         self._progress, self._progress_at = -1, 0.0
@@ -125,6 +188,7 @@ class DeviceThread:
             self._stopped = True
             self._ready.notify()
         self._thread.join(timeout)
+        self._collector.stop(timeout)
 
     def lateness(self) -> float:
         """Return the seconds since the running sweep was last seen to compute something; 0 when none runs.
@@ -149,9 +213,9 @@ class DeviceThread:
             try:
                 value = operation(self._executor)
             except Exception as error:
-                self._post(_settle, future, None, error)
+                self._answer(future, None, error)
             else:
-                self._post(_settle, future, value, None)
+                self._answer(future, value, None)
 
         self._give(work)
         return future
@@ -190,9 +254,9 @@ class DeviceThread:
                 current.steps = current.operation(self._executor)
             next(current.steps)
         except StopIteration:
-            self._post(_settle, current.future, None, None)
+            self._answer(current.future, None, None)
         except Exception as error:
-            self._post(_settle, current.future, None, error)
+            self._answer(current.future, None, error)
         else:
             return False
         return True
@@ -201,6 +265,10 @@ class DeviceThread:
         with self._ready:
             self._work.append(work)
             self._ready.notify()
+
+    def _answer(self, future: asyncio.Future[T], value: Any, error: BaseException | None) -> None:
+        """Settle a future behind the results of all plans submitted before."""
+        self._collector.give(lambda: self._post(_settle, future, value, error))
 
     def _post(self, callback: Callable[..., None], *args: object) -> None:
         try:
@@ -225,16 +293,23 @@ class DeviceThread:
     def _sweep(self, plan: SweepPlan) -> None:
         began = time.monotonic()
         least = cost(plan, self._pace) if self._pace is not None else 0.0
+        if not self._collector.busy:
+            self._due = began + least
+        ticket = self._executor.submit(plan)
+        self._collector.give(lambda: self._collect(plan, ticket, began, least), ticket.ready)
+
+    def _collect(self, plan: SweepPlan, ticket: Ticket, submitted: float, least: float) -> None:
+        """Wait for a plan's result, and return it to the loop."""
+        began = max(submitted, self._ended)  # plans run one after the other
         self._due = began + least
-        result = self._executor.execute(plan)
-        departed = [
-            self._lay_out(departure.worker, self._executor.take_departure(plan.number, index))
-            for index, departure in enumerate(plan.departures)
-        ]
+        result = ticket.wait()
+        leaving = zip(plan.departures, ticket.departed, strict=True)
+        departed = [self._lay_out(departure.worker, hidden) for departure, hidden in leaving]
         rest = self._due - time.monotonic()
         if self._pace is not None and rest > 0:
             time.sleep(rest)
-        self._due, self._last = float("inf"), time.monotonic() - began
+        self._due, self._ended = float("inf"), time.monotonic()
+        self._last = self._ended - began
         if self._pace is not None:  # logs and fits are to learn how long this worker's sweeps really take
             result.seconds = self._last
         self._post(self._on_swept, ExecutedPlan(plan, result, departed))

@@ -1,4 +1,4 @@
-"""Event feed: everything that this worker's sweep machine is told and plans, streamed to replicas (``actors/predictor``).
+"""Event feed: every input and plan of this worker's sweep machine, streamed to replicas (``actors/predictor``).
 
 Stands before the machine only while there is a subscriber. A call costs the event loop one small object; entries of
 ``TOGETHER`` seconds travel as one message. A slow subscriber never blocks the worker: beyond ``MOST_WAITING`` entries it is

@@ -35,7 +35,7 @@ async def start(node: Node, config: WorkerConfig) -> None:
         await start_inside(node, inside_worker(overload=config.overload), here)
     except (BackendError, OSError, MemoryError) as error:  # faults of this machine: another life would fare no better
         await node.ref(CONTROLLER).unfit(config.name, node.incarnation, str(error) or "there is not enough memory")
-        await asyncio.Event().wait()  # the controller, told just before, ends this process
+        await asyncio.Event().wait()  # the controller, notified just before, ends this process
 
 
 async def start_in_process(node: Node, config: WorkerConfig) -> None:
@@ -53,7 +53,8 @@ async def start_in_process(node: Node, config: WorkerConfig) -> None:
 
 
 def _open(worker: WorkerSettings) -> Backend:
-    return open_backend(worker.backend, worker.dtype, worker.threads, worker.instruction_set)
+    name = worker.backend if worker.device == "cpu" else worker.device
+    return open_backend(name, worker.dtype, worker.threads, worker.instruction_set)
 
 
 def _end(error: BaseException) -> None:

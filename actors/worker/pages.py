@@ -18,7 +18,7 @@ from ...runtime.base.buffers import Sink
 from ...runtime.base.codec import encode, pack, unpack
 from ...runtime.base.decoding import decode
 from ...transport.link import Slot, Traffic
-from .device_thread import Device
+from .device_thread import DeviceQueue
 from .outbox import Outbox
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class PageCarrier:
 
     def __init__(
         self,
-        device: Device,
+        device: DeviceQueue,
         outbox: Outbox,
         apply: Callable[[Event], None],
         do: Callable[[Callable[[Executor], object]], None],

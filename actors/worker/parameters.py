@@ -19,7 +19,7 @@ from ...runtime.base.buffers import Sink
 from ...runtime.base.codec import encode, pack, unpack
 from ...runtime.base.decoding import decode
 from ...transport.link import Slot, Traffic, Transfer
-from .device_thread import Device
+from .device_thread import DeviceQueue
 from .messages import ParametersArrived, ParametersWanted
 from .outbox import Outbox
 
@@ -54,7 +54,9 @@ class ParameterCarrier:
     batch follows.
     """
 
-    def __init__(self, node: ActorNode, device: Device, outbox: Outbox, watch: Callable[[str], None], memory: int) -> None:
+    def __init__(
+        self, node: ActorNode, device: DeviceQueue, outbox: Outbox, watch: Callable[[str], None], memory: int
+    ) -> None:
         self._node = node
         self._device = device
         self._outbox = outbox

@@ -75,7 +75,7 @@ async def check(front: Front, batch: BatchRecord, file: InputFile, answered: Con
 def _check_unique(parsed: BatchLine, first_with: dict[str, int], file: InputFile, line: int) -> None:
     first = first_with.setdefault(parsed.custom_id, line)
     if first != line:
-        message = f"custom_id {parsed.custom_id!r:.80} is that of line {file.number(first)} already; give each its own"
+        message = f"custom_id {parsed.custom_id!r:.80} is on line {file.number(first)} already; give each its own"
         raise LineRefused("duplicate_custom_id", message, "custom_id", parsed.custom_id)
 
 

@@ -258,7 +258,7 @@ async def content(request: web.Request) -> web.StreamResponse:
     file = await _found(request)
     path = store_of(request).store.path(file.id)
     if not await asyncio.to_thread(path.is_file):
-        message = f"the content of file {file.id} is gone: somebody has removed it from batch_dir; delete the file"
+        message = f"the content of file {file.id} is gone: it was removed from batch_dir; delete the file"
         raise ApiError(404, message, param="id")
     headers = {"Content-Type": "application/octet-stream", "X-Content-Type-Options": "nosniff"}
     return web.FileResponse(path, headers=headers)

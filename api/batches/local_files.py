@@ -107,7 +107,7 @@ class BatchInput:
             self._hashes += hash
             self._models.append(model)
             if id and seen.setdefault(id, number) != number:
-                message = f"custom_id {id!r} is that of line {seen[id]}, too; give each line one of its own"
+                message = f"custom_id {id!r} is on line {seen[id]}, too; give each line one of its own"
                 self.refused[line] = LineRefused("duplicate_custom_id", message, "custom_id", id)
             self._ids.append(id)
         if not self._places:

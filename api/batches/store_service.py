@@ -79,7 +79,7 @@ class BatchStoreService:
             gone = await self._thread.call(self._store.sweep)
             self._swept = True
             if gone:
-                log.info("files that nobody had finished are deleted: %s", ", ".join(gone))
+                log.info("unfinished files are deleted: %s", ", ".join(gone))
         await self._thread.call(self._store.expire_files, self._now())
         return await self._thread.call(self._store.open_batches)
 

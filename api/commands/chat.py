@@ -218,7 +218,7 @@ def stream(call: BlockingCall, verbose: bool) -> str:
 
 
 class Watch:
-    """A stopwatch for an answer, started when it is made and told of tokens as they arrive."""
+    """A stopwatch for an answer, started when it is made and notified of tokens as they arrive."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._began = clock, clock()

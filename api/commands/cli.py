@@ -173,6 +173,8 @@ def _no_command(name: str, rest: Sequence[str]) -> str:
 
 def _no_second(name: str, word: str) -> str:
     longer = _longer(name)
+    if f"{name} {word}" in COMMANDS:
+        return f"{word} stands behind an option; write {name} {word} first, then the options"
     near = nearest(word, [command.removeprefix(f"{name} ") for command in longer])
     meant = f"did you mean {name} {near}?" if near else f"there are: {', '.join(longer)}"
     return f"there is no command {f'{name} {word}'!r}; {meant}"

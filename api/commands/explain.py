@@ -93,7 +93,7 @@ def report(view: View) -> list[str]:
     if parked := view.get("parked_steps"):
         facts.append(f"  parked: it sat out {parked:,} step{'s' * (parked != 1)} in which lower tiers went on alone")
     if drafts := view.get("drafts"):
-        facts += draft_lines(drafts)
+        facts += draft_lines(drafts, ended=view["state"] not in ("waiting", "running"))
     lines += ["", *facts] if facts else []
     if dispatch := view.get("dispatch"):  # servers of earlier releases do not report it
         lines += ["", *decision(dispatch)]
@@ -125,8 +125,11 @@ def entered_line(entered: Mapping[str, int], prompt: int) -> str:
     return f"  of a prompt of {prompt:,} tokens {', '.join(parts)}: a lower tier had computed the layers below"
 
 
-def draft_lines(drafts: View) -> list[str]:
-    """Return the lines on a request's drafts: the counts of each source, and the reason if there are none."""
+def draft_lines(drafts: View, *, ended: bool = False) -> list[str]:
+    """Return the lines on a request's drafts: the counts of each source, and the reason if there are none.
+
+    ``ended``: the request has ended.
+    """
     lines = []
     for source, counts in drafts["sources"].items():
         rounds = counts["rounds"]
@@ -142,7 +145,7 @@ def draft_lines(drafts: View) -> list[str]:
         by = " by a tier" if drafts.get("tiers") and (drafts["prompt"] or drafts["prediction_tokens"]) else ""
         by = f" by {drafts['model']}" if drafts.get("model") else by
         lines.append(f"  no drafts{by}{' any more' if lines and not by else ''}: {drafts['reason']}")
-    return lines or ["  no drafts so far: no step had any to verify"]
+    return lines or [f"  no drafts{'' if ended else ' so far'}: no step had any to verify"]
 
 
 def _place(view: View) -> list[str]:

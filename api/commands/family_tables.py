@@ -68,12 +68,12 @@ def load_tables(families: Collection[View], drafts: Iterable[View]) -> list[Rend
     if rows:
         shown += ["", FittedTable(("FAMILY", "LAYERS", "EXIT OF", "STEPS", "REQUESTS/STEP"), rows, numbers=2)]
     shown += [choice_line(family) for family in families if family["choices"]]
-    told = [
+    rounds = [
         (one["model"], one["source"], f"{one['rounds']:,}", f"{one['tokens_per_round']:.2f}", f"{one['accepted']:.0%}")
         for one in drafts
     ]
-    if told:
-        shown += ["", FittedTable(("DRAFTS OF", "SOURCE", "STEPS", "TOKENS/STEP", "ACCEPTED"), told, numbers=3)]
+    if rounds:
+        shown += ["", FittedTable(("DRAFTS OF", "SOURCE", "STEPS", "TOKENS/STEP", "ACCEPTED"), rounds, numbers=3)]
     return shown
 
 

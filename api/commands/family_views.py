@@ -36,8 +36,8 @@ def tier_memory(applications: Mapping[str, Mapping[str, Any]]) -> list[dict[str,
     """
     found = []
     for family, tiers in tiers_of(applications).items():
-        told = [_tier(applications[tier], [other for other in tiers if other != tier]) for tier in tiers]
-        found.append({"id": family, "tiers": [{"id": tier, **one} for tier, one in zip(tiers, told, strict=True)]})
+        views = [_tier(applications[tier], [other for other in tiers if other != tier]) for tier in tiers]
+        found.append({"id": family, "tiers": [{"id": tier, **one} for tier, one in zip(tiers, views, strict=True)]})
     return found
 
 
@@ -64,8 +64,8 @@ def draft_counts(before: Drafts, after: Drafts) -> list[dict[str, Any]]:
         if (rounds := counts["rounds"]) > 0:
             tokens = round(1 + counts["accepted"] / rounds, 3)
             share = round(counts["accepted"] / counts["drafted"], 3) if counts["drafted"] else 0.0
-            told = {"rounds": int(rounds), "tokens_per_round": tokens, "accepted": share}
-            found.append({"model": model, "source": source, **told})
+            figures = {"rounds": int(rounds), "tokens_per_round": tokens, "accepted": share}
+            found.append({"model": model, "source": source, **figures})
     return found
 
 

@@ -31,7 +31,7 @@ _MEMORY = "there is no GPU back end yet; --set memory=2GiB says how much each wo
 _CACHE = "equal prefixes of prompts are always cached; --set prefix_cache=no turns that off"
 _ADAPTER = "an adapter is a model like any other: --app NAME=FOLDER beside its base"
 _TOOLS = "tools are not supported yet"
-_JSON = "structured output is not supported yet"
+_JSON = "structured output needs no flag: a request asks for it by response_format or structured_outputs"
 _FLOAT = "quantized weights and KV are not supported yet; serve the checkpoint in float32, bfloat16 or float16"
 _MODEL = "the checkpoint is given without a flag: blockwright serve PATH_OR_HUB_ID"
 _NAME = "the model id is the folder's name, or NAME of --app NAME=PATH"

@@ -18,7 +18,8 @@ from ...policies.binary_size import parse_size
 from ...policies.nearest import suggestion
 from ...policies.prediction.instance import Instance
 from ...policies.prediction.pipeline_instance import PipelineInstance
-from ...simulator.simulation import ClusterSimulation
+from ...policies.requests.urgency import CLASSES, NAMED_CLASSES, service_class
+from ...simulator.simulation import ClusterSimulation, SimulatedRequest
 from ..drawing.chart import Curve, Plot, over_time
 from ..load.figures import percentile, spread
 from . import CommandError
@@ -59,6 +60,7 @@ def document(
     served, instances = Counter(one.instance for one in good), dict[str, list[Instance | PipelineInstance]]()
     for instance in simulation.served:
         instances.setdefault(instance.name, []).append(instance)
+    drafts = simulation.drafts()
     latencies, first = sorted(one.ended - one.demand.at for one in good), sorted(one.first - one.demand.at for one in good)
     return {
         **settings,
@@ -92,9 +94,31 @@ def document(
         ],
         "provisioning": simulation.provisioner.figures(seconds, latencies),
         "overload": simulation.overload(),
+        **({} if drafts is None else {"drafts": drafts}),
+        **_classes(simulation, good),
         "course": [*_course(simulation)],
         "latency_percentiles": [round(percentile(latencies, share), 6) for share in range(101)] if latencies else [],
         "ttft_percentiles": [round(percentile(first, share), 6) for share in range(101)] if first else [],
+    }
+
+
+def _classes(simulation: ClusterSimulation, good: Sequence[SimulatedRequest]) -> dict[str, Any]:
+    """Return the times of each service class, if the workload has several."""
+    if not (simulation.scenario.workload.urgent or simulation.scenario.workload.batch):
+        return {}
+    found = dict[str, list[SimulatedRequest]]()
+    for one in good:
+        found.setdefault(CLASSES[service_class(one.demand.priority)], []).append(one)
+    return {
+        "classes": {
+            name: {
+                "requests": len(found[name]),
+                "ttft": spread(one.first - one.demand.at for one in found[name]),
+                "latency": spread(one.ended - one.demand.at for one in found[name]),
+            }
+            for name in NAMED_CLASSES
+            if name in found
+        }
     }
 
 
@@ -182,6 +206,12 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         times = ", ".join(f"{count:,} {what}" for what, count in sorted(changes.items())) or "nothing happened"
         yield f"overload: {times}; {overload['dropped_s']:,.1f} s with dropped parameters"
         yield f"  {moved} for {overload['stall_mean']:,.2f} s on average, {overload['stall_max']:,.2f} s at most"
+    if (drafts := found.get("drafts")) is not None:
+        shown = f"{drafts['accepted']:,} of {drafts['drafted']:,} stood"
+        yield f"drafts: {shown}; {drafts['tokens_per_round']:,.2f} tokens a round in {drafts['rounds']:,} rounds"
+    for name, one in found.get("classes", {}).items():
+        shown = f"TTFT {one['ttft']['p50']:,.2f} s at P50, {one['ttft']['p99']:,.2f} s at P99"
+        yield f"class {name}: {one['requests']:,} requests; {shown}; latency {one['latency']['p99']:,.2f} s at P99"
     for name, says in found["costs"].items() if found["from"] else ():
         yield f"what a sweep of {name} takes: {says}"
     yield f"per second: {', '.join(rates)}; {found['sweeps']:,} sweeps; digest {found['digest']}"
@@ -312,7 +342,7 @@ def verdict(combined: Sequence[Sequence[str]], found: Sequence[Mapping[str, Any]
 def _is_load(change: str) -> bool:
     """Return True for a field whose largest value is wanted: what the cluster bears, not what it has."""
     place, _, name = change.partition("=")[0].rpartition(".")
-    return place.partition(".")[0] in LOADS or name in DELAYS
+    return (place.partition(".")[0] in LOADS and not place.endswith(".drafts")) or name in DELAYS
 
 
 def _order(changes: Sequence[str], places: Sequence[int]) -> list[tuple[float, str]]:

@@ -222,7 +222,7 @@ def verify_view(verified: Verified) -> dict[str, Any]:
 
 def verify_lines(verified: Verified) -> Iterator[str]:
     for one in verified.faults:
-        users = f"needed by {', '.join(one.chains)}" if one.chains else "needed by nobody"
+        users = f"needed by {', '.join(one.chains)}" if one.chains else "not needed by another model"
         yield f"{one.path}: expected {one.expected}, found {one.found}; {users}"
     whole = "damaged" if verified.faults else "whole"
     yield f"{whole}: {verified.chains} applications, {verified.tensors} tensors, {binary_size(verified.nbytes)}"
@@ -243,7 +243,7 @@ def zoo_remove(arguments: argparse.Namespace) -> int:
 
     with zoo_refusals():
         remove(arguments.zoo, arguments.name, waiting=waiting)
-    print(f"{arguments.name}: removed; 'blockwright zoo gc' deletes what nobody else needs")
+    print(f"{arguments.name}: removed; 'blockwright zoo gc' deletes what no other model needs")
     return 0
 
 

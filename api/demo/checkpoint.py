@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
-from ..text.tokenizer import byte_alphabet
+from ...gpu.weights.token_bytes import byte_alphabet
 
 BOS = 256
 EOS = 257

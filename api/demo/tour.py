@@ -112,7 +112,7 @@ class DemoServer:
         except OSError:
             self._log.close()
             raise
-        self._stopping = False  # the process was told to end
+        self._stopping = False  # the process was asked to end
 
     @property
     def url(self) -> str:
@@ -165,7 +165,7 @@ def stopped(code: int, *, interrupted: bool) -> TourCheck:
 
     A server that has just begun has no handler yet and dies of the signal.
     """
-    return TourCheck("the server stopped when told to", code == 0 or (interrupted and code == -signal.SIGTERM))
+    return TourCheck("the server stopped on request", code == 0 or (interrupted and code == -signal.SIGTERM))
 
 
 async def replicated(client: Client) -> str:

@@ -33,6 +33,7 @@ from ...policies.measures import Measure
 from ...policies.requests.refusal import RequestRefused
 from ...policies.requests.request_ownership import ChosenNames, Viewer, request_id
 from ...runtime.actor.ref import Ref
+from ..constraints.checker import GrammarChecker
 from .auth import ApiCaller, Keys, ModelAccess, ServiceClasses
 from .body_memory import BodyMemory
 from .catalog import Catalog
@@ -89,6 +90,7 @@ class Front:
     history: LoadHistory = field(default_factory=LoadHistory)
     batch_service: BatchService | None = None  # the batches, if they are enabled
     spans: Spans | None = None  # the exporter of finished requests, if one is configured
+    grammars: GrammarChecker = field(default_factory=GrammarChecker)
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="front"))
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
@@ -101,6 +103,7 @@ class Front:
     def close(self) -> None:
         """Shut the thread down; work that has begun continues."""
         self.threads.shutdown(wait=False, cancel_futures=True)
+        self.grammars.close()
 
     def describe(self, name: str, viewer: Viewer) -> RequestView | None:
         """Return a request of this process that the viewer may see, by our id or the one that its client chose."""

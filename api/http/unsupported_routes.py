@@ -13,7 +13,7 @@ _RERANK = "reranking is not supported: only text is generated, by POST /v1/chat/
 _SCORE = "scoring is not supported; POST /v1/completions with echo and logprobs gives a text's log-probabilities"
 _SERVER = "GET /version and GET /admin/cluster describe the server"
 _SLEEP = "models are not put to sleep; DELETE /admin/apps/NAME removes one, POST /admin/apps adds it again"
-_CACHE = "the prefix cache cannot be emptied; requests with a cache_salt share only with those that have the same"
+_CACHE = "the prefix cache cannot be emptied; requests with a cache_salt share only with requests that have the same"
 _WHOLE = "POST /v1/chat/completions takes the whole conversation"
 _SENTENCES = {
     "/v1/messages": "Anthropic's API is not served; OpenAI's is: POST /v1/chat/completions",

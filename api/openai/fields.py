@@ -19,6 +19,8 @@ from ...policies.drafts.options import LARGEST as MOST_DRAFTS
 from ...policies.model.tier_choice import QUALITIES
 from ...policies.requests.urgency import TIERS, urgency
 from ..checks import shown
+from ..constraints.constraint import Constraint
+from ..constraints.fields import Guided, ResponseFormat, StructuredOutputs
 from ..errors import bad_request
 from .content import CONTENT, read_content
 from .field_types import (
@@ -46,6 +48,10 @@ MAX_BAD_WORDS, MAX_BIASES = 256, 1024
 MAX_LOGPROBS = 20
 LARGEST = (1 << 31) - 1
 
+CONSTRAINING = (
+    *("response_format", "structured_outputs"),
+    *(f"guided_{kind}" for kind in ("json", "regex", "choice", "grammar")),
+)
 STREAM_OPTIONS = (
     Field("include_usage", Flag(), "Send one more chunk with the usage before [DONE].", default=False),
     Field("continuous_usage_stats", Flag(), "Send the usage so far in every chunk.", default=False),
@@ -143,7 +149,7 @@ class Options:
     include_stop_str_in_output: bool = given(Flag(), "Include the stop string or stop token in the answer.", False)
     ignore_eos: bool = given(Flag(), "Continue after the checkpoint's end tokens.", False)
     min_tokens: int | None = given(
-        Integer(0, LARGEST), "The answer does not end before it has so many tokens; default: the checkpoint's, or 0."
+        Integer(0, LARGEST), "The answer does not end before it has this many tokens; default: the checkpoint's, or 0."
     )
     max_completion_tokens: int | None = given(Integer(1, LARGEST), "Newer name of max_tokens; takes precedence.")
     max_tokens: int | None = given(
@@ -154,18 +160,18 @@ class Options:
     stream: bool = given(Flag(), "Send the answer as server-sent events.", False)
     stream_options: abc.Mapping[str, Any] = given(Record(STREAM_OPTIONS), "Only with stream.", dict)
     prompt_logprobs: int | None = given(
-        Integer(0, MAX_LOGPROBS), "Log-probabilities of the prompt's tokens, and of so many of the best; not with stream."
+        Integer(0, MAX_LOGPROBS), "Log-probabilities of the prompt's tokens, and of this many of the best; not with stream."
     )
     return_token_ids: bool = given(Flag(), "Return the token ids of prompt and answer.", False)
     skip_special_tokens: bool = given(Flag(), "Leave special tokens out of the text.", True)
     truncate_prompt_tokens: int | None = given(
-        Integer(-1, LARGEST), "Use only so many tokens from the end of the prompt; -1: as many as fit."
+        Integer(-1, LARGEST), "Use only this many tokens from the end of the prompt; -1: as many as fit."
     )
     cache_salt: str = given(Text(1024), "Share cached prefixes only with requests that have the same salt.", "")
     priority: int = given(Integer(-(1 << 31), LARGEST), "Lower values run earlier, within the service tier.", 0)
     service_tier: str | None = given(
         OneOf(tuple(TIERS)),
-        "priority and fast (urgent) go before your other requests, flex after everybody's; the answer has the tier used.",
+        "priority and fast (urgent) go before your other requests, flex after all others; the answer has the tier used.",
     )
     quality: str | None = given(
         OneOf(QUALITIES),
@@ -184,6 +190,18 @@ class Options:
         'A text like the answer, {"type": "content", "content": TEXT}; its tokens are drafts, unless draft is off.',
         "",
     )
+    response_format: tuple[Constraint, ...] = given(
+        ResponseFormat(),
+        "Form of the answer: an object of type text, json_object, or json_schema with json_schema.schema.",
+        (),
+    )
+    structured_outputs: tuple[Constraint, ...] = given(
+        StructuredOutputs(), "Language of the answer: one of json (a schema), regex, choice (texts), grammar (Lark).", ()
+    )
+    guided_json: tuple[Constraint, ...] = given(Guided("json"), "The same as structured_outputs.json.", ())
+    guided_regex: tuple[Constraint, ...] = given(Guided("regex"), "The same as structured_outputs.regex.", ())
+    guided_choice: tuple[Constraint, ...] = given(Guided("choice"), "The same as structured_outputs.choice.", ())
+    guided_grammar: tuple[Constraint, ...] = given(Guided("grammar"), "The same as structured_outputs.grammar.", ())
     request_id: str | None = given(Text(128), "A name for /v1/requests, like the header x-request-id.")
     ignored: tuple[str, ...] = ()  # unknown fields
     named: frozenset[str] = frozenset()  # fields that the request sets
@@ -193,6 +211,11 @@ class Options:
         """The request's values for ``SamplingParams``."""
         named = [one.name for one in fields(self) if one.metadata.get("sampling")]
         return {name: value for name in named if (value := getattr(self, name)) is not None}
+
+    @property
+    def constraints(self) -> list[Constraint]:
+        """The constraints that the request sets; more than one is refused."""
+        return [one for name in CONSTRAINING for one in getattr(self, name)]
 
     @property
     def limit(self) -> int | None:
@@ -234,7 +257,7 @@ class Options:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionOptions(Options):
     logprobs: int | None = given(
-        Integer(0, MAX_LOGPROBS), "Log-probabilities of the answer's tokens, and of so many of the best."
+        Integer(0, MAX_LOGPROBS), "Log-probabilities of the answer's tokens, and of this many of the best."
     )
     echo: bool = given(Flag(), "Put the prompt before the answer; with logprobs, also its log-probabilities.", False)
     best_of: int | None = given(Integer(1, MAX_N), "Must equal n: every choice is returned.")
@@ -252,7 +275,7 @@ class CompletionOptions(Options):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions(Options):
     logprobs: bool = given(Flag(), "Log-probabilities of the answer's tokens.", False)
-    top_logprobs: int | None = given(Integer(0, MAX_LOGPROBS), "With logprobs: also those of so many of the best tokens.")
+    top_logprobs: int | None = given(Integer(0, MAX_LOGPROBS), "With logprobs: also those of this many of the best tokens.")
     add_special_tokens: bool = given(Flag(), "Let the tokenizer add special tokens; templates usually have done so.", False)
 
     @property
@@ -302,15 +325,13 @@ _NOT_SERVED = {
     "length_penalty": (1,),
     "logits_processors": ([],),
     "mm_processor_kwargs": ({},),
-    "response_format": ({"type": "text"},),
     "return_tokens_as_token_ids": (False,),
     "spaces_between_special_tokens": (True,),
-    "structured_outputs": (),
     "tool_choice": ("none",),
     "tools": ([],),
     "use_beam_search": (False,),
     "vllm_xargs": ({},),
-    **{f"guided_{form}": () for form in ("json", "regex", "choice", "grammar", "decoding_backend", "whitespace_pattern")},
+    **{f"guided_{form}": () for form in ("decoding_backend", "whitespace_pattern")},
 }
 
 

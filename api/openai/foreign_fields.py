@@ -29,7 +29,9 @@ class ForeignField:
 
 
 ADAPTER = ForeignField("an adapter is a model here: send model = {value}", (*NOTHING, "__base_model__"))
-STRUCTURED = ForeignField("structured output is not supported yet; leave it out", ("", False))
+STRUCTURED = ForeignField(
+    "response_format and structured_outputs constrain an answer here: send one of them", ("", False), "structured_outputs"
+)
 TEMPLATE = ForeignField("the chat template is the checkpoint's own; leave it out")
 SWITCH = ForeignField('switches of a chat template go into chat_template_kwargs, such as {{"enable_thinking": false}}', ())
 MEDIA = ForeignField("only text is read and generated; leave it out")

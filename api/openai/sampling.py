@@ -19,15 +19,20 @@ from .fields import Options
 
 def stop_tokens(options: Options, served: ServedModel) -> list[int]:
     """Return the ids that end the sequence."""
-    ends = [] if options.ignore_eos else served.stop_tokens
+    # the end of a grammar ends the answer, whatever else does
+    ends = [] if options.ignore_eos and not options.constraints else served.stop_tokens
     return [*ends, *(token for token in options.stop_token_ids if token not in ends)]
 
 
 def stop_strings(options: Options, served: ServedModel) -> tuple[str, ...]:
-    """Return the strings that end an answer: the request's, and the checkpoint's unless its ends are ignored."""
+    """Return the strings that end an answer: the request's, and the checkpoint's unless its ends are ignored.
+
+    A constrained answer ends by its grammar, not by the checkpoint's strings, which may come within it.
+    """
     if options.stop and served.codec.missing:  # the answer has no text to search for them
         raise bad_request(served.codec.missing, "stop")
-    own = () if options.ignore_eos or served.codec.missing else served.generation.stop_strings
+    free = options.ignore_eos or options.constraints or served.codec.missing
+    own = () if free else served.generation.stop_strings
     return tuple(dict.fromkeys((*options.stop, *own)))
 
 

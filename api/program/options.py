@@ -42,6 +42,12 @@ class CommonOptions(TypedDict, total=False):
     draft: str | None
     draft_tokens: int | None
     prediction: Mapping[str, Any] | None
+    response_format: Mapping[str, Any] | None
+    structured_outputs: Mapping[str, Any] | None
+    guided_json: Mapping[str, Any] | str | bool | None
+    guided_regex: str | None
+    guided_choice: Sequence[str] | None
+    guided_grammar: str | None
     priority: int | None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None
     request_id: str | None

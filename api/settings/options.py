@@ -131,8 +131,13 @@ def _scalar(name: str, kind: type, value: Any) -> Any:
             return _finite(name, float(value))
         except (TypeError, ValueError):
             pass
-    wanted = "text" if kind is str else "a number"
+    wanted = "text" if kind is str else _range(name) or "a number"
     raise SettingsError(f"{name} is {value!r}; give {wanted}")
+
+
+def _range(name: str) -> str:
+    """Return the numbers that a setting, or each entry of it, may be; "": any."""
+    return SETTINGS[name.partition(".")[0]].range
 
 
 def _finite(name: str, value: float) -> float:
@@ -150,7 +155,7 @@ def _integer(name: str, value: Any) -> int:
             return size
         if re.fullmatch(r"[+-]?\d{1,18}", value.strip()):
             return int(value)
-    wanted = "a number of bytes such as 2GiB" if size_is_meant else "an integer"
+    wanted = "a number of bytes such as 2GiB" if size_is_meant else ", ".join(filter(None, ("an integer", _range(name))))
     raise SettingsError(f"{name} is {value!r}; give {wanted}")
 
 

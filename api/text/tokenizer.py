@@ -23,20 +23,13 @@ from ...gpu.weights.checkpoint_files import (
     CheckpointFiles,
     read_text,
 )
+from ...gpu.weights.token_bytes import byte_alphabet
 from ..errors import ApiError, bad_request
 from .detokenize import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from .encoder import Encoder, GivesUp
 from .tokenizer_build import TokenizerParts, WrongSettings, build_tokenizer
 from .tokenizer_cost import is_quick
 from .tokenizer_process import LARGE, TokenizerEnded, TokenizerProcess
-
-
-def byte_alphabet() -> dict[str, int]:
-    """Return the characters that stand for bytes in byte-level vocabularies (GPT-2's table)."""
-    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [b for b in range(256) if b not in shown]
-    return {chr(b): b for b in shown} | {chr(256 + i): b for i, b in enumerate(hidden)}
-
 
 _ALPHABET = byte_alphabet()
 _LONGEST_WHY = 500  # characters of an error of the package

@@ -1,1 +1,1 @@
-"""The CUDA back end. Imported only by what opens it: it needs Triton, an extra (``pip install 'blockwright[gpu]'``)."""
+"""CUDA back end: on a card with its kernels, which need Triton, or on a host, over twins of the driver's interfaces."""

@@ -66,7 +66,8 @@ def _offset(config: ComponentConfig, role: str) -> float:
 
 def pack(part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, first: int, dtype: torch.dtype) -> None:
     """Pack the rows of a tensor from row ``first`` on. Raises ``BackendError`` for memory that does not fit."""
-    if memory.numel() != part.nbytes or memory.data_ptr() % ALIGNMENT or not memory.is_contiguous():
+    aligned = part.form == "rows" or memory.data_ptr() % ALIGNMENT == 0  # a row is copied to wherever it begins
+    if memory.numel() != part.nbytes or not aligned or not memory.is_contiguous():
         raise BackendError(
             f"{part.role} needs {part.nbytes} contiguous bytes aligned to {ALIGNMENT}, but {memory.numel()} at "
             f"{memory.data_ptr():#x} were given: the caller's memory is wrong"

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from ...policies.model.chain import HiddenLayout, KvLayout, PageLayout
-from ..backend import SLICE, Batch, Packed, PackedPart
+from ..backend import SLICE, Batch, Packed
 from ..errors import BackendError
 from ..hidden_slots import HiddenSlots
 from ..model.config import (
@@ -29,70 +29,40 @@ from ..model.config import (
     ParallelConfig,
     TensorRef,
     attention_of,
-    tensor_shapes,
 )
+from ..row_backend import RowBackend, RowPacked
 from ..slots import SlotBytes
 from ..tables import Tables
-from ..weights.identity import packed_id
 from .attention import StepIndex, attend
 from .deltas import Products, TorchDelta, stretches
 from .operations import adapt, embedding_multiplier, feed_forward, normalise, rotate, soft_cap
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ALIGNMENT = 64  # bytes
-SLOT_UNIT = 1024  # bytes
-
-
-@dataclass(frozen=True, slots=True)
-class TorchPacked:
-    """A component as tensors by role, views over the caller's memory."""
-
-    spec: ComponentSpec
-    weights: dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class TorchRun:
     """Consecutive components, each attention with its KV layer; deltas by number, then by place."""
 
-    parts: tuple[tuple[TorchPacked, int], ...]
+    parts: tuple[tuple[RowPacked, int], ...]
     deltas: dict[int, dict[int, TorchDelta]] = field(default_factory=dict)
 
 
-class TorchBackend:
+class TorchBackend(RowBackend):
     """Reference back end (see the module and ``gpu/backend.py``)."""
 
     def __init__(self, dtype: str, threads: int = 1) -> None:
-        if dtype not in DTYPES:
-            raise BackendError(f"dtype {dtype!r} is not supported by the torch back end; choose {' or '.join(DTYPES)}")
+        super().__init__("torch", dtype)
         torch.set_num_threads(max(1, threads))
-        self.name = "torch"
-        self.slot_unit = SLOT_UNIT
-        self.numerics = f"torch-{dtype}"
-        self.dtype = DTYPES[dtype]
-        self._dtype_name = dtype
         self._arenas: dict[KvLayout, torch.Tensor] = {}
         self._slots: dict[PageLayout, SlotBytes] = {}
         self._hidden: dict[HiddenLayout, HiddenSlots] = {}
         self._tables: Tables | None = None
         self._parts_done = 0  # number of components that were begun
 
-    def slot_bytes(self, layout: PageLayout) -> int:
-        return -(-layout.raw_bytes // self.slot_unit) * self.slot_unit
-
-    def parts(self, spec: ComponentSpec) -> list[PackedPart]:
-        if spec.delta is not None:
-            nbytes = sum(self._span(ref) for ref in spec.delta.tensors.values())
-            return [PackedPart("delta", packed_id(spec, "delta", f"rows {self.dtype}"), nbytes, "delta", (1,), 1)]
-        return [
-            PackedPart(
-                role, packed_id(spec, role, f"rows {self.dtype}"), math.prod(shape) * self.dtype.itemsize, "rows", shape, 1
-            )
-            for role, shape in tensor_shapes(spec.config).items()
-        ]
-
-    def pack(self, part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, first: int) -> None:
-        memory.view(self.dtype).view(part.shape)[first : first + raw.shape[0]].copy_(raw)
+    def _delta_form(self, spec: ComponentSpec) -> tuple[str, int]:
+        assert spec.delta is not None
+        return "rows", sum(self._span(ref) for ref in spec.delta.tensors.values())
 
     def pack_delta(
         self, spec: ComponentSpec, tensors: Mapping[str, torch.Tensor], memory: torch.Tensor
@@ -112,16 +82,11 @@ class TorchBackend:
     def _span(self, ref: TensorRef) -> int:
         return -(-math.prod(ref.shape) * self.dtype.itemsize // ALIGNMENT) * ALIGNMENT
 
-    def assemble(self, spec: ComponentSpec, memory: Mapping[str, torch.Tensor]) -> Packed:
-        shapes = tensor_shapes(spec.config)
-        return TorchPacked(spec, {role: place.view(self.dtype).view(shapes[role]) for role, place in memory.items()})
-
     def reserve(self, tables: Tables, max_tokens: int, max_rows: int) -> None:
         self._tables = tables
 
     def add_arena(self, layout: PageLayout, memory: torch.Tensor) -> None:
-        if layout.dtype != self._dtype_name:
-            raise BackendError(f"KV of {layout.dtype} does not fit a back end of {self._dtype_name}; give both one type")
+        self._check_layout(layout)
         self._slots[layout] = SlotBytes(memory, self.slot_bytes(layout))
         if isinstance(layout, HiddenLayout):
             self._hidden[layout] = HiddenSlots(memory, self.slot_bytes(layout), layout)
@@ -151,7 +116,7 @@ class TorchBackend:
     def compose(self, parts: Sequence[Packed], kv_layer: int) -> TorchRun:
         placed = []
         for part in parts:
-            assert isinstance(part, TorchPacked)
+            assert isinstance(part, RowPacked)
             placed.append((part, kv_layer))
             kv_layer += attention_of(part.spec.config) is not None
         return TorchRun(tuple(placed))
@@ -197,7 +162,7 @@ class TorchBackend:
 
     def _attention(
         self,
-        part: TorchPacked,
+        part: RowPacked,
         product: Products,
         config: AttentionConfig,
         layer: int,

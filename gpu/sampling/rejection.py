@@ -1,4 +1,4 @@
-"""The rule of speculative sampling, as an ablation: tokens have the law of the target, but are others than without drafts.
+"""Rejection sampling of drafts, an ablation: the distribution of tokens stays the target's, the tokens themselves do not.
 
 After Chen et al., "Accelerating Large Language Model Decoding with Speculative Sampling" (2023). A draft x, drawn from q,
 stands with probability min(1, p(x) / q(x)), where p is the target's law. Otherwise the token is drawn from the normalised

@@ -38,9 +38,11 @@ class RowRules:
     def apply(self, score_V: np.ndarray, known: np.ndarray, prompt_length: int) -> None:
         """Apply the rules in place; forbidden tokens get minus infinity.
 
-        ``known`` is prompt and output so far; virtual tokens are negative. If the rules together leave no token, only the
-        allowed ones hold, because a sequence must continue with some token.
+        ``known`` is prompt and output so far; virtual tokens are negative. Scores of minus infinity are of tokens that a
+        grammar forbids. If the rules leave no other token, only the allowed ones hold, because a sequence must continue
+        with some token.
         """
+        outside_V = np.isneginf(score_V)
         output = known[prompt_length:]
         score_V[self._biased_B] += self._bias_B
         barred_V = np.zeros(score_V.size, dtype=bool)
@@ -57,7 +59,7 @@ class RowRules:
             barred_V[self._ends_E] = True
         if not output.size:
             barred_V[self._first_F] = True
-        if barred_V.all():
+        if (barred_V | outside_V).all():
             barred_V[slice(None) if self._allowed_K is None else self._allowed_K] = False
         score_V[barred_V] = -np.inf
 

@@ -1,8 +1,9 @@
 """Sampler: chooses the next token of each row in vLLM's order.
 
-The order is: rules (masks and biases), penalties, temperature, min p, top k, top p; then the Gumbel argmax. A row's choice
-is a function of its own logits, tokens and parameters alone: rows are computed one by one, in float64 from float32 logits,
-and ties go to the lower token id. Legend: N rows, V vocabulary, K candidates of one row, best first.
+The order is: the grammar's mask, rules (further masks and biases), penalties, temperature, min p, top k, top p; then the
+Gumbel argmax. A row's choice is a function of its own logits, tokens and parameters alone: rows are computed one by one, in
+float64 from float32 logits, and ties go to the lower token id. Legend: N rows, V vocabulary, K candidates of one row, best
+first.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import numpy as np
 import torch
 
 from ...policies.plan.sampling import SamplingParams
-from ...policies.plan.sweep_plan import NOT_FINITE, TokenLogprob
+from ...policies.plan.sweep_plan import FAILED, NOT_FINITE, OFF_GRAMMAR, TokenLogprob
 from ..tables import Tables
+from .grammars import OFF, masks
 from .noise import gumbel, noise_key
 from .rules import RowRules
 
@@ -35,7 +37,7 @@ def sample(
     logprobs: list[TokenLogprob | None] = [None] * len(tokens)
     all_NV = logits_NV.numpy()
     for n, row in enumerate(rows):
-        if (count := tables.sampling[row].logprobs) >= 0 and tokens[n] != NOT_FINITE:
+        if (count := tables.sampling[row].logprobs) >= 0 and tokens[n] not in FAILED:
             logprobs[n] = raw_logprobs(all_NV[n], tokens[n], count)
     return tokens, logprobs
 
@@ -50,20 +52,29 @@ def choose(
     """Return the token of each row.
 
     A row gets ``NOT_FINITE`` if its chosen logit is not finite: its model has overflowed, and a drawn token would mean
-    nothing. ``logits_NV`` is float32. ``rows`` are table rows, ``positions`` the indices of the new tokens in their
+    nothing. It gets ``OFF_GRAMMAR`` if it has a grammar whose mask cannot be made: it is never drawn freely instead.
+    ``logits_NV`` is float32. ``rows`` are table rows, ``positions`` the indices of the new tokens in their
     sequences. ``argmax`` is the back end's, and serves rows without randomness, penalties and rules.
     """
     params = [tables.sampling[row] for row in rows]
     plain = [p.temperature == 0.0 and p.rules is None and not _penalised(p) for p in params]
     tokens: list[int] = argmax(logits_NV).tolist() if any(plain) else [0] * len(params)
     all_NV = logits_NV.numpy()
+    constrained = any(p.grammar is not None for p in params)
+    masked = masks(rows, positions, tables.grammars, tables.tokens, tables.prompt_length) if constrained else {}
     for n, p in enumerate(params):
+        allowed_V = masked[n].allowed_V if n in masked else None
         if not plain[n]:
             known = tables.tokens[rows[n], : positions[n]]
             prompt = int(tables.prompt_length[rows[n]])
-            tokens[n] = _choose(all_NV[n], p, tables.rules[rows[n]], positions[n], known, prompt)
+            tokens[n] = _choose(all_NV[n], p, tables.rules[rows[n]], positions[n], known, prompt, allowed_V)
+        elif allowed_V is not None and not allowed_V[tokens[n]]:  # else the best one of all is the best allowed one
+            allowed_K = np.flatnonzero(allowed_V)
+            tokens[n] = int(allowed_K[np.argmax(all_NV[n][allowed_K])])
     for n in np.flatnonzero(~np.isfinite(all_NV[np.arange(len(tokens)), tokens])).tolist():
         tokens[n] = NOT_FINITE
+    for n in [n for n, mask in masked.items() if mask is OFF]:
+        tokens[n] = OFF_GRAMMAR
     return tokens
 
 
@@ -77,9 +88,15 @@ def _finite(logits_V: np.ndarray) -> np.ndarray:
 
 
 def _choose(
-    logits_V: np.ndarray, p: SamplingParams, rules: RowRules | None, position: int, known: np.ndarray, prompt_length: int
+    logits_V: np.ndarray,
+    p: SamplingParams,
+    rules: RowRules | None,
+    position: int,
+    known: np.ndarray,
+    prompt_length: int,
+    allowed_V: np.ndarray | None,
 ) -> int:
-    token_K, score_K = _possible(logits_V, p, rules, known, prompt_length)
+    token_K, score_K = _possible(logits_V, p, rules, known, prompt_length, allowed_V)
     if token_K.size == 1:
         return int(token_K[0])
     noisy_K = score_K + gumbel(noise_key(p.seed, p.choice, position), token_K)
@@ -90,7 +107,9 @@ def _choose(
 def law(logits_V: np.ndarray, row: int, position: int, tables: Tables) -> np.ndarray:
     """Return float64 [V]: the probability of each token at a position of a table row."""
     p, known = tables.sampling[row], tables.tokens[row, :position]
-    token_K, score_K = _possible(logits_V, p, tables.rules[row], known, int(tables.prompt_length[row]))
+    masked = masks([row], [position], tables.grammars, tables.tokens, tables.prompt_length)
+    allowed_V = masked[0].allowed_V if masked else None
+    token_K, score_K = _possible(logits_V, p, tables.rules[row], known, int(tables.prompt_length[row]), allowed_V)
     weight_K = np.exp(score_K - score_K.max())
     law_V = np.zeros(logits_V.size)
     law_V[token_K] = weight_K / weight_K.sum()
@@ -98,10 +117,20 @@ def law(logits_V: np.ndarray, row: int, position: int, tables: Tables) -> np.nda
 
 
 def _possible(
-    logits_V: np.ndarray, p: SamplingParams, rules: RowRules | None, known: np.ndarray, prompt_length: int
+    logits_V: np.ndarray,
+    p: SamplingParams,
+    rules: RowRules | None,
+    known: np.ndarray,
+    prompt_length: int,
+    allowed_V: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the token ids [K] that may be drawn, with their scores [K]; without randomness a single one."""
+    """Return the token ids [K] that may be drawn, with their scores [K]; without randomness a single one.
+
+    ``allowed_V``: the grammar's mask; None: there is none.
+    """
     score_V = _finite(logits_V)
+    if allowed_V is not None:
+        score_V[~allowed_V] = -np.inf
     if rules is not None:
         rules.apply(score_V, known, prompt_length)
     if _penalised(p):
@@ -112,7 +141,7 @@ def _possible(
     score_V -= score_V.max()  # changes no choice, and keeps the best at zero however small the temperature
     with np.errstate(over="ignore"):
         score_V /= p.temperature
-    if p.min_p > 0.0 or rules is not None:
+    if p.min_p > 0.0 or rules is not None or allowed_V is not None:
         possible_P = np.flatnonzero(score_V >= math.log(p.min_p) if p.min_p > 0.0 else np.isfinite(score_V))
         token_K = possible_P[candidates(score_V[possible_P], p.top_k, p.top_p)]
     else:

@@ -34,7 +34,7 @@ def _log(sentence: str) -> None:
 
 
 # Receives the progress of fetches that begin in this context; called in any thread. The default is the log.
-PROGRESS: ContextVar[Callable[[str], None]] = ContextVar("told", default=_log)
+PROGRESS: ContextVar[Callable[[str], None]] = ContextVar("progress", default=_log)
 
 
 def fetch(source: str, judge: Callable[[Path], None]) -> Path:

@@ -1,4 +1,4 @@
-"""The acceptance of drafts, as seen: how often the draft at each place of a round stood, if the ones before it did.
+"""Acceptance statistics: how often the draft at each place of a round is accepted once the ones before it are.
 
 Whole numbers, so that every machine and every replay counts alike. Old rounds count less: all counts are halved when one
 is full.

@@ -1,4 +1,4 @@
-"""The choice of a request's drafts, from its own fields and the settings of its model."""
+"""Resolution of a request's draft options from its own fields and the settings of its model, and checks of the settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from ..model.tier_choice import family_of_auto
 from ..model.tiers import family_of, layers_of, tier_id
 from .draft_model import FORM, DraftParty, draft_model_fault, no_model
-from .options import LARGEST, DraftOptions
+from .options import DraftOptions
 
 OFF = "off"
 AUTO = "auto"  # the source that pays most, of the prompt and the lower tiers
@@ -72,8 +72,8 @@ def exit_fault(mode: str, model: str, exits: Sequence[str]) -> str:
     return f"but {model} passes no exit after {layers} layers; give off, prompt or auto{there and f', or one of {there}'}"
 
 
-def settings_fault(modes: Mapping[str, str], tokens: int, served: Collection[str] | None, rule: str = RULES[0]) -> str:
-    """Return a sentence on wrong settings ``drafts``, ``draft_tokens`` and ``draft_rule``, or an empty text.
+def settings_fault(modes: Mapping[str, str], served: Collection[str] | None) -> str:
+    """Return a sentence on a wrong setting ``drafts``, or an empty text.
 
     ``served``: the applications that there are; None if others may come. A tier is named by its family, since the tiers
     are known only when the checkpoints are open.
@@ -87,9 +87,7 @@ def settings_fault(modes: Mapping[str, str], tokens: int, served: Collection[str
             fault = no_model(mode, served)
         if fault:
             return f"drafts.{model} is {mode!r}, {fault}"
-    if not 0 <= tokens <= LARGEST:
-        return f"draft_tokens is {tokens}; give 0 (chosen as it pays) to {LARGEST}"
-    return "" if rule in RULES else f"draft_rule is {rule!r}; give {' or '.join(RULES)}"
+    return ""
 
 
 def exits_fault(modes: Mapping[str, str], bases: Mapping[str, str], models: Mapping[str, str]) -> str:

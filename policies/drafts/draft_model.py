@@ -1,4 +1,4 @@
-"""The choice of draft models: a model can draft for another one of equal vocabulary and of other parameters.
+"""Checks of draft models: a model can draft for another one if it has the same vocabulary and other parameters.
 
 A draft's token ids are tokens of the target, so both models must have the same tokens. A model that shares the parameters of
 its target, as an adapter on the same base does, takes as long for a step as its target and can gain nothing; a lower tier is
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..model.tier_choice import family_of_auto
 from ..model.tiers import layers_of
 
 FORM = "give off, prompt, tier:LAYERS, auto or the id of another model"
@@ -48,7 +49,7 @@ class DraftParty:
 
 def no_model(name: str, served: Iterable[str]) -> str:
     """Return the second half of a sentence on a source of drafts that names no served model."""
-    there = ", ".join(sorted(served)[:20]) or "none"
+    there = ", ".join(sorted(one for one in served if not family_of_auto(one))[:20]) or "none"
     return f"which is neither a source of drafts nor a model that is served; {FORM} (there are: {there})"
 
 

@@ -1,4 +1,4 @@
-"""The drafts that a request asks for."""
+"""Draft options of a request: its sources of drafts, their number, and the predicted text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drafts from text that is there already: the tokens that followed an earlier occurrence of the last few.
+"""Prompt lookup: the drafts are the tokens that followed an earlier occurrence of the last few tokens.
 
 After Saxena, "Prompt Lookup Decoding" (2023). The index grows by one entry with each token and is never built anew.
 """

@@ -1,4 +1,4 @@
-"""The drafts of one sequence: where they come from, how many there are, and when none are tried."""
+"""The draft policy of one sequence: the source of its next drafts, their number, and pauses in which none are tried."""
 
 from __future__ import annotations
 

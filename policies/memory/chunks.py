@@ -1,4 +1,4 @@
-"""One worker's pool of physical memory chunks, and the mapping edits that the device has not been told of yet.
+"""One worker's pool of physical memory chunks, and the mapping edits that the device has not been sent yet.
 
 Parameters and KV are cut from the same pool, so that memory given back by one can be taken by the other. Allocation is
 decided here, over ids; the device maps. Lack of room is an answer (None), not an exception.

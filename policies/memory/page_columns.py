@@ -218,9 +218,9 @@ class PageColumns:
 
     def _check_accounts(self) -> None:
         for handle, others in self._others.items():
-            assert 0 < sum(others.values()) < self._references[handle], f"nobody of its account lists page {handle}"
+            assert 0 < sum(others.values()) < self._references[handle], f"no sequence of its account lists page {handle}"
             assert min(others.values()) > 0, f"an account is kept that does not list page {handle}"
-            assert self._account[handle] not in others, f"whoever pays for page {handle} is counted as another"
+            assert self._account[handle] not in others, f"the payer of page {handle} is counted as another"
         count = len(self.accounts.names)
         held = [0] * count
         idle = [0] * count

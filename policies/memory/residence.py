@@ -252,7 +252,7 @@ class Residence:
         """Raise AssertionError unless everything has a holder, granules are owned once, and chunks back just the tensors."""
         users: dict[bytes, set[bytes]] = {}
         for component, resident in self._resident.items():
-            assert resident.holders, "a component is resident for nobody"
+            assert resident.holders, "a component is resident without a holder"
             for id in resident.tensors:
                 users.setdefault(id, set()).add(component)
         assert users == {id: extent.users for id, extent in self._extents.items()}, "a packed tensor is counted wrongly"

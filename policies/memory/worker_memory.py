@@ -254,7 +254,7 @@ class WorkerMemory:
 
     @property
     def pending(self) -> bool:
-        """True if the device has to be told of something even if nothing is to be computed."""
+        """True if there are edits for the device even if nothing is to be computed."""
         return self._pool.pending
 
     def take_edits(self) -> list[MapGroup]:

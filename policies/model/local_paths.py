@@ -100,6 +100,7 @@ class LocalPaths:
         self._numerics = numerics
         self._hidden_pages = hidden_pages
         self._known: dict[str, LocalPath] = {}  # by route id
+        self._alike: dict[Nodes, Nodes] = {}  # nodes of the known paths, which are one object where they are equal
 
     def cut(self, chains: Sequence[Chain], routes: Sequence[Route], kept: Container[Hashable] = ()) -> dict[str, LocalRoute]:
         """Return all routes through here, by route id, cut into runs and spans.
@@ -107,7 +108,29 @@ class LocalPaths:
         ``routes`` should hold every route that the configuration can bring into force, so that a span is cut before it has
         pages. ``kept``: earlier borders of spans; pages are split where a border appears, and never joined again.
         """
+        paths = self._paths(chains, routes)
+        alike = {id(path.nodes): path.nodes for path in paths.values()}  # variants do not differ in anything that cuts runs
+        at = _cuts(alike.values())
+        runs = {key: _stretches(nodes, at) for key, nodes in alike.items()}
+        at = _cuts([path.lines for path in paths.values()])
+        exits = self._exits(paths.values())
+        spans = {name: _stretches(path.lines, at, kept) for name, path in paths.items()}
+        if not exits:
+            return {name: path.made(runs[id(path.nodes)], spans[name], False, ()) for name, path in paths.items()}
+        made = {}
+        for name, path in paths.items():
+            entries = sorted([exit for line, exit in exits.items() if line in path.passed], key=lambda one: -one.depth)
+            made[name] = path.made(runs[id(path.nodes)], spans[name], path.exit_line in exits, tuple(entries))
+        return made
+
+    def _paths(self, chains: Sequence[Chain], routes: Sequence[Route]) -> dict[str, LocalPath]:
+        """Return the paths of all routes through here, by route id, and know no others from now on.
+
+        Paths with equal nodes share them as one object: a publication then compares objects, and never again the tuples of
+        a hundred variants.
+        """
         of = {chain.application: chain for chain in chains}
+        alike = self._alike.copy()
         paths: dict[str, LocalPath] = {}
         for route in routes:
             chain, hop = of.get(route.application), _hop_of(route.hops, self._worker)
@@ -116,19 +139,12 @@ class LocalPaths:
             path = self._known.get(route.id)
             if path is None or path.route != route or path.chain != chain:
                 path = LocalPath(route, chain, hop, self._numerics)
+                path.nodes = alike.setdefault(path.nodes, path.nodes)
             paths[route.id] = path
+        living = {id(path.nodes) for path in paths.values()}
         self._known = paths
-        alike = dict.fromkeys([path.nodes for path in paths.values()])  # variants do not differ in anything that cuts runs
-        at = _cuts(alike)
-        runs = {nodes: _stretches(nodes, at) for nodes in alike}
-        at = _cuts([path.lines for path in paths.values()])
-        exits = self._exits(paths.values())
-        made = {}
-        for id, path in paths.items():
-            entries = sorted([exit for line, exit in exits.items() if line in path.passed], key=lambda one: -one.depth)
-            spans = _stretches(path.lines, at, kept)
-            made[id] = path.made(runs[path.nodes], spans, path.exit_line in exits, tuple(entries))
-        return made
+        self._alike = {nodes: nodes for nodes in alike.values() if id(nodes) in living}
+        return paths
 
     def _exits(self, paths: Iterable[LocalPath]) -> dict[bytes, Exit]:
         """Return the exits whose hidden states are kept, by lineage; ``auto``: if a route here goes on behind them."""
@@ -140,7 +156,8 @@ class LocalPaths:
 
     def fork(self) -> LocalPaths:
         copy = LocalPaths(self._worker, self._numerics, self._hidden_pages)
-        copy._known = self._known  # a publication replaces it, so it can be shared
+        copy._known = self._known  # a publication replaces these, so they can be shared
+        copy._alike = self._alike
         return copy
 
 

@@ -6,7 +6,7 @@ answer; otherwise they go up once, to the top. Pure functions of ids and numbers
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from .confidence import Threshold
 
@@ -73,17 +73,3 @@ def asked_model(model: str, quality: str, families: Mapping[str, Sequence[str]])
     if model in families[family] and wanted != model:
         return model, f"quality is {quality!r}, but the model is the tier {model}; name {family}, or leave quality out"
     return wanted, ""
-
-
-def settings_fault(thetas: Mapping[str, float], applications: Iterable[str] | None) -> str | None:
-    """Return a sentence on what is wrong with the setting ``theta``, or None.
-
-    ``applications`` are the ids that may be families; None: more may come.
-    """
-    known = None if applications is None else [*applications]
-    for name, theta in thetas.items():
-        if not 0 <= theta <= MOST_THETA:
-            return f"theta.{name} is {theta:g}; give 0 (never up) to 1, or {MOST_THETA:g} (always up)"
-        if known is not None and name != "*" and name not in known:
-            return f"theta.{name} names no application; there are: {', '.join(known)}"
-    return None

@@ -29,6 +29,8 @@ def family_tiers(chains: Iterable[Chain]) -> dict[str, FamilyTier]:
     """
     every = list(chains)
     families = {chain.family for chain in every if chain.family}
+    if not families:
+        return {}
     of = {c.application: c.family or c.served_as for c in every if not c.base and (c.family or c.served_as) in families}
     passed = {c.application: _passed(c) for c in every if c.application in of}
     tops: dict[str, int] = {}

@@ -149,14 +149,14 @@ class MemoryCoordinator:
         if not throttling or GroupState.RESTORING in self.state.values() or at - self._restored < HYSTERESIS:
             return []
         lacking = {name: pages * self._page_bytes for name, pages in self._monitor.lacking().items() if name in steady}
-        everybody = len(steady) == len(self.groups)
+        all_steady = len(steady) == len(self.groups)
         plan = self._planner.plan([self.groups[name] for name in steady], sum(lacking.values()), lacking)
         for drop in plan.drops:
             for old in drop.of:
                 del self.groups[old.name], self.state[old.name]
             self.groups[drop.group.name], self.state[drop.group.name] = drop.group, GroupState.DROPPING
         decisions: list[Decision] = [BeginDrop(drop) for drop in plan.drops]
-        if everybody and plan.why != self._reported:  # else a change in progress may free it
+        if all_steady and plan.why != self._reported:  # else a change in progress may free it
             if not plan.why:
                 self._reported = ""
             elif self._telling.news(plan.why, at):

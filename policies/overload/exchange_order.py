@@ -83,8 +83,8 @@ class ExchangeOrder:
 
     def lost(self, worker: str) -> list[StaleSequence]:
         """Remove and return the sequences to recompute after a member's death: their KV came from there or went there."""
-        everybody = [*self.moving.values(), *(sequence for _, sequence in self._waiting.values())]
-        found = [one for one in everybody if any(worker in link for link in one.transfers)]
+        sequences = [*self.moving.values(), *(sequence for _, sequence in self._waiting.values())]
+        found = [one for one in sequences if any(worker in link for link in one.transfers)]
         for one in found:
             self.done(one.request)
         return found

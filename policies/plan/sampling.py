@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .grammar import Grammar
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
@@ -45,4 +47,5 @@ class SamplingParams:
     logprobs: int = -1  # -1: none; k >= 0: the chosen token's and the k best
     prompt_logprobs: int = -1  # the same for each prompt token except the first
     rules: TokenRules | None = None  # None for most sequences
+    grammar: Grammar | None = None  # the language of the answer; its state follows from the tokens
     rejection: bool = False  # drafts are judged by the rule of speculative sampling (``gpu/sampling/rejection.py``)

@@ -12,6 +12,8 @@ from .sampling import SamplingParams
 
 NO_SLOT = -1  # in place of the slot of a page whose hidden states are not kept
 NOT_FINITE = -2  # in place of a token; -1: no token is wanted
+OFF_GRAMMAR = -3  # in place of a token: its mask cannot be made
+FAILED = (NOT_FINITE, OFF_GRAMMAR)  # the sequence cannot go on
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +214,10 @@ class TokenLogprob:
 class SweepResult:
     """The results of a plan.
 
-    ``tokens[j]`` belongs to ``plan.sample[j]``; it is ``NOT_FINITE`` if its logits were not numbers. ``scores[j]`` belongs
+    ``tokens[j]`` belongs to ``plan.sample[j]``; it is one of ``FAILED`` if none could be drawn. ``scores[j]`` belongs
     to ``plan.score[j]``: an entry for each of its positions that a prompt token follows, about that token. ``verified[j]``
     belongs to ``plan.verify[j]``: the tokens after the one in ``tokens``. All but the last of the row's tokens are the
-    drafts that stood; the last one may be ``NOT_FINITE``.
+    drafts that stood; the last one may be one of ``FAILED``.
     """
 
     number: int

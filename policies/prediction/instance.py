@@ -13,14 +13,14 @@ from typing import Final
 
 from ..plan.coefficients import Coefficients
 from ..plan.cost import PlanCost, cost
-from ..plan.sweep_plan import SweepPlan, SweepResult
+from ..plan.sweep_plan import SweepPlan
 from ..requests.routes_changed import RoutesChanged
 from ..sweep.config import SweepConfig
-from ..sweep.events import Cancelled, GatewayNews, Submission
+from ..sweep.events import Cancelled, CostsLearned, GatewayNews, Submission
 from ..sweep.state import SweepState
 from .candidate import Candidate
 from .forecast import Forecaster
-from .instance_load import InstanceLoad, News
+from .instance_load import Accept, InstanceLoad, News
 from .lengths import MORE
 from .load import used_blocks
 from .timeline import TimelineEntry
@@ -33,7 +33,8 @@ class Instance:
 
     ``ahead``: as on a live worker, a plan is made while the one before it runs, and arrivals enter the machine at once.
     Otherwise requests are taken, and plans made, between sweeps. Without ``jumps`` every stretch is one sweep, with the
-    same outcome.
+    same outcome. ``accept``: requests have drafts, and it tells which stand. While such a request is here, every stretch is
+    one sweep, as its drafts and the answers to them are known only one round after the other.
     """
 
     def __init__(
@@ -44,10 +45,13 @@ class Instance:
         *,
         ahead: bool = True,
         jumps: bool = True,
+        accept: Accept | None = None,
     ) -> None:
         self.name, self.state = config.worker, SweepState(config)
-        self.state.without_device()
+        self.state.without_device(drafts=accept is not None)
         self.state.apply(routes, 0.0)
+        if accept is not None:
+            self.state.apply(CostsLearned(coefficients), 0.0)
         self.due = IDLE
         self.sweeps = 0
         self.busy = 0.0
@@ -61,7 +65,7 @@ class Instance:
         self._lazy = False  # plans that a live worker would have made by now are not made
         self._used: int | None = None  # used blocks after the last plan; None: not counted since
         self._pending: list[Submission] = []  # not in the machine yet
-        self._load = InstanceLoad(self.state)
+        self._load = InstanceLoad(self.state, accept)
         self._reported: list[GatewayNews] = []  # not handled yet
         memory, spans = self.state.parts.memory, self.state.parts.routes.all_in_force()[0].spans
         self.total_blocks = memory.pages_of(spans, "")
@@ -135,7 +139,7 @@ class Instance:
     def _take(self, sweeps: int, now: float) -> None:
         plan, _ = self._open.pop(0)
         if sweeps == 1:
-            result = SweepResult(plan.number, self._load.drawn(self.state, plan))
+            result = self._load.result(self.state, plan)
             self._load.outstanding -= self.state.commit_emitting(plan, result, now, self._load.beginning())
         else:
             self.state.jump(plan, sweeps, now, emit=False)
@@ -163,7 +167,7 @@ class Instance:
         plan, made = self._open[0]
         sweeps, deadline = 0, self.state.next_deadline
         settled = len(self._open) == 1 and (made == self._changes or not self.state.waiting)
-        if self._jumps and settled and not self._load.starting:
+        if self._jumps and settled and not self._load.starting and not len(self.state.parts.drafts):
             sweeps = self.state.repeat(plan) - self._ahead
             if self._load.stops and plan.row:
                 sweeps = min(sweeps, self._load.without_stop(plan))

@@ -5,24 +5,29 @@ Tokens are counted as a gateway counts them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from ..plan.sweep_plan import SweepPlan
+from ..plan.sweep_plan import SweepPlan, SweepResult
 from ..sweep.events import GatewayNews, GivenBack, Preempted, Progressed, Submission, TokensEmitted
 from ..sweep.state import SweepState
 from .lengths import LengthSpread
 
 STOP: Final = 1  # the token that ends an answer before its limit
 FAR: Final = 1 << 62
+Accept = Callable[[str, str, int, int], int]  # (model, request, position of the first draft, drafts) -> drafts that stand
 News = tuple[str, str]  # (request, outcome): "started", "first", "preempted", "finished", or why it was given back
 
 
 class InstanceLoad:
-    """The load of one instance (see the module). ``state``: the machine that gets requests; for a pipeline, its home."""
+    """The load of one instance (see the module).
 
-    def __init__(self, state: SweepState) -> None:
+    ``state``: the machine that gets requests; for a pipeline, its home. ``accept``: tells which drafts stand.
+    """
+
+    def __init__(self, state: SweepState, accept: Accept | None = None) -> None:
         self._state = state
+        self._accept = accept
         self.totals: dict[str, int] = {}  # requests here -> most tokens
         self.needs: dict[str, int] = {}  # those not running -> blocks they need
         self.starting = 0  # number of running requests that prefill
@@ -43,15 +48,46 @@ class InstanceLoad:
         self.spread.begin(submission.request, submission.prompt_length, submission.expected)
         self._queue(submission.request, len(submission.tokens))
 
-    def drawn(self, state: SweepState, plan: SweepPlan) -> list[int]:
-        """Return the tokens of a plan's sampled rows, at the home or at the last worker of a pipeline."""
+    def result(self, state: SweepState, plan: SweepPlan) -> SweepResult:
+        """Return the result of a plan, at the home or at the last worker of a pipeline."""
+        verified = self._verified(state, plan) if plan.verify else []
+        return SweepResult(plan.number, self._drawn(state, plan), verified=verified)
+
+    def _drawn(self, state: SweepState, plan: SweepPlan) -> list[int]:
+        """Return the tokens of a plan's sampled rows; of rows with drafts, the first ones."""
         if not self.stops:
             return [0] * len(plan.sample)
         batch = state.batch(plan.number)
         submissions = state.parts.rows.submission
         stops = self.stops
-        lengths = [(submissions[batch[i]].request, plan.start[i] + plan.count[i] + 1) for i in plan.sample]
+        count = plan.count
+        if plan.verify:
+            verify = set(plan.verify)
+            count = [1 if i in verify else n for i, n in enumerate(count)]
+        lengths = [(submissions[batch[i]].request, plan.start[i] + count[i] + 1) for i in plan.sample]
         return [STOP if stops.get(request, 0) == length else 0 for request, length in lengths]
+
+    def _verified(self, state: SweepState, plan: SweepPlan) -> list[list[int]]:
+        """Return, for each row with drafts, the tokens behind its first one: a token behind each draft that stands.
+
+        No draft is a stop token, so none stands at its position.
+        """
+        assert self._accept is not None, "drafts are verified, and nothing tells which of them stand"
+        rows = state.parts.rows
+        batch = state.batch(plan.number)
+        found = []
+        for i in plan.verify:
+            s = batch[i]
+            request = rows.submission[s].request
+            position = plan.start[i] + 1
+            model = rows.route[s].route.application
+            accepted = self._accept(model, request, position, plan.count[i] - 1)
+            end = self.stops.get(request, FAR)  # the stop token is at the position before
+            tokens = [0] * min(accepted, end - 1 - position)
+            if tokens and position + len(tokens) == end - 1:
+                tokens[-1] = STOP
+            found.append(tokens)
+        return found
 
     def beginning(self) -> set[int]:
         """Return the sequences whose next tokens must be reported, because they prefill."""

@@ -108,7 +108,7 @@ class PlayedMachine:
 class Machines:
     """The machines (see the module). The first of ``presents`` is the home.
 
-    A subclass provides the tokens that devices draw (``draw``) and handles effects (``handle_effect``).
+    A subclass provides the results of devices (``draw``) and handles effects (``handle_effect``).
     ``under_way``: messages in flight.
     """
 
@@ -134,8 +134,8 @@ class Machines:
 
     # for subclasses
 
-    def draw(self, machine: PlayedMachine, plan: SweepPlan) -> list[int]:
-        """Return tokens for the plan's sampled rows."""
+    def draw(self, machine: PlayedMachine, plan: SweepPlan) -> SweepResult:
+        """Return the result of a plan: the tokens of its sampled rows."""
         raise NotImplementedError
 
     def handle_effect(self, news: GatewayNews) -> None:
@@ -168,7 +168,7 @@ class Machines:
             return None
         assert machine is not None, "nothing happens any more"
         plan, self.now, _ = machine.open.popleft()
-        machine.state.commit(plan, SweepResult(plan.number, self.draw(machine, plan)), self.now)
+        machine.state.commit(plan, self.draw(machine, plan), self.now)
         machine.dry = False
         for departure in plan.departures:
             if departure.worker in self.machines:

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 from ..plan.coefficients import Coefficients
 from ..plan.cost import cost
-from ..plan.sweep_plan import SweepPlan
+from ..plan.sweep_plan import SweepPlan, SweepResult
 from ..requests.routes_changed import RoutesChanged
 from ..sweep.config import OPEN_PLANS, SweepConfig
 from ..sweep.events import CostsLearned, GatewayNews, Submission
 from ..sweep.state import SweepState
 from .candidate import Candidate
 from .forecast import Forecaster
-from .instance_load import InstanceLoad, News
+from .instance_load import Accept, InstanceLoad, News
 from .lengths import MORE
 from .load import used_blocks
 from .machines import LinkTimes, Machines, PlayedMachine
@@ -29,7 +29,7 @@ class PipelineInstance(Machines):
 
     due: when the next sweep of a device ends, or the next message between two arrives; infinite: nothing is left. busy:
     seconds of all devices. bubbles: seconds in which a device had nothing to do while sequences ran at the home. configs:
-    of its devices, in the order of its routes.
+    of its devices, in the order of its routes. accept: as in ``Instance``.
     """
 
     def __init__(
@@ -41,11 +41,12 @@ class PipelineInstance(Machines):
         links: LinkTimes,
         *,
         ahead: bool = True,
+        accept: Accept | None = None,
     ) -> None:
         presents = [TimelineEntry(SweepState(config), coefficients) for config in configs]
         super().__init__(presents, 0.0, links, depth=OPEN_PLANS if ahead else 1)
         for present in presents:
-            present.state.without_device()
+            present.state.without_device(drafts=accept is not None)
             present.state.apply(routes, 0.0)
             if present.state.config.costs is None:
                 present.state.apply(CostsLearned(coefficients), 0.0)
@@ -54,7 +55,7 @@ class PipelineInstance(Machines):
         self.busy = 0.0
         self.bubbles = 0.0
         self._ended: dict[str, float] = {}  # end of each device's last sweep; before it the home was idle
-        self._load = InstanceLoad(self.home)
+        self._load = InstanceLoad(self.home, accept)
         self._reported: list[GatewayNews] = []
         rooms = []
         for state in (present.state for present in presents):
@@ -89,12 +90,12 @@ class PipelineInstance(Machines):
         effects, self._reported = self._reported, []
         return self._load.record(effects)
 
-    def draw(self, machine: PlayedMachine, plan: SweepPlan) -> list[int]:
+    def draw(self, machine: PlayedMachine, plan: SweepPlan) -> SweepResult:
         seconds = cost(plan, machine.coefficients)
         self.busy += seconds
         self.bubbles += max(0.0, self.now - seconds - self._ended[machine.name])
         self._ended[machine.name] = self.now
-        return self._load.drawn(machine.state, plan)
+        return self._load.result(machine.state, plan)
 
     def handle_effect(self, news: GatewayNews) -> None:
         self._reported.append(news)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..plan.cost import cost
-from ..plan.sweep_plan import SweepPlan
+from ..plan.sweep_plan import SweepPlan, SweepResult
 from ..sweep.events import Cancelled, GatewayNews, GivenBack, Submission, TokensEmitted
 from .machines import NEVER, LinkTimes, Machines, PlayedMachine
 from .timeline import InFlightMessages, Timeline, TimelineEntry
@@ -122,25 +122,29 @@ class MachineReplay(Machines):
 
     # tokens ----------------------------------------------------------------------------------------------------------
 
-    def draw(self, machine: PlayedMachine, plan: SweepPlan) -> list[int]:
-        """Draw tokens: a sequence that reaches its estimated length ends by its stop token, if it has one."""
+    def draw(self, machine: PlayedMachine, plan: SweepPlan) -> SweepResult:
+        """Draw tokens: a sequence that reaches its estimated length ends by its stop token, if it has one.
+
+        Of drafts in a plan that was open when the replay began, none stands.
+        """
         tokens = [UNKNOWN] * len(plan.sample)
         same = plan.row == self._last.row and len(plan.sample) == len(self._last.sample)
         self._last = plan
         if same and self._left > 1 and len(self.machines) == 1:
             self._left -= 1
-            return tokens
+            return SweepResult(plan.number, tokens)
         self._left = 1 << 60
         state = machine.state
         submission, batch = state.parts.rows.submission, state.batch(plan.number)
         for place, i in enumerate(plan.sample):
             of = submission[batch[i]]
-            more = self._totals.get(of.request, 1 << 60) - (plan.start[i] + plan.count[i] + 1)
+            computed = 1 if i in plan.verify else plan.count[i]
+            more = self._totals.get(of.request, 1 << 60) - (plan.start[i] + computed + 1)
             if more == 0 and of.stop_tokens:
                 tokens[place] = of.stop_tokens[0]
             elif more > 0:
                 self._left = min(self._left, more)
-        return tokens
+        return SweepResult(plan.number, tokens)
 
     def _jump(self, machine: PlayedMachine) -> None:
         """Take the sweeps in which nothing changes, except the last: while that one runs, the next plan is made already.

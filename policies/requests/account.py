@@ -1,6 +1,6 @@
 """Multi-tenancy: the account of a request, which decides its fair share, its KV pages, and its place in a crowded gateway.
 
-Accounts are assigned only here. With API keys an account is a tenant. Without them clients cannot be told apart, and every
+Accounts are assigned only here. With API keys an account is a tenant. Without them all clients look alike, and every
 application is an account: twenty applications on one server share it fairly. Offline requests have accounts of their own,
 one for each side of the dual scanner: they take nothing from others, and the pages of each side are counted apart.
 """

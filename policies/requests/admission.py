@@ -13,6 +13,7 @@ from ..binary_size import binary_size
 YIELDED = "yielded"  # an offline sequence without room now
 CROWDED = "crowded: "  # other applications' parameters leave too little memory
 REFUSED = "refused: "  # it can never be served
+UNHELD = "unheld: "  # its grammar cannot be held, and could not elsewhere
 BROKEN = "broken: "  # its model has computed a value that is not a number, and would again
 
 

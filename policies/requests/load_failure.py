@@ -1,4 +1,4 @@
-"""Load failure: the reason, as told to clients, why an application could not be loaded on any worker it belongs on.
+"""Load failure: the reason for clients why an application could not be loaded on any worker it belongs on.
 
 Pure.
 """

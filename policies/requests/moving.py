@@ -92,7 +92,7 @@ def destination(
 
 def _elsewhere(kind: str, names: Iterable[str]) -> str:
     listed = ", ".join(sorted({*names})[:SHOWN])
-    return f"those that can: {kind} {listed}" if listed else "there is no other one"
+    return f"possible targets: {kind} {listed}" if listed else "there is no other one"
 
 
 def homes(tokens: Mapping[str, int], workers: Sequence[str]) -> dict[str, str]:

@@ -19,6 +19,7 @@ class Refusal(Enum):
     CONFLICT = "conflict"  # with an application that is served, or a change in progress
     FORBIDDEN = "forbidden"  # by the settings
     POISON = "poison"  # present at too many worker deaths
+    UNHELD = "unheld"  # its grammar cannot be compiled or followed by a worker
     BROKEN = "broken"  # its model computes a value that is not a number
 
 

@@ -16,7 +16,7 @@ from .refusal import Refusal, RequestRefused
 from .routing_table import RoutingTable
 
 SOON = 1e-3  # seconds: a worker that gets an expired request gives it back at its next plan
-RETRY_SECONDS = 5.0  # retry time told to clients that wait for another server, or for workers
+RETRY_SECONDS = 5.0  # retry time for clients that wait for another server, or for workers
 
 
 class LimitedRequest(Protocol):

@@ -1,4 +1,4 @@
-"""Retry after: the forecast of when a place will be free, which is told to a refused client.
+"""Retry after: the forecast of when a place will be free, which a refused client gets.
 
 Owns the rate at which requests ended lately. The forecast inverts Little's law: with ``ahead`` requests before it and
 places becoming free at the measured rate, a new request's turn comes after ``ahead / rate`` seconds.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .admission import BROKEN, CROWDED, REFUSED, YIELDED
+from .admission import BROKEN, CROWDED, REFUSED, UNHELD, YIELDED
 from .dispatch import UNKNOWN, RouteQuery, fitting, lacking_room
 from .refusal import Refusal
 from .routing_table import RoutingTable
@@ -31,6 +31,8 @@ def turned_away(wanted: RouteQuery, route: str, reason: str, table: RoutingTable
     """Return what follows when ``route`` (id) gives ``wanted`` back. ``reason``: as in ``events.GivenBack``."""
     if reason.startswith(BROKEN):
         return TurnedAway(refused=True, hopeless=Refusal.BROKEN)
+    if reason.startswith(UNHELD):
+        return TurnedAway(refused=True, hopeless=Refusal.UNHELD)
     alone = table.capacity_alone.get(route, 0)
     if reason.startswith(CROWDED) and alone >= wanted.tokens:
         room = table.capacity.get(route, 0) + 1 if alone < UNKNOWN else UNKNOWN

@@ -58,7 +58,7 @@ def rises(asked: int, urgency: int) -> int:
 def shared_class(urgency: int) -> int:
     """Return the class that counts between accounts, which share fairly within one.
 
-    It is 0, 1 for requests that go after everybody else's, or ``OFFLINE``. The class urgent goes first only among
+    It is 0, 1 for requests that go after all others, or ``OFFLINE``. The class urgent goes first only among
     the requests of its own account: any client may ask for it, and an operator gives accounts more by weights.
     """
     return max(0, (urgency + _CLASS // 2) // _CLASS)

@@ -3,7 +3,8 @@
 So no class waits without end behind the higher ones: after two rises a sequence waits among the urgent ones, in their
 order. It rises only while others of a higher class wait on the same worker; if all that waits is of one class, nothing
 changes. Lines of batches never rise, as their gateway keeps them until there is room. A sequence that has risen
-stays where it is, also after a preemption, from which on its next wait counts.
+stays where it is, also after a preemption, from which on its next wait counts. What a request has waited before it came
+to this worker (``Submission.waited``) counts, so that neither a death nor a move takes its rises from it.
 """
 
 from __future__ import annotations

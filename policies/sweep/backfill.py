@@ -157,7 +157,7 @@ class Backfill:
                 continue  # it has given way, waits for its last token, or has another turn
             if rows.known[s] - start > 1:
                 prompts.append(s)
-            elif start >= rows.limit[s] - 1 or leases.is_away(s) or not self._has_turn(s):
+            elif start >= rows.limit[s] - 1 or leases.is_away(s) or rows.held[s] or not self._has_turn(s):
                 continue
             elif not budget.takes(rows.route[s], start):
                 break
@@ -178,7 +178,8 @@ class Backfill:
         rows, picked = self._rows, len(batch.picked)
         self._picker.catch_up.jump(s)
         start, route = rows.planned[s], rows.route[s]
-        limit = budget.fitting(route, start, min(rows.known[s] - start, self._parts.config.chunk_size, batch.budget, limit))
+        left = rows.known[s] - start - rows.held[s]
+        limit = budget.fitting(route, start, min(left, self._parts.config.chunk_size, batch.budget, limit))
         if limit > 0 and self._beside_others(batch, s, start + limit):
             self._picker.pick_chunk(batch, s, limit)
         if len(batch.picked) > picked:

@@ -43,7 +43,7 @@ class Place(IntEnum):
 
 _PLAIN = (
     "status", "place", "row", "length", "computed", "planned", "known", "open", "paged", "hashed", "cached", "requeue",
-    "deadline", "charged", "plain_until", "drafted", "priority", "since", "yielded", "sat_out",
+    "deadline", "charged", "plain_until", "drafted", "priority", "since", "yielded", "sat_out", "held",
 )  # fmt: skip
 _DERIVED = ("ready", "limit", "stop", "tenant", "delta", "cost_compute", "cost_memory")
 COLUMNS = (*_PLAIN, *_DERIVED, "tokens", "hashes", "pages", "entered", "submission", "route", "tier")
@@ -74,6 +74,7 @@ class Columns:
         # pages of hidden states that open plans read, each with the position up to which that plan computes
         self.entered: list[list[tuple[int, int]]] = []
         self.paged: list[int] = []  # number of pages, the same on every span
+        self.held: list[int] = []  # 1: no token is drawn yet, since its grammar is not compiled
         # if LOCAL and RUNNING: decode positions below it need no page, are not the last, and are drawn without drafts
         self.ready: list[int] = []
         self.limit: list[int] = []  # most tokens, prompt and answer
@@ -179,7 +180,7 @@ class Columns:
         self.ready[s] = self._ready(s)
 
     def _ready(self, s: int) -> int:
-        if self.status[s] != Status.RUNNING or self.place[s] != Place.LOCAL:
+        if self.status[s] != Status.RUNNING or self.place[s] != Place.LOCAL or self.held[s]:
             return 0
         last = self.submission[s].max_length - 1
         last = min(last, self.plain_until[s])

@@ -1,4 +1,4 @@
-"""The drafts of the sequences that have any, and the acceptance of each source by application, which new ones begin with.
+"""The draft table: the drafts of each sequence, and the acceptance of each source by application, for new sequences.
 
 It also knows the draft row of each sequence for which another model drafts (``draft_rows.py``).
 """

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from ..drafts.options import DraftOptions
 from ..memory.packed_tensor import Shortage, TensorPlace, WantedComponent
 from ..plan.coefficients import Coefficients
+from ..plan.grammar import Grammar
 from ..plan.sampling import SamplingParams
 from ..plan.sweep_plan import FlightRow, TokenLogprob
 from ..requests.routes_changed import RoutesChanged
@@ -52,6 +53,7 @@ class Submission:
     salt: bytes = b""
     trace: str = ""  # W3C traceparent of the request
     expected: int = 0  # estimated tokens of the answer when the request came; 0: unknown
+    waited: float = 0.0  # seconds of waiting before it came here, which count towards its next rise
     drafts: DraftOptions | None = None  # None: tokens are drawn one by one
 
     @property
@@ -99,6 +101,17 @@ class CostsLearned:
     """A new fit of the cost of sweeps here."""
 
     costs: Coefficients
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarReady:
+    """The end of a ``GrammarWanted``: the device has the grammar of this key in its compiled form.
+
+    ``fault``: why it cannot be compiled here, half a sentence; empty: it is.
+    """
+
+    key: bytes
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +213,7 @@ Event = (
     | Cancelled
     | RoutesChanged
     | CostsLearned
+    | GrammarReady
     | PeerLost
     | ComponentsWanted
     | ComponentsReleased
@@ -352,10 +366,24 @@ class ComponentGone:
     tensors: list[bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class GrammarWanted:
+    """Effect: compile a grammar. Answered by a ``GrammarReady``; no row with the grammar is sampled before."""
+
+    grammar: Grammar
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarUnused:
+    """Effect: report that no sequence has the grammar of this key any more."""
+
+    key: bytes
+
+
 GatewayNews = (
     TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | DraftsVerified | ExitEntered | SatOut | Exported
 )
-DeviceOrder = SendPages | MoveSlots | ComponentsPlaced | ComponentsRefused | ComponentGone
+DeviceOrder = SendPages | MoveSlots | ComponentsPlaced | ComponentsRefused | ComponentGone | GrammarWanted | GrammarUnused
 
 
 @dataclass(slots=True)

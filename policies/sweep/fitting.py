@@ -1,4 +1,4 @@
-"""The admission test for a waiting sequence: room beside what is promised to others, within its account's cap."""
+"""The admission test of a waiting sequence: enough free memory beside the committed pages, within its account's cap."""
 
 from __future__ import annotations
 

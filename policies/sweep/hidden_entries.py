@@ -1,4 +1,4 @@
-"""Entries at exits: pages of a prompt whose lower layers another sequence has computed, up to hidden states that are here.
+"""Prefill from an exit: prompt pages with stored hidden states skip the lower layers, which another sequence has computed.
 
 Such a page is entered at the exit: only the layers behind it are computed. A batch row has one entry, so a chunk ends where
 the entry changes. Pages of hidden states are looked up anew for each plan, and are shared until its end. One that has been

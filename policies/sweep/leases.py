@@ -31,7 +31,7 @@ class Stage(IntEnum):
     HELD = 3  # home: all hosts have made room
     QUEUED = 4  # host: asked for, waits for room
     LENT = 5  # host: row and pages are reserved
-    REVOKED = 6  # host: as LENT, until the home returns it, as it was told to
+    REVOKED = 6  # host: as LENT, until the home returns it, as requested
 
 
 class LeaseStep(IntEnum):
@@ -235,7 +235,7 @@ class LeaseTable:
         return self._leases[s].wanted
 
     def revoke(self, s: int) -> None:
-        """Mark a lease revoked; its home is told to return it."""
+        """Mark a lease revoked, and ask its home to return it."""
         lease = self._leases[s]
         lease.apply(LeaseStep.REVOKE)
         lease.urgent = False
@@ -391,11 +391,11 @@ class LeaseTable:
                 assert lease.stage < Stage.QUEUED, f"lease {lease.number} is our own and queued"
                 assert lease.number < self._next, f"lease {lease.number} is numbered beyond the next"
                 assert not lease.urgent or lease.stage is Stage.GRANTED, f"lease {lease.number} waits to start, and has"
-                assert (lease.wanted > lease.pages) == (lease.growing > 0), f"nobody is asked to extend lease {lease.number}"
+                assert (lease.wanted > lease.pages) == (lease.growing > 0), f"no host should extend lease {lease.number}"
             else:
                 assert lease.stage >= Stage.QUEUED, f"lease {lease.number} of {lease.home} is at the wrong end"
-                assert lease.stage is Stage.REVOKED or lease.urgent >= (lease.wanted > lease.pages > 0), "nobody extends it"
+                assert lease.stage is Stage.REVOKED or lease.urgent >= (lease.wanted > lease.pages > 0), "no host extends it"
                 assert lease.stage is not Stage.REVOKED or not lease.urgent, "a revoked lease grows"
         assert self._urgent == {s for s, lease in self._leases.items() if lease.urgent}, "who is urgent is not known"
         assert self._away == away, "rows that are away are counted wrongly"
-        assert all(s in self._leases for _, guests in self._flights for s in guests), "a flight is of nobody"
+        assert all(s in self._leases for _, guests in self._flights for s in guests), "a flight has no lease"

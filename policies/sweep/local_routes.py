@@ -1,4 +1,4 @@
-"""The routes through one worker as it sees them, with the numbers of their runs and of their lists of deltas."""
+"""The routes through one worker: its part of each, with the numbers by which plans name runs and lists of deltas."""
 
 from __future__ import annotations
 
@@ -198,8 +198,8 @@ class LocalRoutes:
             if not local.hop and local.next_worker is None and local.runs and local.runs[-1].head
         }
         every = {*bodies.values()}
-        places = {name: sum([body[:n] in every for n in range(1, len(body))]) for name, body in bodies.items()}
-        return {name: place for name, place in places.items() if place}
+        places = {body: sum([body[:n] in every for n in range(1, len(body))]) for body in every}  # variants share a body
+        return {name: places[body] for name, body in bodies.items() if places[body]}
 
     @property
     def plain(self) -> bool:
@@ -269,9 +269,9 @@ class LocalRoutes:
         assert self.keeps_hidden == any(local.exit is not None for local in every), "a route's exit is overlooked"
         for (route, model), head in self._exits.items():
             assert route in self._planned, "an exit of no route is kept"
-            assert head == self._find_exit(self._planned[route], model), "a kept exit is not that of the route"
+            assert head == self._find_exit(self._planned[route], model), "a kept exit differs from the route's"
         for model, whole in self._whole.items():
-            assert whole == self._find_whole(model), "a kept route is not that of the model"
+            assert whole == self._find_whole(model), "a kept route differs from the model's"
         assert self._runs.keys() == {run for local in every for run in local.runs}, "a run has no number, or one too long"
         found = {name: [self._runs[run] for run in local.runs] for name, local in self._planned.items()}
         assert self._numbers == found, "a run of a route has a wrong number"

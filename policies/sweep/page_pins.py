@@ -1,4 +1,4 @@
-"""The records of holds: pages of paused requests, kept for their next attempts. ``pinning.py`` has the procedures."""
+"""Page pins: the records of KV pages kept for paused requests. ``pinning.py`` has the procedures."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from .config import SweepConfig
 from .draft_table import DraftTable
 from .events import ComponentsPlaced, DeviceOrder, Effects, GatewayNews, PeerMessage
 from .fair_share import FairShare
+from .grammar_table import GrammarTable
 from .leases import LeaseTable
 from .local_routes import LocalRoutes
 from .page_pins import PagePins
@@ -143,6 +144,7 @@ class Parts:
         self.return_timeouts = ReturnTimeouts()
         self.pending_pages = PendingPages()
         self.drafts = DraftTable()
+        self.grammars = GrammarTable()
         hidden = config.hidden_pages if config.prefix_cache else "off"
         self.routes = LocalRoutes(config.worker, config.numerics, hidden, tier_fairness=config.tier_fairness)
         self.turns = TierTurns()
@@ -216,6 +218,7 @@ class Parts:
         copy.return_timeouts = self.return_timeouts.fork()
         copy.page_transfers, copy.page_pins = self.page_transfers.fork(), self.page_pins.fork()
         copy.drafts, copy.turns = self.drafts.fork(), self.turns.fork()
+        copy.grammars = self.grammars.fork()
         copy.pending_pages = self.pending_pages.fork()
         copy.routes = self.routes.fork()
         copy.outgoing = self.outgoing.fork()
@@ -234,6 +237,7 @@ class Parts:
             "return_timeouts": self.return_timeouts.snapshot(),
             "pending_pages": self.pending_pages.snapshot(),
             "drafts": self.drafts.snapshot(),
+            "grammars": self.grammars.snapshot(),
             "turns": self.turns.snapshot(),
             "routes": self.routes.snapshot(),
             "outgoing": self.outgoing.snapshot(),
@@ -252,6 +256,7 @@ class Parts:
         parts.return_timeouts = ReturnTimeouts.restore(data["return_timeouts"])
         parts.pending_pages = PendingPages.restore(data["pending_pages"])
         parts.drafts = DraftTable.restore(data["drafts"])
+        parts.grammars = GrammarTable.restore(data["grammars"])
         parts.turns = TierTurns.restore(data["turns"])
         parts.routes = LocalRoutes.restore(data["routes"])
         parts.outgoing = Outgoing.restore(data["outgoing"])
@@ -277,6 +282,7 @@ class Parts:
         staying = [s for s in draft_rows if rows.status[s] != Status.LEAVING]
         self.drafts.check({s: rows.plain_until[s] for s in live}, staying)
         self.turns.check(self.config.tier_turns)
+        self.grammars.check({s: rows.held[s] for s in live})
         self.return_timeouts.check({s for s in live if rows.is_guest(s)})
         running = [s for s in rows.with_status(Status.RUNNING) if not rows.is_guest(s) and s not in draft_rows]
         waiting = [(rows.key(s), rows.tenant[s]) for s in rows.with_status(Status.WAITING)]

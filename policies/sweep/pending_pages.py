@@ -95,8 +95,8 @@ class PendingPages:
 
         makers: sequences that may announce. parked: all sequences that wait for a page.
         """
-        assert set(self._makers.values()) <= makers, "a page is announced by nobody"
+        assert set(self._makers.values()) <= makers, "a page is announced by no sequence"
         asleep = [s for sleepers in self._sleepers.values() for s in sleepers]
         assert sorted(asleep) == sorted(parked), "a parked sequence is lost, or waits twice"
-        assert self._sleepers.keys() <= self._makers.keys(), "a sequence waits for a page that nobody makes"
+        assert self._sleepers.keys() <= self._makers.keys(), "a sequence waits for a page that none makes"
         assert all(self._sleepers.values()), "an empty set of sleepers is kept"

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..plan.sweep_plan import NOT_FINITE, FlightRow, TokenLogprob, WriteTokens
+from ..plan.sweep_plan import FAILED, FlightRow, TokenLogprob, WriteTokens
 from .columns import FOREVER, Place, Status
 from .events import (
     Flight,
@@ -152,7 +152,7 @@ class Pipeline:
             parts.leases.bring_back(s)
             more, entries = verified.get(place, ([], []))
             tokens, logprobs = [] if token is None else [token, *more], [] if logprob is None else [logprob, *entries]
-            if rows.status[s] == Status.RUNNING and tokens and tokens[0] != NOT_FINITE:
+            if rows.status[s] == Status.RUNNING and tokens and tokens[0] not in FAILED:
                 parts.outgoing.edit(WriteTokens(rows.row[s], rows.length[s], [max(known, 0) for known in tokens]))
             if place in scores:
                 sequences.score(s, row.start, scores[place])
@@ -181,6 +181,7 @@ class Pipeline:
             behind = local.next_worker is not None  # the hosts behind have granted theirs
             urgent = behind or event.urgent or parts.page_pins.find(submission.request) is not None
             parts.leases.queue(s, event.home, event.lease, event.pages, urgent=urgent)
+            self._sequences.constrain(s)
             if urgent:
                 parts.rows.lease(s)
             else:

@@ -139,7 +139,8 @@ class Planner:
             s = running[at]
             start = rows.planned[running[at]]
             size = len(queue.running)
-            waits = start >= rows.known[s] or start >= rows.limit[s] - 1  # it waits for its last token
+            # it waits for its last token, or for its grammar
+            waits = start >= rows.known[s] or start >= rows.limit[s] - 1 or rows.held[s] > 0
             if rows.place[s] == Place.LOCAL:
                 drafts = start >= rows.plain_until[s]
                 waits = waits or (drafts and rows.open[s] > 0)  # for the end of its round

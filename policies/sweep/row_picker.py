@@ -64,7 +64,8 @@ class RowPicker:
         self.catch_up.jump(s)
         delays = self.delays(batch, s)
         room = min(batch.budget, batch.spare) if delays else batch.budget
-        count = min(rows.known[s] - rows.planned[s], self._parts.config.chunk_size, room, limit)
+        left = rows.known[s] - rows.planned[s] - rows.held[s]  # a token is drawn after the last one
+        count = min(left, self._parts.config.chunk_size, room, limit)
         if count <= 0:
             return
         count = self._entries.until_changed(s, self.catch_up.until_found(s, count))
@@ -127,11 +128,17 @@ class RowPicker:
         outgoing.emit(Progressed(of.gateway, of.request, of.attempt, skipped, skipped, rows.risen(s)))
 
     def _start_guest(self, s: int, whole: int) -> None:
-        """Take all pages of the lease at once, so that no row of the guest ever waits; then its home may send them."""
+        """Take all pages of the lease at once, so that no row of the guest ever waits; then its home may send them.
+
+        The grant waits for the guest's grammar, too.
+        """
         parts, rows = self._parts, self._rows
         while rows.route[s].spans and rows.paged[s] < parts.leases.pages(s):
             added = self._add_page(s)
             assert added, "the lease fitted a moment ago"
+        if rows.held[s]:
+            parts.grammars.owe(s, whole)
+            return
         grant = LeaseGranted(parts.config.worker, parts.leases.number(s), whole)
         parts.outgoing.send(parts.leases.home(s), grant)
 

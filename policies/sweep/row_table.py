@@ -44,9 +44,9 @@ class RowTable(Columns):
         self.status[s], self.row[s] = Status.WAITING, -1
         self.computed[s] = self.planned[s] = self.open[s] = self.paged[s] = self.cached[s] = 0
         self.ready[s] = self.requeue[s] = self.charged[s] = self.drafted[s] = 0
-        self.yielded[s] = self.sat_out[s] = 0
+        self.yielded[s] = self.sat_out[s] = self.held[s] = 0
         self.priority[s] = submission.priority
-        self.since[s] = now
+        self.since[s] = now - submission.waited
         self.tier[s] = route.tier
         self.plain_until[s] = NEVER_DRAFTED
         self.length[s] = self.known[s] = len(submission.tokens)
@@ -203,6 +203,11 @@ class RowTable(Columns):
     def draft_from(self, s: int, position: int) -> None:
         """Draw the tokens after positions from ``position`` on with drafts; ``NEVER_DRAFTED``: without."""
         self.plain_until[s] = position
+        self.ready[s] = self._ready(s)
+
+    def hold_back(self, s: int, *, held: bool) -> None:
+        """Draw no token of ``s`` from now on, or draw them again."""
+        self.held[s] = int(held)
         self.ready[s] = self._ready(s)
 
     def plan_draft_row(self, s: int, count: int) -> None:
@@ -409,7 +414,7 @@ class RowTable(Columns):
                 listed = spans[0] = listed[:count]
             listed.append(handle)
             self.paged[s] = count = count + 1
-            if self.place[s] == Place.LOCAL:
+            if self.place[s] == Place.LOCAL and not self.held[s]:
                 self.ready[s] = min(self.limit[s] - 1, count * self.page_size, self.plain_until[s])
 
     def enter(self, s: int, end: int, handle: int) -> None:
@@ -437,5 +442,5 @@ class RowTable(Columns):
                 listed = spans[i] = listed[:count]
             listed.append(handle)
         self.paged[s] = count = count + 1
-        if self.place[s] == Place.LOCAL:
+        if self.place[s] == Place.LOCAL and not self.held[s]:
             self.ready[s] = min(self.limit[s] - 1, count * self.page_size, self.plain_until[s])

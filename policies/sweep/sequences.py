@@ -10,13 +10,17 @@ from collections.abc import Iterable, Sequence
 from ..model.chain import Route
 from ..model.runs import LocalRoute, Span
 from ..model.tier_work import FamilyTier
-from ..plan.sweep_plan import NOT_FINITE, TokenLogprob
-from ..requests.admission import BROKEN, CROWDED, REFUSED, YIELDED, admit
+from ..plan.sweep_plan import FAILED, OFF_GRAMMAR, TokenLogprob
+from ..requests.admission import BROKEN, CROWDED, REFUSED, UNHELD, YIELDED, admit
 from .columns import FOREVER, Status
 from .draft_rows import DraftRows
 from .events import (
     DraftsVerified,
     GivenBack,
+    GrammarReady,
+    GrammarUnused,
+    GrammarWanted,
+    LeaseGranted,
     LeaseReturned,
     Preempted,
     Progressed,
@@ -63,6 +67,7 @@ class Sequences:
             if parts.drafts.takes(submission):
                 parts.drafts.add(s, submission, local.route.application)
                 parts.rows.draft_from(s, 0)
+            self.constrain(s)
             parts.outgoing.count("prompt_tokens", submission.prompt_length)
             parts.enqueue(s)
 
@@ -167,6 +172,8 @@ class Sequences:
             parts.enqueue(s)
         else:
             parts.drafts.remove(s)
+            if (unused := parts.grammars.remove(s)) is not None:
+                parts.outgoing.order(GrammarUnused(unused))
             rows.remove(s)
 
     def made(self, s: int, keys: Iterable[tuple[bytes, bytes]]) -> None:
@@ -175,6 +182,41 @@ class Sequences:
         for sleeper in parts.pending_pages.clear(keys, s):
             parts.rows.wait(sleeper)
             parts.enqueue(sleeper)
+
+    # grammars --------------------------------------------------------------------------------------------------------
+
+    def constrain(self, s: int) -> None:
+        """Note the grammar of a new sequence whose tokens are drawn here; none is drawn before it is compiled."""
+        parts = self._parts
+        grammar = parts.rows.submission[s].sampling.grammar
+        if grammar is None or parts.rows.route[s].next_worker is not None:
+            return
+        if parts.grammars.add(s, grammar.key):
+            parts.outgoing.order(GrammarWanted(grammar))
+        parts.rows.hold_back(s, held=parts.grammars.waits(s))
+
+    def begin_drawing(self, event: GrammarReady) -> None:
+        """Let the sequences with a grammar draw tokens, or fail if it cannot be compiled here."""
+        parts, rows = self._parts, self._parts.rows
+        if event.fault:
+            for s in parts.grammars.failed(event.key):
+                if rows.is_guest(s):
+                    refusal = LeaseGranted(parts.config.worker, parts.leases.number(s), 0, UNHELD + event.fault)
+                    parts.outgoing.send(parts.leases.home(s), refusal)
+                else:
+                    self.give_back(rows.submission[s], UNHELD + event.fault)
+                self.drop(s)
+            return
+        for s, owed in parts.grammars.ready(event.key):
+            rows.hold_back(s, held=False)
+            if owed >= 0 and rows.status[s] == Status.RUNNING:
+                number = parts.leases.number(s)
+                parts.outgoing.send(parts.leases.home(s), LeaseGranted(parts.config.worker, number, owed))
+
+    def draw_all(self) -> None:
+        """Let all sequences draw, as no device waits for grammars."""
+        for key in self._parts.grammars.compiling():
+            self.begin_drawing(GrammarReady(key))
 
     # on --------------------------------------------------------------------------------------------------------------
 
@@ -187,11 +229,11 @@ class Sequences:
         if rows.status[s] == Status.LEAVING and not rows.requeue[s]:
             return
         position = rows.length[s]
-        if not rows.is_guest(s) and tokens and tokens[-1] == NOT_FINITE:
+        if not rows.is_guest(s) and tokens and tokens[-1] in FAILED:
             if len(tokens) > 1:
                 self.advance(s, start, start + len(tokens) - 1, tokens[:-1], logprobs)
                 position = rows.length[s]
-            self.break_off(s, position)
+            self.break_off(s, position, tokens[-1])
             return
         self.compute(s, start, computed, tokens)
         if not rows.is_guest(s):
@@ -219,8 +261,13 @@ class Sequences:
         self.advance(s, start, start + len(tokens), tokens, logprobs)
         rows.end_drafts(s)
 
-    def break_off(self, s: int, position: int) -> None:
-        """End a sequence without a next token: the model's result for this position is not a number."""
+    def break_off(self, s: int, position: int, failed: int) -> None:
+        """End a sequence without a next token: the model's result for this position is not a number, or has no mask."""
+        if failed == OFF_GRAMMAR:
+            why = f"the mask of the grammar at token {position + 1:,} of the sequence costs more than the limits allow; "
+            self.give_back(self._parts.rows.submission[s], UNHELD + why + "send a simpler schema or grammar")
+            self.drop(s)
+            return
         why = (
             f"the activations of the model overflow, or are no numbers, at token {position + 1:,} of the sequence; "
             "check its weights and adapters, or try --set dtype=float32"

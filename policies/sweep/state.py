@@ -36,6 +36,7 @@ from .events import (
     Event,
     Flight,
     FlightDone,
+    GrammarReady,
     GrowthGranted,
     GrowthWanted,
     LeaseGranted,
@@ -91,6 +92,8 @@ class SweepState:
                 self.parts.page_transfers.begin(event.incarnation)
             case CostsLearned():
                 self.parts.learn(event.costs)
+            case GrammarReady():
+                self._sequences.begin_drawing(event)
             case PeerLost():
                 self._pipeline.lost(event)
                 self._migration.lost(event.worker)
@@ -309,9 +312,15 @@ class SweepState:
 
     # forecasts -------------------------------------------------------------------------------------------------------
 
-    def without_device(self) -> None:
-        """Make plans without table edits and drafts from now on, as no device runs them."""
+    def without_device(self, *, drafts: bool = False) -> None:
+        """Make plans without table edits and waits for grammars from now on, as no device runs them.
+
+        They are also without drafts, unless these are wanted.
+        """
         self.parts.outgoing.leave_edits()
+        self._sequences.draw_all()
+        if drafts:
+            return
         for s in self.parts.drafts.targets():
             self._sequences.draft_rows.end(s)
         for s in self.parts.drafts.stop():

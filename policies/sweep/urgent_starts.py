@@ -6,7 +6,7 @@ It returns to its place in the queue; its full pages stay in the prefix cache wh
 again. Its tokens stay the same.
 
 Shares between accounts come first. Which account is next is decided as ever; and another account only loses a row if it was
-given more, or by a request that goes after everybody else's work. One sequence is exempt (``preemption.py``), and each gives
+given more, or by a request that goes after all other work. One sequence is exempt (``preemption.py``), and each gives
 its row at most ``MOST_YIELDS`` times, so that all end.
 """
 

@@ -40,7 +40,7 @@ TURN = 64  # messages handled before others of the event loop have their turn
 
 
 class _Unfit(Exception):
-    """An item cannot travel (to be told from an error of the generator)."""
+    """An item cannot travel (as distinguished from an error of the generator)."""
 
 
 class Delivery(Scope):

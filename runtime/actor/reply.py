@@ -54,9 +54,7 @@ class CastReply:
 
     def failed(self, fault: RuntimeFault) -> None:
         text = f"a cast of {self._sender} to {self._target}.{self._endpoint} failed: {fault}"
-        in_order = isinstance(fault, ActorDied) and str(fault).endswith(
-            f" has ended: {STOPPED}"
-        )  # it stopped as it was told
+        in_order = isinstance(fault, ActorDied) and str(fault).endswith(f" has ended: {STOPPED}")  # it stopped as ordered
         self._dead.drop(type(fault).__name__, self._target, text, level=logging.DEBUG if in_order else logging.ERROR)
 
 

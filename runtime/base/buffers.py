@@ -31,7 +31,7 @@ _MAX_DIMENSIONS = 16
 
 
 class Sink:
-    """Buffers of a message being encoded; ``typed`` once it holds a dataclass (which plain data cannot be told from)."""
+    """Buffers of a message being encoded; ``typed`` once it holds a dataclass (it looks like plain data)."""
 
     __slots__ = ("buffers", "typed")
 

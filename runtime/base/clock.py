@@ -1,4 +1,4 @@
-"""Clocks: the event loop's, and a manual one for tests, in which time passes only when told to; and checked durations.
+"""Clocks: the event loop's, and a manual one for tests, in which only the test moves time; and checked durations.
 
 The protocol is transport's (``transport/clock.py``), for its links ask the same clock.
 """

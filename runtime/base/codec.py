@@ -1,7 +1,7 @@
 """Serialization: values to MessagePack and back, checked against annotations. Never pickle.
 
 Encoding follows the value: a dataclass becomes ``[tag, field, ...]``, the tag being 32 bits of a hash of its name and field
-names, so that unions are told apart and two versions of a type are not mistaken for each other. Enums travel as their
+names, so that members of a union differ and two versions of a type are not mistaken for each other. Enums travel as their
 values, large bytes and arrays by ``buffers``. What came is plain data of bounded size and depth, of which ``decoding.py``
 makes values.
 """

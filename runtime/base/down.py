@@ -1,4 +1,4 @@
-"""The end of a node's or an actor's life as its monitors are told of it: the ``Down`` message (OTP's ``DOWN``).
+"""The end of a node's or an actor's life as its monitors are notified of it: the ``Down`` message (OTP's ``DOWN``).
 
 Owns the record, the causes that have fixed words, and the rule which of them count as failures.
 """

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from ...transport.clock import Clock, Timer
 
 PERIOD = 1.0  # seconds
-MOST = 256  # keys that are told apart; what else happens meanwhile is told together
+MOST = 256  # keys that are counted apart; what else happens meanwhile is logged together
 
 
 @dataclass(slots=True)
 class _Said:
-    at: float  # when it was last told
+    at: float  # when it was last logged
     level: int
     text: str  # of the last one
     more: int = 0  # since
@@ -29,7 +29,7 @@ class Repeats:
 
     def __init__(self, clock: Clock, log: logging.Logger) -> None:
         self._clock, self._log = clock, log
-        self._said: dict[Hashable, _Said] = {}  # in the order in which they were last told
+        self._said: dict[Hashable, _Said] = {}  # in the order in which they were last logged
         self._timer: Timer | None = None
 
     def say(self, level: int, key: Hashable, text: str, *, error: BaseException | None = None) -> None:
@@ -47,7 +47,7 @@ class Repeats:
             self._arm()
 
     def close(self) -> None:
-        """Tell what was not told yet."""
+        """Log what was not logged yet."""
         if self._timer is not None:
             self._timer.cancel()
         for said in self._said.values():

@@ -3,7 +3,7 @@
 Started by ``ForkserverLauncher``. Its arguments are the descriptors of one end of a socket pair and of the head's lifeline
 (-1: there is none). Owns the children: reports each exit as it happens, and when the other end of the socket closes,
 whatever killed the head, kills them all, removes the cluster's sockets and exits. A child outlives it and dies with the head
-(``lifeline.py``); without a lifeline, and before the head has been told of it, a child dies with the forkserver
+(``lifeline.py``); without a lifeline, and before the head knows of it, a child dies with the forkserver
 (PR_SET_PDEATHSIG). Single-threaded, opens no ZeroMQ context, starts no thread pool: what is forked must be whole.
 """
 

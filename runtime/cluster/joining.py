@@ -25,7 +25,7 @@ from ..node.stall_watch import StallWatch
 from .invitations import PREFIX, Invitation
 
 log = logging.getLogger("blockwright.runtime")
-STALL = 1.0  # seconds without a turn of the loop after which it is told what holds it
+STALL = 1.0  # seconds without a turn of the loop after which the cause is logged
 _RECEIVED = "was received"
 LEAVE_PATIENCE = 1.0  # seconds that the head may take to hear that a node leaves
 

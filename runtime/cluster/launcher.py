@@ -1,6 +1,6 @@
 """The launcher interface: how the head gets processes (local ones, one process for tests, an engine like Ray).
 
-Owns the ``Launcher`` protocol and ``NodeSpec``, all that a new node is told. Decides nothing: which nodes start and end is
+Owns the ``Launcher`` protocol and ``NodeSpec``, all that a new node is given. Decides nothing: which nodes start and end is
 the cluster's business.
 
 An engine is asked for processes only; messages, fencing and failure detection stay ours. With Ray: one placement group with

@@ -211,7 +211,7 @@ class LocalCluster:
             await self.hub.launch(name, self._entry, self._config)
             await self.hub.wait_up(name)
         except NodeDown:
-            pass  # ``_down`` was told, too
+            pass  # ``_down`` was called, too
         except LaunchError as error:
             log.error("node %s was not restarted: %s", name, error)
             self._follow(self._rules.failed(name, self.node.clock.now(), random.random()))

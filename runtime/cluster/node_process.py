@@ -1,5 +1,5 @@
 """The main coroutine of a worker node, the same in its own process and inside a test: open the node, run the entry
-function, stay until told to stop or until the head is gone.
+function, stay until the order to stop or until the head is gone.
 
 Owns the resolution of entry points and of their configuration's type (by annotation; nothing is unpickled).
 """
@@ -28,7 +28,7 @@ from ..node.stall_watch import StallWatch, note_of
 from .launcher import NodeSpec
 
 log = logging.getLogger("blockwright.runtime")
-STALL = 1.0  # heartbeats without a turn of the loop until it is told what holds it; a silence has two at least
+STALL = 1.0  # heartbeats without a turn of the loop until the cause is logged; a silence has two at least
 Entry = Callable[[Node, Any], Awaitable[None]]
 
 

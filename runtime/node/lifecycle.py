@@ -48,7 +48,7 @@ class ActorLife:
     cause: str = ""  # of its end, from when that begins
     killed: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Event = field(default_factory=asyncio.Event)
-    on_end: list[OnEnd] = field(default_factory=list)  # told of the end
+    on_end: list[OnEnd] = field(default_factory=list)  # called at the end
     held: dict[object, Callable[[], None]] = field(default_factory=dict)  # undone then: monitors that it set
     ticket: str = ""  # of the request that spawned it
 

@@ -199,7 +199,7 @@ class Monitors:
     # ---- both
 
     def inform(self, target: Address, endpoint: str, *args: Any) -> None:
-        """Have the target's node told something about it, unless that node is gone."""
+        """Notify the target's node, unless that node is gone."""
         if self._unreachable(target) is None:
             self._background(self._inform(self._table.current[target.node], endpoint, *args), self._tasks)
 
@@ -211,7 +211,7 @@ class Monitors:
             except (DeadlineExceeded, MailboxFull):
                 await first_within(self._clock, RETRY, [])
             except RuntimeFault as fault:
-                log.debug("node %s was not told (%s): %s", peer.id, endpoint, fault)
+                log.debug("node %s was not notified (%s): %s", peer.id, endpoint, fault)
                 return
 
     async def _call(self, peer: Peer, endpoint: str, *args: Any) -> Any:

@@ -69,8 +69,8 @@ class Node:
         self.heartbeat: Callable[[], dict[str, Any]] = dict  # payload of heartbeats: plain data
         self.table = PeerTable()
         self.dropped: Counter[str] = Counter()  # received messages that were not let in, by reason
-        self.dismissed = asyncio.Event()  # the head told this node to stop
-        self.closed = asyncio.Event()  # set when this node was told to stop, or its head is gone
+        self.dismissed = asyncio.Event()  # the head has ordered this node to stop
+        self.closed = asyncio.Event()  # set when this node must stop, or its head is gone
         self.farewell = ""  # why it was closed
         self.last_words: Callable[[], Awaitable[None]] | None = None  # what is to be said when the actors have stopped
         self._directory = directory

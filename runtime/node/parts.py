@@ -49,7 +49,7 @@ from .spawning import Spawner
 class NodeState:
     """The state of a node that exists before it starts and after it stops.
 
-    dismissed: set when the head told this node to stop.
+    dismissed: set when the head has ordered this node to stop.
     """
 
     table: PeerTable

@@ -26,7 +26,7 @@ from .peers import Peer
 class Peering:
     """See the module.
 
-    transport: none where the node does not listen. dismissed: set when the head told this node to stop.
+    transport: none where the node does not listen. dismissed: set when the head has ordered this node to stop.
     ended: called with the reason when the node is to be stopped.
     """
 
@@ -64,7 +64,7 @@ class Peering:
 
     def greet(self, peer: PeerId, endpoint: str) -> Peer:
         """Make a node known and tell it where this one listens. Its older life, if known, is over."""
-        assert self._transport is not None, "a node that does not listen meets nobody"
+        assert self._transport is not None, "a node that does not listen meets no other"
         self._transport.connect(peer, endpoint)
         if (known := self._table.current.get(peer.name)) is not None:
             self.declare_down(Down(known.id.name, known.incarnation, f"replaced by incarnation {peer.incarnation}"))

@@ -53,9 +53,9 @@ class Peer:
     numbered: int = 0  # of the last call or cast from it that was let in
     itself: bool = False  # this node, which talks to itself by message (``encode_local``)
     casts_sent: int = 0  # to it,
-    casts_confirmed: int = 0  # of which it has told to have come
+    casts_confirmed: int = 0  # of these, the ones that it has confirmed
     casts_seen: int = 0  # from it,
-    casts_reported: int = 0  # of which it was told
+    casts_reported: int = 0  # of these, the ones that were reported to it
     lost: bool = False  # the connection broke; calls fail, the end is not declared yet
     pending: dict[int, asyncio.Future[Any]] = field(default_factory=dict)  # calls to it, by id
     inbound: dict[int, Delivery] = field(default_factory=dict)  # calls and streams from it that wait or run here, by id
@@ -130,7 +130,7 @@ class PeerTable:
             try:
                 callback(peer)
             except Exception:
-                log.exception("a callback for heartbeats raised at that of %s", peer.id)
+                log.exception("a callback failed at a heartbeat of %s", peer.id)
 
     def remove(self, down: Down) -> Peer | None:
         """Fence the incarnation and fire its monitors; the peer it was, or None if it was not current (any more).

@@ -35,7 +35,7 @@ class Registry:
     def __init__(self, clock: Clock, monitors: Monitors) -> None:
         self._clock, self._monitors = clock, monitors
         self._entries: dict[str, RegistryEntry] = {}
-        self._changed: asyncio.Future[None] | None = None  # done when the table has changed; there while somebody waits
+        self._changed: asyncio.Future[None] | None = None  # done when the table has changed; there while a caller waits
 
     async def register(self, name: str, address: Address, wait: float) -> str:
         """Empty; or the address that holds the name, still after ``wait`` seconds."""
@@ -135,7 +135,7 @@ class RegistryClient:
         wait = seconds("wait", wait)
         address = await self._caller.call(self._registry(), "lookup", (name, wait), {}, CALL_TIMEOUT + wait, str)
         if not address:
-            raise NoSuchActor(f"nobody in the cluster is registered as {name!r}")
+            raise NoSuchActor(f"no actor in the cluster is registered as {name!r}")
         return Ref(self._caller, parse_address(address), actor)
 
     async def names(self) -> dict[str, Ref]:

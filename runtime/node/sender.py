@@ -1,7 +1,7 @@
 """Sending to peers: one way out for calls, replies, streams and system messages.
 
 Owns the choice of how a body leaves (over the transport, with large buffers in shared memory where both ends can, or back to
-this node itself), what a caller is told when the transport refuses, and the retries of what must arrive.
+this node itself), the error of a caller when the transport refuses, and the retries of what must arrive.
 """
 
 from __future__ import annotations

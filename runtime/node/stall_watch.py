@@ -22,7 +22,7 @@ MOST_TEXT = 1000  # characters of a note that is read
 
 class StallWatch:
     """The stall watch of the loop that it is made on. patience: seconds without an answer after which a stall is
-    reported; told: called in the thread, with the sentence, once for each stall; over: called there when the loop answers
+    reported; report: called in the thread, with the sentence, once for each stall; over: called there when the loop answers
     again.
     """
 

@@ -1,6 +1,6 @@
 """The launcher of a simulation: each node is a life of the virtual loop, with a transport on the simulated network.
 
-Owns stopping, going on and killing of lives, and tells the head of an end as a process's exit would be told: later, on the
+Owns stopping, going on and killing of lives, and reports an end to the head as a process's exit would be: later, on the
 head's own loop turn. A killed life is kept, never run: what its tasks would do on their way out, a killed process does not.
 """
 

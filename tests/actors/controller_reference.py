@@ -104,7 +104,9 @@ class Reference:
                     worker.condemned = True
                     self.effects.append(m.KillWorker(name, "stalled"))
             case m.KvCapacity(_, _, nbytes, left_alone):
-                held.asking, held.room, held.left_alone = False, nbytes, left_alone
+                held.asking = False
+                held.room = nbytes
+                held.left_alone = left_alone
                 self.check_room(name, nbytes)
             case m.Loaded(_, _, load):
                 held.loading, held.room_stale = None, True

@@ -130,12 +130,12 @@ class House:
         self.now += seconds
         self(Recheck())
 
-    def told(self) -> list[str]:
+    def published(self) -> list[str]:
         """Applications that gateways can start requests of."""
         return sorted(route.application for route in self.state.table.news().routes)
 
     def failed(self) -> list[tuple[str, str, bool]]:
-        """What gateways are told of applications that can come nowhere."""
+        """The failures of applications that fit nowhere, as published to gateways."""
         return [(one.application, one.why, one.final) for one in self.state.publication().failed]
 
     def states(self) -> dict[str, str]:

@@ -114,7 +114,9 @@ class Fleet:
     def __init__(self, seed: int, routes: list[Route], drop: float = 0.0, double: float = 0.0) -> None:
         self.random = random.Random(seed)
         self.state = gateway()
-        self.routes, self.drop, self.double = routes, drop, double
+        self.routes = routes
+        self.drop = drop
+        self.double = double
         self.now, self.version = 0.0, 0
         self.workers: dict[str, FakeWorker] = {}
         self.incarnations: dict[str, int] = {}

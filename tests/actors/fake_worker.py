@@ -34,7 +34,7 @@ class Fate:
     hold: asyncio.Event | None = None  # sweeps wait for it
     stalled: set[str] = field(default_factory=set)  # workers whose sweep never ends
     held: dict[str, list[bytes]] = field(default_factory=dict)  # worker -> loaded component ids, in order
-    routes: dict[str, RoutesChanged] = field(default_factory=dict)  # worker -> what it was told last
+    routes: dict[str, RoutesChanged] = field(default_factory=dict)  # worker -> the routes that it was sent last
     traces: list[tuple[str, str]] = field(default_factory=list)  # request, the traceparent that it came with
     cancels: list[int] = field(default_factory=list)  # how many requests each message cancelled
     running: dict[str, int] = field(default_factory=dict)  # worker -> rows, after the last message that changed them
@@ -74,7 +74,9 @@ class StandIn(Actor):
 
     @endpoint
     async def submit(self, submission: Submission) -> None:
-        assert submission.route in {route.id for route in FATE.routes[self.config.name].routes}, "told before it is used"
+        assert submission.route in {route.id for route in FATE.routes[self.config.name].routes}, (
+            "published before it is used"
+        )
         self.gateway = submission.gateway
         FATE.traces.append((submission.request, current_traceparent() if submission.trace else ""))
         self.worker.submit(submission)

@@ -38,7 +38,7 @@ class Bench:
         return self(SweepReport(worker, incarnation, serial, serial, [*news], seconds=swept), now)
 
     def die(self, worker, now=0.0, back=True):
-        """Down and, unless told, up again with its routes."""
+        """Down and, unless ``back`` is false, up again with its routes."""
         incarnation = self.state.workers.incarnation(worker)
         effects = self(WorkerEnded(worker, incarnation, "killed"), now)
         if back:

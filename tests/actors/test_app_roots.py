@@ -103,6 +103,6 @@ def test_names_that_are_none(name: str) -> None:
     assert caught.value.param == "name"
 
 
-def test_roots_that_are_not_there_are_told(root: Path) -> None:
+def test_missing_roots_are_reported(root: Path) -> None:
     assert missing_roots(f"{root}, /nowhere/at/all,{root}/file") == [Path("/nowhere/at/all"), root / "file"]
     assert missing_roots("") == []

@@ -238,7 +238,7 @@ def test_the_view_shows_models_and_what_ends_beside_them() -> None:
     assert {route["application"] for route in view["routes"]} == set(shown)
 
 
-def test_versions_are_told_as_their_model() -> None:
+def test_versions_are_reported_as_their_model() -> None:
     bench, history = paused("w0"), History()
     load_all(bench, bench(Add(named("b", "eAmBxy"))))
     history.tick(bench.state, 0.0)
@@ -323,7 +323,7 @@ def listed(part: RoutesChanged) -> tuple[object, ...]:
     return part.version, chains, {r.id: r for r in part.routes}, {r.id: r for r in part.planned}
 
 
-def test_a_worker_is_told_all_that_concerns_it_and_nothing_else() -> None:
+def test_a_worker_is_sent_all_that_concerns_it_and_nothing_else() -> None:
     bench = Bench("w0", "w1", "w2", "w3")
     bench(Serve((application("a"), application("b", "eAmByz", span=2))))
     for worker in ("w0", "w1", "w2", "w3"):
@@ -359,7 +359,7 @@ def test_one_more_than_a_hundred_is_one_route_for_each_worker() -> None:
     assert (whole.since, len(whole.planned)) == (0, 100), "too long ago"
 
 
-def test_a_front_is_told_of_an_adapters_own_folder() -> None:
+def test_a_front_is_notified_of_an_adapters_own_folder() -> None:
     bench = started("w0")
     bench(Add(replace(named("tuned", "eAmBx"), checkpoint="/adapter", base="/base"), ""))
     table = RoutingTable(["a"])
@@ -407,7 +407,7 @@ def test_an_adapter_shows_what_it_was_put_on_whatever_becomes_of_that() -> None:
     assert (view.base, application_view(bench.state, bench.state.served["full0"]).base) == ("a", "")
     load_all(bench, bench(Remove("a")))
     assert shown(bench) == {"full0": None, "ann": "full0", "bob": "a"}
-    assert parents(bench) == {"full0": None, "ann": "full0", "bob": None}, "of what is not listed nothing is told"
+    assert parents(bench) == {"full0": None, "ann": "full0", "bob": None}, "what is not listed has no entry"
     load_all(bench, bench(Add(named("a", "eAmBnh", name="a~2"))))
     assert list(shown(bench)) == ["a", "full0", "ann", "bob"]
     assert shown(bench) == {"full0": "a", "ann": "full0", "bob": "/models/a", "a": None}, "that is another folder"

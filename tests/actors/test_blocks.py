@@ -1,4 +1,4 @@
-"""The actors of deployed blocks, beside a worker that loads what it is told."""
+"""The actors of deployed blocks, beside a worker that loads on request."""
 
 from __future__ import annotations
 

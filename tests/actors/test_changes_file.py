@@ -57,7 +57,7 @@ def test_what_is_added_and_removed_is_read_again(tmp_path: Path) -> None:
     "entry",
     [7, {}, {"path": "relative"}, {"path": "/a", "base": 3}, {"path": "/a", "base_path": 3}, {"path": "/a", "defaults": []}],
 )
-def test_an_entry_that_cannot_be_read_is_told_and_kept(tmp_path: Path, entry: Any) -> None:
+def test_an_entry_that_cannot_be_read_is_reported_and_kept(tmp_path: Path, entry: Any) -> None:
     path = tmp_path / "apps.json"
     path.write_text(json.dumps({"version": 1, "added": {"odd": entry, "ann": {"path": "/a"}}, "later": 1}))
     file = ChangesFile(path)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.checkpoints import hash_applications, open_checkpoints
+from blockwright.actors.checkpoints import check_drafts, hash_applications, open_checkpoints
 from blockwright.actors.settings.errors import SettingsError
 from blockwright.actors.settings.settings import Settings
 from blockwright.gpu.errors import CheckpointError
@@ -60,7 +60,7 @@ def test_a_base_is_hashed_once_for_all_its_adapters(tmp_path: Path, monkeypatch:
         ),
         (
             {"exits": {"m": "1"}, "tenant_weights": {"m:1": 2}},
-            "tenant_weights.m:1 names a tier, whose account is that of its family; set tenant_weights.m, or tier_weights",
+            "tenant_weights.m:1 names a tier, which shares the account of its family; set tenant_weights.m, or tier_weights",
         ),
         ({"exits": {"m": "1"}, "drafts": {"m:2": "auto"}}, "drafts names 'm:2', which is not served; m has the tiers m:1"),
         ({"exits": {"m": "1"}, "drafts": {"m": "tier:2"}}, "drafts.m is 'tier:2', but m passes no exit after 2 layers"),
@@ -124,5 +124,16 @@ def test_draft_models_that_the_settings_cannot_mean(tmp_path: Path, checkpoint: 
         with pytest.raises(SettingsError) as caught:
             open_checkpoints(settings)
         assert str(caught.value).startswith(says)
+    found = open_checkpoints(Settings(applications=served, bases=bases))
+    beside = Settings(applications=served, bases=bases, drafts={"m": "wide", "small": "tier:3"})
+    for added, says in (
+        (["m"], "drafts.m is 'wide', but wide has a vocabulary of 400"),
+        (["wide"], "drafts.m is 'wide', but wide has a vocabulary of 400"),
+        (["small"], "drafts.small is 'tier:3', but small passes no exit"),
+    ):
+        with pytest.raises(SettingsError) as caught:
+            check_drafts(beside, found.checkpoints, found.bases, found.families, added)
+        assert str(caught.value).startswith(says)
+    check_drafts(beside, found.checkpoints, found.bases, found.families, ["foreign", "lora"])
     with pytest.raises(SettingsError, match="but soft has 7 virtual tokens before every prompt, which small does not know"):
         open_checkpoints(Settings(applications=served, bases=bases, drafts={"small": "soft"}))

@@ -1,4 +1,4 @@
-"""What the device is told of runs: each is composed once, and anew after one of its components was forgotten."""
+"""Runs on the device: each is composed once, and anew after one of its components was forgotten."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ class Recorder:
 
 def test_a_run_is_composed_once_and_anew_after_a_component_is_forgotten() -> None:
     device = Recorder()
-    runs, first, second = ComposedRuns(device.do), Run(0, (b"a", b"b"), 0, False), Run(2, (b"c",), 1, True)
+    runs = ComposedRuns(device.do)
+    first = Run(0, (b"a", b"b"), 0, False)
+    second = Run(2, (b"c",), 1, True)
     for _ in range(2):
         runs.compose(1, first)
         runs.compose(2, second)
@@ -54,7 +56,9 @@ def test_layouts_are_added_in_the_same_order_everywhere_and_tables_grow() -> Non
 
 def test_deltas_are_attached_once_and_detached_before_they_are_unloaded() -> None:
     device = Recorder()
-    runs, body, head = ComposedRuns(device.do), Run(0, (b"a", b"b"), 0, False), Run(2, (b"c",), 1, True)
+    runs = ComposedRuns(device.do)
+    body = Run(0, (b"a", b"b"), 0, False)
+    head = Run(2, (b"c",), 1, True)
     route = Route("m@w0", 1, "m", (Hop("w0", 0, 3),))
     tenant = LocalRoute(route, 0, (body, head), (), None, 8, 0, 0, 100, deltas=((1, b"d"),), touched=(True, False), delta=5)
     for _ in range(2):

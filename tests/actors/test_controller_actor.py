@@ -52,9 +52,11 @@ class Worker(Actor):
     """Loads when ``loads`` is set, takes routes when ``open`` is, unloads when ``unloads`` is."""
 
     def __init__(self) -> None:
-        self.told: list[int] = []
+        self.accepted: list[int] = []
         self.unloaded: list[tuple[str, int]] = []  # holder, and the version that this worker knew by then
-        self.open, self.loads, self.unloads = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.open = asyncio.Event()
+        self.loads = asyncio.Event()
+        self.unloads = asyncio.Event()
         for event in (self.open, self.loads, self.unloads):
             event.set()
 
@@ -66,12 +68,12 @@ class Worker(Actor):
     @endpoint
     async def unload(self, holder: str, ids: list[bytes], block: str) -> int:
         await self.unloads.wait()
-        self.unloaded.append((holder, self.told[-1]))
+        self.unloaded.append((holder, self.accepted[-1]))
         return len(ids)
 
     @endpoint
     async def routes(self, update: RoutesChanged) -> None:
-        self.told.append(update.version)
+        self.accepted.append(update.version)
         await self.open.wait()
 
     @endpoint(concurrent=True)
@@ -103,7 +105,7 @@ class Watched(ControllerState):
 
 
 class Rig:
-    """A head with controller and gateway, two worker nodes, and time that passes when told to."""
+    """A head with controller and gateway, two worker nodes, and time that passes on request."""
 
     async def start(self) -> None:
         self.clock, self.network = ManualClock(), Network()
@@ -202,7 +204,7 @@ async def test_heartbeats_of_other_nodes_are_no_news(rig: Rig) -> None:
 async def test_publications_that_wait_leave_as_one_and_new_routes_are_known_to_their_workers_first(rig: Rig) -> None:
     w0, w1 = rig.workers
     for worker in rig.workers:
-        worker.told.clear()
+        worker.accepted.clear()
     rig.gateway.updates.clear()
     w0.open.clear()
     rig.controller.handle(Serve((application("c", "xw"),)))
@@ -222,10 +224,10 @@ async def test_publications_that_wait_leave_as_one_and_new_routes_are_known_to_t
     assert behind + 2 not in versions
     assert rig.gateway.updates[-1] == rig.state.table.news()
     assert versions == sorted(set(versions))
-    assert set(versions) == set(w0.told) == set(w1.told)
+    assert set(versions) == set(w0.accepted) == set(w1.accepted)
 
 
-async def test_who_says_twice_that_it_lacks_what_was_published_is_told_again(rig: Rig) -> None:
+async def test_a_worker_that_reports_twice_an_old_version_is_notified_again(rig: Rig) -> None:
     version, w0 = rig.state.version, rig.workers[0]
     known = {"w0": version, "w1": version}
     for node in rig.nodes[1:]:
@@ -236,20 +238,20 @@ async def test_who_says_twice_that_it_lacks_what_was_published_is_told_again(rig
             rig.clock.advance(0.5)
             await turns()
 
-    w0.told.clear()
+    w0.accepted.clear()
     await beats(3)
-    assert w0.told == [], "it has all"
+    assert w0.accepted == [], "it has all"
     known["w0"] = version - 1
     await beats(1)
-    assert w0.told == [], "perhaps it was on its way"
+    assert w0.accepted == [], "perhaps it was on its way"
     await beats(1)
-    assert w0.told == [version]
+    assert w0.accepted == [version]
     known["w0"] = version
     await beats(3)
-    assert w0.told == [version], "once"
+    assert w0.accepted == [version], "once"
 
 
-async def test_a_gateway_that_lacks_what_was_published_is_told_again(rig: Rig) -> None:
+async def test_a_gateway_that_lacks_what_was_published_is_notified_again(rig: Rig) -> None:
     node, far = Node("g1", transport=rig.network.transport(PeerId("g1", 1)), clock=rig.clock), Gateway()
     rig.nodes.append(node)
     await node.start()
@@ -273,12 +275,12 @@ async def test_a_publication_that_waited_does_not_reach_the_next_life_of_a_worke
     await turns()
     assert rig.state.whole
     await turns()
-    w1.told.clear()
+    w1.accepted.clear()
     rig.controller.handle(WorkerDown("w1", 1, "killed"))
     rig.controller.handle(WorkerUp("w1", 2))  # the runtime still knows the life before
     w0.open.set()
     await turns()
-    assert w1.told == []
+    assert w1.accepted == []
 
 
 async def test_components_go_after_the_publication_that_withdraws_them(rig: Rig) -> None:
@@ -328,17 +330,17 @@ async def test_what_it_publishes_of_itself_changes_with_its_state(rig: Rig) -> N
     assert rig.progress.value.workers_up
 
 
-async def test_a_publication_that_was_lost_is_told_again_after_two_heartbeats_that_lack_it(rig: Rig) -> None:
+async def test_a_publication_that_was_lost_is_reported_again_after_two_heartbeats_that_lack_it(rig: Rig) -> None:
     worker, version = rig.workers[0], rig.state.version
-    rig.nodes[1].heartbeat = lambda: {"routes": max(worker.told, default=0)}
-    worker.told.clear()  # as if what was said had not come
+    rig.nodes[1].heartbeat = lambda: {"routes": max(worker.accepted, default=0)}
+    worker.accepted.clear()  # as if what was said had not come
     rig.clock.advance(0.5)
     await turns()
-    assert worker.told == [], "it may still be on its way"
+    assert worker.accepted == [], "it may still be on its way"
     rig.clock.advance(0.5)
     await turns()
-    assert worker.told == [version]
+    assert worker.accepted == [version]
     for _ in range(3):
         rig.clock.advance(0.5)
         await turns()
-    assert worker.told == [version]
+    assert worker.accepted == [version]

@@ -164,8 +164,10 @@ def test_it_decides_what_a_computation_from_scratch_decides(seed: int) -> None:
 
 def operations(state: ControllerState, event: Event, now: float = 0.0) -> int:
     """Bytecode instructions that the interpreter executes to handle an event. Another state handles it first: from Python
-    3.12 on all instructions are told only of functions that were traced before."""
-    count, before, another = 0, sys.gettrace(), at_rest(1, 1)
+    3.12 on all instructions are reported only for functions that were traced before."""
+    count = 0
+    before = sys.gettrace()
+    another = at_rest(1, 1)
 
     def trace(frame: FrameType, what: str, _: Any) -> Any:
         nonlocal count

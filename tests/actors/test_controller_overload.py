@@ -375,14 +375,14 @@ def test_it_is_said_of_each_worker_why_it_is_in_no_group() -> None:
 
 def test_the_memory_actor_hears_of_groups_only_when_they_changed() -> None:
     burst = Burst("w0", "w1")
-    groups = memory_groups(burst.state, 0) or pytest.fail("nothing told")
+    groups = memory_groups(burst.state, 0) or pytest.fail("nothing was reported")
     assert [(one.state, [m.worker for m in one.members]) for one in groups.groups] == [
         ("normal", ["w0"]),
         ("normal", ["w1"]),
     ]
     assert memory_groups(burst.state, groups.version) is None
     burst.dropped()
-    again = memory_groups(burst.state, groups.version) or pytest.fail("nothing told")
+    again = memory_groups(burst.state, groups.version) or pytest.fail("nothing was reported")
     ((stage, members),) = [(one.state, [(m.worker, m.first, m.last, m.held) for m in one.members]) for one in again.groups]
     assert (stage, members) == ("pipeline", [("w0", 0, 3, [0, 1, 2]), ("w1", 3, 6, [3, 4, 5])])
     assert again.chains == {"a": list(A.components)}

@@ -275,7 +275,9 @@ def test_undeploy_withdraws_first_then_unloads_and_deploy_brings_back():
 )
 def test_a_worker_that_gets_ready_and_ends_itself_again_and_again_ends_the_cluster(cause, age, ends):
     """As one that may not map what it needs: it loads, its route comes into force, and then it fails."""
-    bench, now, fatal = started("w0"), 0.0, []
+    bench = started("w0")
+    now = 0.0
+    fatal = []
     bench.down("w0", now, "killed")
     for _ in range(HOPELESS):
         now += 4.0

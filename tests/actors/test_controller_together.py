@@ -32,7 +32,7 @@ def test_models_that_are_together_on_all_members_are_dropped_together() -> None:
     assert unloads == {("w0", "a"): b"Bnh", ("w0", "b"): b"Cnh", ("w1", "a"): b"eAm", ("w1", "b"): b"eAm"}
     assert [*burst.state.routes] == order.to
     burst.switched(3.0)
-    groups = memory_groups(burst.state, 0) or pytest.fail("nothing told")
+    groups = memory_groups(burst.state, 0) or pytest.fail("nothing was reported")
     ((name, members),) = [(one.application, [(m.worker, m.held) for m in one.members]) for one in groups.groups]
     assert (name, members) == ("a, b", [("w0", [0, 1, 2]), ("w1", [3, 4, 5])])
     assert [one.nbytes for one in groups.chains["a, b"]] == [100, 100, 100, 200, 100, 100]

@@ -1,8 +1,9 @@
-"""The device thread's pace and lateness, under a clock that moves only when told to."""
+"""The device thread's pace and lateness, under a clock that the test moves."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 
 from blockwright.actors.worker import device_thread
 from blockwright.actors.worker.device_thread import DeviceThread, ExecutedPlan
+from blockwright.gpu.host_device import EndedSweep
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.plan.time_slice import time_slice
-from blockwright.tests.waiting import PATIENCE
+from blockwright.tests.waiting import PATIENCE, until
 
 PACE = 0.5  # seconds of each sweep
 
@@ -47,11 +49,11 @@ async def swept(
     """Run one sweep whose execution is ``execute``, and which computes when ``progress`` grows."""
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-    def run(plan: SweepPlan) -> SweepResult:
+    def run(plan: SweepPlan) -> EndedSweep:
         execute(device)
-        return SweepResult(plan.number)
+        return EndedSweep(SweepResult(plan.number), [])
 
-    executor: Any = SimpleNamespace(execute=run, progress=lambda: len(progress))
+    executor: Any = SimpleNamespace(submit=run, progress=lambda: len(progress))
     table = Coefficients(base=pace) if pace is not None else None
     device = DeviceThread(executor, done.set_result, done.set_exception, lambda worker, hidden: hidden, table)
     device.start()
@@ -111,19 +113,130 @@ async def test_a_sweep_that_computes_is_not_late_however_long_it_takes(clock: Cl
     assert seen == pytest.approx([0.0, 0.0, 0.0, 0.0, 0.0, 6.0, 12.0])
 
 
+class LateTicket:
+    """A plan that runs until the test says so."""
+
+    def __init__(self, plan: SweepPlan) -> None:
+        self.result = SweepResult(plan.number)
+        self.departed = [memoryview(b"%d" % plan.number) for _ in plan.departures]
+        self.ended = threading.Event()
+        self.error: BaseException | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self.ended.is_set()
+
+    def wait(self) -> SweepResult:
+        assert self.ended.wait(PATIENCE)
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class BusyDevice:
+    """A device thread whose plans still run when they are submitted. ``came``: the reports to the loop, in order."""
+
+    def __init__(self, lay_out: Callable[[str, Any], Any] = lambda worker, hidden: hidden) -> None:
+        self.tickets: dict[int, LateTicket] = {}
+        self.came: list[object] = []
+        executor: Any = SimpleNamespace(submit=self._submit, progress=lambda: 0)
+        self.thread = DeviceThread(executor, lambda swept: self.came.append(swept.result.number), self.came.append, lay_out)
+        self.thread.start()
+
+    def _submit(self, plan: SweepPlan) -> LateTicket:
+        self.tickets[plan.number] = LateTicket(plan)
+        return self.tickets[plan.number]
+
+    async def submitted(self, number: int) -> None:
+        await until(lambda: number in self.tickets)
+
+    async def reported(self, what: object) -> None:
+        await until(lambda: what in self.came)
+
+
+async def test_results_come_in_the_order_of_the_plans_though_later_ones_have_ended() -> None:
+    """The next plan is submitted while one runs, and an answer does not overtake the results before it."""
+    device = BusyDevice()
+    for number in (1, 2):
+        device.thread.sweep(SweepPlan(number))
+    answer = device.thread.call(lambda executor: "answer")
+    device.thread.sweep(SweepPlan(3))
+    await device.submitted(3)  # the answer is known
+    for number in (3, 2):
+        device.tickets[number].ended.set()
+    await asyncio.sleep(0)
+    assert not answer.done()
+    assert not device.came
+    device.tickets[1].ended.set()
+    assert await answer == "answer"
+    assert device.came[:2] == [1, 2]
+    await device.reported(3)
+    assert device.came == [1, 2, 3]
+    device.thread.stop()
+
+
+async def test_what_leaves_is_laid_out_when_its_plan_has_ended() -> None:
+    laid: list[tuple[str, bytes, str]] = []
+
+    def lay_out(worker: str, hidden: memoryview) -> memoryview:
+        laid.append((worker, bytes(hidden), threading.current_thread().name))
+        return hidden
+
+    device = BusyDevice(lay_out)
+    departures: Any = [SimpleNamespace(worker="w1")]
+    device.thread.sweep(SweepPlan(1, departures=departures))
+    await device.submitted(1)
+    assert not laid
+    device.tickets[1].ended.set()
+    await device.reported(1)
+    assert laid == [("w1", b"1", "collector")]
+    device.thread.stop()
+
+
+async def test_a_plan_is_late_from_when_the_one_before_it_has_ended(clock: Clock) -> None:
+    device = BusyDevice()
+    for number in (1, 2):
+        device.thread.sweep(SweepPlan(number))
+    await device.submitted(2)
+    device.thread.lateness()  # sees the progress so far
+    clock.now += 5.0
+    assert device.thread.lateness() == 5.0
+    device.tickets[1].ended.set()
+    await device.reported(1)
+    clock.now += 2.0
+    await until(lambda: device.thread.lateness() == 2.0)
+    device.tickets[2].ended.set()
+    await device.reported(2)
+    await until(lambda: device.thread.lateness() == 0.0)
+    device.thread.stop()
+
+
+async def test_a_plan_that_fails_while_it_runs_ends_the_worker() -> None:
+    device, error = BusyDevice(), RuntimeError("an illegal address")
+    for number in (1, 2):
+        device.thread.sweep(SweepPlan(number))
+    await device.submitted(2)
+    device.tickets[1].error = error
+    for ticket in device.tickets.values():
+        ticket.ended.set()
+    await device.reported(error)
+    device.thread.stop()
+    assert device.came == [error], "what came after it is undefined"
+
+
 class Steps:
     """Operations that take three steps each, and sweeps, in the order in which a device runs them."""
 
     def __init__(self) -> None:
         self.order: list[str] = []
-        executor: Any = SimpleNamespace(execute=self._execute, progress=lambda: 0)
+        executor: Any = SimpleNamespace(submit=self._submit, progress=lambda: 0)
         self.device = DeviceThread(executor, lambda swept: None, self._fail, lambda worker, hidden: hidden)
         self.given = iter(range(1, 100))
         self.meanwhile: dict[str, Callable[[], object]] = {}  # what happens during a step or sweep
 
-    def _execute(self, plan: SweepPlan) -> SweepResult:
+    def _submit(self, plan: SweepPlan) -> EndedSweep:
         self._note(f"sweep {plan.number}")
-        return SweepResult(plan.number)
+        return EndedSweep(SweepResult(plan.number), [])
 
     def _fail(self, error: BaseException) -> None:
         raise error

@@ -47,7 +47,11 @@ class FakePredictor(Actor):
     def __init__(
         self, worker: str, last: float | None = 1.0, delayed: float = 0.0, late: float = 0.0, forecasts: bool = True
     ) -> None:
-        self.worker, self.last, self.delayed, self.late, self.forecasts = worker, last, delayed, late, forecasts
+        self.worker = worker
+        self.last = last
+        self.delayed = delayed
+        self.late = late
+        self.forecasts = forecasts
         self.asked: list[Query] = []
         self.coming: list[Submission] = []
 

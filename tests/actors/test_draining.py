@@ -12,7 +12,7 @@ from blockwright.tests.actors.test_scaling import Fleet
 from blockwright.tests.claims import claim
 
 
-def told(bench: Bench) -> list[str]:
+def open_routes(bench: Bench) -> list[str]:
     """Routes that gateways may use."""
     return sorted(route.id for route in bench.state.table.news().routes)
 
@@ -27,7 +27,7 @@ def asked(bench: Bench, worker: str, drain: bool = True) -> tuple[DrainAnswered,
 def test_nothing_new_is_sent_there_and_what_runs_goes_on() -> None:
     bench = started("w0", "w1")
     answer, effects = asked(bench, "w0")
-    assert (answer.refused, told(bench), bench.routes()) == (None, ["a@w1"], ["a@w0", "a@w1"])
+    assert (answer.refused, open_routes(bench), bench.routes()) == (None, ["a@w1"], ["a@w0", "a@w1"])
     names = [type(effect).__name__ for effect in effects]
     assert names.index("Published") < names.index("VacateWorker"), "gateways hear first"
     assert cluster_view(bench.state, {}, {}, [], [])["workers"][0]["state"] == "draining"
@@ -35,9 +35,9 @@ def test_nothing_new_is_sent_there_and_what_runs_goes_on() -> None:
     assert kinds(bench(Vacated("w0")), StopWorker) == [], "it stays"
     bench.down("w0")
     bench.up("w0")
-    assert told(bench) == ["a@w1"], "whatever life it is in"
+    assert open_routes(bench) == ["a@w1"], "whatever life it is in"
     resumed = asked(bench, "w0", drain=False)[1]
-    assert (told(bench), kinds(resumed, ResumeWorker)) == (["a@w0", "a@w1"], [ResumeWorker("w0")])
+    assert (open_routes(bench), kinds(resumed, ResumeWorker)) == (["a@w0", "a@w1"], [ResumeWorker("w0")])
     assert asked(bench, "w0", drain=False)[1] == []
 
 

@@ -36,7 +36,7 @@ class Worker:
 
 
 class Follower:
-    """Takes batches, one when it is told to."""
+    """Takes batches, one at each request."""
 
     def __init__(self, worker: Worker) -> None:
         self.batches = worker.feed.follow()
@@ -99,7 +99,7 @@ async def test_who_reads_too_slowly_begins_anew(monkeypatch: pytest.MonkeyPatch)
     await follower.batches.aclose()
 
 
-async def test_what_sweeps_cost_is_told_when_it_is_known_and_when_it_changes() -> None:
+async def test_what_sweeps_cost_is_reported_when_it_is_known_and_when_it_changes() -> None:
     worker = Worker()
     async with aclosing(worker.feed.follow()) as batches:
         await anext(batches)

@@ -1,4 +1,4 @@
-"""The file format of event logs: what is written is read again, and what is not whole is refused or told."""
+"""The file format of event logs: what is written is read again, and what is not whole is refused or reported."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_other_entries(tmp_path):
     assert log.torn == 0
 
 
-def test_half_a_record_at_the_end_is_told(tmp_path):
+def test_half_a_record_at_the_end_is_reported(tmp_path):
     whole = write(tmp_path / "whole", BEGAN, EXACT, Applied(PeerLost("w1"), 1.0)).read_bytes()
     last = len(entry_encoder()(Applied(PeerLost("w1"), 1.0)))
     for lost in range(1, last):

@@ -32,7 +32,10 @@ class Life:
 
     def __init__(self, directory: Path, bound: int, *, worker: str = "w0", incarnation: int = 1, size: int = 100) -> None:
         self.writer = EventLogWriter(directory, worker, incarnation, bound)
-        self.bound, self.directory, self.size, self.given = bound, directory, size, 0
+        self.bound = bound
+        self.directory = directory
+        self.size = size
+        self.given = 0
         self.writer.begin(Counter(0, size))  # type: ignore[arg-type]
 
     def record(self, count: int) -> None:

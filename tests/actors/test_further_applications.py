@@ -39,7 +39,7 @@ def name_base(adapter: Path, base: str | None) -> None:
 
 
 def opened(models: Path, changes: Changes | None = None, **settings: Any) -> tuple[dict[str, str], list[str], Settings, Any]:
-    """What is served beside ``base``, with its base; what is told."""
+    """The applications served beside ``base``, each with its base, and the log."""
     values = {"applications": {"base": str(models / "base")}, "adapters": str(models / "ada"), **settings}
     made = Settings(**values)
     found, warnings = open_further(made, open_checkpoints(made), changes or Changes())
@@ -60,7 +60,7 @@ def test_every_adapter_of_the_folder_is_served_on_demand(models: Path) -> None:
     }
 
 
-def test_one_that_cannot_be_served_is_told_and_the_others_are_served(models: Path, tmp_path: Path) -> None:
+def test_one_that_cannot_be_served_is_reported_and_the_others_are_served(models: Path, tmp_path: Path) -> None:
     folder = tmp_path / "ada"
     for name in ("ann", "torn", "-odd", "vague"):
         make_adapter(models / "base", folder / name)
@@ -151,7 +151,7 @@ def test_settings_may_name_what_the_folder_has() -> None:
             Settings(applications={"a": "/a"}, **{name: value})
 
 
-def test_an_adapter_whose_name_the_settings_give_to_another_is_told(models: Path) -> None:
+def test_an_adapter_whose_name_the_settings_give_to_another_is_reported(models: Path) -> None:
     other, same = ({"base": str(models / "base"), "ann": str(models / "ada" / name)} for name in ("bob", "ann"))
     served, warnings, *_ = opened(models, applications=other)
     assert list(served) == ["bob"]
@@ -180,9 +180,9 @@ def test_links_are_followed_within_the_folder_and_the_roots_alone(models: Path, 
     assert str(found.checkpoints["latest"].source).endswith("here/v3")
 
 
-def test_an_entry_for_a_model_that_is_not_there_is_told(models: Path) -> None:
+def test_an_entry_for_a_model_that_is_not_there_is_reported(models: Path) -> None:
     """A misspelt name is no error where models may be added later, but it is not silent."""
     drafts = {"ann": "auto", "base": "prompt", "*": "off", "anne": "prompt"}
     *_, settings, found = opened(models, drafts=drafts, theta={"base": 0.5, "bass": 0.5}, exits={})
-    told = "names no model that is served now; it counts once a model is added under that id"
-    assert absent_models(settings, found.checkpoints) == [f"drafts.anne {told}", f"theta.bass {told}"]
+    reason = "names no model that is served now; it counts once a model is added under that id"
+    assert absent_models(settings, found.checkpoints) == [f"drafts.anne {reason}", f"theta.bass {reason}"]

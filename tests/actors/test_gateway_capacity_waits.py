@@ -38,7 +38,7 @@ def failed(effects: list[Effect]) -> list[Refusal]:
 
 
 def uses(made: Bench) -> int:
-    """What the controller is told that waits."""
+    """The waiting requests that are reported to the controller."""
     return made.state.usage.report(["m"], 0.0, made.state.capacity_waits.wants())["m"].waits
 
 
@@ -54,7 +54,7 @@ def test_it_asks_for_room_and_starts_when_that_comes() -> None:
     assert uses(made) == 0
 
 
-def test_the_longest_of_several_is_told() -> None:
+def test_the_longest_of_several_is_reported() -> None:
     made = bench()
     assert wants(made.generate("a", prompt=60, max_tokens=40)) == [{"m": 100}]
     assert wants(made.generate("b", prompt=60, max_tokens=60)) == [{"m": 120}]
@@ -65,7 +65,7 @@ def test_the_longest_of_several_is_told() -> None:
     assert (uses(made), wants(made(GatewayTick(), 0.2))) == (0, [])
 
 
-def test_the_longest_is_told_whatever_came_after_it() -> None:
+def test_the_longest_is_reported_whatever_came_after_it() -> None:
     made = bench()
     made.generate("a", prompt=60, max_tokens=60)
     made.generate("b", prompt=60, max_tokens=40)
@@ -79,7 +79,7 @@ def test_the_longest_is_told_whatever_came_after_it() -> None:
     assert wants(publish(made, NOW, MOST, at=1.0)) == [{"m": 120}], "both of them find no room at once"
 
 
-def test_of_two_that_come_back_at_once_the_longest_is_told() -> None:
+def test_of_two_that_come_back_at_once_the_longest_is_reported() -> None:
     made = bench(now=150, alone=UNKNOWN)
     made.generate("a", prompt=60, max_tokens=60)
     made.generate("b", prompt=60, max_tokens=40)
@@ -87,7 +87,7 @@ def test_of_two_that_come_back_at_once_the_longest_is_told() -> None:
     assert wants(made.report("w0", *back)) == [{"m": 120}]
 
 
-def test_what_only_offline_requests_wait_for_is_told_apart() -> None:
+def test_what_only_offline_requests_wait_for_is_reported_apart() -> None:
     made = bench()
     made.generate("later", prompt=60, max_tokens=40, offline=True)
     assert (uses(made), made.state.capacity_waits.offline()) == (100, {"m"})
@@ -139,7 +139,7 @@ def test_what_was_given_back_before_the_room_was_known_needs_no_more_than_itself
     assert submits(made.generate("long", prompt=60, max_tokens=40)) == [("w0", "long", 1)]
     effects = made.report("w0", given_back("long", 1, CROWDED + "it has memory for 64"))
     assert (wants(effects), submits(effects)) == ([{"m": 100}], [])
-    assert submits(made(GatewayTick(), 1.0)) == [], "what is told is as old as it was"
+    assert submits(made(GatewayTick(), 1.0)) == [], "the report is as old as it was"
     assert wants(publish(made, NOW, MOST)) == [{"m": 100}]
     assert submits(publish(made, 100, MOST)) == [("w0", "long", 2)]
 
@@ -180,7 +180,7 @@ def test_one_that_waits_for_its_model_says_how_much_it_needs() -> None:
     assert uses(made) == 120
 
 
-def test_who_waits_for_a_model_that_cannot_be_loaded_is_told_why() -> None:
+def test_a_request_that_waits_for_a_model_that_cannot_be_loaded_gets_the_reason() -> None:
     made = Bench("w0", worker_wait=WAIT, routes=[])
     made.publish([], on_demand=["m"])
     assert failed(made.generate("first", now=1.0)) == []

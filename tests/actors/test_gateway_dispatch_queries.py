@@ -50,7 +50,7 @@ def test_where_several_routes_fit_it_is_asked_about_and_starts_where_the_dispatc
     assert made(GatewayTick(), now=1.1) == [], "asked once"
     (submit,) = made(chosen(), now=1.25)
     assert (submit.worker, submit.submission.route, submit.submission.attempt) == ("w1", "m@w1", 1)
-    assert made(chosen(), now=1.3) == [], "told twice"
+    assert made(chosen(), now=1.3) == [], "a second answer"
     shown = made.state.describe("r").events[1]
     assert shown == {"at": 0.25, "event": "asked", "seconds": 0.25, "policy": "ours", "fell_back": "", "candidates": 2}
 
@@ -166,7 +166,7 @@ def test_what_a_suspect_has_closed_meanwhile_is_not_taken() -> None:
 # explained
 
 
-@claim("A request tells its candidates, forecasts, choice and what happened", of="prediction")
+@claim("A request shows its candidates, forecasts, choice and outcome", of="prediction")
 def test_the_view_shows_candidates_the_choice_and_what_came_of_it() -> None:
     made = bench()
     made.generate(max_tokens=3, now=1.0)
@@ -194,7 +194,7 @@ def test_the_view_shows_candidates_the_choice_and_what_came_of_it() -> None:
     )
 
 
-def test_what_is_never_to_end_is_told_in_json_and_no_point() -> None:
+def test_what_is_never_to_end_is_reported_in_json_and_no_point() -> None:
     made = bench()
     made.generate(max_tokens=1, now=1.0)
     never = Candidate(route="m@w1", home="w1", forecast=Forecast(float("inf"), float("inf"), 0.0, 0, 0))
@@ -272,7 +272,7 @@ def test_random_answers_kills_and_losses_leave_every_stream_exact(seed: int) -> 
     assert sum(fleet.state.asking.figures.asked.counts) > 0
 
 
-def test_the_least_forecast_and_the_longest_request_are_told_to_whoever_provisions() -> None:
+def test_the_least_forecast_and_the_longest_request_are_reported_to_the_provisioner() -> None:
     made = bench()
     made.generate(prompt=9, now=1.0)
     made(chosen(), now=1.25)

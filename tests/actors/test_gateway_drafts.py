@@ -46,7 +46,7 @@ def test_every_attempt_asks_for_the_drafts_and_all_are_counted() -> None:
     assert QueuePositions(bench.state.active, bench.state.table).progress(record, 0.0).drafts == counts
 
 
-def test_the_reason_is_told_if_there_are_none() -> None:
+def test_the_reason_is_reported_if_there_are_none() -> None:
     bench = Bench("w0", "w1", routes=[route("w0", "w1")])
     assert drafts_of(bench.generate("a")) == [None]
     assert bench.state.describe("a").drafts == DraftView(reason=NOT_ASKED)
@@ -56,7 +56,7 @@ def test_the_reason_is_told_if_there_are_none() -> None:
     assert bench.state.describe("c").drafts.reason == "m passes no exit that the request or the setting drafts asks for"
 
 
-def test_the_reason_is_told_if_no_tier_can_draft() -> None:
+def test_the_reason_is_reported_if_no_tier_can_draft() -> None:
     wanted = DraftOptions(prompt=True, tiers=["m:1", "m:2"])
     models, routes = ("m", "m:1", "m:2"), [route("w0"), route("w1", application="m:1")]
     bench = Bench("w0", "w1", applications=models, routes=routes)
@@ -77,17 +77,17 @@ def test_the_reason_is_told_if_no_tier_can_draft() -> None:
     assert bench.state.describe("e").drafts.reason == ""
 
 
-def test_the_reason_is_told_if_a_model_cannot_draft() -> None:
+def test_the_reason_is_reported_if_a_model_cannot_draft() -> None:
     wanted = DraftOptions(tokens=2, model="small")
     routes = [route("w0"), route("w1", application="small")]
     bench = Bench("w0", "w1", applications=("m", "small"), routes=routes)
     bench.generate("a", drafts=wanted)
-    told = "small is not served whole by w0, where the request runs"
-    assert bench.state.describe("a").drafts == DraftView(model="small", tokens=2, reason=told)
+    reason = "small is not served whole by w0, where the request runs"
+    assert bench.state.describe("a").drafts == DraftView(model="small", tokens=2, reason=reason)
     bench.publish([*routes, route("w0", application="small")])
     assert bench.state.describe("a").drafts.reason == "", "the request that runs has drafts from now on"
     bench.publish([route("w0")])
-    assert bench.state.describe("a").drafts.reason == told
+    assert bench.state.describe("a").drafts.reason == reason
     bench.generate("b", drafts=DraftOptions(model="gone"))
     assert bench.state.describe("b").drafts.reason == "gone is not served"
     bench.generate("c", drafts=DraftOptions(model="m", reason="but m would draft for itself"))
@@ -96,11 +96,11 @@ def test_the_reason_is_told_if_a_model_cannot_draft() -> None:
     assert bench.state.describe("e").drafts.reason == "gone is not served"
     bench = Bench("w0", "w1", routes=[route("w0", "w1")], applications=("m", "small"))
     bench.generate("d", drafts=wanted)
-    told = "a model drafts on one worker only, and the request is on a route over 2 workers"
-    assert bench.state.describe("d").drafts.reason == told
+    reason = "a model drafts on one worker only, and the request is on a route over 2 workers"
+    assert bench.state.describe("d").drafts.reason == reason
 
 
-def test_a_draft_model_that_went_while_the_request_ran_is_told_after_its_end() -> None:
+def test_a_draft_model_that_went_while_the_request_ran_is_reported_after_its_end() -> None:
     bench = Bench("w0", applications=("m", "small"), routes=[route("w0"), route("w0", application="small")])
     bench.generate("a", drafts=DraftOptions(tokens=2, model="small"))
     bench.publish([route("w0")])
@@ -123,9 +123,9 @@ def test_settings_that_cannot_be() -> None:
         SettingsError, match=r"drafts.\* is 'b', which is neither a source of drafts nor a model that is served"
     ):
         Settings(applications={"a": "/a"}, drafts={"*": "b"})
-    with pytest.raises(SettingsError, match=r"draft_tokens is 99; give 0 \(chosen as it pays\) to 16"):
+    with pytest.raises(SettingsError, match=r"draft_tokens is 99; give 0 \(as many as pay\) to 16"):
         Settings(draft_tokens=99)
-    with pytest.raises(SettingsError, match="draft_rule is 'chance'; give coupling or rejection"):
+    with pytest.raises(SettingsError, match="draft_rule is 'chance'; choose one of coupling, rejection"):
         Settings(draft_rule="chance")
     assert (
         Settings(applications={"a": "/a"}, adapters="/x", drafts={"b": "prompt", "*": "off"}).drafting.drafts["b"]

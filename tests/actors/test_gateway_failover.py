@@ -1,4 +1,4 @@
-"""The gateway's rules one by one: failover, suspects, waiting, ends, and the story that is told of it."""
+"""The gateway's rules one by one: failover, suspects, waiting, ends, and the history of a request."""
 
 import pytest
 
@@ -254,7 +254,7 @@ def test_before_any_route_exists_the_wait_counts_from_arrival():
 
 
 def test_a_request_expires_wherever_it_is():
-    """One waits for a worker; one is told to its worker, with the seconds that are left, which gives it back in time."""
+    """One request waits for a worker; the worker of the other gets the seconds that are left, and gives it back in time."""
     bench = Bench("w0", request_timeout=10.0)
     (submit,) = bench.generate("a", now=2.0)
     assert submit.submission.timeout == 10.0
@@ -365,7 +365,7 @@ def test_a_request_begins_when_its_first_sweep_does():
     assert bench.state.active["a"].begun == 3.5, "which x-queue-ms and the metrics of waiting are made of"
 
 
-def test_who_waits_is_told_behind_how_many():
+def test_a_waiting_request_shows_its_place_in_the_queue():
     bench = Bench("w0", routes=[])
     for name in ("a", "b"):
         bench.generate(name)

@@ -1,4 +1,4 @@
-"""What a gateway expects of its requests: who is told, what is learned from which end, what is not looked at."""
+"""Length estimates of a gateway: the workers that get them, and the ends that they are learned from."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_a_cluster_learns_from_what_it_serves_and_logs_it(checkpoint: Any,
 
 
 async def test_what_a_gateway_of_its_own_learned_last_is_kept(checkpoint: Any, tmp_path: Path) -> None:
-    """The tagger is on the head, whose actors stop before other nodes: what a drain ends is told before that."""
+    """The tagger is on the head, whose actors stop before other nodes: what a drain ends is reported before that."""
     fate, kept = fake_worker.reset(), tmp_path / "kept"
     settings = {
         "tagger": "history",

@@ -45,7 +45,7 @@ def test_a_request_given_back_does_not_make_all_others_try_again(monkeypatch) ->
     assert tries == 300
 
 
-def test_a_worker_that_goes_on_with_an_old_attempt_is_told_to_stop() -> None:
+def test_a_worker_that_goes_on_with_an_old_attempt_is_asked_to_stop() -> None:
     """The submission was taken although its call ran out of time; the request runs elsewhere by now."""
     bench = Bench("w0", "w1")
     bench.generate("a")

@@ -1,4 +1,4 @@
-"""Places in the queue, prefill and reasons, as a client is told of them."""
+"""Places in the queue, prefill and reasons, as a client sees them."""
 
 from blockwright.actors.gateway.messages import WorkerEnded
 from blockwright.actors.gateway.port import Census, StreamProgress

@@ -140,7 +140,7 @@ def test_what_has_not_decoded_begins_there_at_once() -> None:
 
 @pytest.mark.parametrize("decodes", [True, False])
 def test_a_copy_that_ends_after_the_attempt_has_begun_begins_it_no_second_time(decodes: bool) -> None:
-    """Nobody waited for it any longer, or at all; what it brought is told all the same."""
+    """No request waited for it any longer, or at all; what it brought is reported all the same."""
     bench = Mover(whole("w1"))
     if decodes:
         bench.decode(4)
@@ -176,9 +176,9 @@ def test_a_move_that_cannot_be() -> None:
     bench = Mover(whole("w1"))
     cases = [
         ("w0", "", "worker", "is on worker w0 already"),
-        ("w9", "", "worker", "no route of model m that can hold it begins on worker w9; those that can: worker w1$"),
+        ("w9", "", "worker", "no route of model m that can hold it begins on worker w9; possible targets: worker w1$"),
         ("", "m@w0", "route", "on route m@w0 already"),
-        ("", "m@w9", "route", "route m@w9 of model m is not active, or cannot hold it; those that can: route m@w1$"),
+        ("", "m@w9", "route", "route m@w9 of model m is not active, or cannot hold it; possible targets: route m@w1$"),
     ]
     for worker, name, param, text in cases:
         with pytest.raises(RequestRefused, match=text) as raised:

@@ -95,7 +95,7 @@ def test_the_latest_first_and_those_of_the_key_alone() -> None:
     assert [(line.id, line.ended) for line in everything] == [("other", None), ("b", None), ("a", None), ("c", 2.5)]
 
 
-def test_they_are_told_once_all_of_them_run_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_recoveries_are_logged_once_all_of_them_run_again(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="blockwright.actors.gateway.request_views")
     bench = Bench("w0", "w1")
     recoveries = Recoveries(bench.state.active)
@@ -115,7 +115,7 @@ def test_they_are_told_once_all_of_them_run_again(caplog: pytest.LogCaptureFixtu
     assert recoveries.tick() == []
 
 
-def test_what_ends_meanwhile_is_told_apart() -> None:
+def test_a_request_that_ends_meanwhile_is_counted_apart() -> None:
     bench = Bench("w0")
     recoveries = Recoveries(bench.state.active)
     for name in ("a", "b"):
@@ -130,7 +130,7 @@ def test_what_ends_meanwhile_is_told_apart() -> None:
     assert recoveries.tick() == [("w0", message)]
 
 
-def test_a_death_that_no_request_noticed_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_death_that_no_request_noticed_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="blockwright.actors.gateway.request_views")
     recoveries = Recoveries({})
     recoveries.lost("w0", "exited -9", 1.0)
@@ -138,8 +138,8 @@ def test_a_death_that_no_request_noticed_is_not_told(caplog: pytest.LogCaptureFi
     assert caplog.messages == []
 
 
-def test_what_the_lost_attempt_told_is_no_sign_that_a_request_runs_again() -> None:
-    """It ran on the worker that died, and had told so: only a later attempt counts, and when that has resumed."""
+def test_reports_of_the_lost_attempt_are_no_sign_that_a_request_runs_again() -> None:
+    """It ran on the worker that died, and was reported: only a later attempt counts, and when that has resumed."""
     bench = Bench("w0")
     recoveries = Recoveries(bench.state.active)
     bench.generate("a")

@@ -113,7 +113,7 @@ def test_the_same_id_twice_and_an_empty_prompt_are_refused():
     assert bench.generate("b", prompt=0)[0].refused.why is Refusal.INVALID
 
 
-def test_a_draining_server_takes_nothing_and_ends_the_rest_when_told():
+def test_a_draining_server_takes_nothing_and_ends_the_rest_on_request():
     bench = Bench("w0")
     bench.generate("a")
     bench(Drain())
@@ -215,7 +215,7 @@ def test_heartbeats_acknowledge_and_mend():
     assert bench(HeartbeatReceived("w9", 1, 5)) == []
 
 
-def test_scores_of_the_prompt_are_told_once_and_survive_an_attempt():
+def test_scores_of_the_prompt_are_reported_once_and_survive_an_attempt():
     """They come in parts and again after a death; the client gets them whole, before any token."""
     entries = [TokenLogprob(-float(i), []) for i in range(1, 5)]
     bench = Bench("w0", "w1")
@@ -245,15 +245,38 @@ def test_the_view_of_a_request_tells_its_class_its_account_and_whose_row_it_gave
     bench.report("w0", replace(progressed("a", 1, 0, 0), risen=2), now=3.0)
     record = bench.state.active["a"]
     assert record.view().service == ServiceView(asked="batch", account="m", tier="m", risen=2, yielded=1)
-    told = [event for event in record.view().events if event["event"] in ("preempted", "risen")]
-    assert [(event["at"], event.get("for"), event.get("to")) for event in told] == [
+    shown = [event for event in record.view().events if event["event"] in ("preempted", "risen")]
+    assert [(event["at"], event.get("for"), event.get("to")) for event in shown] == [
         (1.0, None, None), (2.0, "urgent", None), (3.0, None, "urgent"),
     ]  # fmt: skip
     bench.die("w0", now=4.0)
-    assert record.service.risen == 0, "the next attempt waits anew"
+    assert record.service.risen == 0, "the next worker says it again"
     bench.report("w0", replace(progressed("a", 2, 0, 0), risen=1), incarnation=2, now=5.0)
     assert record.service.risen == 1
     assert record.view().events[-2:][0]["to"] == "normal"
+
+
+def test_an_attempt_brings_along_what_its_request_has_waited():
+    """On its gateway, on workers, and after a preemption: each wait counts until the plan that ends it."""
+    bench = Bench("w0", "w1")
+    (sent,) = [effect for effect in bench.generate("a", now=1.0) if isinstance(effect, Submit)]
+    assert sent.submission.waited == 0
+    (again,) = [effect for effect in bench.die(sent.worker, now=5.0, back=False) if isinstance(effect, Submit)]
+    assert again.submission.waited == 4, "it has not begun"
+    (last,) = bench.die(again.worker, now=6.0, back=False) or [None]
+    assert last is None, "it waits for a worker"
+    bench(WorkerJoined("w2", 1), 9.0)
+    (third,) = [effect for effect in bench.publish([route("w2")], now=9.0) if isinstance(effect, Submit)]
+    assert third.submission.waited == 8
+    bench.report("w2", progressed("a", 3, 4), now=11.5, swept=0.5)
+    bench.report("w2", emitted("a", 3, 5, [10]), now=20.0)
+    bench.report("w2", preempted("a", 3), now=30.0)
+    bench.report("w2", progressed("a", 3, 0), now=33.0)
+    bench.report("w2", preempted("a", 3), now=40.0)
+    bench(WorkerJoined("w3", 1), 41.0)
+    bench.publish([route("w2"), route("w3")], now=41.0)
+    (fourth,) = [effect for effect in bench.die("w2", now=42.0, back=False) if isinstance(effect, Submit)]
+    assert fourth.submission.waited == 10 + 3 + 2
 
 
 def test_tiers_of_a_family_are_one_account():

@@ -118,8 +118,17 @@ def test_an_unsure_answer_begins_anew_on_the_top_tier_with_its_seed_and_none_of_
     seen = bench.state.describe("r").tier
     assert (seen.tier, seen.start, seen.escalated, seen.seconds) == (TOP, LOW, True, 3.0)
     assert bench.state.describe("r").emitted_tokens == 2
-    assert bench.state.describe("r").entered == {"2": 4}, "the move up is told, too"
+    assert bench.state.describe("r").entered == {"2": 4}, "the move up is reported, too"
     assert bench.state.choosing.figures.chosen == {(TOP, TOP): 1}
+
+
+def test_the_wait_on_the_lower_tier_counts_on_the_top_tier() -> None:
+    bench = bench_of("w0")
+    bench.generate(max_tokens=8, **asked())
+    bench.report("w0", progressed("r", 1, 5), now=8.0, swept=1.0)
+    effects = bench.report("w0", emitted("r", 1, 5, [11, 12, 13], sure(0.1, 0.1, 0.1)), now=12.0)
+    (submit,) = (e for e in effects if isinstance(e, Submit))
+    assert (submit.submission.route, submit.submission.waited) == ("m@w0", 7.0), "until its first plan, not while it ran"
 
 
 def test_prompt_tokens_that_began_at_an_exit_are_counted_once() -> None:

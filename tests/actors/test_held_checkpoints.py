@@ -108,8 +108,8 @@ async def test_what_is_refused_when_nobody_waits_any_more_is_logged(caplog: pyte
         assert isinstance(answer, ApplicationView)
         assert not answer.ready
         await until(lambda: "model late is not added: " in caplog.text)
-        await apps.add(NewApplication("told", "/b", wait=60.0))
-        assert "model told" not in caplog.text, "who waits is told"
+        await apps.add(NewApplication("awaited", "/b", wait=60.0))
+        assert "model awaited" not in caplog.text, "its client waits and gets the answer"
     finally:
         await node.stop()
 
@@ -118,7 +118,9 @@ def test_a_folder_that_becomes_a_link_while_it_is_read_is_refused(
     checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What workers open later must have been read below the roots: its content is then compared with what was hashed."""
-    folder, outside, specs = tmp_path / "roots" / "app", tmp_path / "outside", Checkpoint.specs
+    folder = tmp_path / "roots" / "app"
+    outside = tmp_path / "outside"
+    specs = Checkpoint.specs
     shutil.copytree(checkpoint("llama"), folder)
 
     def swapped(self: Checkpoint, *rest: Any) -> list[ComponentSpec]:

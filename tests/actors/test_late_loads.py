@@ -58,7 +58,7 @@ def test_where_there_is_no_room_yet_it_is_tried_again_and_stays_where_it_is() ->
     assert groups(made) == [("a", ["w0"]), ("a", ["w1"]), ("a, b", ["w2"])]
     again = [one for one in made.asked if isinstance(one, LoadAgain)]
     assert sorted(again, key=lambda one: one.worker) == [LoadAgain("w0", "b"), LoadAgain("w1", "b")]
-    known_groups = memory_groups(made.state, 0) or pytest.fail("nothing told")
+    known_groups = memory_groups(made.state, 0) or pytest.fail("nothing was reported")
     made(again[0])
     assert made.open() == served
     assert memory_groups(made.state, known_groups.version) is not None, "that it loaded and does not any more"
@@ -98,10 +98,10 @@ def test_the_memory_actor_hears_that_workers_take_part_without_what_they_had_no_
     assert groups(made) == [("a, b", [worker]) for worker in TRIO]
     made = beside()
     made(RestoreParameters("w0+w1", {}))
-    known_groups = memory_groups(made.state, 0) or pytest.fail("nothing told")
+    known_groups = memory_groups(made.state, 0) or pytest.fail("nothing was reported")
     made.room = 9
     made.left()
-    again = memory_groups(made.state, known_groups.version) or pytest.fail("nothing told")
+    again = memory_groups(made.state, known_groups.version) or pytest.fail("nothing was reported")
     assert sorted(again.chains) == ["a", "a, b"]
 
 
@@ -219,7 +219,7 @@ def swapped() -> Tight:
     made = Tight("w0", "w1")
     made.end("a")
     made.want("b")
-    assert made.told() == ["b", "b"]
+    assert made.published() == ["b", "b"]
     return made
 
 
@@ -237,7 +237,7 @@ def test_after_a_swap_the_parameters_of_what_is_loaded_are_dropped() -> None:
     assert (made.awaited, made.open()) == (["b"], [])
     made.end("b")
     made(Quiet("b"))
-    assert made.told() == ["a", "a"]
+    assert made.published() == ["a", "a"]
 
 
 def test_what_is_loaded_beside_it_and_idle_is_dropped_with_it() -> None:

@@ -1,4 +1,4 @@
-"""Applications that no worker can load: what gateways are told, and when it is tried again."""
+"""Applications that no worker can load: what is published to gateways, and when the load is tried again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_what_cannot_be_loaded_is_parked_with_the_reason_and_tried_again_when_it
     assert made.state.publication().failed[0].number > first, "the second failure is news"
     made.broken.clear()
     made.want("t3")
-    assert ("t3" in made.told(), made.failed()) == (True, [])
+    assert ("t3" in made.published(), made.failed()) == (True, [])
 
 
 def test_it_can_come_where_another_worker_can_load_it():
@@ -41,7 +41,7 @@ def test_it_can_come_where_another_worker_can_load_it():
     made.held["w1"] = {}
     made(WorkerUp("w1", 2))
     made.want("t3")
-    assert "t3" in made.told()
+    assert "t3" in made.published()
 
 
 def test_what_has_all_the_memory_and_still_no_room_is_refused_for_good():
@@ -50,7 +50,7 @@ def test_what_has_all_the_memory_and_still_no_room_is_refused_for_good():
     made = House(8).start(application("base", "abcd"), application("t0", "abcdpP"), huge)
     made.active = {"huge": 1}
     made(ApplicationsWanted({"huge": 9}))
-    assert made.told() == []
+    assert made.published() == []
     made.tick(SETTLING / 2)
     made.tick(0.0)
     assert made.failed() == [], "what went may not have ended"
@@ -61,7 +61,7 @@ def test_what_has_all_the_memory_and_still_no_room_is_refused_for_good():
     made(ApplicationsWanted({"huge": 9}))
     assert made.log[before:] == [], "nobody is unloaded for it again"
     made.want("t0")
-    assert made.told() == ["t0"]
+    assert made.published() == ["t0"]
 
 
 def test_what_is_not_on_demand_and_cannot_be_loaded_waits_for_its_workers():
@@ -76,7 +76,7 @@ def test_what_is_not_on_demand_and_cannot_be_loaded_waits_for_its_workers():
     assert made.failed() == []
     made.held["w0"] = {}
     made(WorkerUp("w0", 3))
-    assert ("base" in made.told(), made.failed()) == (True, [])
+    assert ("base" in made.published(), made.failed()) == (True, [])
 
 
 @pytest.mark.parametrize(("broken", "other"), [("w0", "w1"), ("w1", "w0")])
@@ -86,12 +86,12 @@ def test_where_one_worker_cannot_load_it_others_give_way_on_the_other(broken: st
     made.want("t3")
     made.tick(0.1)
     assert made.names(other) > {"t3"}
-    assert ("t3" in made.told(), made.failed()) == (True, [])
+    assert ("t3" in made.published(), made.failed()) == (True, [])
     assert made.state.demand.coming == "", "it is there, and the next can come"
 
 
 @pytest.mark.parametrize(("broken", "other"), [("w0", "w1"), ("w1", "w0")])
-def test_where_one_cannot_load_it_and_the_other_never_has_room_both_reasons_are_told(broken: str, other: str):
+def test_where_one_cannot_load_it_and_the_other_never_has_room_both_reasons_are_reported(broken: str, other: str):
     made = House(8, workers=("w0", "w1")).start(application("base", "abcd"), application("huge", "abcdefghi"))
     made.broken[f"huge@{broken}"] = "/models/huge/model.safetensors is damaged"
     made.want("huge")
@@ -103,7 +103,7 @@ def test_where_one_cannot_load_it_and_the_other_never_has_room_both_reasons_are_
     assert (name, {*why.split("; ")}, final) == ("huge", outcome, False)
     assert made.states()["huge"] == "on demand"
     made.want("base")
-    assert made.told() == ["base", "base"]
+    assert made.published() == ["base", "base"]
     made.end("huge")
     made.want("huge")
-    assert (made.failed()[0][1], made.told()) == (why, ["base", "base"]), "nobody is unloaded for it again"
+    assert (made.failed()[0][1], made.published()) == (why, ["base", "base"]), "nobody is unloaded for it again"

@@ -48,7 +48,7 @@ def test_a_line_is_an_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert second["exception"].endswith("ValueError: why")
 
 
-def test_what_the_hub_client_logs_is_told_in_our_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_hub_client_logs_is_reported_in_our_words(capsys: pytest.CaptureFixture[str]) -> None:
     set_up("text", "info", "head")
     logging.getLogger("huggingface_hub.utils._http").warning("'[Errno -2] Name or service not known' thrown while")
     assert capsys.readouterr().err == ""

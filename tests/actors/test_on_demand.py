@@ -23,7 +23,7 @@ from blockwright.tests.claims import claim
 
 def test_what_has_no_room_is_on_demand_and_the_rest_is_served():
     made = house()
-    assert made.told() == ["base", "t0", "t1"]
+    assert made.published() == ["base", "t0", "t1"]
     assert made.states() == {"base": "ready", "t0": "ready", "t1": "ready", "t2": "on demand", "t3": "on demand"}
     assert made.state.serves
     assert made.state.whole
@@ -37,11 +37,11 @@ def test_the_first_request_brings_it_in_place_of_the_least_recently_used():
     made.now = 10.0
     made.last = {"t0": 5.0, "t1": 2.0, "base": 1.0}
     made.want("t2")
-    assert made.told() == ["base", "t0", "t2"], "the base would free nothing while others have its tensors"
+    assert made.published() == ["base", "t0", "t2"], "the base would free nothing while others have its tensors"
     assert made.states()["t1"] == "on demand"
     assert made.held["w0"].keys() == {c.encode() * 16 for c in "abcdpPrR"}
     made.want("t2")
-    assert made.told() == ["base", "t0", "t2"]
+    assert made.published() == ["base", "t0", "t2"]
 
 
 def test_one_that_needs_more_takes_the_place_of_several():
@@ -49,32 +49,32 @@ def test_one_that_needs_more_takes_the_place_of_several():
     made(Serve((application("large", "ABCDEF"),)))
     made.now = 10.0
     made.want("large")
-    assert made.told() == ["large"], "what the others share goes with the last of them"
+    assert made.published() == ["large"], "what the others share goes with the last of them"
 
 
 def test_a_whole_model_comes_in_place_of_tunes_whose_base_is_not_here():
     """What these share is nobody's own, so what they own does not seem enough."""
     made = House(8).start(application("t0", "abcdpP"), application("t1", "abcdqQ"), application("whole", "stuvwxy"))
-    assert made.told() == ["t0", "t1"]
+    assert made.published() == ["t0", "t1"]
     made.want("whole")
-    assert made.told() == ["whole"]
+    assert made.published() == ["whole"]
     assert made.states() == {"t0": "on demand", "t1": "on demand", "whole": "ready"}
 
 
 def test_it_is_tried_again_when_all_have_gone_whose_memory_was_not_free_yet():
-    """Nobody was left to give way, and nothing told that their last plans had ended: nothing came for ever."""
+    """None was left to give way, and nothing reported that their last plans had ended: nothing ever came."""
     made = House(6).start(application("t0", "abcdpP"), application("whole", "stuvwx"))
-    assert made.told() == ["t0"]
+    assert made.published() == ["t0"]
     made.ending = 2
     made.want("whole")
     for _ in range(3):
-        assert made.told() == []
+        assert made.published() == []
         loads = [effect for effect in made.log if isinstance(effect, Load)]
         made.tick(0.03)
         assert len([effect for effect in made.log if isinstance(effect, Load)]) == len(loads) + 1, "once in each look"
     made.ending = 0
     made.tick(0.03)
-    assert made.told() == ["whole"]
+    assert made.published() == ["whole"]
 
 
 def test_what_is_in_use_stays_until_its_turn_is_over_and_starts_nothing_new_then():
@@ -82,15 +82,15 @@ def test_what_is_in_use_stays_until_its_turn_is_over_and_starts_nothing_new_then
     made.active = {"t0": 1, "t1": 2, "base": 1}
     made.now = 100.0
     made.want("t2")
-    assert made.told() == ["base", "t0", "t1"]
+    assert made.published() == ["base", "t0", "t1"]
     assert made.looks == 1
     made.tick(1.1 * PATIENCE)
     (leaving,) = made.awaited
-    assert made.told() == sorted({"base", "t0", "t1"} - {leaving})
+    assert made.published() == sorted({"base", "t0", "t1"} - {leaving})
     assert leaving in {route.application for route in made.state.table.parts({"w0": 0})["w0"].routes}, "workers go on"
     made.active[leaving] = 0
     made(Quiet(leaving))
-    assert made.told() == sorted({"base", "t0", "t1", "t2"} - {leaving})
+    assert made.published() == sorted({"base", "t0", "t1", "t2"} - {leaving})
     assert made.states()[leaving] == "on demand"
 
 
@@ -110,9 +110,9 @@ def test_nothing_has_to_leave_when_something_else_becomes_idle():
     (idle,) = {"t0", "t1"} - {leaving}
     made.end(idle)
     made.tick(0.1)
-    assert made.told() == sorted({"base", leaving, "t2"})
+    assert made.published() == sorted({"base", leaving, "t2"})
     made(Quiet(leaving))
-    assert made.told() == sorted({"base", leaving, "t2"}), "a late answer"
+    assert made.published() == sorted({"base", leaving, "t2"}), "a late answer"
 
 
 def test_they_come_in_the_order_in_which_they_were_asked_for_and_each_has_its_turn():
@@ -123,7 +123,7 @@ def test_they_come_in_the_order_in_which_they_were_asked_for_and_each_has_its_tu
     made.want("t2")
     made.end("t0")
     made.tick(0.1)
-    assert made.told() == ["base", "t1", "t3"]
+    assert made.published() == ["base", "t1", "t3"]
     assert made.state.demand.coming == "t2"
     made.tick(1.1 * PATIENCE)
     assert made.awaited == ["t1"], "t3 has just come"
@@ -135,7 +135,7 @@ def test_who_asked_and_went_makes_nobody_leave():
     made.want("t2")
     made.end("t2")
     made.tick(1.1 * PATIENCE)
-    assert made.told() == ["base", "t0", "t1"]
+    assert made.published() == ["base", "t0", "t1"]
     assert made.awaited == []
     assert not made.state.demand.coming
 
@@ -144,19 +144,19 @@ def test_on_two_workers_it_comes_to_both():
     made = house(workers=("w0", "w1"))
     made.want("t3")
     assert [sorted(held) for held in made.held.values()] == [sorted(made.held["w0"])] * 2
-    assert made.told().count("t3") == 2
+    assert made.published().count("t3") == 2
 
 
 def test_after_a_death_what_was_resident_is_loaded_again():
     made = house()
     made.want("t3")
-    before = made.told()
+    before = made.published()
     made(WorkerDown("w0", 1, "killed"))
     made.held["w0"] = {}
     made(WorkerUp("w0", 2))
-    assert made.told() == before
+    assert made.published() == before
     made.want("t2")
-    assert "t2" in made.told()
+    assert "t2" in made.published()
 
 
 def test_an_addition_without_room_is_served_on_demand():
@@ -165,11 +165,11 @@ def test_an_addition_without_room_is_served_on_demand():
     assert made.states()["t9"] == "on demand"
     assert Added("t9") in made.log
     made.want("t9")
-    assert "t9" in made.told()
+    assert "t9" in made.published()
     made(Remove("t9"))
     assert "t9" not in made.states()
     made.want("t2")
-    assert "t2" in made.told()
+    assert "t2" in made.published()
 
 
 def test_what_never_fits_is_refused():
@@ -194,10 +194,10 @@ def test_one_that_is_removed_while_it_comes_holds_nothing_up():
     made.want("t2")
     made.tick(1.1 * PATIENCE)
     made(Remove("t2"))
-    assert made.told() == ["base", "t0", "t1"]
+    assert made.published() == ["base", "t0", "t1"]
     made.end("t0")
     made.want("t3")
-    assert "t3" in made.told()
+    assert "t3" in made.published()
 
 
 def test_one_that_gives_way_and_is_withdrawn_is_open_when_it_is_deployed_again():
@@ -207,7 +207,7 @@ def test_one_that_gives_way_and_is_withdrawn_is_open_when_it_is_deployed_again()
     made.end("t2")
     made(Remove("t2"))
     made(Deploy(leaving))
-    assert made.told() == ["base", "t0", "t1"]
+    assert made.published() == ["base", "t0", "t1"]
     assert made.state.table.paused == set()
 
 
@@ -216,10 +216,10 @@ def test_an_idle_base_stays_while_its_tunes_are_in_use():
     made.active = {"t0": 1, "t1": 1}
     made.now = 100.0
     made.want("t2")
-    assert made.told() == ["base", "t0", "t1"], "its tensors would not become free"
+    assert made.published() == ["base", "t0", "t1"], "its tensors would not become free"
     made.end("t0")
     made.tick(0.1)
-    assert made.told() == ["base", "t1", "t2"]
+    assert made.published() == ["base", "t1", "t2"]
 
 
 def test_a_batch_takes_the_place_of_what_is_idle_and_of_nothing_in_use():
@@ -228,7 +228,7 @@ def test_a_batch_takes_the_place_of_what_is_idle_and_of_nothing_in_use():
     made.now, made.offline = 100.0, {"t2"}
     made.want("t2")
     made.tick(2 * PATIENCE)
-    assert made.told() == ["base", "t0", "t1"]
+    assert made.published() == ["base", "t0", "t1"]
     assert made.awaited == [], "nobody has to leave for it"
     assert made.state.demand.coming == "", "nor to wait for it"
     made.want("t3")
@@ -236,8 +236,8 @@ def test_a_batch_takes_the_place_of_what_is_idle_and_of_nothing_in_use():
     assert made.state.demand.coming == "t3"
     made.tick(1.1 * PATIENCE)
     made(Quiet(made.awaited[0]))
-    assert "t3" in made.told()
+    assert "t3" in made.published()
     made.end("t3")
     made.tick(0.0)
     made(ApplicationsWanted({"t2": 9}))
-    assert "t2" in made.told(), "gateways ask again, and now one is idle"
+    assert "t2" in made.published(), "gateways ask again, and now one is idle"

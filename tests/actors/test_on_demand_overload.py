@@ -74,7 +74,7 @@ class Tight(House):
         self.left()
 
     def loads(self, name: str) -> list[str]:
-        """Workers that were told to load some of it, in this life of the controller."""
+        """Workers that were asked to load some of it, in this life of the controller."""
         return [effect.worker for effect in self.log if isinstance(effect, Load) and effect.load.holder == name]
 
     def open(self) -> list[str]:
@@ -96,21 +96,21 @@ def test_nothing_is_loaded_into_memory_that_a_drop_has_freed(tight: Tight) -> No
     tight.want("b")
     for _ in range(9):
         tight.tick(1.0)
-    assert (tight.loads("b"), tight.stage(), tight.told()) == ([], "pipeline", ["a"])
+    assert (tight.loads("b"), tight.stage(), tight.published()) == ([], "pipeline", ["a"])
     assert tight.state.demand.coming == "b", "it waits"
     tight.restore()
     assert tight.loads("b"), "it is tried as soon as the parameters are back"
     assert (tight.stage(), tight.awaited, tight.open()) == ("", ["a"], []), "and a gives way as it always does"
     tight.end("a")
     tight(Quiet("a"))
-    assert tight.told() == ["b", "b"]
+    assert tight.published() == ["b", "b"]
 
 
 def test_what_nobody_uses_any_more_gives_way_without_a_restore(tight: Tight) -> None:
     tight.drop()
     tight.end("a")
     tight.want("b")
-    assert (tight.stage(), tight.told()) == ("", ["b", "b"])
+    assert (tight.stage(), tight.published()) == ("", ["b", "b"])
 
 
 def test_a_burst_without_end_gives_way_after_a_while(tight: Tight) -> None:
@@ -124,7 +124,7 @@ def test_a_burst_without_end_gives_way_after_a_while(tight: Tight) -> None:
     assert refusal(tight.state, PAIR) == "model a gives way to one that is loaded on demand"
     tight.end("a")
     tight(Quiet("a"))
-    assert (tight.stage(), tight.told()) == ("", ["b", "b"])
+    assert (tight.stage(), tight.published()) == ("", ["b", "b"])
 
 
 def test_who_asked_and_went_changes_nothing(tight: Tight) -> None:
@@ -208,7 +208,9 @@ def test_whatever_is_dropped_and_asked_for_everything_is_served_in_the_end(seed:
     source, made = Random(seed), Tight("w0", "w1", "w2")
     for _ in range(150):
         made.tick(source.choice([0.03, 0.3, 3.0]))
-        state, name, worker = made.state, source.choice("ab"), source.choice(["w0", "w1", "w2"])
+        state = made.state
+        name = source.choice("ab")
+        worker = source.choice(["w0", "w1", "w2"])
         groups = state.overload.groups
         match source.randrange(9):
             case 0 if not refusal(state, PAIR):

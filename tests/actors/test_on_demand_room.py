@@ -13,7 +13,9 @@ from blockwright.tests.actors.demand_house import SIZE, House, application
 from blockwright.tests.claims import claim
 
 KV = KvLayout(1, 1, "float32", 1)  # 8 bytes for a token of a component: 48 for one of a tune, 32 for one of the base
-BESIDE, FITS, NEVER = 10, 12, 15  # tokens of a tune: beside another one, without it (up to 14), not even then
+BESIDE = 10  # tokens of a tune that fit beside another one
+FITS = 12  # tokens that fit without the other one; up to 14 do
+NEVER = 15  # tokens that never fit
 
 
 class Crowd(House):
@@ -33,7 +35,7 @@ class Crowd(House):
         capacity = self.state.publication().capacity
         for route in self.state.table.news().routes:
             name, tokens = route.application, self.waits.get(route.application, 0)
-            left = self.spare + SIZE * (self.room - len(self.held[route.home]))  # what is told may be older than a load
+            left = self.spare + SIZE * (self.room - len(self.held[route.home]))  # a report may be older than a load
             page = 8 * len(self.state.served[name].application.components)
             if 0 < tokens <= min(capacity[route.id], left // page):
                 self.waits[name] = 0
@@ -55,9 +57,9 @@ def crowd(workers: tuple[str, ...] = ("w0",)) -> Crowd:
     return Crowd(workers).start(application("base", "abcd", KV), *tunes)
 
 
-def test_what_a_route_holds_is_told_with_others_and_without() -> None:
+def test_what_a_route_holds_is_reported_with_others_and_without() -> None:
     made = crowd()
-    assert made.told() == ["base", "t0", "t1"]
+    assert made.published() == ["base", "t0", "t1"]
     assert (made.capacity("t0"), made.capacity("base")) == ((BESIDE, 14), (15, 27))
 
 
@@ -66,7 +68,7 @@ def test_an_idle_one_is_unloaded_for_it_and_no_more_than_that() -> None:
     made = crowd()
     made.now, made.last = 10.0, {"t1": 2.0, "base": 1.0}
     made.ask("t0", FITS)
-    assert made.told() == ["base", "t0"], "the base would free nothing"
+    assert made.published() == ["base", "t0"], "the base would free nothing"
     assert (made.sent, made.state.demand.coming, made.state.demand.wanted) == (["t0"], "", {})
     assert made.states()["t1"] == "on demand"
     made.ask("t0", FITS)
@@ -77,14 +79,14 @@ def test_what_fits_beside_others_or_never_makes_nobody_leave() -> None:
     for tokens in (BESIDE, NEVER):
         made = crowd()
         made.ask("t0", tokens)
-        assert made.told() == ["base", "t0", "t1"]
+        assert made.published() == ["base", "t0", "t1"]
         assert not made.state.demand.wanted
 
 
 def test_one_that_has_to_be_loaded_gets_the_room_with_it() -> None:
     made = crowd()
     made.ask("t3", FITS)
-    assert made.told() == ["base", "t3"]
+    assert made.published() == ["base", "t3"]
     assert made.sent == ["t3"]
 
 
@@ -94,11 +96,11 @@ def test_nothing_comes_between_the_room_and_the_request_that_waits_for_it() -> N
     made.now = 100.0
     made.ask("t0", FITS)
     made.ask("t3", BESIDE)
-    assert (made.told(), made.state.demand.coming) == (["base", "t0", "t1"], "t0"), "t1 is in use"
+    assert (made.published(), made.state.demand.coming) == (["base", "t0", "t1"], "t0"), "t1 is in use"
     made.end("t1")
     made.tick(0.1)
     assert made.sent == ["t0", "t3"]
-    assert made.told() == ["base", "t0", "t3"]
+    assert made.published() == ["base", "t0", "t3"]
 
 
 def test_what_is_in_use_is_waited_for_and_starts_nothing_new_then() -> None:
@@ -110,7 +112,7 @@ def test_what_is_in_use_is_waited_for_and_starts_nothing_new_then() -> None:
     assert made.awaited == []
     made.tick(PATIENCE)
     assert made.awaited == ["t1"]
-    assert made.told() == ["base", "t0"]
+    assert made.published() == ["base", "t0"]
     assert made.sent == [], "its requests run"
     made.active["t1"] = 0
     made(Quiet("t1"))
@@ -125,7 +127,7 @@ def test_who_asked_and_went_makes_nobody_leave_and_stays_loaded() -> None:
     made.end("t0")
     made.waits = {}
     made.tick(2 * PATIENCE)
-    assert (made.told(), made.awaited, made.state.demand.wanted) == (["base", "t0", "t1"], [], {})
+    assert (made.published(), made.awaited, made.state.demand.wanted) == (["base", "t0", "t1"], [], {})
 
 
 def test_two_that_need_each_other_away_take_turns() -> None:
@@ -175,7 +177,9 @@ def test_of_two_workers_one_has_to_have_the_room() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_comes_and_goes_each_is_sent_in_the_end(seed: int) -> None:
-    made, chance, life = crowd(), Random(seed), 1
+    made = crowd()
+    chance = Random(seed)
+    life = 1
     names = ["base", "t0", "t1", "t2", "t3"]
     for _ in range(120):
         name = chance.choice(names)
@@ -215,6 +219,6 @@ def _quiet(made: Crowd) -> None:
         made(Quiet(name))
 
 
-def test_without_on_demand_only_what_fits_now_is_told() -> None:
+def test_without_on_demand_only_what_fits_now_is_reported() -> None:
     made = House(8, on_demand=False).start(application("t0", "abcdpP", KV), application("t1", "abcdqQ", KV))
     assert made.state.publication().capacity_alone == {}

@@ -10,7 +10,8 @@ import pytest
 
 from blockwright.actors.worker.device_thread import DeviceThread, ExecutedPlan
 from blockwright.actors.worker.outbox import Outbox
-from blockwright.policies.plan.sweep_plan import SweepPlan
+from blockwright.gpu.host_device import EndedSweep
+from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.runtime import Node, NodeDown
 from blockwright.tests.waiting import until
 from blockwright.transport.link import Slot, Traffic
@@ -51,10 +52,8 @@ async def test_the_device_thread_lays_out_what_leaves():
         threads.append(threading.current_thread().name)
         return memoryview(worker.encode() + bytes(hidden))
 
-    executor = SimpleNamespace(
-        execute=lambda plan: SimpleNamespace(seconds=0.0),
-        take_departure=lambda number, index: memoryview(b"%d.%d" % (number, index)),
-    )
+    departed = [memoryview(b"7.0"), memoryview(b"7.1")]
+    executor = SimpleNamespace(submit=lambda plan: EndedSweep(SweepResult(plan.number), departed))
     swept: asyncio.Future[ExecutedPlan] = asyncio.get_running_loop().create_future()
     device = DeviceThread(executor, swept.set_result, swept.set_exception, lay_out)
     device.start()

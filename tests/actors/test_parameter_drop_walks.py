@@ -58,7 +58,8 @@ def test_walks_of_random_news_end_whole(seed: int, served: tuple[Application, ..
                 step(burst(LoadAgain(worker, name), now))
 
     for turn in range(300):
-        now, drawn, state = turn * 0.5, source.random(), burst.state
+        now = turn * 0.5
+        drawn, state = source.random(), burst.state
         groups = serving_groups(state)
         name = source.choice([*state.overload.groups] or [""])
         if drawn < 0.1 and len(groups) > 1:

@@ -43,7 +43,7 @@ def test_limits_that_cannot_be() -> None:
         Settings(applications={"a": "/a"}, tier_weights={"a:1": 0})
     with pytest.raises(SettingsError, match=r"tier_weights.b names no application; there are: a"):
         Settings(applications={"a": "/a"}, tier_weights={"b": 2})
-    with pytest.raises(SettingsError, match=r"class_ageing is -1.0; give 0 or more"):
+    with pytest.raises(SettingsError, match=r"class_ageing is -1.0; give seconds, 0 \(never\) to 86400"):
         Settings(class_ageing=-1.0)
     with pytest.raises(SettingsError, match=r"tenant_classes.acme is 'fast'; choose one of urgent, normal, batch"):
         Settings(api_keys=KEYS, tenant_classes={"acme": "fast"})

@@ -55,8 +55,8 @@ def test_a_report_says_how_long_its_sweep_took() -> None:
     assert report.seconds == 0.25
 
 
-def test_who_has_enough_to_take_is_told_the_rest_together() -> None:
-    """Once he has taken some; tokens of one request are joined. Others are told as ever."""
+def test_a_reader_with_enough_to_read_gets_the_rest_together() -> None:
+    """Once it has read some. Tokens of one request are joined. Other readers get theirs as ever."""
     reports = Reports("w0", 1)
 
     def make(*effects: TokensEmitted | Preempted) -> list[tuple[str, int]]:
@@ -137,7 +137,7 @@ def test_reports_say_what_has_changed_while_offline_sequences_are_here() -> None
     assert second != first
     rooms, _ = decode_capacities(credit.beat(None))
     assert rooms == second
-    assert credit.changed_for("g1") is None, "the heartbeat has told it"
+    assert credit.changed_for("g1") is None, "the heartbeat has reported it"
     while (plan := state.plan(0.0)) is not None:
         commit(state, plan)
     assert credit.changed_for("g0") is not None, "once more when they have gone"
@@ -146,7 +146,7 @@ def test_reports_say_what_has_changed_while_offline_sequences_are_here() -> None
     assert credit.changed_for("g0") is None, "no offline sequence is here"
 
 
-def test_applications_that_are_alike_are_told_of_together_and_apart_where_they_are_not() -> None:
+def test_applications_are_reported_together_where_they_are_alike_and_apart_where_they_are_not() -> None:
     models = [chain(f"m{n}") for n in range(4)] + [chain("other", own_from=0, heads=64)]
     routes = [replica("w0", one) for one in models]
     config = SweepConfig(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from blockwright.gpu import parameters
+from blockwright.gpu import host_device
 from blockwright.gpu.backend import PackedPart
 from blockwright.gpu.errors import BackendError
 from blockwright.gpu.executor import Executor
@@ -96,7 +96,7 @@ def _parts(rig: Rig, path: Path) -> list[PackedPart]:
 async def test_a_load_that_fails_half_way_leaves_nothing_and_can_be_repeated(
     checkpoint: MakeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parameters, "SLICE", 4096)
+    monkeypatch.setattr(host_device, "SLICE", 4096)
     base, broken = checkpoint("llama"), tmp_path / "broken"
     raw = load_file(base / "model.safetensors")
     with_tensors(base, broken, {"model.layers.1.mlp.down_proj.weight": raw["model.layers.1.mlp.down_proj.weight"] + 1})

@@ -34,7 +34,7 @@ A, B = application("a", "eAmBnh"), application("b", "eAmCoh")  # six components 
 
 
 class Fleet(Bench):
-    """One worker, and up to three; ``told``: what gateways were told of routes, by publication."""
+    """One worker, and up to three."""
 
     def __init__(self, memory: int = 1 << 20, *served: Any, mode: str = "relief") -> None:
         super().__init__("w0")

@@ -47,7 +47,7 @@ def test_a_profile_is_known_at_once() -> None:
     assert figures.counters()["cost_drift"] == pytest.approx(1.0)
 
 
-def test_a_home_of_pipelines_is_told_what_is_learned() -> None:
+def test_a_home_of_pipelines_gets_what_is_learned() -> None:
     """Without a profile too; and nothing twice."""
     target = chain("base")
     world = World(["w0", "w1"], [target], [pipeline(["w0", "w1"], target)])
@@ -63,7 +63,7 @@ def test_a_home_of_pipelines_is_told_what_is_learned() -> None:
     assert home.config.costs == figures.costs
 
 
-def test_a_worker_that_drafts_is_told_what_is_learned() -> None:
+def test_a_worker_that_drafts_gets_what_is_learned() -> None:
     """Otherwise every draft would seem to cost nothing, and the longest would be the best."""
     target = chain("base")
     world = World(["w0"], [target], [replica("w0", target)])

@@ -218,8 +218,8 @@ async def test_a_sweep_is_one_message_to_each_gateway(checkpoint: Checkpoints) -
         events = [[news for news in report.news if isinstance(news, TokensEmitted)] for report in record.reports]
         telling = [news for news in events if news]
         assert sum(map(len, telling)) == sum(10 + i for i in range(12) if (i % 3 == 0) == (share == 4))
-        assert len(telling) <= sum(1 for plan in plans if plan.sample), "a sweep was told in two messages"
-        assert max(map(len, telling)) == share, "the rows of a sweep are told together"
+        assert len(telling) <= sum(1 for plan in plans if plan.sample), "a sweep was reported in two messages"
+        assert max(map(len, telling)) == share, "the rows of a sweep are reported together"
         for emitted in telling:
             assert len({news.request for news in emitted}) == len(emitted)
     await rig.stop()

@@ -20,13 +20,19 @@ from blockwright.tests.memory import arena_bytes
 from blockwright.tests.waiting import until
 
 MakeCheckpoint = Callable[..., Path]
-CHUNK, STREAMS, NEW, PROMPT, EVERY = 1 << 16, 24, 150, 20, 8
+CHUNK = 1 << 16
+STREAMS = 24
+NEW = 150
+PROMPT = 20
+EVERY = 8
 
 
 def sampled(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
     """(resident bytes of the pool, bytes of parameters, bytes of KV that it has) after some operations of the device."""
     device: Any = rig.worker.device
-    arenas, found, count = device._executor._arenas, list[tuple[int, int, int]](), [0]
+    arenas = device._executor._arenas
+    found = list[tuple[int, int, int]]()
+    count = [0]
 
     def after(work: Callable[..., Any]) -> Callable[..., Any]:
         def whole(*arguments: object) -> object:

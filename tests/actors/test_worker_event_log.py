@@ -61,7 +61,7 @@ async def test_a_device_that_fails_leaves_the_plan_that_it_failed_at(
     def fail(self: Executor, plan: object) -> None:
         raise RuntimeError("the card is gone")
 
-    monkeypatch.setattr(Executor, "execute", fail)
+    monkeypatch.setattr(Executor, "submit", fail)
     await rig.submit("second", [4, 5, 6], 4)
     with pytest.raises(RuntimeError, match="the card is gone"):
         await rig.finish("second")

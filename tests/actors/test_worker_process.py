@@ -20,13 +20,13 @@ class FakeNode:
     incarnation = 1
 
     def __init__(self) -> None:
-        self.told = asyncio.Event()
+        self.notified = asyncio.Event()
 
     def ref(self, _: str) -> FakeNode:
         return self
 
     async def unfit(self, *_: object) -> None:
-        self.told.set()
+        self.notified.set()
 
 
 async def test_torch_has_as_many_threads_as_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,8 +41,8 @@ async def test_torch_has_as_many_threads_as_the_worker(monkeypatch: pytest.Monke
     named: Any = node
     for threads in (before[0] + 1, before[0] + 2):
         task = asyncio.create_task(main.start(named, worker_config(threads=threads)))
-        await node.told.wait()
-        node.told.clear()
+        await node.notified.wait()
+        node.notified.clear()
         assert torch.get_num_threads() == threads
         task.cancel()
     torch.set_num_threads(before[0])

@@ -42,7 +42,7 @@ class Ear(Actor):
 
 
 class Record:
-    """What a gateway was told."""
+    """The messages to a gateway."""
 
     def __init__(self) -> None:
         self.tokens: dict[str, list[int]] = {}
@@ -77,7 +77,9 @@ class Rig:
     """A worker that serves checkpoints as applications named a, b, ..."""
 
     def __init__(self, worker: Worker, node: Node, record: Record) -> None:
-        self.worker, self.node, self.record = worker, node, record
+        self.worker = worker
+        self.node = node
+        self.record = record
         self.ref = node.ref(f"{node.name}/worker", Worker)
         self.chains: dict[str, Chain] = {}
         self.loads: dict[str, LoadBlock] = {}

@@ -89,7 +89,9 @@ class FakePort:
         self.readiness = Readiness(True, applications={"tiny": "ready", "org/other": "ready"})
         self.streams: list[FakeStream] = []
         self.waiting: asyncio.Queue[FakeStream] = asyncio.Queue()  # those that have come to a step that is an event
-        self.figures, self.move_figures, self.tier_figures = DispatchFigures(), MoveFigures(), TierFigures()
+        self.figures = DispatchFigures()
+        self.move_figures = MoveFigures()
+        self.tier_figures = TierFigures()
         self.views: dict[str, RequestView] = {}
         self.drained: list[float] = []
         self.added: list[NewApplication] = []
@@ -245,7 +247,9 @@ def with_logprobs(tokens: Sequence[int], top: int) -> list[TokensEmitted]:
 
 def make_folder(folder: Path) -> Path:
     """A checkpoint of one layer of zeros, with the tokenizer of all tests."""
-    hidden, vocabulary, inner = 8, 269, 16
+    hidden = 8
+    vocabulary = 269
+    inner = 16
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

@@ -35,12 +35,12 @@ server has the same as `/openapi.json`, and as a web page at `/docs`. [serving.m
 - A message's role can be any string of up to 64 characters; the model's chat template decides which there are. `developer`
   is passed as `system` to a template that does not know it. Text parts reach templates that take parts, and are joined by
   line breaks for the others. `reasoning_content` (or `reasoning`) of an assistant's message reaches the template.
-- Stop strings are looked for in all that the model says, special tokens included, even those that are not shown.
+- Stop strings are looked for in all that the model says, special tokens included, even hidden ones.
 """
 FOREIGN = """## Fields of other servers
 
-The generating endpoints and batches refuse these fields, and `/tokenize` those that choose the model or shape the prompt.
-`null`, empty values and those that change nothing (`"mirostat": 0`, `"typical_p": 1`) are ignored, and so is a value that
+The generating endpoints and batches refuse these fields, and `/tokenize` the ones that choose the model or shape the prompt.
+`null`, empty values and values that change nothing (`"mirostat": 0`, `"typical_p": 1`) are ignored, and so is a value that
 the body also has under our name. The fields within `options` are treated like those of the body. Fields that only concern
 the other server, such as `keep_alive` or `cache_prompt`, are ignored and named in `x-ignored-fields`.
 
@@ -178,7 +178,7 @@ def test_the_page_tells_every_endpoint_and_field() -> None:
         ({"anyOf": [{"$ref": "#/x/Ab"}, {"enum": ["a", None]}]}, "[Ab](#ab) or `a`, `null`"),
     ],
 )
-def test_kinds_are_told_in_words(schema: Schema, words: str) -> None:
+def test_kinds_are_named_in_words(schema: Schema, words: str) -> None:
     assert kind_of(schema) == words
 
 

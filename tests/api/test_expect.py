@@ -1,4 +1,4 @@
-"""Bodies that are refused by what the head says of them, and clients that wait to be told to go on."""
+"""Bodies that are refused by their headers, and clients that wait for ``100 Continue``."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_a_client_of_http_1_0_expects_nothing(folder: Path) -> None:
         assert (await answer_of(reader))[0] == 200
 
 
-async def test_a_client_that_leaves_before_it_is_told_to_go_on_leaves_no_error_in_the_log(
+async def test_a_client_that_leaves_before_it_may_go_on_leaves_no_error_in_the_log(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def gone(request: web.Request, max_size: int) -> None:

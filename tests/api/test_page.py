@@ -43,7 +43,7 @@ def test_the_figure_of_memory_says_what_it_counts_in_the_words_of_ps() -> None:
 
 
 def test_what_others_wrote_is_as_they_published_it() -> None:
-    """decisions/0055: package, release; a change of a byte is a change of the release."""
+    """docs/decisions/processes.md has the packages and releases; a change of a byte is a change of the release."""
     found = {name: hashlib.sha256((FOLDER / name).read_bytes()).hexdigest() for name in VENDORED}
     assert found == VENDORED
     for name in ("marked", "dompurify"):

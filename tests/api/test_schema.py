@@ -146,7 +146,7 @@ def test_a_history_with_tools_is_taken_as_templates_want_it() -> None:
 
 
 @pytest.mark.parametrize("unknown", ["warn", "reject"])
-def test_fields_that_agents_send_by_default_are_taken_and_told(unknown: str) -> None:
+def test_fields_that_agents_send_by_default_are_taken_and_reported(unknown: str) -> None:
     options = parse_chat({"messages": HELLO, "reasoning_effort": "low", "verbosity": "high"}, unknown).options
     assert options.ignored == ("reasoning_effort", "verbosity")
     quiet = {"reasoning_effort": "none", "verbosity": "medium", "parallel_tool_calls": False, "store": True}
@@ -207,10 +207,6 @@ def test_a_missing_seed_is_drawn() -> None:
     [
         ("tools", [{}], []),
         ("tool_choice", "auto", "none"),
-        ("response_format", {"type": "json_object"}, {"type": "text"}),
-        ("structured_outputs", {"json": {}}, None),
-        ("guided_json", {}, None),
-        ("guided_regex", "a", None),
         ("guided_decoding_backend", "x", None),
         ("guided_something_new", True, None),
         ("use_beam_search", True, False),

@@ -53,7 +53,7 @@ async def test_usage_comes_only_when_asked(serve: Any, say: Any) -> None:
     assert asked[-1]["usage"] == {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3, **FRESH}
 
 
-@claim("A stream that waits tells its place in the queue and its prefill progress in comments", of="http-api")
+@claim("A waiting stream reports its place in the queue and its prefill progress in comments", of="http-api")
 async def test_comments_tell_the_place_and_the_prefill(serve: Any, say: Any) -> None:
     """Until the first token; then they only keep the connection alive."""
     first, second = asyncio.Event(), asyncio.Event()

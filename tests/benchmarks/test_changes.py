@@ -62,7 +62,7 @@ def test_a_change_says_both_figures_with_their_spread_and_their_ratio() -> None:
     assert line == "x call/ipc per_s blockwright: 100 (90 to 110) -> 50 (45 to 55), 0.50 times"
 
 
-def test_new_and_gone_figures_and_another_machine_are_told() -> None:
+def test_new_and_gone_figures_and_another_machine_are_reported() -> None:
     outcome = changes(document(("old", 1, 1, 1)), document(("new", 2, 2, 2), machine={"cpu": "B"}, settings={"rounds": 1}))
     assert outcome == [
         "x: machine differs: {'cpu': 'A'} then, {'cpu': 'B'} now",
@@ -126,7 +126,7 @@ def test_a_benchmark_that_takes_too_long_is_ended_with_what_it_started(
     assert started[0].returncode is not None
 
 
-def test_a_benchmark_that_fails_or_stores_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_benchmark_that_fails_or_stores_nothing_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     everything = all_benchmarks()
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "benchmarks" / "bad.py").write_text("raise SystemExit(3)")

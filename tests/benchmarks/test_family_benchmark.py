@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import family
+import family_sweeps
 import page
 import pytest
 from harness import OURS, Report, misses
@@ -57,3 +58,21 @@ def test_the_page_has_a_row_for_each_control() -> None:
     assert "1.5 points, 25 % of the requests go up, 75 % of the top's work" in text
     assert "1 MiB resident" in text
     assert misses(report, family.BARS) == ["steps/4 gap_closed: not measured", "steps/6 points_lost: not measured"]
+
+
+def test_the_thresholds_of_more_points_ask_for_no_more_work() -> None:
+    report = Report("family_sweeps", {})
+    family_sweeps.thresholds(report, family.Plan(examined=1))
+    for layers in family.EXITS:
+        work = [report.median(f"loss{points:g}/{layers}", "auto_work", OURS) or 0.0 for points in (0.0, 5.0)]
+        assert 0 < work[1] <= work[0]
+
+
+def test_the_page_of_choices_has_a_row_for_each_weight_and_loss() -> None:
+    report = Report("family_sweeps", {})
+    for layers in (3, 4, 6):
+        report.add(f"lambda3/{layers}", OURS, {"right": 0.25})
+    report.add("loss2/4", OURS, {"auto_loss": 1.5, "auto_up": 0.25, "auto_work": 0.75})
+    text = page.SECTIONS["family_sweeps"][1](Result(report.document()))
+    assert "| 3 | 25 % | 25 % | 25 % |" in text
+    assert "1.5 / 25 % / 75 %" in text

@@ -47,5 +47,5 @@ def test_errors_are_against_the_mean_of_all_runs_and_the_order_counts_where_runs
     fidelity.judge(report, "four", tuple(live))
     assert report.median("four/a", "ttft_error", OURS) == pytest.approx(0.2)
     assert report.median("four/b", "latency_p99_error", OURS) == pytest.approx(100 / 210)
-    assert report.median("four/order", "pairs_apart", OURS) == 4, "b and c cannot be told apart, in either metric"
+    assert report.median("four/order", "pairs_apart", OURS) == 4, "b and c cannot be distinguished in either metric"
     assert report.median("four/order", "pairs_wrong", OURS) == 2, "a and b"

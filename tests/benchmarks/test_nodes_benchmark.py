@@ -21,7 +21,7 @@ async def test_a_crash_is_timed_and_a_wrong_cause_is_an_error(monkeypatch: pytes
             await nodes.milliseconds_to_down(cluster, "w0", "crash", "hung")
 
 
-def test_what_hung_may_be_told_with_the_cause() -> None:
+def test_what_hung_may_be_reported_with_the_cause() -> None:
     assert nodes.is_cause("hung: endpoint stop_the_loop of actor stuck has held the event loop", "hung")
     assert not nodes.is_cause("unreachable", "hung")
     assert not nodes.is_cause("hung", "exited -9")

@@ -41,7 +41,7 @@ def test_capacity_lies_between_the_loads_where_the_limit_is_passed() -> None:
 
 def test_what_asking_costs_is_of_the_requests_between_two_looks() -> None:
     text = 'blockwright:x{reason="a"} 2.0\nblockwright:x{reason="b"} 3.0\nblockwright:xy 9.0\nblockwright:y 4.0\n'
-    assert (live.told_by(text, "x"), live.told_by(text, "y"), live.told_by(text, "z")) == (5.0, 4.0, 0.0)
+    assert (live.metric_value(text, "x"), live.metric_value(text, "y"), live.metric_value(text, "z")) == (5.0, 4.0, 0.0)
     before = Counts(preemptions=0, sweeps=1, sweep_seconds=1, asked=10, asked_seconds=1.0, fell_back=1)
     after = replace(before, asked=14, asked_seconds=1.2, fell_back=2)
     found = after.asking(before, 2.0)
@@ -58,11 +58,11 @@ async def test_a_policy_is_measured_on_workers_with_little_memory(tmp_path: Path
     report, plan = Report("scheduling_live", {}), Plan(loads=(1000,), count=40)
     async with live.serving(make_model(live.SIZE, "f32", tmp_path / "tiny"), OURS, **live.paced(pace)) as server:
 
-        async def told() -> bool:
+        async def ready() -> bool:
             memory = (await live.workers(server))[0]["memory"]
             return (memory["parameters"], memory["free"]) == (live.PARAMETERS, live.KV)
 
-        await until(told, "a worker has the model, and the pages that are stated")
+        await until(ready, "a worker has the model, and the pages that are stated")
         tail = await live.run(report, server, OURS, plan.loads[0], 1, plan.count)
     measured = {metric: values[0] for (case, metric, _), values in report.samples.items() if case == "real4/load1000"}
     assert 0 < measured["ttft_mean_s"] <= measured["ttft_p99_s"] == tail <= measured["latency_p99_s"]

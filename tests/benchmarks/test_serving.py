@@ -53,7 +53,9 @@ PLAN = serving.Plan(sizes=("S",), prompt_tokens=4, new_tokens=8, runs=2, share_r
 
 
 async def test_both_subjects_get_the_same_fresh_prompts_and_the_first_round_is_dropped() -> None:
-    report, server, peer = Report("serving", {}), FakeServer(), FakePeer()
+    report = Report("serving", {})
+    server = FakeServer()
+    peer = FakePeer()
     await serving.throughput(report, PLAN, "S", "f32", server, peer)  # type: ignore[arg-type]
     asked = [prompt for batch in peer.batches for prompt in batch]
     assert server.prompts == asked

@@ -72,7 +72,7 @@ def test_requests_are_uneven_and_fixed_by_their_seed(workload: str, asked: int, 
 
 
 class FakeServer:
-    """Answers at once, one token short where told to."""
+    """Answers at once, one token short where the test asks."""
 
     def __init__(self, short: int = 0) -> None:
         self.session, self.short = self, short

@@ -38,7 +38,7 @@ def test_little_to_save_is_judged_by_what_is_lost(ideal: float, metric: str) -> 
 
 def test_the_two_halves_compute_what_the_whole_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SIZES, "S", replace(SIZES["tiny"], layers=4))
-    kernels = tier_sweeps.Segments("S", "f32", 1)
+    kernels = tier_sweeps.Segments("S", "f32", 1, 2)
     kernels.sweep([(row, tier_sweeps.CACHED, 1) for row in range(3)])
     whole_TD = kernels.hidden(3).clone()
     kernels.lower(3)()

@@ -54,7 +54,9 @@ def whole_answers() -> None:
 def streams() -> None:
     options = {"include_usage": True}
     whole = client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=12, temperature=0)
-    text, usage, finish = "", None, None
+    text = ""
+    usage = None
+    finish = None
     for chunk in client.chat.completions.create(
         model=MODEL, messages=HELLO, max_tokens=12, temperature=0, stream=True, stream_options=options
     ):
@@ -80,7 +82,9 @@ def errors() -> None:
         (
             openai.BadRequestError,
             "unsupported_parameter",
-            lambda: client.chat.completions.create(model=MODEL, messages=HELLO, response_format={"type": "json_object"}),
+            lambda: client.chat.completions.create(
+                model=MODEL, messages=HELLO, tools=[{"type": "function", "function": {"name": "f"}}]
+            ),
         ),
         (
             openai.BadRequestError,

@@ -26,7 +26,9 @@ HERE = Path(__file__).parent
 MODEL = "demo-checkpoint"
 CHECKPOINT = ROOT / "examples" / MODEL
 PLACE = ROOT / ".compat"
-INSTALL_SECONDS, SUITE_SECONDS, START_SECONDS = 900, 600, 120
+INSTALL_SECONDS = 900
+SUITE_SECONDS = 600
+START_SECONDS = 120
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 AIPERF = """aiperf profile -m {model} --url {host} --endpoint-type chat --streaming --concurrency 2 --request-count 8
     --tokenizer {tokenizer} --isl 32 --osl 16 --ui-type none --no-gpu-telemetry --extra-inputs ignore_eos:true

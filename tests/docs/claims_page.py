@@ -30,6 +30,7 @@ CAPABILITIES = {
     "parameter-dropping": "Parameter dropping in a burst",
     "prediction": "Prediction, dispatch and autoscaling",
     "drafts": "Drafts",
+    "structured-output": "Structured output",
     "speed": "Speed",
     "command-line": "Command line",
     "observability": "Observability",

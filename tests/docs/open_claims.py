@@ -115,9 +115,6 @@ OPEN: dict[str, dict[str, str]] = {
             "9 to 15 minutes beside the types, depending on the processor"
         ),
         "`make mutants` takes less than 30 minutes on two cores": ("not measured"),
-        "All docstrings are in plain English, with the subject first": (
-            "a test lists the folders that are done and keeps the others from growing"
-        ),
         "Code outside tests grew by at most 5 % in the rebuild of the scheduler": (
             "15 % more, for reasons that a decision gives"
         ),

@@ -72,15 +72,15 @@ class TestB:
 
 
 @pytest.mark.parametrize(
-    ("mark", "told"),
+    ("mark", "error"),
     [
         ('claim("A is so")', "literals"),
         ('claim(TEXT, of="faults")', "literals"),
         ('claim("A", "B", of="faults")', "literals"),
     ],
 )
-def test_a_mark_that_cannot_be_read_is_told_with_its_line(mark: str, told: str) -> None:
-    with pytest.raises(ClaimError, match=rf"test_it\.py:1: .*{told}"):
+def test_a_mark_that_cannot_be_read_is_reported_with_its_line(mark: str, error: str) -> None:
+    with pytest.raises(ClaimError, match=rf"test_it\.py:1: .*{error}"):
         list(marks(ast.parse(f"@{mark}\ndef test_a(): ..."), Path("tests/test_it.py")))
 
 

@@ -26,7 +26,7 @@ def some(kind: type) -> Any:
     return kind(**given)
 
 
-def test_the_runtimes_metrics_are_told() -> None:
+def test_the_runtimes_metrics_are_reported() -> None:
     view = NodeView("head", 1, 0.0, [some(ActorView)], [some(PeerView)], {"NoSuchActor": 1}, {"stale": 1})
     assert rows("blockwright_runtime_") == sorted(
         map(row, text_string_to_metric_families(prometheus_text(measures(view)).decode()))

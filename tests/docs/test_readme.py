@@ -19,7 +19,7 @@ def figure(name: str) -> str:
     return next(line for line in README.splitlines() if line.startswith(f"| {name} |"))
 
 
-@claim("The figures in the README are those of the stored benchmarks", of="installation")
+@claim("The figures in the README come from the stored benchmarks", of="installation")
 @claim("Serving is at least 1.3 times as fast as transformers, with 1 to 32 requests at once", of="speed", headline=True)
 def test_speed_is_the_range_of_all_that_is_measured() -> None:
     rows = [line.split(" | ") for line in section("Serving").splitlines() if re.match(r"\| [SM] (f32|bf16)", line)]
@@ -28,13 +28,13 @@ def test_speed_is_the_range_of_all_that_is_measured() -> None:
     assert f"{min(ratios):.1f} to {max(ratios):.1f} times transformers" in figure("speed")
 
 
-@claim("The figures in the README are those of the stored benchmarks", of="installation")
+@claim("The figures in the README come from the stored benchmarks", of="installation")
 def test_the_pause_is_that_of_two_replicas() -> None:
     (pause,) = re.findall(r"milliseconds: ([\d,]+) ", " ".join(section("Failover").split()))
     assert f"{float(pause.replace(',', '')) / 1000:.2f} s: the longest pause" in figure("survival")
 
 
-@claim("The figures in the README are those of the stored benchmarks", of="installation")
+@claim("The figures in the README come from the stored benchmarks", of="installation")
 def test_memory_is_that_of_twenty_tenants() -> None:
     text = " ".join(section("Tenants").split())
     (taken,) = re.findall(r"Parameters take (\d+) MB", text)
@@ -47,4 +47,4 @@ def test_memory_is_that_of_twenty_tenants() -> None:
 def test_what_is_not_there_yet_is_said_at_once() -> None:
     fifth = README.splitlines()[4]
     assert fifth.startswith("CPU only today")
-    assert "No GPU, quantized weights, tools or JSON mode yet" in fifth
+    assert "No GPU, quantized weights or tools yet" in fifth

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from blockwright.tests.docs.pages import BLOCK, ROOT
+from blockwright.tests.test_plain_words import WORN
 
 OURS = re.compile(r"\b(sweep|span|home|lineage|desk)s?\b", re.IGNORECASE)
 EXPLAINED = re.compile(r"\((?:a )?sweep\)|the worker a sweep|A \*sweep\*, in the names of some metrics,|[Tt]race spans?")
@@ -51,6 +52,15 @@ def messages(source: str) -> Iterator[str]:
 def test_pages_for_users_have_none_of_our_words(page: Path) -> None:
     prose = CODE.sub("", BLOCK.sub("", page.read_text()))
     assert found(prose) == []
+
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_have_no_worn_words(page: Path) -> None:
+    prose = re.sub(r"\s+", " ", CODE.sub("", BLOCK.sub("", page.read_text())))
+    assert [match[0] for match in WORN.finditer(prose)] == []
 
 
 def test_messages_have_none_of_our_words() -> None:

@@ -24,7 +24,9 @@ from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.waiting import PATIENCE
 
 Checkpoints = Callable[..., Path]
-NEW, TOP, LOW = 36, "m", "m:1"
+NEW = 36
+TOP = "m"
+LOW = "m:1"
 SOME = 0.13  # between the confidences of random tiers in these prompts
 PROMPTS = [list(prompt_of(length, seed=length)) for length in (5, 21, 40)]
 FIELDS: list[dict[str, Any]] = [
@@ -64,7 +66,7 @@ async def streamed(server: Served, **fields: Any) -> tuple[list[dict[str, Any]],
         return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]], answer.headers.get("x-tier", "")
 
 
-def told(content: dict[str, Any]) -> Any:
+def comparable(content: dict[str, Any]) -> Any:
     """Return the parts of an answer that two equal answers share."""
     usage = {name: content["usage"][name] for name in ("prompt_tokens", "completion_tokens", "total_tokens")}
     return content["choices"], usage
@@ -78,7 +80,7 @@ async def compared(server: Served, jobs: list[dict[str, Any]]) -> list[str]:
     tiers = []
     for i, (content, tier) in enumerate(await asyncio.gather(*(post(server, **job, model="m:auto") for job in jobs))):
         assert content["model"] == content["usage"]["tier"] == tier
-        assert told(content) == told(named[tier][i][0]), jobs[i]
+        assert comparable(content) == comparable(named[tier][i][0]), jobs[i]
         tiers.append(tier)
     return tiers
 
@@ -160,7 +162,7 @@ async def test_auto_survives_kills(family: Path, workers: int, pipeline: int) ->
         disturbed = await asyncio.gather(*asked)
         views = [view for view in server.running.port.state.past.values() if view.attempt > 1]
         assert sum(event["event"] == "worker_died" for view in views for event in view.events) > len(jobs)
-        assert [(told(one), tier) for one, tier in disturbed] == [(told(one), tier) for one, tier in calm]
+        assert [(comparable(one), tier) for one, tier in disturbed] == [(comparable(one), tier) for one, tier in calm]
         assert {tier for _, tier in calm} == {TOP, LOW}, "both happen"
 
 
@@ -195,6 +197,6 @@ async def test_lines_of_batches_choose_their_tier(family: Path) -> None:
             content = json.loads(line.body)
             tiers.add(tier := content["usage"]["tier"])
             named, _ = await post(server, **bodies[i], model=tier, return_token_ids=None)
-            assert told(content) == told(named)
+            assert comparable(content) == comparable(named)
         assert len(found) == len(lines)
         assert tiers == {TOP, LOW}, "both happen"

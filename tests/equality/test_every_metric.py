@@ -62,7 +62,7 @@ STILL = {  # what is set, and never changes
     "blockwright:tenant_limit limit=requests_per_minute tenant=",
 }
 Seen = dict[str, dict[str, set[float]]]  # metric with its labels but names -> sample with all its labels -> values
-told: dict[str, str] = {}  # metric -> its row of the page
+documented: dict[str, str] = {}  # metric -> its row of the page
 
 
 def note(seen: Seen, text: str) -> None:
@@ -76,7 +76,7 @@ def note(seen: Seen, text: str) -> None:
             one = seen.setdefault(" ".join([sample.name, *labels]), {}).setdefault(str(sample.labels), set())
             one |= {sample.value, *([0.0] if family.type in ("counter", "histogram") else [])}
         if family.samples:
-            told[family.name] = row(family)
+            documented[family.name] = row(family)
 
 
 async def scrape(server: Served, seen: Seen) -> None:
@@ -412,7 +412,9 @@ async def fetched(seen: Seen, checkpoint: Path, folder: Path) -> None:
 
 @claim("Every exported metric is moved by a test and documented", of="observability")
 async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
-    path, seen, profile = checkpoint("llama"), Seen(), tmp_path / "profile.json"
+    path = checkpoint("llama")
+    seen = Seen()
+    profile = tmp_path / "profile.json"
     profile.write_text('{"coefficients": {"base": 1e-3}}')
     settings: dict[str, Any] = {"memory": 22 << 16, "chunk_size": 16, "max_rows": 6, "sweep_tokens": 64}
     settings |= {
@@ -453,6 +455,6 @@ async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_
     note(seen, Metrics(dict).render({"workers": [{"id": "w0", "counters": play(0)}]}).decode())  # slots move together
     assert len(seen) > 60
     assert {name for name, samples in seen.items() if max(map(len, samples.values())) < 2} == STILL
-    assert sorted([*rows(":"), *rows("http_requests_total")]) == sorted(told.values()), (
+    assert sorted([*rows(":"), *rows("http_requests_total")]) == sorted(documented.values()), (
         "docs/metrics.md tells every metric as it is exported"
     )

@@ -88,13 +88,13 @@ async def test_answers_with_drafts_by_a_model_are_those_without(
     assert rates[3] < 0.2, rates
 
 
-@claim("A request tells which model drafted for it and how many drafts stood, or why none did", of="drafts")
-async def test_the_drafts_of_a_model_are_told(tmp_path: Path) -> None:
+@claim("A request reports the model that drafted for it and the accepted drafts, or why there are none", of="drafts")
+async def test_the_drafts_of_a_model_are_reported(tmp_path: Path) -> None:
     unlike = make_checkpoint(tmp_path / "unlike", "llama", num_hidden_layers=1, vocab_size=320)
     served = {**models(tmp_path), "unlike": unlike}
     async with serve(served, drafts={"m": LIKE}, draft_tokens=3, bases={"lora": "m"}) as server:
 
-        async def told(**fields: Any) -> tuple[dict[str, Any], list[int]]:
+        async def drafted(**fields: Any) -> tuple[dict[str, Any], list[int]]:
             body = {"model": "m", "prompt": PROMPT, "max_tokens": 30, "temperature": 0, "ignore_eos": True, **fields}
             async with server.session.post(f"{server.url}/v1/completions", json=body | {"return_token_ids": True}) as answer:
                 content = await answer.json()
@@ -102,9 +102,9 @@ async def test_the_drafts_of_a_model_are_told(tmp_path: Path) -> None:
             async with server.session.get(f"{server.url}/v1/requests/{content['id']}") as answer:
                 return (await answer.json())["drafts"], content["choices"][0]["token_ids"]
 
-        plain, want = await told(draft="off")
+        plain, want = await drafted(draft="off")
         assert plain["sources"] == {}
-        drafts, tokens = await told()
+        drafts, tokens = await drafted()
         counts = drafts["sources"]["model"]
         assert tokens == want
         assert (drafts["model"], drafts["reason"]) == (LIKE, "")

@@ -107,7 +107,7 @@ async def test_priority_and_tier_order_what_waits(checkpoint: Checkpoints) -> No
     assert order == ["first", "fast", "early", "plain", "late", "flex"]
 
 
-@claim("A stream that waits tells its place in the queue and its prefill progress in comments", of="http-api")
+@claim("A waiting stream reports its place in the queue and its prefill progress in comments", of="http-api")
 async def test_a_stream_that_waits_tells_its_place(checkpoint: Checkpoints) -> None:
     async with serve({"m": checkpoint("llama")}, max_rows=1, sweep_tokens=64, keep_alive=0.01) as server:
         first = asyncio.create_task(server.complete(PROMPT, 400, request_id="first"))

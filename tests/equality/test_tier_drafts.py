@@ -81,8 +81,8 @@ async def test_answers_with_drafts_by_a_tier_are_those_without(
     assert rates[3] < 0.2, rates
 
 
-@claim("A request tells how many drafts each source made and how many stood, and so do the metrics", of="drafts")
-async def test_the_drafts_of_a_tier_are_told(tmp_path: Path) -> None:
+@claim("A request reports the drafts of each source and the accepted ones, and so do the metrics", of="drafts")
+async def test_the_drafts_of_a_tier_are_reported(tmp_path: Path) -> None:
     async with serve({"m": family_of(tmp_path)}, drafts={"m": f"tier:{LIKE}"}, draft_tokens=3) as server:
         body = {"model": "m", "prompt": PROMPT, "max_tokens": 30, "temperature": 0, "ignore_eos": True}
         async with server.session.post(f"{server.url}/v1/completions", json=body) as answer:

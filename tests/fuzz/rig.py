@@ -21,7 +21,9 @@ class Rig:
     def __init__(self, directory: Path) -> None:
         self.runner = asyncio.Runner()
         self.errors: list[object] = []
-        self._directory, self._names, self._served = directory, 0, 0
+        self._directory = directory
+        self._names = 0
+        self._served = 0
         self.runner.run(self._start())
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
 

@@ -9,15 +9,24 @@ from typing import Any
 
 import pytest
 
+from blockwright.gpu.cuda.platforms import open_mirror
 from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.reference.backend import TorchBackend
 
 from .native_oracle import instruction_sets
 
-_NAMES = ["torch", "native"]
-BACKENDS = pytest.mark.parametrize("make", [TorchBackend, NativeBackend], ids=_NAMES)
+_NAMES = ["torch", "native", "cuda-mirror"]
+BACKENDS = pytest.mark.parametrize("make", [TorchBackend, NativeBackend, open_mirror], ids=_NAMES)
 # For a list of architectures or forms: the reference back end computes a few of them in tests with BACKENDS.
-NATIVE = pytest.mark.parametrize("make", [pytest.param(TorchBackend, marks=pytest.mark.nightly), NativeBackend], ids=_NAMES)
+NATIVE = pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(TorchBackend, marks=pytest.mark.nightly),
+        NativeBackend,
+        pytest.param(open_mirror, marks=pytest.mark.nightly),
+    ],
+    ids=_NAMES,
+)
 
 CUTS = pytest.mark.parametrize(
     "cuts", [pytest.param((), marks=pytest.mark.nightly), (1, 4)], ids=["one-run", "three-runs"]

@@ -15,6 +15,10 @@ from blockwright.tests.gpu.native_oracle import instruction_sets
 from blockwright.tests.parts import some
 
 TYPES = ("float32", "bfloat16")
+OTHERS = [
+    "torch",
+    "cuda-mirror",
+]  # back ends beside the native one, by their names for ``open_backend``: an entry is all that one takes
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -25,11 +29,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         few = metafunc.definition.get_closest_marker("best")
         if few:
             others = []
-        native = {"native": CAP, **{f"native-{name}": name for name in others}} if best else {}
-        chosen = list[Any]({"torch": "", **native}.items())
+        native = {"native": ("native", CAP), **{f"native-{name}": ("native", name) for name in others}} if best else {}
+        chosen: dict[str, Any] = {name: (name, "") for name in OTHERS} | native
         if native and few and "architecture" in metafunc.fixturenames:  # the reference back end has another test of each
-            chosen[0] = pytest.param(chosen[0], marks=pytest.mark.nightly)
-        metafunc.parametrize("make_backend", chosen, ids=["torch", *native], indirect=True)
+            for name in OTHERS:
+                chosen[name] = pytest.param(chosen[name], marks=pytest.mark.nightly)
+        metafunc.parametrize("make_backend", list(chosen.values()), ids=list(chosen), indirect=True)
 
 
 @pytest.fixture
@@ -38,7 +43,7 @@ def make_backend(request: pytest.FixtureRequest) -> Callable[..., Backend]:
     name, limit = request.param
 
     def make(dtype: str = "float32") -> Backend:
-        return open_backend(name.partition("-")[0], dtype, 1, limit)
+        return open_backend(name, dtype, 1, limit)
 
     return make
 

@@ -30,7 +30,10 @@ def logits(path: Path, tokens: Sequence[int], dtype: str = "float32") -> torch.T
 @torch.no_grad()
 def greedy(path: Path, prompt: tuple[int, ...], count: int) -> tuple[int, ...]:
     """``count`` greedy tokens, fewer when a choice is closer than ``CLOSE``. Uses transformers' own cache."""
-    model, out, cache_, fresh = load(path), [], None, list(prompt)
+    model = load(path)
+    out = []
+    cache_ = None
+    fresh = list(prompt)
     for _ in range(count):
         step = model(input_ids=torch.tensor([fresh]), past_key_values=cache_, use_cache=True)
         cache_ = step.past_key_values

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from blockwright.gpu.backend import Backend
+from blockwright.gpu.device import DeviceSizes
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.model.config import ComponentSpec
+from blockwright.gpu.select import open_device
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import (
@@ -71,17 +73,8 @@ class Rig:
         kv_dtype = str(backend.dtype).removeprefix("torch.")
         self.specs = self.checkpoint.specs(page_size, kv_dtype)
         layers = self.checkpoint.config.layers
-        self.executor = Executor(
-            backend,
-            rows=rows,
-            max_length=max_length,
-            kv_layers=layers + 2,
-            max_tokens=512,
-            page_size=page_size,
-            budget=64 << 20,
-            chunk=CHUNK,
-            protect=True,
-        )
+        sizes = DeviceSizes(rows, max_length, layers + 2, 512, page_size, budget=64 << 20, chunk=CHUNK, protect=True)
+        self.executor = Executor(open_device(backend, sizes))
         self.numbers = iter(range(1, 1_000_000))
         self._next_chunk = 0
         self._load(backend)

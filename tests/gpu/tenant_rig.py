@@ -53,14 +53,14 @@ class TenantRig(Rig):
             step.delta = numbers if any(numbers) else []
         return plan
 
-    def together(self, told: dict[int, list[int]], *, count: int, chunk: int, length: int) -> dict[int, list[int]]:
+    def together(self, prompts: dict[int, list[int]], *, count: int, chunk: int, length: int) -> dict[int, list[int]]:
         """So many greedy tokens after each row's, all rows in every batch, at most ``chunk`` positions of each."""
-        done: dict[int, list[int]] = {row: [] for row in told}
-        start = dict.fromkeys(told, 0)
-        edits = [edit for row in told for edit in self.admit(row, told[row], length=length)]
+        done: dict[int, list[int]] = {row: [] for row in prompts}
+        start = dict.fromkeys(prompts, 0)
+        edits = [edit for row in prompts for edit in self.admit(row, prompts[row], length=length)]
         while any(len(found) < count for found in done.values()):
-            known = {row: len(told[row]) + len(done[row]) for row in told}
-            batch = [(row, start[row], min(chunk, known[row] - start[row])) for row in told]
+            known = {row: len(prompts[row]) + len(done[row]) for row in prompts}
+            batch = [(row, start[row], min(chunk, known[row] - start[row])) for row in prompts]
             sample = [i for i, (row, first, n) in enumerate(batch) if first + n == known[row]]
             result, edits = self.run(batch, sample, edits), []
             for i, token in zip(sample, result.tokens, strict=True):

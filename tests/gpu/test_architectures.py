@@ -194,7 +194,9 @@ def test_equal_tensors_have_one_identity_and_the_same_bits_however_they_are_stor
     """A Phi-3, whose projections are fused, and a Llama of the same weights stored apart are one chain of components."""
     fused = make_checkpoint(tmp_path / "fused", "phi3", 3, dtype, sliding_window=None)
     apart = make_checkpoint(tmp_path / "apart", "llama", 4, dtype)
-    heads, kv_heads, size = 4, 2, 16
+    heads = 4
+    kv_heads = 2
+    size = 16
     parts = {"qkv_proj": {"q_proj": heads * size, "k_proj": kv_heads * size, "v_proj": kv_heads * size}}
     parts |= {"gate_up_proj": {"gate_proj": 112, "up_proj": 112}}
     split: dict[str, torch.Tensor] = {}

@@ -17,6 +17,8 @@ import torch
 from accuracy_models import FAMILIES, RandomModel, drawn, write
 from accuracy_ours import Loaded, instruction_sets
 
+from blockwright.gpu.backend import Backend
+from blockwright.gpu.cuda.platforms import open_mirror
 from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.tests.claims import claim
@@ -70,7 +72,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     return get
 
 
-def at_once(folder: Path, backend: NativeBackend, tokens: list[int]) -> torch.Tensor:
+def at_once(folder: Path, backend: Backend, tokens: list[int]) -> torch.Tensor:
     loaded = Loaded(folder, backend, max_length=len(tokens), max_tokens=len(tokens))
     loaded.admit(0, tokens, len(tokens))
     return loaded.logits([(0, 0, len(tokens))])
@@ -117,6 +119,27 @@ def test_nothing_else_changes_a_bit(folders: Folders, number: int, instruction_s
         rows=ROWS,
         page_size=draw.choice((1, 5, 8, 16, 48)),
         max_tokens=ROWS * max(CHUNKS),
+        cuts=sorted(draw.sample(range(1, components - 1), draw.randint(0, components - 2))),
+    )
+    assert torch.equal(disturbed(loaded, tokens, draw), whole)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("number", some(NUMBERS, *NUMBERS[:2]), ids=lambda number: drawn(number).name)
+def test_host_code_of_cuda_changes_no_bit(folders: Folders, number: int, dtype: str) -> None:
+    """Operations by torch compute each row alone, so that a bit could differ by tables, tiles, slots and copies."""
+    draw = random.Random(f"{number} {dtype}")
+    folder, length = folders(number), 70
+    tokens = [draw.randrange(3, 128) for _ in range(length)]
+    whole = at_once(folder, open_mirror(dtype), tokens)
+    components = len(Checkpoint.open(folder))
+    loaded = Loaded(
+        folder,
+        open_mirror(dtype, seed=number),
+        max_length=length,
+        rows=ROWS,
+        page_size=draw.choice((1, 5, 8, 16, 48)),
+        max_tokens=ROWS * length,
         cuts=sorted(draw.sample(range(1, components - 1), draw.randint(0, components - 2))),
     )
     assert torch.equal(disturbed(loaded, tokens, draw), whole)

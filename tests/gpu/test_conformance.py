@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from blockwright.gpu.backend import Backend
-from blockwright.gpu.memory import Arena
+from blockwright.gpu.memory import HostArena
 from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.plan.sweep_plan import Arrival, Departure, Edit, Step
@@ -85,7 +85,9 @@ def test_batches_of_prefill_and_decode(make_backend: Make, checkpoint: MakeCheck
     path = checkpoint(architecture)
     rig = Rig(make_backend(), path)
     prompts = [reference.prompt_of(length, seed=5) for length in (3, 20, 9, 33, 1, 16)]
-    done, out, edits = [0] * 6, [[] for _ in prompts], []
+    done = [0] * 6
+    out = [[] for _ in prompts]
+    edits = []
     for sweep in range(24):
         live = [row for row in range(6) if sweep >= 2 * row][::-1]
         for row in live:
@@ -134,38 +136,40 @@ def test_a_chain_over_two_executors(make_backend: Make, checkpoint: MakeCheckpoi
     down = lower.plan(batch, [], edits)
     down.steps = [Step(0, [0, 1])]
     down.departures = [Departure("w1", "w0", 64, [1, 0], [])]
-    lower.executor.execute(down)
-    hidden = lower.executor.take_departure(down.number, 0)
+    left = lower.executor.submit(down)
+    assert left.wait().tokens == []
     edits = [edit for row, prompt in enumerate(prompts) for edit in upper.admit(row, prompt)]
     up = upper.plan(batch, [0, 1], edits)
     up.arrivals, up.steps = [Arrival(9, [1, 0])], [Step(1, [0, 1])]
-    upper.executor.put_flight(9, hidden, 15, 64)
+    upper.executor.put_flight(9, left.departed[0], 15, 64)
     assert upper.executor.execute(up).tokens == [reference.greedy(path, prompt, 1)[0] for prompt in prompts]
 
 
 def test_what_lies_in_unused_slots_does_not_matter(
     make_backend: Make, checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory that held something else before, not-a-number everywhere, gives the same bits."""
+    """Memory that held something else before, not-a-number everywhere, gives the same bits as zeros."""
     path, prompt = checkpoint("mistral-window"), reference.prompt_of(21)
-    clean = Rig(make_backend(), path).logprobs(0, list(prompt), 13, 5)
-    commit = Arena.commit
-
-    def commit_poisoned(self: Arena, first: int, count: int) -> None:
-        commit(self, first, count)
-        self.memory[first * self.chunk : (first + count) * self.chunk] = 0xFF
-
-    monkeypatch.setattr(Arena, "commit", commit_poisoned)
-    rig = Rig(make_backend(), path)
+    rig = Rig(make_backend(), path)  # under test, new chunks hold no numbers
     edits = [edit for row in (0, 1) for edit in rig.admit(row, prompt)]
     rig.run([(0, 0, 3), (1, 0, 11)], [], edits)  # rows of unlike length decode together
     rig.run([(0, 3, 1), (1, 11, 1)], [0, 1])
-    assert rig.logprobs(2, list(prompt), 13, 5) == clean
+    found, commit = rig.logprobs(2, list(prompt), 13, 5), HostArena.commit
+
+    def commit_zeros(self: HostArena, first: int, ids: Sequence[int]) -> None:
+        commit(self, first, ids)
+        self.view(first * self.chunk, len(ids) * self.chunk).zero_()
+
+    monkeypatch.setattr(HostArena, "commit", commit_zeros)
+    assert found == Rig(make_backend(), path).logprobs(0, list(prompt), 13, 5)
 
 
 def test_progress_is_seen_while_a_plan_is_executed(make_backend: Make, checkpoint: MakeCheckpoint) -> None:
     """Another thread so tells a worker that computes from one that hangs. It may come too late for some of the plans."""
-    backend, seen, largest, done = make_backend(), set[int](), 0, threading.Event()
+    backend = make_backend()
+    seen = set[int]()
+    largest = 0
+    done = threading.Event()
     enough = 5 if isinstance(backend, NativeBackend) else 2  # more values than those between two calls
     rig, interval = Rig(backend, checkpoint("llama")), sys.getswitchinterval()
     if isinstance(backend, NativeBackend):

@@ -43,12 +43,14 @@ def drafted(
     """Tokens, their log-probabilities, and how many each round yielded. ``lengths``: the drafts of rounds, in turns."""
     edits = [*rig.admit(row, prompt, params), *rig.admit(row + 1, prompt, params)]
     result = rig.run([(row, 0, len(prompt))], [0], edits)
-    tokens, logprobs, rounds = [*result.tokens], [*result.logprobs], list[int]()
+    tokens = [*result.tokens]
+    logprobs = [*result.logprobs]
+    rounds = list[int]()
     computed = 0  # of the draft row
     while len(tokens) < count:
         known, drafts = len(prompt) + len(tokens), lengths[len(rounds) % len(lengths)]
-        told = WriteTokens(row + 1, computed, [*prompt, *tokens][computed:])
-        plan = rig.round((row, known - 1, drafts + 1), (row + 1, computed, known - computed), [told])
+        write = WriteTokens(row + 1, computed, [*prompt, *tokens][computed:])
+        plan = rig.round((row, known - 1, drafts + 1), (row + 1, computed, known - computed), [write])
         result = rig.executor.execute(plan)
         tokens += [*result.tokens, *result.verified[0]]
         logprobs += [*result.logprobs, *result.verified_logprobs[0]]
@@ -61,7 +63,9 @@ def drafted(
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_drafts_of_a_model_change_no_token(make_backend: Make, families: object, params: SamplingParams, dtype: str) -> None:
     """Its first pass computes the prompt, later ones one position or two, and rejected drafts are written over."""
-    rig, prompt, count = ModelRig(make_backend(dtype), families("own")), reference.prompt_of(21), 40  # type: ignore[operator]
+    rig = ModelRig(make_backend(dtype), families("own"))  # type: ignore[operator]
+    prompt = reference.prompt_of(21)
+    count = 40
     params = replace(params, logprobs=3)
     tokens, logprobs = one_by_one(rig, 0, prompt, count, params)
     got, entries, rounds = drafted(rig, 1, prompt, count, params, [4, 1, 8, 2])
@@ -86,8 +90,8 @@ def test_a_draft_row_draws_what_an_exit_does(make_backend: Make, families: objec
     prompt = reference.prompt_of(9)
     first = rig.run([(0, 0, 9), (1, 0, 9)], [0, 1], [*rig.admit(0, prompt, WARM), *rig.admit(1, prompt, WARM)])
     rig.executor.execute(TierRig.round(rig, [(0, 9, 6)], [0]))
-    told = [*rig.admit(2, [*prompt, first.tokens[0]], WARM)]
-    rig.executor.execute(rig.round((1, 9, 6), (2, 0, 10), told))
+    edits = [*rig.admit(2, [*prompt, first.tokens[0]], WARM)]
+    rig.executor.execute(rig.round((1, 9, 6), (2, 0, 10), edits))
     tokens = rig.executor.tables.tokens
     assert tokens[0, :16].tolist() == tokens[1, :16].tolist()
     differing = tokens[1, :15] != tokens[2, :15]  # where the target drew another token, it stands in the place of the draft

@@ -110,12 +110,17 @@ def test_special_values_stay_in_their_row_and_column(instruction_set: str, dtype
     backend.reserve(Tables(1, 16, 1, 16), 64, 1)
     width, vocabulary = 1100, 70
     weight_VD = torch.randn(vocabulary, width, generator=generator).to(dtype)
-    weight_VD[3, 700], weight_VD[40, 0], weight_VD[69, 1099] = math.inf, math.nan, 3e38
+    weight_VD[3, 700] = math.inf
+    weight_VD[40, 0] = math.nan
+    weight_VD[69, 1099] = 3e38
     weight_VD[50] = 1e-39 * torch.sign(weight_VD[50])
     spec = spec_of(HeadConfig(vocabulary=vocabulary, hidden=width, norm=NormConfig(eps=1e-5)), None)
     run = backend.compose([pack_whole(backend, spec, {"weight": weight_VD, "norm": torch.ones(width)})], 0)
     hidden_ND = torch.randn(64, width, generator=generator).to(dtype)
-    hidden_ND[5, 600], hidden_ND[17, 0], hidden_ND[20], hidden_ND[21] = math.nan, -math.inf, 1e-39, 0.0
+    hidden_ND[5, 600] = math.nan
+    hidden_ND[17, 0] = -math.inf
+    hidden_ND[20] = 1e-39
+    hidden_ND[21] = 0.0
     whole = backend.logits(run, hidden_ND).clone()
     alone = torch.cat([backend.logits(run, hidden_ND[row : row + 1]).clone() for row in range(64)])
     assert torch.equal(whole.isnan(), alone.isnan())

@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from blockwright.gpu.backend import Backend
+from blockwright.gpu.backend import SLICE, Backend
 from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.memory import Arena
+from blockwright.gpu.memory import HostArena
 from blockwright.gpu.model.config import ComponentSpec, tensor_shapes
 from blockwright.gpu.parameters import ResidentParameters
 from blockwright.gpu.select import open_backend
@@ -117,7 +117,9 @@ def test_twenty_lora_tenants_take_what_their_tensors_take(checkpoint: MakeCheckp
     """Of a base that is not tiny each adds less than 1 %: its small tensors share chunks with those of others."""
     path = checkpoint("llama", hidden_size=512, intermediate_size=1408, vocab_size=2048, num_hidden_layers=4)
     adapters = [make_adapter(path, tmp_path / str(i), seed=i, target_modules=["q_proj", "v_proj"]) for i in range(20)]
-    backend, base, chunk = open_backend("native", "float32", 1, CAP), Checkpoint.open(path), 65536
+    backend = open_backend("native", "float32", 1, CAP)
+    base = Checkpoint.open(path)
+    chunk = 65536
     residence, found = Residence(ChunkPool(1 << 12, chunk), 64), dict[bytes, int]()
     added = []
     for name, variant in [("base", base), *((str(i), open_adapter(folder, base)) for i, folder in enumerate(adapters))]:
@@ -146,9 +148,9 @@ def test_a_file_that_was_written_again_in_place_is_refused(checkpoint: MakeCheck
     path = Path(shutil.copytree(kept, tmp_path / "base"))
     adapter = make_adapter(path, tmp_path / "adapter")
     spec, delta = open_adapter(adapter, Checkpoint.open(path)).specs(16, "float32")[1].loads()
-    places, arena = placing(backend, [spec, delta]), Arena("parameters", 1 << 24, 1 << 16)
-    arena.commit(0, arena.chunks)
-    resident = ResidentParameters(backend, arena)
+    places, arena = placing(backend, [spec, delta]), HostArena("parameters", 1 << 24, 1 << 16)
+    arena.commit(0, range(arena.chunks))
+    resident = ResidentParameters(backend, arena, SLICE)
 
     def load(one: ComponentSpec) -> None:
         list(resident.load(one, [places.offsets[part.id] for part in backend.parts(one)]))
@@ -163,8 +165,8 @@ def test_a_file_that_was_written_again_in_place_is_refused(checkpoint: MakeCheck
     assert not resident.deltas
     load(specs(kept)[1])
     (found,) = resident.components.values()
-    other = ResidentParameters(backend, fresh := Arena("parameters", 1 << 24, 1 << 16))
-    fresh.commit(0, fresh.chunks)
+    other = ResidentParameters(backend, fresh := HostArena("parameters", 1 << 24, 1 << 16), SLICE)
+    fresh.commit(0, range(fresh.chunks))
     list(other.load(specs(kept)[1], [places.offsets[part.id] for part in backend.parts(spec)]))
     assert torch.equal(arena.memory, fresh.memory), "of the refused one nothing is left where others look"
     assert found.spec.name == spec.name

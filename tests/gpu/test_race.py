@@ -31,12 +31,12 @@ FAULTS = {
         "if (atomic_load_explicit(word_of(j, owner, i), memory_order_acquire) != stored)",
         "if (atomic_load_explicit(word_of(j, owner, i), memory_order_acquire) < stored - STORED + COMMITTED)",
     ),
-    "a piece is told to be stored without order": (
+    "a piece is marked as stored without order": (
         "pieces.c",
         "    atomic_store_explicit(word, j->now << 2 | STORED, memory_order_release);",
         "    atomic_store_explicit(word, j->now << 2 | STORED, memory_order_relaxed);",
     ),
-    "the phase is told without order": (
+    "the phase is published without order": (
         "pieces.c",
         "    atomic_store_explicit(&x->phase, j->now + 1, memory_order_release);",
         "    atomic_store_explicit(&x->phase, j->now + 1, memory_order_relaxed);",
@@ -90,7 +90,7 @@ def test_there_are_no_races(tmp_path: Path) -> None:
 
 
 @claim("The kernels have no data races, and planted ones are found", of="numerics")
-@pytest.mark.parametrize("fault", some(FAULTS, "stored before it is committed", "the phase is told without order"))
+@pytest.mark.parametrize("fault", some(FAULTS, "stored before it is committed", "the phase is published without order"))
 def test_planted_faults_are_found(tmp_path: Path, fault: str) -> None:
     binary = build(tmp_path, FAULTS[fault])
     assert any(run(binary, *arguments).returncode for arguments in DELAYS * 3)

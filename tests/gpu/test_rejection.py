@@ -20,7 +20,9 @@ from blockwright.tests.gpu.rig import GREEDY
 from blockwright.tests.gpu.test_tier_drafts import TierRig, drafted, families  # noqa: F401
 from blockwright.tests.gpu.test_verification import one_by_one
 
-DRAWS, SOME, VOCABULARY = 100_000, 5_000, 6
+DRAWS = 100_000
+SOME = 5_000
+VOCABULARY = 6
 CRITICAL = {5: 20.515, 35: 66.619}  # chi-square with these degrees of freedom, alpha 0.001
 POSITION = 11
 

@@ -72,7 +72,9 @@ def drafted(
 ) -> tuple[list[int], list[TokenLogprob | None], list[int]]:
     """Tokens, their log-probabilities, and how many each round yielded. ``lengths``: the drafts of rounds, in turns."""
     result = rig.run([(row, 0, len(prompt))], [0], rig.admit(row, prompt, params))
-    tokens, logprobs, rounds = [*result.tokens], [*result.logprobs], list[int]()
+    tokens = [*result.tokens]
+    logprobs = [*result.logprobs]
+    rounds = list[int]()
     while len(tokens) < count:
         start, drafts = len(prompt) + len(tokens) - 1, lengths[len(rounds) % len(lengths)]
         result = rig.executor.execute(rig.round([(row, start, drafts + 1)], [0]))
@@ -89,7 +91,9 @@ def drafted(
 def test_drafts_of_an_exit_change_no_token(
     make_backend: Make, families: Callable[[str], Path], params: SamplingParams, dtype: str, head: str
 ) -> None:
-    rig, prompt, count = TierRig(make_backend(dtype), families(head)), reference.prompt_of(21), 40
+    rig = TierRig(make_backend(dtype), families(head))
+    prompt = reference.prompt_of(21)
+    count = 40
     params = replace(params, logprobs=3)
     tokens, logprobs = one_by_one(rig, 0, prompt, count, params)
     got, entries, rounds = drafted(rig, 1, prompt, count, params, [4, 1, 8, 2])

@@ -45,7 +45,9 @@ def verified(
 ) -> tuple[list[int], list[TokenLogprob | None], list[int]]:
     """Tokens, their log-probabilities, and how many each round yielded. ``guesses[n]``: drafts behind ``n`` tokens."""
     result = rig.run([(row, 0, len(prompt))], [0], rig.admit(row, prompt, params))
-    tokens, logprobs, rounds = [*result.tokens], [*result.logprobs], []
+    tokens = [*result.tokens]
+    logprobs = [*result.logprobs]
+    rounds = []
     while len(tokens) < count:
         start, drafts = len(prompt) + len(tokens) - 1, list(guesses[len(tokens)])
         plan = rig.plan([(row, start, len(drafts) + 1)], [0], [WriteTokens(row, start + 1, drafts)] if drafts else [])
@@ -57,12 +59,14 @@ def verified(
     return tokens, logprobs, rounds
 
 
-@claim("Tokens and log-probabilities with drafts are bit for bit those without", of="drafts")
+@claim("Tokens and log-probabilities with drafts equal the ones without, bit for bit", of="drafts")
 @pytest.mark.parametrize("params", [GREEDY, WARM], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_drafts_change_no_token(make_backend: Make, checkpoint: MakeCheckpoint, params: SamplingParams, dtype: str) -> None:
     """Right, wrong and half-right drafts, rounds of one to nine positions."""
-    rig, prompt, count = Rig(make_backend(dtype), checkpoint("mistral-window")), reference.prompt_of(21), 40
+    rig = Rig(make_backend(dtype), checkpoint("mistral-window"))
+    prompt = reference.prompt_of(21)
+    count = 40
     params = replace(params, logprobs=3)
     tokens, logprobs = one_by_one(rig, 0, prompt, count, params)
     guesses = []

@@ -46,7 +46,9 @@ class Driver:
     """Feeds a machine with requests and results, two plans open at a time."""
 
     def __init__(self, machine: Tape, state: SweepState) -> None:
-        self.machine, self.state, self.now = machine, state, 1.0
+        self.machine = machine
+        self.state = state
+        self.now = 1.0
         self.open: list[SweepPlan] = []
         target = chain("base")
         self.route = replica("w0", target)

@@ -221,7 +221,7 @@ class FakeDevice:
             for layer, depth in layers:
                 digest = hash(lines[depth])
                 for position in range(start + count):
-                    if position < len(tokens):  # between the first and the last worker nobody is told any
+                    if position < len(tokens):  # workers between the first and the last one get none
                         digest = hash((digest, tokens[position]))
                     slot = self.slots[row, layer, position // size]
                     unit = slot * allocator.slot_bytes // CHUNK
@@ -247,6 +247,7 @@ class FakeDevice:
             end = plan.start[i] + plan.count[i]
             tokens = self.tokens[plan.row[i]]
             application = self.state.parts.rows.route[sequences[i]].route.application
+            assert not self.state.parts.grammars.waits(sequences[i]), "a token is drawn before its grammar is compiled"
             overflow = self.overflows.get(self.state.parts.rows.submission[sequences[i]].request, 1 << 62)
             drawn: list[int] = []
             for at in range(plan.start[i] + 1 if i in plan.verify else end, end + 1):

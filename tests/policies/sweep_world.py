@@ -18,6 +18,8 @@ from blockwright.policies.sweep.events import (
     Cancelled,
     Flight,
     GivenBack,
+    GrammarReady,
+    GrammarWanted,
     PeerLost,
     Submission,
     TokensEmitted,
@@ -29,6 +31,7 @@ from blockwright.tests.policies.fake_device import FakeDevice, PagesOnTheWay, ne
 # A worker is checked after so many plans made or ended, and at rest: what is counted wrongly stays wrong. Plans are made
 # and ended by turns, so an odd number meets both. 1 finds the move of a bug; for all seeds it would be half of their time.
 CHECKED = 7
+COMPILER = "compiler"  # the sender of the news that a grammar is compiled
 
 
 def generate(application: str, prompt: list[int], limit: int, stop: list[int]) -> list[int]:
@@ -112,7 +115,7 @@ class FakeWorker:
 
 
 class World:
-    """Workers, messages between them in order for each pair, and what gateways were told."""
+    """Workers, messages between them in order for each pair, and the news for gateways."""
 
     def __init__(
         self,
@@ -138,6 +141,7 @@ class World:
         self.returned: list[GivenBack] = []
         self.submitted: dict[str, Submission] = {}  # the current attempt of each request
         self.exports: dict[int, tuple[str, str, set[str]]] = {}  # number -> request, next route, workers that have to answer
+        self.uncompilable: dict[str, str] = {}  # texts of grammars, and why they cannot be compiled
         self.moved: list[tuple[str, int]] = []  # requests that began anew elsewhere, and pages that were copied for each
 
     def start(self, name: str) -> None:
@@ -295,6 +299,9 @@ class World:
                 self._exported(effect, worker.name)
             elif isinstance(effect, GivenBack):
                 self.returned.append(effect)
+            elif isinstance(effect, GrammarWanted):  # compiled beside the device, in its own time
+                ready = GrammarReady(effect.grammar.key, self.uncompilable.get(effect.grammar.text, ""))
+                self.wire.setdefault((COMPILER, worker.name), []).append(ready)
         return bool(taken)
 
     # until quiet ----------------------------------------------------------------------------------------------------

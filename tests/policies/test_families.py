@@ -23,7 +23,9 @@ TOP = chain("base", 4)
 LOW, MIDDLE = tier(TOP, 1), tier(TOP, 3)
 FAMILY = [TOP, LOW, MIDDLE]
 TIERS = [MIDDLE.application, LOW.application]
-SEEDS, PARTS, DAILY = 500, 10, 1
+SEEDS = 500
+PARTS = 10
+DAILY = 1
 TURNS = [
     {}, {"tier_sweeps": "decoupled", "tier_turns": 1}, {"tier_sweeps": "decoupled", "tier_turns": 4},
     {"tier_sweeps": "lockstep"}, {"group_batching": False},
@@ -32,10 +34,10 @@ SCARCE, AMPLE = 24, 400  # chunks of 64 KiB, two slots each
 
 
 class EntryWorld(World):
-    """A world that keeps the reports of entries at exits, each of which the device must have computed as told."""
+    """A world that keeps the reports of entries at exits, each of which the device must have computed as reported."""
 
     def hear(self, effects: list[object]) -> list[object]:
-        self.told = [*getattr(self, "told", []), *[one for one in effects if isinstance(one, ExitEntered)]]
+        self.entries = [*getattr(self, "entries", []), *[one for one in effects if isinstance(one, ExitEntered)]]
         return effects
 
 
@@ -89,8 +91,8 @@ def test_the_deepest_exit_is_taken() -> None:
     made.submit(submission("top", prompt, 17, "base@w0"))
     depths = [depth for depth, _ in steps_of(made)]
     assert depths == [7, 7, 0, 3, 7, 9], "two chunks enter behind three layers, the last one at the embedding"
-    told = [(one.request, one.attempt, one.layers, one.start, one.end) for one in made.told]
-    assert told == [("middle", 1, 1, 0, 8), ("middle", 1, 1, 8, 12), ("top", 1, 3, 0, 8), ("top", 1, 3, 8, 12)]
+    entries = [(one.request, one.attempt, one.layers, one.start, one.end) for one in made.entries]
+    assert entries == [("middle", 1, 1, 0, 8), ("middle", 1, 1, 8, 12), ("top", 1, 3, 0, 8), ("top", 1, 3, 8, 12)]
 
 
 def test_an_answer_serves_the_next_tier_like_a_prompt() -> None:
@@ -114,7 +116,9 @@ def test_an_answer_with_drafts_by_a_tier_serves_the_next_tier_too() -> None:
 
 def test_a_row_that_drafts_runs_beside_one_that_enters() -> None:
     """The one that drafts enters nowhere; the other begins at the exit, and both have the right answers."""
-    made, prompt, new = world(), list(range(24)), [50, 51, 52]
+    made = world()
+    prompt = list(range(24))
+    new = [50, 51, 52]
     ask(made, "low", LOW, prompt, 1)
     drafts = DraftOptions(tokens=3, tiers=[LOW.application])
     made.submit(submission("drafting", new, 40, "base@w0", drafts=drafts))
@@ -293,7 +297,7 @@ def test_nobody_notices(part: int) -> None:
         play = Play(seed)
         play.play()
         total += entered(play.world)
-        assert entered(play.world) == sum(one.end - one.start for one in play.world.told)
+        assert entered(play.world) == sum(one.end - one.start for one in play.world.entries)
         drafts += sum(worker.device.drafts for worker in play.world.workers.values())
         short += sum(worker.state.counters["short_sweeps"] for worker in play.world.workers.values())
         preempted += sum(worker.state.counters["preemptions"] for worker in play.world.workers.values())

@@ -23,7 +23,9 @@ from .sweep_world import World, chain, generate, guesses, pipeline, replica, sub
 
 BASE, OTHER = chain("base", layers=3), chain("other", layers=3, own_from=4)
 WORKERS = ["w0", "w1", "w2"]
-SEEDS, PARTS, DAILY = 1000, 20, 1
+SEEDS = 1000
+PARTS = 20
+DAILY = 1
 REQUESTS = 7
 MOST = 3  # preemptions for each request
 

@@ -19,7 +19,9 @@ from .sweep_world import FakeWorker, World, chain, generate, guesses, pipeline, 
 
 LAYERS, NEW = 3, 4
 BASE = chain("base", LAYERS)
-SEEDS, PARTS, DAILY = 1000, 20, 1
+SEEDS = 1000
+PARTS = 20
+DAILY = 1
 SCARCE, AMPLE = 24, 200  # chunks of 64 KiB, two slots each
 
 
@@ -33,7 +35,7 @@ def world(seed: int) -> World:
 
 
 def columns(plan: SweepPlan) -> tuple[object, ...]:
-    """What a plan computes. Runs have other numbers, and pages are told piece by piece."""
+    """What a plan computes. Runs have other numbers, and pages are listed piece by piece."""
     away = [(d.worker, d.home, d.batch, d.rows) for d in plan.departures]
     return plan.number, plan.row, plan.start, plan.count, plan.sample, plan.arrivals, away
 
@@ -150,7 +152,7 @@ def test_a_sibling_finds_the_pages_below_its_first_own_layer() -> None:
 
 
 def test_pages_that_both_made_before_they_met_are_kept_once() -> None:
-    """While neither knew of the other no border told that the lower layers are equal."""
+    """While neither knew of the other, no border showed that the lower layers are equal."""
     sibling = chain("sibling", LAYERS, own_from=5)
     one = World(["w0"], [BASE], [replica("w0", BASE)])
     for target in (BASE, sibling):

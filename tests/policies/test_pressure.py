@@ -81,7 +81,9 @@ def test_pipelines_of_different_length_over_the_same_workers_do_not_wait_in_a_ci
     seed: int, budget: int, rows: int
 ) -> None:
     """The home of the short one is a host of the long one, which holds leases there and waits behind the short one's."""
-    long, short, workers = chain("base", layers=4), chain("other", layers=4, own_from=0), ["w0", "w1", "w2", "w3"]
+    long = chain("base", layers=4)
+    short = chain("other", layers=4, own_from=0)
+    workers = ["w0", "w1", "w2", "w3"]
     routes = [pipeline(workers, long), pipeline(workers[2:], short)]
     world = World(workers, [long, short], routes, budget=budget * CHUNK, chunk_size=8, max_rows=rows, sweep_tokens=64)
     chance, expected = random.Random(seed), {}

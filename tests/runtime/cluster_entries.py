@@ -30,7 +30,9 @@ class Status:
 
 class Counter(Actor):
     def __init__(self, config: CounterConfig) -> None:
-        self.config, self.count, self.cancelled = config, config.start, 0
+        self.config = config
+        self.count = config.start
+        self.cancelled = 0
 
     @endpoint
     async def add(self, n: int) -> int:

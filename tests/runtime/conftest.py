@@ -26,7 +26,10 @@ class Sides:
     """A caller's node and a callee's node, perhaps the same, under a manual clock."""
 
     def __init__(self, caller: Node, callee: Node, clock: ManualClock, network: Network | None = None) -> None:
-        self.caller, self.callee, self.clock, self.network = caller, callee, clock, network
+        self.caller = caller
+        self.callee = callee
+        self.clock = clock
+        self.network = network
 
     async def spawn(self, actor: Actor, name: str = "actor", **options) -> Ref:
         """Returns the caller's reference, which knows the class."""

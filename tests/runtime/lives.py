@@ -17,7 +17,7 @@ MAY_IMPORT = threading.Event()  # a module that a test imports waits for it
 
 
 class Mortal(Actor):
-    """Does what tests ask, dies when told; ``log`` outlives it."""
+    """Does what tests ask, and dies on request; ``log`` outlives it."""
 
     def __init__(self, label: str = "", *, log: list[str] | None = None) -> None:
         self.label, self.log = label, [] if log is None else log
@@ -50,7 +50,7 @@ class Mortal(Actor):
         return n
 
     @endpoint
-    async def crash(self, text: str = "as told") -> None:
+    async def crash(self, text: str = "on request") -> None:
         raise Crash(text)
 
     @endpoint(concurrent=True)
@@ -136,10 +136,13 @@ class Spot:
 
 
 class Placed(Actor):
-    """Takes typed arguments; its start does as told."""
+    """Takes typed arguments; its start does what they say."""
 
     def __init__(self, spot: Spot, data: np.ndarray | None = None, *, loose=None, start: str = "") -> None:
-        self.spot, self.data, self.loose, self._start = spot, data, loose, start
+        self.spot = spot
+        self.data = data
+        self.loose = loose
+        self._start = start
 
     async def on_start(self) -> None:
         if self._start == "fail":
@@ -156,7 +159,7 @@ class Placed(Actor):
 
 
 class Witness(Actor):
-    """Monitors and links as told; remembers what it hears."""
+    """Monitors and links on request; remembers what it hears."""
 
     def __init__(self) -> None:
         self.downs: list[Down] = []

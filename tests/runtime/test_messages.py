@@ -207,7 +207,9 @@ async def test_work_left_behind_has_time_of_its_own(sides):
 @pytest.mark.parametrize("sides", ["encoded", "remote"], indirect=True)
 async def test_a_callee_that_changes_its_arguments_changes_copies(sides):
     ref = await sides.spawn(Log())
-    numbers, table, array = [1], {"x": 1}, np.arange(3)
+    numbers = [1]
+    table = {"x": 1}
+    array = np.arange(3)
     await ref.change(numbers, table)
     assert (numbers, table) == ([1], {"x": 1})
     with pytest.raises(RemoteError, match="read-only"):
@@ -219,7 +221,9 @@ async def test_a_callee_that_changes_its_arguments_changes_copies(sides):
 async def test_a_caller_that_changes_what_it_sent_is_found_out(sides, changed):
     log = Log()
     ref = await sides.spawn(log)
-    numbers, array, data = [1], np.zeros(200), bytearray(300)
+    numbers = [1]
+    array = np.zeros(200)
+    data = bytearray(300)
     call = asyncio.create_task(ref.keep(numbers, array, data))
     await asyncio.sleep(0)
     if changed == "list":
@@ -278,7 +282,7 @@ async def test_whatever_an_endpoint_raises_reaches_its_caller(sides, what, kind,
         assert caught.value.kind == kind
 
 
-async def test_another_thread_is_told_how(sides):
+async def test_another_thread_gets_the_remedy(sides):
     ref = await sides.spawn(Raising())
     loop = asyncio.get_running_loop()
     wrong = (

@@ -20,7 +20,9 @@ from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
 from blockwright.tests.runtime.safety.players import FAULTS, LINK_FAULTS, PLACES, Game
 
-CHUNK, CHUNKS, DAILY = 25, 40, 0  # those of the first chunk are played below
+CHUNK = 25
+CHUNKS = 40
+DAILY = 0  # the chunk whose seeds are played below
 
 
 @pytest.fixture(autouse=True)

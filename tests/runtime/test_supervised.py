@@ -52,7 +52,7 @@ class Teller(Actor):
 
     @endpoint
     async def die(self) -> None:
-        raise Crash("as told")
+        raise Crash("on request")
 
 
 async def boss(node: Node, *children: Child) -> Supervisor:
@@ -110,7 +110,7 @@ async def test_without_an_importable_class_the_types_are_given(node, other, monk
     assert await child.where() == "b"
 
 
-async def test_a_name_that_is_no_childs_is_told(node):
+async def test_a_name_that_is_no_childs_is_reported(node):
     sup = await boss(node, Child(name="t", actor=Teller))
     with pytest.raises(RemoteError, match="there is no child 'u'; there are: t"):
         await Supervised(node, sup, "u").where()

@@ -16,7 +16,7 @@ SOON = Backoff(initial=0.0)
 
 
 class Shelf(Actor):
-    """A child that writes down its life, and fails to start when told."""
+    """A child that writes down its life, and fails to start on request."""
 
     log: list[str] = []
     failing: set[str] = set()
@@ -46,12 +46,14 @@ class Shelf(Actor):
     async def die(self) -> None:
         from blockwright.runtime import Crash
 
-        raise Crash("as told")
+        raise Crash("on request")
 
 
 @pytest.fixture(autouse=True)
 def log():
-    Shelf.log, Shelf.failing, Shelf.drains = [], set(), {}
+    Shelf.log = []
+    Shelf.failing = set()
+    Shelf.drains = {}
     return Shelf.log
 
 
@@ -103,7 +105,7 @@ async def test_a_child_that_dies_is_restarted_with_its_group(nodes, node, other,
     assert [await node.ref(address).echo(7) for address in ("a/x", "b/y", "a/z")] == [7, 7, 7]
     assert other.actors.instances["y"].restarts == 1
     found = await sup.children(returns=list[ChildState])
-    assert found[1].cause == "crashed: as told"
+    assert found[1].cause == "crashed: on request"
 
 
 async def test_a_dormant_child_runs_from_start_child_to_stop_child(nodes, node, log):
@@ -158,7 +160,7 @@ async def test_too_many_restarts_are_given_up(nodes, node, log, caplog):
     assert await node.ref("a/x").echo(1) == 1
     node.ref("a/x").die.cast()
     await nodes.advance(0.25)
-    assert [d.cause for d in downs] == ["crashed: gave up: 3 restarts within 5 s, 2 allowed; last: x (crashed: as told)"]
+    assert [d.cause for d in downs] == ["crashed: gave up: 3 restarts within 5 s, 2 allowed; last: x (crashed: on request)"]
     assert log[-1] == "-y"
     assert set(node.actors.current) == {"$node"}
     assert "gave up" in caplog.text

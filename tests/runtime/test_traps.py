@@ -32,7 +32,7 @@ from blockwright.tests.waiting import PATIENCE
 class Thing(Actor):
     def __init__(self) -> None:
         self.seen: list[int] = []
-        self.told = asyncio.Event()
+        self.notified = asyncio.Event()
         self.gate = asyncio.Event()
 
     @endpoint
@@ -63,7 +63,7 @@ class Thing(Actor):
     @endpoint
     async def tell_and_wait(self, address: str, mine: str) -> None:
         self.node.ref(address).answer_by_cast.cast(mine)
-        await self.told.wait()
+        await self.notified.wait()
 
     @endpoint
     async def answer_by_cast(self, address: str) -> None:
@@ -71,7 +71,7 @@ class Thing(Actor):
 
     @endpoint(concurrent=True)
     async def tell(self) -> None:
-        self.told.set()
+        self.notified.set()
 
     @endpoint
     async def fail(self) -> None:
@@ -234,7 +234,7 @@ async def test_xoscar_a_broken_connection_leaves_no_future_and_no_unretrieved_ta
     calls = [asyncio.create_task(ref.hold()) for _ in range(5)]
     await sides.turns()
     sides.network.cut(sides.callee.endpoint)
-    calls.append(asyncio.create_task(ref.hold()))  # the link is closed, and nobody has been told
+    calls.append(asyncio.create_task(ref.hold()))  # the link is closed, and no peer has been notified
     for call in calls:
         with pytest.raises(NodeDown, match="b#1"):
             await asyncio.wait_for(call, PATIENCE)

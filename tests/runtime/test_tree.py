@@ -45,7 +45,7 @@ async def enter(node: Node, config: int) -> None:
 
 
 class Flaky(InProcessLauncher):
-    """Fails as often as it is told."""
+    """Fails as often as the test asks."""
 
     failures = 0
 
@@ -93,7 +93,7 @@ async def rig():
     await made.hub.stop()
 
 
-def test_a_tree_is_told_before_anything_runs():
+def test_a_tree_is_printed_before_anything_runs():
     assert list(lines(TREE)) == [
         "top: one for one, at most 0 restarts in 5 s",
         "  a: Mortal",
@@ -145,7 +145,7 @@ async def test_a_process_that_dies_is_started_at_once_then_with_growing_pauses(r
     assert rig.downs == [f"n0#{life} exited -9" for life in (1, 2, 3)]
 
 
-async def test_a_launch_that_fails_is_told_and_tried_again(rig):
+async def test_a_launch_that_fails_is_reported_and_tried_again(rig):
     node = await rig.start()
     rig.launcher.failures = 2
     rig.launcher.kill(PeerId("n0", 1))

@@ -1,4 +1,4 @@
-"""Values that the receiver cannot make: whoever waits is told, at once."""
+"""Values that the receiver cannot make: the waiting caller gets an error at once."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def no_torch(monkeypatch):
 
 
 @pytest.mark.parametrize("sides", ["encoded", "remote"], indirect=True)
-async def test_who_waits_is_told(sides: Sides, no_torch) -> None:
+async def test_waiting_callers_are_notified(sides: Sides, no_torch) -> None:
     maker = Maker()
     ref = await sides.spawn(maker)
     with pytest.raises(DecodeError, match="not imported torch"):

@@ -95,7 +95,10 @@ class SimulatedPart:
 class SimulatedBackend:
     """The sizes that a worker asks a back end for."""
 
-    name, numerics, dtype, slot_unit = "native", "simulated", torch.float32, SLOT
+    name = "native"
+    numerics = "simulated"
+    dtype = torch.float32
+    slot_unit = SLOT
 
     def slot_bytes(self, layout: PageLayout) -> int:
         return SLOT
@@ -122,7 +125,7 @@ class SimulatedPages:
                 for number, state in enumerate(held):
                     HIDDEN.pack_into(memory, at + number * HIDDEN.size, *state)  # type: ignore[misc]
                 at += SLOT
-        assert at == len(memory), "pages have other sizes than was told"
+        assert at == len(memory), "pages have other sizes than was stated"
 
     def move(self, arena: str, slots: Sequence[int], targets: Sequence[int]) -> None:
         for slot, target in zip(slots, targets, strict=True):
@@ -320,7 +323,9 @@ class SimulatedExecutor:
         return drawn
 
     def _embed(self, row: int, start: int, count: int) -> list[Hidden]:
-        tokens, history, made = self._tokens[row], ROOT, []
+        tokens = self._tokens[row]
+        history = ROOT
+        made = []
         assert len(tokens) >= start + count, "a position without a token is computed"
         for position, token in enumerate(tokens[: start + count]):
             before, history = history, follow(history, token)
@@ -330,12 +335,16 @@ class SimulatedExecutor:
 
     def _attend(self, layout: KvLayout, row: int, layer: int, start: int, hidden: list[Hidden]) -> None:
         """Write the KV of these positions and read that of all up to the last: each must follow the one before."""
-        size, slots, kv = layout.page_size, self._slots, self._kv
+        size = layout.page_size
+        slots = self._slots
+        kv = self._kv
         for position, state in enumerate(hidden, start):
             slot = slots[row, layer, position // size]
             assert (layout.key, slot * SLOT // CHUNK) in self._backed, "a slot without memory is written"
             kv.setdefault((layout.key, slot), [None] * size)[position % size] = state
-        lineage, history, end = hidden[0][0], ROOT, start + len(hidden)
+        lineage = hidden[0][0]
+        history = ROOT
+        end = start + len(hidden)
         for page in range(-(-end // size)):
             held = kv.get((layout.key, slots[row, layer, page]), ())
             for state in held[: end - page * size]:
@@ -363,7 +372,9 @@ class SimulatedDevice:
     ) -> None:
         self.stalled = False  # what runs never ends
         self._executor, self._random = SimulatedExecutor(), random
-        self._on_swept, self._on_fatal, self._lay_out = on_swept, on_fatal, lay_out
+        self._on_swept = on_swept
+        self._on_fatal = on_fatal
+        self._lay_out = lay_out
         self._loop = asyncio.get_running_loop()
         self._work: deque[tuple[float, Callable[[], None]]] = deque()
         self._stepwise: deque[tuple[Iterator[None], asyncio.Future[None]]] = deque()

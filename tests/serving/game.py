@@ -46,7 +46,7 @@ QUIET = 60.0  # until nothing is left of what is over
 LONGEST = 48  # tokens of a sequence
 WHOLE = 15.0  # until all that was killed is back and loaded, whatever word of it was lost
 BRIEF = 4  # tokens of an answer that shows that an application is served
-SETTLED = 1.0  # until all are told what the last fault has broken
+SETTLED = 1.0  # until all are notified of what the last fault has broken
 STRIKES = 3  # of each seed, on kinds of messages
 RENEWED = 8  # one seed of so many puts a new version in the place of an application
 RENEW_AFTER, GRACE = 0.3, 20.0  # seconds: when, and how long requests of the old version may take
@@ -104,7 +104,10 @@ class Game:
         dispatch: str = OUTSTANDING,
         profile: str = "",
     ) -> None:
-        self.seed, self.random, self.dispatch, self.profile = seed, Random(f"{seed}/game"), dispatch, profile
+        self.seed = seed
+        self.random = Random(f"{seed}/game")
+        self.dispatch = dispatch
+        self.profile = profile
         wanted = self._draw() if strikes is None and faults else strikes or []
         self.kinds = {kind for kind, _, _ in wanted}
         self.house = House(self._plan(), seed, self._broken, self._clients)
@@ -319,7 +322,9 @@ class Game:
 
     async def _serves(self) -> None:
         """Each gateway serves each application that the controller has a route for."""
-        house, sim, late = self.house, self.sim, list[Request]()
+        house = self.house
+        sim = self.sim
+        late = list[Request]()
         sim.strike(lambda source, target, lane, body: None)
         await asyncio.sleep(SETTLED)
         await self._until(lambda: all(task.done() for task in self.work) and self._served(), WHOLE)

@@ -117,7 +117,7 @@ class House:
     plan: Plan
     sim: Simulation = field(init=False)
     seed: int
-    failed: Callable[[BaseException], None]  # told what a device found wrong
+    failed: Callable[[BaseException], None]  # called with what a device found wrong
     clients: Callable[[Gateway], list[Coroutine[Any, Any, None]]]
     unfit: set[tuple[str, int]] = field(default_factory=set)  # lives of workers that say that they cannot start
     workers: dict[str, Worker] = field(default_factory=dict)  # of the last life of each

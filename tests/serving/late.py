@@ -112,7 +112,9 @@ class LateGateway(GatewayState):
 
     def doubt(self, random: Random, failed: Failed, planted: Counter[str]) -> None:
         """Plant from now on."""
-        self._random, self._failed, self._planted = random, failed, planted
+        self._random = random
+        self._failed = failed
+        self._planted = planted
 
     def handle(self, event: m.Event, now: float) -> list[m.Effect]:
         """See ``GatewayState``."""
@@ -140,7 +142,9 @@ class LateGateway(GatewayState):
         """Yield answers about earlier attempts of requests that have not ended."""
         gateway = self.address
         for record in self.active.values():
-            id, now, under = record.id, record.attempt, self.moving.moves.get(record.id)
+            id = record.id
+            now = record.attempt
+            under = self.moving.moves.get(record.id)
             question = self.asking.open.get(id)
             asked = question.submission.attempt if question is not None else 0
             yield (
@@ -208,7 +212,10 @@ class LateMachine:
     """A ``Machine`` before a worker's state that lets it hear late answers between its events."""
 
     def __init__(self, state: SweepState, random: Random, failed: Failed, planted: Counter[str]) -> None:
-        self._state, self._random, self._failed, self._planted = state, random, failed, planted
+        self._state = state
+        self._random = random
+        self._failed = failed
+        self._planted = planted
         self._heard: list[Event] = []  # the last messages of leases
 
     def apply(self, event: Event, now: float) -> None:
@@ -269,7 +276,9 @@ class LateMachine:
 
     def _of_leases(self) -> Iterator[tuple[str, Event]]:
         """Yield what was said of leases that are over, or go."""
-        parts, rows, leases = self._state.parts, self._state.parts.rows, self._state.parts.leases
+        parts = self._state.parts
+        rows = self._state.parts.rows
+        leases = self._state.parts.leases
         here = parts.config.worker
         for s in [s for s in leases._leases if not rows.is_guest(s)]:
             yield "revoked, of a life before", LeaseRevoked("late", leases.number(s) & LOW)

@@ -23,7 +23,9 @@ from blockwright.tests.serving.late import OF_ATTEMPTS, OF_LIVES
 from blockwright.tests.serving.strikes import ACTIONS, MOVED, Strike
 from blockwright.tests.serving.test_serving_predictors import Followed
 
-PARTS, PART, DAILY = 3, 40, 12
+PARTS = 3
+PART = 40
+DAILY = 12
 MOVES, DRAINS = 20, 0.1  # of each seed; part of them that are drains
 SPAN = 0.1  # virtual seconds in which they come, as most requests do
 

@@ -15,7 +15,9 @@ from blockwright.tests.claims import claim
 from blockwright.tests.parts import spans
 from blockwright.tests.serving.game import REQUESTS, Game, Request
 
-PARTS, PART, DAILY = 4, 24, 5
+PARTS = 4
+PART = 24
+DAILY = 5
 
 
 class Blended(Game):

@@ -33,7 +33,9 @@ from blockwright.tests.serving.game import LONGEST, REQUESTS, WITHIN, Game, Requ
 from blockwright.tests.serving.house import HEAD, Plan, chain
 from blockwright.tests.serving.strikes import ACTIONS, Strike
 
-PARTS, PART, DAILY = 5, 40, 3
+PARTS = 5
+PART = 40
+DAILY = 3
 MORE = 10  # requests
 SWITCHED = ("switch", "answer to switch", "switched", "answer to switched", "export", "unload", "load")
 LAYERS = 4
@@ -110,7 +112,9 @@ class Dropping(Game):
                 hops[at : at + 1] = [Hop(hop.worker, hop.first, cut), Hop(other, cut, hop.last)]
             return DropParameters(name_of(group.served), tuple(hops))
         one, other = random.sample(workers, 2)
-        cut, end, state = random.choice(CUTS), 2 * LAYERS + 2, self.house.state
+        cut = random.choice(CUTS)
+        end = 2 * LAYERS + 2
+        state = self.house.state
         return DropParameters(
             name_of(together(state.served, state.residency[one])), (Hop(one, 0, cut), Hop(other, cut, end))
         )

@@ -46,7 +46,7 @@ class LivePipeline:
 
     def __init__(self, folder: Path) -> None:
         self.quiet = QuietCluster(2, 3, 100, folder / "profile.json")
-        self.quiet.house.sim.network._latency = (LATENCY, LATENCY)  # no matter what predictors were told
+        self.quiet.house.sim.network._latency = (LATENCY, LATENCY)  # whatever links the predictors were given
         self.quiet.listener = self.listener = TokenListener()
         self.arrivals: list[tuple[float, Submission]] = []
         self.configs: list[SweepConfig] = []
@@ -69,7 +69,10 @@ class LivePipeline:
 
 def simulated(live: LivePipeline) -> list[Token]:
     instance = PipelineInstance("p", live.configs, live.routes, Coefficients(**COSTS), LinkTimes(LATENCY))
-    arrivals, rows, known, seen = [*live.arrivals], instance.home.parts.rows, dict[str, int](), list[Token]()
+    arrivals = [*live.arrivals]
+    rows = instance.home.parts.rows
+    known = dict[str, int]()
+    seen = list[Token]()
     while arrivals or instance.due < IDLE:
         if arrivals and arrivals[0][0] <= instance.due:
             now, request = arrivals.pop(0)

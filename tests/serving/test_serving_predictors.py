@@ -30,8 +30,10 @@ from blockwright.tests.serving.device import CHUNK, SWEEP, TOKEN, VOCABULARY
 from blockwright.tests.serving.game import LONGEST, WITHIN, Game
 from blockwright.tests.serving.house import PAGE, House, Plan, chain
 
-PARTS, PART, DAILY = 3, 8, 4
-QUIET = 1.0  # seconds after which whoever is quiet has told all
+PARTS = 3
+PART = 8
+DAILY = 4
+QUIET = 1.0  # seconds after which a quiet worker has reported everything
 
 
 class Followed(Game):

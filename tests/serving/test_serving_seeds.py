@@ -33,7 +33,9 @@ from blockwright.tests.serving.strikes import ACTIONS, KINDS, Coverage
 CELLS = [(kind, action) for kind in KINDS for action in ACTIONS]  # the first seeds strike at one each
 MORE = 4  # games of a turn in which no message is missing, but a late one has never been planted
 TURNS = 8  # and so do the seeds after them, if the message did not come
-PART, PARTS, DAILY = 12, 74, 0
+PART = 12
+PARTS = 74
+DAILY = 0
 AT_ONCE = 5  # kinds of messages that a game strikes at, in any run
 OF_GROWTH = ("LeaseRevoked", "GrowthWanted", "GrowthGranted")
 SOON = 3.0  # virtual seconds
@@ -123,7 +125,7 @@ def test_few_games_hit_every_kind_of_message_and_memory_is_scarce() -> None:
 
 @pytest.mark.parametrize("span", [range(6, 12), pytest.param(range(12), marks=pytest.mark.nightly)], ids=str)
 def test_gateways_that_take_little_at_a_time_lose_nothing(monkeypatch: pytest.MonkeyPatch, span: range) -> None:
-    """What they are not told yet waits at the workers and is joined, under the same faults."""
+    """Reports that have not been sent wait at the workers and are joined, under the same faults."""
     monkeypatch.setattr(report_sequence, "ACKNOWLEDGE_EVERY", 2)
     monkeypatch.setattr(reports, "WINDOW", 3)
     held, add = Counter[bool](), CoalescedNews.add
@@ -182,7 +184,9 @@ def test_a_worker_is_out_for_seconds_whatever_message_is_lost_while_it_loads(kin
     assert game.opened < opened_undisturbed() + SOON
 
 
-@claim("Under random faults, tokens with drafts by a lower tier and from its hidden states are those without", of="drafts")
+@claim(
+    "Under random faults, tokens with drafts by a lower tier and from its hidden states equal the ones without", of="drafts"
+)
 @pytest.mark.parametrize("part", parts(10, 1))
 def test_games_with_a_lower_tier_draft_with_it_and_enter_at_its_exit(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One game in ``1 / TIERED`` has a tier. Each request's answer is the one of the whole model alone (``Game``)."""

@@ -16,7 +16,9 @@ from blockwright.tests.parts import parts
 from blockwright.tests.serving.game import REQUESTS, STRIKES, WITHIN, Game
 from blockwright.tests.serving.strikes import ACTIONS, FETCHED, Strike
 
-PART, PARTS, DAILY = 7, 6, 1
+PART = 7
+PARTS = 6
+DAILY = 1
 
 
 class Sourced(Game):
@@ -33,7 +35,9 @@ class Sourced(Game):
         return [*super()._random_faults(), *again]
 
     def play(self) -> Sourced:
-        first_missing, random, workers = Residency._first_missing, Random(f"{self.seed}/source"), self.house.plan.workers
+        first_missing = Residency._first_missing
+        random = Random(f"{self.seed}/source")
+        workers = self.house.plan.workers
 
         def sourced(residency: Residency, name: str) -> LoadBlock:
             return replace(first_missing(residency, name), source=random.choice(workers))

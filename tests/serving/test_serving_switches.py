@@ -1,5 +1,5 @@
 """Routes end under requests, and come back, while messages are lost, late and doubled and processes die: the properties of
-``game.py``, over seeds. Here nobody drops anything: gateways are told that some of the routes in force have ended."""
+``game.py``, over seeds. Nothing is dropped here: gateways get the message that some of the routes in force have ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from blockwright.tests.serving.late import OF_HOLDS
 from blockwright.tests.serving.strikes import ACTIONS, HELD, Strike
 from blockwright.tests.serving.test_serving_predictors import Followed
 
-PARTS, PART, DAILY = 2, 30, 7
+PARTS = 2
+PART = 30
+DAILY = 7
 SWITCHES = 16  # of each seed
 SPAN = 0.1  # virtual seconds in which they come, as most requests do
 SWITCHED = 60.0  # until a gateway must have said that all have left, and that nobody waits
@@ -38,7 +40,7 @@ class Switches(Game):
 
     async def _scenario(self, sim: Any) -> None:
         self.work.append(asyncio.create_task(self._switch(Random(f"{self.seed}/switches"))))
-        self.told = list[SwitchFigures]()
+        self.reported = list[SwitchFigures]()
         await super()._scenario(sim)
 
     def _leaks(self) -> str:
@@ -69,7 +71,7 @@ class Switches(Game):
                 figures = await ref.switched(await self._off(ref, order), timeout=SWITCHED, returns=SwitchFigures)
             except TimeoutError as late:
                 raise Violation("ended", f"{order} is not over") from late
-            self.told.append(figures)
+            self.reported.append(figures)
 
     async def _off(self, ref: Any, order: SwitchRoutes) -> int:
         """Its requests have left, though new ones may come: the routes have not really ended."""
@@ -79,7 +81,7 @@ class Switches(Game):
 
     def _count(self) -> None:
         super()._count()
-        for figures in self.told:
+        for figures in self.reported:
             self.counters.update(stale=figures.stale, copied=figures.copied, recomputed=figures.recomputed)
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
@@ -97,6 +98,8 @@ def fields_of(kind: Any, place: str = "") -> Iterator[tuple[str, str]]:
         inner, step = hints[one.name], f"{place}{one.name}."
         if get_origin(inner) is tuple:
             inner, step = get_args(inner)[0], f"{step}0."
+        if get_origin(inner) is UnionType:
+            inner = get_args(inner)[0]
         if dataclasses.is_dataclass(inner) and isinstance(inner, type):
             yield from fields_of(inner, step)
 
@@ -120,6 +123,29 @@ def test_every_misspelt_field_is_answered_with_the_nearest(tmp_path: Path, place
         ("output_tokens = 20", "", r"line 3: workload has no lengths"),
         ("kv_bytes = 64", "", r"line 8: models\[0\].kv_bytes is missing"),
         ("kv_bytes = 64", "kv_bytes = 6", r"line 10: models\[0\].kv_bytes is 6; give bytes, a multiple of 4"),
+        ("rate = 2.5", "rate = 1\nbatch = 2", r"line 5: workload.batch is 2; give at most 1$"),
+        (
+            "rate = 2.5",
+            "rate = 1\nbatch = 0.7\nurgent = 0.6",
+            r"line 5: workload.batch is 0.7; with urgent it is more than 1, so give less$",
+        ),
+        ("kv_bytes = 64", "kv_bytes = 64\ndrafts = 4", r"line 11: models\[0\].drafts is no table of fields"),
+        ("kv_bytes = 64", "kv_bytes = 64\ndrafts = {tokens = 4}", r"line 11: models\[0\].drafts.accepted is missing"),
+        (
+            "kv_bytes = 64",
+            "kv_bytes = 64\ndrafts = {tokens = 4, accepted = 70}",
+            r"line 11: models\[0\].drafts.accepted is 70; give at most 1$",
+        ),
+        (
+            "kv_bytes = 64",
+            "kv_bytes = 64\ndrafts = {accepted = -0.5}",
+            r"line 11: models\[0\].drafts.accepted is -0.5; give 0 or more",
+        ),
+        (
+            "kv_bytes = 64",
+            "kv_bytes = 64\n[models.drafts]\ntokens = 17\naccepted = 0.7",
+            r"line 12: models\[0\].drafts.tokens is 17; give at most 16$",
+        ),
         ("memory = 1_000_000", "", r"line 16: instances\[1\].memory or blocks is needed"),
         ("memory = 1_000_000", "memory = 5\npage_size = 0", r"line 20: instances\[1\].page_size is 0"),
         ("seed = 3", '[dispatch]\npolicy = "best"', r"line 2: dispatch.policy is 'best'; give one of: least-work, random"),
@@ -231,7 +257,7 @@ def test_a_model_that_shares_has_the_sizes_of_the_other_and_its_own_bytes(tmp_pa
     [
         ('shares = "m"', 'shares = "x"', "shares is 'x'; name a model that shares nothing itself ('m')"),
         ('shares = "m"', 'shares = "a"', "name a model that shares nothing itself"),
-        ("own = 1000", "own = 1000\nparameters = 7", "parameters is that of 'm'; leave it out"),
+        ("own = 1000", "own = 1000\nparameters = 7", "parameters comes from 'm'; leave it out"),
         ("own = 1000", "own = -1", "own is -1; give 0 or more"),
         ('shares = "m"\n', "kv_bytes = 64\n", "own is given without shares"),
     ],

@@ -33,7 +33,9 @@ def test_instances_come_and_go(mode: str, cold_start: float) -> None:
     simulation, log = simulated(mode, cold_start=cold_start)
     assert log == simulated(mode, cold_start=cold_start, jumps=False)[1]
     assert not any(request.failed for request in simulation.requests)
-    active, at, answered = {"i-0"}, dict[str, float](), 0
+    active = {"i-0"}
+    at = dict[str, float]()
+    answered = 0
     for entry in log:
         name, what = entry["instance"], entry["what"]
         if what == "starting":

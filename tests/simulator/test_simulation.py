@@ -108,7 +108,7 @@ def test_memory_that_runs_out_preempts() -> None:
     assert not any(request.failed for request in simulation.requests)
 
 
-def test_who_cannot_be_served_is_told_so() -> None:
+def test_a_request_that_cannot_be_served_is_refused_with_the_reason() -> None:
     arrivals = [
         WorkloadRequest(0, 0.0, "m0", 8, 200),
         WorkloadRequest(1, 0.0, "m0", 100, 30),

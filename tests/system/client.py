@@ -120,6 +120,10 @@ class Client:
         async with self._session.post("/v1/completions", json=request, headers=headers) as response:
             return response.status, await response.json()
 
+    async def chat(self, request: dict[str, Any]) -> tuple[int, Any]:
+        async with self._session.post("/v1/chat/completions", json=request) as response:
+            return response.status, await response.json()
+
     async def move(self, name: str, **to: str) -> tuple[int, Any]:
         """Have a request go on on another worker."""
         async with self._session.post(f"/admin/requests/{name}/move", json=to) as response:

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 
 from blockwright.actors.worker.messages import LoadBlock, ParametersWanted, WorkerConfig
 from blockwright.policies.cluster.parameter_fetch import AHEAD
-from blockwright.policies.plan.sweep_plan import SetSampling, SweepPlan, SweepResult
+from blockwright.policies.plan.sweep_plan import SetSampling, SweepPlan
 from blockwright.runtime import Node
 
 if TYPE_CHECKING:  # the head imports this module, and has no torch
+    from blockwright.gpu.device import Ticket
     from blockwright.gpu.executor import Executor
 
 LEVERS = "BLOCKWRIGHT_LEVERS"  # environment: the folder of the files
@@ -66,15 +67,15 @@ async def start(node: Node, config: WorkerConfig) -> None:
     from blockwright.gpu.executor import Executor
     from blockwright.gpu.native import library as native_library
 
-    execute, levers = Executor.execute, Path(os.environ[LEVERS])
+    submit, levers = Executor.submit, Path(os.environ[LEVERS])
     brake = Brake(levers / SLOW)
 
-    def faulty(self: Executor, plan: SweepPlan) -> SweepResult:
+    def faulty(self: Executor, plan: SweepPlan) -> Ticket:
         try:
             (levers / HANG).unlink()
         except FileNotFoundError:
             brake.hold(plan)
-            return execute(self, plan)
+            return submit(self, plan)
         threading.Event().wait()
         raise AssertionError("never returns")
 
@@ -89,7 +90,7 @@ async def start(node: Node, config: WorkerConfig) -> None:
     ParameterCarrier.send = mortal  # type: ignore[method-assign]
     if (levers / UNBUILT).exists():
         native_library.LIBRARY = levers / "elsewhere" / "_cpu.so"
-    Executor.execute = faulty  # type: ignore[method-assign]
+    Executor.submit = faulty  # type: ignore[method-assign]
     while (levers / HOLD).exists():  # noqa: ASYNC110 - another process removes it
         await asyncio.sleep(0.005)
     await worker_main.start(node, config)

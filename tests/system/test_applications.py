@@ -46,7 +46,14 @@ def roots(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(model: Path, roots: Path, pace: Path) -> Iterator[Server]:
-    server = Server(model, workers=2, module="blockwright.tests.system.faulty_worker", pace=pace, app_roots=roots)
+    server = Server(
+        model,
+        workers=2,
+        module="blockwright.tests.system.faulty_worker",
+        pace=pace,
+        app_roots=roots,
+        **{"drafts.guest": model.name},
+    )
     yield server.whole()
     server.stop()
 
@@ -192,6 +199,11 @@ async def test_what_cannot_be_served_is_refused_and_nothing_changes(server: Serv
             status, answer = await change(client, "POST", "/admin/apps", name="bad", path=str(path))
             assert (status, answer["error"]["param"]) == (400, "path"), answer
             assert says in answer["error"]["message"], path
+        status, answer = await change(client, "POST", "/admin/apps", name="guest", path=str(roots / "large"))
+        says = (
+            f"but {model.name} has a vocabulary of 384 tokens and guest one of 20,000; give a model of the same vocabulary"
+        )
+        assert (status, answer["error"]["message"]) == (400, f"drafts.guest is {model.name!r}, {says}")
         status, answer = await change(client, "POST", "/admin/apps", name="../bad", path=str(roots / "tuned"))
         assert (status, answer["error"]["param"]) == (400, "name")
         status, answer = await change(client, "POST", "/admin/apps/nobody", path=str(roots / "tuned"))
@@ -283,7 +295,7 @@ async def test_kills_during_an_addition(server: Server, roots: Path) -> None:
 
 
 async def test_two_at_once(server: Server, roots: Path) -> None:
-    """Of one name and path: one addition. Of one name and two paths: one of them is told that the name is taken."""
+    """Of one name and path: one addition. Of one name and two paths: one of them is refused because the name is taken."""
     async with Client(server) as client:
         paths = [roots / "tuned", roots / "tuned", roots / "other"]
         answers = await asyncio.gather(*[change(client, "POST", "/admin/apps", name="x", path=str(path)) for path in paths])

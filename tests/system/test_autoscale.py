@@ -19,7 +19,9 @@ from blockwright.tests.system.server import Server
 from blockwright.tests.waiting import until
 
 pytestmark = pytest.mark.system
-FEW, SHORT, TIMES = 6, 20, 20
+FEW = 6
+SHORT = 20
+TIMES = 20
 
 
 @claim("Autoscaling starts a worker with the load and stops one without loss", of="prediction")
@@ -77,7 +79,7 @@ async def test_a_worker_is_started_because_of_forecasts(serve: Callable[..., Ser
             story = await client.request(name)
             return story and story["dispatch"] and any(one["forecast"] for one in story["dispatch"]["candidates"])
 
-        async def told() -> Any:
+        async def last_decision() -> Any:
             return (await client.get("/admin/cluster"))[1]["autoscale"]["last"]
 
         answers: list[Answer] = []
@@ -90,7 +92,7 @@ async def test_a_worker_is_started_because_of_forecasts(serve: Callable[..., Ser
         for index in range(4):  # one after the other: what is on its way to a worker is known to its predictor
             answers.append(client.begin(body(index, 200)))
             await until(placed)
-        last = await until(told, "a decision")
+        last = await until(last_decision, "a decision")
         assert last["decision"] == "start w1"
         assert "s forecast on every active worker" in last["why"]
         for answer in answers:

@@ -62,7 +62,9 @@ def test_each_line_has_its_answer_or_its_error(tmp_path: Path, capsys: pytest.Ca
 
 @claim("`batch run` answers a file without a server and goes on after kill -9", of="offline")
 def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given, out, pace = tmp_path / "in.jsonl", tmp_path / "out.jsonl", tmp_path / "pace.json"
+    given = tmp_path / "in.jsonl"
+    out = tmp_path / "out.jsonl"
+    pace = tmp_path / "pace.json"
     texts = [f"reverse: {word}{number} =" for number in range(6) for word in WORDS]
     given.write_text("\n".join(line(str(n), text) for n, text in enumerate(texts)))
     pace.write_text('{"base": 0.02}')

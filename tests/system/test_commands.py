@@ -158,7 +158,7 @@ def test_top_on_a_terminal(url: str) -> None:
     os.close(terminal)
 
 
-@claim("`explain` tells where the time of a request went", of="command-line")
+@claim("`explain` shows where the time of a request went", of="command-line")
 def test_explain(url: str, run: Any) -> None:
     request = urllib.request.Request(
         f"{url}/v1/completions",
@@ -252,8 +252,8 @@ def test_nobody_is_there(run: Any, tmp_path: Path) -> None:
     assert (code, "No such file" in err) == (2, True)
 
 
-@claim("`chaos kill` kills a worker and tells what happened", of="command-line")
-def test_a_worker_is_killed_and_what_happens_is_told(url: str, run: Any) -> None:
+@claim("`chaos kill` kills a worker and prints what happened", of="command-line")
+def test_a_worker_is_killed_and_what_happens_is_reported(url: str, run: Any) -> None:
     """The last test of the module: the worker that it kills is there again."""
     code, out, err = run("chaos", "kill", "w1", "--url", url)
     assert (code, err) == (0, "")

@@ -30,7 +30,7 @@ def test_random_weights_where_there_is_no_checkpoint(
     assert "ok     13 of 13 requests completed" in out
     assert "ok     parameters became KV memory in the burst" in out
     assert "ok     the parameters came back after it" in out
-    assert out.count("ok     the server stopped when told to") == 2
+    assert out.count("ok     the server stopped on request") == 2
     longer = len("demo-checkpoint") - len("demo-random")  # the name that most people see
     assert max(len(line) + longer * ("demo-random" in line) for line in out.splitlines()) <= 80
     assert list(tmp_path.iterdir()) == [], "the checkpoint is removed"

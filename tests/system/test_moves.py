@@ -21,7 +21,9 @@ from blockwright.tests.waiting import until
 
 pytestmark = pytest.mark.system
 PROMPTS = itertools.count(300)  # seeds of prompts that no cache holds
-LONG, NEW, PAGE = 150, 40, 16
+LONG = 150
+NEW = 40
+PAGE = 16
 
 
 def load(count: int) -> list[dict[str, Any]]:

@@ -1,5 +1,5 @@
 """Requests longer than what loaded models leave of the memory: idle models are unloaded for them, also after a kill -9.
-Requests for a model that cannot be loaded are told why, and it is loaded once it can be."""
+Requests for a model that cannot be loaded get the reason, and it is loaded once it can be."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_a_batch_for_a_model_that_is_not_loaded(serve: Callable[..., Serve
 
 @claim("A model that cannot be loaded gives each request the reason at once and is tried again later", of="fine-tunes")
 @pytest.mark.nightly
-async def test_who_asks_for_a_model_whose_files_are_gone_is_told_so(serve: Callable[..., Server], tmp_path: Path) -> None:
+async def test_a_request_for_a_model_without_files_gets_that_reason(serve: Callable[..., Server], tmp_path: Path) -> None:
     for name in FAMILY:
         shutil.copytree(EXAMPLES / "demo-family" / name, tmp_path / name)
     apps = [word for name in FAMILY for word in ("--app", f"{name}={tmp_path / name}")]
@@ -103,7 +103,7 @@ async def test_who_asks_for_a_model_whose_files_are_gone_is_told_so(serve: Calla
         assert str(tmp_path) not in outcome
 
         async def failed() -> bool:
-            """In a moment: what the gateway asked before it was told has the worker try once more."""
+            """In a moment: a question that the gateway sent before it was notified has the worker try once more."""
             return bool((await client.get("/health/ready"))[1]["applications"][name] == "failed")
 
         await until(failed, "failed")

@@ -30,7 +30,7 @@ def loud(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @claim("A model whose logits overflow ends the request with an error and no other request", of="numerics")
 @pytest.mark.parametrize("pipeline", [2, pytest.param(1, marks=pytest.mark.nightly)])
-async def test_its_clients_are_told_and_others_get_their_tokens(
+async def test_its_clients_are_notified_and_others_get_their_tokens(
     serve: Callable[..., Server], loud: Path, expected: list[list[int]], pipeline: int
 ) -> None:
     server = serve(arguments=["--app", f"loud={loud}"], pipeline=pipeline).whole()

@@ -25,7 +25,9 @@ from blockwright.tests.system.server import Server
 from blockwright.tests.waiting import until
 
 pytestmark = pytest.mark.system
-STREAMS, LONG, NEW = 32, 100, 40
+STREAMS = 32
+LONG = 100
+NEW = 40
 PROMPTS = itertools.count(900)  # seeds of prompts that no cache holds
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4, "vocab_size": 1000}
 PHASES = ("exchanging", "pipeline", "loading")  # what lasts long enough here to be met by a signal

@@ -182,7 +182,7 @@ def test_a_worker_that_cannot_start_says_why_and_is_not_started_again(model: Pat
 
 
 @pytest.mark.nightly
-def test_the_slow_back_end_is_told_in_one_line(model: Path, serve: Serve) -> None:
+def test_the_slow_back_end_is_reported_in_one_line(model: Path, serve: Serve) -> None:
     server = serve(model, levers=[UNBUILT]).whole()
     message = [line for line in server.out.splitlines() if line.startswith("warning: ")]
     assert len(message) == 1, message

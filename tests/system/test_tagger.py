@@ -1,4 +1,4 @@
-"""docs/tagger.md as it is told: what a cluster serves is logged, a model is trained on that, and serves."""
+"""The steps of docs/tagger.md: what a cluster serves is logged, a model is trained on that, and serves."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def prompts(seed: int, count: int) -> list[str]:
 @claim("`tagger train` makes a model from what was served", of="prediction")
 @pytest.mark.nightly
 def test_what_was_served_trains_what_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    logs, model, kept = tmp_path / "requests", tmp_path / "tagger.json", tmp_path / "learned"
+    logs = tmp_path / "requests"
+    model = tmp_path / "tagger.json"
+    kept = tmp_path / "learned"
     server = Server(MODEL, workers=1, request_log=logs)
     try:
         server.whole()

@@ -10,7 +10,7 @@ from blockwright.transport.errors import HandshakeRefused
 
 
 class Recorder:
-    """A receiver that writes down what it is told, and lets a test wait for it."""
+    """A receiver that records its calls, and lets a test wait for them."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[PeerId, bytes, list[bytes]]] = []

@@ -26,7 +26,9 @@ class Counter(Recorder):
 
     def __init__(self):
         super().__init__()
-        self.count, self.wanted, self.enough = 0, 0, threading.Semaphore(0)
+        self.count = 0
+        self.wanted = 0
+        self.enough = threading.Semaphore(0)
 
     def on_message(self, peer, body, buffers):
         self.count += 1
@@ -79,7 +81,10 @@ def test_no_room_is_left_unused(run, tmp_path, recorder, monkeypatch):
     monkeypatch.setattr(sockets, "HIGH_WATER", 1)
 
     async def main():
-        a, b, at_a, at_b = SocketTransport(A, tmp_path), SocketTransport(B, tmp_path), recorder(), recorder()
+        a = SocketTransport(A, tmp_path)
+        b = SocketTransport(B, tmp_path)
+        at_a = recorder()
+        at_b = recorder()
         a.start(at_a)
         b.start(at_b)
         a.connect(B, b.endpoint)
@@ -105,7 +110,9 @@ def test_a_long_batch_leaves_turns_to_others(run, tmp_path, recorder):
     tmp_path.chmod(0o700)
 
     async def main():
-        a, b, at_b = SocketTransport(A, tmp_path), SocketTransport(B, tmp_path), recorder()
+        a = SocketTransport(A, tmp_path)
+        b = SocketTransport(B, tmp_path)
+        at_b = recorder()
         a.start(recorder())
         b.start(at_b)
         a.connect(B, b.endpoint)

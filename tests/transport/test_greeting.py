@@ -83,7 +83,7 @@ def test_a_second_bearer_of_a_name_is_refused_for_ever():
         table.admit(b"second", Greeting(A, B, Lane.CONTROL))
 
 
-def test_who_was_given_up_before_its_pulse_came_is_told_so(monkeypatch):
+def test_a_peer_given_up_before_its_pulse_came_is_notified(monkeypatch):
     """Else it would never learn that it is over."""
     monkeypatch.setattr(sessions, "MOST_PAST", 2)
     table = Sessions(B)

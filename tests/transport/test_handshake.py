@@ -300,7 +300,7 @@ async def test_a_message_over_the_limit_cuts_off_its_sender_alone(opened, raw, m
 
 
 class Later:
-    """The running loop, whose timers run when told."""
+    """The running loop, whose timers run when the test asks."""
 
     def __init__(self):
         self._loop, self._due = asyncio.get_running_loop(), []
@@ -344,7 +344,7 @@ async def test_a_lost_pulse_alone_is_unreachable_and_can_be_taken_up_again(opene
     assert at_a.causes == ["disconnected"]
 
 
-async def test_who_was_given_up_is_told_with_its_next_heartbeat(opened):
+async def test_a_peer_that_was_given_up_is_notified_with_its_next_heartbeat(opened):
     """Declared down while the way was broken, it would go on for ever unheard."""
     b, at_b = opened(B)
     a, at_a = opened(A)

@@ -16,7 +16,9 @@ from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull
 from blockwright.transport.link_wire import NOTHING
 from blockwright.transport.wire import Traffic, WireError
 
-KV, ACTIVATION, PARAMETERS = Traffic.KV, Traffic.ACTIVATION, Traffic.PARAMETERS
+KV = Traffic.KV
+ACTIVATION = Traffic.ACTIVATION
+PARAMETERS = Traffic.PARAMETERS
 MIB = 1 << 20
 
 
@@ -151,7 +153,9 @@ async def latencies(rig: Rig, kind: Traffic, total: int) -> tuple[list[float], f
     await rig.pass_time(0.01)
     for _ in range(total // (32 * MIB)):
         to_b.send(KV, b"kv", [bytes(32 * MIB)])
-    payload, sent, chunk_times = bytes(64 << 10), {}, []
+    payload = bytes(64 << 10)
+    sent = {}
+    chunk_times = []
     noise = random.Random(3)
     while sum(header == b"kv" for _, _, header, _ in rig.got) < total // (32 * MIB):
         await rig.pass_time(noise.uniform(0.0, 0.01))
@@ -252,7 +256,7 @@ async def test_a_receiver_that_keeps_what_it_gets_stops_the_sender(rig, monkeypa
     assert rig.there.sent < 60, "what waits at the receiver is not sent again and again"
 
 
-async def test_limits_are_told_at_once(rig, monkeypatch):
+async def test_limits_are_reported_at_once(rig, monkeypatch):
     to_b = rig.a.link(B)
     with pytest.raises(MessageTooLarge, match="1073741824"):
         to_b.send(KV, b"", [memoryview(bytes(256 * MIB))] * 5)

@@ -206,7 +206,7 @@ def test_a_peer_that_is_not_there_is_lost(run, directory, recorder):
     run(main())
 
 
-def test_no_loss_is_told_after_disconnect(run, way, recorder):
+def test_no_loss_is_reported_after_disconnect(run, way, recorder):
     async def main():
         async with Pair(way, recorder) as pair:
             pair.a.send(B, b"x")

@@ -16,7 +16,9 @@ from blockwright.zoo.zoo import Zoo
 
 if __name__ == "__main__":
     os.fsync = lambda fd: None
-    zoo, source, name = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    zoo = Path(sys.argv[1])
+    source = sys.argv[2]
+    name = sys.argv[3]
     for _ in range(8):
         add(zoo, source, name)
         assert name in {one.application for one in Zoo(zoo).listings()}

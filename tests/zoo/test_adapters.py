@@ -73,7 +73,9 @@ def deltas_of(spec: ComponentSpec) -> set[str]:
 
 @pytest.mark.parametrize("form", ["PromptTuningConfig", "PrefixTuningConfig", "bottleneck"])
 def test_every_form_is_stored(checkpoint: Make, tmp_path: Path, form: str) -> None:
-    base, zoo, folder = checkpoint("llama"), tmp_path / "zoo", tmp_path / "adapter"
+    base = checkpoint("llama")
+    zoo = tmp_path / "zoo"
+    folder = tmp_path / "adapter"
     if form == "bottleneck":
         make_bottleneck(base, folder, mh_adapter=True)
     else:
@@ -87,7 +89,7 @@ def test_every_form_is_stored(checkpoint: Make, tmp_path: Path, form: str) -> No
 
 
 def test_an_adapter_over_an_application_of_a_zoo_is_that_over_its_folder(checkpoint: Make, tmp_path: Path) -> None:
-    """As when a server is told to serve one; and while it does, the base cannot be removed."""
+    """As when a server is asked to serve one; and while it does, the base cannot be removed."""
     base, zoo = checkpoint("llama"), tmp_path / "zoo"
     adapter = make_adapter(base, tmp_path / "adapter", target_modules=["q_proj"])
     add(zoo, str(base), "base")

@@ -35,7 +35,7 @@ Make = Callable[..., Path]
 
 
 def refused(zoo: Path, source: object, name: str, **more: str) -> str:
-    """What the caller is told; the zoo is as it was."""
+    """The caller gets the reason; the zoo is as it was."""
     before = files(zoo)
     with pytest.raises(CheckpointError) as raised:
         add(zoo, str(source), name, **more)
@@ -206,7 +206,7 @@ def test_bad_input_changes_nothing(checkpoint: Make, tmp_path: Path) -> None:
     assert "is truncated" in refused(zoo, other, "tuned")
 
 
-def test_links_that_lead_nowhere_are_told_of(checkpoint: Make, tmp_path: Path) -> None:
+def test_links_that_lead_nowhere_are_reported(checkpoint: Make, tmp_path: Path) -> None:
     source, zoo = checkpoint("llama"), tmp_path / "zoo"
     loop, gone = tmp_path / "owner" / "loop", tmp_path / "gone"
     loop.parent.mkdir()

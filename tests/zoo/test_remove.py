@@ -70,7 +70,7 @@ def test_an_application_that_is_served_stays(zoo: Path) -> None:
 
 
 def test_who_comes_while_it_is_removed(zoo: Path) -> None:
-    """Is told so, or does not find it: nothing is opened whose files are about to go."""
+    """Gets that reason, or does not find it: nothing is opened whose files are about to go."""
     seen = []
 
     def step(word: str) -> None:

@@ -93,7 +93,7 @@ def test_any_missing_file_is_found(zoo: Path) -> None:
         verify(zoo)
 
 
-def test_a_tensor_is_told_by_its_hashes(zoo: Path) -> None:
+def test_a_tensor_is_known_by_its_hashes(zoo: Path) -> None:
     name = min(tensor_files(zoo))
     raw = bytearray((zoo / name).read_bytes())
     raw[-1] ^= 64

@@ -1,4 +1,4 @@
-"""ChainNetwork that can be trained: the chain of a checkpoint in torch, with exits, computed as the reference back end does.
+"""Trainable network: the chain of a checkpoint in torch, with exits, computed as the reference back end does.
 
 Parameters have the names of the checkpoint's tensors; a fused tensor is one parameter. Parameters are float32.
 

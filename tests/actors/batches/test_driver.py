@@ -45,7 +45,7 @@ class CreditPort:
 
 
 class Bench:
-    """A job, and who answers: each request when it is told to."""
+    """A job, and a server that answers each request when the test asks for it."""
 
     def __init__(self, port: CreditPort, count: int, sampled: tuple[int, ...] = ()) -> None:
         self.port, self.clock = port, ManualClock()

@@ -1,4 +1,4 @@
-"""What is told of a batch that runs: sums over its models, and how long the last of them takes."""
+"""Figures of a running batch: sums over its models, and the time that the last of them takes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ONE = FeedProgress(
 OTHER = replace(ONE, running=5, remaining_tokens=30.3, remaining_seconds=40.06)
 
 
-def test_models_run_beside_each_other_and_their_sums_are_told() -> None:
+def test_models_run_beside_each_other_and_their_sums_are_reported() -> None:
     outcome = figures_of({"a": ONE, "b": OTHER}, {"b": "no memory"})
     assert (outcome["running"], outcome["remaining_tokens"]) == (7, 101)
     assert outcome["remaining_seconds"] == 40.1, "that of the longest"

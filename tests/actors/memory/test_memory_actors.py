@@ -32,7 +32,7 @@ BUDGET = 600 * PAGE_BYTES  # 300 pages of one layer beside the parameters; 50 of
 
 
 class Host(Actor):
-    """A worker that tells what it is told to tell."""
+    """A worker that reports what the test gives it."""
 
     def __init__(self) -> None:
         self.used = self.waiting = self.asked = 0
@@ -56,7 +56,10 @@ class Desk(Actor):
     """A controller that carries out everything at once, unless it ``refuses``."""
 
     def __init__(self, workers: list[str]) -> None:
-        self.workers, self.orders, self.refuses, self.version = workers, list[MemoryOrder](), "", 1
+        self.workers = workers
+        self.orders = list[MemoryOrder]()
+        self.refuses = ""
+        self.version = 1
         self.groups_now = [group(name) for name in workers]
 
     @endpoint
@@ -154,7 +157,7 @@ def test_asleep_without_load_a_drop_in_a_burst_a_restore_after_it_and_asleep_aga
     rig.play(scenario)
 
 
-def test_what_no_drop_can_serve_is_told_once_and_what_is_refused_is_asked_again() -> None:
+def test_what_no_drop_can_serve_is_reported_once_and_what_is_refused_is_asked_again() -> None:
     alone = Rig("w0", autoscale="relief", autoscale_latency=9.0, autoscale_max_workers=2, overload="on")
 
     async def lacking() -> None:
@@ -192,7 +195,7 @@ def test_a_group_of_which_somebody_does_not_answer_is_left_out() -> None:
 
 
 def test_refusals_that_go_on_are_logged_once_and_again_after_a_while(caplog: pytest.LogCaptureFixture) -> None:
-    """A restore that could not be broken off was told at each look."""
+    """A restore that could not be broken off was reported at each tick."""
     rig = Rig("w0", "w1")
     members = [GroupStageOnWorker("w0", 0, 3, [0, 1, 2]), GroupStageOnWorker("w1", 3, 6, [3, 4, 5])]
     rig.desk.groups_now = [ServingGroup("m", "restoring", members)]

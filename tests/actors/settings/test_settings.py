@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -75,17 +76,23 @@ def test_an_application_has_its_own_stages_or_those_of_its_family() -> None:
     assert (models.exit_layers("a"), models.exit_layers("b")) == ([8, 16], [])
 
 
-@pytest.mark.parametrize("name", [name for name, one in SETTINGS.items() if one.kind in (int, float)])
+@pytest.mark.parametrize(
+    "name", [name for name, one in SETTINGS.items() if one.kind in (int, float, dict[str, int], dict[str, float])]
+)
 def test_a_number_beyond_its_bounds_is_refused_by_name(name: str) -> None:
     kind = PARTS[SETTINGS[name].part]
     bounds = [one for one in getattr(field_hints(kind)[name], "__metadata__", ()) if isinstance(one, Bounds)]
-    assert bounds or name == "draft_tokens", "a number without bounds"
-    values: dict[str, Any] = {name: -1}
-    with pytest.raises(SettingsError, match=f"^{name} is -1; give "):
-        Settings(**values)
+    assert bounds or name == "pipelines", "a number without bounds"
+    entry = SETTINGS[name].kind not in (int, float)
+    label = f"{name}.a" if entry else name
+    values: dict[str, Any] = {name: {"a": -1} if entry else -1}
+    with pytest.raises(SettingsError, match=f"^{label} is -1( with 1 workers)?; give "):
+        Settings(applications={"a": "/a"}, **values)
     for bound in bounds:
+        assert bound.give in SETTINGS[name].range
+        assert all(bound.remedy(value) for value in (math.nan, math.inf, -math.inf))
         for value in (bound.minimum, bound.maximum):
-            allowed = value == value and not (bound.above and value == bound.minimum)
+            allowed = math.isfinite(value) and not (bound.above and value == bound.minimum)
             assert (bound.remedy(value) == "") == allowed
 
 

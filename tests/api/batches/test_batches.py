@@ -60,7 +60,7 @@ async def test_answers_are_what_http_says(start: Start, say: Any) -> None:
         {"model": "tiny", "prompt": "x" * 200, "max_tokens": 9},
         {"model": "none", "prompt": "x"},
         {"model": "tiny", "prompt": "x", "temperature": 9},
-        {"model": "tiny", "prompt": "x", "response_format": {"type": "json_object"}},
+        {"model": "tiny", "prompt": "x", "tools": [{}]},
         {"prompt": [999_999]},
         {"model": "tiny"},
     ]
@@ -69,13 +69,13 @@ async def test_answers_are_what_http_says(start: Start, say: Any) -> None:
     found = await rig.lines(batch["output_file_id"]) | await rig.lines(batch["error_file_id"])
     assert batch["request_counts"] == {"total": 8, "completed": 2, "failed": 6}
 
-    def told(body: dict[str, Any]) -> dict[str, Any]:
+    def comparable(body: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in body.items() if name not in ("id", "created")}
 
     for index, body in enumerate(asked):
         status, answer = await rig.ask("POST", URL, json=body)
         response = found[str(index)]["response"]
-        assert (response["status_code"], told(response["body"])) == (status, told(answer)), body
+        assert (response["status_code"], comparable(response["body"])) == (status, comparable(answer)), body
     assert found["0"]["response"]["ignored_fields"] == ["unheard"]
 
 
@@ -113,7 +113,7 @@ async def test_lines_that_are_no_requests_get_their_errors_and_the_batch_goes_on
     async with rig.client.get(f"/v1/files/{batch['error_file_id']}/content") as answer:
         errors = [json.loads(one) for one in (await answer.text()).splitlines()]
     said = {one["custom_id"]: one["error"]["message"] for one in errors if one["error"] and one["custom_id"]}
-    assert said["a"] == "custom_id 'a' is that of line 1 already; give each its own"
+    assert said["a"] == "custom_id 'a' is on line 1 already; give each its own"
     assert said["other"].startswith("url is /v1/chat/completions, but the batch's endpoint is /v1/completions")
     streamed = next(one for one in errors if one["custom_id"] == "streamed")
     assert (streamed["response"]["status_code"], streamed["response"]["body"]["error"]["param"]) == (400, "stream")
@@ -266,7 +266,9 @@ async def test_what_can_never_be_answered_is_an_error_of_the_line(start: Start, 
 
 async def test_a_model_that_fails_to_load_is_waited_for_and_then_the_line_has_the_reason(start: Start, say: Any) -> None:
     rig, port = await start(say("x"))
-    said, numbers, waits = "model 'tiny' cannot be loaded: a tensor is damaged", count(1), set[str]()
+    said = "model 'tiny' cannot be loaded: a tensor is damaged"
+    numbers = count(1)
+    waits = set[str]()
 
     async def ended() -> bool:
         port.refuse = RequestRefused(Refusal.UNAVAILABLE, said, 5.0, failure=next(numbers))

@@ -128,7 +128,7 @@ async def test_a_file_that_somebody_has_removed_from_the_disk(rig: BatchRig, tmp
     (tmp_path / "files" / file["id"]).unlink()
     status, body = await rig.ask("GET", f"/v1/files/{file['id']}/content")
     assert (status, body["error"]["code"]) == (404, "not_found")
-    assert "somebody has removed it from batch_dir; delete the file" in body["error"]["message"]
+    assert "it was removed from batch_dir; delete the file" in body["error"]["message"]
     assert (await rig.ask("DELETE", f"/v1/files/{file['id']}"))[0] == 200
 
 

@@ -1,4 +1,4 @@
-"""Files of a batch without a server: whole lines or none, whatever went wrong before; mistakes are told with their place."""
+"""Files of a batch without a server: whole lines or none, whatever went wrong before; mistakes name their place."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_each_wrong_line_is_refused_alone(given: Callable[..., BatchInput]) -> N
         3: "invalid_url",
         4: "invalid_method",
     }
-    assert str(found.refused[2]) == "custom_id 'a' is that of line 1, too; give each line one of its own"
+    assert str(found.refused[2]) == "custom_id 'a' is on line 1, too; give each line one of its own"
     assert found.good() == [0, 5]
     answer = json.loads(error_line("batch_req_1", found.custom_id(3), found.refused[3]))
     assert (answer["custom_id"], answer["response"], answer["error"]["code"]) == ("b", None, "invalid_url")
@@ -101,7 +101,7 @@ def test_what_is_no_jsonl_is_refused_with_line_and_reason(tmp_path: Path, text: 
         BatchInput(path)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BatchFileError, match=r"nothing.jsonl cannot be read \(No such file"):
         BatchInput(tmp_path / "nothing.jsonl")
     with pytest.raises(BatchFileError, match="cannot be written"):
@@ -179,7 +179,9 @@ def test_of_two_lines_with_one_id_the_first_is_answered(tmp_path: Path, given: C
 
 @claim("Answers of `batch run` belong to their request and to the model that gave them", of="offline")
 def test_an_answer_of_another_model_of_that_name_is_refused(tmp_path: Path, given: Callable[..., BatchInput]) -> None:
-    a, b, c = line("a"), line("b", body={"prompt": "x", "model": "other"}), line("c", body={"prompt": "x", "model": "gone"})
+    a = line("a")
+    b = line("b", body={"prompt": "x", "model": "other"})
+    c = line("c", body={"prompt": "x", "model": "gone"})
     answers = answered("a", 3, a, "10"), answered("b", 4, b, "20"), answered("c", 5, c, "30")
     done, said = compared(tmp_path, given(a, b, c), *answers)
     assert done == {2: 5}, "of a model that is not served now there is nothing to compare"
@@ -286,7 +288,7 @@ def test_of_a_full_disk_nothing_is_left_but_whole_lines(tmp_path: Path, monkeypa
     assert (tmp_path / "out.jsonl").read_bytes() == answered("a") + answered("c")
 
 
-def test_what_failed_is_told_in_words() -> None:
+def test_what_failed_is_reported_in_words() -> None:
     failed = [(7, "404: no such model"), (2, "404: no such model"), (9, "x"), (4, "y"), (5, "z")]
     assert summary(failed) == ["line 2 and 1 more: 404: no such model", "line 4: y", "line 5: z", "1 other reasons"]
     body = json.dumps({"error": {"message": "max_tokens is 0; give more"}}).encode()

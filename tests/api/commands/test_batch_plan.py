@@ -49,7 +49,7 @@ def test_a_plan(batch: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) ->
     assert "line 35: " in said
     assert "line 36: the model 'other' does not exist" in said
     assert "line 37: " in said
-    assert "line 39" not in said, "three are told"
+    assert "line 39" not in said, "three are printed"
     chat = len("<user>on the\n<assistant>") // 2  # tokens at least: a merge joins two characters, or three
     found = next(row for row in said.splitlines() if "prompt tokens, " in row)
     tokens, distinct = (int(word.replace(",", "")) for word in (found.split()[0], found.split()[3]))

@@ -1,4 +1,4 @@
-"""Harm done on purpose: whom it hits, and what is told until the worker serves again."""
+"""``blockwright chaos``: its target, and its output until the worker serves again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_worker_is_found_by_its_name() -> None:
         found({"workers": WORKERS}, "w1")
 
 
-def test_only_news_are_told_and_its_return_ends_it() -> None:
+def test_only_news_are_printed_and_its_return_ends_it() -> None:
     old = [event(1, "ready"), event(2, "routes", "m")]
     looks = [
         old,

@@ -154,7 +154,7 @@ def test_there_is_no_new_flag(name: str) -> None:
         (["chaos", "kil", "w0"], "blockwright chaos: argument what: is 'kil'; did you mean kill?\n"),
         (["top", "--interval", "x"], "blockwright top: argument --interval: is 'x'; give a number\n"),
         (["bench", "serve", "--seed", "x"], "blockwright bench: argument --seed: is 'x'; give an integer\n"),
-        (["serve", "x", "--port", "99999"], "blockwright: port is 99999; give a number from 0 to 65535\n"),
+        (["serve", "x", "--port", "99999"], "blockwright: port is 99999; give 0 to 65535\n"),
         (
             ["serve", "x", "--cors-origin", "foo"],
             "blockwright: cors_origins names 'foo'; give origins like https://example.org, or *\n",
@@ -165,6 +165,10 @@ def test_there_is_no_new_flag(name: str) -> None:
         ),
         (["zoo", "lst"], "blockwright: there is no command 'zoo lst'; did you mean zoo list?\n"),
         (["help", "zoo", "LIST"], "blockwright: there is no command 'zoo LIST'; did you mean zoo list?\n"),
+        (
+            ["apps", "--url", "http://127.0.0.1:1", "add", "x", "y"],
+            "blockwright: add stands behind an option; write apps add first, then the options\n",
+        ),
         (["apps", "ad", "x"], "blockwright: there is no command 'apps ad'; did you mean apps add?\n"),
         (["batch", "rn", "x.jsonl"], "blockwright: there is no command 'batch rn'; did you mean batch run?\n"),
         (

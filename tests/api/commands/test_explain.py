@@ -83,7 +83,7 @@ VIEW = {
 }
 
 
-def test_drafts_are_told_by_source_or_why_there_are_none() -> None:
+def test_drafts_are_reported_by_source_or_why_there_are_none() -> None:
     counts = {"rounds": 4, "drafted": 10, "accepted": 6}
     drafts = {"sources": {"prompt": counts}, "reason": ""}
     message = "  drafts from the prompt: 10 verified, 6 accepted (60 %), 2.50 tokens a step in 4 steps"
@@ -96,16 +96,18 @@ def test_drafts_are_told_by_source_or_why_there_are_none() -> None:
     by_tiers = {**drafts, "sources": {"tier": counts}, "tiers": ["m:3", "m:4"]}
     assert draft_lines(by_tiers)[0].startswith("  drafts from a lower tier (m:3 or m:4): 10 verified")
     assert draft_lines({"sources": {}, "reason": ""}) == ["  no drafts so far: no step had any to verify"]
+    assert draft_lines({"sources": {}, "reason": ""}, ended=True) == ["  no drafts: no step had any to verify"]
+    assert "  no drafts: no step had any to verify" in report({**VIEW, "drafts": {"sources": {}, "reason": ""}})
 
 
-def test_prompt_tokens_that_began_at_an_exit_are_told() -> None:
+def test_prompt_tokens_that_began_at_an_exit_are_shown() -> None:
     parts = "64 began behind layer 4, 1,024 began behind layer 10"
-    told = f"  of a prompt of 1,200 tokens {parts}: a lower tier had computed the layers below"
-    assert told in report({**VIEW, "entered": {"10": 1024, "4": 64}})
+    expected = f"  of a prompt of 1,200 tokens {parts}: a lower tier had computed the layers below"
+    assert expected in report({**VIEW, "entered": {"10": 1024, "4": 64}})
     assert not [line for line in report({**VIEW, "entered": {}}) if "began" in line]
 
 
-def test_the_choice_of_a_tier_is_told() -> None:
+def test_the_choice_of_a_tier_is_reported() -> None:
     event = {"at": 0.5, "event": "tier_chosen", "tier": "m", "up": True, "confidence": 0.4321, "theta": 0.7}
     tier = {
         "tier": "m", "start": "m:4", "escalated": True, "confidence": 0.4321, "theta": 0.7, "measure": "mean", "tokens": 16,
@@ -160,7 +162,7 @@ def test_one_that_waits_says_where_and_fits_80_columns() -> None:
     assert report({**VIEW, "place": 0})[1].endswith("3 attempts")
 
 
-def test_what_was_expected_of_its_length_is_told() -> None:
+def test_what_was_expected_of_its_length_is_reported() -> None:
     asked = {"at": 0.0, "event": "arrived", "prompt_tokens": 1200, "max_tokens": 64, "expected_tokens": 37}
     end = {"at": 7.0, "event": "finished", "reason": "stop", "expected_tokens": 37, "tokens": 41}
     lines = [line.partition(" s  ")[2] for line in report({**VIEW, "events": [asked, end]})]
@@ -170,7 +172,7 @@ def test_what_was_expected_of_its_length_is_told() -> None:
     ]
 
 
-def test_how_long_a_dispatcher_was_asked_is_told() -> None:
+def test_how_long_a_dispatcher_was_asked_is_reported() -> None:
     asked = {"at": 0.5, "event": "asked", "seconds": 0.0042, "policy": "ours", "fell_back": "", "candidates": 2}
     late = {**asked, "policy": "", "fell_back": "dispatcher_late"}
     lines = [line.partition(" s  ")[2] for line in report({**VIEW, "events": [asked, late]})]
@@ -180,7 +182,7 @@ def test_how_long_a_dispatcher_was_asked_is_told() -> None:
     ]
 
 
-@claim("`explain` tells where the time of a request went", of="command-line")
+@claim("`explain` shows where the time of a request went", of="command-line")
 def test_the_phases_add_up() -> None:
     assert phases(EVENTS) == [("queue", 1.5), ("prefill", 1.0), ("decode", 2.5), ("paused", 1.0), ("failover", 1.0)]
 
@@ -230,7 +232,7 @@ def test_an_event_of_a_later_release_is_shown_as_it_is() -> None:
     assert "1 attempt" in report(view)[1]
 
 
-def test_a_move_is_told() -> None:
+def test_a_move_is_reported() -> None:
     away = {"source": "w0", "target": "w1"}
     events = [
         {"at": 1.0, "event": "moving", **away, "pages": 9},
@@ -270,7 +272,7 @@ DISPATCH: dict[str, Any] = {
 }  # fmt: skip
 
 
-@claim("A request tells its candidates, forecasts, choice and what happened", of="prediction")
+@claim("A request shows its candidates, forecasts, choice and outcome", of="prediction")
 def test_candidates_the_choice_and_what_happened() -> None:
     story = report({**VIEW, "dispatch": DISPATCH})
     assert story[story.index("route m@w1, chosen by ours in 4.2 ms, rank 1 of 3") :] == [

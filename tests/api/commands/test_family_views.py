@@ -17,7 +17,9 @@ from blockwright.api.commands.tables import ps_tables, top_tables
 from blockwright.api.http.metrics import Metrics
 
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
-LOWER, UPPER, TOP = ["m", "m:3", "m:4"], ["m", "m:4"], ["m"]
+LOWER = ["m", "m:3", "m:4"]
+UPPER = ["m", "m:4"]
+TOP = ["m"]
 
 
 def application(own: int, family: str, *segments: tuple[list[str], int]) -> dict[str, Any]:

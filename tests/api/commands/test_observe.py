@@ -167,7 +167,7 @@ def test_the_first_line_of_top_fits_80_columns() -> None:
     ]
 
 
-def test_without_news_the_times_so_far_are_told_and_a_restart_is_no_negative_rate() -> None:
+def test_without_news_the_times_so_far_are_reported_and_a_restart_is_no_negative_rate() -> None:
     quiet = read_sample(0.0, CLUSTER, metrics(100, [0.15] * 4))
     assert top_view(quiet, quiet)["applications"][0]["ttft_p50"] == pytest.approx(0.15)
     restarted = read_sample(1.0, CLUSTER, metrics(5, []))
@@ -248,7 +248,7 @@ def test_quantiles(counts: list[int], share: float, value: float | None) -> None
     assert quantile(buckets, share) == (None if value is None else pytest.approx(value))
 
 
-def test_batches_that_run_are_told_by_model() -> None:
+def test_batches_that_run_are_reported_by_model() -> None:
     requests = [OfflineRequest(prompt=packed([1] * 30 + [n]), limit=9) for n in range(10)]
     feed = OfflineFeed(requests, Costs(token=1e-3, attend=0.0, read=1e-5), draws=[1.0] * 10)
     feed.joined("w0", 200)

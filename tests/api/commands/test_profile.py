@@ -26,7 +26,7 @@ def document(**error: Any) -> dict[str, Any]:
     }
 
 
-def test_what_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     _show(document())
     said = capsys.readouterr().out
     assert "1,500.000 us  a sweep" in said

@@ -75,7 +75,7 @@ def test_where_there_is_no_cluster(tmp_path: Path, capsys) -> None:
 class Fragile(Actor):
     @endpoint
     async def die(self) -> None:
-        raise Crash("as told")
+        raise Crash("on request")
 
 
 class Slow(Actor):
@@ -151,7 +151,7 @@ async def test_actors_are_shown_below_their_supervisors() -> None:
     lines = {line.split()[0]: line for line in console.export_text().splitlines() if "/" in line}
     assert lines["head/inner#1"].startswith("  head/inner#1 ")
     assert " Supervisor " in lines["head/inner#1"]
-    assert " y down: crashed: as told " in lines["head/inner#1"]
+    assert " y down: crashed: on request " in lines["head/inner#1"]
     assert lines["w0/worker#1"].startswith("    w0/worker#1 ")
     assert " idle " in lines["w0/worker#1"]
     for _ in range(50):

@@ -74,6 +74,27 @@ def test_parameters_that_are_dropped_are_reported(tmp_path: Path, capsys: pytest
     assert all(one["sweeps"] for one in found["instances"])
 
 
+def test_drafts_and_classes_are_reported_where_there_are_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = json.loads((ROOT / "docs" / "schemas" / "simulate.json").read_text())
+    found = {}
+    for name, changes in (
+        ("off", ()),
+        ("on", ("models.0.drafts.tokens=2", "models.0.drafts.accepted=1", "workload.urgent=0.5")),
+    ):
+        words = [word for change in ("workload.count=10", *changes) for word in ("--set", change)]
+        code, out, _ = simulate(capsys, EXAMPLE, *words, "--json", tmp_path / "f.json")
+        found[name] = json.loads((tmp_path / "f.json").read_text())
+        jsonschema.validate(found[name], schema)
+        assert (code, found[name]["failed"], "\ndrafts: " in out) == (0, 0, name == "on")
+        assert ("\nclass urgent: " in out, "\nclass normal: " in out) == (name == "on", name == "on")
+    drafts = found["on"]["drafts"]
+    assert found["on"].keys() - found["off"].keys() == {"drafts", "classes"}
+    assert sum(one["requests"] for one in found["on"]["classes"].values()) == 10
+    assert drafts["accepted"] == drafts["drafted"] > 0
+    assert 2.9 < drafts["tokens_per_round"] < 3
+    assert found["on"]["figures"]["latency"]["mean"] < found["off"]["figures"]["latency"]["mean"]
+
+
 def test_the_course_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     drawn = tmp_path / "course.svg"
     code, out, _ = simulate(capsys, EXAMPLE, "--set", "workload.count=40", "--svg", drawn, "--json", "-")
@@ -263,6 +284,7 @@ def test_mistakes_of_targets_and_lists(words: list[str], says: str, capsys: pyte
         (["models.0.own=1MiB", "models.0.own=1GiB"], "yy", "largest that meets X: models.0.own=1GiB"),
         (["instances.0.count=4", "instances.0.count=16"], "yy", "smallest that meets X: instances.0.count=4"),
         (["links.bandwidth=9GB", "links.bandwidth=1e9"], "yy", "smallest that meets X: links.bandwidth=1e9"),
+        (["models.0.drafts.tokens=4", "models.0.drafts.tokens=2"], "yy", "smallest that meets X: models.0.drafts.tokens=2"),
         (["workload.law=constant", "workload.law=exponential"], "ny", "largest that meets X: workload.law=exponential"),
         (["workload.rate=nothing", "workload.rate=1"], "nn", "nothing meets X"),
     ],

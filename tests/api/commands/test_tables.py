@@ -102,7 +102,7 @@ def printed_requests(data: list[dict[str, Any]], width: int) -> list[str]:
     return paper.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
 
 
-def test_ids_are_whole_and_places_are_told() -> None:
+def test_ids_are_whole_and_places_are_reported() -> None:
     waiting = request_line(state="waiting", place=3, home=None, computed_tokens=0, emitted_tokens=0)
     outcome = printed_requests([request_line(), waiting], 110)
     assert outcome[:2] == ["1 running, 1 waiting, 0 ended recently", ""]

@@ -111,7 +111,7 @@ def test_how_the_log_ends(tape, tmp_path, capsys):
     assert (code, out.splitlines()[-1]) == (0, f"the worker failed here: {NOT_OPEN}")
 
 
-def test_what_was_not_replayed_is_not_told_of(tape, tmp_path, capsys):
+def test_what_was_not_replayed_is_not_reported(tape, tmp_path, capsys):
     """The log is closed: nobody was killed because the reader stops before its end, or at a difference."""
     path = write(tmp_path / "log", tape, tape.entries)
     assert len(run(capsys, path, "--until", 8)[1].splitlines()) == 2

@@ -119,7 +119,7 @@ def test_verify(zoo: Path, run: Any) -> None:
 def test_remove_and_gc(zoo: Path, run: Any) -> None:
     assert run("remove", "tuned", "--zoo", zoo) == (
         0,
-        "tuned: removed; 'blockwright zoo gc' deletes what nobody else needs\n",
+        "tuned: removed; 'blockwright zoo gc' deletes what no other model needs\n",
         "",
     )
     assert run("gc", "--zoo", zoo)[:2] == (0, "deleted 2 files, 29.1 KiB\n")
@@ -173,7 +173,7 @@ def test_the_list_fits_a_narrow_terminal() -> None:
         assert lines[-1].rstrip().endswith("88.0 KiB  99.05%")
 
 
-def test_an_adapter_alone_is_told_what_to_do(tmp_path: Path) -> None:
+def test_an_adapter_alone_gets_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "lora").mkdir()
     (tmp_path / "lora" / "adapter_config.json").write_text("{}")
     settings = make_settings(str(tmp_path / "lora"))

@@ -1,4 +1,4 @@
-"""The demo's burst against a fake server: changes are told once each, and a burst without one fails the demo."""
+"""The demo's burst against a fake server: changes are reported once each, and a burst without one fails the demo."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ class FakeServer:
     """Answers at once; each look at the cluster shows one change more."""
 
     def __init__(self, changes: list[dict[str, Any]]) -> None:
-        self.changes, self.looks, self.asked = changes, 0, 0
+        self.changes = changes
+        self.looks = 0
+        self.asked = 0
 
     async def models(self, _: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "demo"}]})
@@ -60,7 +62,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(burst, "LOOK", 0.001)
 
 
-async def test_each_change_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_each_change_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     server = FakeServer([{**DROP, "seconds": None}, DROP, LACKING, RESTORE])
     async with client_of(server) as client:
         checks = await show_burst(client, print)

@@ -66,7 +66,9 @@ class FakeServer:
     async def complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.asked.append(body)
-        id, model, prompt = f"r{len(self.asked)}", body["model"], body["prompt"]
+        id = f"r{len(self.asked)}"
+        model = body["model"]
+        prompt = body["prompt"]
         if body.get("stream"):
             drafted = body.get("draft") == "auto"
             tokens = [*range(TOKENS)] if prompt == STREAM else [1]

@@ -18,11 +18,13 @@ from blockwright.tests.claims import claim
 
 
 class FakeServer:
-    """Answers with 30 tokens; after the kill the streams of w0 are told as moved. ``lose``: one token is lost then.
+    """Answers with 30 tokens; after the kill the streams of w0 are reported as moved. ``lose``: one token is lost then.
     ``missed``: kills that come when no stream is at the worker any more."""
 
     def __init__(self, *, lose: bool = False, missed: int = 0) -> None:
-        self.killed, self.lose, self.asked = asyncio.Event(), lose, 0
+        self.killed = asyncio.Event()
+        self.lose = lose
+        self.asked = 0
         self.missed, self.kills = missed, 0
 
     async def complete(self, request: web.Request) -> web.StreamResponse:

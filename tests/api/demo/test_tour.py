@@ -173,7 +173,7 @@ def test_an_interrupted_server_may_die_of_the_signal() -> None:
     assert [demo.stopped(code, interrupted=False).passed for code in codes] == [True, False, False, False]
 
 
-def test_servers_are_told_to_end_together_and_only_once() -> None:
+def test_servers_are_asked_to_end_together_and_only_once() -> None:
     handler = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))"
     patient = f"{handler}; print('up', flush=True); time.sleep(99)"
     servers = [demo.DemoServer([sys.executable, "-c", patient], 1) for _ in range(2)]

@@ -19,7 +19,9 @@ async def hold(memory: BodyMemory, caller: str, size: int, until: asyncio.Event,
 
 
 async def test_what_does_not_fit_waits_and_half_is_the_most_of_one_caller() -> None:
-    memory, done, order = BodyMemory(4 * UNIT), asyncio.Event(), list[str]()
+    memory = BodyMemory(4 * UNIT)
+    done = asyncio.Event()
+    order = list[str]()
     async with asyncio.TaskGroup() as group:
         for caller in ("a", "a", "a", "b", "b", "c"):
             group.create_task(hold(memory, caller, UNIT, done, order))
@@ -32,7 +34,7 @@ async def test_what_does_not_fit_waits_and_half_is_the_most_of_one_caller() -> N
     assert (sorted(order), memory.held) == (["a", "a", "a", "b", "b", "c"], 0)
 
 
-async def test_one_that_waits_too_long_is_told_so_and_one_that_leaves_holds_nothing() -> None:
+async def test_one_that_waits_too_long_is_refused_and_one_that_leaves_holds_nothing() -> None:
     memory = BodyMemory(4 * UNIT)
     async with memory.share("a", 99 * UNIT, 1.0):  # as much as there is for one
         assert memory.held == 2 * UNIT

@@ -1,4 +1,4 @@
-"""What a browser is told: preflights without a key, and marks on answers that a listed page may read."""
+"""CORS, the answers to a browser: preflights without a key, and marks on answers that a listed page may read."""
 
 from __future__ import annotations
 

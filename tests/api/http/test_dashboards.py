@@ -83,7 +83,7 @@ def test_a_panel_of_vllm_finds_its_series(title: str) -> None:
 @claim("Every panel of the shipped Grafana file finds its series", of="observability")
 @pytest.mark.parametrize("panel", dashboard()["panels"], ids=lambda panel: panel["title"])
 def test_a_panel_of_ours_finds_its_series(panel: dict[str, Any]) -> None:
-    """Those that a server without requests does not have yet are told by docs/metrics.md, which is as exported."""
+    """docs/metrics.md lists the ones that a server without requests does not have yet; it is as exported."""
     seen, page = scrape(), PAGE.read_text()
     assert panel["description"]
     assert panel["targets"]

@@ -15,7 +15,7 @@ URL = "/v1/completions"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-@claim("Rate limits, times and retry advice are told in headers", of="http-api")
+@claim("Headers report rate limits, times and retry advice", of="http-api")
 @pytest.mark.parametrize("stream", [True, False])
 async def test_times_of_an_answer(serve: Any, stream: bool) -> None:
     gate = asyncio.Event()
@@ -32,7 +32,7 @@ async def test_times_of_an_answer(serve: Any, stream: bool) -> None:
         assert (await answer.json())["usage"]["prompt_tokens_details"] == {"cached_tokens": 32}
 
 
-async def test_what_is_not_known_is_not_told(serve: Any, say: Any) -> None:
+async def test_unknown_values_have_no_header(serve: Any, say: Any) -> None:
     client, _ = await serve(say("x"))
     for answer in (await client.post(URL, json={"prompt": "a"}), await client.get("/v1/models")):
         assert "x-queue-ms" not in answer.headers
@@ -55,7 +55,7 @@ async def test_a_trace_is_handed_on(serve: Any, say: Any) -> None:
         assert port.streams[-1].generation.trace == ""
 
 
-@claim("Rate limits, times and retry advice are told in headers", of="http-api")
+@claim("Headers report rate limits, times and retry advice", of="http-api")
 @pytest.mark.parametrize(
     ("error", "again", "seconds", "millis"),
     [

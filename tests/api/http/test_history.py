@@ -12,7 +12,7 @@ from blockwright.api.http import history
 from blockwright.api.http.context import FRONT
 
 
-async def test_what_was_is_told_with_what_is_now(serve: Any, say: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_past_is_reported_with_the_present(serve: Any, say: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "INTERVAL", 3600.0)  # the looks are this test's
     client, port = await serve(say("abcd"))
     front = client.app[FRONT]
@@ -36,7 +36,7 @@ async def test_what_was_is_told_with_what_is_now(serve: Any, say: Any, monkeypat
     assert second["tokens_per_second"] == 0
     assert second["memory"] == {**memory, "tenants": {"": 3}}
     later = await (await client.get(f"/metrics/history?seconds=60&after={began + 2}")).json()
-    assert later["rows"] == [second], "the window reaches back further than what is told"
+    assert later["rows"] == [second], "the window reaches back further than the report"
     hour = await (await client.get("/metrics/history?seconds=3600")).json()
     assert (hour["step"], sum(row["running"] > 0 for row in hour["rows"]) >= 1) == (10, True)
 

@@ -1,4 +1,4 @@
-"""DNS rebinding: a page of the web whose name leads to 127.0.0.1 is told nothing."""
+"""DNS rebinding: a page of the web whose name leads to 127.0.0.1 gets nothing."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ async def test_a_tenant_sees_and_uses_its_models_alone(serve: Any, say: Any, fol
     assert (await client.get("/v1/models/org/other", headers=ANN)).status == 200
 
 
-@claim("Rate limits, times and retry advice are told in headers", of="http-api")
+@claim("Headers report rate limits, times and retry advice", of="http-api")
 async def test_a_spent_quota_is_a_429_with_what_to_wait_for(serve: Any, say: Any) -> None:
     client, port = await serve(say("xy"), settings=KEYS)
     port.quotas = Quotas({"ann": Limits(requests_per_minute=2, tokens_per_minute=100)})
@@ -108,7 +108,9 @@ async def test_a_request_that_the_gateway_refuses_costs_nothing(serve: Any, say:
 async def test_a_client_that_leaves_while_it_is_charged_keeps_no_place(serve: Any, say: Any) -> None:
     client, port = await serve(say("x"), settings=KEYS)
     port.quotas = Quotas({"ann": Limits(concurrent_requests=1)})
-    limits, asked, answer = TenantLimits(port), asyncio.Event(), asyncio.Event()
+    limits = TenantLimits(port)
+    asked = asyncio.Event()
+    answer = asyncio.Event()
     charge = port.charge
 
     async def slow(tenant: str, tokens: int) -> Verdict:

@@ -211,7 +211,9 @@ async def test_what_the_actor_runtime_counts() -> None:
 
 def test_models_that_come_and_go_leave_nothing_for_ever() -> None:
     """The last numbers of each can be read for a while; requests under way are never lost."""
-    now, served, sizes = [0.0], {"base"}, []
+    now = [0.0]
+    served = {"base"}
+    sizes = []
     metrics = Metrics(dict, clock=lambda: now[0], models=lambda: served)
     metrics.begin("base", 1, 1, 1)
     running = metrics.begin("long", 1, 1, 1)

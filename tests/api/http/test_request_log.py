@@ -31,7 +31,7 @@ async def test_an_answer_is_one_line_with_its_figures(serve: Any, say: Any, capl
         assert "secret" not in caplog.text
 
 
-async def test_cached_tokens_and_preemptions_are_told(serve: Any, say: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_cached_tokens_and_preemptions_are_reported(serve: Any, say: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger=LOG)
     client, port = await serve(say("abcd"))
     made = port.generate

@@ -38,7 +38,9 @@ async def test_what_is_sent_and_what_is_noted(serve: Any) -> None:
 async def test_each_request_at_its_time(serve: Any) -> None:
     """Also where a timer fires early, as those of event loops may."""
     http, port = await serve(lambda generation: one_by_one([70]))
-    clock, asleep, ended = ManualClock(0.0), asyncio.Queue[float](), asyncio.Queue[float]()
+    clock = ManualClock(0.0)
+    asleep = asyncio.Queue[float]()
+    ended = asyncio.Queue[float]()
 
     async def sleep(seconds: float) -> None:
         asleep.put_nowait(seconds)

@@ -194,7 +194,7 @@ async def test_only_keys_that_are_marked_admin_may_change_anything(
     assert (len(port.added), len(port.removed)) == (3, 2)
 
 
-async def test_what_is_refused_behind_the_port_is_told(serve: Any, folder: Path, roots: dict[str, str]) -> None:
+async def test_what_is_refused_behind_the_port_is_reported(serve: Any, folder: Path, roots: dict[str, str]) -> None:
     client, port = await serve(settings=roots)
     for why, status, param in (
         (Refusal.CONFLICT, 409, "name"),

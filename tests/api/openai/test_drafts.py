@@ -78,7 +78,7 @@ async def test_a_prediction_longer_than_the_context_is_refused(serve: Any, say: 
     assert not port.streams
 
 
-@claim("The usage tells how many tokens of a prediction stood", of="http-api")
+@claim("The usage has the number of accepted tokens of a prediction", of="http-api")
 async def test_the_usage_counts_the_prediction_over_all_choices(serve: Any, say: Any) -> None:
     client, port = await serve(say("x"))
     generate = port.generate

@@ -266,7 +266,7 @@ async def test_line_separators_are_escaped(serve: Any, say: Any) -> None:
         assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == text
 
 
-async def test_unknown_fields_of_messages_are_told_or_refused(serve: Any, say: Any) -> None:
+async def test_unknown_fields_of_messages_are_reported_or_refused(serve: Any, say: Any) -> None:
     parts = [{"type": "text", "text": "b", "cache_control": {}}]
     message = {"role": "assistant", "content": "a", "refusal": None, "tool_calls": [], "name": "x"}  # as SDKs give back
     odd = {"messages": [message, {"role": "user", "content": parts, "weight": 1}]}

@@ -31,10 +31,10 @@ def chat(**fields: Any) -> Any:
         ("lora_request", {"lora_name": "x"}, "an adapter is a model here"),
         ("lora_something_new", 1, "an adapter is a model here"),
         ("adapterId", "dates", "send model = 'dates'"),
-        ("grammar", "root ::= x", "structured output is not supported yet"),
-        ("json_schema", {}, "structured output is not supported yet"),
-        ("format", "json", "structured output is not supported yet"),
-        ("guided_something_new", {"type": "object"}, "structured output is not supported yet"),
+        ("grammar", "root ::= x", "response_format and structured_outputs constrain an answer"),
+        ("json_schema", {}, "response_format and structured_outputs constrain an answer"),
+        ("format", "json", "response_format and structured_outputs constrain an answer"),
+        ("guided_something_new", {"type": "object"}, "response_format and structured_outputs constrain an answer"),
         ("repeat_penalty", 1.1, "it is called repetition_penalty here: send repetition_penalty"),
         ("n_predict", 7, "it is called max_tokens here"),
         ("num_predict", -1, "it is called max_tokens here"),
@@ -62,8 +62,8 @@ def chat(**fields: Any) -> Any:
         # met by a word of their names
         ("speakerAdapterName", "x", "an adapter is a model here"),
         ("fallback_models", ["x"], "it is called model here"),
-        ("xgrammar_backend_rule", "x", "structured output is not supported yet"),
-        ("response_mime_type", "application/json", "structured output is not supported yet"),
+        ("xgrammar_backend_rule", "x", "response_format and structured_outputs constrain an answer"),
+        ("response_mime_type", "application/json", "response_format and structured_outputs constrain an answer"),
         ("sampling_seed", 5, "it is called seed here"),
         ("frequency_penalties", 1, "the samplers here"),
         ("suppress_tokens", [3], "bad_words, allowed_token_ids and logit_bias"),
@@ -107,7 +107,7 @@ def test_fields_of_other_servers_are_refused_with_our_name_for_them(name: str, v
         {"do_sample": True, "num_beams": 1, "wibble": 1, "features": {}, "requests": 1, "usage": {"include": True}},
     ],
 )
-def test_what_asks_for_nothing_is_ignored_and_told(fields: dict[str, Any]) -> None:
+def test_what_asks_for_nothing_is_ignored_and_reported(fields: dict[str, Any]) -> None:
     for parse in (completion, chat):
         assert parse(**fields).options.ignored == tuple(name for name in fields if name != "max_tokens")
 

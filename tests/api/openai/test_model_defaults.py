@@ -19,15 +19,15 @@ OWN = {"system": "terse", "temperature": 0.25, "top_k": 3, "min_p": 0.1, "seed":
 
 
 @pytest.fixture
-async def told(serve: Any, say: Any) -> tuple[Any, FakePort]:
+async def served(serve: Any, say: Any) -> tuple[Any, FakePort]:
     client, port = await serve(say("the end"))
     port.infos[0] = replace(port.infos[0], defaults=checked_defaults(OWN, ""))
     return client, port
 
 
 @claim("Variants may have a system prompt and sampling defaults of their own", of="fine-tunes")
-async def test_a_request_that_says_nothing_gets_them(told: Any, codec: Any) -> None:
-    client, port = told
+async def test_a_request_that_says_nothing_gets_them(served: Any, codec: Any) -> None:
+    client, port = served
     answer = await client.post(CHAT, json={"messages": HELLO})
     assert answer.status == 200, await answer.text()
     generation = port.streams[-1].generation
@@ -43,8 +43,8 @@ async def test_a_request_that_says_nothing_gets_them(told: Any, codec: Any) -> N
     assert port.streams[-1].generation.sampling.temperature == 1.0, "no other model does"
 
 
-async def test_what_a_request_says_comes_first(told: Any, codec: Any) -> None:
-    client, port = told
+async def test_what_a_request_says_comes_first(served: Any, codec: Any) -> None:
+    client, port = served
     own = [{"role": "developer", "content": "loud"}, *HELLO]
     body = {"messages": own, "temperature": 0, "min_p": 0, "stop": [], "seed": 1, "max_completion_tokens": 2}
     assert (await client.post(CHAT, json=body)).status == 200
@@ -57,15 +57,17 @@ async def test_what_a_request_says_comes_first(told: Any, codec: Any) -> None:
     assert port.streams[-1].generation.sampling.temperature == 0.25, "null says nothing"
 
 
-async def test_a_limit_that_does_not_fit_is_shortened_and_tokenize_sees_the_system_prompt(told: Any, codec: Any) -> None:
-    client, port = told
+async def test_a_limit_that_does_not_fit_is_shortened_and_tokenize_sees_the_system_prompt(served: Any, codec: Any) -> None:
+    client, port = served
     port.infos[0] = replace(port.infos[0], defaults=checked_defaults({**OWN, "max_tokens": 9999}, ""))
     assert (await client.post(CHAT, json={"messages": HELLO})).status == 200
     generation = port.streams[-1].generation
     assert generation.max_tokens == 64 - len(generation.prompt)
     found = await (await client.post("/tokenize", json={"messages": HELLO})).json()
     assert found["tokens"] == generation.prompt
-    assert (await client.post(CHAT, json={"messages": HELLO, "max_tokens": 9999})).status == 400, "who asks is told"
+    assert (await client.post(CHAT, json={"messages": HELLO, "max_tokens": 9999})).status == 400, (
+        "a limit in the request is checked"
+    )
 
 
 async def test_an_addition_takes_them_too(serve: Any, folder: Path) -> None:

@@ -26,7 +26,7 @@ def view(id: str) -> RequestView:
 
 
 @pytest.mark.parametrize("to", [None, {}, {"worker": "w2"}, {"route": "m@w2"}])
-async def test_where_it_goes_is_told(serve: Any, to: dict[str, str] | None) -> None:
+async def test_the_target_of_a_move_is_reported(serve: Any, to: dict[str, str] | None) -> None:
     """Whoever may use /admin moves any request."""
     client, port = await serve()
     port.views["r"] = view("r")

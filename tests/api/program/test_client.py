@@ -117,7 +117,7 @@ async def test_a_list_of_prompts_gives_a_list_of_answers_in_its_order(serve: Any
     assert await asyncio.to_thread(blocking) == (["ab", "cd"], "ef")
 
 
-async def test_choices_are_told_apart(serve: Any) -> None:
+async def test_choices_are_distinguished(serve: Any) -> None:
     http, _ = await serve(lambda generation: one_by_one([70 + generation.sampling.choice, EOS], "stop"))
     async with Client(str(http.make_url("/"))) as client:
         call = client.chat([{"role": "user", "content": "x"}], n=2)
@@ -178,7 +178,7 @@ async def test_a_certificate_that_nobody_trusts() -> None:
         await server.close()
 
 
-async def test_a_misspelt_option_is_told(serve: Any, say: Any) -> None:
+async def test_a_misspelt_option_is_reported(serve: Any, say: Any) -> None:
     http, _ = await serve(say("hello"))
     async with Client(str(http.make_url("/"))) as client:
         with pytest.raises(TypeError, match="there is no option 'max_token'; did you mean max_tokens"):

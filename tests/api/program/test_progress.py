@@ -30,11 +30,11 @@ def job(done_tokens: int, remaining: float | None) -> FeedProgress:
     ("seconds", "text"),
     [(None, ""), (0.4, "0 s"), (59.4, "59 s"), (60, "1 min 00 s"), (200, "3 min 20 s"), (3900, "1 h 05 min")],
 )
-def test_times_are_told_as_people_say_them(seconds: float | None, text: str) -> None:
+def test_times_are_written_as_people_say_them(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_jobs_of_several_models_are_told_together() -> None:
+def test_jobs_of_several_models_are_reported_together() -> None:
     assert progress_text([job(100, 30.0), job(300, 70.0)], 4.0) == "100 tok/s, about 1 min 10 s left"
     assert progress_text([job(0, None)], 1.0) == "0 tok/s"
 

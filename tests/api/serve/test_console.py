@@ -9,7 +9,7 @@ from blockwright.api.serve.console import capacity
 from blockwright.tests.api.fake_port import FakePort
 
 
-def test_where_no_usual_request_fits_the_longest_one_and_the_setting_are_told(folder: Path) -> None:
+def test_where_no_usual_request_fits_the_longest_one_and_the_setting_are_printed(folder: Path) -> None:
     small = replace(FakePort(folder, lambda generation: ()).infos[0], id="small", rooms=(48, 32), max_length=512)
     message = "requests of at most 48 tokens (--set memory=... with more gives room for longer ones)"
     assert capacity([small], 8) == f"room for {message}"

@@ -160,7 +160,7 @@ async def test_alive_before_the_cluster_and_ready_after_it(folder: Path) -> None
 def test_the_path_is_looked_at_before_the_port(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a command with two mistakes the one that takes longer to mend is told first; nothing has listened."""
+    """Of a command with two mistakes the one that takes longer to mend is reported first; nothing has listened."""
     monkeypatch.setattr(server, "set_up", lambda *_: None)  # logging is the tests' own here
     (tmp_path / "config.json").write_text('{"architectures": ["Mamba2ForCausalLM"]}')
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -194,7 +194,7 @@ async def test_how_far_a_fetch_is_is_a_stage_and_notes(folder: Path) -> None:
     assert session.lines[-1].endswith("no request was taken; what the hub has sent stays in its cache")
 
 
-async def test_models_with_equal_room_are_told_together(folder: Path) -> None:
+async def test_models_with_equal_room_are_reported_together(folder: Path) -> None:
     first = FakeCluster(folder).gateway.infos[0]
     named = [replace(first, id=name) for name in ("a", "b", "c", "d")]
     smaller = replace(first, id="e", rooms=first.rooms[:1], max_length=16)
@@ -206,7 +206,7 @@ async def test_models_with_equal_room_are_told_together(folder: Path) -> None:
 
 
 @claim("`serve` checks the checkpoint before the port and says once when it is ready", of="command-line")
-async def test_stages_are_told_before_the_ready_line(folder: Path) -> None:
+async def test_stages_are_reported_before_the_ready_line(folder: Path) -> None:
     """Also those that nobody had looked at when the models got ready."""
     cluster, lines = FakeCluster(folder), list[str]()
     herald = StartupReporter(cluster, Console("text", Stages(), lines.append), offset=0.0, rows=8)
@@ -224,7 +224,7 @@ async def test_stages_are_told_before_the_ready_line(folder: Path) -> None:
     assert "; room for about 13 concurrent requests of 64 tokens to tiny" in lines[-1], "of the one that came last, too"
 
 
-async def test_what_serves_badly_is_told_once_and_before_the_ready_line(folder: Path) -> None:
+async def test_what_serves_badly_is_reported_once_and_before_the_ready_line(folder: Path) -> None:
     cluster = FakeCluster(folder)
     cluster.warnings.append("the torch reference computes; install gcc")
     cluster.gate.set()
@@ -249,8 +249,10 @@ async def test_lines_are_objects_where_logs_are(folder: Path, capsys: pytest.Cap
     assert json.loads(capsys.readouterr().err)["message"] == "a worker has 3 bytes; give 4"
 
 
-@pytest.mark.parametrize(("gateways", "told"), [(1, "no request is running"), (2, "30 s for running requests to finish")])
-async def test_the_second_interrupt_does_not_wait(folder: Path, gateways: int, told: str) -> None:
+@pytest.mark.parametrize(
+    ("gateways", "expected"), [(1, "no request is running"), (2, "30 s for running requests to finish")]
+)
+async def test_the_second_interrupt_does_not_wait(folder: Path, gateways: int, expected: str) -> None:
     cluster = FakeCluster(folder)
     cluster.gate.set()
 
@@ -261,7 +263,7 @@ async def test_the_second_interrupt_does_not_wait(folder: Path, gateways: int, t
     session = Session(cluster, gateways=gateways)
     await session.until("ready at")
     session.server.interrupt()
-    assert told in await session.until("draining"), "of another gateway's requests nothing is known here"
+    assert expected in await session.until("draining"), "of another gateway's requests nothing is known here"
     assert not session.task.done()
     session.server.interrupt()
     assert await session.task == 0
@@ -291,8 +293,8 @@ async def test_a_signal_while_models_load(folder: Path) -> None:
     assert cluster.stopped
 
 
-@pytest.mark.parametrize(("level", "told"), [("info", 0), ("warning", 1)])
-async def test_a_model_is_told_to_be_ready_once(folder: Path, level: str, told: int) -> None:
+@pytest.mark.parametrize(("level", "expected"), [("info", 0), ("warning", 1)])
+async def test_a_model_is_reported_ready_once(folder: Path, level: str, expected: int) -> None:
     """With log_level=info the log tells it."""
     cluster = FakeCluster(folder)
     cluster.gate.set()
@@ -300,7 +302,7 @@ async def test_a_model_is_told_to_be_ready_once(folder: Path, level: str, told: 
     await session.until("ready at")
     session.server.stop()
     assert await session.task == 0
-    assert sum("tiny is ready" in line for line in session.lines) == told
+    assert sum("tiny is ready" in line for line in session.lines) == expected
 
 
 @pytest.mark.parametrize("error", [SettingsError("memory is 3; give more"), CheckpointError("no such tensor; get it")])
@@ -436,7 +438,7 @@ async def test_a_port_of_another_server_is_not_shared_by_mistake(folder: Path, c
         (("hashed",), {"tiny": "ready", "org/other": "failed"}, ""),
     ],
 )
-async def test_the_room_is_told_to_be_less_while_a_worker_loads(
+async def test_less_room_is_reported_while_a_worker_loads(
     folder: Path, stages: tuple[str, ...], states: dict[str, str], rest: str
 ) -> None:
     """Also where the only model is there on one of two workers, so that its room alone cannot tell."""

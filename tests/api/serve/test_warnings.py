@@ -30,7 +30,7 @@ async def test_roots_that_are_not_there_are_warned_of(folder: Path) -> None:
     assert lines == ["warning: app_roots: there is no folder /nowhere/at/all; until there is, nothing can be added from it"]
 
 
-async def test_warnings_of_the_command_are_told_once_it_listens(folder: Path) -> None:
+async def test_warnings_of_the_command_are_reported_once_it_listens(folder: Path) -> None:
     session = Session(FakeCluster(folder), warnings=["keys may be read by all"])
     await session.until("listening")
     session.server.stop()

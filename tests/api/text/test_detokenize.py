@@ -21,7 +21,9 @@ def fallback_codec() -> TextCodec:
 
 
 FALLBACK = fallback_codec()
-FIRST_BYTE, FIRST_WORD, LAST = 3, 259, 265
+FIRST_BYTE = 3
+FIRST_WORD = 259
+LAST = 265
 
 
 def stream(codec: TextCodec, tokens: list[int], context: tuple[int, ...] = ()) -> list[str]:

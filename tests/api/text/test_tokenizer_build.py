@@ -175,7 +175,7 @@ def test_byte_level_classes_are_followed(tmp_path: Path, name: str, spaced: bool
     check(write_byte_level(tmp_path, tokenizer_class=name, add_prefix_space=spaced, eos_token="</s>"), model_type)
 
 
-def test_a_leading_space_is_as_the_class_has_it_and_an_operator_is_told(tmp_path: Path) -> None:
+def test_a_leading_space_is_as_the_class_has_it_and_an_operator_is_notified(tmp_path: Path) -> None:
     codec = check(write_sentencepiece(tmp_path))
     assert [codec.token_text(i) for i in codec.encode(" leading", special=False)] == ["▁le", "ad", "ing"]
     assert "built as LlamaTokenizer of transformers 5" in codec.notes[0]

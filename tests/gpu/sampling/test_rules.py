@@ -138,7 +138,9 @@ def reference(logits_V: np.ndarray, p: SamplingParams, output: list[int]) -> int
         border = sorted(scores.values(), reverse=True)[p.top_k - 1]
         scores = {t: x for t, x in scores.items() if x >= border}
     ranked = sorted(scores, key=lambda t: (-scores[t], t))
-    total, above, kept = sum(math.exp(x) for x in scores.values()), 0.0, []
+    total = sum(math.exp(x) for x in scores.values())
+    above = 0.0
+    kept = []
     for token in ranked:
         if p.top_p >= 1 or above < p.top_p * total or not kept:
             kept.append(token)

@@ -223,7 +223,7 @@ def test_a_pickle_is_never_loaded(folder: Folder, made: tuple[Path, Path]) -> No
         ("{", ""),
     ],
 )
-def test_what_it_was_trained_on_is_told_as_it_stands(tmp_path: Path, text: str, name: str) -> None:
+def test_what_it_was_trained_on_is_reported_as_it_stands(tmp_path: Path, text: str, name: str) -> None:
     (tmp_path / "adapter_config.json").write_text(text)
     assert trained_on(tmp_path) == name
     assert trained_on(tmp_path / "nothing") == ""
@@ -233,7 +233,9 @@ def test_what_it_was_trained_on_is_told_as_it_stands(tmp_path: Path, text: str, 
     ("own", "other", "target"),
     [(2, 5, ["q_proj", "v_proj"]), (5, 2, ["q_proj", "v_proj"]), (2, 5, r".*\.up_proj"), (5, 2, "all-linear")],
 )
-def test_an_adapter_of_a_deeper_or_flatter_base_is_told_so(tmp_path: Path, own: int, other: int, target: Any) -> None:
+def test_an_adapter_of_a_deeper_or_flatter_base_is_refused_with_the_reason(
+    tmp_path: Path, own: int, other: int, target: Any
+) -> None:
     """Not that a tensor is lacking, or that a module is none of the base."""
     its = make_checkpoint(tmp_path / "its", num_hidden_layers=own)
     given = make_checkpoint(tmp_path / "given", num_hidden_layers=other)
@@ -251,7 +253,7 @@ def test_an_adapter_of_a_deeper_or_flatter_base_is_told_so(tmp_path: Path, own: 
     assert len(open_source(some, given).deltas) == 1, "fewer layers, as its configuration says"
 
 
-def test_a_base_of_another_width_is_told_before_what_is_lacking(tmp_path: Path) -> None:
+def test_a_base_of_another_width_is_reported_before_what_is_lacking(tmp_path: Path) -> None:
     its, given = make_checkpoint(tmp_path / "its"), make_checkpoint(tmp_path / "given", hidden_size=96)
     adapter = make_adapter(its, tmp_path / "a", target_modules=["q_proj", "v_proj"])
     config = json.loads((adapter / "adapter_config.json").read_text())

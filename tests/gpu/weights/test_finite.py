@@ -28,7 +28,7 @@ def content(values: torch.Tensor) -> memoryview:
 
 @pytest.mark.parametrize("step", [31, pytest.param(1, marks=pytest.mark.nightly)])  # 31: some of each exponent
 @pytest.mark.parametrize("dtype", TYPES)
-def test_every_pattern_of_16_high_bits_is_told_as_torch_tells_it(dtype: str, step: int) -> None:
+def test_every_pattern_of_16_high_bits_is_judged_as_torch_judges_it(dtype: str, step: int) -> None:
     bits = torch.arange(0, 1 << 16, step, dtype=torch.int32).to(torch.int16)
     if dtype == "F32":
         bits = torch.stack([torch.full_like(bits, 1), bits], dim=1).flatten()  # the lower half first

@@ -134,12 +134,14 @@ def test_usual_failures_have_words_of_ours(hub: Hub, kind: type[Exception], says
     assert says in refusal("owner/nothing")
 
 
-def test_how_far_a_fetch_is_is_told_to_who_asked(
+def test_the_progress_of_a_fetch_is_reported_to_its_caller(
     hub: Hub, checkpoint: MakeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("blockwright.gpu.weights.hub.TELL_EVERY", 0.001)
-    blobs, seen, heard = tmp_path / "models--owner--name" / "blobs", list[str](), threading.Event()
+    blobs = tmp_path / "models--owner--name" / "blobs"
+    seen = list[str]()
+    heard = threading.Event()
     blobs.mkdir(parents=True)
     (blobs / "config").write_bytes(bytes(1 << 10))
     hub.sizes = [8 << 10]

@@ -9,11 +9,9 @@ import pytest
 from blockwright.policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, named_base, shown_base
 from blockwright.tests.claims import claim
 
-BASE, TUNED, HUB = (
-    WholeModel("base", "/models/llama"),
-    WholeModel("org/tuned", "/models/tuned-2"),
-    WholeModel("third", "acme/gemma@main"),
-)
+BASE = WholeModel("base", "/models/llama")
+TUNED = WholeModel("org/tuned", "/models/tuned-2")
+HUB = WholeModel("third", "acme/gemma@main")
 WHOLES = [BASE, TUNED, HUB]
 
 

@@ -78,7 +78,7 @@ def test_who_comes_alone_goes_to_each_worker_with_room() -> None:
     assert ids(routes_where_it_fits("b", tuned, {**workers, "w3": WorkerCapacity(None, {})})) == ["b@w1", "b@w3"]
 
 
-def test_who_fits_nowhere_is_told_what_is_missing_where_least_is() -> None:
+def test_an_application_that_fits_nowhere_gets_the_least_lack_of_memory() -> None:
     need = 6000 + PAGE
     with pytest.raises(
         ValueError, match=f"needs {need} bytes on worker w1 .* only {need - 7} are left .* 7 bytes are missing"

@@ -20,7 +20,9 @@ from blockwright.policies.cluster.chunk_order import (
     Traffic,
 )
 
-KV, ACTIVATION, PARAMETERS = Traffic.KV, Traffic.ACTIVATION, Traffic.PARAMETERS
+KV = Traffic.KV
+ACTIVATION = Traffic.ACTIVATION
+PARAMETERS = Traffic.PARAMETERS
 MIB = 1 << 20
 
 messages = st.lists(st.tuples(st.sampled_from(Traffic), st.integers(0, 3 * MIB)), max_size=12)
@@ -58,7 +60,9 @@ def check_tiles(taken: list[Chunk], sent: list[tuple[int, int]]) -> None:
 
 @given(messages, steps)
 def test_every_message_arrives_once_in_order_whatever_breaks(added: list[tuple[Traffic, int]], events: list[str]) -> None:
-    order, receiver, way = ChunkOrder(), Receiver(), list[Chunk]()
+    order = ChunkOrder()
+    receiver = Receiver()
+    way = list[Chunk]()
     done: list[Chunk] = []
     for number, (kind, size) in enumerate(added):
         order.add(kind, number, size)

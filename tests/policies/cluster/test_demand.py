@@ -136,7 +136,9 @@ def test_the_longest_that_waits_anywhere_counts():
 
 
 def test_one_that_is_online_anywhere_is_not_offline():
-    batch, idle, online = Use(1, 0.0, 30, offline=True), Use(0, 5.0), Use(1, 0.0, 9)
+    batch = Use(1, 0.0, 30, offline=True)
+    idle = Use(0, 5.0)
+    online = Use(1, 0.0, 9)
     assert combined([{"a": batch}, {"a": idle}])["a"].offline
     assert combined([{"a": idle}, {"a": batch}])["a"].offline
     assert combined([{"a": batch}, {"a": batch}])["a"] == Use(2, 0.0, 30, offline=True)
@@ -166,7 +168,9 @@ def test_room_is_made_on_the_route_that_lacks_least():
 
 
 def test_what_comes_is_served_given_up_or_made_room_for():
-    asked, sent, gone = Use(2, 0.0, waits=40), Use(2, 0.0), Use(0, 1.0)
+    asked = Use(2, 0.0, waits=40)
+    sent = Use(2, 0.0)
+    gone = Use(0, 1.0)
     assert coming(asked, here=False, lacks=False) is DemandState.LOADING
     assert coming(asked, here=False, lacks=True) is DemandState.CROWDED
     assert coming(asked, here=True, lacks=True) is DemandState.CROWDED, "a sequence is longer than what is left"

@@ -73,7 +73,10 @@ def test_any_order_of_answers_settles_everything_once() -> None:
             (bytes([c]), [PackedTensor(bytes([c, t]), random.randint(1, 60)) for t in range(random.randint(0, 4))])
             for c in range(6)
         ]
-        fetch, asked, settled, number = ParameterFetch(wanted, random.randint(5, 80)), dict[int, int](), list[bytes](), 0
+        fetch = ParameterFetch(wanted, random.randint(5, 80))
+        asked = dict[int, int]()
+        settled = list[bytes]()
+        number = 0
         missing = {tensor.id for _, tensors in wanted for tensor in tensors if random.random() < 0.2}
         came: dict[bytes, int] = {}
         while fetch.busy:

@@ -14,7 +14,9 @@ from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
 
 Chains = dict[str, list[Component]]
-ZOOS, PARTS, DAILY = 100, 10, 1
+ZOOS = 100
+PARTS = 10
+DAILY = 1
 LAYOUT = KvLayout(1, 8, "float32", 16)
 
 

@@ -16,8 +16,12 @@ from blockwright.policies.cluster.restart_policy import (
 )
 from blockwright.tests.claims import claim
 
-P, T, X = Restart.PERMANENT, Restart.TRANSIENT, Restart.TEMPORARY
-ALL, REST, ONE = Strategy.ONE_FOR_ALL, Strategy.REST_FOR_ONE, Strategy.ONE_FOR_ONE
+P = Restart.PERMANENT
+T = Restart.TRANSIENT
+X = Restart.TEMPORARY
+ALL = Strategy.ONE_FOR_ALL
+REST = Strategy.REST_FOR_ONE
+ONE = Strategy.ONE_FOR_ONE
 NOW = Backoff(initial=0.0)
 
 

@@ -37,26 +37,24 @@ def test_without_a_setting_there_are_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("modes", "tokens", "says"),
+    ("modes", "says"),
     [
-        ({"b": "auto"}, 0, "drafts.b names no application; there are: a, small"),
-        ({"*": "on"}, 0, "drafts.* is 'on', which is neither a source of drafts nor a model that is served; "
+        ({"b": "auto"}, "drafts.b names no application; there are: a, small"),
+        ({"*": "on"}, "drafts.* is 'on', which is neither a source of drafts nor a model that is served; "
                          "give off, prompt, tier:LAYERS, auto or the id of another model (there are: a, small)"),
-        ({"a": "small", "*": "small:4"}, 0, ""),
-        ({"a": ""}, 0, f"drafts.a is '', which is not a source of drafts; {FORM}"),
-        ({"a": "Auto"}, 0, f"drafts.a is 'Auto', which is not a source of drafts; {FORM}"),
-        ({"a": "tier"}, 0, f"drafts.a is 'tier', which is not a source of drafts; {FORM}"),
-        ({"a": "tier:0"}, 0, f"drafts.a is 'tier:0', which is not a source of drafts; {FORM}"),
-        ({"a": "tier:4", "*": "tier:12"}, 0, ""),
-        ({}, 17, "draft_tokens is 17; give 0 (chosen as it pays) to 16"),
-        ({}, -1, "draft_tokens is -1; give 0 (chosen as it pays) to 16"),
-        ({"b:4": "auto"}, 0, "drafts.b:4 names no application; there are: a, small"),
-        ({"a": "auto", "*": "off"}, 16, ""),
-        ({"a:4": "auto"}, 0, ""),
+        ({"a": "small", "*": "small:4"}, ""),
+        ({"a": ""}, f"drafts.a is '', which is not a source of drafts; {FORM}"),
+        ({"a": "Auto"}, f"drafts.a is 'Auto', which is not a source of drafts; {FORM}"),
+        ({"a": "tier"}, f"drafts.a is 'tier', which is not a source of drafts; {FORM}"),
+        ({"a": "tier:0"}, f"drafts.a is 'tier:0', which is not a source of drafts; {FORM}"),
+        ({"a": "tier:4", "*": "tier:12"}, ""),
+        ({"b:4": "auto"}, "drafts.b:4 names no application; there are: a, small"),
+        ({"a": "auto", "*": "off"}, ""),
+        ({"a:4": "auto"}, ""),
     ],
 )  # fmt: skip
-def test_wrong_settings_are_named(modes: dict[str, str], tokens: int, says: str) -> None:
-    assert settings_fault(modes, tokens, ["a", "small"]) == says
+def test_wrong_settings_are_named(modes: dict[str, str], says: str) -> None:
+    assert settings_fault(modes, ["a", "small"]) == says
 
 
 def test_the_entry_of_a_tier_comes_before_the_entry_of_its_family() -> None:
@@ -67,7 +65,7 @@ def test_the_entry_of_a_tier_comes_before_the_entry_of_its_family() -> None:
 
 
 def test_models_that_may_come_can_be_named_before() -> None:
-    assert settings_fault({"b": "auto"}, 0, None) == ""
+    assert settings_fault({"b": "auto"}, None) == ""
 
 
 MODELS = {
@@ -157,7 +155,7 @@ SMALLER = "give a smaller model of the same vocabulary"
         ("m", "wide", "but wide has a vocabulary of 320 tokens and m one of 300; give a model of the same vocabulary"),
         ("m", "odd", "but the tokenizers of odd and m have different tokens; give a model with the same tokenizer"),
         ("m", "gone", "which is neither a source of drafts nor a model that is served; " + FORM
-                      + " (there are: lora, m, m:4, m:auto, odd, small, soft, wide)"),
+                      + " (there are: lora, m, m:4, odd, small, soft, wide)"),
     ],
 )  # fmt: skip
 def test_a_model_that_cannot_draft_is_named(model: str, draft: str, says: str) -> None:

@@ -55,7 +55,9 @@ def test_a_text_that_repeats_itself_is_not_stuck_before_a_wrong_token() -> None:
     """The place that agrees best is the one before a wrong token, again and again."""
     answer = [7] * 40
     text = [8 if place in (10, 20, 21, 30) else 7 for place in range(40)]
-    drafts, tokens, stood = row(DraftOptions(tokens=1, prediction=text)), [1, 2, 3], 0
+    drafts = row(DraftOptions(tokens=1, prediction=text))
+    tokens = [1, 2, 3]
+    stood = 0
     for token in answer:
         tokens.append(token)
         stood += drafted(drafts, tokens, limit=1) == [7]

@@ -82,7 +82,9 @@ def test_pages_that_a_component_made_go_with_it() -> None:
 
 @given(st.integers(0, 1000))
 def test_the_order_of_idle_pages_is_that_of_a_list(seed: int) -> None:
-    chance, idle, seen = random.Random(seed), IdlePages(), list[int]()
+    chance = random.Random(seed)
+    idle = IdlePages()
+    seen = list[int]()
     idle.add_layout("kv")
     for _ in range(80):
         handle = chance.randrange(20)

@@ -69,7 +69,9 @@ def test_whoever_made_a_page_pays_for_it() -> None:
 @claim("Running sequences and cached pages survive a new cut of their model", of="fine-tunes")
 def test_a_border_splits_handles_and_moves_no_slot() -> None:
     pages = table(6)
-    listed, cached, other = pages.allocate(SPAN, "a"), pages.allocate(SPAN, "b"), pages.allocate(OTHER, "")
+    listed = pages.allocate(SPAN, "a")
+    cached = pages.allocate(SPAN, "b")
+    other = pages.allocate(OTHER, "")
     assert listed is not None
     assert cached is not None
     assert other is not None

@@ -11,7 +11,9 @@ from blockwright.policies.memory.range_allocator import RangeAllocator
 
 @given(st.integers(1, 40), st.lists(st.tuples(st.booleans(), st.integers(1, 15)), max_size=60))
 def test_no_granule_is_held_twice_and_all_come_back(size: int, steps: list[tuple[bool, int]]) -> None:
-    extents, held, used = RangeAllocator(size), list[tuple[int, int]](), set[int]()
+    extents = RangeAllocator(size)
+    held = list[tuple[int, int]]()
+    used = set[int]()
     for take, number in steps:
         if take:
             runs = [s for s in range(size) if not used & set(range(s, s + number)) and s + number <= size]

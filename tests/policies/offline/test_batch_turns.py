@@ -28,7 +28,9 @@ def test_not_many_are_ahead_of_their_turn() -> None:
 def test_whatever_waits_has_its_turn_and_nobody_has_two() -> None:
     for seed in range(200):
         chance = random.Random(seed)
-        limit, running, ready = chance.randint(1, 4), dict[str, str](), dict[str, str]()
+        limit = chance.randint(1, 4)
+        running = dict[str, str]()
+        ready = dict[str, str]()
         queued = {f"b{i}": chance.choice("abc") for i in range(chance.randint(1, 20))}
         rounds = 0
         while queued or ready or running:

@@ -37,7 +37,9 @@ def test_values_of_four_bytes_take_twice_as_long_to_read() -> None:
 def test_a_request_costs_what_its_tokens_cost() -> None:
     random = Random(0)
     for _ in range(200):
-        costs, prompt, answer = random_costs(random), random.randint(0, 40), random.randint(0, 40)
+        costs = random_costs(random)
+        prompt = random.randint(0, 40)
+        answer = random.randint(0, 40)
         behind = random.randint(0, prompt)
         tokens = [token_cost(costs, place) for place in range(prompt)]
         assert costs.comp(prompt, answer) == pytest.approx(sum(tokens) + answer_cost(costs, answer))

@@ -33,7 +33,9 @@ def test_sequences_of_one_age_hold_all_at_once_and_of_all_ages_half() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_peak_is_what_a_step_by_step_count_finds(seed: int) -> None:
-    chance, found, sequences = random.Random(seed), Growth(), dict[int, tuple[int, int, int]]()
+    chance = random.Random(seed)
+    found = Growth()
+    sequences = dict[int, tuple[int, int, int]]()
     for step in range(0, 300, 7):
         for request in [one for one, (began, _, more) in sequences.items() if began + more <= step]:
             found.end(request)

@@ -34,7 +34,7 @@ def coordinator(page_size: int = 16, max_members: int = 2, quiet: float = 0.5) -
     )
 
 
-def told(of: MemoryCoordinator, at: float, reading: DemandReading) -> Sequence[Decision]:
+def decided(of: MemoryCoordinator, at: float, reading: DemandReading) -> Sequence[Decision]:
     found = of.read(at, dict.fromkeys(of.groups, reading))
     return [decision for decision in found if not isinstance(decision, CapacityShortage)]
 
@@ -46,27 +46,27 @@ def drops(found: Sequence[Decision]) -> list[str]:
 
 def test_a_drop_follows_a_drop_and_a_restore_waits() -> None:
     of = coordinator(max_members=4)
-    assert drops(told(of, 0.0, FULL)) == ["w0+w1"]
+    assert drops(decided(of, 0.0, FULL)) == ["w0+w1"]
     of.dropped("w0+w1", 1.0)
-    assert drops(told(of, 1.0 + SETTLE - 0.01, FULL)) == ["w2+w3"], "those who waited at the first are about to start"
+    assert drops(decided(of, 1.0 + SETTLE - 0.01, FULL)) == ["w2+w3"], "those who waited at the first are about to start"
     of.dropped("w2+w3", 1.0 + SETTLE)
-    assert told(of, 1.0 + SETTLE + 0.01, FULL) == [], "there is nobody to drop with who has settled"
-    assert drops(told(of, 1.0 + 2 * SETTLE, FULL)) == ["w0+w2+w1+w3"]
+    assert decided(of, 1.0 + SETTLE + 0.01, FULL) == [], "there is nobody to drop with who has settled"
+    assert drops(decided(of, 1.0 + 2 * SETTLE, FULL)) == ["w0+w2+w1+w3"]
     of.dropped("w0+w2+w1+w3", 2.0)
-    assert told(of, 2.0 + HYSTERESIS - 0.1, EMPTY) == []
-    (back,) = told(of, 2.0 + HYSTERESIS, EMPTY)
+    assert decided(of, 2.0 + HYSTERESIS - 0.1, EMPTY) == []
+    (back,) = decided(of, 2.0 + HYSTERESIS, EMPTY)
     assert isinstance(back, BeginRestore)
     for load in back.loads:
         of.loaded(back.group.name, load)
     of.restored(back.group.name, 9.0)
-    assert told(of, 9.0 + HYSTERESIS - 0.1, FULL) == [], "or the same group would come and go"
-    assert drops(told(of, 9.0 + HYSTERESIS, FULL)) == ["w0+w1"]
+    assert decided(of, 9.0 + HYSTERESIS - 0.1, FULL) == [], "or the same group would come and go"
+    assert drops(decided(of, 9.0 + HYSTERESIS, FULL)) == ["w0+w1"]
 
 
-def test_reasons_that_take_turns_are_told_once_in_a_while() -> None:
+def test_reasons_that_take_turns_are_reported_once_in_a_while() -> None:
     """They filled the list of changes that people see, and called for a worker each time."""
     of, seen = coordinator(), list[str]()
-    while found := drops(told(of, 0.0, FULL)):
+    while found := drops(decided(of, 0.0, FULL)):
         for name in found:
             of.dropped(name, -1.0)
     pairs = dict.fromkeys(of.groups.values(), GroupState.PIPELINE)
@@ -87,7 +87,7 @@ def test_who_lacks_memory_drops_and_does_not_wait_for_others_who_do() -> None:
     assert drops(of.read(0.0, {"w0": some, "w1": FULL, "w2": some, "w3": some})) == ["w1+w0"]
     assert of.read(0.1, {"w2": some, "w3": some, "w1+w0": FULL}) == [], "that one drops already"
     assert drops(of.read(0.2, {"w2": some, "w3": FULL})) == ["w3+w2"], "beside it"
-    assert told(of, 0.3, FULL) == []
+    assert decided(of, 0.3, FULL) == []
     of.dropped("w1+w0", 0.4)
     of.dropped("w3+w2", 0.5)
     (help,) = of.read(1.0, dict.fromkeys(of.groups, FULL))
@@ -96,20 +96,20 @@ def test_who_lacks_memory_drops_and_does_not_wait_for_others_who_do() -> None:
 
 def test_the_same_where_the_controller_keeps_the_groups() -> None:
     of = coordinator()
-    assert drops(told(of, 0.0, FULL)) == ["w0+w1"]
+    assert drops(decided(of, 0.0, FULL)) == ["w0+w1"]
     pair, left = of.groups["w0+w1"], [of.groups[name] for name in ("w2", "w3")]
     of.adopt(0.1, {pair: GroupState.DROPPING, **dict.fromkeys(left, GroupState.NORMAL)})
-    assert drops(told(of, 0.1, FULL)) == ["w2+w3"]
+    assert drops(decided(of, 0.1, FULL)) == ["w2+w3"]
     of.adopt(0.2, {pair: GroupState.PIPELINE, of.groups["w2+w3"]: GroupState.DROPPING})
     of.adopt(0.4, {pair: GroupState.PIPELINE, of.groups["w2+w3"]: GroupState.PIPELINE})
-    assert told(of, 0.4 + HYSTERESIS - 0.01, EMPTY) == []
-    assert len(told(of, 0.4 + HYSTERESIS, EMPTY)) == 2
+    assert decided(of, 0.4 + HYSTERESIS - 0.01, EMPTY) == []
+    assert len(decided(of, 0.4 + HYSTERESIS, EMPTY)) == 2
 
 
 def dropped(of: MemoryCoordinator) -> None:
     """All that can be, at once."""
     for at in (0.0, 0.1):
-        (name,) = drops(told(of, at, FULL))
+        (name,) = drops(decided(of, at, FULL))
         of.dropped(name, SETTLE)
     assert len(of.groups) == 2
 
@@ -117,10 +117,10 @@ def dropped(of: MemoryCoordinator) -> None:
 def test_what_is_quiet_for_one_group_is_quiet_for_all() -> None:
     of = coordinator()
     dropped(of)
-    found = told(of, 9.0, EMPTY)
+    found = decided(of, 9.0, EMPTY)
     assert [one.group.name for one in found if isinstance(one, BeginRestore)] == ["w0+w1", "w2+w3"]
-    assert told(of, 9.1, EMPTY) == [], "both change"
-    assert all(isinstance(one, ResumePipeline) for one in told(of, 9.2, FULL))
+    assert decided(of, 9.1, EMPTY) == [], "both change"
+    assert all(isinstance(one, ResumePipeline) for one in decided(of, 9.2, FULL))
     assert set(of.state.values()) == {GroupState.PIPELINE}
 
 
@@ -134,8 +134,8 @@ def test_a_restore_follows_a_restore() -> None:
     for load in first.loads:
         of.loaded(first.group.name, load)
     of.restored(first.group.name, 10.0)
-    assert told(of, 10.0 + SETTLE - 0.01, EMPTY) == []
-    (second,) = told(of, 10.0 + SETTLE, EMPTY)
+    assert decided(of, 10.0 + SETTLE - 0.01, EMPTY) == []
+    (second,) = decided(of, 10.0 + SETTLE, EMPTY)
     assert isinstance(second, BeginRestore)
     assert second.group.name == "w0+w1"
 
@@ -148,6 +148,6 @@ def test_a_load_that_stays_below_quiet_restores_and_one_that_grows_does_not(more
     dropped(of)
     for n in range(READINGS + 1):
         used, at = 16 + more * n // READINGS, SETTLE + HYSTERESIS + 0.01 + PERIOD * (n - READINGS)
-        seen = told(of, at, DemandReading(used=used, total=300, head=1, waiting=2))
+        seen = decided(of, at, DemandReading(used=used, total=300, head=1, waiting=2))
         assert n == READINGS or not seen
     assert bool(seen) is restores

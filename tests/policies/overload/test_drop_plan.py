@@ -30,7 +30,9 @@ def pipeline(name: str, workers: list[str], components: list[Component], cut: in
 
 def test_random_clusters() -> None:
     """Dropped once and once more, for any amount: parts of a model, exactly one, more than there is."""
-    source, merged, sizes = random.Random(1), 0, set()
+    source = random.Random(1)
+    merged = 0
+    sizes = set()
     for _ in range(200):
         chains, groups = drawn(source)
         making = planner(chains, max_members=source.choice([2, 3, 4, 8]))

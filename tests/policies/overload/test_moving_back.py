@@ -53,7 +53,9 @@ def test_who_ends_before_his_turn_takes_none() -> None:
 
 def test_random_lives_all_have_their_turn_and_rooms_are_kept() -> None:
     for seed in range(50):
-        draw, back, tokens = random.Random(seed), MovingBack(), dict[str, int]()
+        draw = random.Random(seed)
+        back = MovingBack()
+        tokens = dict[str, int]()
         where, room = dict[str, str](), {worker: draw.randint(0, 400) for worker in ROUTES}
         capacity = dict(room)
         for number in range(draw.randint(1, 20)):

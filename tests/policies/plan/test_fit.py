@@ -42,15 +42,15 @@ def samples(count: int, seed: int, noise: float) -> list[Sample]:
     return found
 
 
-@claim("A cost model of few terms foretells the time of sweeps that it was not fitted to", of="prediction")
+@claim("A cost model of few terms predicts the time of sweeps that it was not fitted to", of="prediction")
 def test_what_was_measured_without_noise_is_found_again() -> None:
     found = fit(samples(120, 1, 0.0), TRUE.parameters, TRUE.kv)
     for name in TERMS:
         assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=0.02), name
 
 
-@claim("A cost model of few terms foretells the time of sweeps that it was not fitted to", of="prediction")
-def test_with_noise_other_sweeps_are_foretold_and_no_term_is_negative() -> None:
+@claim("A cost model of few terms predicts the time of sweeps that it was not fitted to", of="prediction")
+def test_with_noise_other_sweeps_are_predicted_and_no_term_is_negative() -> None:
     found = fit(samples(120, 1, 0.1), TRUE.parameters, TRUE.kv)
     errors = relative_errors(samples(60, 2, 0.0), found)
     assert sum(errors) / len(errors) < 0.02
@@ -85,8 +85,10 @@ def test_plans_without_rows_and_profiles_that_say_nothing_are_no_samples() -> No
 
 
 def test_without_a_profile_it_begins_with_what_the_first_sweeps_say() -> None:
-    """Not before it has seen some; sweeps like those that it has seen are foretold then."""
-    draw, online, plain = Random(5), OnlineFit(), dataclasses.replace(TRUE, parameters=0.0, kv=0.0, read=0.0, step=0.0)
+    """Not before it has seen some; then it predicts sweeps like the ones that it has seen."""
+    draw = Random(5)
+    online = OnlineFit()
+    plain = dataclasses.replace(TRUE, parameters=0.0, kv=0.0, read=0.0, step=0.0)
     for number in range(EAGER * REFIT):
         assert online.fitted == (number >= REFIT)
         online.record(plan := some_plan(draw), cost(plan, plain))

@@ -28,7 +28,9 @@ PRICE = ChunkCost(attention=2e-5, token=1e-3, context=1e-5, sweep=4e-3)
 def played(times: Sequence[Sequence[float]]) -> float:
     """Stages as queues: a stage that is free takes the next microbatch that has come to it; events in a heap."""
     stages = len(times[0])
-    free, queues, events = [True] * stages, [list(range(len(times))), *([] for _ in range(stages - 1))], []
+    free = [True] * stages
+    queues = [list(range(len(times))), *([] for _ in range(stages - 1))]
+    events = []
     now = 0.0
     while True:
         for stage in range(stages):
@@ -138,7 +140,9 @@ def cut_at(points: Sequence[int], ahead: Sequence[float], stages: int, price: Ch
 @claim("Pipelines of prompts are cut into microbatches of equal time", of="serving")
 def test_at_most_a_tenth_worse_than_the_optimum_in_the_median() -> None:
     """Prompts of together 16 tokens, any number of microbatches up to eight, cut anywhere."""
-    source, worse, even = random.Random(6), list[float](), list[float]()
+    source = random.Random(6)
+    worse = list[float]()
+    even = list[float]()
     for _ in range(12):
         price = ChunkCost(attention=source.choice([0.02, 0.2]), token=1.0, sweep=source.choice([0.5, 2.0]))
         chunks, left = list[PromptChunk](), 16

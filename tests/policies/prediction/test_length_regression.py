@@ -60,7 +60,9 @@ def test_it_beats_history_which_beats_a_constant(seed: int) -> None:
 
 def test_it_goes_on_learning_while_it_serves() -> None:
     """From nothing, one lesson at a time, each estimated before it is learned."""
-    model, early, late = LengthRegression.untrained(), Accuracy(), Accuracy()
+    model = LengthRegression.untrained()
+    early = Accuracy()
+    late = Accuracy()
     lessons = corpus(4, 800)
     assert model.estimate(lessons[0].features) == 0
     for number, lesson in enumerate(lessons):

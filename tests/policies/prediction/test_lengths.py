@@ -92,7 +92,7 @@ def test_how_wrong_estimates_are_is_learned_from_answers_that_are_whole() -> Non
     assert spread.value == before
 
 
-def test_that_estimates_are_right_is_told_from_that_nothing_is_known() -> None:
+def test_right_estimates_are_distinguished_from_unknown_ones() -> None:
     spread = LengthSpread()
     for n in range(16):
         assert spread.value == 0.0

@@ -35,7 +35,9 @@ def test_it_is_what_an_instance_counts() -> None:
 def preemptions_compared(seed: int) -> int:
     """How many there were."""
     chance = random.Random(seed)
-    worker, now, arrivals = instance(chance.choice([14, 30])), 0.0, [chance.random() * 0.6 for _ in range(14)]
+    worker = instance(chance.choice([14, 30]))
+    now = 0.0
+    arrivals = [chance.random() * 0.6 for _ in range(14)]
     arrivals.sort()
     preempted = looks = 0
     while arrivals or worker.due < IDLE:

@@ -1,4 +1,4 @@
-"""A replica that is told what a machine is told is what that is, and notices when it is not."""
+"""A replica that gets the calls of a machine has the machine's state, and notices when it differs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_present_is_known_with_what_sweeps_cost_and_the_plans_that_run() -> 
     assert late is not None
     assert [left for _, left in late.open] == [0.0, 0.25], "a sweep that takes longer ends now"
     begun = Replica(Began(tape.state.snapshot()), Learned(COSTS))
-    assert begun.present(ended) is None, "what its plans compute it was not told"
+    assert begun.present(ended) is None, "the content of its plans was not sent"
     numbers = [plan.number for plan, _ in present.open]
     for number, plan in zip(numbers, [plan for plan, _ in present.open], strict=True):
         begun.take(Committed(SweepResult(number, [1] * len(plan.sample)), ended + 0.3))
@@ -121,7 +121,7 @@ def test_another_plan_is_noticed_and_so_is_an_error() -> None:
         repeat(tape.began, [*entries[:lost], *entries[lost + 1 :]])
 
 
-def test_a_plan_is_told_apart_by_each_of_its_columns() -> None:
+def test_a_plan_is_distinguished_by_each_of_its_columns() -> None:
     plan = SweepPlan(1, row=[0, 1], start=[4, 5], count=[1, 1], sample=[0, 1])
     others = [replace(plan, **{name: [*getattr(plan, name)[:-1], 9]}) for name in ("row", "start", "count", "sample")]
     others.append(replace(plan, row=[0, 1, 4], start=[5]))

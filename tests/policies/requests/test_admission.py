@@ -7,7 +7,7 @@ from blockwright.tests.claims import claim
 
 
 @claim("A request that can never fit is refused with both numbers", of="serving")
-def test_what_fits_is_admitted_and_the_rest_is_told_the_two_numbers() -> None:
+def test_what_fits_is_admitted_and_a_refusal_has_the_two_numbers() -> None:
     assert admit(64, 64) is None
     assert "for 65 tokens and a worker has memory for 64;" in str(admit(65, 64))
     assert "has memory for 0;" in str(admit(1, -5))

@@ -1,4 +1,4 @@
-"""Limits of the whole server: how many requests, how many tokens, and what those who are refused are told."""
+"""Limits of the whole server: number of requests, number of tokens, and the text of a refusal."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def test_one_busy_gateway_comes_to_hold_what_the_others_leave() -> None:
 
 def test_all_together_keep_the_limits_and_one_that_is_silent_holds_nothing() -> None:
     draw = random.Random(7)
-    names, limit, tokens = ("g0", "g1", "g2"), 20, 150
+    names = ("g0", "g1", "g2")
+    limit = 20
+    tokens = 150
     overloads = {name: AdmissionLimit(limit, tokens, sharers=3) for name in names}
     refused = 0
     for now in range(200):
@@ -118,7 +120,7 @@ def filled(overload: AdmissionLimit, *accounts: str, tokens: int = 10) -> dict[s
             return found
 
 
-def test_a_flood_leaves_room_for_others_and_is_told_so() -> None:
+def test_a_flood_leaves_room_for_others_and_is_refused_with_the_reason() -> None:
     overload = AdmissionLimit(900, 0)
     assert filled(overload, "flood") == {"flood": 800}
     refused = overload.refusal("flood", 10, 0, 0.0, alone=False)

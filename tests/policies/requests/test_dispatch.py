@@ -48,7 +48,9 @@ def test_the_longer_way_is_taken_while_the_short_one_has_no_room():
 
 def test_a_pipeline_of_its_own_workers_takes_as_much_as_its_workers_would():
     """Two of four replicas have dropped parameters: their pipeline gets every other request, each replica every fourth."""
-    routes, work, taken = [route("w0", "w1"), route("w2"), route("w3")], dict.fromkeys(("w0", "w1", "w2", "w3"), 0), []
+    routes = [route("w0", "w1"), route("w2"), route("w3")]
+    work = dict.fromkeys(("w0", "w1", "w2", "w3"), 0)
+    taken = []
     for _ in range(40):
         found = choose(routes, work, tokens=10, capacity={"m@w0+w1": 3000, "m@w2": 1000, "m@w3": 1000})
         assert found is not None

@@ -8,7 +8,7 @@ from blockwright.policies.requests.load_failure import blocked, reasons, without
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "shown"),
     [
         ("[Errno 2] No such file or directory: '/srv/models/t/config.json'", "No such file or directory: 't/config.json'"),
         ("/srv/models/t: no config.json", "t: no config.json"),
@@ -17,8 +17,8 @@ from blockwright.policies.requests.load_failure import blocked, reasons, without
         ("more memory (--set memory=...), or /x (/y/z)", "more memory (--set memory=...), or x (z)"),
     ],
 )
-def test_paths_lose_their_folders(message: str, told: str) -> None:
-    assert without_folders(message, ("/srv/models/t", "/srv/my models/t 2", "")).endswith(told)
+def test_paths_lose_their_folders(message: str, shown: str) -> None:
+    assert without_folders(message, ("/srv/models/t", "/srv/my models/t 2", "")).endswith(shown)
     assert "/srv" not in without_folders(message, ("/srv/models/t", "/srv/my models/t 2"))
 
 

@@ -8,7 +8,7 @@ from blockwright.policies.requests.offline_credit import OfflineShare, for_new, 
 from ...actors.fake_fleet import route
 
 
-def test_what_is_on_its_way_is_subtracted_and_may_be_more_than_was_told() -> None:
+def test_requests_on_their_way_are_subtracted_and_may_be_more_than_was_reported() -> None:
     assert left(OfflineShare(3, 100), [10, 20]) == (1, 70)
     assert left(OfflineShare(1, 5), [10, 20]) == (-1, -25)
 

@@ -87,7 +87,9 @@ def test_everybody_else_shares_limits_but_not_an_account() -> None:
 @claim("Quotas by requests, tokens and concurrency hold over all gateways", of="security")
 @given(st.lists(st.tuples(st.floats(0, 30), st.integers(1, 50), st.floats(0, 1)), max_size=60))
 def test_no_window_lets_in_more_than_the_burst_and_what_the_rate_refills(steps: list[tuple[float, int, float]]) -> None:
-    q, now, used = quotas(tokens_per_minute=100), 0.0, 0.0
+    q = quotas(tokens_per_minute=100)
+    now = 0.0
+    used = 0.0
     for pause, tokens, share in steps:
         now += pause
         verdict = q.admit("acme", tokens, now, NOON)
@@ -111,7 +113,7 @@ def test_how_limits_stand_can_be_asked_without_a_charge() -> None:
     q.admit("acme", 60, 0.0, NOON)
     q.admit("free", 30, 0.0, NOON)
 
-    def told(now: float, wall: float) -> dict[str, dict[str, tuple[int, int]]]:
+    def reported(now: float, wall: float) -> dict[str, dict[str, tuple[int, int]]]:
         found = q.standings(["acme", "new"], now, wall)
         return {
             tenant: {name: (one.limit, one.remaining) for name, one in limits.items()} for tenant, limits in found.items()
@@ -122,9 +124,9 @@ def test_how_limits_stand_can_be_asked_without_a_charge() -> None:
         "free": {"tokens_per_day": (100, 70), "concurrent_requests": (2, 1)},
         "new": {"tokens_per_day": (100, 100), "concurrent_requests": (2, 2)},
     }
-    assert told(0.0, NOON) == told(0.0, NOON) == before
+    assert reported(0.0, NOON) == reported(0.0, NOON) == before
     q.end("free", 30, 10, 5.0)
-    later = told(5.0, NOON + DAY)
+    later = reported(5.0, NOON + DAY)
     assert later["acme"] == {"requests_per_minute": (6, 5), "tokens_per_minute": (600, 590)}
     assert later["free"] == {"tokens_per_day": (100, 100), "concurrent_requests": (2, 2)}, "another day"
     assert Quotas({}).standings(["acme"], 0.0, NOON) == {"acme": {}}

@@ -32,7 +32,10 @@ def test_what_is_left_is_never_nothing_but_where_there_is_no_limit(timeout: floa
 
 
 def test_only_those_that_wait_for_a_worker_are_late_here() -> None:
-    early, runs, batch, young = Asked(1.0), Asked(2.0, "running"), Asked(3.0, offline=True), Asked(4.0)
+    early = Asked(1.0)
+    runs = Asked(2.0, "running")
+    batch = Asked(3.0, offline=True)
+    young = Asked(4.0)
     requests = [early, runs, batch, young]
     assert RequestTimeout(60.0, 10.0).late(requests, 13.9) == [early]
     assert RequestTimeout(60.0, 10.0).late(requests, 14.0) == [early, young]
@@ -72,12 +75,10 @@ def demanded(*failed: LoadFailure, at: float) -> RoutingTable:
     return table
 
 
-def test_whoever_waits_for_what_cannot_be_loaded_is_told_why_at_once() -> None:
-    queue, table, timeouts = (
-        WaitingQueue(),
-        demanded(LoadFailure("m", 1, "it is damaged"), at=5.0),
-        RequestTimeout(60.0, 0.0),
-    )
+def test_a_request_that_waits_for_what_cannot_be_loaded_gets_the_reason_at_once() -> None:
+    queue = WaitingQueue()
+    table = demanded(LoadFailure("m", 1, "it is damaged"), at=5.0)
+    timeouts = RequestTimeout(60.0, 0.0)
     queue.add("before", "m", (0, 0), 4.0)
     queue.add("after", "m", (0, 1), 11.0)
     request, refused = next(timeouts.unserved(queue, table, 6.0))
@@ -92,7 +93,7 @@ def test_whoever_waits_for_what_cannot_be_loaded_is_told_why_at_once() -> None:
     assert next(timeouts.unserved(queue, table, 14.0))[0] == "after"
 
 
-def test_whoever_comes_just_after_a_failure_or_after_a_final_one_is_told_at_once() -> None:
+def test_a_request_just_after_a_failure_or_after_a_final_one_is_refused_at_once() -> None:
     timeouts, table = RequestTimeout(60.0, 0.0), demanded(LoadFailure("m", 1, "it is damaged"), at=5.0)
     refused = timeouts.failed("m", table, 5.0 + RETRY_SECONDS / 2)
     assert refused is not None

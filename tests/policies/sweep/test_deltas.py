@@ -145,7 +145,9 @@ def closed_loop(chains: list[Chain]) -> list[tuple[list[int], list[int]]]:
     numbers = {"budget": 8 << 20, "page_size": 4, "sweep_tokens": 40, "max_rows": 8, "memory_chunk": 4096, "granule": 1}
     state = SweepState(SweepConfig(worker="w0", numerics="fake", slot_unit=1024, **numbers))  # type: ignore[arg-type]
     state.apply(RoutesChanged(1, chains, routes, routes), 0.0)
-    left, now, found = 60, 0.0, list[tuple[list[int], list[int]]]()
+    left = 60
+    now = 0.0
+    found = list[tuple[list[int], list[int]]]()
     free = 8
     while True:
         for _ in range(min(free, left)):

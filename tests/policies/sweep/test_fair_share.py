@@ -250,7 +250,10 @@ def _waiting(state: SweepState) -> list[tuple[Key, str]]:
 
 def backlogged(seed: int, weights: dict[str, int]) -> tuple[SweepState, list[dict[str, int]], int]:
     """Two accounts of unlike requests that both always wait; the history, and the paper's U for it."""
-    rows, prompts, answers, chance = 5, (24, 6), (4, 18), random.Random(seed)
+    rows = 5
+    prompts = (24, 6)
+    answers = (4, 18)
+    chance = random.Random(seed)
     state = world(max_rows=rows, tenant_weights=weights).workers["w0"].state
     for i in range(300):
         which = chance.random() < 0.5

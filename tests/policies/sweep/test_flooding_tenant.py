@@ -26,13 +26,18 @@ from ..sweep_world import chain, replica, submission
 PACE = Coefficients(base=0.02, token=0.0001)
 TARGET = chain("base", page_size=16)
 ROUTE = replica("w0", TARGET)
-PROMPT, ANSWER, ROWS, SECONDS = 64, 48, 32, 60.0
+PROMPT = 64
+ANSWER = 48
+ROWS = 32
+SECONDS = 60.0
 FLOODS = [(PROMPT, 1 / 70), (300, 1 / 25), (900, 1 / 10)]  # tokens of a prompt, seconds between two
 
 
 def requests(tenant: str, gap: float, prompt: int, seed: int, tier: str = "default") -> list[Submission]:
     """Poisson arrivals for a minute; no two prompts share anything."""
-    chance, found, now = random.Random(f"{tenant} {seed}"), [], 0.0
+    chance = random.Random(f"{tenant} {seed}")
+    found = []
+    now = 0.0
     while (now := now + chance.expovariate(1 / gap)) < SECONDS:
         tokens = [chance.randrange(1 << 20) for _ in range(prompt)]
         name = f"{tenant}{len(found)}"

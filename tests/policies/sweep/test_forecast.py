@@ -17,7 +17,9 @@ from blockwright.tests.parts import examples
 from ..event_tape import Driver, Tape, make_state
 from ..sweep_world import World, chain, replica, submission, tier
 
-BASE, TUNED, OTHER = chain("base"), chain("tuned", own_from=3), chain("other", own_from=0, heads=2)
+BASE = chain("base")
+TUNED = chain("tuned", own_from=3)
+OTHER = chain("other", own_from=0, heads=2)
 LOW = tier(BASE, 1)
 
 

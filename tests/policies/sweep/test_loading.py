@@ -25,7 +25,9 @@ BASE = chain("base")
 def test_unloading_gives_memory_back_and_pages_go_with_the_last_of_a_models_parameters() -> None:
     world = World(["w0"], [BASE], [replica("w0", BASE)])
     state = world.workers["w0"].state
-    attention, rest, memory = BASE.components[1].id, BASE.components[2].id, state.parts.memory
+    attention = BASE.components[1].id
+    rest = BASE.components[2].id
+    memory = state.parts.memory
     tensors = [PackedTensor(b"norm", 100), PackedTensor(b"q", 200_000)]
     state.apply(ComponentsWanted(1, "base", [WantedComponent(attention, tensors)]), 0.0)
     assert not state.take_effects()  # its memory is not mapped yet

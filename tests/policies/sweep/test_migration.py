@@ -20,7 +20,9 @@ LAYERS = 3
 BASE = chain("base", LAYERS)
 ROUTES = [replica("w0", BASE), replica("w1", BASE), pipeline(["w0", "w1"], BASE), pipeline(["w1", "w0"], BASE)]
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
-SEEDS, PARTS, DAILY = 400, 8, 1
+SEEDS = 400
+PARTS = 8
+DAILY = 1
 
 
 def world(*, chunks: int = 200, **more: object) -> World:

@@ -31,7 +31,9 @@ BASE = chain("base", 4)
 SMALL = chain("small", 2, own_from=0)
 TUNED = variant(BASE, "tuned", [1, 5])
 SMALL_TUNED = variant(SMALL, "small tuned", [1, 5])
-SEEDS, PARTS, DAILY = 1000, 50, 3
+SEEDS = 1000
+PARTS = 50
+DAILY = 3
 
 
 def world(*chains: Chain, **config: object) -> World:
@@ -147,14 +149,14 @@ def test_a_round_takes_fewer_sweeps_where_the_draft_is_right(agreeing: int, swee
     assert counters["drafted_tokens"] > 0
 
 
-def test_rounds_are_told_by_source() -> None:
+def test_rounds_are_reported_by_source() -> None:
     played = world(BASE, SMALL)
-    told: list[DraftsVerified] = []
-    played.hear = lambda effects: [told.extend(e for e in effects if isinstance(e, DraftsVerified)), effects][1]  # type: ignore[method-assign, func-returns-value, return-value]
+    verified: list[DraftsVerified] = []
+    played.hear = lambda effects: [verified.extend(e for e in effects if isinstance(e, DraftsVerified)), effects][1]  # type: ignore[method-assign, func-returns-value, return-value]
     played.submit(submission("r", [1, 2, 3], 30, "base@w0", drafts=by()))
     played.run()
-    assert {one.source for one in told} == {"model"}
-    assert sum(one.drafted for one in told) == only(played).state.counters["drafted_tokens"]
+    assert {one.source for one in verified} == {"model"}
+    assert sum(one.drafted for one in verified) == only(played).state.counters["drafted_tokens"]
 
 
 def test_a_long_prompt_is_caught_up_in_chunks_beside_the_answer() -> None:

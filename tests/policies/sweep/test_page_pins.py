@@ -21,7 +21,9 @@ BASE = chain("base", 3)
 REPLICAS, PIPELINE = [replica("w0", BASE), replica("w1", BASE)], pipeline(["w0", "w1"], BASE)
 BACK = pipeline(["w1", "w0"], BASE)
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
-SEEDS, PARTS, DAILY = 240, 8, 1
+SEEDS = 240
+PARTS = 8
+DAILY = 1
 
 
 class Dropped(World):

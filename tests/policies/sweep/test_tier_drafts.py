@@ -35,9 +35,13 @@ from blockwright.tests.policies.sweep_world import (
 )
 
 BASE = chain("base", 4)
-LOW, MIDDLE, HIGH = tier(BASE, 1), tier(BASE, 2), tier(BASE, 3)
+LOW = tier(BASE, 1)
+MIDDLE = tier(BASE, 2)
+HIGH = tier(BASE, 3)
 TUNED = variant(BASE, "tuned", [1, 5])
-SEEDS, PARTS, DAILY = 1000, 50, 3
+SEEDS = 1000
+PARTS = 50
+DAILY = 3
 SOURCES = ("prompt", "prediction", "tier", "wrong")  # wrong: predictions and tiers of which no draft ever stands
 
 

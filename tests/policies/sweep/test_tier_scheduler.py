@@ -172,6 +172,29 @@ def test_a_class_rises_after_ten_seconds_of_waiting(ageing: float, first: str) -
     made.run()
 
 
+@claim("A request keeps the wait behind it when it goes up a tier or its worker dies", of="families")
+@pytest.mark.parametrize(("waited", "risen"), [(0.0, 0), (5.0, 0), (7.5, 1), (13.0, 1), (17.5, 2), (90.0, 2)])
+def test_a_wait_before_this_worker_counts(waited: float, risen: int) -> None:
+    """Of three seconds here, behind an urgent request, and of what the gateway says."""
+    made = world(max_rows=1, tier_preemption=False)
+    ask(made, "runs", "base", [1, 2], 4)
+    sweep(made)
+    ask(made, "old", "base", [3, 4], 4, "flex", waited=waited)
+    made.now = 3.0
+    ask(made, "urgent", "base", [5, 6], 4, "priority", arrival=-1.0)
+    while "runs" not in made.finished:
+        sweep(made)
+    sweep(made)
+    state = made.workers["w0"].state
+    s = state.parts.rows.find("old")
+    assert s is not None
+    assert state.parts.rows.risen(s) == risen
+    assert running(state) == {"urgent"}
+    again = SweepState.restore(state.snapshot())
+    assert again.parts.queue.ageing.since(s) == 3.0 - 3.0 - waited + risen * 10
+    made.run()
+
+
 def test_nothing_rises_where_all_that_waits_is_of_one_class() -> None:
     made = world(max_rows=1)
     for number in range(3):

@@ -30,7 +30,9 @@ class Result:
 
 
 async def test_what_expired_on_the_way_is_dropped_before_it_runs():
-    clock, actor, result = ManualClock(), Notes(), Result()
+    clock = ManualClock()
+    actor = Notes()
+    result = Result()
     instance = ActorInstance(actor, "notes", clock, 10)
     instance.begin()
     for n, left in ((1, 5.0), (2, 0.5), (3, None)):
@@ -44,7 +46,9 @@ async def test_what_expired_on_the_way_is_dropped_before_it_runs():
 
 
 async def test_a_message_cancelled_between_start_and_first_step_does_not_run():
-    clock, actor, result = ManualClock(), Notes(), Result()
+    clock = ManualClock()
+    actor = Notes()
+    result = Result()
     instance = ActorInstance(actor, "notes", clock, 10)
     instance.begin()
     deliveries = [Delivery(actor.endpoints["note"], (n,), {}, result, deadline=None, trace=b"") for n in (1, 2, 3)]

@@ -75,7 +75,7 @@ async def _read(items: AsyncIterator[int]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way", ["call", "late", "beside", "items"])
-async def test_the_caller_is_told_and_the_actor_ends_with_the_cause(
+async def test_the_caller_is_notified_and_the_actor_ends_with_the_cause(
     sides: Sides, uninterrupted, way: str, kind: str
 ) -> None:
     ref = await sides.spawn(Reckless())
@@ -127,7 +127,7 @@ async def test_a_class_that_exits_leaves_the_node_that_was_to_start_it() -> None
         assert cluster.node.current_incarnation("w0") == 1
 
 
-def test_an_interrupt_ends_the_program_and_the_caller_is_told() -> None:
+def test_an_interrupt_ends_the_program_and_the_caller_is_notified() -> None:
     seen: list[BaseException] = []
 
     async def main() -> None:

@@ -39,7 +39,7 @@ def test_at_once_then_a_count_each_second(rig) -> None:
     assert clock._due == []  # nothing to come back for
 
 
-def test_many_keys_are_told_together_and_the_rest_at_the_end(rig) -> None:
+def test_many_keys_are_reported_together_and_the_rest_at_the_end(rig) -> None:
     clock, repeats, caplog = rig
     for number in range(3 * MOST):
         repeats.say(logging.WARNING, number, f"of {number}")

@@ -71,7 +71,7 @@ async def main():
 
 
 @pytest.mark.parametrize("start", some(["run(main())", "asyncio.run(main())"], "run(main())"))
-def test_a_script_without_a_guard_is_told_what_to_write_and_does_not_multiply(tmp_path: Path, start: str) -> None:
+def test_a_script_without_a_guard_gets_the_remedy_and_does_not_multiply(tmp_path: Path, start: str) -> None:
     (tmp_path / "bare.py").write_text(UNGUARDED + start)
     (tmp_path / "guarded.py").write_text(UNGUARDED + f'if __name__ == "__main__":\n    {start}')
     assert said(["guarded.py"], tmp_path) == "hello"

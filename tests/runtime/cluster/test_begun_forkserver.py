@@ -75,7 +75,7 @@ def test_one_whose_head_is_killed_ends(tmp_path: Path) -> None:
     until_now(lambda: gone(pid), f"end of {pid}")
 
 
-def test_what_hinders_it_is_told_by_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_hinders_it_is_reported_by_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = ForkserverLauncher(tmp_path / "sockets")
     monkeypatch.setattr("sys.executable", "/nonexistent/python")
     launcher.begin()

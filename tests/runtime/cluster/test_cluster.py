@@ -205,7 +205,7 @@ async def test_a_node_that_another_cannot_reach_is_declared_down_by_the_head(rig
         with pytest.raises(RemoteError, match="w0#1 is down: disconnected from w1"):
             await rig.hub.node.ref(f"{worker}/counter").ask("w0/counter", 1)
     network.members["loop://w1-1"]._receiver.on_lost(PeerId("w0", 1), "disconnected")
-    rig.hub.accused(rig.hub.node.peers()["w1"], PeerId("w0", 1))  # told late, as when it saw it first
+    rig.hub.accused(rig.hub.node.peers()["w1"], PeerId("w0", 1))  # notified late, as when it saw it first
     assert await rig.launch("w0") == 2
     await rig.advance(0.5)
     assert len(rig.downs) == 1
@@ -256,7 +256,7 @@ async def test_stop_is_orderly_and_silent(rig):
 
 
 async def test_a_node_that_starts_while_the_head_stops_fails_for_nothing(rig, caplog):
-    """It did for an actor of the head that had ended, and told of it beside the sentence of a refused start."""
+    """It did for an actor of the head that had ended, and reported it beside the sentence of a refused start."""
     slow = Mortal()
     ref = await rig.hub.node.spawn(slow, name="slow")
     call = asyncio.create_task(ref.hold())

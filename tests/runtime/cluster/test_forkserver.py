@@ -12,18 +12,18 @@ print(Path("/proc/self/environ").read_bytes().count(b"MARK=here"))
 """
 
 
-def told(title: str) -> list[str]:
+def run_titled(title: str) -> list[str]:
     command = [sys.executable, "-c", CODE.format(title=title)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={"MARK": "here"})
     return done.stdout.splitlines()
 
 
 def test_the_title_stands_in_place_of_the_command_line() -> None:
-    assert told("'blockwright: w0'") == ["blockwright: w0", "1"]
+    assert run_titled("'blockwright: w0'") == ["blockwright: w0", "1"]
 
 
 def test_a_long_one_is_cut_and_the_environment_stays() -> None:
-    name, marks = told("'x' * 5000")
+    name, marks = run_titled("'x' * 5000")
     assert set(name) == {"x"}
     assert len(name) < 5000
     assert marks == "1"

@@ -137,13 +137,13 @@ async def test_a_signal_right_after_a_node_says_that_it_has_joined(rig):
     node = await join(given(rig.cluster.invitation.split()[-1]), name="hand")
     lines = []
 
-    def told(line: str) -> None:
+    def report(line: str) -> None:
         if not lines:
             assert line == f"joined head#1 and listens at {node.endpoint}"
             signal.raise_signal(signal.SIGTERM)
         lines.append(line)
 
-    assert await stay(node, told)
+    assert await stay(node, report)
     assert lines[1:] == ["leaves: SIGTERM was received"]
 
 

@@ -140,7 +140,7 @@ async def test_empty_nodes():
         assert cluster.invitation == "blockwright node --join loop://head-1"
 
 
-async def test_what_was_not_started_or_was_before_is_told():
+async def test_what_was_not_started_or_was_before_is_reported():
     cluster = LocalCluster(1, launcher=InProcessLauncher())
     with pytest.raises(RuntimeError, match="the cluster was not started"):
         _ = cluster.node

@@ -147,9 +147,9 @@ async def test_interrupts_do_not_reach_workers(rig):
     await rig.launch("w1")
 
 
-@claim("A hang is told apart from a crash and from an unreachable node, with the endpoint that blocks", of="actor-runtime")
+@claim("A hang is not reported as a crash or an unreachable node, but with the endpoint that blocks", of="actor-runtime")
 @pytest.mark.parametrize(("how", "listen"), [("hung", "tcp://127.0.0.1:0"), ("unreachable", "")])
-async def test_a_hang_is_told_apart_from_a_process_that_cannot_be_reached(open_rig, how, listen):
+async def test_a_hang_is_distinguished_from_a_process_that_cannot_be_reached(open_rig, how, listen):
     """Stuck in Python, libzmq's thread goes on answering pings; stopped, nothing answers, as when a host is gone."""
     rig = await open_rig(silence=5.0, listen=listen)
     await rig.launch("w0", "w1")
@@ -254,7 +254,7 @@ async def test_where_the_kernel_has_no_pidfds_children_die_with_the_forkserver(o
     assert await rig.ref("w0").add(1) == 1
 
 
-async def test_a_child_of_which_the_head_has_not_been_told_dies_with_the_forkserver(rig, until):
+async def test_a_child_that_was_not_reported_to_the_head_dies_with_the_forkserver(rig, until):
     """At many moments of a launch: no process is left that the head does not know."""
     for n in range(12):
         launch = asyncio.create_task(rig.launch(f"w{n}"))
@@ -385,7 +385,7 @@ async def main():
         return
     if sys.argv[2] == "drain":
         await asked.wait()
-        assert await hub.node.ref("w0/counter").add(1) == 1  # the workers were not told
+        assert await hub.node.ref("w0/counter").add(1) == 1  # the workers were not notified
         await hub.stop()
         return
     await asyncio.Event().wait()

@@ -292,7 +292,7 @@ async def test_what_comes_while_an_actor_starts_waits(node, caller):
     assert sorted(eager.log) == ["aside 5", "echo 1", "echo 2", "echo 3"]
 
 
-async def test_what_waits_for_a_start_that_fails_is_told(node, caller):
+async def test_what_waits_for_a_start_that_fails_is_notified(node, caller):
     class Fails(Mortal):
         async def on_start(self) -> None:
             await self.gate.wait()

@@ -160,7 +160,10 @@ class Lossy:
     """A transport's ``send`` that loses, or repeats, the first messages that mention an endpoint."""
 
     def __init__(self, node, endpoint: str, copies: int, count: int = 2) -> None:
-        self.send, self.mark, self.copies, self.left = node._transport.send, endpoint.encode(), copies, count
+        self.send = node._transport.send
+        self.mark = endpoint.encode()
+        self.copies = copies
+        self.left = count
         node._transport.send = self
 
     def __call__(self, peer, body, buffers=()) -> None:
@@ -269,7 +272,7 @@ async def test_linked_actors_die_together(nodes, node, at, first):
     await turns()
     (w if first == "w" else x).crash.cast()
     await turns(40)
-    cause = "linked a/w#1.1 died: crashed: witness" if first == "w" else f"linked {at}/x#1.1 died: crashed: as told"
+    cause = "linked a/w#1.1 died: crashed: witness" if first == "w" else f"linked {at}/x#1.1 died: crashed: on request"
     with pytest.raises(ActorDied, match=cause):
         await (x.echo(1) if first == "w" else w.heard())
     assert not node.parts.monitors._watches

@@ -110,7 +110,9 @@ class World:
     """A caller's node, a callee's node (perhaps the same) and the probe on it."""
 
     def __init__(self, caller: Node, callee: Node, clock: ManualClock) -> None:
-        self.caller, self.callee, self.clock = caller, callee, clock
+        self.caller = caller
+        self.callee = callee
+        self.clock = clock
         self.probe = Probe()
 
     @property

@@ -97,7 +97,7 @@ async def test_heartbeats_carry_a_payload(rig, pair, caplog):
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_heartbeats_are_told_one_by_one_and_an_error_of_a_callback_stops_nothing(rig, pair, caplog):
+async def test_heartbeats_are_reported_one_by_one_and_an_error_of_a_callback_stops_nothing(rig, pair, caplog):
     a, b = pair
     b.heartbeat = lambda: {"sweep": 7}
     heard = []
@@ -107,7 +107,7 @@ async def test_heartbeats_are_told_one_by_one_and_an_error_of_a_callback_stops_n
         rig.clock.advance(0.5)
         await turns()
     assert heard == [("b#1", {"sweep": 7})] * 2
-    assert "a callback for heartbeats raised at that of b#1" in caplog.text
+    assert "a callback failed at a heartbeat of b#1" in caplog.text
     undo()
     rig.clock.advance(0.5)
     await turns()
@@ -232,7 +232,9 @@ async def test_only_the_head_is_obeyed(rig, pair):
 
 
 async def test_a_node_obeys_its_head(rig):
-    head, a, b = await rig.add("head"), await rig.add("a"), await rig.add("b")
+    head = await rig.add("head")
+    a = await rig.add("a")
+    b = await rig.add("b")
     a.peering.join(head.id, head.endpoint)
     b.peering.join(head.id, head.endpoint)
     await turns()

@@ -41,7 +41,7 @@ async def test_every_node_finds_a_name(cluster):
     assert str(await head.lookup("by-name")) == "w1/x#1.1"
     assert await w2.unregister("thing")
     assert not await w2.unregister("thing")
-    with pytest.raises(NoSuchActor, match="nobody in the cluster is registered as 'thing'"):
+    with pytest.raises(NoSuchActor, match="no actor in the cluster is registered as 'thing'"):
         await head.lookup("thing")
 
 

@@ -1,4 +1,4 @@
-"""What holds an event loop, as it is told; of a real process: ``tests/runtime/cluster/test_processes.py``."""
+"""Reports of what holds an event loop; for a real process see ``tests/runtime/cluster/test_processes.py``."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ class Stuck(Actor):
         assert self._until.wait(PATIENCE)
 
 
-@claim("A hang is told apart from a crash and from an unreachable node, with the endpoint that blocks", of="actor-runtime")
+@claim("A hang is not reported as a crash or an unreachable node, but with the endpoint that blocks", of="actor-runtime")
 async def test_the_endpoint_and_the_line_are_named_once_for_each_stall() -> None:
     node = Node("alone", listen=False)
     await node.start()
-    seen, gone, goes_on = list[str](), threading.Event(), threading.Event()
+    seen = list[str]()
+    gone = threading.Event()
+    goes_on = threading.Event()
     stuck = await node.spawn(Stuck(goes_on), name="stuck")
 
     def tell(sentence: str) -> None:

@@ -1,7 +1,7 @@
 """Transfers over the links of all nodes, and what must hold of them.
 
 Each life of a node sends to others messages of every class and of all sizes, from nothing to several chunks, over slow
-links that lose, repeat and break. Checked: a transfer ends once, and as it was told: what was acknowledged has come whole;
+links that lose, repeat and break. Checked: a transfer ends once, and as reported: what was acknowledged has come whole;
 what came is exactly what was sent, once, in the order of its class; nothing of a fenced incarnation comes, nothing waits for
 one; no chunk goes while one of a more urgent class could; in the end nothing is left over.
 """

@@ -102,14 +102,14 @@ class Family:
 
     def _fault_of(self, watch: ActorWatch, alive: dict[PeerId, Node]) -> Violation | None:
         if len(watch.fired) > 1:
-            return Violation("monitor", f"{watch.watcher} was told {watch.fired} of {watch.name}")
+            return Violation("monitor", f"{watch.watcher} was notified with {watch.fired} of {watch.name}")
         if watch.watcher not in alive:
             return None
         life = alive[watch.watched].actors.current.get(watch.name) if watch.watched in alive else None
         if not watch.fired and life is None:
-            return Violation("monitor", f"{watch.watcher} was not told of the end of {watch.watched}/{watch.name}")
+            return Violation("monitor", f"{watch.watcher} was not notified of the end of {watch.watched}/{watch.name}")
         if watch.fired and life is not None and watch.fired[0].life == life.address.life:
-            return Violation("monitor", f"{watch.watcher} was told {watch.fired} and {life.address} lives")
+            return Violation("monitor", f"{watch.watcher} was notified with {watch.fired} and {life.address} lives")
         return None
 
 

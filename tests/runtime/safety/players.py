@@ -32,7 +32,9 @@ class Player(Actor):
     """``key`` names one life of one actor."""
 
     def __init__(self, world: World, family: Family, random: Random) -> None:
-        self.world, self.family, self.random = world, family, random
+        self.world = world
+        self.family = family
+        self.random = random
         self.numbers = itertools.count(1)
         self.open: set[asyncio.Task[None]] = set()
         self.driver: asyncio.Task[None] | None = None
@@ -149,7 +151,9 @@ class Player(Actor):
 
     async def _read(self, ref, number: int, patience: float) -> None:
         """Slowly; sometimes leaves early. What comes is 0, 1, 2, ... without a gap, and whole if it ends well."""
-        count, leave, seen = self.random.choice(COUNTS), self.random.randrange(800), 0
+        count = self.random.choice(COUNTS)
+        leave = self.random.randrange(800)
+        seen = 0
         async with asyncio.timeout(patience), ref.stream(self.key, number, count, timeout=patience) as items:
             async for item in items:
                 if item != seen:

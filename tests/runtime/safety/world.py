@@ -56,7 +56,7 @@ class World:
         self.last: dict[tuple[str, str, str], int] = {}  # (sender, receiver, lane) -> last number handled
         self.down_at: dict[tuple[PeerId, PeerId], float] = {}  # (where, whose life): when it was declared down there
         self.watches: list[Watch] = []
-        self.downs: Counter[PeerId] = Counter()  # as the cluster told the application
+        self.downs: Counter[PeerId] = Counter()  # as reported to the application
         self.kinds: Counter[str] = Counter()
 
     # ---- the record
@@ -146,11 +146,11 @@ class World:
             gone = watch.watched not in alive
             expected = 1 if gone and watch.watcher in alive else len(watch.fired[:1])
             if len(watch.fired) != expected:
-                text = f"{watch.watcher} was told {len(watch.fired)} times of the end of {watch.watched}: {watch.fired}"
+                text = f"{watch.watcher} was notified {len(watch.fired)} times of the end of {watch.watched}: {watch.fired}"
                 raise Violation("monitor", text)
         for life, times in self.downs.items():
             if times != 1 or life in alive:
-                raise Violation("monitor", f"the cluster told {times} times of the end of {life}")
+                raise Violation("monitor", f"the cluster reported {times} times the end of {life}")
 
     def leftovers(self, sim: Simulation) -> str:
         """What a node still holds though nothing goes on any more; empty when nothing."""

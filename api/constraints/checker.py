@@ -1,0 +1,261 @@
+"""The check whether a grammar compiles, in a process of its own.
+
+A hostile grammar may take long or much memory before the library's limits stop it. The child has limits of both, and is
+replaced when it ends by one. No event loop waits meanwhile, and the gateway never imports the library.
+
+Frames on the socket are a length (8 bytes, little-endian) and a MessagePack value. The child ends with its socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgpack
+
+from .keywords import LISTS, MAPS, ONE
+
+SECONDS = 2.0  # of processor for one grammar, which the library's own limits nearly always end sooner
+LONGEST_WAIT = 60.0  # seconds of the clock until a child counts as stuck
+MEMORY = 2 << 30  # bytes of address space
+MOST_INNER = 64  # parts of a refused schema that are looked at for the fault
+KEPT = 256  # outcomes that are remembered
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from blockwright.api.constraints.checker import main; main()"
+T = TypeVar("T")
+
+
+def _send(end: socket.socket, value: Any) -> None:
+    data = msgpack.packb(value, unicode_errors="surrogatepass")
+    end.sendall(len(data).to_bytes(8, "little") + data)
+
+
+def _receive(end: socket.socket) -> Any:
+    """Return the next value; raise EOFError at the end of the connection."""
+    return msgpack.unpackb(_exactly(end, int.from_bytes(_exactly(end, 8), "little")), unicode_errors="surrogatepass")
+
+
+def _exactly(end: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        got = end.recv(min(count - len(data), 1 << 20))
+        if not got:
+            raise EOFError
+        data += got
+    return data
+
+
+class GrammarChecker:
+    """The parent's side. The child is started for the first grammar; one question runs at a time."""
+
+    def __init__(self) -> None:
+        self._child: _CheckerChild | None = None
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="grammars")
+        self._faults: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._tables: OrderedDict[tuple[str, int], TableFacts] = OrderedDict()
+
+    async def fault(self, form: str, text: str) -> str:
+        """Return why a grammar cannot be compiled; empty: it can."""
+        key = form, text
+        if key not in self._faults:
+            self._faults[key] = await self._run(lambda: self._fault(form, text))
+            while len(self._faults) > KEPT:
+                self._faults.popitem(last=False)
+        return self._faults[key]
+
+    async def table(self, file: Path, size: int, special: Sequence[int], bytes_of: Callable[[int], bytes]) -> TableFacts:
+        """Return the facts of a tokenizer's table. ``bytes_of``: a token's bytes in answers, with which it must agree."""
+        key = str(file), size
+        if key not in self._tables:
+            self._tables[key] = await self._run(lambda: self._table(file, size, special, bytes_of))
+            while len(self._tables) > KEPT:
+                self._tables.popitem(last=False)
+        return self._tables[key]
+
+    def close(self) -> None:
+        """End the child."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._child is not None:
+            self._child.close()
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _fault(self, form: str, text: str) -> str:
+        answer = self._ask(["compile", form, text])
+        return str(answer[0]) if answer is not None else "takes too long to compile, or too much memory; give a simpler one"
+
+    def _table(self, file: Path, size: int, special: Sequence[int], bytes_of: Callable[[int], bytes]) -> TableFacts:
+        answer = self._ask(["table", str(file), size, sorted(special)])
+        if answer is None:
+            return TableFacts(f"{file} takes too long to read, or too much memory, so answers cannot be constrained")
+        fault, digest, hidden, theirs = answer
+        if not fault and theirs != _hash_of(map(bytes_of, range(size)), {*special}):
+            fault = (
+                f"the tokenizer is built otherwise than {file} has it, so answers cannot be constrained; set "
+                "tokenizer_class to TokenizersBackend in tokenizer_config.json, or leave the constraint out"
+            )
+        return TableFacts(fault, digest, hidden)
+
+    def _ask(self, question: list[Any]) -> Any:
+        """Return the child's answer; None: it has ended over the question."""
+        if self._child is None or self._child.ended:
+            self._child = _CheckerChild()
+        return self._child.ask(question)
+
+
+class TableFacts:
+    """A tokenizer's table: the ``digest`` of its file, and ``hidden`` tokens by other files. ``fault``: it has none."""
+
+    __slots__ = ("digest", "fault", "hidden")
+
+    def __init__(self, fault: str = "", digest: bytes = b"", hidden: Sequence[int] = ()) -> None:
+        self.fault, self.digest, self.hidden = fault, digest, list(hidden)
+
+
+class _CheckerChild:
+    """One child process and the connection to it."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        process = subprocess.Popen(
+            (sys.executable, "-c", _PROGRAM.format(path=sys.path), str(theirs.fileno())),
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,  # the library's own words at a limit
+            start_new_session=True,  # Ctrl-C is the server's to answer
+        )
+        theirs.close()
+        ours.settimeout(LONGEST_WAIT)
+        self._end = ours
+        self._lock = threading.Lock()
+        self.ended = False
+        self.close = weakref.finalize(self, _end, process, ours)
+
+    def ask(self, question: list[Any]) -> Any:
+        with self._lock:
+            try:
+                _send(self._end, question)
+                return _receive(self._end)
+            except (OSError, EOFError):
+                self.ended = True
+                self.close()
+                return None
+
+
+def _end(process: subprocess.Popen[bytes], end: socket.socket) -> None:
+    end.close()
+    process.kill()
+    process.wait()
+
+
+def main() -> None:
+    """Run a child: answer questions until the connection closes. One that takes too long ends the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    end = socket.socket(fileno=int(sys.argv[1]))
+    answers = _Answers()
+    try:
+        while True:
+            question = _receive(end)
+            signal.setitimer(signal.ITIMER_PROF, SECONDS if question[0] == "compile" else 30.0)
+            answer = answers.answer(question)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            _send(end, answer)
+    except (OSError, EOFError):
+        os._exit(0)
+
+
+class _Answers:
+    """The child's answers. Its own vocabulary is the bytes, for a language is the same in every vocabulary."""
+
+    def __init__(self) -> None:
+        self._tokenizer: Any = None
+
+    def answer(self, question: list[Any]) -> list[Any]:
+        match question:
+            case ["compile", str(form), str(text)]:
+                return [self._fault(form, text)]
+            case ["table", str(file), int(size), list(special)]:
+                return _table(Path(file), size, special)
+        raise EOFError
+
+    def _fault(self, form: str, text: str) -> str:
+        from ...gpu.sampling.grammars import GrammarError, compiled, tokenizer_of
+        from ...gpu.weights.token_bytes import TokenBytes
+        from ...policies.plan.grammar import TokenVocabulary
+
+        try:
+            if self._tokenizer is None:
+                alphabet = TokenBytes([*(bytes([i]) for i in range(256)), b""], b"")
+                self._tokenizer = tokenizer_of(TokenVocabulary(file="", digest=b"", size=257, ends=[256]), alphabet)
+            compiled(form, text, self._tokenizer)
+        except GrammarError as error:
+            found = str(error), ""
+            for path, inner in _inner(text) if form == "json" else ():
+                try:
+                    compiled(form, inner, self._tokenizer)
+                except GrammarError as other:
+                    found = str(other), path
+            return f"{found[0]} (at {found[1]})" if found[1] else found[0]
+        return ""
+
+
+def _inner(text: str) -> Iterator[tuple[str, str]]:
+    """Yield schemas inside a schema with their paths, the outer ones first, each with the definitions of the whole.
+
+    One that refers to another part of the whole is left out, with what is inside. Few are yielded, because each is compiled.
+    """
+    whole = json.loads(text)
+    common = {key: whole[key] for key in ("$defs", "definitions") if isinstance(whole, dict) and key in whole}
+    level = [("", whole)]
+    for _ in range(MOST_INNER):
+        if not level:
+            return
+        path, schema = level.pop(0)
+        if path and isinstance(schema, dict):
+            yield path, json.dumps({**common, **schema})
+        if isinstance(schema, list):
+            level += [(f"{path}/{i}", inner) for i, inner in enumerate(schema)]
+        elif isinstance(schema, dict):
+            for key, inner in schema.items():
+                if key in MAPS:
+                    level += [(f"{path}/{key}/{name}", one) for name, one in inner.items()]
+                elif key in ONE or key in LISTS:
+                    level.append((f"{path}/{key}", inner))
+
+
+def _table(file: Path, size: int, special: list[int]) -> list[Any]:
+    from ...gpu.errors import CheckpointError
+    from ...gpu.weights.token_bytes import token_bytes
+
+    try:
+        found = token_bytes(file)
+    except CheckpointError as error:
+        return [str(error), b"", [], b""]
+    hidden = [id for id in special if id < len(found.tokens) and found.tokens[id]]
+    tokens = (found.tokens + [b""] * size)[:size]
+    return ["", found.digest, hidden, _hash_of(tokens, {*special})]
+
+
+def _hash_of(tokens: Any, special: set[int]) -> bytes:
+    """Return a digest of the tokens' bytes, without the special ones."""
+    digest = hashlib.blake2b(digest_size=16)
+    for id, text in enumerate(tokens):
+        if id not in special:
+            digest.update(len(text).to_bytes(4, "little") + text)
+    return digest.digest()

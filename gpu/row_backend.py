@@ -1,0 +1,71 @@
+"""Packing shared by the torch reference and the CUDA back ends: weights are rows in the model's type.
+
+A checkpoint has them so: packing is a conversion, and equal tensors have equal ids on both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from ..policies.model.chain import PageLayout
+from .backend import Packed, PackedPart
+from .errors import BackendError
+from .model.config import ComponentSpec, tensor_shapes
+from .weights.identity import packed_id
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+SLOT_UNIT = 1024  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RowPacked:
+    """A component as tensors by role, views over the caller's memory."""
+
+    spec: ComponentSpec
+    weights: dict[str, torch.Tensor]
+
+
+class RowBackend:
+    """The packing half of a back end whose weights are rows."""
+
+    def __init__(self, name: str, dtype: str) -> None:
+        if dtype not in DTYPES:
+            raise BackendError(f"dtype {dtype!r} is not supported by the {name} back end; choose {' or '.join(DTYPES)}")
+        self.name = name
+        self.numerics = f"{name}-{dtype}"
+        self.dtype = DTYPES[dtype]
+        self.slot_unit = SLOT_UNIT
+        self._dtype_name = dtype
+
+    def slot_bytes(self, layout: PageLayout) -> int:
+        return -(-layout.raw_bytes // self.slot_unit) * self.slot_unit
+
+    def parts(self, spec: ComponentSpec) -> list[PackedPart]:
+        if spec.delta is not None:
+            form, nbytes = self._delta_form(spec)
+            return [PackedPart("delta", packed_id(spec, "delta", f"{form} {self.dtype}"), nbytes, "delta", (1,), 1)]
+        return [
+            PackedPart(
+                role, packed_id(spec, role, f"rows {self.dtype}"), math.prod(shape) * self.dtype.itemsize, "rows", shape, 1
+            )
+            for role, shape in tensor_shapes(spec.config).items()
+        ]
+
+    def _delta_form(self, spec: ComponentSpec) -> tuple[str, int]:
+        """Return the name of a delta's packed form, and its bytes."""
+        raise NotImplementedError
+
+    def pack(self, part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, first: int) -> None:
+        memory.view(self.dtype).view(part.shape)[first : first + raw.shape[0]].copy_(raw)
+
+    def assemble(self, spec: ComponentSpec, memory: Mapping[str, torch.Tensor]) -> Packed:
+        shapes = tensor_shapes(spec.config)
+        return RowPacked(spec, {role: place.view(self.dtype).view(shapes[role]) for role, place in memory.items()})
+
+    def _check_layout(self, layout: PageLayout) -> None:
+        if layout.dtype != self._dtype_name:
+            raise BackendError(f"KV of {layout.dtype} does not fit a back end of {self._dtype_name}; give both one type")

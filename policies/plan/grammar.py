@@ -1,0 +1,53 @@
+"""The grammar that constrains an answer, as data; ``gpu/sampling/grammars.py`` has the masks that follow from it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+JSON = "json"  # a JSON schema
+REGEX = "regex"  # an expression that the whole answer matches
+LARK = "lark"  # a context-free grammar
+FORMS = (JSON, REGEX, LARK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenVocabulary:
+    """The tokens that a grammar chooses from.
+
+    ``file`` is the tokenizer.json that has their bytes, and ``digest`` the digest of its content, so that a file that has
+    changed since is noticed. ``ends`` are the tokens that end an answer. ``hidden`` are further tokens that stand for no
+    text, by other files of the tokenizer.
+    """
+
+    file: str
+    digest: bytes
+    size: int  # token ids of the model, which may be more than its tokenizer has
+    ends: list[int]
+    hidden: list[int] = field(default_factory=list)
+
+    @property
+    def key(self) -> bytes:
+        """The identity of the table of tokens. Equal tokenizers at two places have one table."""
+        parts = [self.digest, self.size, self.ends, self.hidden]
+        return hashlib.blake2b(repr(parts).encode(), digest_size=16).digest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
+    """A grammar of a request: the answer is a text of its language. ``form`` is one of ``FORMS``.
+
+    An end token may come wherever the text so far is in the language. With ``to_the_end`` it may only come where nothing
+    else can.
+    """
+
+    form: str
+    text: str
+    vocabulary: TokenVocabulary
+    to_the_end: bool = False
+
+    @property
+    def key(self) -> bytes:
+        """The identity of the grammar in its compiled form."""
+        parts = [self.form, self.text, self.vocabulary.key]
+        return hashlib.blake2b(repr(parts).encode(), digest_size=16).digest()

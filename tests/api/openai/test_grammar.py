@@ -1,0 +1,84 @@
+"""Constraints of requests: the grammar that reaches the gateway, and the refusals of those that cannot be held."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockwright.policies.plan.grammar import JSON, LARK, REGEX
+
+OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "form", "text"),
+    [
+        ({"response_format": {"type": "json_object"}}, JSON, '{"type":"object"}'),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": OBJECT, "strict": False}}}, JSON,
+         json.dumps(OBJECT, separators=(",", ":"))),
+        ({"structured_outputs": {"json": OBJECT, "regex": None}}, JSON, json.dumps(OBJECT, separators=(",", ":"))),
+        ({"guided_json": json.dumps(OBJECT)}, JSON, json.dumps(OBJECT, separators=(",", ":"))),
+        ({"guided_regex": "a|b"}, REGEX, "a|b"),
+        ({"guided_choice": ["yes", "n.o\u00e9"]}, REGEX, "yes|n\\x{2E}o\u00e9"),
+        ({"structured_outputs": {"grammar": 'start: "a"'}}, LARK, 'start: "a"'),
+    ],
+)  # fmt: skip
+async def test_the_grammar_reaches_the_gateway(serve: Any, say: Any, fields: dict[str, Any], form: str, text: str) -> None:
+    client, port = await serve(say("{}"))
+    asked = {"model": "tiny", "prompt": "x", "ignore_eos": True, **fields}
+    answer = await client.post("/v1/completions", json=asked)
+    assert answer.status == 200, await answer.text()
+    generation = port.streams[-1].generation
+    grammar = generation.sampling.grammar
+    assert (grammar.form, grammar.text, grammar.to_the_end) == (form, text, True)
+    assert grammar.vocabulary.ends
+    assert {*grammar.vocabulary.ends} <= {*generation.stop_tokens}  # although end tokens are ignored elsewhere
+
+
+async def test_what_has_no_effect_is_named(serve: Any, say: Any) -> None:
+    client, port = await serve(say("{}"))
+    schema = {"type": "string", "format": "phone"}
+    chat = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "structured_outputs": {"json": schema}}
+    answer = await client.post("/v1/chat/completions", json=chat)
+    assert answer.status == 200, await answer.text()
+    assert answer.headers["x-ignored-fields"] == "structured_outputs.json%2Fformat"
+    text = {"model": "tiny", "prompt": "x", "response_format": {"type": "text"}}
+    assert (await client.post("/v1/completions", json=text)).status == 200
+    assert port.streams[-1].generation.sampling.grammar is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "said"),
+    [
+        ({"response_format": {"type": "xml"}}, "response_format", "text, json_object or json_schema"),
+        ({"response_format": {"type": "json_schema"}}, "response_format", "schema is missing"),
+        ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema", "not supported"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "2 constraints"),
+        ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag", "not supported"),
+        ({"guided_choice": []}, "guided_choice", "none of them empty"),
+        ({"guided_grammar": "root ::= x"}, "guided_grammar", "Lark"),
+        ({"guided_regex": "(a"}, "guided_regex", "cannot be held exactly"),
+        ({"guided_regex": "a", "allowed_token_ids": [5]}, "allowed_token_ids", "may leave no token"),
+        ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice", "both constrain"),
+    ],
+)
+async def test_a_refusal_names_the_field(serve: Any, fields: dict[str, Any], param: str, said: str) -> None:
+    client, _ = await serve()
+    answer = await client.post("/v1/completions", json={"model": "tiny", "prompt": "x", **fields})
+    error = (await answer.json())["error"]
+    assert (answer.status, error["param"], said in error["message"]) == (400, param, True), error
+
+
+async def test_a_tokenizer_without_a_table_is_refused(serve: Any, folder: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(folder, tmp_path / "other")
+    content = json.loads((other / "tokenizer.json").read_text())
+    content["decoder"] = {"type": "WordPiece", "prefix": "##", "cleanup": False}
+    (other / "tokenizer.json").write_text(json.dumps(content))
+    client, _ = await serve(folder=other)
+    answer = await client.post("/v1/completions", json={"model": "tiny", "prompt": "x", "guided_regex": "a"})
+    assert answer.status == 400
+    assert "stand for no bytes of their own" in (await answer.json())["error"]["message"]

@@ -1,0 +1,139 @@
+"""A sequence with a grammar is prefilled while that is compiled, draws nothing before, and draws the same afterwards."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blockwright.policies.drafts.options import DraftOptions
+from blockwright.policies.plan.grammar import REGEX, Grammar, TokenVocabulary
+from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.requests.admission import UNHELD
+from blockwright.policies.requests.urgency import offline_urgency
+from blockwright.policies.sweep.events import GrammarReady, GrammarUnused, GrammarWanted
+from blockwright.policies.sweep.state import SweepState
+from blockwright.tests.parts import examples
+
+from ..sweep_world import COMPILER, World, chain, generate, pipeline, replica, submission
+
+BASE = chain("base")
+ROUTES = {"replica": replica("w0", BASE), "pipeline": pipeline(["w0", "w1"], BASE)}
+
+
+def constrained(text: str) -> SamplingParams:
+    vocabulary = TokenVocabulary(file="", digest=b"", size=100, ends=[99])
+    return SamplingParams(temperature=0.0, grammar=Grammar(form=REGEX, text=text, vocabulary=vocabulary))
+
+
+def world(kind: str) -> World:
+    route = ROUTES[kind]
+    workers = ["w0", "w1"][: len(route.hops)]
+    return World(workers, [BASE], [route], budget=40 * 64 * 1024, chunk_size=8, max_rows=4, sweep_tokens=64)
+
+
+@pytest.mark.parametrize("kind", ROUTES)
+@given(seed=st.integers(0, 10_000), bad=st.booleans())
+@examples(40)
+def test_tokens_are_the_same_whenever_the_grammar_comes(kind: str, seed: int, bad: bool) -> None:
+    """Whether drafted, offline, preempted or in a pipeline. A grammar that cannot be compiled fails its sequences alone."""
+    made = world(kind)
+    if bad:
+        made.uncompilable["bad"] = "it is bad"
+    expected = {}
+    for i in range(8):
+        prompt = [(seed + i + j) % 7 for j in range(1 + (seed * (i + 1)) % 20)]
+        name = f"r{i}"
+        expected[name] = generate("base", prompt, len(prompt) + 12, [])
+        sampling = constrained("bad" if i % 4 == 1 else "good") if i % 2 else SamplingParams(temperature=0.0)
+        drafts = DraftOptions(True, 2, expected[name]) if i % 3 == 0 else None
+        priority = offline_urgency() if i == 7 else 0
+        more = {"arrival": float(i), "drafts": drafts, "priority": priority}
+        made.submit(submission(name, prompt, len(prompt) + 12, ROUTES[kind].id, sampling=sampling, **more))
+    made.run(seed)
+    given_up = {back.request for back in made.returned if back.reason.startswith(UNHELD)}
+    assert given_up == ({"r1", "r5"} if bad else set())
+    others = {back.request for back in made.returned} - given_up  # offline, without room
+    assert others <= {"r7"}
+    for name in expected.keys() - given_up - others:
+        assert made.emitted[name] == expected[name]
+    assert not any(made.emitted[name] for name in given_up)
+    made.assert_quiet()
+
+
+def orders(state: SweepState) -> list[object]:
+    return [one for one in state.take_effects().orders if isinstance(one, GrammarWanted | GrammarUnused)]
+
+
+def test_the_prompt_is_computed_but_for_its_last_token() -> None:
+    made = world("replica")
+    state = made.workers["w0"].state
+    sampling = constrained("a")
+    assert sampling.grammar is not None
+    key = sampling.grammar.key
+    state.apply(submission("r", list(range(10)), 14, ROUTES["replica"].id, sampling=sampling), 0.0)
+    assert orders(state) == [GrammarWanted(sampling.grammar)]
+    computed = []
+    while (plan := state.plan(0.0)) is not None:
+        computed += [*zip(plan.start, plan.count, plan.sample or [-1], strict=True)]
+        state.commit(plan, made.workers["w0"].device.execute(plan, state.batch(plan.number)), 0.0)
+    assert computed == [(0, 8, -1), (8, 1, -1)]
+    state.apply(submission("s", list(range(20, 23)), 5, ROUTES["replica"].id, sampling=sampling), 0.0)
+    assert orders(state) == []  # it is being compiled
+    state.check()
+    copy = SweepState.restore(state.snapshot())
+    state.apply(GrammarReady(key), 0.0)
+    copy.apply(GrammarReady(key), 0.0)
+    state.check()
+    assert copy.digest() == state.digest()
+    while (plan := state.plan(0.0)) is not None:
+        state.commit(plan, made.workers["w0"].device.execute(plan, state.batch(plan.number)), 0.0)
+    assert orders(state) == [GrammarUnused(key)]
+    state.check()
+
+
+def test_a_forecast_waits_for_no_grammar() -> None:
+    made = world("replica")
+    state = made.workers["w0"].state
+    state.apply(submission("r", [1, 2, 3], 5, ROUTES["replica"].id, sampling=constrained("a")), 0.0)
+    copy = state.fork()
+    copy.without_device()
+    plan = copy.plan(0.0)
+    assert plan is not None
+    assert plan.sample == [0]
+    copy.check()
+
+
+def test_a_host_grants_its_lease_when_the_grammar_is_compiled() -> None:
+    made = world("pipeline")
+    host = made.workers["w1"]
+    made.submit(submission("r", [1, 2, 3], 5, ROUTES["pipeline"].id, sampling=constrained("a")))
+    made.start_plan(made.workers["w0"])
+    made.deliver(("w0", "w1"))
+    assert not made.wire.get((COMPILER, "w0"))  # the home draws nothing
+    made.start_plan(host)
+    assert not made.wire.get(("w1", "w0"))
+    copy = SweepState.restore(host.state.snapshot())
+    copy.check()
+    assert copy.digest() == host.state.digest() == host.state.fork().digest()
+    (ready,) = made.wire[COMPILER, "w1"]
+    copy.apply(ready, 0.0)  # type: ignore[arg-type]
+    made.deliver((COMPILER, "w1"))
+    assert [(one.lease, one.refused) for one in made.wire["w1", "w0"]] == [(1, "")]  # type: ignore[attr-defined]
+    assert copy.digest() == host.state.digest()
+
+
+def test_a_grammar_that_failed_is_compiled_again_for_the_next() -> None:
+    made = world("replica")
+    state = made.workers["w0"].state
+    sampling = constrained("a")
+    assert sampling.grammar is not None
+    for name in ("r", "s"):
+        state.apply(submission(name, [1, 2, 3], 5, ROUTES["replica"].id, sampling=sampling), 0.0)
+        assert orders(state) == [GrammarWanted(sampling.grammar)]
+        state.apply(GrammarReady(sampling.grammar.key, "it is bad"), 0.0)
+        effects = state.take_effects()
+        assert [(back.request, back.reason) for back in effects.news] == [(name, UNHELD + "it is bad")]  # type: ignore[union-attr]
+        assert effects.orders == [GrammarUnused(sampling.grammar.key)]
+        state.check()
+    assert not made.wire.get((COMPILER, "w0"))
