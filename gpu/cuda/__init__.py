@@ -1,1 +1,1 @@
-"""CUDA back end. Its host code also runs without a card, over twins of the driver's interfaces; its kernels need Triton."""
+"""CUDA back end: on a card with its kernels, which need Triton, or on a host, over twins of the driver's interfaces."""
