@@ -114,7 +114,7 @@ class TorchOps:
             filled = self._virtual(step, virtual, 2 * narrow * size)
             for t in np.flatnonzero(row_T >= 0).tolist():
                 position = int(position_T[t])
-                parts = [part.clone() for part in sum_TQ[t].split((heads * size, narrow * size, narrow * size))]
+                parts = [part.clone() for part in torch.split(sum_TQ[t], [heads * size, narrow * size, narrow * size])]
                 if norms:
                     whole = config.qk_norm == "whole"
                     for i in range(2):
