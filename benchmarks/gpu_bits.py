@@ -1,4 +1,4 @@
-"""Part 3 of ``gpu.py``: the law of bits. Every tile of ``tiles.py``, then served log-probabilities under batch, chunk and cache.
+"""Part 3 of ``gpu.py``: the law of bits, for every tile, then for served log-probabilities.
 
 ``differing`` counts comparisons whose bits differ. ``narrow`` says whether tiles of 16 rows, which have another instruction,
 would agree (1) or not (0): to know, not to reach.

@@ -14,7 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import cycle
+from itertools import cycle, pairwise
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -220,7 +220,7 @@ def timed(card: Card, work: Sequence[Callable[[], object]], repeats: int) -> lis
         for _ in range(repeats):
             next(turns)()
             marks.append(card.mark())
-    return [card.between(first, last) for first, last in zip(marks, marks[1:], strict=False)]
+    return [card.between(first, last) for first, last in pairwise(marks)]
 
 
 def median_of(card: Card, work: Sequence[Callable[[], object]], repeats: int) -> float:

@@ -1,4 +1,4 @@
-"""Part 1 of ``gpu.py``: what the card reaches by itself. Copy and product rates, the time between two launches, host to device."""
+"""Part 1 of ``gpu.py``: rates of copies, products and uploads, and the time between two launches."""
 
 from __future__ import annotations
 

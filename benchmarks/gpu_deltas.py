@@ -1,7 +1,7 @@
 """Part 7 of ``gpu.py``: decode of rows that belong to several LoRA adapters, beside the same rows of the base alone.
 
-Adapters of rank 16 on all seven products of every layer, packed from random tensors. ``ratio`` is a sweep's time with them by
-its time without.
+Adapters of rank 16 on all seven products of every layer, packed from random tensors. ``ratio`` is a sweep's time with
+them by its time without.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Part 2 of ``gpu.py``: every kernel against float64, with fresh inputs and poisoned results, in both types.
 
-``error`` is the norm of the difference by the norm of the truth; where a kernel copies or chooses, 0 or 1: all equal, or not.
+``error`` is the norm of the difference by the norm of the truth; where a kernel copies or chooses,
+0 or 1: all equal, or not.
 """
 
 from __future__ import annotations
