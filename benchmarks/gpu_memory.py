@@ -1,8 +1,8 @@
 """Part 8 of ``gpu.py``: half of a model's parameters dropped for KV and restored, while a row decodes between the steps.
 
-``ms_per_gib`` is of mapping alone: a drop takes the chunks from the parameters and gives them to KV, a restore takes them back.
-Parameters come back from where they came first. ``account_off`` is the difference between what NVML says this process added and
-our own account, as a share of it.
+``ms_per_gib`` is of mapping alone: a drop takes the chunks from the parameters and gives them to KV, a restore takes them
+back. Parameters come back from where they came first. ``account_off`` is the difference between what NVML says this process
+added and our own account, as a share of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Part 6 of ``gpu.py``: transformers on the same card, with the same shape of model and the same lengths; vLLM where it imports.
+"""Part 6 of ``gpu.py``: transformers on the same card, and vLLM where it imports, with the same lengths.
 
-Both generate greedily after a prompt of the context that part 5's decoding rows have. ``tokens_per_s`` is of decode alone: the
-time of a long answer less that of one token. Ours is part 5's figure.
+They generate greedily after a prompt of the context that part 5's decoding rows have. ``tokens_per_s`` is of decode alone:
+the time of a long answer less that of one token. Ours is part 5's figure.
 """
 
 from __future__ import annotations

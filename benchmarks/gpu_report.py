@@ -1,7 +1,7 @@
 """Rows of ``gpu.py``: what a part measured, and a row that says so where it failed or measures what is not built yet.
 
-A part gets a ``Part``, adds figures to it, and wraps each of its cases in ``attempt``: a case that fails is a row with the last
-line of the error, and the next case runs.
+A part gets a ``Part``, adds figures to it, and wraps each of its cases in ``attempt``: a case that fails is a row with the
+last line of the error, and the next case runs.
 """
 
 from __future__ import annotations

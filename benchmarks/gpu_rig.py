@@ -97,7 +97,7 @@ class FilledExecutor(Executor):
 
 @dataclass(frozen=True, slots=True)
 class RigSizes:
-    """``spare`` are bytes beside the model's: of deltas and of more KV. ``positions`` of KV, 0: of all rows at their longest."""
+    """``spare``: bytes beside the model's, of deltas. ``positions``: of KV, 0 for all rows at their longest."""
 
     rows: int
     length: int

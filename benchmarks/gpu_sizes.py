@@ -1,4 +1,4 @@
-"""Sizes of what ``gpu.py`` measures: whole and quick on a card, tiny ones on the mirror, where each line is run once or twice."""
+"""Sizes of what ``gpu.py`` measures: whole or quick on a card, tiny on the mirror, which runs each line."""
 
 from __future__ import annotations
 

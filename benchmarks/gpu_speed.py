@@ -1,7 +1,7 @@
 """Part 5 of ``gpu.py``: decode and prefill of random models of 1B and 8B, as shares of part 1's ceilings.
 
-A decode sweep counts the weights once and the keys and values of each row as bytes to read; prefill counts two operations for
-each weight and token, and the products of its attention. ``host_share`` is the part of a decode sweep in which nothing
+A decode sweep counts the weights once and the keys and values of each row as bytes to read; prefill counts two operations
+for each weight and token, and the products of its attention. ``host_share`` is the part of a decode sweep in which nothing
 computed. Products of each shape are timed beside torch's, which sums as it likes: ``of_mm``.
 """
 
