@@ -157,7 +157,7 @@ class RealCard:
         return TritonOps(DTYPES[dtype], tiling)
 
     def mark(self) -> Any:
-        event = torch.cuda.Event(enable_timing=True)
+        event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(self._compute.of_torch)
         return event
 

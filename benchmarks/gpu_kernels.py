@@ -71,8 +71,9 @@ def _attention(bench: Bench, config: AttentionConfig) -> float:
     batch = [(row, length - count, count) for row, (length, count) in enumerate(zip(lengths, (1, 7, 1), strict=True))]
     tokens = sum(count for *_, count in batch)
     q_TQ = bench.random(tokens, config.heads * config.head_dim)
-    found = bench.attend(batch, q_TQ, config, slots).split([count for *_, count in batch])
-    given = q_TQ.split([count for *_, count in batch])
+    counts = [count for *_, count in batch]
+    found = torch.split(bench.attend(batch, q_TQ, config, slots), counts)
+    given = torch.split(q_TQ, counts)
     pairs = zip(batch, found, given, strict=True)
     return max(error_of(out, exact_attention(q, kv_R[row], start, config)) for (row, start, _), out, q in pairs)
 
@@ -141,7 +142,7 @@ def activate(bench: Bench, sizes: Sizes) -> float:
     parts, out_TI = bench.random(2, tokens, 2 * width, dtype=torch.float32), bench.empty(tokens, width)
     step, inner = bench.step([(0, 0, tokens)]), bench.sum(parts)
     in_order(bench.card, lambda: bench.ops.activate(step, inner, "silu", True, out_TI.data_ptr()))
-    gate, up = parts.double().sum(0).split(width, -1)
+    gate, up = torch.split(parts.double().sum(0), width, -1)
     return error_of(out_TI, torch.nn.functional.silu(gate) * up)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from gpu_card import Card, in_order, poisoned
 
-from blockwright.gpu.cuda.ops import DELTA_TILE, Ops, Slots, Step, Sum, Tiles, Weight
+from blockwright.gpu.cuda.ops import DELTA_TILE, DeviceStep, Ops, Slots, Sum, Tiles, Weight
 from blockwright.gpu.cuda.tiles import attention_tiles, delta_tiles
 from blockwright.gpu.model.config import AttentionConfig, NormConfig, RopeConfig
 
@@ -67,7 +67,7 @@ class Bench:
 
     def step(
         self, batch: Sequence[tuple[int, int, int]], config: AttentionConfig | None = None, numbers: Sequence[int] = ()
-    ) -> Step:
+    ) -> DeviceStep:
         """Return the step of a batch (row, start, count); ``numbers`` are its rows' deltas."""
         row_N, start_N, count_N = (np.asarray(column, dtype=np.int32) for column in zip(*batch, strict=True))
         row_T = np.repeat(row_N, count_N)
@@ -83,7 +83,7 @@ class Bench:
             number_N = np.asarray(numbers, dtype=np.int32)
             found = delta_tiles(number_N, count_N, DELTA_TILE)
             number, changed, changes = self.ints(np.repeat(number_N, count_N)), self.ints(found), len(found)
-        return Step(
+        return DeviceStep(
             tokens=len(row_T),
             row_T=self.ints(row_T),
             position_T=self.ints(position_T),
