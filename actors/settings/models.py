@@ -40,6 +40,9 @@ class ModelSettings(SettingsPart):
     apps_file: Annotated[
         str, "file that keeps additions and removals at run time for the next start; empty: one in adapters, if that is set"
     ] = ""
+    turns: Annotated[Texts, "model id: JSON file of its turn template, as response_template in tokenizer_config.json"] = (
+        field(default_factory=dict)
+    )
     exits: Annotated[Texts, "application: layers of lower tiers, as 8,16, without exits.json"] = field(default_factory=dict)
     on_demand: Annotated[bool, "load applications that do not fit in memory when requests need them; no: refuse them"] = True
 

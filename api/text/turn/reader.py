@@ -120,7 +120,7 @@ class TurnReader:
             return True  # the region was none
         delimiter = self._pop(len(found[0]))
         if inside:
-            self._close(made)
+            self._close(delimiter, made)
         else:
             self._open(self._opens[delimiter], delimiter)
         return True
@@ -132,27 +132,29 @@ class TurnReader:
 
     def _open(self, region: Region, delimiter: str) -> None:
         self._region = region
+        before = self._blanks  # a part of the text, if this is no call
         self._begin_stretch()
         if region.name == THINKING:
             self._spans.append([self._position - len(delimiter), _OPEN])
         elif region.calls is not None:
-            self._calls, self._raw = JsonCalls(region.calls, self.called), [delimiter]
+            self._calls, self._raw = JsonCalls(region.calls, self.called), [before, delimiter]
 
-    def _close(self, made: list[TurnDelta]) -> None:
+    def _close(self, delimiter: str, made: list[TurnDelta]) -> None:
         if self._region.name == THINKING:
             self._spans[-1][1] = self._position
             self.settled = True
-        elif self._calls is not None:
-            self._raw.append(self._region.closes[0] if self._region.closes else "")
+        self._begin_stretch()
+        if self._calls is not None:
+            self._raw.append(delimiter)
             self._end_calls(made)
         self._region = self._content
-        self._begin_stretch()
 
     def _end_calls(self, made: list[TurnDelta]) -> None:
         """Give back a region without a single call as content."""
         calls, self._calls = self._calls, None
         if calls is not None and not calls.count:
             made.append(TurnDelta(content="".join(self._raw)))
+            self._empty = False
         self._raw = []
 
     def _begin_stretch(self) -> None:
@@ -184,6 +186,7 @@ class TurnReader:
         rest = calls.rest if calls.count else "".join(self._raw)
         self._calls, self._raw, self._region = None, [], self._content
         self._begin_stretch()
+        self._empty = calls.count > 0
         self._take(rest, made)
 
 

@@ -13,7 +13,13 @@ from typing import Any
 
 THINKING, CONTENT, CALLS = "thinking", "content", "tool_calls"
 LONGEST, MOST = 256, 16  # characters of a delimiter, delimiters of one place
-_NAMES = {"thinking": THINKING, "reasoning": THINKING, "reasoning_content": THINKING, "content": CONTENT, "tool_calls": CALLS}
+_NAMES = {
+    "thinking": THINKING,
+    "reasoning": THINKING,
+    "reasoning_content": THINKING,
+    "content": CONTENT,
+    "tool_calls": CALLS,
+}
 _OF_TEMPLATE = {"version", "defaults", "fields", "start_anchor"}
 _OF_FIELD = {"open", "close", "content", "content_args", "repeats", "join", "optional", "transform", "transform_each"}
 
