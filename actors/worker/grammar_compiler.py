@@ -12,13 +12,13 @@ from ...gpu.executor import Executor
 from ...gpu.sampling.grammars import GrammarError, GrammarStore
 from ...policies.plan.grammar import Grammar
 from ...policies.sweep.events import Event, GrammarReady
-from .device_thread import Device
+from .device_thread import DeviceQueue
 
 
 class GrammarCompiler:
     """Owner of the grammars being compiled. ``apply`` passes an event to the sweep machine."""
 
-    def __init__(self, device: Device, apply: Callable[[Event], None]) -> None:
+    def __init__(self, device: DeviceQueue, apply: Callable[[Event], None]) -> None:
         self._device = device
         self._apply = apply
         self._turn = asyncio.Lock()

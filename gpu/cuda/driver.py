@@ -51,7 +51,7 @@ class CudaMemory(ChunkMemory):
         # Naming the device: guessing it would ask the driver about memory that may not be mapped.
         memory = cupy.cuda.UnownedMemory(address, nbytes, self, self._device)
         array = cupy.ndarray((nbytes,), dtype=cupy.uint8, memptr=cupy.cuda.MemoryPointer(memory, 0))
-        found: torch.Tensor = torch.from_dlpack(array)
+        found: torch.Tensor = torch.utils.dlpack.from_dlpack(array)
         return found
 
     def close(self) -> None:

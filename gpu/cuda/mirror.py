@@ -40,7 +40,7 @@ class MirrorMemory(ChunkMemory):
         self._close = weakref.finalize(self, _give_back, self._file, self._held)
 
     def view(self, address: int, nbytes: int) -> torch.Tensor:
-        kind = type("MirrorRange", (ctypes.Array,), {"_type_": ctypes.c_uint8, "_length_": nbytes})
+        kind: Any = type("MirrorRange", (ctypes.Array,), {"_type_": ctypes.c_uint8, "_length_": nbytes})
         found: Any = kind.from_address(address)
         found.memory = self  # kept alive by the tensor
         return torch.frombuffer(found, dtype=torch.uint8)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from ..backend import Batch
-from .ops import DELTA_TILE, Step, Tiles
+from .ops import DELTA_TILE, DeviceStep, Tiles
 from .scratch import Scratch
 from .staging import StagingRing
 from .streams import DeviceStream
@@ -36,7 +37,7 @@ class StepColumns:
         self._scratch.need(PLAN, 4 * tokens * (COLUMNS + 4 * kinds) + (4 + kinds) * ALIGNMENT)
         self._scratch.need(EDIT, 12 * EDITS + ALIGNMENT)
 
-    def make(self, batch: Batch, groups: Sequence[int], tables: TableCopies) -> Step:
+    def make(self, batch: Batch, groups: Sequence[int], tables: TableCopies) -> DeviceStep:
         """Queue the upload of a batch's columns. ``groups`` are the heads of a group of the run's attentions."""
         row_T = np.repeat(batch.row_N, batch.count_N)
         offset_N = np.cumsum(batch.count_N) - batch.count_N
@@ -53,9 +54,10 @@ class StepColumns:
             group: Tiles(place, len(column))
             for group, place, column in zip(groups, places[2:], columns[2 : 2 + len(groups)], strict=False)
         }
-        return Step(
+        step = DeviceStep(
             row_T.size,
-            *places[:2],
+            places[0],
+            places[1],
             tables.tokens,
             tables.token_stride,
             tables.slots,
@@ -63,8 +65,8 @@ class StepColumns:
             tables.layer_stride,
             int((batch.start_N + batch.count_N).max(initial=0)),
             tiles,
-            *((places[-2], places[-1], changes) if batch.delta_N is not None else ()),
         )
+        return replace(step, number_T=places[-2], changed=places[-1], changes=changes) if batch.delta_N is not None else step
 
     def edit(self, index_E: np.ndarray, value_E: np.ndarray) -> tuple[int, int]:
         """Queue the upload of table edits. Return the addresses of both columns."""

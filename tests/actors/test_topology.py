@@ -238,6 +238,7 @@ async def test_a_cost_file_that_cannot_be_used_is_refused_before_any_worker_star
 def test_a_device_that_is_not_there_is_refused():
     with pytest.raises(SettingsError, match="device is 'cuda', but there is no GPU back end yet"):
         Settings(applications={"m": "x"}, device="cuda")
+    Settings(applications={"m": "x"}, device="cuda-mirror")  # which is for tests
 
 
 async def test_gateways_share_the_places_of_the_server_by_need(checkpoint, fate):

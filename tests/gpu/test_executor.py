@@ -279,11 +279,12 @@ def test_refuses_wrong_flights(rig: Rig) -> None:
 
 def test_open_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_backend("torch", "bfloat16", 1).dtype is torch.bfloat16
+    assert "for tests alone; choose device cpu" in slow("auto", open_backend("cuda-mirror", "float32", 1), "float32", 1)
     with pytest.raises(BackendError, match="'cuda' does not exist"):
         open_backend("cuda", "float32", 1)
     with pytest.raises(BackendError, match="float16"):
         open_backend("torch", "float16", 1)
-    monkeypatch.setitem(__import__("sys").modules, "blockwright.gpu.native.backend", None)
+    monkeypatch.setitem(__import__("sys").modules, "blockwright.gpu.cpu.native.backend", None)
     # ... as on a machine without a compiler:
     backend = open_backend("auto", "float32", 1)
     assert backend.name == "torch"

@@ -11,7 +11,7 @@ from blockwright.tests.gpu.rig import Rig
 DEMO = Path(__file__).parents[4] / "examples" / "demo-checkpoint"
 
 
-@claim("The CUDA back end answers on a host without a card, token for token as the torch reference", of="gpu")
+@claim("The CUDA back end answers on a host without a card, token for token as the torch reference", of="numerics")
 def test_the_demo_answers_the_same() -> None:
     from tokenizers import Tokenizer
 

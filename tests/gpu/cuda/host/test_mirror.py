@@ -95,7 +95,7 @@ def play(seed: int) -> None:
     memory.close()
 
 
-@claim("A drop or a restore moves chunks of memory between ranges with their bytes, without a copy", of="gpu")
+@claim("A drop or a restore moves chunks of memory between ranges with their bytes, without a copy", of="numerics")
 @pytest.mark.parametrize("seeds", spans(10, 100, daily=5), ids=str)
 def test_random_commits_moves_and_drops(seeds: range) -> None:
     for seed in seeds:

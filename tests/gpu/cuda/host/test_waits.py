@@ -73,8 +73,8 @@ def scene(path: Path, seed: int) -> list[torch.Tensor]:
     width = rig.checkpoint.config.hidden
     layout = HiddenLayout(width, "float32", PAGE)
     rig.commit(rig.executor.add_layout(layout), 8 * backend.slot_bytes(layout))
-    columns = (np.array(column, dtype=np.int32) for column in ([0], [3], [11]))
-    batch = Batch(*columns, torch.arange(11.0 * width).view(11, width))
+    row_N, start_N, count_N = (np.array(column, dtype=np.int32) for column in ([0], [3], [11]))
+    batch = Batch(row_N, start_N, count_N, torch.arange(11.0 * width).view(11, width))
     rig.executor.tables.slots[0, -1, :3] = 5, 2, 7
     backend.put_hidden(layout, rig.executor.tables.slots.shape[1] - 1, batch)
     batch.hidden_TD = torch.zeros(11, width)
@@ -110,7 +110,7 @@ def ends(path: Path, seed: int, right: list[torch.Tensor], call: str, who: str) 
     return os.waitpid(child, 0)[1]
 
 
-@claim("Host code for a card is tested with queued work that runs as late as it may", of="gpu")
+@claim("Host code for a card is tested with queued work that runs as late as it may", of="numerics")
 @pytest.mark.parametrize("seeds", spans(1, 20, daily=1), ids=str)
 def test_a_missing_wait_shows_in_each_of_ten_places(checkpoint: Callable[..., Path], seeds: range) -> None:
     """A wrong address from poisoned memory may end the process, so each runs in a child."""

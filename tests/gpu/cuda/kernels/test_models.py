@@ -19,7 +19,7 @@ ARCHITECTURES = ("llama", "gemma2", "gpt-neox", "olmo2")
 TOLERANCE = 1e-4  # of log-probabilities in float32, as in test_conformance.py
 
 
-@claim("Models answer through the CUDA kernels, interpreted, as transformers computes them", of="gpu")
+@claim("Models answer through the CUDA kernels, interpreted, as transformers computes them", of="numerics")
 @pytest.mark.parametrize("architecture", some(ARCHITECTURES, "llama", "gpt-neox"))
 def test_chunked_prefill_and_decode(checkpoint: Callable[..., Path], architecture: str) -> None:
     path, tokens = checkpoint(architecture), list(reference.prompt_of(12))
