@@ -68,6 +68,9 @@ class ModelSettings(SettingsPart):
                 if not self.may_serve(one) and not (one is name and self.more_may_come):
                     there = listed(self.applications)
                     raise SettingsError(f"bases.{name} = {base!r}: {one} is not an application; there are: {there}")
+        for name in self.turns:
+            if not self.may_serve(name) and not self.more_may_come:
+                raise SettingsError(f"turns.{name} names no application; there are: {listed(self.applications)}")
         for name, text in self.exits.items():
             if name not in self.applications and not (self.app_roots or self.apps_file):
                 raise SettingsError(f"exits.{name} names no application; there are: {listed(self.applications)}")
