@@ -83,7 +83,8 @@ class _Maker:
         text = self._text()
         if rules.form:
             return f"{text} | BLANKS {opens} {calls}"
-        self._until("before", region.opens)
+        thought = self._template.regions.get(THINKING)
+        self._until("before", region.opens, thought.opens if thought is not None else ())
         return f"{text} | before {calls}"
 
     def _text(self) -> str:
@@ -97,9 +98,7 @@ class _Maker:
             self._lines.append(f"TEXT: /{inner}/")
             return "TEXT"
         regions = [one for name, one in self._template.regions.items() if name in (CALLS, THINKING)]
-        plain = [_literal(text) for one in regions for text in one.opens if not self._names.search(text)]
-        without = f" & ~/{_ANY}({'|'.join(plain)}){_ANY}/" if plain else ""
-        self._lines.append(f"FREE: /{_ANY}/{without}")
+        self._lines.append(f"FREE: /{_ANY}/{self._without([text for one in regions for text in one.opens])}")
         return "FREE"
 
     def _calls(self, region: Region, form: CallForm) -> str:
@@ -121,17 +120,23 @@ class _Maker:
         self._lines.append(f"arguments{index}: %json {_schema(tool.schema)}")
         return f"HEAD{index} arguments{index} /{_BLANKS}\\}}/"
 
-    def _until(self, name: str, texts: Sequence[str]) -> None:
-        """Add a rule for any text up to the first of these, which ends it."""
+    def _until(self, name: str, texts: Sequence[str], others: Sequence[str] = ()) -> None:
+        """Add a rule for any text up to the first of these, which ends it. ``others``: texts that do not come before."""
         plain = [_literal(text) for text in texts if not self._names.search(text)]
         found = [f"{name}_text"] if plain else []
         if plain:
-            self._lines.append(f"{name}_text[lazy]: /{_ANY}({'|'.join(plain)})/")
-        without = f" & ~/{_ANY}({'|'.join(plain)}){_ANY}/" if plain else ""
+            self._lines.append(f"{name.upper()}_END: /{_ANY}({'|'.join(plain)})/{self._without(others)}")
+            self._lines.append(f"{name}_text[lazy]: {name.upper()}_END")
+        without = self._without([*texts, *others])
         for n, text in enumerate(text for text in texts if self._names.search(text)):
             self._lines.append(f"{name.upper()}_{n}: /{_ANY}/{without}")
             found.append(f"{name.upper()}_{n} {self._exactly(text)}")
         self._lines.append(f"{name}: {' | '.join(found)}")
+
+    def _without(self, texts: Sequence[str]) -> str:
+        """Return the part of an expression that rules these texts out. A special token is in no text anyway."""
+        plain = [_literal(text) for text in texts if not self._names.search(text)]
+        return f" & ~/{_ANY}({'|'.join(plain)}){_ANY}/" if plain else ""
 
     def _any(self, texts: Sequence[str]) -> str:
         return "(" + " | ".join(map(self._exactly, texts)) + ")"
