@@ -59,7 +59,7 @@ from .prompt_limits import check_count, check_prompt, truncated
 from .quality import TIER, auto_tier, find_model
 from .request_body import read_body
 from .sampling import for_prompt, sampling_of, stop_strings, stop_tokens
-from .turns import Turn
+from .turns import AnswerTurn
 
 log = logging.getLogger(__name__)
 _MANY = 1024  # tokens of an answer; to write this number with its probabilities takes some milliseconds
@@ -85,7 +85,7 @@ class GenerateHandler:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     ends: list[int] = field(default_factory=list)  # tokens that end a sequence
     stops: tuple[str, ...] = ()  # strings that end a sequence
-    turn: Turn | None = None  # how answers are read; None: as one text
+    turn: AnswerTurn | None = None  # how answers are read; None: as one text
     drafts: DraftOptions | None = None  # of each sequence
     auto: AutoTier | None = None  # None: the request names its tier, or its model has none
     choices: list[ChoiceText] = field(default_factory=list)

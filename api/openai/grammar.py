@@ -12,11 +12,11 @@ from ..errors import ApiError, bad_request
 from ..http.catalog import ServedModel
 from ..http.context import Front
 from .fields import Options
-from .turns import Turn
+from .turns import AnswerTurn
 
 
 async def grammar_of(
-    front: Front, info: ModelInfo, served: ServedModel, options: Options, turn: Turn | None
+    front: Front, info: ModelInfo, served: ServedModel, options: Options, turn: AnswerTurn | None
 ) -> Grammar | None:
     """Return the grammar of a request's answers, or None; raise a 400 for one that cannot be held exactly."""
     constraint = next(iter(options.constraints), None)
@@ -42,7 +42,9 @@ async def _check(front: Front, form: str, text: str, field: str) -> None:
         raise bad_request(f"{field} cannot be held exactly: {fault}", field, "unsupported_constraint")
 
 
-async def _vocabulary(front: Front, info: ModelInfo, served: ServedModel, field: str, turn: Turn | None) -> TokenVocabulary:
+async def _vocabulary(
+    front: Front, info: ModelInfo, served: ServedModel, field: str, turn: AnswerTurn | None
+) -> TokenVocabulary:
     """Return the tokens of a model. Raise a 400 if they cannot be constrained."""
     codec = served.codec
     if codec.missing:

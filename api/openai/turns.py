@@ -20,7 +20,7 @@ from .tools import AUTO, NONE, ToolUse
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class AnswerTurn:
     """How an answer is read. ``begun``: the part of it that the prompt has. ``special``: special tokens among the delimiters."""
 
     template: TurnTemplate
@@ -64,7 +64,7 @@ class Turn:
             raise bad_request(f"the turn template of {self.model} {error}", "tools", "no_turn_template") from None
 
 
-def turn_for(front: Front, info: ModelInfo, served: ServedModel, options: ChatOptions, prompt: str) -> Turn | None:
+def turn_for(front: Front, info: ModelInfo, served: ServedModel, options: ChatOptions, prompt: str) -> AnswerTurn | None:
     """Return the turn of a request, or None for an answer that is one text; raise a 400 where tools cannot be used."""
     found, use = front.catalog.turn(info, served), options.tool_use
     if options.tools:
@@ -77,7 +77,7 @@ def turn_for(front: Front, info: ModelInfo, served: ServedModel, options: ChatOp
     codec = served.codec
     named = {codec.said(id): id for id in codec.special if id < served.vocabulary}
     special = {text: id for text, id in named.items() if text and any(text in one for one in found.delimiters)}
-    return Turn(found, found.begun(prompt), use, special, bool(constraints), info.id)
+    return AnswerTurn(found, found.begun(prompt), use, special, bool(constraints), info.id)
 
 
 def _check_tools(info: ModelInfo, found: TurnTemplate | TurnError | None, options: ChatOptions, prompt: str) -> None:

@@ -16,7 +16,7 @@ _TAGGED = {
     "content": "json",
     "transform": _FUNCTION,
 }
-_ANCHORS = {
+_ANCHORS: dict[str, str | list[str]] = {
     "<|im_start|>": ["<|im_start|>assistant\n", "<|im_start|>assistant"],
     "<|start_of_role|>": "<|start_of_role|>assistant<|end_of_role|>",
     "<\uff5cAssistant\uff5c>": "<\uff5cAssistant\uff5c>",
@@ -30,7 +30,7 @@ def known_template(source: str) -> dict[str, Any] | None:
     anchor = next((found for mark, found in _ANCHORS.items() if mark in source), None)
     if anchor is None:
         return None
-    regions = {"thinking": _THINKING} if "</think>" in source else {}
+    regions: dict[str, dict[str, Any]] = {"thinking": _THINKING} if "</think>" in source else {}
     if "<tool_call>" in source and not any(mark in source for mark in ("<function=", "<arg_key>", "<parameter=")):
         regions["tool_calls"] = _TAGGED
     elif "<|tool_call|>" in source and "<|start_of_role|>" in source:

@@ -67,7 +67,7 @@ def test_what_is_written_is_read(
     assert [(name, json.loads(arguments)) for name, arguments in turn.calls] == [*map(tuple, calls)]
 
 
-@claim("transformers' parser of answers reads the same turns in the same way", of="tools")
+@claim("The parser of transformers reads the same turns in the same way", of="tools")
 @examples(100)
 @given(
     kind=st.sampled_from(sorted(TURNS)),
