@@ -60,7 +60,8 @@ def make_app(
 ) -> web.Application:
     """Return the application. ``stages``: the stages of the start-up.
 
-    Raise SettingsError for a turn template or a ``batch_dir`` that cannot be used, and for missing packages that a setting needs.
+    Raise SettingsError for a turn template or a ``batch_dir`` that cannot be used, and for missing packages that a setting
+    needs.
     """
     batches = open_store(settings.offline)
     front = Front(

@@ -280,13 +280,13 @@ class ChatOptions(Options):
     top_logprobs: int | None = given(Integer(0, MAX_LOGPROBS), "With logprobs: also those of this many of the best tokens.")
     add_special_tokens: bool = given(Flag(), "Let the tokenizer add special tokens; templates usually have done so.", False)
     tools: tuple[Tool, ...] = given(Tools(), "Functions that the model may call; the answer then has tool_calls.", ())
-    tool_choice: ToolChoice | None = given(
+    tool_choice: ToolChoice | None = given(  # noqa: RUF009, it is frozen
         Choices(), "none, auto (the default), required, or an object that names the function to call."
     )
     parallel_tool_calls: bool = given(Flag(), "Allow several calls in one answer.", True)
     reasoning_effort: str | None = given(
         OneOf(EFFORTS),
-        "Sets the chat template's enable_thinking (none: false) or reasoning_effort; without them, named in x-ignored-fields.",
+        "Sets the chat template's enable_thinking (none: false) and reasoning_effort; without either, it is ignored.",
     )
 
     @property

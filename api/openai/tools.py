@@ -131,7 +131,7 @@ class ToolUse:
 
 
 def tool_use(tools: Sequence[Tool], choice: ToolChoice | None, *, parallel: bool) -> ToolUse:
-    """Return how a request's tools may be used; raise a 400 for contradictory fields and for a schema that cannot be held."""
+    """Return how a request's tools may be used; raise a 400 for contradictory fields and a schema that cannot be held."""
     choice = choice or ToolChoice()
     if not tools:
         if choice.mode in (REQUIRED, NAMED):

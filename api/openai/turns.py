@@ -21,7 +21,10 @@ from .tools import AUTO, NONE, ToolUse
 
 @dataclass(frozen=True, slots=True)
 class AnswerTurn:
-    """How an answer is read. ``begun``: the part of it that the prompt has. ``special``: special tokens among the delimiters."""
+    """How an answer is read.
+
+    ``begun``: the part of it that the prompt has. ``special``: special tokens among the delimiters.
+    """
 
     template: TurnTemplate
     begun: str

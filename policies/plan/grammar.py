@@ -12,7 +12,7 @@ LARK = "lark"  # a context-free grammar
 FORMS = (JSON, REGEX, LARK)
 # Blanks between the parts of a JSON text: one, or a new line. Without a bound, a weak model writes them to its limit.
 BLANKS = r"(?: |\n[ \t]{0,32})?"
-# How JSON is written. All options are set, because a schema could set those that are not, and so loosen itself.
+# How JSON is written. All options are set: a schema could set the others, and so loosen itself.
 JSON_OPTIONS: dict[str, Any] = {
     "item_separator": ",",
     "key_separator": ":",

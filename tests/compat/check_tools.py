@@ -1,4 +1,4 @@
-"""What the openai package gets from a server when it sends tools: ``check_tools.py URL MODEL``. Prints what it has checked."""
+"""What the openai package gets from a server for tools: ``check_tools.py URL MODEL``. Prints what it has checked."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ import openai
 
 URL, MODEL = sys.argv[1:]
 ASK: Any = [{"role": "user", "content": "weather?"}]
-DAY = {"type": "object", "properties": {"day": {"enum": ["today", "tomorrow"]}, "hour": {"type": "integer", "maximum": 23, "minimum": 0}},
-       "required": ["day", "hour"], "additionalProperties": False}  # fmt: skip
+DAY = {
+    "type": "object",
+    "properties": {"day": {"enum": ["today", "tomorrow"]}, "hour": {"type": "integer", "maximum": 23, "minimum": 0}},
+    "required": ["day", "hour"],
+    "additionalProperties": False,
+}
 TOOLS: Any = [
     {"type": "function", "function": {"name": "weather", "description": "of a day", "parameters": DAY, "strict": True}},
     {"type": "function", "function": {"name": "time"}},

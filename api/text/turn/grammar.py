@@ -1,7 +1,7 @@
 """The grammar of a turn: thinking, then a text or tool calls, in the model's own format, as Lark with JSON inside.
 
-It is made from the same template that the reader follows, so that what it allows the reader reads. A delimiter that is a special token of
-the tokenizer is that token; others are texts, however they are cut into tokens.
+It is made from the same template that the reader follows, so that what it allows the reader reads. A delimiter that is a
+special token of the tokenizer is that token; others are texts, however they are cut into tokens.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The reader of a turn: reasoning, content and tool calls from the text of an answer, as it comes.
 
-It follows a turn template. A text that may be the beginning of a delimiter is held back. Each character is looked at a bounded
-number of times. What was to be a tool call and is none stays in the content, with its delimiters; nothing is lost.
+It follows a turn template. A text that may be the beginning of a delimiter is held back. Each character is looked at a
+bounded number of times. What was to be a tool call and is none stays in the content, with its delimiters; nothing is lost.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def _held(text: str, at: int, texts: Sequence[str]) -> int:
 class TurnReader:
     """The state of one answer. ``begun``: what the prompt has of the turn. ``calls``: False if calls are not read.
 
-    ``constrained``: the content has a grammar of its own, in which a text like a delimiter may occur. ``called``: tool calls so
-    far. ``settled``: thinking has ended, or other text has begun.
+    ``constrained``: the content has a grammar of its own, in which a text like a delimiter may occur. ``called``: tool calls
+    so far. ``settled``: thinking has ended, or other text has begun.
     """
 
     def __init__(self, template: TurnTemplate, begun: str = "", *, calls: bool = True, constrained: bool = False) -> None:

@@ -1,8 +1,9 @@
 """A turn template: what the turn of a model looks like, in the format of transformers' ``response_template``.
 
-A turn has regions: thinking, content and tool calls. Each but the content has a text that opens it, and perhaps one that closes it.
-Reader and grammar follow one template, so they cannot disagree. A template comes with a checkpoint, so it is checked like a request:
-of the format we take delimiters that are plain texts and calls that are JSON, and name what else a template has.
+A turn has regions: thinking, content and tool calls. Each but the content has a text that opens it, and perhaps one that
+closes it. Reader and grammar follow one template, so they cannot disagree. A template comes with a checkpoint, so it is
+checked like a request: of the format we take delimiters that are plain texts and calls that are JSON, and name what else a
+template has.
 """
 
 from __future__ import annotations

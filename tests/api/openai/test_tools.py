@@ -1,4 +1,4 @@
-"""Chats with tools: prompts, deltas, grammars and refusals, by a model in the manner of Qwen 3 and one in that of Mistral."""
+"""Chats with tools: prompts, deltas, grammars and refusals, by models in the manner of Qwen 3 and of Mistral."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ QWEN3 = """{%- if tools %}
     {%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{%- endif %}
     {{- "# Tools\\n\\n<tools>" }}
     {%- for tool in tools %}{{- "\\n" }}{{- tool | tojson }}{%- endfor %}
-    {{- "\\n</tools>\\n\\n<tool_call>\\n{\\"name\\": <function-name>, \\"arguments\\": <args-json-object>}\\n</tool_call><|im_end|>\\n" }}
+    {{- "\\n</tools>\\n\\n<tool_call>\\n{\\"name\\": <name>, \\"arguments\\": <args-json-object>}" }}
+    {{- "\\n</tool_call><|im_end|>\\n" }}
 {%- elif messages[0].role == 'system' %}{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}{%- endif %}
 {%- for message in messages %}
     {%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}
@@ -44,7 +45,8 @@ MISTRAL = """{{- bos_token }}
         {%- endfor %}
     {%- elif message.role == 'assistant' %}{{- message.content + eos_token }}
     {%- elif message.role == 'tool' %}
-        {{- '[TOOL_RESULTS]{"content": ' + message.content + ', "call_id": "' + message.tool_call_id + '"}[/TOOL_RESULTS]' }}
+        {{- '[TOOL_RESULTS]{"content": ' + message.content + ', "call_id": "' + message.tool_call_id }}
+        {{- '"}[/TOOL_RESULTS]' }}
     {%- endif %}
 {%- endfor %}"""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -44,7 +45,7 @@ class Turn:
 def read(kind: str, text: str, cuts: tuple[int, ...] = (), begun: str = "", **how: Any) -> Turn:
     reader = TurnReader(read_template(TURNS[kind]), begun, **how)
     places = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
-    deltas = [delta for a, b in zip(places, places[1:], strict=False) for delta in reader.feed(text[a:b])]
+    deltas = [delta for a, b in pairwise(places) for delta in reader.feed(text[a:b])]
     return Turn(deltas + reader.finish())
 
 

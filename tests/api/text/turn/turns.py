@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from blockwright.api.text.turn.known import known_template
@@ -19,9 +20,7 @@ SOURCES = {"qwen": QWEN3, "mistral": MISTRAL, "granite": GRANITE}
 
 
 def written(kind: str, reasoning: str, content: str, calls: list[tuple[str, Any]]) -> str:
-    """A turn as a model of that kind writes it, which has either a text or calls unless the calls have marks of their own."""
-    import json
-
+    """A turn as a model of that kind writes it."""
     bodies = [json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False) for name, arguments in calls]
     if kind == "qwen":
         thought = f"<think>\n{reasoning}\n</think>\n\n" if reasoning else ""
