@@ -50,7 +50,9 @@ MISTRAL = """{{- bos_token }}
     {%- endif %}
 {%- endfor %}"""
 
-GRANITE = """{%- if tools %}{{- '<|start_of_role|>tools<|end_of_role|>' + (tools | tojson) + '<|end_of_text|>\\n' }}{%- endif %}
+GRANITE = """{%- if tools %}
+    {{- '<|start_of_role|>tools<|end_of_role|>' + (tools | tojson) + '<|end_of_text|>\\n' }}
+{%- endif %}
 {%- for message in messages %}
     {{- '<|start_of_role|>' + message.role + '<|end_of_role|>' }}
     {%- if message.tool_calls %}
