@@ -12,6 +12,7 @@ from ...policies.sweep.events import Flight
 from ...runtime.actor.actor import ActorNode
 from ...runtime.base.buffers import Sink
 from ...runtime.base.codec import encode, pack
+from ...transport.device_memory import DeviceMemoryError, open_device_memory
 from ...transport.link import Link, Slot, Traffic, Transfer
 from ...transport.transfer import SHARE_LEAST
 from .device_thread import ExecutedPlan
@@ -47,6 +48,19 @@ class Outbox:
         """Send a buffer to a worker. Raises NodeDown and the transport's errors if it is gone or does not read."""
         link = self._links[worker] = self._node.link(worker)
         return link.send(kind, header, [body])
+
+    def offer_device(self, device: str) -> None:
+        """Let tensors travel through the memory of this worker's device, if it has some that other processes can open."""
+        try:
+            memory = open_device_memory(device, self._node.clock)
+            if memory is not None:
+                self._node.offer_device(memory)
+        except DeviceMemoryError as error:
+            log.warning("tensors for other workers go through the memory of the host: %s", error)
+
+    def kinds(self) -> dict[str, str]:
+        """Return the kind of the link to each worker that is up and was sent something."""
+        return {worker: link.kind for worker, link in self._links.items() if self._node.current_incarnation(worker)}
 
     def depart(self, swept: ExecutedPlan) -> None:
         """Send the hidden states that leave after a sweep to the worker of their next pipeline stage."""
