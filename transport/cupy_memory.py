@@ -1,4 +1,4 @@
-"""The memory of a card between processes, by CuPy: CUDA's handles of plain allocations and of interprocess events.
+"""The memory of a card between processes, by CuPy: CUDA IPC handles of plain allocations and of interprocess events.
 
 CuPy is imported when memory is opened, and not before. A handle cannot be opened in the process that made it. What stands in
 the pool of parameters and KV is never exported: CUDA refuses it, and chunks move.

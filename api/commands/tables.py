@@ -69,7 +69,7 @@ def ps_tables(view: View) -> Screenful:
             for one in view["workers"]
         ],
         numbers=7 + hidden,
-        least=("NUMERICS", "DEVICE", "LINKS", "BLOCKS", "STATE"),
+        least=("NUMERICS", "DEVICE", *(("LINKS",) if linked else ()), "BLOCKS", "STATE"),
     )
     more = [*_autoscale(view["autoscale"]), *overload_lines(view["overload"])]
     held = in_memory([one["memory"]["parameters"] for one in view["workers"]])
