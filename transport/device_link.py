@@ -31,7 +31,7 @@ Key = tuple[Traffic, int]  # class and number of a chunk
 
 @dataclass(frozen=True, slots=True)
 class RingOffer:
-    """What a receiver opens a ring with. ``handle`` and ``events`` (of each slot) are hexadecimal."""
+    """The offer of a ring, with which a receiver opens it. ``handle`` and ``events`` (of each slot) are hexadecimal."""
 
     form: str
     host: str
@@ -134,7 +134,7 @@ class DeviceRing:
         self._free.append(slot)
 
 
-class Fetch:
+class SlotFetch:
     """The copy of a chunk out of a slot. ``ended``: its bytes are here."""
 
     __slots__ = ("_lengths", "_memory", "ended")
@@ -174,13 +174,13 @@ class RingReader:
         self._address = memory.open(bytes.fromhex(offer.handle), len(offer.events) * offer.slot_bytes)
         self._queue = memory.queue()
 
-    def fetch(self, slot: int, lengths: Sequence[int]) -> Fetch:
+    def fetch(self, slot: int, lengths: Sequence[int]) -> SlotFetch:
         """Queue the copy of what lies in a slot, as frames of these lengths. Raises WireError for no slot of the ring."""
         size = sum(lengths)
         if not 0 <= slot < len(self._events) or not 0 < size <= self._slot_bytes:
             raise WireError(f"{size} bytes in device slot {slot} of {len(self._events)} of {self._slot_bytes} bytes")
         memory = self._memory.host_memory(size)
-        fetch, (address, held) = Fetch(memory.toreadonly(), lengths), _address_of(memory)
+        fetch, (address, held) = SlotFetch(memory.toreadonly(), lengths), _address_of(memory)
         self._queue.wait(self._events[slot])
         self._queue.copy(address, self._address + slot * self._slot_bytes, size)
         self._queue.call(partial(self._end, fetch, held))
@@ -200,7 +200,7 @@ class RingReader:
         self.settled = True
         self._arrived()
 
-    def _end(self, fetch: Fetch, held: object) -> None:
+    def _end(self, fetch: SlotFetch, held: object) -> None:
         """Note that a copy has ended. ``held`` is a parameter only to keep the memory until then."""
         fetch.ended = True
         self._arrived()

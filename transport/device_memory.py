@@ -1,4 +1,4 @@
-"""Device memory that other processes can open: what links need of a card, as a protocol, and which form of it a device has.
+"""Device memory that other processes can open: what links need of a card, as a protocol.
 
 Copies are queued, and nothing here waits for them. An event is a place in a queue that another process can let its own
 queue wait for. ``memory_file.py`` is the twin on the host, ``cupy_memory.py`` the memory of a card.
@@ -11,10 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from .clock import Clock
 from .errors import TransportError
-
-MIRROR, CARD = "cuda-mirror", "cuda"
 
 
 class DeviceMemoryError(TransportError):
@@ -84,20 +81,3 @@ def this_host() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
-
-
-def open_device_memory(device: str, clock: Clock) -> DeviceMemory | None:
-    """Return the memory of a worker's device ("cuda:1") for its links; None for a CPU.
-
-    Raises DeviceMemoryError if it cannot be had; links then go by the host's memory.
-    """
-    if device == MIRROR:
-        from .memory_file import MemoryFile
-
-        return MemoryFile(clock)
-    name, _, number = device.partition(":")
-    if name != CARD:
-        return None
-    from .cupy_memory import CupyMemory
-
-    return CupyMemory(int(number or 0))

@@ -164,7 +164,8 @@ class Link:
             self.gone(f"node {self.peer} has lost what it had acknowledged")
             return
         self._open = True
-        self._attached, self._kind, self._refused = welcome.attached, welcome.kind, welcome.refused
+        self._kind, self._refused = welcome.kind, welcome.refused
+        self._attached = welcome.attached
         self._delay = RETRY
         self._cancel_timer()
         self._settle(welcome.taken)

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..policies.cluster.chunk_order import URGENT_BYTES, URGENT_CHUNKS, Traffic
 from . import link_wire
-from .device_link import Fetch, RingReader
+from .device_link import RingReader, SlotFetch
 from .link_wire import ArrivedChunk, Counts, Description
 from .shared_memory import Attached
 from .wire import WireError
@@ -97,7 +97,7 @@ class Arrivals:
         self.attached: Attached | None = None  # the sender's shared memory
         self.reader: RingReader | None = None  # of the sender's device slots
         self._arrived = {kind: Arrived() for kind in Traffic}
-        self._waiting: dict[Traffic, deque[tuple[ArrivedChunk, Fetch | None]]] = {kind: deque() for kind in Traffic}
+        self._waiting: dict[Traffic, deque[tuple[ArrivedChunk, SlotFetch | None]]] = {kind: deque() for kind in Traffic}
         self._assemblies: dict[Traffic, _Assembly] = {}
 
     @property

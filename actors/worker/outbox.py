@@ -12,12 +12,14 @@ from ...policies.sweep.events import Flight
 from ...runtime.actor.actor import ActorNode
 from ...runtime.base.buffers import Sink
 from ...runtime.base.codec import encode, pack
-from ...transport.device_memory import DeviceMemoryError, open_device_memory
+from ...transport.clock import Clock
+from ...transport.device_memory import DeviceMemory, DeviceMemoryError
 from ...transport.link import Link, Slot, Traffic, Transfer
 from ...transport.transfer import SHARE_LEAST
 from .device_thread import ExecutedPlan
 
 log = logging.getLogger(__name__)
+MIRROR, CARD = "cuda-mirror", "cuda"
 
 
 class Outbox:
@@ -71,3 +73,20 @@ class Outbox:
             except Exception as error:
                 # The receiver is gone or unreachable. The head will declare its end, and the rows go back then.
                 log.warning("hidden states for %s could not be sent: %s", departure.worker, error)
+
+
+def open_device_memory(device: str, clock: Clock) -> DeviceMemory | None:
+    """Return the memory of a worker's device ("cuda:1") for its links; None for a CPU.
+
+    Raises DeviceMemoryError if it cannot be had; links then go by the host's memory.
+    """
+    if device == MIRROR:
+        from ...transport.memory_file import MemoryFile
+
+        return MemoryFile(clock)
+    name, _, number = device.partition(":")
+    if name != CARD:
+        return None
+    from ...transport.cupy_memory import CupyMemory
+
+    return CupyMemory(int(number or 0))

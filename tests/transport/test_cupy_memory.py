@@ -9,13 +9,10 @@ from typing import Any
 import pytest
 
 from blockwright.policies.cluster.chunk_order import Chunk, Traffic
-from blockwright.runtime.base.clock import ManualClock
-from blockwright.transport import device_memory
 from blockwright.transport.address import PeerId
 from blockwright.transport.cupy_memory import CupyMemory
 from blockwright.transport.device_link import DeviceRing, RingReader
-from blockwright.transport.device_memory import DeviceMemoryError, open_device_memory
-from blockwright.transport.memory_file import MemoryFile
+from blockwright.transport.device_memory import DeviceMemoryError
 
 
 class CudaError(RuntimeError):
@@ -142,23 +139,3 @@ def test_errors_of_cuda_are_sentences() -> None:
     cupy.fails = "device"
     with pytest.raises(DeviceMemoryError, match="card 3 cannot be used: cudaErrorInvalidDevice"):
         CupyMemory(3, cupy)
-
-
-def test_which_memory_a_device_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, opened = ManualClock(), list[int]()
-    monkeypatch.setattr("blockwright.transport.cupy_memory.CupyMemory", lambda number: opened.append(number))
-    assert open_device_memory("cpu", clock) is None
-    assert isinstance(open_device_memory("cuda-mirror", clock), MemoryFile)
-    open_device_memory("cuda", clock)
-    open_device_memory("cuda:2", clock)
-    assert opened == [0, 2]
-
-
-def test_without_cupy_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> Any:
-        raise ImportError(name)
-
-    monkeypatch.setattr("blockwright.transport.cupy_memory.importlib.import_module", missing)
-    with pytest.raises(DeviceMemoryError, match=r"pip install 'blockwright\[gpu\]'"):
-        open_device_memory("cuda", ManualClock())
-    assert device_memory.this_host()
