@@ -40,6 +40,10 @@ OPEN: dict[str, dict[str, str]] = {
         "The load tools guidellm and `vllm bench serve` work unmodified": ("run once by hand; the reports are stored"),
     },
     "actor-runtime": {
+        "Two worker processes exchange tensors over CUDA IPC on one card": (
+            "shown over a twin of a card, and the calls of CUDA by a recorded CuPy; no card was at hand"
+        ),
+        "Tensors between two cards travel by NCCL": ("not built; they go through shared memory or frames"),
         "A call between processes takes at most 1.8 times as long as with blocking pyzmq": (
             "2.4 times where processors sleep between calls"
         ),
