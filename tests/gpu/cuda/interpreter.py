@@ -1,9 +1,9 @@
 """Triton's interpreter made fit for tests: bfloat16 and products as on a card, and no patching anew for each inner call.
 
-As it comes, bfloat16 is stored as uint16: products and arithmetic compute with the bits as integers, and conversions cut instead
-of rounding. numpy's matmul sums a row differently depending on where it stands in the matrix. And each call of a function within
-a kernel (also of tl.sum, tl.zeros) looks through triton.language for 0.3 ms; integers are computed twice to see them overflow,
-and types are found anew for every operation. Without these a program takes a third of the time.
+As it comes, bfloat16 is stored as uint16: products and arithmetic compute with the bits as integers, and conversions cut
+instead of rounding. numpy's matmul sums a row differently depending on where it stands in the matrix. And each call of a
+function within a kernel (also of tl.sum, tl.zeros) looks through triton.language for 0.3 ms; integers are computed twice to
+see them overflow, and types are found anew for every operation. Without these a program takes a third of the time.
 
 ``install`` needs TRITON_INTERPRET=1 from before triton was imported, so what uses it has a process of its own.
 """
@@ -22,7 +22,8 @@ from triton.runtime import interpreter as it
 
 # Arithmetic that would use the bits of bfloat16 as integers.
 REFUSED = (
-    "create_fadd", "create_fsub", "create_fmul", "create_fdiv", "create_maxnumf", "create_minnumf", "create_maximumf", "create_minimumf",
+    "create_fadd", "create_fsub", "create_fmul", "create_fdiv", "create_maxnumf", "create_minnumf", "create_maximumf",
+    "create_minimumf",
     "create_fma", "create_fcmpOLT", "create_fcmpOGT", "create_fcmpOLE", "create_fcmpOGE",
 )  # fmt: skip
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from blockwright.gpu.cuda.ops import DELTA_TILE, Slots, Step, Sum, Tiles, Weight
+from blockwright.gpu.cuda.ops import DELTA_TILE, DeviceStep, Slots, Sum, Tiles, Weight
 from blockwright.gpu.cuda.ops_triton import TritonOps
 from blockwright.gpu.cuda.tiles import SMALL, attention_tiles, delta_tiles
 from blockwright.gpu.model.config import AttentionConfig, NormConfig, RopeConfig
@@ -90,7 +90,7 @@ class Worker:
 
     def step(
         self, batch: Batch, config: AttentionConfig | None = None, numbers: Sequence[int] = (), padding: int = 0
-    ) -> Step:
+    ) -> DeviceStep:
         """Return the step of a batch; ``numbers`` are its rows' deltas."""
         row_N, start_N, count_N = (np.asarray(column, dtype=np.int32) for column in zip(*batch, strict=True))
         row_T = np.repeat(row_N, count_N)
@@ -112,7 +112,7 @@ class Worker:
             found = delta_tiles(number_N, count_N, DELTA_TILE)
             number, changed = self.keep(torch.from_numpy(number_T)), self.keep(torch.from_numpy(found))
             changes = len(found)
-        return Step(
+        return DeviceStep(
             tokens=len(row_T),
             row_T=self.keep(torch.from_numpy(row_T)),
             position_T=self.keep(torch.from_numpy(position_T)),
