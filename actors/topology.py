@@ -37,6 +37,7 @@ from .controller.progress import Progress
 from .controller.scaling import scaling_plan
 from .controller.state import ControllerState
 from .cost_file import check_costs
+from .device_choice import choose_device
 from .further_applications import absent_models, check_places, open_further
 from .gateway.actor import Gateway
 from .gateway.lengths import Lengths
@@ -46,7 +47,7 @@ from .gateway.state import GatewayState
 from .gateway.tagging import check_tagging, make_tagging
 from .predictor.messages import NODE
 from .rate_limiter import limits_of
-from .resources import address_space, cores, free_memory
+from .resources import address_space, cores
 from .settings.errors import SettingsError, StartError
 from .settings.faults import FaultSettings
 from .settings.settings import Settings
@@ -224,9 +225,14 @@ async def start(
     of the usual one. Raises CheckpointError or SettingsError: one sentence for the person who started it.
     """
     began = time.monotonic()
+    device = await asyncio.to_thread(choose_device, settings)
+    settings = device.settings
+    if device.notice:
+        log.warning("%s", device.notice)
     opened, fronts = await _open_checkpoints(settings)
     models = {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()}
-    configs = worker_configs(settings, models, free_memory=free_memory(), cores=cores(), address_space=address_space())
+    there = {"free_memory": device.free_memory, "where": device.where}
+    configs = worker_configs(settings, models, **there, cores=cores(), address_space=address_space())
     first_in_head = http is None or in_head(settings.network, cores())
     processes = gateway_processes(settings.network, first_in_head=first_in_head) if http is not None else []
     launcher = launcher or (InProcessLauncher() if in_process else worker_launcher(settings.network.directory))

@@ -61,7 +61,7 @@ class Card:
 
 
 class Nvml:
-    """NVML, opened. ``module`` is ``pynvml``, or a test's. Raises BackendError, with the remedy, where there is no driver."""
+    """NVML, opened; raises BackendError, with the remedy, where there is no driver. ``module``: ``pynvml``, or a test's."""
 
     def __init__(self, module: Any = None) -> None:
         self._nvml = n = module or _module()
@@ -77,7 +77,7 @@ class Nvml:
         try:
             return [self._card(number, n.nvmlDeviceGetHandleByIndex(number)) for number in range(n.nvmlDeviceGetCount())]
         except n.NVMLError as error:
-            raise BackendError(f"the NVIDIA driver does not answer ({error}); see nvidia-smi, or restart the machine") from None
+            raise BackendError(f"the NVIDIA driver does not answer ({error}); see nvidia-smi") from None
 
     def close(self) -> None:
         self._nvml.nvmlShutdown()

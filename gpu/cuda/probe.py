@@ -96,9 +96,9 @@ def obstacle(card: Card) -> str:
     if card.mig:
         return f"{label} is divided by MIG, which is not supported; choose another card, or have MIG turned off"
     if card.capability < CAPABILITY:
-        return f"{label} has compute capability {major}.{minor}, and at least 8.0 is needed; choose a newer card, or device cpu"
+        return f"{label} has compute capability {major}.{minor}, and 8.0 is the least; choose a newer card, or device cpu"
     if card.mode == PROHIBITED:
-        return f"{label} is closed to computing (compute mode prohibited); choose another, or have its mode changed"
+        return f"{label} is closed to computing (compute mode prohibited); choose another, or change its mode"
     if card.total < LEAST:
         size = binary_size(card.total)
         return f"{label} has {size}, and at least {binary_size(LEAST)} are needed; choose a larger card, or device cpu"

@@ -19,6 +19,7 @@ from blockwright.policies.plan.time_slice import time_slice
 from blockwright.tests.waiting import PATIENCE, until
 
 PACE = 0.5  # seconds of each sweep
+SOUND = {"enter": lambda: None, "check": lambda: None}  # of a device that works
 
 
 class Clock:
@@ -53,7 +54,7 @@ async def swept(
         execute(device)
         return EndedSweep(SweepResult(plan.number), [])
 
-    executor: Any = SimpleNamespace(submit=run, progress=lambda: len(progress))
+    executor: Any = SimpleNamespace(submit=run, progress=lambda: len(progress), **SOUND)
     table = Coefficients(base=pace) if pace is not None else None
     device = DeviceThread(executor, done.set_result, done.set_exception, lambda worker, hidden: hidden, table)
     device.start()
@@ -139,7 +140,7 @@ class BusyDevice:
     def __init__(self, lay_out: Callable[[str, Any], Any] = lambda worker, hidden: hidden) -> None:
         self.tickets: dict[int, LateTicket] = {}
         self.came: list[object] = []
-        executor: Any = SimpleNamespace(submit=self._submit, progress=lambda: 0)
+        executor: Any = SimpleNamespace(submit=self._submit, progress=lambda: 0, **SOUND)
         self.thread = DeviceThread(executor, lambda swept: self.came.append(swept.result.number), self.came.append, lay_out)
         self.thread.start()
 
@@ -229,7 +230,7 @@ class Steps:
 
     def __init__(self) -> None:
         self.order: list[str] = []
-        executor: Any = SimpleNamespace(submit=self._submit, progress=lambda: 0)
+        executor: Any = SimpleNamespace(submit=self._submit, progress=lambda: 0, **SOUND)
         self.device = DeviceThread(executor, lambda swept: None, self._fail, lambda worker, hidden: hidden)
         self.given = iter(range(1, 100))
         self.meanwhile: dict[str, Callable[[], object]] = {}  # what happens during a step or sweep

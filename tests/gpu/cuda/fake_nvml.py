@@ -34,7 +34,7 @@ def field(name: str) -> Callable[..., Any]:
 
 
 class FakeNvml:
-    """``cards`` are descriptions (``card``). ``driver`` "" is a machine without one. ``opened`` counts what is not shut down."""
+    """``cards`` are descriptions (``card``). ``driver`` "" is a machine without one. ``opened``: times not shut down."""
 
     NVMLError = NVMLError
     NVML_CLOCK_SM = 1

@@ -19,8 +19,8 @@ def test_a_card_is_read_in_bytes_watts_and_shares() -> None:
     )  # fmt: skip
     assert Nvml(FakeNvml(card(), busy)).cards()[1] == Card(
         number=1, name="NVIDIA H100", driver="570.86.15", capability=(9, 0), total=80 * GIB, free=30 * GIB,
-        processes=(CardProcess(4711, 49 * GIB), CardProcess(12, None)), use=0.83, power=654.321, power_limit=700.0, clock=1410,
-        clock_limit=1980, throttled=("power limit", "heat"), ecc=True, errors=2,
+        processes=(CardProcess(4711, 49 * GIB), CardProcess(12, None)), use=0.83, power=654.321, power_limit=700.0,
+        clock=1410, clock_limit=1980, throttled=("power limit", "heat"), ecc=True, errors=2,
     )  # fmt: skip
 
 

@@ -40,13 +40,13 @@ def chosen(number: int | None, *cards: dict[str, Any], host: HostParts = WHOLE) 
             0,
             [card(name="Tesla T4", capability=(7, 5))],
             WHOLE,
-            "card 0 (Tesla T4) has compute capability 7.5, and at least 8.0 is needed; choose a newer card, or device cpu",
+            "card 0 (Tesla T4) has compute capability 7.5, and 8.0 is the least; choose a newer card, or device cpu",
         ),
         (
             0,
             [card(mode=2)],
             WHOLE,
-            "card 0 (NVIDIA H100) is closed to computing (compute mode prohibited); choose another, or have its mode changed",
+            "card 0 (NVIDIA H100) is closed to computing (compute mode prohibited); choose another, or change its mode",
         ),
         (
             0,
@@ -134,6 +134,10 @@ def test_the_host_is_looked_at_without_an_import(monkeypatch: pytest.MonkeyPatch
 def test_the_build_of_torch_is_read_from_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     origin = tmp_path / "__init__.py"
     monkeypatch.setattr(probe.importlib.util, "find_spec", lambda name: type("Spec", (), {"origin": str(origin)}))
-    for line, has in (("cuda: Optional[str] = '13.0'", True), ("cuda = '12.8'", True), ("cuda: Optional[str] = None", False)):
+    for line, has in (
+        ("cuda: Optional[str] = '13.0'", True),
+        ("cuda = '12.8'", True),
+        ("cuda: Optional[str] = None", False),
+    ):
         (tmp_path / "version.py").write_text(f"__version__ = '2.11.0'\n{line}\nhip: Optional[str] = '6'\n")
         assert look_at_host().cuda is has
