@@ -14,7 +14,7 @@ from blockwright.tests.system.server import Server
 from blockwright.tests.waiting import until
 
 pytestmark = pytest.mark.system
-STREAMS, NEW = 4, 16
+STREAMS, NEW = 3, 12
 
 
 @claim("A CUDA error ends the worker process, and no request fails for it (on the mirror of a card)", of="faults")
