@@ -228,7 +228,7 @@ async def start(
     device = await asyncio.to_thread(choose_device, settings)
     settings = device.settings
     if device.notice:
-        log.warning("%s", device.notice)
+        log.log(logging.INFO if settings.worker.may_be_card else logging.WARNING, "%s", device.notice)
     opened, fronts = await _open_checkpoints(settings)
     models = {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()}
     there = {"free_memory": device.free_memory, "where": device.where}
@@ -254,7 +254,7 @@ async def start(
             **_services(settings, http.batch_service if http is not None else None),
             "applications": (settings, worker_limits(settings.worker, models, address_space()), CONTROLLER, running.held),
             "gateway": gateway,
-            "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
+            "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress, settings.worker.may_be_card),
             "peer": (http.front if http is not None else None, processes),
             **configs,
             **_gateway_configs(fronts, infos, first_in_head, http.port if http is not None else 0),
@@ -282,6 +282,7 @@ def _services(settings: Settings, batch_service: BatchService | None) -> dict[st
         "limiter": (limits_of(settings.tenants),),
         "tagger": (settings.tagging,),
         "memory": (settings.parameter_drops, settings.worker, CONTROLLER),
+        "cards": (settings.worker.card,),
     }
     return {**own, "batches": (batch_service,), NODE: settings, **asked}
 
