@@ -8,6 +8,10 @@ import logging
 import pytest
 
 from blockwright.actors.cards import PERIOD, Cards
+from blockwright.actors.conditions import Published
+from blockwright.actors.controller.actor import Controller
+from blockwright.actors.controller.progress import Progress
+from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.settings.settings import Settings
 from blockwright.actors.supervision_tree import tree
 from blockwright.runtime import Node
@@ -55,3 +59,16 @@ async def test_the_last_reading_is_shown(caplog: pytest.LogCaptureFixture) -> No
     assert len(await ref.view()) == 1
     await node.stop()
     assert module.opened == 0
+
+
+async def test_the_cluster_view_has_the_card_and_does_not_wait_for_it() -> None:
+    node = Node("head", listen=False)
+    await node.start()
+    for has_cards in (False, True):
+        controller = await node.spawn(
+            Controller(ControllerState([], 1.0), [], Published(Progress()), has_cards), name=f"controller-{has_cards}"
+        )
+        assert (await controller.cluster())["cards"] == [], "none is there, or it is being started again"
+    await node.spawn(Cards(0, FakeNvml(card(use=50))), name="cards")
+    assert [(one["id"], one["use"]) for one in (await controller.cluster())["cards"]] == [("cuda:0", 0.5)]
+    await node.stop()

@@ -99,7 +99,8 @@ def test_a_card_is_a_line_of_what_it_says() -> None:
     silent = card | {"use": None, "power": None, "throttled": [], "errors": None}
     assert card_lines([card, silent, silent | {"power": 70.2, "power_limit": None}]) == [
         "",
-        "cuda:0 (NVIDIA H100): 41.0 GiB of 80.0 GiB used, 83% busy, 654 of 700 W, held down by heat, 2 memory errors not corrected",
+        "cuda:0 (NVIDIA H100): 41.0 GiB of 80.0 GiB used, 83% busy, 654 of 700 W, held down by heat, "
+        "2 memory errors not corrected",
         "cuda:0 (NVIDIA H100): 41.0 GiB of 80.0 GiB used",
         "cuda:0 (NVIDIA H100): 41.0 GiB of 80.0 GiB used, 70 W",
     ]

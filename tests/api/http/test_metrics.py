@@ -98,8 +98,8 @@ async def test_a_card_is_shown_as_far_as_it_says(serve: Any) -> None:
     port.body = {"cards": [busy, silent]}
     seen = samples(await (await client.get("/metrics")).text())
     assert {name.removeprefix("blockwright:card_"): value for (name, card), value in seen.items() if card == "cuda:1"} == {
-        "use": 0.83, "power_watts": 654.3, "power_limit_watts": 700.0, "clock_mhz": 1410, "clock_limit_mhz": 1980, "errors": 2,
-        "throttled": 1,
+        "use": 0.83, "power_watts": 654.3, "power_limit_watts": 700.0, "clock_mhz": 1410, "clock_limit_mhz": 1980,
+        "errors": 2, "throttled": 1,
     }  # fmt: skip
     assert [seen["blockwright:card_memory_bytes", f"cuda:1,{use}"] for use in ("used", "free")] == [50, 30]
     assert {name for name, card in seen if card == "cuda:0"} == {"blockwright:card_throttled"}
