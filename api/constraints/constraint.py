@@ -49,7 +49,7 @@ def grammar(value: object, name: str) -> Constraint:
 
 
 def check_length(length: int, name: str) -> None:
-    """Raise a 400 for a constraint of so many bytes if they are too many."""
+    """Raise a 400 for a constraint of ``length`` bytes if these are too many."""
     if length > LONGEST:
         raise bad_request(f"{name} has {length:,} bytes; give at most {LONGEST:,}", name)
 

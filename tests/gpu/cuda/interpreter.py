@@ -59,7 +59,9 @@ def _cast(self: Any, src: Any, dst: Any) -> Any:
 
 def _dot(self: Any, a: Any, b: Any, d: Any, input_precision: Any, max_num_imprecise_acc: Any) -> Any:
     """Sum in the order of the inner index, whatever the shape and wherever the row."""
-    x, y, total = _wide(a.data, a.dtype), _wide(b.data, b.dtype), d.data.copy()
+    x = _wide(a.data, a.dtype)
+    y = _wide(b.data, b.dtype)
+    total = d.data.copy()
     y = np.ascontiguousarray(y, dtype=total.dtype)
     term = np.empty_like(total)
     for k, column in enumerate(np.ascontiguousarray(x.T, dtype=total.dtype)):
@@ -86,7 +88,9 @@ def install() -> None:
     TritonSemantic.computation_type_impl = cache(TritonSemantic.computation_type_impl)
     for name in REFUSED:
         setattr(builder, name, _refusing(name, getattr(builder, name)))
-    patch, inside, seen = it._patch_lang, list[Any](), set[str]()
+    patch = it._patch_lang
+    inside = list[Any]()
+    seen = set[str]()
 
     def once(fn: Any) -> Any:
         if inside and fn.__module__ in seen:

@@ -69,7 +69,9 @@ class Worker:
     """Tables and an arena of KV, with what steps read kept alive. Unwritten memory is NaN."""
 
     def __init__(self, ops: TritonOps, draw: random.Random, *, rows: int = 4, length: int = 128, page: int = 8) -> None:
-        self.ops, self.dtype, self.draw = ops, ops.dtype, draw
+        self.ops = ops
+        self.dtype = ops.dtype
+        self.draw = draw
         self.page, pages = page, -(-length // page)
         order = list(range(rows * LAYERS * pages))
         draw.shuffle(order)
@@ -105,7 +107,9 @@ class Worker:
             if padding:
                 made = np.concatenate([made, np.full((1, 4), -1, dtype=np.int32)])
             tiles[group] = Tiles(self.keep(torch.from_numpy(made)), len(made))
-        number, changed, changes = 0, 0, 0
+        number = 0
+        changed = 0
+        changes = 0
         if numbers:
             number_N = np.asarray(numbers, dtype=np.int32)
             number_T = np.concatenate([np.repeat(number_N, count_N), np.zeros(padding, dtype=np.int32)])

@@ -96,7 +96,9 @@ def applied(term: Term, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | N
 @pytest.mark.parametrize("seed", parts(40, 8))
 def test_each_row_gets_what_its_number_adds(dtype: torch.dtype, seed: int) -> None:
     draw = random.Random(seed)
-    worker, width, outputs = Worker(ops_of(dtype), draw), draw.choice((24, 64, 150)), sum(ROLES)
+    worker = Worker(ops_of(dtype), draw)
+    width = draw.choice((24, 64, 150))
+    outputs = sum(ROLES)
     terms = [[random_term(draw, width, rows, dtype) for rows in ROLES] for _ in range(NUMBERS)]
     records = terms_of(worker, terms)
     numbers = [draw.randrange(NUMBERS) for _ in BATCH]

@@ -40,7 +40,9 @@ class Numbers:
     """Random operands, kept twice: where operations read them, and in float64."""
 
     def __init__(self, worker: Worker) -> None:
-        self.worker, self.draw, self.dtype = worker, worker.draw, worker.dtype
+        self.worker = worker
+        self.draw = worker.draw
+        self.dtype = worker.dtype
         self.ops = worker.ops
 
     def model(self, *shape: int) -> torch.Tensor:
