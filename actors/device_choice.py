@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..gpu.cuda.nvml import Card
 from ..gpu.cuda.probe import CONTEXT, HostParts, choose_card, look_at_host, read_cards
@@ -33,6 +34,11 @@ class ChosenDevice:
     free_memory: int
     where: str = HERE
     notice: str = ""
+
+    @property
+    def room(self) -> dict[str, Any]:
+        """The memory, as ``worker_configs`` takes it."""
+        return {"free_memory": self.free_memory, "where": self.where}
 
 
 def look_at_cards() -> tuple[Sequence[Card], HostParts]:

@@ -37,7 +37,7 @@ from .controller.progress import Progress
 from .controller.scaling import scaling_plan
 from .controller.state import ControllerState
 from .cost_file import check_costs
-from .device_choice import choose_device
+from .device_choice import ChosenDevice, choose_device
 from .further_applications import absent_models, check_places, open_further
 from .gateway.actor import Gateway
 from .gateway.lengths import Lengths
@@ -225,14 +225,11 @@ async def start(
     of the usual one. Raises CheckpointError or SettingsError: one sentence for the person who started it.
     """
     began = time.monotonic()
-    device = await asyncio.to_thread(choose_device, settings)
+    device = await _choose(settings)
     settings = device.settings
-    if device.notice:
-        log.log(logging.INFO if settings.worker.may_be_card else logging.WARNING, "%s", device.notice)
     opened, fronts = await _open_checkpoints(settings)
     models = {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()}
-    there = {"free_memory": device.free_memory, "where": device.where}
-    configs = worker_configs(settings, models, **there, cores=cores(), address_space=address_space())
+    configs = worker_configs(settings, models, **device.room, cores=cores(), address_space=address_space())
     first_in_head = http is None or in_head(settings.network, cores())
     processes = gateway_processes(settings.network, first_in_head=first_in_head) if http is not None else []
     launcher = launcher or (InProcessLauncher() if in_process else worker_launcher(settings.network.directory))
@@ -299,6 +296,14 @@ def _state(
     state.default_is_set = bool(settings.models.default_model)
     state.table.default = default
     return state
+
+
+async def _choose(settings: Settings) -> ChosenDevice:
+    """Choose the device, and tell which if there was a choice."""
+    device = await asyncio.to_thread(choose_device, settings)
+    if device.notice:
+        log.log(logging.INFO if device.settings.worker.may_be_card else logging.WARNING, "%s", device.notice)
+    return device
 
 
 async def _open_checkpoints(settings: Settings) -> tuple[OpenedCheckpoints, Settings]:

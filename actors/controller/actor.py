@@ -61,7 +61,8 @@ class Controller(Actor):
         self, state: ControllerState, gateways: Sequence[str], progress: Published[Progress], has_cards: bool = False
     ) -> None:
         self._state = state
-        self._gateways, self._progress, self._has_cards = list(gateways), progress, has_cards
+        self._gateways, self._progress = list(gateways), progress
+        self._has_cards = has_cards
         self._warnings: list[str] = []
         self._fatal = ""
         self._tasks: set[asyncio.Task[None]] = set()

@@ -203,8 +203,7 @@ def machine_of(settings: Settings, name: str, checkpoint: Checkpoint) -> Planned
     config, dtype = checkpoint.config, serving_dtype(settings.worker, models)
     check_costs(settings.worker)
     device = choose_device(settings)
-    there = {"free_memory": device.free_memory, "where": device.where}
-    config_of_each = worker_configs(device.settings, models, **there, cores=cores())
+    config_of_each = worker_configs(device.settings, models, **device.room, cores=cores())
     memory = next(iter(config_of_each.values())).worker_memory.memory
     position = 2 * config.kv_heads * config.head_dim * config.layers * (4 if dtype == "float32" else 2)
     parameters = checkpoint.nbytes * widening(dtype, models)

@@ -69,7 +69,8 @@ class CudaBackend(RowBackend):
     def __init__(self, platform: Platform, dtype: str) -> None:
         super().__init__(platform.name, dtype)
         self.numerics = f"{platform.name}-{platform.ops.name}-{dtype}"
-        self.slot_unit, self.chunk, self.alignment = SLOT_UNIT, platform.chunk, ALIGNMENT
+        self.slot_unit, self.alignment = SLOT_UNIT, ALIGNMENT
+        self.chunk = platform.chunk
         self.open_memory, self.enter = platform.open_memory, platform.enter
         self._device, self._ops = platform.device, platform.ops
         self._streams, self._compute = platform.streams, platform.compute

@@ -20,7 +20,8 @@ from .ops_torch import TorchOps
 from .streams import TorchStreams
 
 CHUNK = 2 << 20  # bytes of a card's chunk: the driver's granule
-CARD, MIRROR, INTERPRETED = "cuda", "cuda-mirror", "cuda-interpreted"
+CARD = "cuda"
+MIRROR, INTERPRETED = "cuda-mirror", "cuda-interpreted"
 
 
 def open_card(number: int, dtype: str, threads: int = 1) -> CudaBackend:

@@ -78,8 +78,7 @@ def test_auto_says_why_it_computes_on_the_cpu_where_cuda_is_refused(look: Callab
 
 def test_workers_of_one_card_share_its_memory() -> None:
     def memory(found: ChosenDevice) -> int:
-        there = {"free_memory": found.free_memory, "where": found.where}
-        configs = worker_configs(found.settings, {"a": model()}, **there, cores=4)
+        configs = worker_configs(found.settings, {"a": model()}, **found.room, cores=4)
         return configs["w0"].worker_memory.memory
 
     assert memory(chosen("cuda", looks(h100(0)), workers=2)) == int((79 * GIB - 2 * CONTEXT) * 0.6) // 2

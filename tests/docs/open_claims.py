@@ -27,7 +27,7 @@ OPEN: dict[str, dict[str, str]] = {
         "A worker serves on a card with `--device cuda`": (
             "written and tested over twins of a card's interfaces; not yet run on a card"
         ),
-        "On a card, a row's bits are its own, served": "not yet run on a card; `/version` says `batch_invariant: false` there",
+        "On a card, a row's bits are its own, served": "not yet run on a card; `/version` says so",
         "NVML's readings of a card agree with the account of memory": "not yet run on a card",
     },
     "fine-tunes": {

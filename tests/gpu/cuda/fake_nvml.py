@@ -42,7 +42,8 @@ class FakeNvml:
     NVML_VOLATILE_ECC = 0
 
     def __init__(self, *cards: dict[str, Any], driver: str = "570.86.15", lost: bool = False) -> None:
-        self.described, self.driver, self.lost, self.opened = list(cards), driver, lost, 0
+        self.described, self.driver = list(cards), driver
+        self.lost, self.opened = lost, 0
 
     def nvmlInit(self) -> None:
         if not self.driver:
@@ -86,4 +87,5 @@ class FakeNvml:
     nvmlDeviceGetMaxClockInfo = field("clock_limit")
     nvmlDeviceGetCurrentClocksThrottleReasons = field("reasons")
     nvmlDeviceGetEccMode = field("ecc")
-    use, processes, errors = field("use"), field("processes"), field("errors")
+    use, processes = field("use"), field("processes")
+    errors = field("errors")

@@ -24,7 +24,8 @@ class FakeTorchCuda:
     """The calls of ``torch.cuda`` that opening a card takes. A context becomes the thread's own with the device."""
 
     def __init__(self, driver: FakeDriver, patch: pytest.MonkeyPatch) -> None:
-        self.driver, self.calls, self.error = driver, list[str](), ""
+        self.driver, self.calls = driver, list[str]()
+        self.error = ""
         self.sets_context = True
         for name in ("init", "set_device", "synchronize", "get_device_capability"):
             patch.setattr(torch.cuda, name, getattr(self, name))

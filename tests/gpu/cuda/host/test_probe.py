@@ -25,7 +25,7 @@ def chosen(number: int | None, *cards: dict[str, Any], host: HostParts = WHOLE) 
     return (found.card.number if found.card else None), found.why
 
 
-@claim("What stands in the way of a card is said in one sentence with a remedy", of="numerics")
+@claim("A card that cannot be used is refused in one sentence with the remedy", of="numerics")
 @pytest.mark.parametrize(
     ("number", "cards", "host", "says"),
     [
@@ -105,7 +105,8 @@ def test_a_card_in_exclusive_mode_is_taken_only_while_it_is_idle() -> None:
 
 
 def test_without_a_number_the_first_card_that_works_is_taken() -> None:
-    old, full, idle = card(capability=(7, 0)), card(free=0), card()
+    old, full = card(capability=(7, 0)), card(free=0)
+    idle = card()
     assert chosen(None, old, full, idle, idle) == (2, "")
     assert chosen(None, full, old)[1].startswith("card 0 (NVIDIA H100) is in use"), "of several, the first is explained"
 
