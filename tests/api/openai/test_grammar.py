@@ -11,7 +11,7 @@ import pytest
 
 from blockwright.policies.plan.grammar import JSON, LARK, REGEX
 
-OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}}}
+OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
 
 
 @pytest.mark.parametrize(
