@@ -210,6 +210,8 @@ class _Answers:
             return _trial(compiled(form, text, self._tokenizer))
         except GrammarError as error:
             found = str(error), ""
+            if self._tokenizer is None:
+                return found[0]  # the library is not installed
             for path, inner in _inner(text) if form == "json" else ():
                 try:
                     compiled(form, inner, self._tokenizer)

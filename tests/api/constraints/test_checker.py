@@ -55,5 +55,6 @@ async def test_the_table_of_a_tokenizer(grammars: GrammarChecker, folder: Path) 
 
 def test_without_the_library_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    (fault,) = checker._Answers().answer(["compile", REGEX, "a"])
-    assert "pip install llguidance" in fault
+    for form, text in ((REGEX, "a"), (JSON, '{"anyOf":[{},{}]}')):
+        (fault,) = checker._Answers().answer(["compile", form, text])
+        assert fault.endswith("install it (pip install llguidance), or leave the constraint out")

@@ -8,8 +8,10 @@ import pytest
 
 from blockwright.api.constraints.schema import grammar_constraint
 from blockwright.api.errors import ApiError
+from blockwright.tests.claims import claim
 
 
+@claim("A schema inside a Lark grammar is held or refused as any other", of="structured-output")
 @pytest.mark.parametrize(
     ("grammar", "said"),
     [

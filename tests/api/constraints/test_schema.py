@@ -136,6 +136,7 @@ def deep(levels: int) -> Any:
         ({"enum": [*range(6000)]}, "more than 5,000 values"),
         (3, "give a JSON schema"),
         ({"properties": 3}, "an object of schemas"),
+        ({"const": "\ud800"}, "lone surrogate"),
         ({"properties": {"a": 3}}, "/properties/a is 3; give a schema"),
     ],
 )
@@ -165,6 +166,7 @@ def test_what_has_no_effect_is_named() -> None:
     assert schema_constraint(json.dumps(schema), "f") == made
 
 
+@claim("A property's name spelled with escapes does not evade the property's schema", of="structured-output")
 @pytest.mark.parametrize("rest", [{}, {"additionalProperties": {"type": "string"}}, {"required": ["b"]}])
 def test_a_name_spelled_with_escapes_does_not_evade_its_schema(rest: Any) -> None:
     made = matcher({"properties": {"a": {"type": "integer"}, 'q"\\': {"type": "integer"}}, **rest})
