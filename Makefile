@@ -54,7 +54,7 @@ setup: $(TOOLS)
 # A second call finds the stamp and does nothing. The C sources are compiled here, while torch is installed; and what importing
 # torch needs gets its bytecode while the rest is. A first look waits neither for the compiler of the policies nor for bytecode
 # of a thousand modules that nothing imports.
-$(STAMP): pyproject.toml setup.cfg setup.py constraints.txt $(wildcard gpu/kernels/*.c gpu/kernels/*.h)
+$(STAMP): pyproject.toml setup.cfg setup.py constraints.txt $(wildcard gpu/cpu/kernels/*.c gpu/cpu/kernels/*.h)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) is older than Python 3.11; name a newer one: make PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' || \
@@ -162,4 +162,4 @@ bench: setup
 
 clean:
 	rm -rf $(VENV) .compat .peers build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	rm -rf gpu/kernels/*.so policies/_compiled
+	rm -rf gpu/cpu/kernels/*.so policies/_compiled

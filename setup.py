@@ -112,7 +112,7 @@ class Build(build_ext):
 
     def up_to_date(self) -> bool:
         """Whether an editable installation finds the kernels made, by ``build_ext --inplace`` beside what went before it."""
-        folder = ROOT / "gpu" / "kernels"
+        folder = ROOT / "gpu" / "cpu" / "kernels"
         sources = [*folder.glob("*.c"), *folder.glob("*.h"), ROOT / "pyproject.toml", ROOT / "setup.py"]
         made = folder / "_cpu.so"
         return made.exists() and all(made.stat().st_mtime > path.stat().st_mtime for path in sources)

@@ -29,7 +29,7 @@ from accuracy_reference import Peer, Truth
 from harness import OURS, Bar, Options, Report
 
 from blockwright.gpu.backend import Backend
-from blockwright.gpu.native.backend import NativeBackend
+from blockwright.gpu.cpu.native.backend import NativeBackend
 
 PEER = "transformers"
 IN_THE_MEAN, FOR_ANY_ONE = 1.02, 1.25  # of our error by transformers'

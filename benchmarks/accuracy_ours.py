@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from blockwright.gpu.backend import Backend, Batch, Packed
+from blockwright.gpu.cpu.native.backend import NativeBackend
 from blockwright.gpu.errors import BackendError
 from blockwright.gpu.model.config import ComponentSpec
-from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.tables import Tables
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.gpu.weights.loader import read_rows

@@ -21,8 +21,8 @@ from harness import OURS
 from kernels_step import aligned
 from models import DTYPES
 
+from blockwright.gpu.cpu.native.backend import NativeBackend, NativeRun
 from blockwright.gpu.model.config import ComponentSpec, HeadConfig, NormConfig
-from blockwright.gpu.native.backend import NativeBackend, NativeRun
 from blockwright.gpu.tables import Tables
 from blockwright.policies.model.chain import Component, Kind
 

@@ -20,6 +20,7 @@ import torch
 from models import DTYPES, SIZES, Size
 
 from blockwright.gpu.backend import Batch
+from blockwright.gpu.cpu.native.backend import NativeBackend
 from blockwright.gpu.model.config import (
     AttentionConfig,
     ComponentConfig,
@@ -30,7 +31,6 @@ from blockwright.gpu.model.config import (
     NormConfig,
     RopeConfig,
 )
-from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.tables import Tables
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 

@@ -374,7 +374,7 @@ def bars_of(name: str, result: Result) -> list[Bar]:
         case "drafts":
             return drafts.bars(drafts.Plan())
         case "draft_models":
-            return draft_models.bars(draft_models.Plan())
+            return [bar for bar in draft_models.bars(draft_models.Plan()) if result.value(bar.case, bar.metric) is not None]
         case "tier_sweeps":
             return tier_sweeps.bars(result.report(), tier_sweeps.Plan())
         case "tenants":

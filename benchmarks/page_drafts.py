@@ -34,13 +34,16 @@ def of_draft_models(result: Result) -> str:
         return f"{kind}, {source.removeprefix(kind)}"
 
     layers = draft_models.LAYERS
+    missing = [case for case in draft_models.Plan().cases() if result.value(f"{case}/{drafts.POLICY}", "of_best") is None]
     return f"""Drafts by another model of {layers} layers that shares nothing with the target, and by the target's own tier
 of {layers} layers, greedy. The layers above write less into the hidden states by the factor in the third column: the smaller
 it is, the more drafts stand. Tokens for each second of processor time of a worker with one thread; in brackets, the speed-up
 divided by the ideal of the kernels, which counts each pass of the source (bar {drafts.IDEAL:g}); on the right, the policy
 relative to the best of the other columns (bar {drafts.BEST:g}). Answers are the same tokens in all columns.
 
-{table(("", "requests", "source", *COLUMNS), _rows(result, named))}"""
+{table(("", "requests", "source", *COLUMNS), _rows(result, named))}
+
+Not measured yet: {", ".join(missing) or "nothing"}."""
 
 
 def of_drafts(result: Result) -> str:

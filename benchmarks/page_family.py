@@ -96,7 +96,7 @@ def of_tier_sweeps(result: Result) -> str:
         "saved by one batch (ideal)",
         "saved for the lower tier by short steps (ideal)",
         "top's token then",
-        "an exit that nobody takes",
+        "an exit that no request takes",
         "masked fusion",
     )
     return f"""Random models with an exit after half of their layers, float32, equal numbers of streams on both tiers;

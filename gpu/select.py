@@ -32,7 +32,7 @@ def open_backend(name: str, dtype: str, threads: int, instruction_set: str = "")
         except (ImportError, OSError, BackendError) as error:
             if name == "native":
                 raise BackendError(f"the native back end does not load ({error}); choose torch or install gcc") from error
-    from .reference.backend import TorchBackend
+    from .cpu.reference.backend import TorchBackend
 
     return TorchBackend(dtype, threads)
 
@@ -69,7 +69,7 @@ def slow(name: str, backend: Backend, dtype: str, threads: int) -> str:
 
 
 def _native(dtype: str, threads: int, instruction_set: str) -> Backend:
-    from .native.backend import NativeBackend
+    from .cpu.native.backend import NativeBackend
 
     for one in SETS[SETS.index(instruction_set) : -1] if instruction_set else ():
         try:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-KERNELS = "gpu/kernels/"
+KERNELS = "gpu/cpu/kernels/"
 TIMES = 10  # one in so many mutations is one of the kernels: each of them is compiled
 QUIET = ("debug", "info", "warning", "error", "exception", "critical")  # methods of a log
 UNTESTED = ("check", "__repr__", "__post_init__")  # invariants, texts, and refusals of what nothing constructs

@@ -94,7 +94,7 @@ int f(const float *x, int n) {
     return g("a < 4", n);
 }
 """
-    found = {(one.line, one.before, one.after) for one in c_mutations("gpu/kernels/x.h", source)}
+    found = {(one.line, one.before, one.after) for one in c_mutations("gpu/cpu/kernels/x.h", source)}
     assert found == {
         (6, "<", "<="),
         (6, "2", "3"),
@@ -108,7 +108,7 @@ int f(const float *x, int n) {
 
 def many() -> list[Mutation]:
     long, short = [("policies/long.py", 500), ("actors/long.py", 300)], [(f"policies/p{n}.py", 3) for n in range(40)]
-    sizes = [*long, *short, *((f"actors/a/a{n}.py", 5) for n in range(40)), ("gpu/kernels/x.h", 90)]
+    sizes = [*long, *short, *((f"actors/a/a{n}.py", 5) for n in range(40)), ("gpu/cpu/kernels/x.h", 90)]
     return [Mutation(path, n, n, n + 1, "a", "b") for path, size in sizes for n in range(size)]
 
 
@@ -133,7 +133,7 @@ def test_the_nearest_tests_come_first_then_the_room_then_the_seeds() -> None:
     assert own == ["tests/actors/test_gateway_request_pauses.py"]
     assert "tests/actors/test_gateway_route_switches.py" in near
     assert {f"tests/serving/test_serving_{game}.py" for game in GAMES} <= {*wide}
-    assert stages("gpu/kernels/rows.h", texts)[0][0].startswith("tests/gpu/")
+    assert stages("gpu/cpu/kernels/rows.h", texts)[0][0].startswith("tests/gpu/")
     for path in sorted([*ROOT.glob("policies/*/*.py"), *ROOT.glob("actors/**/*.py")]):
         if path.name != "__init__.py":
             found = [test for stage in stages(str(path.relative_to(ROOT)), texts) for test in stage]

@@ -91,13 +91,13 @@ def test_a_wheel_says_which_glibc_it_needs(tmp_path: Path, libraries: dict[str, 
 def test_a_change_of_any_header_compiles_the_kernels_again() -> None:
     """Headers that are not listed are no part of a source distribution either."""
     (kernels,) = project()["tool"]["setuptools"]["ext-modules"]
-    assert sorted(kernels["depends"]) == sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("gpu/kernels/*.h"))
-    assert sorted(kernels["sources"]) == sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("gpu/kernels/*.c"))
+    assert sorted(kernels["depends"]) == sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("gpu/cpu/kernels/*.h"))
+    assert sorted(kernels["sources"]) == sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("gpu/cpu/kernels/*.c"))
 
 
 def test_what_is_compiled_here_needs_no_glibc_of_today(tmp_path: Path) -> None:
-    """The linker takes the newest form of each function that the machine has; gpu/kernels/native.h asks for old ones."""
-    libraries = [*(ROOT / "gpu" / "kernels").glob("*.so"), *(ROOT / "policies" / "_compiled").glob("*.so")]
+    """The linker takes the newest form of each function that the machine has; gpu/cpu/kernels/native.h asks for old ones."""
+    libraries = [*(ROOT / "gpu" / "cpu" / "kernels").glob("*.so"), *(ROOT / "policies" / "_compiled").glob("*.so")]
     if not libraries or os.uname().machine != "x86_64":
         pytest.skip("nothing is compiled here for x86-64")
     for library in libraries:
@@ -115,6 +115,9 @@ def test_no_stray_module_lies_at_the_root() -> None:
     assert {path.name for path in ROOT.glob("*.py")} == {"__init__.py", "__main__.py", "setup.py"}
 
 
+GPU = {"triton", "cupy", "cuda", "pynvml"}
+
+
 def test_what_is_imported_is_declared() -> None:
     """Not merely there because something else wants it."""
     listed = project()["project"]
@@ -126,6 +129,7 @@ def test_what_is_imported_is_declared() -> None:
             names = {name.partition(".")[0] for name in imports_of(path)} - {"blockwright", "__future__"}
             names -= {"pytest"} if path.name == "pytest_plugin.py" else set()  # which nothing else loads
             names -= {"opentelemetry"} if path.name == "otlp.py" else set()  # the extra of that name, asked for by a setting
+            names -= GPU if "cuda" in path.parts else set()  # the extra "gpu", of what opens a card alone
             for name in names - set(sys.stdlib_module_names):
                 if not declared & {canonicalize_name(one) for one in lent.get(name, [name])}:
                     missing.add((str(path.relative_to(ROOT)), name))
@@ -139,7 +143,8 @@ def test_every_direct_dependency_has_a_pinned_release_that_fits() -> None:
         name, _, version = line.partition("==")
         pinned[name.lower()] = version
     wanted = project()["project"]
-    for text in (*wanted["dependencies"], *wanted["optional-dependencies"]["test"]):
+    extras = wanted["optional-dependencies"]
+    for text in (*wanted["dependencies"], *extras["test"], *extras["gpu"]):
         requirement = Requirement(text)
         assert requirement.name.lower() in pinned, text
         assert requirement.specifier.contains(pinned[requirement.name.lower()]), text

@@ -127,7 +127,9 @@ class TableFacts:
     __slots__ = ("digest", "fault", "hidden")
 
     def __init__(self, fault: str = "", digest: bytes = b"", hidden: Sequence[int] = ()) -> None:
-        self.fault, self.digest, self.hidden = fault, digest, list(hidden)
+        self.fault = fault
+        self.digest = digest
+        self.hidden = list(hidden)
 
 
 class _CheckerChild:

@@ -42,7 +42,7 @@ def choice(value: object, name: str) -> Constraint:
 
 
 def check_length(length: int, name: str, limit: int = LONGEST) -> None:
-    """Raise a 400 for a constraint of so many bytes if they are too many."""
+    """Raise a 400 for a constraint of ``length`` bytes if these are too many."""
     if length > limit:
         raise bad_request(f"{name} has {length:,} bytes; give at most {limit:,}", name)
 

@@ -1,1 +1,1 @@
-"""CUDA back end. Without its kernels, which need Triton, it runs on a host without a card, over twins of the driver's interfaces."""
+"""CUDA back end: on a card with its kernels, which need Triton, or on a host, over twins of the driver's interfaces."""

@@ -16,15 +16,16 @@ import torch
 from ...policies.model.chain import HiddenLayout, PageLayout
 from ..backend import Batch, Packed
 from ..errors import BackendError
+from ..model.activations import embedding_multiplier
 from ..model.config import AttentionConfig, ComponentSpec, HeadConfig, RopeConfig, attention_of
-from ..reference.operations import embedding_multiplier, rotary_table
+from ..model.rotary import rotary_table
 from ..row_backend import RowBackend, RowPacked
 from ..tables import Tables
 from .components import CudaRun, HeadPart, Surroundings, describe
 from .deltas import CudaDelta, Records, delta_bytes, pack_delta
 from .forward import Forward
 from .memory import ChunkMemory
-from .ops import Ops, Slots, Step
+from .ops import DeviceStep, Ops, Slots
 from .scratch import Scratch
 from .staging import StagingRing
 from .steps import StepColumns
@@ -245,7 +246,7 @@ class CudaBackend(RowBackend):
 
     # what a call queues
 
-    def _step(self, batch: Batch, groups: Sequence[int]) -> Step:
+    def _step(self, batch: Batch, groups: Sequence[int]) -> DeviceStep:
         """Queue the upload of a step's columns, and of what has changed in the tables of its rows."""
         tables = self._copies_of_tables()
         longest = int((batch.start_N + batch.count_N).max(initial=0))

@@ -12,7 +12,7 @@ import torch
 
 from ..model.config import AttentionConfig, EmbeddingConfig
 from .components import AttentionPart, BlockPart, CudaRun, EmbeddingPart, HeadPart, MlpPart, Part, Product
-from .ops import Finish, Ops, Step, Sum
+from .ops import DeviceStep, Finish, Ops, Sum
 from .scratch import Scratch
 
 INPUT, QUERIES = "input", "queries"
@@ -68,7 +68,7 @@ class Forward:
             self._scratch.need(f"{name} delta", 4 * tokens * weight.outputs)
             self._scratch.need(LOW, tokens * terms.columns * self._ops.dtype.itemsize)
 
-    def run(self, parts: Sequence[Part], step: Step, hidden: int) -> None:
+    def run(self, parts: Sequence[Part], step: DeviceStep, hidden: int) -> None:
         """Queue all parts, over hidden states [T, D] in place."""
         side: Sum | None = None
         normed = False  # the input of the next part is there already
@@ -92,7 +92,7 @@ class Forward:
             self._ops.finish(step, hidden, part.width, how, before, self._scratch[INPUT] if before is not None else 0)
             side, normed = None, before is not None
 
-    def logits(self, part: HeadPart, step: Step, hidden: int) -> str:
+    def logits(self, part: HeadPart, step: DeviceStep, hidden: int) -> str:
         """Queue a head. Return the buffer of its logits, float32 [T, V]."""
         self._begun()
         x = self._scratch[INPUT]
@@ -101,20 +101,20 @@ class Forward:
         self._ops.logits(step, term, part.config.divisor, part.config.softcap, self._scratch[LOGITS])
         return LOGITS
 
-    def _embed(self, part: EmbeddingPart, step: Step, hidden: int) -> None:
+    def _embed(self, part: EmbeddingPart, step: DeviceStep, hidden: int) -> None:
         config = part.config
         self._ops.embed(step, part.weight, config.hidden, self._factor(config, self._ops.dtype), hidden)
         if part.virtual and step.number_T:
             self._ops.fill(step, part.virtual, config.hidden, hidden)
 
-    def _input(self, part: BlockPart, step: Step, hidden: int, normed: bool) -> int:
+    def _input(self, part: BlockPart, step: DeviceStep, hidden: int, normed: bool) -> int:
         if part.before is None:
             return hidden
         if not normed:
             self._ops.normalise(hidden, part.before, part.width, self._scratch[INPUT], step.tokens)
         return self._scratch[INPUT]
 
-    def _attention(self, part: AttentionPart, step: Step, x: int) -> Sum:
+    def _attention(self, part: AttentionPart, step: DeviceStep, x: int) -> Sum:
         config: AttentionConfig = part.config
         qkv = self._product(part.first, step, x, FIRST)
         q, out = self._scratch[QUERIES], self._scratch[ATTENDED]
@@ -123,12 +123,12 @@ class Forward:
         self._ops.attend(step, q, config, part.kv, part.layer, out, self._scratch[PARTS])
         return self._product(part.second, step, out, SIDE if part.aside else SECOND)
 
-    def _feed_forward(self, part: MlpPart, step: Step, x: int) -> Sum:
+    def _feed_forward(self, part: MlpPart, step: DeviceStep, x: int) -> Sum:
         inner = self._product(part.first, step, x, FIRST)
         self._ops.activate(step, inner, part.config.activation, part.config.gated, self._scratch[ATTENDED])
         return self._product(part.second, step, self._scratch[ATTENDED], SECOND)
 
-    def _product(self, product: Product, step: Step, x: int, name: str) -> Sum:
+    def _product(self, product: Product, step: DeviceStep, x: int, name: str) -> Sum:
         found = self._ops.product(x, product.weight, self._scratch[name], step.tokens)
         delta = 0
         if (terms := product.terms) is not None and step.number_T:
@@ -137,7 +137,7 @@ class Forward:
             self._ops.expand(step, low, terms, product.weight.outputs, delta)
         return replace(found, biases=product.biases, delta=delta)
 
-    def _adapted(self, part: BlockPart, step: Step, term: Sum, hidden: int) -> Sum:
+    def _adapted(self, part: BlockPart, step: DeviceStep, term: Sum, hidden: int) -> Sum:
         """Return a component's result with the bottlenecks of some rows."""
         assert part.bottlenecks is not None
         terms, reads = part.bottlenecks

@@ -3,8 +3,9 @@
 Two implementations: ``ops_triton.py`` launches the kernels of ``kernels/`` (on a card, or interpreted on a CPU), and
 ``ops_torch.py`` computes the same with torch. Both see memory as addresses (int, bytes), because a reserved range may begin
 with memory that is not mapped, which a tensor may not. An operation only queues work, allocates nothing that outlives it and
-never waits. All arrays are contiguous and begin at multiples of 16 bytes. Rows of a step whose table row is -1 are padding: what an operation computes for
-them is never read, and nothing of them is written to slots or tables.
+never waits. All arrays are contiguous and begin at multiples of 16 bytes. Rows of a step
+whose table row is -1 are padding: what an operation computes for them is never read, and nothing of them is written to slots
+or tables.
 
 Types: *model* is the model's type (float32 or bfloat16). Inside a component everything is float32, except the inputs of
 products, which are rounded to the model's type, as are hidden states, keys and values. So products return float32
@@ -65,7 +66,7 @@ class Sum:
     outputs: int  # Q
     # as Weight.parts: address of [rows] in the model's type, and rows; of each matrix, or empty: no bias
     biases: tuple[tuple[int, int], ...] = ()
-    delta: int = 0  # address of float32 [T, Q], read only where ``Step.number_T`` is not 0; 0: no row has a delta
+    delta: int = 0  # address of float32 [T, Q], read only where ``DeviceStep.number_T`` is not 0; 0: no row has a delta
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,8 @@ class Norm:
 class Tiles:
     """Tiles of an attention (``tiles.attention_tiles``): address of int32 [tiles, 4].
 
-    Each has table row (negative: none), first position, tokens (at most ``Ops.tile_rows // heads of a group``), first token of
-    the step.
+    Each has table row (negative: none), first position, tokens (at most ``Ops.tile_rows // heads of a group``), first token
+    of the step.
     """
 
     address: int
@@ -93,7 +94,7 @@ class Tiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DeviceStep:
     """The tokens of a step, with addresses on the device."""
 
     tokens: int  # T, padding included
@@ -113,7 +114,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What deltas add to one product: address of int64 [numbers, roles, FIELDS], by number of a delta, then by role.
+    """Terms that deltas add to one product: address of int64 [numbers, roles, FIELDS], by number of a delta, then by role.
 
     ``A`` address of [RANK, W] and ``B`` of [ROWS, RANK], both in the model's type; RANK a multiple of RANK_UNIT, 0 without a
     low-rank term; COLUMN its first column of ``low`` (a multiple of RANK_UNIT; roles with equal A may share
@@ -144,7 +145,7 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """How a component's result joins the residual: ``hidden += multiplier * post(term) + side``, rounded once.
+    """Way in which a component's result joins the residual: ``hidden += multiplier * post(term) + side``, rounded once.
 
     ``side`` is a second sum, a parallel component's attention, added first: (side + term) + hidden, without post
     norm or factor of its own.
@@ -172,13 +173,13 @@ class Ops(Protocol):
         Sums run over ascending columns within stretches whose length is a constant of the weight's shape.
         """
 
-    def embed(self, step: Step, weight: int, width: int, multiplier: float, out: int) -> None:
+    def embed(self, step: DeviceStep, weight: int, width: int, multiplier: float, out: int) -> None:
         """Write the rows of weight [V, D] that the step's tokens name to out [T, D], all model, times ``multiplier``.
 
         A virtual token's row is zero.
         """
 
-    def fill(self, step: Step, virtual: int, width: int, out: int) -> None:
+    def fill(self, step: DeviceStep, virtual: int, width: int, out: int) -> None:
         """Overwrite rows of out, model [T, D], at virtual tokens of deltas.
 
         ``virtual``: int64 [numbers, 2], address of model [count, D], and count; a token of this number at a
@@ -189,14 +190,14 @@ class Ops(Protocol):
     def normalise(self, x: int, norm: Norm, width: int, out: int, tokens: int) -> None:
         """Write the norm of x to out, both model [T, width]."""
 
-    def finish(self, step: Step, hidden: int, width: int, how: Finish, norm: Norm | None = None, out: int = 0) -> None:
+    def finish(self, step: DeviceStep, hidden: int, width: int, how: Finish, norm: Norm | None = None, out: int = 0) -> None:
         """Add a component's result to hidden, model [T, D], in place; with ``norm`` write the norm of the sum to out, too.
 
         The bits equal those of ``normalise`` afterwards.
         """
 
     def heads(
-        self, step: Step, qkv: Sum, config: AttentionConfig, norms: Sequence[Norm], rotary: tuple[int, int], q:
+        self, step: DeviceStep, qkv: Sum, config: AttentionConfig, norms: Sequence[Norm], rotary: tuple[int, int], q:
         int, kv: Slots,
         layer: int, virtual: int = 0,
     ) -> None:  # fmt: skip
@@ -217,7 +218,9 @@ class Ops(Protocol):
         Raises BackendError for an attention that is not supported.
         """
 
-    def attend(self, step: Step, q: int, config: AttentionConfig, kv: Slots, layer: int, out: int, scratch: int) -> None:
+    def attend(
+        self, step: DeviceStep, q: int, config: AttentionConfig, kv: Slots, layer: int, out: int, scratch: int
+    ) -> None:
         """Attend to positions 0 (or of the window) .. own position of each token: q and out are model [T, H * E].
 
         Scores times ``config.scale``, capped by ``config.softcap``. Keys are read in blocks of a constant size,
@@ -225,28 +228,28 @@ class Ops(Protocol):
         counted from position 0; so a token's bits are the same in prefill and decode.
         """
 
-    def activate(self, step: Step, inner: Sum, activation: str, gated: bool, out: int) -> None:
+    def activate(self, step: DeviceStep, inner: Sum, activation: str, gated: bool, out: int) -> None:
         """Write act(gate) * up of sums [Z, T, 2I], or act(up) of [Z, T, I], to out, model [T, I]."""
 
-    def shrink(self, step: Step, x: int, width: int, terms: Terms, low: int) -> None:
+    def shrink(self, step: DeviceStep, x: int, width: int, terms: Terms, low: int) -> None:
         """Multiply rows with deltas by their As: low, model [T, columns], is act(x @ A^T + low bias) at each
         role's columns."""
 
-    def expand(self, step: Step, low: int, terms: Terms, outputs: int, delta: int) -> None:
+    def expand(self, step: DeviceStep, low: int, terms: Terms, outputs: int, delta: int) -> None:
         """Write scale * (low @ B^T) + shift to delta, float32 [T, Q], for all rows with a number; -0.0 where
         nothing is added.
 
         A bottleneck's scale covers what its B and its shift (the bias of ``up``) give: give the shift times the scale.
         """
 
-    def adapt(self, step: Step, term: Sum, hidden: int, reads: int, x: int, wide: int) -> None:
+    def adapt(self, step: DeviceStep, term: Sum, hidden: int, reads: int, x: int, wide: int) -> None:
         """Write a component's result as float32 [T, D] to wide, and what bottlenecks read to x, model [T, D].
 
         ``reads``: int32 [numbers], a code of READS: the result, result plus hidden, or hidden (model [T, D]). x
         is written only for rows with a number.
         """
 
-    def logits(self, step: Step, term: Sum, divisor: float, softcap: float, out: int) -> None:
+    def logits(self, step: DeviceStep, term: Sum, divisor: float, softcap: float, out: int) -> None:
         """Write the logits of a sum, divided, then capped, to out, float32 [T, V]. ``out`` may be the sum's
         address if it has one part."""
 
@@ -261,7 +264,7 @@ class Ops(Protocol):
     def argmax(self, logits: int, rows: int, vocabulary: int, token: int) -> None:
         """Write the best token of each row, int32 [N]: the lowest among equal ones; NaN counts as the best."""
 
-    def append(self, step: Step, token: int) -> None:
+    def append(self, step: DeviceStep, token: int) -> None:
         """Write token, int32 [T], to the table at row and position of each of the step's tokens; not NOT_FINITE,
         not padding."""
 
@@ -271,11 +274,11 @@ class Ops(Protocol):
     def scatter(self, source: int, index: int, out: int, rows: int, width: int) -> None:
         """Copy rows: out[index[i]] = source[i], likewise."""
 
-    def put_hidden(self, step: Step, hidden: int, width: int, pages: Slots, column: int) -> None:
+    def put_hidden(self, step: DeviceStep, hidden: int, width: int, pages: Slots, column: int) -> None:
         """Write hidden, model [T, D], to the slots that layer ``column`` of the tables names; pages without a
         slot (NO_SLOT) are left out."""
 
-    def take_hidden(self, step: Step, hidden: int, width: int, pages: Slots, column: int) -> None:
+    def take_hidden(self, step: DeviceStep, hidden: int, width: int, pages: Slots, column: int) -> None:
         """Read what ``put_hidden`` wrote."""
 
     def copy_slots(

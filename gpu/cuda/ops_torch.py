@@ -14,12 +14,13 @@ import torch
 import torch.nn.functional as F
 
 from ...policies.plan.sweep_plan import NO_SLOT, NOT_FINITE
+from ..model.activations import BOTTLENECKS, soft_cap
 from ..model.config import AttentionConfig
-from ..reference.operations import BOTTLENECKS, rotate, soft_cap
+from ..model.rotary import rotate
 from ..sampling.noise import gumbel
 from . import ops
 from .host_memory import floats, ints, longs, view
-from .ops import FIELDS, Finish, Norm, Slots, Step, Sum, Terms, Weight
+from .ops import FIELDS, DeviceStep, Finish, Norm, Slots, Sum, Terms, Weight
 
 Launch = Callable[[Callable[[], object]], None]
 TILE_ROWS = 1024  # of a tile, which nothing here is computed by
@@ -51,7 +52,7 @@ class TorchOps:
         self._launch(work)
         return Sum(out, 1, weight.outputs)
 
-    def embed(self, step: Step, weight: int, width: int, multiplier: float, out: int) -> None:
+    def embed(self, step: DeviceStep, weight: int, width: int, multiplier: float, out: int) -> None:
         def work() -> None:
             row_T, position_T = self._places(step)
             out_TD = self._model(out, step.tokens, width)
@@ -65,7 +66,7 @@ class TorchOps:
 
         self._launch(work)
 
-    def fill(self, step: Step, virtual: int, width: int, out: int) -> None:
+    def fill(self, step: DeviceStep, virtual: int, width: int, out: int) -> None:
         def work() -> None:
             out_TD = self._model(out, step.tokens, width)
             for t, row_D in self._virtual(step, virtual, width).items():
@@ -81,7 +82,7 @@ class TorchOps:
 
         self._launch(work)
 
-    def finish(self, step: Step, hidden: int, width: int, how: Finish, norm: Norm | None = None, out: int = 0) -> None:
+    def finish(self, step: DeviceStep, hidden: int, width: int, how: Finish, norm: Norm | None = None, out: int = 0) -> None:
         def work() -> None:
             hidden_TD = self._model(hidden, step.tokens, width)
             term_TD = self._read(step, how.term)
@@ -101,7 +102,7 @@ class TorchOps:
         self._launch(work)
 
     def heads(
-        self, step: Step, qkv: Sum, config: AttentionConfig, norms: Sequence[Norm], rotary: tuple[int, int], q: int,
+        self, step: DeviceStep, qkv: Sum, config: AttentionConfig, norms: Sequence[Norm], rotary: tuple[int, int], q: int,
         kv: Slots, layer: int, virtual: int = 0,
     ) -> None:  # fmt: skip
         def work() -> None:
@@ -133,7 +134,9 @@ class TorchOps:
     def attend_bytes(self, tiles: int, longest: int, config: AttentionConfig) -> int:
         return 0
 
-    def attend(self, step: Step, q: int, config: AttentionConfig, kv: Slots, layer: int, out: int, scratch: int) -> None:
+    def attend(
+        self, step: DeviceStep, q: int, config: AttentionConfig, kv: Slots, layer: int, out: int, scratch: int
+    ) -> None:
         def work() -> None:
             size, narrow = config.head_dim, config.kv_heads
             page = kv.page
@@ -165,7 +168,7 @@ class TorchOps:
         sum_KGE = weight_KGS.to(self.dtype).float() @ values_KSE
         return (sum_KGE / weight_KGS.sum(-1, keepdim=True)).view(config.heads, config.head_dim)
 
-    def activate(self, step: Step, inner: Sum, activation: str, gated: bool, out: int) -> None:
+    def activate(self, step: DeviceStep, inner: Sum, activation: str, gated: bool, out: int) -> None:
         def work() -> None:
             inner_TQ, act = self._read(step, inner), BOTTLENECKS[activation]
             width = inner.outputs // 2 if gated else inner.outputs
@@ -176,7 +179,7 @@ class TorchOps:
 
         self._launch(work)
 
-    def shrink(self, step: Step, x: int, width: int, terms: Terms, low: int) -> None:
+    def shrink(self, step: DeviceStep, x: int, width: int, terms: Terms, low: int) -> None:
         def work() -> None:
             x_TW, low_TR = self._model(x, step.tokens, width), self._model(low, step.tokens, terms.columns)
             for t, records in self._records(step, terms):
@@ -191,7 +194,7 @@ class TorchOps:
 
         self._launch(work)
 
-    def expand(self, step: Step, low: int, terms: Terms, outputs: int, delta: int) -> None:
+    def expand(self, step: DeviceStep, low: int, terms: Terms, outputs: int, delta: int) -> None:
         def work() -> None:
             low_TR, delta_TQ = self._model(low, step.tokens, terms.columns), floats(delta, step.tokens, outputs)
             for t, records in self._records(step, terms):
@@ -208,7 +211,7 @@ class TorchOps:
 
         self._launch(work)
 
-    def adapt(self, step: Step, term: Sum, hidden: int, reads: int, x: int, wide: int) -> None:
+    def adapt(self, step: DeviceStep, term: Sum, hidden: int, reads: int, x: int, wide: int) -> None:
         def work() -> None:
             term_TD, width = self._read(step, term), term.outputs
             floats(wide, step.tokens, width)[:] = term_TD
@@ -220,7 +223,7 @@ class TorchOps:
 
         self._launch(work)
 
-    def logits(self, step: Step, term: Sum, divisor: float, softcap: float, out: int) -> None:
+    def logits(self, step: DeviceStep, term: Sum, divisor: float, softcap: float, out: int) -> None:
         def work() -> None:
             sum_TV, out_TV = self._read(step, term), floats(out, step.tokens, term.outputs)
             for t in range(step.tokens):
@@ -250,7 +253,7 @@ class TorchOps:
 
         self._launch(work)
 
-    def append(self, step: Step, token: int) -> None:
+    def append(self, step: DeviceStep, token: int) -> None:
         def work() -> None:
             (row_T, position_T), token_T = self._places(step), ints(token, step.tokens)
             for t in np.flatnonzero((row_T >= 0) & (token_T != NOT_FINITE)).tolist():
@@ -275,14 +278,14 @@ class TorchOps:
 
         self._launch(work)
 
-    def put_hidden(self, step: Step, hidden: int, width: int, pages: Slots, column: int) -> None:
+    def put_hidden(self, step: DeviceStep, hidden: int, width: int, pages: Slots, column: int) -> None:
         def work() -> None:
             for hidden_D, kept_D in self._kept(step, hidden, width, pages, column):
                 kept_D[:] = hidden_D
 
         self._launch(work)
 
-    def take_hidden(self, step: Step, hidden: int, width: int, pages: Slots, column: int) -> None:
+    def take_hidden(self, step: DeviceStep, hidden: int, width: int, pages: Slots, column: int) -> None:
         def work() -> None:
             for hidden_D, kept_D in self._kept(step, hidden, width, pages, column):
                 hidden_D[:] = kept_D
@@ -311,18 +314,18 @@ class TorchOps:
     def _model(self, address: int, *shape: int) -> torch.Tensor:
         return view(address, shape, self.dtype)
 
-    def _places(self, step: Step) -> tuple[np.ndarray, np.ndarray]:
+    def _places(self, step: DeviceStep) -> tuple[np.ndarray, np.ndarray]:
         """Return row and position of each token."""
         return ints(step.row_T, step.tokens), ints(step.position_T, step.tokens)
 
-    def _changed(self, step: Step) -> list[int]:
+    def _changed(self, step: DeviceStep) -> list[int]:
         """Return the tokens that have deltas."""
         if not step.number_T:
             return []
         found: list[int] = np.flatnonzero(ints(step.number_T, step.tokens) > 0).tolist()
         return found
 
-    def _records(self, step: Step, terms: Terms) -> list[tuple[int, np.ndarray]]:
+    def _records(self, step: DeviceStep, terms: Terms) -> list[tuple[int, np.ndarray]]:
         """Return the records of each token that has deltas."""
         size = terms.roles * FIELDS
         numbers = ints(step.number_T, step.tokens)
@@ -330,7 +333,7 @@ class TorchOps:
             (t, longs(terms.address + 8 * size * int(numbers[t]), terms.roles, FIELDS).copy()) for t in self._changed(step)
         ]
 
-    def _virtual(self, step: Step, virtual: int, width: int) -> dict[int, torch.Tensor]:
+    def _virtual(self, step: DeviceStep, virtual: int, width: int) -> dict[int, torch.Tensor]:
         """Return the rows that replace those of virtual tokens, by token."""
         found = {}
         for t in self._changed(step) if virtual else ():
@@ -340,7 +343,7 @@ class TorchOps:
                 found[t] = self._model(address + position * width * self.dtype.itemsize, width)
         return found
 
-    def _read(self, step: Step, term: Sum) -> torch.Tensor:
+    def _read(self, step: DeviceStep, term: Sum) -> torch.Tensor:
         """Return the parts of a sum, added, with bias and deltas."""
         total_TQ = torch.zeros(step.tokens, term.outputs)
         for part_TQ in floats(term.address, term.parts, step.tokens, term.outputs):
@@ -362,7 +365,7 @@ class TorchOps:
         return x_D * torch.rsqrt(x_D.pow(2).mean() + config.eps) * (config.offset + weight_D)
 
     def _slot(
-        self, step: Step, kv: Slots, heads: int, size: int, row: int, layer: int, position: int
+        self, step: DeviceStep, kv: Slots, heads: int, size: int, row: int, layer: int, position: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return keys and values [K, E] of one position, as views."""
         place = row * step.row_stride + layer * step.layer_stride + position // kv.page
@@ -371,7 +374,7 @@ class TorchOps:
         return both_2KPE[0, :, position % kv.page], both_2KPE[1, :, position % kv.page]
 
     def _kept(
-        self, step: Step, hidden: int, width: int, pages: Slots, column: int
+        self, step: DeviceStep, hidden: int, width: int, pages: Slots, column: int
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return each token's hidden state and its place in a slot, as views; not of pages without a slot."""
         row_T, position_T = self._places(step)

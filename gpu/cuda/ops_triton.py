@@ -1,7 +1,7 @@
 """Operations of the CUDA back end by Triton: picks tiles, launches kernels, computes nothing itself.
 
-Launches go to the current stream of the current device, or run at once where Triton interprets. What is a ``constexpr`` of a kernel
-depends on shapes of a model and its type, so that a kernel is compiled once for each of these.
+Launches go to the current stream of the current device, or run at once where Triton interprets. What is a ``constexpr`` of
+a kernel depends on shapes of a model and its type, so that a kernel is compiled once for each of these.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import triton
 import triton.language as tl
 
 from ..errors import BackendError
-from ..model.config import AttentionConfig, NormConfig
+from ..model.config import AttentionConfig
 from .kernels import attention, copies, deltas, draw, products, rows
-from .ops import ACTIVATIONS, DELTA_TILE, RANK_UNIT, Finish, Norm, Slots, Step, Sum, Terms, Weight
+from .ops import ACTIVATIONS, DELTA_TILE, RANK_UNIT, DeviceStep, Finish, Norm, Slots, Sum, Terms, Weight
 from .tiles import BFLOAT16, FLOAT32, MULTIPROCESSORS, Tiling
 
 TYPES: dict[torch.dtype, tuple[Any, Tiling]] = {
@@ -56,14 +56,17 @@ class TritonOps:
         return 4 * outputs * max(tokens, stretches * min(tokens, few))
 
     def product(self, x: int, weight: Weight, out: int, tokens: int) -> Sum:
-        tile, width, outputs = self.tiling.product(tokens), weight.width, weight.outputs
+        tile = self.tiling.product(tokens)
+        width = weight.width
+        outputs = weight.outputs
         columns = self.tiling.columns(width, outputs)
         # few rows: each stretch has a program; their reader adds them
         split = -(-width // columns) if tokens <= self.tiling.products[0][0] else 1
         (w0, q0), (w1, q1), (w2, q2) = (*weight.parts, (0, 0), (0, 0))[:3]
         grid = (-(-tokens // tile.rows), sum(-(-q // tile.outputs) for q in (q0, q1, q2)), split)
         products.linear[grid](
-            x, w0, w1, w2, out, tokens, Q0=q0, Q1=q1, Q2=q2, W=width, M=tile.rows, N=tile.outputs, KB=tile.depth, KS=columns,
+            x, w0, w1, w2, out, tokens, Q0=q0, Q1=q1, Q2=q2, W=width, M=tile.rows, N=tile.outputs, KB=tile.depth,
+            KS=columns,
             SPLIT=split if split > 1 else 0, STAGES=tile.stages, DT=self._type, num_warps=tile.warps,
         )  # fmt: skip
         return Sum(out, split, outputs)
@@ -87,25 +90,26 @@ class TritonOps:
         columns, together = self._block(width)
         return (-(-tokens // together), -(-width // columns)), columns, together
 
-    def embed(self, step: Step, weight: int, width: int, multiplier: float, out: int) -> None:
+    def embed(self, step: DeviceStep, weight: int, width: int, multiplier: float, out: int) -> None:
         grid, columns, together = self._grid(step.tokens, width)
         rows.embed[grid](
             step.table, step.table_stride, step.row_T, step.position_T, weight, out, step.tokens, multiplier, W=width,
             CB=columns, TB=together, DT=self._type,
         )  # fmt: skip
 
-    def fill(self, step: Step, virtual: int, width: int, out: int) -> None:
+    def fill(self, step: DeviceStep, virtual: int, width: int, out: int) -> None:
         if step.number_T:
             grid, columns, together = self._grid(step.tokens, width)
             rows.fill[grid](
-                virtual, step.number_T, step.row_T, step.position_T, out, step.tokens, W=width, CB=columns, TB=together,
+                virtual, step.number_T, step.row_T, step.position_T, out, step.tokens, W=width, CB=columns,
+                TB=together,
                 DT=self._type,
             )  # fmt: skip
 
     def normalise(self, x: int, norm: Norm, width: int, out: int, tokens: int) -> None:
         self._finish(0, tokens, x, width, None, norm, out)
 
-    def finish(self, step: Step, hidden: int, width: int, how: Finish, norm: Norm | None = None, out: int = 0) -> None:
+    def finish(self, step: DeviceStep, hidden: int, width: int, how: Finish, norm: Norm | None = None, out: int = 0) -> None:
         self._finish(step.number_T, step.tokens, hidden, width, how, norm, out)
 
     def _finish(
@@ -119,15 +123,18 @@ class TritonOps:
         (bias,), (side_bias,) = _biases(term, 1), _biases(side, 1)
         rows.finish[(-(-tokens // together),)](
             hidden, tokens, number, term.address, bias, term.delta, side.address, side_bias, side.delta,
-            post.weight if post else 0, post.bias if post else 0, norm.weight if norm else 0, norm.bias if norm else 0, out,
-            multiplier, post.config.eps if post else 0.0, norm.config.eps if norm else 0.0, W=width, CB=columns, TB=together,
+            post.weight if post else 0, post.bias if post else 0, norm.weight if norm else 0,
+            norm.bias if norm else 0, out,
+            multiplier, post.config.eps if post else 0.0, norm.config.eps if norm else 0.0, W=width, CB=columns,
+            TB=together,
             Z=term.parts, BIAS=bias != 0, DELTA=_changed(number, term), SIDE=side.parts, SIDE_BIAS=side_bias != 0,
             SIDE_DELTA=_changed(number, side), POST=_kind(post), POST_OFFSET=_offset(post), SCALED=multiplier != 1.0,
             NORM=_kind(norm), OFFSET=_offset(norm), DT=self._type, num_warps=warps,
         )  # fmt: skip
 
     def heads(
-        self, step: Step, qkv: Sum, config: AttentionConfig, norms: Sequence[Norm], rotary: tuple[int, int], q: int, kv: Slots,
+        self, step: DeviceStep, qkv: Sum, config: AttentionConfig, norms: Sequence[Norm], rotary: tuple[int, int],
+        q: int, kv: Slots,
         layer: int, virtual: int = 0,
     ) -> None:  # fmt: skip
         size = config.head_dim
@@ -137,40 +144,46 @@ class TritonOps:
         columns, together, warps = self._row(size)
         bias = _biases(qkv, 3)
         rows.heads[(-(-step.tokens // together), config.heads + 2 * config.kv_heads)](
-            qkv.address, *bias, qkv.delta, step.number_T, *([norm.weight for norm in per_head] or (0, 0)), *rotary, q, step.row_T,
+            qkv.address, *bias, qkv.delta, step.number_T, *([norm.weight for norm in per_head] or (0, 0)), *rotary,
+            q, step.row_T,
             step.position_T, step.slots, kv.address, layer, step.row_stride, step.layer_stride, virtual, step.tokens,
-            config.norm.eps, H=config.heads, K=config.kv_heads, E=size, EB=columns, TB=together, TURNED=config.rope.dim or size,
+            config.norm.eps, H=config.heads, K=config.kv_heads, E=size, EB=columns, TB=together,
+            TURNED=config.rope.dim or size,
             NEIGHBOURS=config.rope.interleaved, NORM=bool(per_head), OFFSET=float(config.norm.offset), Z=qkv.parts,
             BIAS=bias[0] != 0, DELTA=_changed(step.number_T, qkv), VIRTUAL=bool(virtual and step.number_T),
             SLOT=kv.slot_bytes // self.dtype.itemsize, PAGE=kv.page, DT=self._type, num_warps=warps,
         )  # fmt: skip
 
-    def _norm_whole(self, step: Step, qkv: Sum, config: AttentionConfig, norms: Sequence[Norm]) -> Sum:
+    def _norm_whole(self, step: DeviceStep, qkv: Sum, config: AttentionConfig, norms: Sequence[Norm]) -> Sum:
         """Norm queries and keys over all heads, in the sum's first part, which is all that is left of it."""
         inner, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
         columns, together, warps = self._row(max(inner, kv))
         bias = _biases(qkv, 3)
         rows.norm_whole[(-(-step.tokens // together), 3)](
-            qkv.address, *bias, qkv.delta, step.number_T, *[norm.weight for norm in norms], step.tokens, norms[0].config.eps, QW=inner,
+            qkv.address, *bias, qkv.delta, step.number_T, *[norm.weight for norm in norms], step.tokens,
+            norms[0].config.eps, QW=inner,
             KW=kv, CB=columns, TB=together, Z=qkv.parts, BIAS=bias[0] != 0, DELTA=_changed(step.number_T, qkv),
             OFFSET=float(norms[0].config.offset), DT=self._type, num_warps=warps,
         )  # fmt: skip
         return Sum(qkv.address, 1, qkv.outputs)
 
-    def activate(self, step: Step, inner: Sum, activation: str, gated: bool, out: int) -> None:
+    def activate(self, step: DeviceStep, inner: Sum, activation: str, gated: bool, out: int) -> None:
         width = inner.outputs // 2 if gated else inner.outputs
         grid, columns, together = self._grid(step.tokens, width)
         bias = _biases(inner, 2 if gated else 1)
         rows.activate[grid](
-            inner.address, bias[0], bias[-1], inner.delta, step.number_T, out, step.tokens, I=width, CB=columns, TB=together,
-            CODE=ACTIVATIONS[activation], GATED=gated, Z=inner.parts, BIAS=bias[0] != 0, DELTA=_changed(step.number_T, inner),
+            inner.address, bias[0], bias[-1], inner.delta, step.number_T, out, step.tokens, INNER=width, CB=columns,
+            TB=together,
+            CODE=ACTIVATIONS[activation], GATED=gated, Z=inner.parts, BIAS=bias[0] != 0,
+            DELTA=_changed(step.number_T, inner),
             DT=self._type,
         )  # fmt: skip
 
-    def logits(self, step: Step, term: Sum, divisor: float, softcap: float, out: int) -> None:
+    def logits(self, step: DeviceStep, term: Sum, divisor: float, softcap: float, out: int) -> None:
         grid, columns, together = self._grid(step.tokens, term.outputs)
         rows.logits[grid](
-            term.address, term.delta, step.number_T, out, step.tokens, divisor, softcap, V=term.outputs, CB=columns, TB=together,
+            term.address, term.delta, step.number_T, out, step.tokens, divisor, softcap, V=term.outputs, CB=columns,
+            TB=together,
             Z=term.parts, DELTA=_changed(step.number_T, term), DIVIDED=divisor != 1.0, CAPPED=softcap != 0.0,
         )  # fmt: skip
 
@@ -203,16 +216,22 @@ class TritonOps:
         most = min(tiles, 2 * MULTIPROCESSORS // config.kv_heads + 1)
         return 4 * most * config.kv_heads * self._segments(longest, config) * self.tile_rows * (_head(config) + 2)
 
-    def attend(self, step: Step, q: int, config: AttentionConfig, kv: Slots, layer: int, out: int, scratch: int) -> None:
-        group, size, tile = config.heads // config.kv_heads, config.head_dim, self.tiling.attend(config.head_dim)
+    def attend(
+        self, step: DeviceStep, q: int, config: AttentionConfig, kv: Slots, layer: int, out: int, scratch: int
+    ) -> None:
+        group = config.heads // config.kv_heads
+        size = config.head_dim
+        tile = self.tiling.attend(config.head_dim)
         tiles = step.tiles[group]
         splits = self._splits(tiles.count, step.longest, config)
         shape: dict[str, Any] = {
-            "WINDOW": config.window or 0, "KV": config.kv_heads, "G": group, "E": size, "EB": _head(config), "M": self.tile_rows,
+            "WINDOW": config.window or 0, "KV": config.kv_heads, "G": group, "E": size, "EB": _head(config),
+            "M": self.tile_rows,
             "SEG": self.tiling.segment, "DT": self._type, "num_warps": tile.warps,
         }  # fmt: skip
         attention.attend[(tiles.count, config.kv_heads, splits)](
-            q, out, tiles.address, step.slots, kv.address, scratch, config.scale, layer, step.row_stride, step.layer_stride, splits,
+            q, out, tiles.address, step.slots, kv.address, scratch, config.scale, layer, step.row_stride,
+            step.layer_stride, splits,
             SOFTCAP=float(config.softcap), SLOT=kv.slot_bytes // self.dtype.itemsize, PAGE=kv.page, BK=tile.keys,
             STAGES=tile.stages, SPLIT=splits > 1, **shape,
         )  # fmt: skip
@@ -221,26 +240,28 @@ class TritonOps:
 
     # deltas
 
-    def shrink(self, step: Step, x: int, width: int, terms: Terms, low: int) -> None:
+    def shrink(self, step: DeviceStep, x: int, width: int, terms: Terms, low: int) -> None:
         if step.changes and terms.columns:
             deltas.shrink[(step.changes, terms.roles, terms.columns // RANK_UNIT)](
                 x, low, step.changed, terms.address, W=width, R=terms.columns, RB=RANK_UNIT, M=DELTA_TILE,
                 KB=self.tiling.low_depth, STAGES=3, DT=self._type, num_warps=4,
             )  # fmt: skip
 
-    def expand(self, step: Step, low: int, terms: Terms, outputs: int, delta: int) -> None:
+    def expand(self, step: DeviceStep, low: int, terms: Terms, outputs: int, delta: int) -> None:
         if step.changes:
             each = self.tiling.low_outputs
             deltas.expand[(step.changes, terms.roles, -(-terms.rows // each))](
-                low, delta, step.changed, terms.address, Q=outputs, R=terms.columns, RB=RANK_UNIT, M=DELTA_TILE, N=each,
+                low, delta, step.changed, terms.address, Q=outputs, R=terms.columns, RB=RANK_UNIT, M=DELTA_TILE,
+                N=each,
                 DT=self._type, num_warps=4,
             )  # fmt: skip
 
-    def adapt(self, step: Step, term: Sum, hidden: int, reads: int, x: int, wide: int) -> None:
+    def adapt(self, step: DeviceStep, term: Sum, hidden: int, reads: int, x: int, wide: int) -> None:
         grid, columns, together = self._grid(step.tokens, term.outputs)
         (bias,) = _biases(term, 1)
         deltas.adapt[grid](
-            term.address, bias, term.delta, step.number_T, hidden, reads, x, wide, step.tokens, W=term.outputs, CB=columns,
+            term.address, bias, term.delta, step.number_T, hidden, reads, x, wide, step.tokens, W=term.outputs,
+            CB=columns,
             TB=together, Z=term.parts, BIAS=bias != 0, DELTA=_changed(step.number_T, term), DT=self._type,
         )  # fmt: skip
 
@@ -255,7 +276,7 @@ class TritonOps:
     def _logits(self, vocabulary: int) -> int:
         return min(self.tiling.vocabulary, power(vocabulary))
 
-    def append(self, step: Step, token: int) -> None:
+    def append(self, step: DeviceStep, token: int) -> None:
         copies.append[(-(-step.tokens // EDITED),)](
             step.table, step.table_stride, step.row_T, step.position_T, token, step.tokens, CB=EDITED
         )
@@ -272,17 +293,19 @@ class TritonOps:
         grid, columns, together = self._grid(rows, width)
         copies.copy_rows[grid](source, index, out, rows, W=width, CB=columns, TB=together, SCATTER=scatter, DT=self._type)
 
-    def put_hidden(self, step: Step, hidden: int, width: int, pages: Slots, column: int) -> None:
+    def put_hidden(self, step: DeviceStep, hidden: int, width: int, pages: Slots, column: int) -> None:
         self._copy_hidden(step, hidden, width, pages, column, True)
 
-    def take_hidden(self, step: Step, hidden: int, width: int, pages: Slots, column: int) -> None:
+    def take_hidden(self, step: DeviceStep, hidden: int, width: int, pages: Slots, column: int) -> None:
         self._copy_hidden(step, hidden, width, pages, column, False)
 
-    def _copy_hidden(self, step: Step, hidden: int, width: int, pages: Slots, column: int, put: bool) -> None:
+    def _copy_hidden(self, step: DeviceStep, hidden: int, width: int, pages: Slots, column: int, put: bool) -> None:
         grid, columns, together = self._grid(step.tokens, width)
         copies.copy_hidden[grid](
-            hidden, step.row_T, step.position_T, step.slots, pages.address, column, step.row_stride, step.layer_stride,
-            step.tokens, W=width, CB=columns, TB=together, SLOT=pages.slot_bytes // self.dtype.itemsize, PAGE=pages.page, PUT=put,
+            hidden, step.row_T, step.position_T, step.slots, pages.address, column, step.row_stride,
+            step.layer_stride,
+            step.tokens, W=width, CB=columns, TB=together, SLOT=pages.slot_bytes // self.dtype.itemsize,
+            PAGE=pages.page, PUT=put,
             DT=self._type,
         )  # fmt: skip
 

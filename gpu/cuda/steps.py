@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ..backend import Batch
-from .ops import DELTA_TILE, Step, Tiles
+from .ops import DELTA_TILE, DeviceStep, Tiles
 from .scratch import Scratch
 from .staging import StagingRing
 from .streams import DeviceStream
@@ -37,7 +37,7 @@ class StepColumns:
         self._scratch.need(PLAN, 4 * tokens * (COLUMNS + 4 * kinds) + (4 + kinds) * ALIGNMENT)
         self._scratch.need(EDIT, 12 * EDITS + ALIGNMENT)
 
-    def make(self, batch: Batch, groups: Sequence[int], tables: TableCopies) -> Step:
+    def make(self, batch: Batch, groups: Sequence[int], tables: TableCopies) -> DeviceStep:
         """Queue the upload of a batch's columns. ``groups`` are the heads of a group of the run's attentions."""
         row_T = np.repeat(batch.row_N, batch.count_N)
         offset_N = np.cumsum(batch.count_N) - batch.count_N
@@ -54,7 +54,7 @@ class StepColumns:
             group: Tiles(place, len(column))
             for group, place, column in zip(groups, places[2:], columns[2 : 2 + len(groups)], strict=False)
         }
-        step = Step(
+        step = DeviceStep(
             row_T.size,
             places[0],
             places[1],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -55,12 +55,15 @@ class Streams(Protocol):
         """Overwrite a host buffer that is taken into use again, where that shows a reader who comes too late."""
 
 
+CUDA: Any = torch.cuda  # its classes have no annotations
+
+
 class TorchStream:
     """A stream of torch for CUDA."""
 
     def __init__(self, streams: TorchStreams) -> None:
         self._streams = streams
-        self.of_torch = torch.cuda.Stream(streams.device)
+        self.of_torch: torch.cuda.Stream = CUDA.Stream(streams.device)
 
     def launch(self, work: Callable[[], object]) -> None:
         self._streams.settled = False
@@ -76,7 +79,7 @@ class TorchEvent:
     """An event of torch for CUDA. A thread that waits sleeps, so that it does not burn a core."""
 
     def __init__(self) -> None:
-        self.of_torch = torch.cuda.Event(blocking=True)
+        self.of_torch = CUDA.Event(blocking=True)
 
     def record(self, stream: DeviceStream) -> None:
         assert isinstance(stream, TorchStream), "a stream of other streams"

@@ -1,12 +1,13 @@
 """Shapes of the kernels' tiles, and the tiles of a step. Standard library and numpy only.
 
-What fixes an order of sums is a function of shapes alone: stretches of a weight, keys of a block and of a segment, rows of an
+An order of sums is a function of shapes alone: stretches of a weight, keys of a block and of a segment, rows of an
 attention's tile. The tile of a product's rows and outputs follows the number of rows, and changes no bit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -37,7 +38,8 @@ class AttentionTile:
 class Tiling:
     """The shapes that kernels are compiled for, for one type of model.
 
-    ``products``: highest number of tokens (0: any), and the tile, in ascending order. ``attention``: largest head size, and the tile.
+    ``products``: highest number of tokens (0: any), and the tile, in ascending order. ``attention``: largest head size, and
+    the tile.
     """
 
     products: tuple[tuple[int, ProductTile], ...]
@@ -83,8 +85,8 @@ FLOAT32 = Tiling(
     low_depth=32,
     low_outputs=64,
 )
-# Small ones for interpreted tests, where a block costs about the same whatever its size: several blocks, stretches and segments
-# of few tokens.
+# Small ones for interpreted tests, where a block costs about the same whatever its size: several blocks, stretches and
+# segments of few tokens.
 SMALL = Tiling(
     products=((16, ProductTile(16, 32, 32, 4, 1)), (0, ProductTile(64, 128, 64, 4, 1))),
     attention=((1024, AttentionTile(16, 4, 1)),),
@@ -112,11 +114,14 @@ def attention_tiles(row_N: np.ndarray, start_N: np.ndarray, count_N: np.ndarray,
 
 
 def delta_tiles(number_N: np.ndarray, count_N: np.ndarray, each: int) -> np.ndarray:
-    """Return int32 [tiles, 3]: first token, tokens (at most ``each``), number, of consecutive tokens with one number that is not 0."""
+    """Return int32 [tiles, 3]: first token, tokens (at most ``each``), number.
+
+    Of consecutive tokens with one number that is not 0.
+    """
     tiles = []
     first = 0
     borders = [0, *(np.flatnonzero(np.diff(number_N)) + 1).tolist(), len(number_N)]
-    for i, j in zip(borders, borders[1:], strict=False):
+    for i, j in pairwise(borders):
         tokens = int(count_N[i:j].sum())
         if number_N[i]:
             tiles += [(first + k, min(each, tokens - k), int(number_N[i])) for k in range(0, tokens, each)]

@@ -28,7 +28,7 @@ IDLE = 64  # compiled grammars that are kept although no sequence has them
 SPECIAL = b"\xff"  # begins the name of a token without text
 # Blanks between the parts of a JSON text: one, or a new line. Without a bound, a weak model writes them to its limit.
 BLANKS = r"(?: |\n[ \t]{0,32})?"
-# All options are set, because a schema could set those that are not, and so loosen itself.
+# All options are set: a schema could set the others, and so loosen itself.
 OPTIONS: dict[str, Any] = {
     "item_separator": ",",
     "key_separator": ":",

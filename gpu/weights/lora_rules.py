@@ -1,7 +1,7 @@
 """LoRA rules from PEFT's adapter_config.json: modules, rank, scale, and refused options.
 
 The rules are the same as in peft's ``LoraConfig``, ``check_target_module_exists`` and ``get_pattern_key``. Standard library
-only. ``gpu/reference/deltas.py`` and ``gpu/kernels/deltas.h`` apply the delta in a forward pass.
+only. ``gpu/cpu/reference/deltas.py`` and ``gpu/cpu/kernels/deltas.h`` apply the delta in a forward pass.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class GrammarTable:
         self._users: dict[bytes, int] = {}  # sequences with each grammar
         # grammars that the device does not have yet -> whether they are being compiled; False: they could not be
         self._compiling: dict[bytes, bool] = {}
-        self._owed: dict[int, int] = {}  # guest that waits -> leading pages its home is told of with the grant
+        self._owed: dict[int, int] = {}  # guest that waits -> leading pages that the grant reports to its home
 
     def add(self, s: int, key: bytes) -> bool:
         """Add a sequence; return whether its grammar is to be compiled now."""

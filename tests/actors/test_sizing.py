@@ -10,8 +10,8 @@ from blockwright.actors.settings.requests import RequestSettings
 from blockwright.actors.settings.settings import Settings
 from blockwright.actors.settings.workers import MOST_THREADS, WorkerSettings
 from blockwright.actors.sizing import max_lengths, program_space, serving_dtype, worker_configs, worker_names
+from blockwright.gpu.cpu.native.backend import MAX_THREADS
 from blockwright.gpu.model.config import ModelConfig, RopeConfig
-from blockwright.gpu.native.backend import MAX_THREADS
 from blockwright.policies.binary_size import binary_size
 from blockwright.tests.claims import claim
 

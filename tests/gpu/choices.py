@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from blockwright.gpu.cpu.native.backend import NativeBackend
+from blockwright.gpu.cpu.reference.backend import TorchBackend
 from blockwright.gpu.cuda.platforms import open_mirror
-from blockwright.gpu.native.backend import NativeBackend
-from blockwright.gpu.reference.backend import TorchBackend
 
 from .native_oracle import instruction_sets
 

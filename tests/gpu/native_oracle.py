@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from blockwright.gpu.backend import Backend, Batch, Packed
+from blockwright.gpu.cpu.native.backend import NativeBackend
 from blockwright.gpu.errors import BackendError
 from blockwright.gpu.model.config import (
     AttentionConfig,
@@ -28,8 +29,7 @@ from blockwright.gpu.model.config import (
     NormConfig,
     RopeConfig,
 )
-from blockwright.gpu.native.backend import NativeBackend
-from blockwright.gpu.reference.operations import inverse_frequencies
+from blockwright.gpu.model.rotary import inverse_frequencies
 from blockwright.gpu.select import SETS, open_backend
 from blockwright.gpu.tables import Tables
 from blockwright.policies.model.chain import Component, Kind, KvLayout

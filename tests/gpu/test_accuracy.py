@@ -17,8 +17,8 @@ from accuracy_models import FAMILIES, SPREADS, drawn
 from accuracy_ours import instruction_sets
 
 from blockwright.gpu.backend import Backend
-from blockwright.gpu.native.backend import NativeBackend
-from blockwright.gpu.reference.backend import TorchBackend
+from blockwright.gpu.cpu.native.backend import NativeBackend
+from blockwright.gpu.cpu.reference.backend import TorchBackend
 from blockwright.tests.claims import claim
 
 ALL = 104

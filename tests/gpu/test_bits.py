@@ -18,8 +18,8 @@ from accuracy_models import FAMILIES, RandomModel, drawn, write
 from accuracy_ours import Loaded, instruction_sets
 
 from blockwright.gpu.backend import Backend
+from blockwright.gpu.cpu.native.backend import NativeBackend
 from blockwright.gpu.cuda.platforms import open_mirror
-from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.tests.claims import claim
 from blockwright.tests.parts import some

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from blockwright.gpu.native.backend import NativeBackend
+from blockwright.gpu.cpu.native.backend import NativeBackend
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.tests.adapters import base_model, bottleneck_model, confirm, make_adapter, make_bottleneck, peft_model
 from blockwright.tests.claims import claim

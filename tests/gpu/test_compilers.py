@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from blockwright.gpu.native import library as native
+from blockwright.gpu.cpu.native import library as native
 from blockwright.tests.claims import claim
 from blockwright.tests.gpu.native_oracle import Chain, NativeRig, Shape
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from blockwright.gpu.backend import Backend
+from blockwright.gpu.cpu.native.backend import NativeBackend
 from blockwright.gpu.memory import HostArena
-from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.plan.sweep_plan import Arrival, Departure, Edit, Step
 from blockwright.tests.checkpoints import PRESETS

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+from blockwright.gpu.cpu.native.backend import NativeBackend
+from blockwright.gpu.cpu.reference.backend import TorchBackend
 from blockwright.gpu.errors import ExecutorError
-from blockwright.gpu.native.backend import NativeBackend
-from blockwright.gpu.reference.backend import TorchBackend
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.tests.adapters import base_model, confirm, make_adapter, peft_model
 from blockwright.tests.claims import claim
@@ -210,7 +210,7 @@ def test_a_delta_is_packed_in_slices(
 ) -> None:
     base = checkpoint("llama")
     folder = make_adapter(base, tmp_path / "a", r=30)
-    for module in ("native.deltas", "reference.backend", "host_device"):
+    for module in ("cpu.native.deltas", "cpu.reference.backend", "host_device"):
         monkeypatch.setattr(f"blockwright.gpu.{module}.SLICE", 4096)
     rig = TenantRig(make("float32"), base, [folder])
     rig.tenant[1] = 1

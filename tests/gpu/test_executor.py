@@ -284,7 +284,7 @@ def test_open_backend(monkeypatch: pytest.MonkeyPatch) -> None:
         open_backend("cuda", "float32", 1)
     with pytest.raises(BackendError, match="float16"):
         open_backend("torch", "float16", 1)
-    monkeypatch.setitem(__import__("sys").modules, "blockwright.gpu.native.backend", None)
+    monkeypatch.setitem(__import__("sys").modules, "blockwright.gpu.cpu.native.backend", None)
     # ... as on a machine without a compiler:
     backend = open_backend("auto", "float32", 1)
     assert backend.name == "torch"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from blockwright.gpu.backend import Backend
+from blockwright.gpu.cpu.native.backend import NativeBackend
 from blockwright.gpu.errors import ExecutorError
-from blockwright.gpu.native.backend import NativeBackend
 from blockwright.policies.model.chain import HiddenLayout
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import (

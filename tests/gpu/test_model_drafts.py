@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from blockwright.gpu.native.backend import NativeBackend
+from blockwright.gpu.cpu.native.backend import NativeBackend
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import DraftRow, Edit, Step, SweepPlan, TokenLogprob, WriteTokens
 from blockwright.tests.gpu import reference

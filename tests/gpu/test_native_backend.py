@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from blockwright.gpu.backend import Batch
+from blockwright.gpu.cpu.native import library as native_library
+from blockwright.gpu.cpu.native.backend import NativeBackend
 from blockwright.gpu.errors import BackendError
-from blockwright.gpu.native import library as native_library
-from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.tables import Tables
 from blockwright.policies.model.chain import KvLayout
 from blockwright.tests.gpu.native_oracle import Chain, NativeRig, Shape, aligned, spec_of

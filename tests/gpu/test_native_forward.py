@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
+from blockwright.gpu.cpu.native.backend import NativeBackend
 from blockwright.gpu.model.config import HeadConfig, NormConfig, RopeConfig
-from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.tables import Tables
 from blockwright.tests.claims import claim
 from blockwright.tests.gpu.native_oracle import Chain, NativeRig, Shape, difference, instruction_sets, pack_whole, spec_of

@@ -15,7 +15,7 @@ from blockwright.tests.claims import claim
 from blockwright.tests.parts import some
 from blockwright.tests.waiting import PATIENCE
 
-KERNELS = Path(__file__).parents[2] / "gpu" / "kernels"
+KERNELS = Path(__file__).parents[2] / "gpu" / "cpu" / "kernels"
 DRIVER = Path(__file__).parent / "race" / "race.c"
 COMPILE = ["-g", "-O1", "-fsanitize=thread", "-Wno-tsan", "-std=gnu11", "-pthread"]
 DELAYS = [(2, 30, 200), (4, 15, 100), (7, 60, 1000), (3, 0, 0)]  # threads, one in so many points, microseconds

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from blockwright.gpu.backend import Backend
-from blockwright.gpu.native.backend import NativeBackend
+from blockwright.gpu.cpu.native.backend import NativeBackend
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import Edit, Step, SweepPlan, TokenLogprob
 from blockwright.tests.checkpoints import make_family

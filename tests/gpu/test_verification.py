@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from blockwright.gpu.backend import Backend
-from blockwright.gpu.native.backend import NativeBackend
+from blockwright.gpu.cpu.native.backend import NativeBackend
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import NOT_FINITE, TokenLogprob, WriteTokens
 from blockwright.tests.claims import claim

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from blockwright.gpu.native.backend import NativeBackend
+from blockwright.gpu.cpu.native.backend import NativeBackend
 from blockwright.policies.model.chain import VIRTUAL_TOKEN
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.tests.adapters import base_model, confirm, greedy, make_adapter, peft_model

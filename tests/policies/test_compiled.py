@@ -14,7 +14,7 @@ from blockwright.policies.compiled import ROOMS, compiled_folder, fingerprint, u
 from blockwright.tests.claims import claim
 
 ROOT = Path(__file__).parents[2]
-KERNELS = ROOT / "gpu" / "kernels" / "_cpu.so"
+KERNELS = ROOT / "gpu" / "cpu" / "kernels" / "_cpu.so"
 WORLD = """
 from blockwright.policies import COMPILED
 from blockwright.tests.policies.sweep.test_snapshot import busy

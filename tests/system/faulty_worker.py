@@ -64,8 +64,8 @@ async def start(node: Node, config: WorkerConfig) -> None:
     """Entry of the worker process."""
     from blockwright.actors.worker import main as worker_main
     from blockwright.actors.worker.parameters import ParameterCarrier
+    from blockwright.gpu.cpu.native import library as native_library
     from blockwright.gpu.executor import Executor
-    from blockwright.gpu.native import library as native_library
 
     submit, levers = Executor.submit, Path(os.environ[LEVERS])
     brake = Brake(levers / SLOW)

@@ -14,6 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 import torch.nn.functional as F
 
+from ...gpu.cpu.reference.deltas import Products
+from ...gpu.cpu.reference.operations import feed_forward, normalise
+from ...gpu.model.activations import embedding_multiplier, soft_cap
 from ...gpu.model.config import (
     MLP,
     AttentionConfig,
@@ -24,15 +27,7 @@ from ...gpu.model.config import (
     ParallelConfig,
 )
 from ...gpu.model.parts import Source
-from ...gpu.reference.deltas import Products
-from ...gpu.reference.operations import (
-    embedding_multiplier,
-    feed_forward,
-    normalise,
-    rotary_table,
-    rotate,
-    soft_cap,
-)
+from ...gpu.model.rotary import rotary_table, rotate
 from ...gpu.weights.checkpoint import Checkpoint
 from ...gpu.weights.exits import SUFFIXES
 from ...gpu.weights.export import tensors_by_name

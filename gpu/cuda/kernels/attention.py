@@ -1,9 +1,10 @@
 """Paged attention in one order: keys in blocks of BK inside segments of SEG positions, both counted from position 0.
 
-A token's segments are joined in ascending order, by one program or by ``join_parts``; keys that it does not see, and blocks and
-segments of such keys, change no bit. So its result is the same in prefill and decode, alone and in any batch.
+A token's segments are joined in ascending order, by one program or by ``join_parts``; keys that it does not see, and
+blocks and segments of such keys, change no bit. So its result is the same in prefill and decode, alone and in any batch.
 
-Legend: M rows of a tile (token, query head of a group), KV heads, G query heads of one, E head size, EB the power of two from E on.
+Legend: M rows of a tile (token, query head of a group), KV heads, G query heads of one, E head size, EB the power of two
+from E on.
 """
 
 import triton
@@ -29,7 +30,7 @@ def _segment(
         near = tl.minimum(key, last)
         slot = tl.load(slots_p + near // PAGE).to(tl.int64)
         place = (slot * SLOT + (near % PAGE) * E)[:, None] + e[None, :]
-        if E == q.shape[1]:
+        if q.shape[1] == E:
             k = tl.load(kv_p + place)  # as rows, and turned in shared memory: otherwise 80 registers more
             v = tl.load(kv_p + KV * PAGE * E + place)
         else:
@@ -88,12 +89,17 @@ def attend(
 ):  # fmt: skip
     """Attend with the tiles of a step. Grid (tiles, KV heads, splits or 1).
 
-    With SPLIT, program z computes segment z and leaves a part: maxima [M], sums [M], values [M, EB]. Else it joins all segments and
-    writes the result.
+    With SPLIT, program z computes segment z and leaves a part: maxima [M], sums [M], values [M, EB]. Else it joins all
+    segments and writes the result.
     """
-    tile, head, z = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    tile = tl.program_id(0)
+    head = tl.program_id(1)
+    z = tl.program_id(2)
     tile_p = pointer(tiles, tl.int32) + tile * 4
-    row, first, count, token = tl.load(tile_p), tl.load(tile_p + 1), tl.load(tile_p + 2), tl.load(tile_p + 3)
+    row = tl.load(tile_p)
+    first = tl.load(tile_p + 1)
+    count = tl.load(tile_p + 2)
+    token = tl.load(tile_p + 3)
     if row >= 0:
         slots_p = pointer(slots, tl.int32) + row.to(tl.int64) * row_stride + layer * layer_stride
         kv_p = pointer(arena, DT) + head * PAGE * E
@@ -111,24 +117,9 @@ def attend(
             start = lowest + z * SEG
             if start <= last:
                 top, total, acc = _segment(
-                    queries,
-                    slots_p,
-                    kv_p,
-                    start,
-                    last,
-                    position,
-                    e,
-                    scale,
-                    SOFTCAP,
-                    WINDOW,
-                    SLOT,
-                    PAGE,
-                    KV,
-                    E,
-                    BK,
-                    SEG,
+                    queries, slots_p, kv_p, start, last, position, e, scale, SOFTCAP, WINDOW, SLOT, PAGE, KV, E, BK, SEG,
                     STAGES,
-                )
+                )  # fmt: skip
                 part_p = pointer(parts, tl.float32) + ((tile * KV + head) * splits + z).to(tl.int64) * (M * (EB + 2))
                 tl.store(part_p + r, top)
                 tl.store(part_p + M + r, total)
@@ -139,42 +130,32 @@ def attend(
             )
             for start in tl.range(lowest + SEG, last + 1, SEG, num_stages=1):
                 top2, total2, acc2 = _segment(
-                    queries,
-                    slots_p,
-                    kv_p,
-                    start,
-                    last,
-                    position,
-                    e,
-                    scale,
-                    SOFTCAP,
-                    WINDOW,
-                    SLOT,
-                    PAGE,
-                    KV,
-                    E,
-                    BK,
-                    SEG,
+                    queries, slots_p, kv_p, start, last, position, e, scale, SOFTCAP, WINDOW, SLOT, PAGE, KV, E, BK, SEG,
                     STAGES,
-                )
+                )  # fmt: skip
                 top, total, acc = _join(top, total, acc, top2, total2, acc2)
             _finish(out, at, e, inside, total, acc, E, DT)
 
 
 @triton.jit(do_not_specialize=["parts", "out", "tiles", "splits"])
 def join_parts(
-    parts: tl.int64, out: tl.int64, tiles: tl.int64, splits: tl.int32, WINDOW: tl.constexpr, KV: tl.constexpr, G: tl.constexpr,
-    E: tl.constexpr, EB: tl.constexpr, M: tl.constexpr, SEG: tl.constexpr, DT: tl.constexpr,
+    parts: tl.int64, out: tl.int64, tiles: tl.int64, splits: tl.int32, WINDOW: tl.constexpr, KV: tl.constexpr,
+    G: tl.constexpr, E: tl.constexpr, EB: tl.constexpr, M: tl.constexpr, SEG: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
     """Join the parts that ``attend`` left, in ascending order, and write the result. Grid (tiles, KV heads)."""
     tile, head = tl.program_id(0), tl.program_id(1)
     tile_p = pointer(tiles, tl.int32) + tile * 4
-    row, first, count, token = tl.load(tile_p), tl.load(tile_p + 1), tl.load(tile_p + 2), tl.load(tile_p + 3)
+    row = tl.load(tile_p)
+    first = tl.load(tile_p + 1)
+    count = tl.load(tile_p + 2)
+    token = tl.load(tile_p + 3)
     if row >= 0:
         r, e = tl.arange(0, M), tl.arange(0, EB)
         part_p = pointer(parts, tl.float32) + (tile * KV + head).to(tl.int64) * splits * (M * (EB + 2))
         cell = 2 * M + r[:, None] * EB + e[None, :]
-        top, total, acc = tl.load(part_p + r), tl.load(part_p + M + r), tl.load(part_p + cell)
+        top = tl.load(part_p + r)
+        total = tl.load(part_p + M + r)
+        acc = tl.load(part_p + cell)
         last = (first + count - 1 - _lowest(first, WINDOW, SEG)) // SEG
         for z in tl.range(1, last + 1, num_stages=1):
             p = part_p + z * (M * (EB + 2))

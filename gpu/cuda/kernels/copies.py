@@ -56,7 +56,10 @@ def copy_slots(
     source: tl.int64, source_slots: tl.int64, target: tl.int64, target_slots: tl.int64, WORDS: tl.constexpr,
     CB: tl.constexpr, FROM: tl.constexpr, TO: tl.constexpr,
 ):  # fmt: skip
-    """Copy whole slots of WORDS int32. Without FROM or TO, the slots of that side are 0, 1, ... Grid (slots, blocks of words)."""
+    """Copy whole slots of WORDS int32. Grid (slots, blocks of words).
+
+    Without FROM or TO, the slots of that side are 0, 1, ...
+    """
     i = tl.program_id(0)
     c = tl.program_id(1) * CB + tl.arange(0, CB)
     one, two = i.to(tl.int64), i.to(tl.int64)

@@ -1,14 +1,14 @@
-"""What deltas add to a product: low-rank terms, bias shifts and bottlenecks of tokens of several tenants in one launch.
+"""Deltas of products: low-rank terms, bias shifts and bottlenecks of tokens of several tenants in one launch.
 
-A tile has at most M = 16 consecutive tokens of one number, and records on the device say what the number adds (``ops.Terms``).
+A tile has at most M = 16 consecutive tokens of one number, and records on the device say what the number adds
+(``ops.Terms``).
 Legend: W width of the product, Q its outputs, R columns of ``low``, RB columns of a block.
 """
 
 import triton
 import triton.language as tl
 
-from .rows import _numbers
-from .sums import activation, load_sum, pointer, tokens
+from .sums import activation, load_sum, numbers, pointer, tokens
 
 A, B, RANK, COLUMN, SCALE, SHIFT, FIRST, ROWS, LOW_BIAS, ACTIVATION, FIELDS = (tl.constexpr(i) for i in range(11))
 
@@ -17,7 +17,9 @@ A, B, RANK, COLUMN, SCALE, SHIFT, FIRST, ROWS, LOW_BIAS, ACTIVATION, FIELDS = (t
 def _record(changed, terms, M: tl.constexpr):
     """Return the tokens of this program's tile, which of them count, and the record of its number and role."""
     tile_p = pointer(changed, tl.int32) + tl.program_id(0) * 3
-    first, count, number = tl.load(tile_p), tl.load(tile_p + 1), tl.load(tile_p + 2)
+    first = tl.load(tile_p)
+    count = tl.load(tile_p + 1)
+    number = tl.load(tile_p + 2)
     r = tl.arange(0, M)
     record = pointer(terms, tl.int64) + (number * tl.num_programs(1) + tl.program_id(1)) * FIELDS
     return first + tl.minimum(r, tl.maximum(count, 1) - 1), r < count, record
@@ -106,7 +108,7 @@ def adapt(
     t, there = tokens(T, TB)
     c = tl.program_id(1) * CB + tl.arange(0, CB)
     inside = c < W
-    n = _numbers(number, t, True)
+    n = numbers(number, t, True)
     y = load_sum(term, bias, delta, n, t, c, inside, 0, 0, T, W, Z, BIAS, DELTA, DT)
     place = t.to(tl.int64)[:, None] * W + c[None, :]
     m = there[:, None] & inside[None, :]

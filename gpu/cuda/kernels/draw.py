@@ -8,7 +8,9 @@ import triton.language as tl
 
 from .sums import pointer
 
-GOLDEN, FIRST, SECOND = tl.constexpr(0x9E3779B97F4A7C15), tl.constexpr(0xBF58476D1CE4E5B9), tl.constexpr(0x94D049BB133111EB)
+GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
+FIRST = tl.constexpr(0xBF58476D1CE4E5B9)
+SECOND = tl.constexpr(0x94D049BB133111EB)
 LARGEST = tl.constexpr(1e30)  # what infinities count as, so that they have an order; NaN counts as the least
 NOT_FINITE = tl.constexpr(-2)
 

@@ -12,19 +12,24 @@ from .sums import pointer
 @triton.jit(do_not_specialize=["x", "w0", "w1", "w2", "out", "T"])
 def linear(
     x: tl.int64, w0: tl.int64, w1: tl.int64, w2: tl.int64, out: tl.int64, T: tl.int32,
-    Q0: tl.constexpr, Q1: tl.constexpr, Q2: tl.constexpr, W: tl.constexpr, M: tl.constexpr, N: tl.constexpr, KB: tl.constexpr,
-    KS: tl.constexpr, SPLIT: tl.constexpr, STAGES: tl.constexpr, DT: tl.constexpr,
+    Q0: tl.constexpr, Q1: tl.constexpr, Q2: tl.constexpr, W: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    KB: tl.constexpr, KS: tl.constexpr, SPLIT: tl.constexpr, STAGES: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
     """Multiply x [T, W] with the rows of up to three weights [Qi, W]. Grid (tiles of T, tiles of all Qi, SPLIT or 1).
 
-    With SPLIT, program z sums stretch z and leaves a part, float32 [SPLIT, T, Q]; else it sums all stretches, into [T, Q]. Rows
-    and outputs beyond the last repeat it and are not stored, so that nothing is masked but columns.
+    With SPLIT, program z sums stretch z and leaves a part, float32 [SPLIT, T, Q]; else it sums all stretches, into [T, Q].
+    Rows and outputs beyond the last repeat it and are not stored, so that nothing is masked but columns.
     """
-    i, j, z = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    i = tl.program_id(0)
+    j = tl.program_id(1)
+    z = tl.program_id(2)
     Q: tl.constexpr = Q0 + Q1 + Q2
     A: tl.constexpr = (Q0 + N - 1) // N
     B: tl.constexpr = A + (Q1 + N - 1) // N
-    w, rows, before, j0 = w0, Q0 + 0 * j, 0 * j, 0 * j
+    w = w0
+    rows = Q0 + 0 * j
+    before = 0 * j
+    j0 = 0 * j
     if Q1 > 0:
         w = tl.where(j >= A, w1, w)
         rows = tl.where(j >= A, Q1, rows)
@@ -35,7 +40,9 @@ def linear(
         rows = tl.where(j >= B, Q2, rows)
         before = tl.where(j >= B, Q0 + Q1, before)
         j0 = tl.where(j >= B, B, j0)
-    r, c, kk = i * M + tl.arange(0, M), (j - j0) * N + tl.arange(0, N), tl.arange(0, KB)
+    r = i * M + tl.arange(0, M)
+    c = (j - j0) * N + tl.arange(0, N)
+    kk = tl.arange(0, KB)
     x_p = pointer(x, DT) + tl.minimum(r, T - 1).to(tl.int64)[:, None] * W + kk[None, :]
     w_p = pointer(w, DT) + tl.minimum(c, rows - 1).to(tl.int64)[:, None] * W + kk[None, :]
     total = tl.zeros([M, N], tl.float32)

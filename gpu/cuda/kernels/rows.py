@@ -7,21 +7,13 @@ Legend: T tokens of a step, W hidden width, CB columns of a block, Q outputs of 
 import triton
 import triton.language as tl
 
-from .sums import activation, load_sum, norm_rows, pointer, tanh, tokens
-
-
-@triton.jit
-def _numbers(number, t, DELTA: tl.constexpr):
-    """Return the numbers of the tokens' deltas; 0 if no token has any."""
-    if DELTA:
-        return tl.load(pointer(number, tl.int32) + t)
-    else:
-        return 0 * t
+from .sums import activation, load_sum, norm_rows, numbers, pointer, tanh, tokens
 
 
 @triton.jit(
     do_not_specialize=[
-        "hidden", "T", "number", "term", "bias", "delta", "side", "side_bias", "side_delta", "post", "post_bias", "norm", "norm_bias", "out",
+        "hidden", "T", "number", "term", "bias", "delta", "side", "side_bias", "side_delta", "post", "post_bias", "norm",
+        "norm_bias", "out",
     ]
 )  # fmt: skip
 def finish(
@@ -34,7 +26,8 @@ def finish(
 ):  # fmt: skip
     """Add a component's result to the hidden states, then write their norm. Grid (tiles of T,).
 
-    Z and SIDE: parts of the two sums, 0 without; POST and NORM: 0 without, 1 RMS, 2 layer norm. The norm reads what was rounded.
+    Z and SIDE: parts of the two sums, 0 without; POST and NORM: 0 without, 1 RMS, 2 layer norm. The norm reads what was
+    rounded.
     """
     t, there = tokens(T, TB)
     c = tl.arange(0, CB)
@@ -43,7 +36,7 @@ def finish(
     place = t.to(tl.int64)[:, None] * W + c[None, :]
     x = tl.load(pointer(hidden, DT) + place, inside[None, :], 0.0)
     if Z > 0:
-        n = _numbers(number, t, DELTA or SIDE_DELTA)
+        n = numbers(number, t, DELTA or SIDE_DELTA)
         y = load_sum(term, bias, delta, n, t, c, inside, 0, 0, T, W, Z, BIAS, DELTA, DT)
         if POST > 0:
             y = norm_rows(y, post, post_bias, c, post_eps, W, POST == 2, POST_OFFSET, DT)
@@ -104,7 +97,7 @@ def norm_whole(
     norm_k: tl.int64, T: tl.int32, eps: tl.float32, QW: tl.constexpr, KW: tl.constexpr, CB: tl.constexpr, TB: tl.constexpr,
     Z: tl.constexpr, BIAS: tl.constexpr, DELTA: tl.constexpr, OFFSET: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
-    """Norm queries and keys over all their heads, into part 0 of the sums; values are added up there. Grid (tiles of T, 3)."""
+    """Norm queries and keys over all heads, into part 0 of the sums; values are added up there. Grid (tiles of T, 3)."""
     t, there = tokens(T, TB)
     which = tl.program_id(1)
     c = tl.arange(0, CB)
@@ -112,18 +105,18 @@ def norm_whole(
     width = tl.where(which == 0, QW, KW)
     bias = tl.where(which == 0, b0, tl.where(which == 1, b1, b2))
     inside = c < width
-    x = load_sum(sums, bias, delta, _numbers(number, t, DELTA), t, c, inside, first, 0, T, QW + 2 * KW, Z, BIAS, DELTA, DT)
-    if which < 2:
-        weight = tl.load(pointer(tl.where(which == 0, norm_q, norm_k), DT) + c, inside, 0.0).to(tl.float32)
-        x = x * tl.rsqrt(tl.sum(x * x, 1) / width + eps)[:, None] * (weight + OFFSET)[None, :]
+    x = load_sum(sums, bias, delta, numbers(number, t, DELTA), t, c, inside, first, 0, T, QW + 2 * KW, Z, BIAS, DELTA, DT)
+    weight = tl.load(pointer(tl.where(which == 0, norm_q, norm_k), DT) + c, inside, 0.0).to(tl.float32)
+    normed = x * tl.rsqrt(tl.sum(x * x, 1) / width + eps)[:, None] * (weight + OFFSET)[None, :]
+    x = tl.where(which < 2, normed, x)
     place = t.to(tl.int64)[:, None] * (QW + 2 * KW) + (first + c)[None, :]
     tl.store(pointer(sums, tl.float32) + place, x, there[:, None] & inside[None, :])
 
 
 @triton.jit(
     do_not_specialize=[
-        "sums", "b0", "b1", "b2", "delta", "number", "norm_q", "norm_k", "cos", "sin", "q", "row", "position", "slots", "arena", "layer",
-        "row_stride", "layer_stride", "virtual", "T",
+        "sums", "b0", "b1", "b2", "delta", "number", "norm_q", "norm_k", "cos", "sin", "q", "row", "position", "slots",
+        "arena", "layer", "row_stride", "layer_stride", "virtual", "T",
     ]
 )  # fmt: skip
 def heads(
@@ -142,7 +135,7 @@ def heads(
     h = tl.program_id(1)
     e = tl.arange(0, EB)
     inside = e < E
-    n = _numbers(number, t, DELTA or VIRTUAL)
+    n = numbers(number, t, DELTA or VIRTUAL)
     r, place = tl.load(pointer(row, tl.int32) + t), tl.load(pointer(position, tl.int32) + t)
     there = there & (r >= 0)
     mine = tl.where(h < H, h, tl.where(h < H + K, h - H, h - H - K))
@@ -152,9 +145,13 @@ def heads(
         half: tl.constexpr = TURNED // 2
         turning = e < TURNED
         if NEIGHBOURS:
-            partner, angle, left = e ^ 1, e // 2, e % 2 == 0
+            partner = e ^ 1
+            angle = e // 2
+            left = e % 2 == 0
         else:
-            partner, angle, left = tl.where(e < half, e + half, e - half), tl.where(e < half, e, e - half), e < half
+            partner = tl.where(e < half, e + half, e - half)
+            angle = tl.where(e < half, e, e - half)
+            left = e < half
         partner = tl.where(turning, partner, 0)
         y = load_sum(sums, bias, delta, n, t, partner, turning, h * E, mine * E, T, (H + 2 * K) * E, Z, BIAS, DELTA, DT)
         if NORM:
@@ -186,19 +183,19 @@ def heads(
 @triton.jit(do_not_specialize=["sums", "b0", "b1", "delta", "number", "out", "T"])
 def activate(
     sums: tl.int64, b0: tl.int64, b1: tl.int64, delta: tl.int64, number: tl.int64, out: tl.int64, T: tl.int32,
-    I: tl.constexpr, CB: tl.constexpr, TB: tl.constexpr, CODE: tl.constexpr, GATED: tl.constexpr, Z: tl.constexpr,
+    INNER: tl.constexpr, CB: tl.constexpr, TB: tl.constexpr, CODE: tl.constexpr, GATED: tl.constexpr, Z: tl.constexpr,
     BIAS: tl.constexpr, DELTA: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
-    """Write act(gate) * up, or act(up). Grid (tiles of T, blocks of I)."""
+    """Write act(gate) * up, or act(up). Grid (tiles of T, blocks of INNER)."""
     t, there = tokens(T, TB)
     c = tl.program_id(1) * CB + tl.arange(0, CB)
-    inside = c < I
-    n = _numbers(number, t, DELTA)
-    Q: tl.constexpr = 2 * I if GATED else I
+    inside = c < INNER
+    n = numbers(number, t, DELTA)
+    Q: tl.constexpr = 2 * INNER if GATED else INNER
     x = activation(load_sum(sums, b0, delta, n, t, c, inside, 0, 0, T, Q, Z, BIAS, DELTA, DT), CODE)
     if GATED:
-        x = x * load_sum(sums, b1, delta, n, t, c, inside, I, 0, T, Q, Z, BIAS, DELTA, DT)
-    tl.store(pointer(out, DT) + t.to(tl.int64)[:, None] * I + c[None, :], x.to(DT), there[:, None] & inside[None, :])
+        x = x * load_sum(sums, b1, delta, n, t, c, inside, INNER, 0, T, Q, Z, BIAS, DELTA, DT)
+    tl.store(pointer(out, DT) + t.to(tl.int64)[:, None] * INNER + c[None, :], x.to(DT), there[:, None] & inside[None, :])
 
 
 @triton.jit(do_not_specialize=["sums", "delta", "number", "out", "T"])
@@ -211,7 +208,7 @@ def logits(
     t, there = tokens(T, TB)
     c = tl.program_id(1) * CB + tl.arange(0, CB)
     inside = c < V
-    x = load_sum(sums, sums, delta, _numbers(number, t, DELTA), t, c, inside, 0, 0, T, V, Z, False, DELTA, tl.float32)
+    x = load_sum(sums, sums, delta, numbers(number, t, DELTA), t, c, inside, 0, 0, T, V, Z, False, DELTA, tl.float32)
     if DIVIDED:
         x = x / divisor
     if CAPPED:

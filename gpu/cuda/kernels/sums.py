@@ -1,4 +1,4 @@
-"""What several kernels share: pointers of addresses, sums in parts, norms of rows, activations.
+"""Functions of several kernels: pointers of addresses, sums in parts, norms of rows, activations.
 
 Legend: TB tokens and CB columns of a tile, T tokens of the step, Q outputs of a product, Z parts of its sum, W width.
 """
@@ -43,6 +43,15 @@ def tokens(T, TB: tl.constexpr):
     """Return the tokens [TB] of this program, of which those beyond the last repeat it, and which of them count."""
     t = tl.program_id(0) * TB + tl.arange(0, TB)
     return tl.minimum(t, T - 1), t < T
+
+
+@triton.jit
+def numbers(number, t, DELTA: tl.constexpr):
+    """Return the numbers of the tokens' deltas; 0 if no token has any."""
+    if DELTA:
+        return tl.load(pointer(number, tl.int32) + t)
+    else:
+        return 0 * t
 
 
 @triton.jit

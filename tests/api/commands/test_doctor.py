@@ -117,7 +117,7 @@ def test_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_numerics_without_kernels_and_without_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     from blockwright.gpu import select
-    from blockwright.gpu.native import backend as native
+    from blockwright.gpu.cpu.native import backend as native
 
     def refuse(*words: Any) -> Any:
         raise BackendError("the native kernels were not built")

@@ -239,7 +239,7 @@ def test_jsonschema_agrees_on_random_instances(schema: Any) -> None:
         assert not holds(made, instance) or judge.is_valid(instance), instance
 
 
-@claim("jsonschema accepts every text that a schema's mask lets through", of="structured-output")
+@claim("The validator jsonschema accepts every text that a schema's mask lets through", of="structured-output")
 @pytest.mark.parametrize("schema", OURS, ids=lambda schema: json.dumps(schema)[:40])
 def test_jsonschema_accepts_what_random_choices_write(schema: Any) -> None:
     """Tokens drawn at random from the mask, which write what no one would think of."""

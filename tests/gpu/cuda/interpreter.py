@@ -1,9 +1,9 @@
 """Triton's interpreter made fit for tests: bfloat16 and products as on a card, and no patching anew for each inner call.
 
-As it comes, bfloat16 is stored as uint16: products and arithmetic compute with the bits as integers, and conversions cut instead
-of rounding. numpy's matmul sums a row differently depending on where it stands in the matrix. And each call of a function within
-a kernel (also of tl.sum, tl.zeros) looks through triton.language for 0.3 ms; integers are computed twice to see them overflow,
-and types are found anew for every operation. Without these a program takes a third of the time.
+As it comes, bfloat16 is stored as uint16: products and arithmetic compute with the bits as integers, and conversions cut
+instead of rounding. numpy's matmul sums a row differently depending on where it stands in the matrix. And each call of a
+function within a kernel (also of tl.sum, tl.zeros) looks through triton.language for 0.3 ms; integers are computed twice to
+see them overflow, and types are found anew for every operation. Without these a program takes a third of the time.
 
 ``install`` needs TRITON_INTERPRET=1 from before triton was imported, so what uses it has a process of its own.
 """
@@ -22,7 +22,8 @@ from triton.runtime import interpreter as it
 
 # Arithmetic that would use the bits of bfloat16 as integers.
 REFUSED = (
-    "create_fadd", "create_fsub", "create_fmul", "create_fdiv", "create_maxnumf", "create_minnumf", "create_maximumf", "create_minimumf",
+    "create_fadd", "create_fsub", "create_fmul", "create_fdiv", "create_maxnumf", "create_minnumf", "create_maximumf",
+    "create_minimumf",
     "create_fma", "create_fcmpOLT", "create_fcmpOGT", "create_fcmpOLE", "create_fcmpOGE",
 )  # fmt: skip
 
@@ -58,7 +59,9 @@ def _cast(self: Any, src: Any, dst: Any) -> Any:
 
 def _dot(self: Any, a: Any, b: Any, d: Any, input_precision: Any, max_num_imprecise_acc: Any) -> Any:
     """Sum in the order of the inner index, whatever the shape and wherever the row."""
-    x, y, total = _wide(a.data, a.dtype), _wide(b.data, b.dtype), d.data.copy()
+    x = _wide(a.data, a.dtype)
+    y = _wide(b.data, b.dtype)
+    total = d.data.copy()
     y = np.ascontiguousarray(y, dtype=total.dtype)
     term = np.empty_like(total)
     for k, column in enumerate(np.ascontiguousarray(x.T, dtype=total.dtype)):
@@ -85,7 +88,9 @@ def install() -> None:
     TritonSemantic.computation_type_impl = cache(TritonSemantic.computation_type_impl)
     for name in REFUSED:
         setattr(builder, name, _refusing(name, getattr(builder, name)))
-    patch, inside, seen = it._patch_lang, list[Any](), set[str]()
+    patch = it._patch_lang
+    inside = list[Any]()
+    seen = set[str]()
 
     def once(fn: Any) -> Any:
         if inside and fn.__module__ in seen:

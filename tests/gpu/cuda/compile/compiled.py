@@ -27,7 +27,7 @@ class Launches:
 
     def runner(self) -> Callable[..., None]:
         def run(kernel: Any, *args: Any, grid: tuple[int, ...], warmup: bool, **keywords: Any) -> None:
-            assert all(1 <= n for n in grid), f"{kernel.__name__} is launched with an empty grid {grid}"
+            assert all(n >= 1 for n in grid), f"{kernel.__name__} is launched with an empty grid {grid}"
             if (kernel, keywords) not in self.found:
                 self.found.append((kernel, keywords))
 

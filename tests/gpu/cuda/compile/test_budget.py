@@ -1,7 +1,7 @@
-"""Every kernel compiles for an H100, within a budget of registers, spills and shared memory; products by the wide instruction.
+"""Every kernel compiles for an H100, within a budget of registers and shared memory; products by the wide instruction.
 
-Triton compiles without a card or a driver. Only what a launch of ``TritonOps`` gives decides its machine code, so launches are
-recorded with shapes of models that are served, and compiled.
+Triton compiles without a card or a driver. Only what a launch of ``TritonOps`` gives decides its machine code, so launches
+are recorded with shapes of models that are served, and compiled.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 import triton
 from triton.runtime.jit import JITFunction
 
-from blockwright.gpu.cuda.ops import Finish, Norm, Slots, Step, Sum, Terms, Tiles, Weight
+from blockwright.gpu.cuda.ops import DeviceStep, Finish, Norm, Slots, Sum, Terms, Tiles, Weight
 from blockwright.gpu.cuda.ops_triton import TritonOps
 from blockwright.gpu.model.config import AttentionConfig, NormConfig, RopeConfig
 from blockwright.tests.claims import claim
@@ -36,8 +36,8 @@ def attention(size: int, window: int | None = None, softcap: float = 0.0, qk_nor
     )  # fmt: skip
 
 
-def step(tokens: int, tiles: dict[int, Tiles] | None = None) -> Step:
-    return Step(tokens, AT, AT, AT, 8192, AT, 8192, 128, 8192, tiles or {}, AT, AT, 4)
+def step(tokens: int, tiles: dict[int, Tiles] | None = None) -> DeviceStep:
+    return DeviceStep(tokens, AT, AT, AT, 8192, AT, 8192, 128, 8192, tiles or {}, AT, AT, 4)
 
 
 def product(*rows: int, width: int = 4096, tokens: int = 1) -> Launch:
@@ -94,7 +94,8 @@ ROWS: dict[str, tuple[Launch, int, bool, bool]] = {
     "heads-normed-whole": (heads(attention(128, qk_norm="whole")), 130, False, False),
     "finish": (lambda ops: ops.finish(step(32), AT, 4096, Finish(Sum(AT, 4, 4096, (), AT)), NORM, AT), 80, False, False),
     "finish-wide": (
-        lambda ops: ops.finish(step(32), AT, 16384, Finish(Sum(AT, 4, 16384, (), AT), post=NORM), LAYER, AT), 130, False, False,
+        lambda ops: ops.finish(step(32), AT, 16384, Finish(Sum(AT, 4, 16384, (), AT), post=NORM), LAYER, AT),
+        130, False, False,
     ),
     "activate": (lambda ops: ops.activate(step(32), Sum(AT, 1, 28672, (), AT), "silu", True, AT), 64, False, False),
     "embed": (lambda ops: ops.embed(step(32), AT, 4096, 1.0, AT), 64, False, False),
@@ -115,7 +116,8 @@ CASES = {
     **{f"float32-{name}": (torch.float32, *case) for name, case in (FLOAT32 | ROWS).items()},
 }
 DAILY = [
-    "bfloat16-decode-qkv", "bfloat16-prefill-o", "bfloat16-odd-width", "bfloat16-decode-attention-128", "bfloat16-prefill-attention-128",
+    "bfloat16-decode-qkv", "bfloat16-prefill-o", "bfloat16-odd-width", "bfloat16-decode-attention-128",
+    "bfloat16-prefill-attention-128",
     "float32-product", "float32-split-attention-80", "bfloat16-heads", "bfloat16-finish", "bfloat16-deltas", "bfloat16-draw",
 ]  # fmt: skip
 
@@ -138,7 +140,7 @@ def test_budget(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def _check(machine: Machine, dtype: torch.dtype, wide: bool, ahead: bool) -> None:
-    """Narrow matrix instructions sum in another order, so that only low-rank terms, whose tile is always the same, have them."""
+    """Narrow matrix instructions sum in another order: only low-rank terms, whose tile is always the same, have them."""
     assert machine.wgmma == wide
     assert machine.mma_sync == (machine.kernel in ("shrink", "expand") and dtype == torch.bfloat16)
     assert machine.copies or not ahead

@@ -56,7 +56,9 @@ class Model:
 
 def play(seed: int) -> None:
     """Random commits, moves, drops and writes in two arenas over one pool; after each everything mapped is compared."""
-    draw, memory, model = random.Random(seed), MirrorMemory(CHUNK, POOL), Model()
+    draw = random.Random(seed)
+    memory = MirrorMemory(CHUNK, POOL)
+    model = Model()
     arenas = [MappedArena(memory, name, PLACES * CHUNK) for name in ("parameters", "kv")]
     for _ in range(40):
         which = draw.randrange(2)

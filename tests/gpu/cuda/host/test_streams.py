@@ -35,7 +35,9 @@ def sweeps(seed: int, missing: str = "") -> list[int]:
     if missing == "reuse":
         uploads._ended = [NeverRecorded(streams)]
     given, table = torch.zeros(1, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64)
-    out, under_way, tokens = torch.zeros(3, dtype=torch.uint8), list[Any](), list[int]()
+    out = torch.zeros(3, dtype=torch.uint8)
+    under_way = list[Any]()
+    tokens = list[int]()
     for number in range(20):
         with uploads.buffer(compute, 1) as up:
             up[0] = number

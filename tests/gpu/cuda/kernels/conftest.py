@@ -1,4 +1,4 @@
-"""Tests of the kernels, which Triton interprets: collected only in a process that was started for it (``test_interpreted.py``)."""
+"""Tests of the kernels, which Triton interprets: collected only in a process started for it (``test_interpreted.py``)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from blockwright.gpu.cuda.ops import DELTA_TILE, Slots, Step, Sum, Tiles, Weight
+from blockwright.gpu.cuda.ops import DELTA_TILE, DeviceStep, Slots, Sum, Tiles, Weight
 from blockwright.gpu.cuda.ops_triton import TritonOps
 from blockwright.gpu.cuda.tiles import SMALL, attention_tiles, delta_tiles
 from blockwright.gpu.model.config import AttentionConfig, NormConfig, RopeConfig
@@ -69,7 +69,9 @@ class Worker:
     """Tables and an arena of KV, with what steps read kept alive. Unwritten memory is NaN."""
 
     def __init__(self, ops: TritonOps, draw: random.Random, *, rows: int = 4, length: int = 128, page: int = 8) -> None:
-        self.ops, self.dtype, self.draw = ops, ops.dtype, draw
+        self.ops = ops
+        self.dtype = ops.dtype
+        self.draw = draw
         self.page, pages = page, -(-length // page)
         order = list(range(rows * LAYERS * pages))
         draw.shuffle(order)
@@ -90,7 +92,7 @@ class Worker:
 
     def step(
         self, batch: Batch, config: AttentionConfig | None = None, numbers: Sequence[int] = (), padding: int = 0
-    ) -> Step:
+    ) -> DeviceStep:
         """Return the step of a batch; ``numbers`` are its rows' deltas."""
         row_N, start_N, count_N = (np.asarray(column, dtype=np.int32) for column in zip(*batch, strict=True))
         row_T = np.repeat(row_N, count_N)
@@ -105,14 +107,16 @@ class Worker:
             if padding:
                 made = np.concatenate([made, np.full((1, 4), -1, dtype=np.int32)])
             tiles[group] = Tiles(self.keep(torch.from_numpy(made)), len(made))
-        number, changed, changes = 0, 0, 0
+        number = 0
+        changed = 0
+        changes = 0
         if numbers:
             number_N = np.asarray(numbers, dtype=np.int32)
             number_T = np.concatenate([np.repeat(number_N, count_N), np.zeros(padding, dtype=np.int32)])
             found = delta_tiles(number_N, count_N, DELTA_TILE)
             number, changed = self.keep(torch.from_numpy(number_T)), self.keep(torch.from_numpy(found))
             changes = len(found)
-        return Step(
+        return DeviceStep(
             tokens=len(row_T),
             row_T=self.keep(torch.from_numpy(row_T)),
             position_T=self.keep(torch.from_numpy(position_T)),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from blockwright.gpu.reference.backend import TorchBackend
+from blockwright.gpu.cpu.reference.backend import TorchBackend
 from blockwright.gpu.sampling.noise import noise_key
 from blockwright.gpu.sampling.sampler import choose
 from blockwright.gpu.tables import Tables

@@ -12,7 +12,7 @@ from blockwright.tests.parts import parts
 
 
 @EACH_TYPE
-@pytest.mark.parametrize("seed", parts(100, 12))
+@pytest.mark.parametrize("seed", parts(150, 30))
 def test_each_row_is_right_and_has_its_own_bits(dtype: torch.dtype, seed: int) -> None:
     """One to three weights, odd widths and heights; some rows again alone, as few and as many rows, whose tiles differ."""
     draw = random.Random(seed)

@@ -12,9 +12,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from blockwright.gpu.cuda.ops import Finish, Norm, Step
-from blockwright.gpu.model.config import NormConfig, RopeConfig
-from blockwright.gpu.reference.operations import BOTTLENECKS, rotate, rotary_table
+from blockwright.gpu.cuda.ops import DeviceStep, Finish, Norm
+from blockwright.gpu.model.activations import BOTTLENECKS
+from blockwright.gpu.model.config import AttentionConfig, NormConfig, RopeConfig
+from blockwright.gpu.model.rotary import rotary_table, rotate
 from blockwright.tests.gpu.cuda.kernels.steps import (
     EACH_TYPE,
     Worker,
@@ -39,7 +40,9 @@ class Numbers:
     """Random operands, kept twice: where operations read them, and in float64."""
 
     def __init__(self, worker: Worker) -> None:
-        self.worker, self.draw, self.dtype = worker, worker.draw, worker.dtype
+        self.worker = worker
+        self.draw = worker.draw
+        self.dtype = worker.dtype
         self.ops = worker.ops
 
     def model(self, *shape: int) -> torch.Tensor:
@@ -61,13 +64,13 @@ def normed(x: torch.Tensor, config: NormConfig, weight: torch.Tensor, bias: torc
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + config.eps) * scale
 
 
-def alone(worker: Worker, token: int, numbers: list[int]) -> Step:
+def alone(worker: Worker, token: int, numbers: list[int]) -> DeviceStep:
     """Return the step of a single token of the batch."""
     return worker.step([(*PLACES[token], 1)], numbers=[numbers[token]])
 
 
 @EACH_TYPE
-@pytest.mark.parametrize("seed", parts(100, 8))
+@pytest.mark.parametrize("seed", parts(125, 24))
 def test_finish(dtype: torch.dtype, seed: int) -> None:
     """Sums of several parts with biases and deltas, post norm, factor, a second sum, the next norm: any of them, or none."""
     draw = random.Random(seed)
@@ -83,7 +86,7 @@ def test_finish(dtype: torch.dtype, seed: int) -> None:
     has = {name: draw.random() < 0.5 for name in ("bias", "delta", "side", "post", "norm")}
     multiplier = draw.choice((1.0, 0.22))
 
-    def run(tokens: slice, step: Step) -> tuple[torch.Tensor, torch.Tensor]:
+    def run(tokens: slice, step: DeviceStep) -> tuple[torch.Tensor, torch.Tensor]:
         h = hidden_TD[tokens].clone()
         out, address = some.empty(*h.shape)
         total = worker.sum(
@@ -115,10 +118,30 @@ def test_finish(dtype: torch.dtype, seed: int) -> None:
     assert not has["norm"] or torch.equal(out[0], out_TD[token])
 
 
+def exact_heads(
+    x_TQ: torch.Tensor,
+    config: AttentionConfig,
+    norms: list[tuple[torch.Tensor, torch.Tensor]],
+    table: tuple[torch.Tensor, torch.Tensor],
+) -> list[torch.Tensor]:
+    """Return float64 queries, keys and values [T, heads, E]: normed and rotated."""
+    size = config.head_dim
+    sizes = [config.heads * size, config.kv_heads * size, config.kv_heads * size]
+    q, k, v = x_TQ.split(sizes, 1)
+    if config.qk_norm == "whole":
+        q, k = (normed(one, config.norm, *norm) for one, norm in zip((q, k), norms, strict=True))
+    q, k, v = (one.reshape(TOKENS, -1, size) for one in (q, k, v))
+    if config.qk_norm == "head":
+        q, k = (normed(one, config.norm, *norm) for one, norm in zip((q, k), norms, strict=True))
+    at_T = torch.tensor([position for _, position in PLACES])
+    angles = table[0][at_T].double(), table[1][at_T].double()
+    return [rotate(q, angles, config.rope), rotate(k, angles, config.rope), v]
+
+
 @EACH_TYPE
-@pytest.mark.parametrize("seed", parts(100, 8))
+@pytest.mark.parametrize("seed", parts(100, 20))
 def test_heads(dtype: torch.dtype, seed: int) -> None:
-    """Norms of heads and of whole projections, rotation of a part in halves or neighbors, prefixes, keys and values in slots."""
+    """Norms of heads and of whole projections, rotation in halves or neighbors, prefixes, keys and values in slots."""
     draw = random.Random(seed)
     kind = draw.choice(("", "head", "whole"))
     config = random_attention(draw)
@@ -127,9 +150,8 @@ def test_heads(dtype: torch.dtype, seed: int) -> None:
     config = replace(config, qk_norm=kind, rope=RopeConfig(theta=1e4, dim=dim, interleaved=draw.random() < 0.5))
     some = Numbers(Worker(ops_of(dtype), draw, page=draw.choice((4, 8))))
     worker, width = some.worker, (heads + 2 * kv_heads) * size
-    sums, biases = random_tensor(draw, draw.choice((1, 2)), TOKENS, width), []
-    if draw.random() < 0.5:
-        biases = list(some.model(width).split([heads * size, kv_heads * size, kv_heads * size]))
+    sums = random_tensor(draw, draw.choice((1, 2)), TOKENS, width)
+    biases = list(some.model(width).split([heads * size, kv_heads * size, kv_heads * size])) if draw.random() < 0.5 else []
     norms = []
     if kind:
         shapes = [heads * size, kv_heads * size] if kind == "whole" else [size, size]
@@ -139,7 +161,7 @@ def test_heads(dtype: torch.dtype, seed: int) -> None:
     virtual = torch.tensor([[0, 0], [0, 0], [worker.keep(virtual_PC), 7]])
     numbers = [draw.choice((0, 1, 2)) for _ in BATCH]
 
-    def run(tokens: slice, step: Step) -> tuple[torch.Tensor, torch.Tensor]:
+    def run(tokens: slice, step: DeviceStep) -> tuple[torch.Tensor, torch.Tensor]:
         arena, memory = worker.arena(2 * kv_heads * worker.page * size)
         out, q = some.empty(sums[0, tokens].shape[0], heads * size)
         worker.ops.heads(
@@ -160,14 +182,7 @@ def test_heads(dtype: torch.dtype, seed: int) -> None:
 
     q_TQ, kv = run(slice(None), worker.step(BATCH, numbers=numbers))
     x = sums.double().sum(0) + (torch.cat(biases).double() if biases else 0.0)
-    q, k, v = x.split([heads * size, kv_heads * size, kv_heads * size], 1)
-    if kind == "whole":
-        q, k = (normed(one, config.norm, weight, bias) for one, (_, weight, bias) in zip((q, k), norms, strict=True))
-    q, k, v = (one.reshape(TOKENS, -1, size) for one in (q, k, v))
-    if kind == "head":
-        q, k = (normed(one, config.norm, weight, bias) for one, (_, weight, bias) in zip((q, k), norms, strict=True))
-    at_T = torch.tensor([position for _, position in PLACES])
-    turned = [rotate(one, (table[0][at_T].double(), table[1][at_T].double()), config.rope) for one in (q, k)]
+    *turned, v = exact_heads(x, config, [(weight, bias) for _, weight, bias in norms], table)
     assert_near(q_TQ, turned[0].flatten(1), dtype, 1.2)
     number_T = [n for n, (_, _, count) in zip(numbers, BATCH, strict=True) for _ in range(count)]
     for token, place in enumerate(PLACES):

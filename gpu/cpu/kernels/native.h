@@ -1,4 +1,4 @@
-/* Native CPU kernels: the types that all files share, and the C ABI that gpu/native/ calls.
+/* Native CPU kernels: the types that all files share, and the C ABI that gpu/cpu/native/ calls.
  *
  * A "unit" is 32 bits: one float32, or two consecutive bfloat16. Packed forms, in units (KS = elements per unit):
  *   weight   [columns / 32][ceil(K / KS)][32]           zero-padded in both directions
@@ -44,7 +44,7 @@ enum { BW_HALVES, BW_NEIGHBOURS };        /* the pairs that are rotated */
 enum { BW_ALONE, BW_KEEP, BW_JOIN }; /* attention that is kept aside, feed-forward that it is added to */
 enum { BW_OK, BW_BAD_COUNT, BW_BAD_ROW, BW_BAD_POSITION, BW_BAD_TOKEN, BW_TOO_MANY, BW_BAD_GROUP };
 
-/* One component of a run: numbers and pointers only. gpu/native/library.py mirrors the order of the fields. */
+/* One component of a run: numbers and pointers only. gpu/cpu/native/library.py mirrors the order of the fields. */
 typedef struct {
     int32_t kind, width;                         /* width: of the hidden states */
     int32_t heads, kv_heads, head_dim, window;   /* window 0: none */

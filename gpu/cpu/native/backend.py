@@ -19,11 +19,12 @@ from itertools import accumulate
 import numpy as np
 import torch
 
-from ...policies.model.chain import HiddenLayout, KvLayout, PageLayout
-from ..backend import Batch, Packed, PackedPart
-from ..errors import BackendError
-from ..hidden_slots import HiddenSlots
-from ..model.config import (
+from ....policies.model.chain import HiddenLayout, KvLayout, PageLayout
+from ...backend import Batch, Packed, PackedPart
+from ...errors import BackendError
+from ...hidden_slots import HiddenSlots
+from ...model.activations import embedding_multiplier
+from ...model.config import (
     MAX_HEAD_DIM,
     AttentionConfig,
     ComponentSpec,
@@ -35,11 +36,11 @@ from ..model.config import (
     RopeConfig,
     attention_of,
 )
-from ..model.config import MLP as SECOND
-from ..reference.operations import embedding_multiplier, rotary_table
-from ..slots import SlotBytes
-from ..tables import Tables
-from ..weights.identity import packed_id
+from ...model.config import MLP as SECOND
+from ...model.rotary import rotary_table
+from ...slots import SlotBytes
+from ...tables import Tables
+from ...weights.identity import packed_id
 from .deltas import AttachedDeltas, NativeDelta, delta_bytes, groups, pack_delta
 from .library import (
     ACTIVATIONS,

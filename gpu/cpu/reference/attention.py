@@ -11,10 +11,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ..backend import Batch
-from ..model.config import AttentionConfig
-from ..tables import Tables
-from .operations import rotary_table, soft_cap
+from ...backend import Batch
+from ...model.activations import soft_cap
+from ...model.config import AttentionConfig
+from ...model.rotary import rotary_table
+from ...tables import Tables
 
 
 class StepIndex:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ..backend import PackedPart
-from ..errors import BackendError
-from ..model.config import MLP, ComponentConfig, ComponentSpec, EmbeddingConfig, ParallelConfig, tensor_shapes
-from ..weights.identity import packed_id
+from ...backend import PackedPart
+from ...errors import BackendError
+from ...model.config import MLP, ComponentConfig, ComponentSpec, EmbeddingConfig, ParallelConfig, tensor_shapes
+from ...weights.identity import packed_id
 from .library import library
 
 PANEL, HALF = 32, 16  # columns packed together; HALF: in the last panel of a low-rank A, if it has no more

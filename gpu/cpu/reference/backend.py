@@ -15,11 +15,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ...policies.model.chain import HiddenLayout, KvLayout, PageLayout
-from ..backend import SLICE, Batch, Packed
-from ..errors import BackendError
-from ..hidden_slots import HiddenSlots
-from ..model.config import (
+from ....policies.model.chain import HiddenLayout, KvLayout, PageLayout
+from ...backend import SLICE, Batch, Packed
+from ...errors import BackendError
+from ...hidden_slots import HiddenSlots
+from ...model.activations import embedding_multiplier, soft_cap
+from ...model.config import (
     MLP,
     AttentionConfig,
     ComponentSpec,
@@ -30,12 +31,13 @@ from ..model.config import (
     TensorRef,
     attention_of,
 )
-from ..row_backend import RowBackend, RowPacked
-from ..slots import SlotBytes
-from ..tables import Tables
+from ...model.rotary import rotate
+from ...row_backend import RowBackend, RowPacked
+from ...slots import SlotBytes
+from ...tables import Tables
 from .attention import StepIndex, attend
 from .deltas import Products, TorchDelta, stretches
-from .operations import adapt, embedding_multiplier, feed_forward, normalise, rotate, soft_cap
+from .operations import adapt, feed_forward, normalise
 
 ALIGNMENT = 64  # bytes
 

@@ -9,7 +9,7 @@ import ctypes
 from functools import cache
 from pathlib import Path
 
-from ..errors import BackendError
+from ...errors import BackendError
 
 LIBRARY = Path(__file__).parents[1] / "kernels" / "_cpu.so"
 EMBEDDING, ATTENTION, MLP, HEAD = range(4)

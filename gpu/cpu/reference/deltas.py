@@ -1,6 +1,6 @@
 """Products of a component in plain torch: the base's for all rows of a step, plus each row's delta (LoRA, bias shift).
 
-The native kernels do the same in ``gpu/kernels/deltas.h``. Parts of a forward pass other than products are in
+The native kernels do the same in ``gpu/cpu/kernels/deltas.h``. Parts of a forward pass other than products are in
 ``backend.py``.
 
 Legend: T tokens of a step, G tokens with one delta, D input width, Q output width, P virtual tokens.
@@ -16,8 +16,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ..model.config import ComponentSpec
-from ..model.deltas import LoraTerm
+from ...model.config import ComponentSpec
+from ...model.deltas import LoraTerm
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from ..backend import SLICE
-from ..model.config import (
+from ...backend import SLICE
+from ...model.config import (
     MLP,
     AttentionConfig,
     ComponentConfig,
@@ -27,7 +27,7 @@ from ..model.config import (
     ParallelConfig,
     TensorRef,
 )
-from ..model.deltas import LoraTerm
+from ...model.deltas import LoraTerm
 from .library import BOTTLENECKS, READS, DeltaRecord, GroupRecord, library
 from .packing import ALIGNMENT, HALF, PANEL
 

@@ -1,0 +1,1 @@
+"""Native CPU back end over the compiled kernels of ``gpu/cpu/kernels``."""

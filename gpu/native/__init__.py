@@ -1,1 +1,0 @@
-"""Native CPU back end over the compiled kernels of ``gpu/kernels``."""
