@@ -203,6 +203,8 @@ SEARCHES = (
     ("scheduler", "policies/sweep/state.py"),
     ("serialization", "runtime/base/codec.py"),
     ("shared memory", "transport/shared_memory.py"),
+    ("CUDA IPC", "transport/cupy_memory.py"),
+    ("device slot", "transport/device_link.py"),
     ("snapshot", "policies/sweep/parts.py"),
     ("starvation", "policies/sweep/fair_share.py"),
     ("supervisor", "runtime/supervisor.py"),

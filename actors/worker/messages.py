@@ -220,4 +220,5 @@ class WorkerStatus:
     kv_by_application: dict[str, tuple[int, int]] = field(default_factory=dict)
     cached: int = 0  # bytes of KV that only the prefix cache keeps; evicted when memory is needed
     segments: list[SegmentRows] = field(default_factory=list)  # of the families that lie whole on this worker
+    links: dict[str, str] = field(default_factory=dict)  # worker -> kind of the link that takes tensors there
     slow: str = ""  # why native kernels are not used, unless other ones were asked for

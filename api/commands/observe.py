@@ -93,6 +93,7 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
                 **{key: worker[key] for key in ("id", "pid", "state", "restarts", "device", "numerics", "memory")},
                 "blocks": len(worker["blocks"]),
                 "hidden": _hidden(worker),
+                "links": dict(worker.get("links", {})),
             }
             for worker in cluster["workers"]
         ],

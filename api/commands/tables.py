@@ -53,12 +53,15 @@ def rate(value: float) -> str:
 
 def ps_tables(view: View) -> Screenful:
     hidden = any(one["hidden"] for one in view["workers"])
-    named = ("WORKER", "STATE", "DEVICE", "NUMERICS", "PID", "RESTARTS", "BLOCKS", "PARAMETERS", "KV", "CACHED", "FREE")
+    linked = any(one["links"] for one in view["workers"])
+    named = ("WORKER", "STATE", "DEVICE", "NUMERICS", *(("LINKS",) if linked else ()))
+    counted = ("PID", "RESTARTS", "BLOCKS", "PARAMETERS", "KV", "CACHED", "FREE")
     workers = FittedTable(
-        (*named, *(("HIDDEN",) if hidden else ())),
+        (*named, *counted, *(("HIDDEN",) if hidden else ())),
         [
             (
                 *(one["id"], one["state"], one["device"], one["numerics"]),
+                *((", ".join(sorted(set(one["links"].values()))) or "-",) if linked else ()),
                 *(str(one[name]) for name in ("pid", "restarts", "blocks")),
                 *(size(one["memory"][name]) for name in ("parameters", "kv", "cached", "free")),
                 *((size(one["hidden"]),) if hidden else ()),
@@ -66,7 +69,7 @@ def ps_tables(view: View) -> Screenful:
             for one in view["workers"]
         ],
         numbers=7 + hidden,
-        least=("NUMERICS", "DEVICE", "BLOCKS", "STATE"),
+        least=("NUMERICS", "DEVICE", *(("LINKS",) if linked else ()), "BLOCKS", "STATE"),
     )
     more = [*_autoscale(view["autoscale"]), *overload_lines(view["overload"])]
     held = in_memory([one["memory"]["parameters"] for one in view["workers"]])

@@ -40,6 +40,10 @@ OPEN: dict[str, dict[str, str]] = {
         "The load tools guidellm and `vllm bench serve` work unmodified": ("run once by hand; the reports are stored"),
     },
     "actor-runtime": {
+        "Two worker processes exchange tensors over CUDA IPC on one card": (
+            "shown over a twin of a card, and the calls of CUDA by a recorded CuPy; no card was at hand"
+        ),
+        "Tensors between two cards travel by NCCL": ("not built; they go through shared memory or frames"),
         "A call between processes takes at most 1.8 times as long as with blocking pyzmq": (
             "2.4 times where processors sleep between calls"
         ),
@@ -106,6 +110,9 @@ OPEN: dict[str, dict[str, str]] = {
             "no result is stored; AVX-512 without tiles is not measured"
         ),
         "Models of one and three billion parameters have stored figures": ("the benchmark exists; no result is stored"),
+        "Decode, prefill, moves of memory and two workers on a CUDA card reach their bars in `python benchmarks/gpu.py`": (
+            "the benchmark exists and runs whole on a mirror; no card has run it yet"
+        ),
         "All stored figures are of the released commit": (
             "the long benchmarks are of earlier commits, which their sections name"
         ),
