@@ -103,7 +103,7 @@ class GenerateCall:
                 for one in event["choices"]:
                     piece = _piece(one)
                     pieces.setdefault(piece.index, []).append(piece)
-                    if piece.text or piece.token_ids or piece.finish_reason:
+                    if piece.text or piece.reasoning or piece.tool_calls or piece.token_ids or piece.finish_reason:
                         yield piece
         if not pieces or not all(found[-1].finish_reason for found in pieces.values()):
             raise RequestError(0, "the stream ended before the answer was complete; send the request again")

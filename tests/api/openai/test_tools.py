@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from blockwright.api.program.client import Client
 from blockwright.policies.plan.grammar import LARK
 from blockwright.tests.api.fake_port import EOS, events, one_by_one
 from blockwright.tests.api.text.turn.chat_templates import MISTRAL, QWEN3
@@ -91,6 +92,20 @@ async def test_thinking_text_and_two_calls(qwen: Qwen, codec: Any) -> None:
         streamed[call["index"]][1] += call["function"]["arguments"]
     assert streamed == [["weather", '{"place": "Bern"}'], ["weather", '{"place": "Rome"}']]
     assert sum(len(chunk.get("token_ids") or []) for chunk in chunks) == body["usage"]["completion_tokens"]
+
+
+async def test_a_program_gets_them_whole_and_streamed(qwen: Qwen) -> None:
+    http, _ = await qwen(f"<think>hm</think>I ask. {CALL}\n{CALL.replace('Bern', 'Rome')}")
+    async with Client(str(http.make_url("/"))) as client:
+        whole = await client.chat(ASK, tools=[WEATHER])
+        call = client.chat(ASK, tools=[WEATHER])
+        pieces = [piece async for piece in call]
+    assert call.answer is not None
+    for choice in (whole.choices[0], call.answer.choices[0]):
+        places = [json.loads(one["function"]["arguments"])["place"] for one in choice.tool_calls]
+        assert (choice.reasoning, choice.text, places) == ("hm", "I ask.", ["Bern", "Rome"])
+        assert choice.finish_reason == "tool_calls"
+    assert "".join(piece.reasoning for piece in pieces) == "hm"
 
 
 async def test_without_tools_calls_are_text(qwen: Qwen) -> None:

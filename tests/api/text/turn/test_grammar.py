@@ -71,7 +71,7 @@ def walk(matcher: Any, seed: int, longest: int = 200) -> str | None:
     return None
 
 
-@claim("What the grammar of a turn allows, the reader reads", of="tools")
+@claim("The reader reads every turn that the grammar of turns allows", of="tools")
 @pytest.mark.parametrize("part", parts(40, 2))
 @pytest.mark.parametrize("kind", sorted(TURNS))
 @pytest.mark.parametrize("rule", RULES)
