@@ -74,7 +74,9 @@ and versions.
 Figures are medians. Shared machines are noisy, so the subjects of a comparison take turns within one run, and ratios say
 more than absolute numbers. A bar is the figure that we aim for; the last section lists what misses its bar. The models
 are random Llamas: S has 27 million parameters (12 layers, hidden size 384), M has 169 million (12 layers, hidden size
-1024). A sweep is one step of a worker, that is of all its running sequences."""
+1024). A sweep is one step of a worker, that is of all its running sequences.
+
+All figures are of CPUs. `python benchmarks/gpu.py` measures a CUDA card and judges its bars; no card has run it yet."""
 
 
 def of_serving(result: Result) -> str:

@@ -14,6 +14,8 @@ from blockwright.tests.test_architecture import LAYERS
 ROOT = Path(__file__).parents[1]
 GUESSES = (
     ("what the page's charts show of the last hours: load history", "actors/load_history.py", "LoadHistory"),
+    ("how a model's turn is read: reader", "api/text/turn/reader.py", "TurnReader"),
+    ("the grammar of a turn", "api/text/turn/grammar.py", "turn_grammar"),
     ("which endpoint holds an event loop", "runtime/node/stall_watch.py", "StallWatch"),
     ("what mypy knows of an endpoint", "runtime/actor/typed_endpoint.py", "TypedCall"),
     ("spans of requests for a collector: OTLP", "api/http/otlp.py", "OtlpSpans"),

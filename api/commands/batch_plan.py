@@ -158,12 +158,13 @@ def _front(settings: Settings, info: ModelInfo) -> Front:
     from ..http.limits import TenantLimits
     from ..http.metrics import Metrics
     from ..http.starting import Stages
+    from ..text.turn.source import read_turns
 
     port = cast(GatewayPort, _Served(info))
     return Front(
         port=port,
         settings=settings,
-        catalog=Catalog(port, settings.requests.max_characters),
+        catalog=Catalog(port, settings.requests.max_characters, read_turns(settings.models.turns)),
         keys=Keys({}, {}),
         metrics=Metrics(dict),
         max_body=settings.requests.largest_body,

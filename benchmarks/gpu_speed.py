@@ -1,0 +1,166 @@
+"""Part 5 of ``gpu.py``: decode and prefill of random models of 1B and 8B, as shares of part 1's ceilings.
+
+A decode sweep counts the weights once and the keys and values of each row as bytes to read; prefill counts two operations
+for each weight and token, and the products of its attention. ``host_share`` is the part of a decode sweep in which nothing
+computed. Products of each shape are timed beside torch's, which sums as it likes: ``of_mm``.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from gpu_card import copies, median_of, need, poisoned, random_tensor
+from gpu_report import Part
+from gpu_rig import Rig, RigSizes, random_rig
+from gpu_sizes import ModelSize
+
+from blockwright.gpu.cuda.ops import Weight
+from blockwright.policies.plan.sweep_plan import Edit
+
+ITEM = 2  # bytes of bfloat16
+MOST_PREFILL = 2048  # tokens of a sweep, as a scheduler would cut a prompt; longer prompts take several
+
+
+def measure(part: Part) -> None:
+    """Add times, rates and shares of each model."""
+    for name, size in part.sizes.models.items():
+        with part.attempt(f"{name}/load"):
+            rig = _rig(part, size)
+            _model(part, name, size, rig)
+            del rig
+        part.card.release()
+        with part.attempt(f"{name}/products"):
+            _products(part, name, size)
+    with part.attempt("graphs"):
+        need("gpu.cuda.graphs", "CUDA graphs, so that decode with and without them cannot be compared")
+    with part.attempt("bits-fast"):
+        need(
+            "gpu.cuda.ops_fast",
+            "bits=fast (torch.mm and free splits) through a whole model; products beside torch.mm are above",
+        )
+    part.bar("8B/decode1", "of_copy", at_least=0.70)
+    part.bar("8B/decode32", "of_copy", at_least=0.65)
+    part.bar("8B/prefill4096", "of_product", at_least=0.45)
+    part.bar("8B/decode32", "host_share", at_most=0.05)
+    part.bar("8B/products32", "of_mm", at_least=0.85)
+    part.bar("8B/products4096", "of_mm", at_least=0.70)
+
+
+def _rig(part: Part, size: ModelSize) -> Rig:
+    sizes = part.sizes
+    decoding = sizes.context + 4 * sizes.sweeps + 16
+    longest, page = max(sizes.prefill) + 1, sizes.page
+    tokens = max(*sizes.rows, min(MOST_PREFILL, max(sizes.prefill)))
+    positions = max(max(sizes.rows) * (decoding + page), longest + page)
+    return random_rig(part.card, size, RigSizes(max(sizes.rows), max(decoding, longest), tokens, page, positions=positions))
+
+
+def _model(part: Part, name: str, size: ModelSize, rig: Rig) -> None:
+    for rows in part.sizes.rows:
+        with part.attempt(f"{name}/decode{rows}"):
+            decode(part, f"{name}/decode{rows}", size, rig, rows)
+    for tokens in part.sizes.prefill:
+        with part.attempt(f"{name}/prefill{tokens}"):
+            _prefill(part, f"{name}/prefill{tokens}", size, rig, tokens)
+
+
+def decode(part: Part, case: str, size: ModelSize, rig: Rig, rows: int, numbers: tuple[int, ...] = ()) -> float:
+    """Add a decode step's figures, and return its median seconds. ``numbers`` are the rows' deltas."""
+    sizes, card = part.sizes, part.card
+    context, count = sizes.context, sizes.sweeps
+    edits = rig.fill_cache(rows, context, context + 4 * count + 8)
+    position = context
+
+    def sweep() -> None:
+        nonlocal position
+        rig.run([(row, position, 1) for row in range(rows)], list(range(rows)), (), numbers)
+        position += 1
+
+    def several() -> None:
+        for _ in range(count):
+            sweep()
+
+    rig.run([(row, context - 1, 1) for row in range(rows)], list(range(rows)), (), numbers)  # draws the first token
+    sweep()
+    seconds = [_wall(card.settle, sweep) for _ in range(count)]
+    median = statistics.median(seconds)
+    began = time.perf_counter()
+    busy = card.busy(several)
+    whole = time.perf_counter() - began
+    rig.release(edits)
+    nbytes = ITEM * size.parameters + rows * (context + count) * size.kv_bytes(ITEM)
+    metrics = {"ms": 1000 * median, "tokens_per_s": rows / median, "bytes_per_s": nbytes / median}
+    metrics |= {"host_share": max(0.0, 1 - busy / (count * median)), "profiled_ms": 1000 * whole / count}
+    metrics["busy_ms"] = 1000 * busy / count
+    if copy := part.found("ceilings/copy", "bytes_per_s"):
+        metrics["of_copy"] = nbytes / median / copy
+    part.add(case, metrics)
+    return median
+
+
+def _prefill(part: Part, case: str, size: ModelSize, rig: Rig, tokens: int) -> None:
+    most = rig.sizes.tokens
+
+    def whole(edits: list[Edit]) -> None:
+        for start in range(0, tokens, most):
+            last = start + most >= tokens
+            rig.run([(0, start, min(most, tokens - start))], [0] if last else [], edits if not start else ())
+
+    seconds = []
+    for repeat in range(max(2, part.sizes.sweeps // 6) + 1):
+        numbers = torch.randint(size.vocabulary, (tokens,), generator=torch.Generator().manual_seed(repeat)).tolist()
+        edits = rig.admit(0, numbers, tokens + 1)
+        seconds.append(_wall(part.card.settle, partial(whole, edits)))
+        rig.release(edits)
+    median = statistics.median(seconds[1:])  # the first one sizes what grows
+    flop = 2 * (size.parameters - size.hidden * size.vocabulary) * tokens + 2 * size.hidden * size.vocabulary
+    flop += 2 * size.layers * size.heads * size.head_dim * tokens * tokens  # scores and values of half the square
+    metrics = {"ms": 1000 * median, "tokens_per_s": tokens / median, "flop_per_s": flop / median}
+    if product := part.found("ceilings/product", "flop_per_s"):
+        metrics["of_product"] = flop / median / product
+    part.add(case, metrics)
+
+
+def _wall(settle: Callable[[], None], work: Callable[[], None]) -> float:
+    settle()
+    began = time.perf_counter()
+    work()
+    settle()
+    return time.perf_counter() - began
+
+
+def _products(part: Part, name: str, size: ModelSize) -> None:
+    """The four products of a layer, by themselves: ours, and torch.mm on the same numbers."""
+    wide, narrow = size.heads * size.head_dim, size.kv_heads * size.head_dim
+    shapes = {
+        "qkv": (size.hidden, wide + 2 * narrow),
+        "o": (wide, size.hidden),
+        "gate-up": (size.hidden, 2 * size.intermediate),
+        "down": (size.intermediate, size.hidden),
+    }
+    for tokens in sorted({max(1, n) for n in (32, 4096)} if not part.card.mirrored else {2}):
+        ours = theirs = 0.0
+        for product, (width, outputs) in shapes.items():
+            times = _pair(part, tokens, width, outputs)
+            ours, theirs = ours + times[0], theirs + times[1]
+            part.add(f"{name}/{product}{tokens}", {"us": 1e6 * times[0], "mm_us": 1e6 * times[1]})
+        part.add(f"{name}/products{tokens}", {"of_mm": theirs / ours})
+
+
+def _pair(part: Part, tokens: int, width: int, outputs: int) -> tuple[float, float]:
+    """Return the seconds of our product and of torch's, over weights of which no cache holds the next."""
+    card = part.card
+    ops = card.ops("bfloat16")
+    count = copies(card, ITEM * width * outputs)
+    weights = [random_tensor(card, outputs, width, dtype=torch.bfloat16, seed=n) for n in range(count)]
+    x_TW = random_tensor(card, tokens, width, dtype=torch.bfloat16, seed=99)
+    out = poisoned(card, ops.product_bytes(tokens, width, outputs) // 4)
+    result = poisoned(card, tokens, outputs, dtype=torch.bfloat16)
+    x, target = x_TW.data_ptr(), out.data_ptr()
+    ours = [partial(ops.product, x, Weight(((w.data_ptr(), outputs),), width), target, tokens) for w in weights]
+    theirs = [partial(torch.mm, x_TW, w.T, out=result) for w in weights]
+    return median_of(card, ours, part.sizes.repeats), median_of(card, theirs, part.sizes.repeats)
