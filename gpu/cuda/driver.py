@@ -96,8 +96,9 @@ def enter_card(device: int, driver: Any = None) -> None:
     A new thread has no context: calls of the driver would fail there, or make one on card 0.
     """
     d = driver or _driver()
+    cuda: Any = torch.cuda  # its functions have no annotations
     try:
-        torch.cuda.init()
+        cuda.init()
         torch.cuda.set_device(device)
         torch.cuda.synchronize(device)  # makes the context
     except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for CUDA
