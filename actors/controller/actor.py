@@ -294,7 +294,7 @@ class Controller(Actor):
         if not self._has_cards:
             return []
         asked = self.node.ref(f"{self.node.name}/cards").view(timeout=VIEW_TIMEOUT, returns=list[dict[str, Any]])
-        (found,) = await asyncio.gather(asked, return_exceptions=True)
+        found: Any = (await asyncio.gather(asked, return_exceptions=True))[0]
         return found if isinstance(found, list) else []
 
     # the shell

@@ -97,7 +97,7 @@ def enter_card(device: int, driver: Any = None) -> None:
     """
     d = driver or _driver()
     try:
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.set_device(device)
         torch.cuda.synchronize(device)  # makes the context
     except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for CUDA
