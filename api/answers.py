@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal, NotRequired, TypedDict
 
 FinishReason = Literal["stop", "length"]
+ChatFinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class ErrorDetail(TypedDict):
@@ -30,10 +31,14 @@ class PromptTokensDetails(TypedDict):
 
 
 class CompletionTokensDetails(TypedDict):
-    """Tokens of the request's ``prediction`` that were verified as drafts: the accepted ones became tokens of the answer."""
+    """Tokens of the request's ``prediction`` that were verified as drafts: the accepted ones became tokens of the answer.
+
+    ``reasoning_tokens``: tokens of the thinking, in chats with a model whose turn template is known.
+    """
 
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int
+    reasoning_tokens: NotRequired[int]
 
 
 class Usage(TypedDict):
@@ -115,17 +120,43 @@ class ChatLogprobs(TypedDict):
     refusal: None
 
 
+class CalledFunction(TypedDict):
+    """``arguments``: JSON in a text."""
+
+    name: NotRequired[str]
+    arguments: str
+
+
+class ToolCall(TypedDict):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class ToolCallDelta(TypedDict):
+    """A piece of a call. The first one has id, type and name; the arguments of all pieces join."""
+
+    index: int
+    id: NotRequired[str]
+    type: NotRequired[Literal["function"]]
+    function: CalledFunction
+
+
 class ChatMessage(TypedDict):
+    """``content`` is null if there are only tool calls."""
+
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    reasoning: NotRequired[str]
+    tool_calls: NotRequired[list[ToolCall]]
 
 
 class ChatChoice(TypedDict):
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason
+    finish_reason: ChatFinishReason
     stop_reason: str | int | None
     token_ids: NotRequired[list[int]]
 
@@ -145,14 +176,16 @@ class ChatAnswer(TypedDict):
 
 class ChatDelta(TypedDict):
     role: NotRequired[Literal["assistant"]]
+    reasoning: NotRequired[str]
     content: NotRequired[str]
+    tool_calls: NotRequired[list[ToolCallDelta]]
 
 
 class ChatChunkChoice(TypedDict):
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason | None
+    finish_reason: ChatFinishReason | None
     stop_reason: NotRequired[str | int | None]
     token_ids: NotRequired[list[int]]
 
@@ -200,13 +233,14 @@ class DetokenizeAnswer(TypedDict):
 
 
 class VersionAnswer(TypedDict):
-    """The version. ``numerics``: of the workers.
+    """The version. ``devices`` and ``numerics``: of the workers.
 
     ``batch_invariant``: the same tokens get the same bits whatever runs beside or ran before them (null while no worker is
     up). ``batch_variant_because``: the reason if it is false.
     """
 
     version: str
+    devices: list[str]
     numerics: list[str]
     batch_invariant: bool | None
     batch_variant_because: str | None

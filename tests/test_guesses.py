@@ -14,6 +14,8 @@ from blockwright.tests.test_architecture import LAYERS
 ROOT = Path(__file__).parents[1]
 GUESSES = (
     ("what the page's charts show of the last hours: load history", "actors/load_history.py", "LoadHistory"),
+    ("how a model's turn is read: reader", "api/text/turn/reader.py", "TurnReader"),
+    ("the grammar of a turn", "api/text/turn/grammar.py", "turn_grammar"),
     ("which endpoint holds an event loop", "runtime/node/stall_watch.py", "StallWatch"),
     ("what mypy knows of an endpoint", "runtime/actor/typed_endpoint.py", "TypedCall"),
     ("spans of requests for a collector: OTLP", "api/http/otlp.py", "OtlpSpans"),
@@ -201,6 +203,8 @@ SEARCHES = (
     ("scheduler", "policies/sweep/state.py"),
     ("serialization", "runtime/base/codec.py"),
     ("shared memory", "transport/shared_memory.py"),
+    ("CUDA IPC", "transport/cupy_memory.py"),
+    ("device slot", "transport/device_link.py"),
     ("snapshot", "policies/sweep/parts.py"),
     ("starvation", "policies/sweep/fair_share.py"),
     ("supervisor", "runtime/supervisor.py"),

@@ -24,7 +24,7 @@ from .address import PeerId, check_name, parse_identity
 from .errors import AddressError, HandshakeRefused
 from .wire import WireError
 
-VERSION = 3  # counts changes of frames, envelopes and encodings: nodes of different versions refuse each other
+VERSION = 4  # counts changes of frames, envelopes and encodings: nodes of different versions refuse each other
 GREETING = b"\x03"
 WELCOME = b"\x04"
 REFUSAL = b"\x05"

@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..policies.cluster.chunk_order import Chunk, ChunkOrder, Traffic
+from ..policies.cluster.link_kind import LinkKind
 from . import link_wire, wire
 from .address import PeerId
 from .clock import Clock, Timer
+from .device_link import DeviceRing
 from .errors import MessageTooLarge, PeerGone, QueueFull
 from .shared_memory import SharedPool, Slot
 from .transfer import OutgoingTransfer, Transfer, as_bytes
@@ -31,21 +33,31 @@ SLACK = 0.01  # seconds that a limited link may catch up after its timer came la
 class LinkCarrier(Protocol):
     """The carrier that takes frames to a peer, in order, until the connection breaks."""
 
-    link_kind: str
+    link_kind: str  # "reference" or "frames"
 
     def send_link(self, peer: PeerId, frames: Sequence[Buffer]) -> None: ...
 
 
 class Link:
-    """The sender's end of a link (see the module)."""
+    """The sender's end of a link (see the module). ``pool`` and ``ring``: the slots to send from, if this node has any."""
 
-    def __init__(self, peer: PeerId, carrier: LinkCarrier, clock: Clock, pool: Callable[[], SharedPool | None]) -> None:
+    def __init__(
+        self,
+        peer: PeerId,
+        carrier: LinkCarrier,
+        clock: Clock,
+        pool: Callable[[], SharedPool | None],
+        ring: Callable[[], DeviceRing | None],
+    ) -> None:
         self.peer = peer
         self.rate: float | None = None
         self._carrier = carrier
         self._clock = clock
-        self._pool = pool
-        self._order = ChunkOrder(whole=carrier.link_kind == "reference")
+        self._pool, self._ring = pool, ring
+        self._by_reference = carrier.link_kind == "reference"
+        self._kind = LinkKind.REFERENCE if self._by_reference else LinkKind.FRAMES  # until the receiver answers
+        self._refused = ""  # why a faster kind was not chosen
+        self._order = ChunkOrder(whole=self._by_reference)
         self._messages: dict[int, OutgoingTransfer] = {}
         self._numbers = itertools.count()
         self._bytes = 0  # of the messages
@@ -76,8 +88,13 @@ class Link:
 
     @property
     def kind(self) -> str:
-        """The kind of the link: "reference", "shared-memory" or "frames"; settled when the receiver has answered."""
-        return "shared-memory" if self._attached else self._carrier.link_kind
+        """The name of the ``LinkKind`` that the receiver chose; "reference" or "frames" until it has answered."""
+        return self._kind.label
+
+    @property
+    def attached(self) -> bool:
+        """True if the peer reads this node's shared memory, whatever way tensors go."""
+        return self._attached
 
     def send(self, kind: Traffic, header: bytes = b"", buffers: Sequence[Buffer | Slot] = ()) -> Transfer:
         """Queue one message. It arrives after all earlier ones of its class on this link, or the peer is lost.
@@ -115,13 +132,14 @@ class Link:
 
         May be called from any thread.
         """
-        pool = self._pool() if self._attached else None
+        pool = self._pool() if self._kind is LinkKind.SHARED_MEMORY else None
         return pool.allocate(size) if pool is not None else None
 
     def inspect(self) -> dict[str, Any]:
         """Return the sender's state as plain data."""
         return {
             "kind": self.kind,
+            "refused": self._refused,
             "open": self._open,
             "messages": len(self._messages),
             "bytes": sum(m.transfer.size - m.transfer.acknowledged for m in self._messages.values()),
@@ -146,6 +164,7 @@ class Link:
             self.gone(f"node {self.peer} has lost what it had acknowledged")
             return
         self._open = True
+        self._kind, self._refused = welcome.kind, welcome.refused
         self._attached = welcome.attached
         self._delay = RETRY
         self._cancel_timer()
@@ -159,6 +178,12 @@ class Link:
             return
         self._settle(ack.taken)
         self._pump()
+
+    def renew(self) -> None:
+        """Ask the receiver again, because this end has more to offer."""
+        if not self._why:
+            self._cancel_timer()
+            self._ask()
 
     def on_broken(self) -> None:
         """Ask the receiver again after a while, since frames in flight may be lost."""
@@ -191,9 +216,18 @@ class Link:
         self._timer = None
         self._arm(self._delay, self._ask)
         self._delay = min(2 * self._delay, LONGEST_RETRY)
-        pool = self._pool() if self._carrier.link_kind == "frames" else None
-        offer = link_wire.NOTHING if pool is None else pool.offer
-        self._offer([link_wire.pack_open(self._attempt, offer)])
+        self._offer([link_wire.pack_open(self._attempt, self._offers())])
+
+    def _offers(self) -> dict[LinkKind, bytes]:
+        """Return the kinds that this end has, each with what the receiver opens."""
+        if self._by_reference:
+            return {LinkKind.REFERENCE: b""}
+        offers = {LinkKind.FRAMES: b""}
+        if (pool := self._pool()) is not None:
+            offers[LinkKind.SHARED_MEMORY] = link_wire.pack_shared(pool.offer)
+        if (ring := self._ring()) is not None:
+            offers[LinkKind.DEVICE_SLOT] = ring.offer
+        return offers
 
     def _offer(self, frames: list[Buffer]) -> bool:
         try:
@@ -221,10 +255,12 @@ class Link:
         self._pump()
 
     def _transmit(self, chunk: Chunk) -> None:
-        shared = self._pool() if self._attached else None
+        shared = self._pool() if self._kind is LinkKind.SHARED_MEMORY else None
         if self.rate is not None:
             self._free_at = max(self._free_at, self._clock.now() - SLACK) + chunk.size / self.rate
-        frames = self._messages[chunk.message].frames(chunk, shared, self._carrier.link_kind == "reference")
+        frames = self._messages[chunk.message].frames(chunk, shared, self._by_reference)
+        if self._kind is LinkKind.DEVICE_SLOT and (ring := self._ring()) is not None:
+            frames = ring.lay(self.peer, chunk, frames)
         if not self._offer(frames):
             self.on_broken()
         elif self._timer is None:
@@ -239,6 +275,8 @@ class Link:
         )
         for chunk in self._order.acknowledge(dict(zip(Traffic, taken, strict=True))):
             self._busy_bytes += chunk.size
+            if (ring := self._ring()) is not None:
+                ring.release(self.peer, chunk)
             transfer = self._messages[chunk.message].transfer
             if chunk.last:
                 del self._messages[chunk.message]

@@ -2,7 +2,8 @@
 
 Owns the counts of received and taken chunks, messages that are partly here, and the memory in which they are put
 together. One ``Budget`` bounds that memory for all senders of a node; it also counts messages that were delivered and are
-still read. A class without memory waits, unacknowledged, and so its sender stops. Sends nothing itself.
+still read. A class without memory waits, unacknowledged, and so its sender stops; so does a class whose next chunk is still
+being copied out of a device slot. Sends nothing itself.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from ..policies.cluster.chunk_order import URGENT_BYTES, URGENT_CHUNKS, Traffic
 from . import link_wire
+from .device_link import RingReader, SlotFetch
 from .link_wire import ArrivedChunk, Counts, Description
 from .shared_memory import Attached
 from .wire import WireError
@@ -93,8 +95,9 @@ class Arrivals:
         self._deliver = deliver
         self._release = release
         self.attached: Attached | None = None  # the sender's shared memory
+        self.reader: RingReader | None = None  # of the sender's device slots
         self._arrived = {kind: Arrived() for kind in Traffic}
-        self._waiting: dict[Traffic, deque[ArrivedChunk]] = {kind: deque() for kind in Traffic}
+        self._waiting: dict[Traffic, deque[tuple[ArrivedChunk, SlotFetch | None]]] = {kind: deque() for kind in Traffic}
         self._assemblies: dict[Traffic, _Assembly] = {}
 
     @property
@@ -130,23 +133,33 @@ class Arrivals:
         arrived, waiting = self._arrived[piece.kind], self._waiting[piece.kind]
         if piece.number != arrived.received:
             return
-        if len(waiting) >= URGENT_CHUNKS or (waiting and sum(p.size for p in waiting) > URGENT_BYTES):
+        if len(waiting) >= URGENT_CHUNKS or (waiting and sum(p.size for p, _ in waiting) > URGENT_BYTES):
             raise WireError(f"{len(waiting)} unacknowledged chunks of {piece.kind.name} wait, and more are sent")
+        fetch = None
+        if piece.laid is not None:
+            if self.reader is None:
+                raise WireError("a chunk in a device slot, and none was opened")
+            fetch = self.reader.fetch(*piece.laid)
         arrived.received += 1
-        waiting.append(piece)
+        waiting.append((piece, fetch))
         self._take(piece.kind)
 
     def resume(self) -> None:
-        """Try waiting chunks again, after memory may have come back."""
+        """Try waiting chunks again, after memory may have come back or a copy may have ended."""
         for kind in Traffic:
             self._take(kind)
 
     def _take(self, kind: Traffic) -> None:
         waiting, arrived = self._waiting[kind], self._arrived[kind]
         while waiting:
-            piece = waiting.popleft()
+            piece, fetch = waiting[0]
+            if fetch is not None:
+                if not fetch.ended:
+                    return
+                piece = ArrivedChunk(*piece[:5], fetch.frames())
+            waiting.popleft()
             if not self._put(kind, piece):
-                waiting.appendleft(piece)
+                waiting.appendleft((piece, None))
                 return
             arrived.taken += 1
             arrived.bytes += piece.size

@@ -18,9 +18,12 @@ from functools import partial
 from typing import Any
 
 from ..policies.cluster.chunk_order import Traffic
+from ..policies.cluster.link_kind import LinkKind, choose_kind
 from . import link_wire
 from .address import PeerId
 from .clock import Clock, Timer
+from .device_link import DeviceRing, RingReader
+from .device_memory import DeviceMemory, DeviceMemoryError
 from .errors import PeerGone, QueueFull
 from .link import Link, LinkCarrier
 from .link_receiver import BUDGET, Arrivals, Budget
@@ -80,14 +83,27 @@ class LinkTable:
         self._turn_due = False
         self.share = share
         self._shared: SharedPool | None = None
+        self._device: DeviceMemory | None = None
+        self._slots: DeviceRing | None = None
+        self._closing: list[RingReader] = []  # of peers that are gone
         self._closed = False
+
+    def offer_device(self, memory: DeviceMemory) -> None:
+        """Let tensors travel through slots in a device's memory, from and to peers that use it, too.
+
+        Raises DeviceMemoryError if there is no room for the slots.
+        """
+        self._slots = DeviceRing(memory)
+        self._device = memory
+        for link in self._links.values():
+            link.renew()
 
     def link(self, peer: PeerId) -> Link:
         """Return the one sender to this life of a node; make it on first use."""
         link = self._links.get(peer)
         if link is None:
             carrier = _ToSelf(self) if peer == self.me else self._carrier
-            link = self._links[peer] = Link(peer, carrier, self._clock, self._pool)
+            link = self._links[peer] = Link(peer, carrier, self._clock, self._pool, lambda: self._slots)
         return link
 
     def kind(self, peer: PeerId) -> str:
@@ -103,9 +119,9 @@ class LinkTable:
         Returns None if there are no slots, or the peer cannot read them (yet).
         """
         large = [at for at, buffer in enumerate(buffers) if len(buffer) >= SHARE_LEAST]
-        if not large or (link := self.link(peer)).kind != "shared-memory":
+        if not large or not self.link(peer).attached or (pool := self._pool()) is None:
             return None
-        slots = {at: slot for at in large if (slot := link.slot(len(buffers[at]))) is not None}
+        slots = {at: slot for at in large if (slot := pool.allocate(len(buffers[at]))) is not None}
         if not slots:
             return None
         for at, slot in slots.items():
@@ -172,10 +188,15 @@ class LinkTable:
         """End the links of a life of ``peer`` that is over: its transfers fail, slots lent to it return."""
         if (link := self._links.pop(peer, None)) is not None:
             link.gone(why)
-        self._from.pop(peer, None)
+        known = self._from.pop(peer, None)
+        if known is not None and (reader := known.arrivals.reader) is not None:
+            self._closing.append(reader)
+            reader.close()
         self._releases_seen.pop(peer, None)
         if self._shared is not None:
             self._shared.forget(peer)
+        if self._slots is not None:
+            self._slots.forget(peer)
 
     def inspect(self) -> dict[str, Any]:
         """Return the state of both ends of every link as plain data."""
@@ -184,6 +205,7 @@ class LinkTable:
             "to": {str(peer): link.inspect() for peer, link in self._links.items()},
             "from": {str(peer): known.arrivals.inspect() for peer, known in self._from.items()},
             "slots_free_bytes": shared.free if shared is not None else 0,
+            "device_slots_free": self._slots.free if self._slots is not None else 0,
             "assembling_bytes": self._budget.used,
         }
 
@@ -194,6 +216,8 @@ class LinkTable:
             self.drop(peer, f"this node ({self.me}) stopped")
         if self._shared is not None:
             self._shared.close()
+        if self._slots is not None:
+            self._slots.close()
 
     # ---- the receiver's end
 
@@ -203,10 +227,40 @@ class LinkTable:
             deliver = partial(self._deliver, peer)
             known = self._from[peer] = _From(Arrivals(self._budget, deliver, partial(self._released, peer)))
         arrivals = known.arrivals
-        if arrivals.attached is None and self.share:
-            arrivals.attached = attach(message.offer)
+        kind, refused = self._choose(peer, message.offers, arrivals)
         attached = arrivals.attached is not None
-        self._tell(peer, link_wire.pack_welcome(message.attempt, attached, arrivals.received, arrivals.taken))
+        welcome = Welcome(message.attempt, kind, attached, arrivals.received, arrivals.taken, refused)
+        self._tell(peer, link_wire.pack_welcome(welcome))
+
+    def _choose(self, peer: PeerId, offers: dict[LinkKind, bytes], arrivals: Arrivals) -> tuple[LinkKind, str]:
+        """Return the kind of the link, with what it needs opened, and why a faster one was refused. Raises WireError."""
+        able, refused = set(LinkKind), ""
+        if self._device is None:
+            able.discard(LinkKind.DEVICE_SLOT)
+        if (offer := offers.get(LinkKind.SHARED_MEMORY)) is not None:
+            shared = link_wire.parse_shared(offer)
+            if arrivals.attached is None and self.share:
+                arrivals.attached = attach(shared)  # also for buffers of other messages
+        if arrivals.attached is None:
+            able.discard(LinkKind.SHARED_MEMORY)
+        kind = choose_kind(offers.keys(), able)
+        if kind is LinkKind.DEVICE_SLOT and (refused := self._open_slots(offers[kind], arrivals)):
+            log.warning("node %s refused to read from %s: %s", self.me, peer, refused)
+            kind = choose_kind(offers.keys(), able - {kind})
+        return kind, refused
+
+    def _open_slots(self, offer: bytes, arrivals: Arrivals) -> str:
+        """Open a peer's device slots, unless they are. Return why they cannot be opened."""
+        if arrivals.reader is not None and arrivals.reader.text == offer:
+            return ""
+        if arrivals.reader is not None:
+            return "other device slots were offered before; a life of a node has one ring"
+        assert self._device is not None, "it was chosen because there is a device"
+        try:
+            arrivals.reader = RingReader(self._device, offer, self._soon)
+        except DeviceMemoryError as error:
+            return str(error)
+        return ""
 
     def _acknowledge(self, peer: PeerId, known: _From, *, urgent: bool = True) -> None:
         """Send one acknowledgement for all chunks of this turn of the loop.
@@ -252,6 +306,9 @@ class LinkTable:
                 known.serial += 1
                 known.unconfirmed.append((known.serial, freed))
                 self._tell(peer, link_wire.pack_release(known.serial, freed))
+        for reader in [reader for reader in self._closing if reader.settled]:
+            self._closing.remove(reader)
+            reader.give_back()
         for peer, known in list(self._from.items()):
             before = known.arrivals.taken
             try:

@@ -2,10 +2,13 @@
 
 Owns the layouts and their checks; what does not fit raises ``WireError``. Frame 0 starts with a byte that says what it is:
 
-    OPEN     sender to receiver: attempt, and where its shared memory lies (process, descriptor, bytes, token; zeros: none)
-    WELCOME  the answer: attempt, whether the memory is attached, chunks of each class received, and those taken
+    OPEN     sender to receiver: attempt, and the kinds of link that it offers, each with what the receiver opens: of shared
+             memory, process, descriptor, bytes and token; of device slots, the text of a ``RingOffer``
+    WELCOME  the answer: attempt, the kind that was chosen, whether the shared memory is attached, chunks of each class
+             received, those taken, and why a faster kind that was offered was refused
     CHUNK    class, number, offset, bytes; if it is the first of its message: the number of buffers, (bytes, slot) of each,
              and the message's header. Further frames: the bytes themselves, except those of buffers that lie in a slot
+    LAID     the same, but the bytes of the further frames lie in a device slot: its number, and the length of each frame
     ACK      chunks of each class that were taken (what was received may wait for memory first)
     RELEASE  receiver to owner of shared memory: serial, offsets of slots that are no longer read
     RELEASED the answer: serial up to which releases have come
@@ -16,20 +19,26 @@ All numbers are little-endian. A slot is an offset in the sender's shared memory
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..policies.cluster.chunk_order import Traffic
+from ..policies.cluster.link_kind import LinkKind
 from .wire import MAX_BODY, MAX_FRAME, MAX_FRAMES, Buffer, WireError
 
-OPEN, WELCOME, CHUNK, ACK, RELEASE, RELEASED = range(1, 7)
+OPEN, WELCOME, CHUNK, ACK, RELEASE, RELEASED, LAID = range(1, 8)
 _CLASSES = dict(enumerate(Traffic))
+_KINDS = frozenset(LinkKind)
 Counts = tuple[int, int, int]  # chunks of each class
 MAX_BUFFERS = MAX_FRAMES - 4  # of one message
 MAX_MESSAGE = 1 << 30  # bytes of one message's buffers
-_OPEN = struct.Struct("<BIIIQ16s")
-_WELCOME = struct.Struct("<BIB3Q3Q")
+MAX_REASON = 400  # bytes of the reason for a refused offer
+_OPEN = struct.Struct("<BI")
+_OFFER = struct.Struct("<BI")  # kind, bytes that follow
+_SHARED = struct.Struct("<IIQ16s")
+_WELCOME = struct.Struct("<BIBB3Q3Q")
+_LAID = struct.Struct("<I")
 _CHUNK = struct.Struct("<BBQQQ")
 _ACK = struct.Struct("<B3Q")
 _RELEASED = struct.Struct("<BQ")
@@ -52,16 +61,20 @@ NOTHING = SharedMemoryOffer(0, 0, 0, bytes(16))
 
 @dataclass(frozen=True, slots=True)
 class LinkOpen:
+    """``offers``: what the receiver opens, by kind; empty where there is nothing to be opened."""
+
     attempt: int
-    offer: SharedMemoryOffer
+    offers: dict[LinkKind, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
     attempt: int
+    kind: LinkKind
     attached: bool
     received: Counts
     taken: Counts
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +114,37 @@ class ArrivedChunk(NamedTuple):
     size: int
     description: Description | None  # of the first chunk of a message
     frames: list[memoryview]
+    laid: tuple[int, tuple[int, ...]] | None = None  # device slot, and the lengths of the frames that lie there
 
 
 Message = LinkOpen | Welcome | ArrivedChunk | Ack | Release | Released
 
 
-def pack_open(attempt: int, offer: SharedMemoryOffer) -> bytes:
-    return _OPEN.pack(OPEN, attempt, offer.process, offer.descriptor, offer.size, offer.token)
+def pack_open(attempt: int, offers: Mapping[LinkKind, bytes]) -> bytes:
+    parts = [_OFFER.pack(kind, len(offer)) + offer for kind, offer in offers.items()]
+    return b"".join([_OPEN.pack(OPEN, attempt), *parts])
 
 
-def pack_welcome(attempt: int, attached: bool, received: Sequence[int], taken: Sequence[int]) -> bytes:
-    return _WELCOME.pack(WELCOME, attempt, attached, *received, *taken)
+def pack_shared(offer: SharedMemoryOffer) -> bytes:
+    return _SHARED.pack(offer.process, offer.descriptor, offer.size, offer.token)
+
+
+def parse_shared(offer: bytes) -> SharedMemoryOffer:
+    """Parse the offer of shared memory. Raises WireError."""
+    if len(offer) != _SHARED.size:
+        raise WireError(f"{len(offer)} bytes do not offer shared memory")
+    return SharedMemoryOffer(*_SHARED.unpack(offer))
+
+
+def pack_welcome(welcome: Welcome) -> bytes:
+    head = _WELCOME.pack(WELCOME, welcome.attempt, welcome.kind, welcome.attached, *welcome.received, *welcome.taken)
+    return head + welcome.refused.encode()[:MAX_REASON]
+
+
+def pack_laid(head: bytes, slot: int, frames: Sequence[Buffer]) -> list[Buffer]:
+    """Return the frames of a chunk whose bytes lie in a device slot. ``head``: its frame 0 as if it had the bytes."""
+    lengths = [len(frame) for frame in frames]
+    return [bytes([LAID]) + head[1:], _LAID.pack(slot) + struct.pack(f"<{len(lengths)}I", *lengths)]
 
 
 def pack_chunk(kind: Traffic, number: int, offset: int, size: int) -> bytes:
@@ -160,7 +193,7 @@ def ranges(sizes: Sequence[int], offset: int, size: int) -> Iterator[tuple[int, 
 
 def link_class(head: memoryview) -> Traffic:
     """Return the class of a chunk, from its first frame; messages about the link itself have the most urgent class."""
-    return Traffic(head[1]) if head[0] == CHUNK else Traffic.ACTIVATION
+    return Traffic(head[1]) if head[0] in (CHUNK, LAID) else Traffic.ACTIVATION
 
 
 def parse(frames: Sequence[memoryview]) -> Message:
@@ -171,24 +204,53 @@ def parse(frames: Sequence[memoryview]) -> Message:
     try:
         if head[0] == CHUNK:
             return _piece(head, frames)
+        if head[0] == LAID:
+            return _laid(head, frames)
         if len(frames) != 1:
             raise WireError(f"a link message {head[0]} of {len(frames)} frames")
         if head[0] == ACK:
             return Ack(_ACK.unpack(head)[1:])
         if head[0] == OPEN:
-            _, attempt, process, descriptor, size, token = _OPEN.unpack(head)
-            return LinkOpen(attempt, SharedMemoryOffer(process, descriptor, size, token))
+            return LinkOpen(_OPEN.unpack_from(head)[1], _offers(head))
         if head[0] == WELCOME:
-            _, attempt, attached, *counts = _WELCOME.unpack(head)
-            return Welcome(attempt, bool(attached), (counts[0], counts[1], counts[2]), (counts[3], counts[4], counts[5]))
+            return _welcome(head)
         if head[0] == RELEASE:
             _, serial, *slots = struct.unpack(f"<BQ{(len(head) - 9) // 8}Q", head)
             return Release(serial, tuple(slots))
         if head[0] == RELEASED:
             return Released(_RELEASED.unpack(head)[1])
-    except struct.error as error:
+    except (struct.error, UnicodeDecodeError) as error:
         raise WireError(f"a link message {head[0]} of {len(head)} bytes: {error}") from error
     raise WireError(f"unknown link message {head[0]}")
+
+
+def _offers(head: memoryview) -> dict[LinkKind, bytes]:
+    offers, at = dict[LinkKind, bytes](), _OPEN.size
+    while at < len(head):
+        kind, size = _OFFER.unpack_from(head, at)
+        at += _OFFER.size + size
+        if kind not in _KINDS or at > len(head):
+            raise WireError(f"an offer of {size} bytes of an unknown kind {kind}, or cut off")
+        offers[LinkKind(kind)] = bytes(head[at - size : at])
+    return offers
+
+
+def _welcome(head: memoryview) -> Welcome:
+    _, attempt, kind, attached, *counts = _WELCOME.unpack_from(head)
+    if kind not in _KINDS or len(head) > _WELCOME.size + MAX_REASON:
+        raise WireError(f"a welcome of {len(head)} bytes to a link of kind {kind}")
+    refused = str(head[_WELCOME.size :], "utf-8", "replace")
+    one, two = (counts[0], counts[1], counts[2]), (counts[3], counts[4], counts[5])
+    return Welcome(attempt, LinkKind(kind), bool(attached), one, two, refused)
+
+
+def _laid(head: memoryview, frames: Sequence[memoryview]) -> ArrivedChunk:
+    if len(frames) != 2 or len(frames[1]) > _LAID.size + 4 * MAX_FRAMES:
+        raise WireError(f"a chunk in a device slot of {len(frames)} frames")
+    (slot,) = _LAID.unpack_from(frames[1])
+    lengths = struct.unpack(f"<{(len(frames[1]) - _LAID.size) // 4}I", frames[1][_LAID.size :])
+    piece = _piece(head, frames[:1])
+    return ArrivedChunk(piece.kind, piece.number, piece.offset, piece.size, piece.description, [], (slot, lengths))
 
 
 def _piece(head: memoryview, frames: Sequence[memoryview]) -> ArrivedChunk:

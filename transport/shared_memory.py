@@ -30,7 +30,7 @@ POOL_BYTES = 512 << 20  # at most; memory is taken as slots are first written
 GRANULE = 64 << 10
 _NAME = "blockwright-slots"
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_TOKEN = 16
+TOKEN = 16  # bytes at the start of a file, by which it is recognized
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
@@ -62,18 +62,10 @@ class SharedPool:
 
     def __init__(self, size: int = POOL_BYTES) -> None:
         size = -(-size // GRANULE) * GRANULE
-        token = secrets.token_bytes(_TOKEN)
-        self._descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            os.ftruncate(self._descriptor, size)
-            fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, _SEALS)  # so the file cannot shrink under a reader
-            self.memory = mmap.mmap(self._descriptor, size)
-        except BaseException:
-            os.close(self._descriptor)
-            raise
+        token = secrets.token_bytes(TOKEN)
+        self._descriptor, self.memory = make_file(_NAME, size, token)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self.memory.madvise(mmap.MADV_HUGEPAGE)
-        self.memory[:_TOKEN] = token
         self.offer = SharedMemoryOffer(os.getpid(), self._descriptor, size, token)
         self._lock = threading.RLock()  # re-entered when the collector runs __del__ of a slot within take
         self._extents = RangeAllocator(size // GRANULE)
@@ -138,10 +130,10 @@ class Attached:
     """A peer's pool, mapped read-only. It is unmapped when the last view is gone."""
 
     def __init__(self, address: int, size: int) -> None:
-        self._address, self._size = address, size
+        self.address, self._size = address, size
 
     def __del__(self) -> None:
-        _libc.munmap(self._address, self._size)
+        _libc.munmap(self.address, self._size)
 
     def view(self, offset: int, size: int, released: Callable[[], None]) -> memoryview:
         """Return the bytes of a slot, read-only.
@@ -152,7 +144,7 @@ class Attached:
         if offset % GRANULE or offset < GRANULE or size < 1 or offset + size > self._size:
             raise WireError(f"a slot of {size} bytes at {offset} in a pool of {self._size}")
         # The buffer's owner must be an object of its own, which a slice of the view also refers to.
-        owner = _array(-(-size // GRANULE) * GRANULE).from_address(self._address + offset)
+        owner = _array(-(-size // GRANULE) * GRANULE).from_address(self.address + offset)
         weakref.finalize(owner, _let_go, self, released).atexit = False
         return memoryview(owner).cast("B")[:size].toreadonly()
 
@@ -166,14 +158,28 @@ def _let_go(attached: Attached, released: Callable[[], None]) -> None:
     released()  # ``attached`` is a parameter only to live as long as its views
 
 
-def attach(offer: SharedMemoryOffer) -> Attached | None:
-    """Map the memory that a peer offers.
+def make_file(name: str, size: int, token: bytes) -> tuple[int, mmap.mmap]:
+    """Make a memory file that begins with ``token``; return its descriptor and the file, mapped. Raises OSError."""
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(descriptor, size)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)  # so the file cannot shrink under a reader
+        memory = mmap.mmap(descriptor, size)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    memory[:TOKEN] = token
+    return descriptor, memory
+
+
+def attach(offer: SharedMemoryOffer, name: str = _NAME) -> Attached | None:
+    """Map the memory file of this name that a peer offers.
 
     Returns None if it cannot be mapped: another host, another user, or not the file that the offer claims.
     """
     link = f"/proc/{offer.process}/fd/{offer.descriptor}"
     try:
-        if not offer.size or not os.readlink(link).startswith(f"/memfd:{_NAME}"):
+        if not offer.size or not os.readlink(link).startswith(f"/memfd:{name}"):
             return None
         descriptor = os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -182,7 +188,7 @@ def attach(offer: SharedMemoryOffer) -> Attached | None:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_size != offer.size:
             return None
-        if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS or os.pread(descriptor, _TOKEN, 0) != offer.token:
+        if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS or os.pread(descriptor, TOKEN, 0) != offer.token:
             return None
         address = _libc.mmap(None, offer.size, _PROT_READ, _MAP_SHARED, descriptor, 0)
         if address is None or address == _FAILED:

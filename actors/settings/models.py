@@ -40,6 +40,9 @@ class ModelSettings(SettingsPart):
     apps_file: Annotated[
         str, "file that keeps additions and removals at run time for the next start; empty: one in adapters, if that is set"
     ] = ""
+    turns: Annotated[Texts, "model id: JSON file of its turn template, as response_template in tokenizer_config.json"] = (
+        field(default_factory=dict)
+    )
     exits: Annotated[Texts, "application: layers of lower tiers, as 8,16, without exits.json"] = field(default_factory=dict)
     on_demand: Annotated[bool, "load applications that do not fit in memory when requests need them; no: refuse them"] = True
 
@@ -65,6 +68,9 @@ class ModelSettings(SettingsPart):
                 if not self.may_serve(one) and not (one is name and self.more_may_come):
                     there = listed(self.applications)
                     raise SettingsError(f"bases.{name} = {base!r}: {one} is not an application; there are: {there}")
+        for name in self.turns:
+            if not self.may_serve(name) and not self.more_may_come:
+                raise SettingsError(f"turns.{name} names no application; there are: {listed(self.applications)}")
         for name, text in self.exits.items():
             if name not in self.applications and not (self.app_roots or self.apps_file):
                 raise SettingsError(f"exits.{name} names no application; there are: {listed(self.applications)}")

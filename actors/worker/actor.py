@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -93,7 +94,8 @@ class Worker(Actor):
         self._open_device = open_device
         self._read_specs = read_specs
         self._aside = aside
-        self.state = SweepState(sweep_config(config, backend.numerics, backend.slot_unit))
+        units = backend.slot_unit, backend.chunk, backend.alignment
+        self.state = SweepState(sweep_config(config, backend.numerics, *units))
         self._slow = slow(config.worker.backend, backend, config.worker.dtype, config.worker.threads)
         self._machine: Machine = self.state  # receives events, plans and commits; ``state`` is only read
         self._recorder: EventRecorder | None = None
@@ -118,6 +120,7 @@ class Worker(Actor):
             self._machine = self._recorder = EventRecorder(self.state, writer)
         self._feed = EventFeed(self.state, self._machine, self._pass_by, lambda: self._figures.costs, self._aside)
         self._outbox = Outbox(self.node)
+        self._outbox.offer_device(config.worker.device)
         swept = partial(self._guarded, self._swept)
         self.device: DeviceQueue = self._open_device(
             config, self.backend, chunk, swept, self._on_fatal, self._outbox.lay_out
@@ -424,4 +427,5 @@ class Worker(Actor):
     async def status(self) -> WorkerStatus:
         late, figures = self.device.lateness(), self._figures.counters() | self._parameters.counters()
         segments, numerics = self._figures.segments, self.backend.numerics
-        return status_of(self.config, self.state, self.node.incarnation, numerics, late, figures, segments, self._slow)
+        found = status_of(self.config, self.state, self.node.incarnation, numerics, late, figures, segments, self._slow)
+        return replace(found, links=self._outbox.kinds())

@@ -89,13 +89,15 @@ class WorkerConfig:
     overload: bool = False  # parameter dropping is on: the worker has a memory actor
 
 
-def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int) -> SweepConfig:
-    """Return the configuration of the worker's sweep machine."""
+def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int, chunk: int, alignment: int) -> SweepConfig:
+    """Return the configuration of the worker's sweep machine. The numbers are its back end's, in bytes."""
     return SweepConfig(
         worker=config.name,
         numerics=numerics,
         budget=config.worker_memory.memory,
         slot_unit=slot_unit,
+        memory_chunk=chunk,
+        granule=alignment,
         page_size=config.worker_memory.page_size,
         chunk_size=config.batching.chunk_size,
         sweep_tokens=config.batching.sweep_tokens,
@@ -220,4 +222,5 @@ class WorkerStatus:
     kv_by_application: dict[str, tuple[int, int]] = field(default_factory=dict)
     cached: int = 0  # bytes of KV that only the prefix cache keeps; evicted when memory is needed
     segments: list[SegmentRows] = field(default_factory=list)  # of the families that lie whole on this worker
+    links: dict[str, str] = field(default_factory=dict)  # worker -> kind of the link that takes tensors there
     slow: str = ""  # why native kernels are not used, unless other ones were asked for

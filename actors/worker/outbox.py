@@ -12,11 +12,14 @@ from ...policies.sweep.events import Flight
 from ...runtime.actor.actor import ActorNode
 from ...runtime.base.buffers import Sink
 from ...runtime.base.codec import encode, pack
+from ...transport.clock import Clock
+from ...transport.device_memory import DeviceMemory, DeviceMemoryError
 from ...transport.link import Link, Slot, Traffic, Transfer
 from ...transport.transfer import SHARE_LEAST
 from .device_thread import ExecutedPlan
 
 log = logging.getLogger(__name__)
+MIRROR, CARD = "cuda-mirror", "cuda"
 
 
 class Outbox:
@@ -48,6 +51,19 @@ class Outbox:
         link = self._links[worker] = self._node.link(worker)
         return link.send(kind, header, [body])
 
+    def offer_device(self, device: str) -> None:
+        """Let tensors travel through the memory of this worker's device, if it has some that other processes can open."""
+        try:
+            memory = open_device_memory(device, self._node.clock)
+            if memory is not None:
+                self._node.offer_device(memory)
+        except DeviceMemoryError as error:
+            log.warning("tensors for other workers go through the memory of the host: %s", error)
+
+    def kinds(self) -> dict[str, str]:
+        """Return the kind of the link to each worker that is up and was sent something."""
+        return {worker: link.kind for worker, link in self._links.items() if self._node.current_incarnation(worker)}
+
     def depart(self, swept: ExecutedPlan) -> None:
         """Send the hidden states that leave after a sweep to the worker of their next pipeline stage."""
         for departure, hidden in zip(swept.plan.departures, swept.departed, strict=True):
@@ -57,3 +73,20 @@ class Outbox:
             except Exception as error:
                 # The receiver is gone or unreachable. The head will declare its end, and the rows go back then.
                 log.warning("hidden states for %s could not be sent: %s", departure.worker, error)
+
+
+def open_device_memory(device: str, clock: Clock) -> DeviceMemory | None:
+    """Return the memory of a worker's device ("cuda:1") for its links; None for a CPU.
+
+    Raises DeviceMemoryError if it cannot be had; links then go by the host's memory.
+    """
+    if device == MIRROR:
+        from ...transport.memory_file import MemoryFile
+
+        return MemoryFile(clock)
+    name, _, number = device.partition(":")
+    if name != CARD:
+        return None
+    from ...transport.cupy_memory import CupyMemory
+
+    return CupyMemory(int(number or 0))

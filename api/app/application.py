@@ -42,6 +42,7 @@ from ..http.spans import Spans
 from ..http.starting import Stages
 from ..http.throughput import log_throughput
 from ..http.unsupported_routes import instead
+from ..text.turn.source import read_turns
 from ..version import VERSION
 from .openapi import document
 from .routes import ADMIN, ENDPOINTS, PUBLIC, Handler
@@ -59,13 +60,14 @@ def make_app(
 ) -> web.Application:
     """Return the application. ``stages``: the stages of the start-up.
 
-    Raise SettingsError for a ``batch_dir`` that cannot be used, and for missing packages that a setting needs.
+    Raise SettingsError for a turn template or a ``batch_dir`` that cannot be used, and for missing packages that a setting
+    needs.
     """
     batches = open_store(settings.offline)
     front = Front(
         port=port,
         settings=settings,
-        catalog=Catalog(port, settings.requests.max_characters),
+        catalog=Catalog(port, settings.requests.max_characters, read_turns(settings.models.turns)),
         keys=Keys(settings.network.api_keys, settings.network.admin_keys),
         metrics=Metrics(
             port.census,

@@ -205,10 +205,19 @@ def complete(arguments: argparse.Namespace) -> int:
 
 
 def stream(call: BlockingCall, verbose: bool) -> str:
-    """Print an answer as it arrives, then its speed on standard error if wanted; return the text."""
+    """Print an answer as it arrives, then its speed on standard error if wanted; return the text.
+
+    What the model thinks goes to standard error, before the text.
+    """
     watch = Watch()
+    thinking = False
     for piece in call:
         watch.saw(len(piece.token_ids))
+        if piece.reasoning:
+            print(piece.reasoning, end="", file=sys.stderr, flush=True)
+        elif thinking and piece.text:
+            print("\n", file=sys.stderr, flush=True)
+        thinking = bool(piece.reasoning) or (thinking and not piece.text)
         print(piece.text, end="", flush=True)
     print(flush=True)
     assert call.answer is not None

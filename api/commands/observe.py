@@ -93,6 +93,7 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
                 **{key: worker[key] for key in ("id", "pid", "state", "restarts", "device", "numerics", "memory")},
                 "blocks": len(worker["blocks"]),
                 "hidden": _hidden(worker),
+                "links": dict(worker.get("links", {})),
             }
             for worker in cluster["workers"]
         ],
@@ -101,6 +102,7 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
         "parameters": _parameters(cluster),
         "autoscale": dict(cluster["autoscale"]),
         "overload": _overload(cluster),
+        "cards": list(cluster.get("cards", ())),  # servers of earlier releases do not report them
     }
 
 
@@ -137,6 +139,7 @@ def top_view(before: Sample, after: Sample) -> dict[str, Any]:
         "drafts": draft_counts(before.drafts, after.drafts),
         "parameters": _parameters(cluster),
         "overload": _overload(cluster),
+        "cards": list(cluster.get("cards", ())),
     }
 
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import weakref
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +43,8 @@ from ..errors import ApiError
 from ..text.chat_template import ChatTemplate
 from ..text.tokenizer import TextCodec
 from ..text.tokenizer_build import OF_SETTINGS
+from ..text.turn.source import turn_of
+from ..text.turn.template import TurnError, TurnTemplate
 
 log = logging.getLogger(__name__)
 _Key = tuple[tuple[str, ...], int]  # key of a model: its folders, and the time when it was added
@@ -68,6 +70,7 @@ class ServedModel:
     generation: GenerationDefaults
     stop_tokens: list[int]
     vocabulary: int  # number of token ids
+    turn: TurnTemplate | TurnError | None  # an error: the checkpoint has one that cannot be used
 
 
 def identity(files: CheckpointFiles) -> Identity:
@@ -125,6 +128,7 @@ def load_model(files: CheckpointFiles, codecs: MutableMapping[bytes, TextCodec] 
         generation=generation,
         stop_tokens=stops,
         vocabulary=vocabulary,
+        turn=turn_of(files.merged(TOKENIZER_CONFIG).get("response_template"), template),
     )
 
 
@@ -173,11 +177,11 @@ def _beyond(files: CheckpointFiles, codec: TextCodec, vocabulary: int) -> list[s
 class Catalog:
     """The served models by id. One for each web application; ``close`` ends its threads.
 
-    ``longest``: most characters of a text to tokenize.
+    ``longest``: most characters of a text to tokenize. ``turns``: turn templates by model id, before the checkpoints' own.
     """
 
-    def __init__(self, port: GatewayPort, longest: int) -> None:
-        self._port, self._longest = port, longest
+    def __init__(self, port: GatewayPort, longest: int, turns: Mapping[str, TurnTemplate] | None = None) -> None:
+        self._port, self._longest, self._turns = port, longest, turns or {}
         self._loaded: dict[_Key, asyncio.Task[ServedModel]] = {}
         self._known: weakref.WeakValueDictionary[Identity, ServedModel] = weakref.WeakValueDictionary()
         self._codecs: weakref.WeakValueDictionary[bytes, TextCodec] = weakref.WeakValueDictionary()
@@ -215,6 +219,10 @@ class Catalog:
         """Return a served model, loading it if necessary. Raise CheckpointError if it cannot be loaded."""
         # a client that disconnects must not cancel a load that others wait for
         return await asyncio.shield(self._task(info))
+
+    def turn(self, info: ModelInfo, served: ServedModel) -> TurnTemplate | TurnError | None:
+        """Return the turn template of a model, an error for one that cannot be used, or None."""
+        return self._turns.get(info.id) or self._turns.get(info.family) or served.turn
 
     def begin(self) -> None:
         """Start loading all served models before the first request. Errors are reported to requests that name the model."""

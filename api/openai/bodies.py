@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
+from ...policies.plan.grammar import LARK
 from ..checks import Body, shown, unicode_text
 from ..errors import bad_request
 from .content import CONTENT, read_content
@@ -123,6 +124,12 @@ def parse_chat(body: Body, unknown: str) -> ChatBody:
     top = options.top_logprobs
     if top is not None and not options.logprobs:
         raise bad_request(f"top_logprobs is {top} without logprobs; set logprobs to true", "top_logprobs")
+    use = options.tool_use
+    options = dataclasses.replace(options, ignored=(*options.ignored, *use.ignored))
+    for constraint in options.constraints:
+        if options.tools and constraint.form == LARK:
+            message = f"{constraint.field} is a grammar of the whole answer, beside tools; leave one of them out"
+            raise bad_request(message, constraint.field)
     return ChatBody(values["messages"], template_options(values), options)
 
 
@@ -203,7 +210,7 @@ NOT_IN_MESSAGES = {  # refused in messages, unless empty, with the remedy
     **dict.fromkeys(("image", "images", "video", "videos", "audios", "files"), "only text is read: leave it out"),
     **dict.fromkeys(("partial", "prefix"), "send continue_final_message in the body"),
     "thinking": "it is called reasoning_content here: send reasoning_content",
-    "tools": "tools are not supported yet: leave it out",
+    "tools": "tools stand in the body: send tools there",
 }
 OF_MESSAGE = {"role", "content", "name", "tool_calls", "tool_call_id", *NOT_IN_MESSAGES}
 REASONING = ("reasoning_content", "reasoning")  # two names of an assistant's reasoning

@@ -3,36 +3,62 @@
 from __future__ import annotations
 
 import json
+import secrets
+import string
 from collections.abc import Sequence
+from dataclasses import replace
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
 from ...actors.gateway.port import ModelInfo
 from ..errors import bad_request
 from ..http.catalog import ServedModel
-from ..http.context import Front
+from ..http.context import IGNORED, Front
 from ..text.chat_template import Rendering
+from ..text.turn.reader import TurnDelta
 from .bodies import ChatBody, parse_chat
 from .choice import ChoiceText, TextPiece
 from .fields import TemplateOptions
 from .generate import AnswerShape, GenerateHandler, GeneratingEndpoint
 from .logprobs import chat_logprobs, prompt_logprobs
 from .model_defaults import with_system
+from .turns import effort_variables, turn_for
+
+_LETTERS = string.ascii_letters + string.digits
+_ID = 9  # characters of a call's id: as many as the templates of Mistral demand
 
 
 async def _prompts(call: GenerateHandler, body: ChatBody) -> None:
-    text = await render(call.front, call.info, call.served, body.messages, body.template)
+    template, options = body.template, body.options
+    source = call.served.template.source if call.served.template is not None else ""
+    effort = effort_variables(source, options.reasoning_effort, template.chat_template_kwargs)
+    if effort:
+        template = replace(template, chat_template_kwargs={**template.chat_template_kwargs, **effort})
+    elif effort is None and options.reasoning_effort != "none":
+        call.request[IGNORED] = (*options.ignored, "reasoning_effort")
+    tools = [tool.given for tool in options.tools]
+    text = await render(call.front, call.info, call.served, body.messages, template, tools)
+    call.turn = turn_for(call.front, call.info, call.served, options, text)
     call.prompts = [await call.tokens(text, special=body.options.add_special_tokens)]
     call.continues = body.template.continue_final_message
 
 
 async def render(
-    front: Front, info: ModelInfo, served: ServedModel, messages: list[dict[str, Any]], options: TemplateOptions
+    front: Front,
+    info: ModelInfo,
+    served: ServedModel,
+    messages: list[dict[str, Any]],
+    options: TemplateOptions,
+    tools: Sequence[dict[str, Any]] = (),
 ) -> str:
     """Return the prompt of a conversation, with the model's own system message if it has none. Raise a 400."""
     messages = with_system(messages, info.defaults)
     how = Rendering(
-        options.add_generation_prompt, options.continue_final_message, options.chat_template_kwargs, front.max_body
+        options.add_generation_prompt,
+        options.continue_final_message,
+        options.chat_template_kwargs,
+        front.max_body,
+        tools,
     )
     if served.template is None:
         raise bad_request(
@@ -69,7 +95,11 @@ class ChatShape(AnswerShape):
         if not choice.started:
             choice.started = True
             events = self._event(choice, {"role": "assistant", "content": ""}, extra=dict(self._prompt))
-        if self._plain:
+        if choice.reader is not None:
+            deltas = [*map(_written, piece.deltas)] or ([{"content": ""}] if piece.tokens and not self._plain else [])
+            for n, fields in enumerate(deltas):
+                events += self._event(choice, fields, piece if n == 0 else None)
+        elif self._plain:
             if piece.text:
                 content = quote(piece.text)
                 delta = f'{{"index":{choice.index},"delta":{{"content":{content}{self._tail}'
@@ -77,17 +107,19 @@ class ChatShape(AnswerShape):
         elif piece.text or piece.tokens:
             events += self._event(choice, {"content": piece.text}, piece)
         if piece.finish:
-            events += self._event(choice, {}, finish=piece.finish, stop_reason=piece.stop_reason)
+            events += self._event(choice, {}, finish=_finish(choice, piece), stop_reason=piece.stop_reason)
         return events.encode()
 
     def whole(self, pieces: Sequence[TextPiece]) -> dict[str, Any]:
         choices = []
         for choice, piece in zip(self._call.choices, pieces, strict=True):
-            message = {"role": "assistant", "content": piece.text, "refusal": None}
+            message: dict[str, Any] = {"role": "assistant", "content": piece.text, "refusal": None}
+            if choice.reader is not None:
+                message |= _message(piece.deltas)
             made = {
                 "index": choice.index,
                 "message": message,
-                "finish_reason": piece.finish,
+                "finish_reason": _finish(choice, piece),
                 "stop_reason": piece.stop_reason,
             }
             choices.append(made | self._news(piece))
@@ -124,6 +156,39 @@ class ChatShape(AnswerShape):
             made |= self._news(piece)
         more = "".join(f',"{name}":{json.dumps(value)}' for name, value in (extra or {}).items())
         return f"{self._head}{json.dumps(made)}]{more}{self.usage_now()}}}\n\n"
+
+
+def _written(delta: TurnDelta) -> dict[str, Any]:
+    """Return an addition to a turn as a stream has it."""
+    if (call := delta.call) is None:
+        return {"reasoning": delta.reasoning} if delta.reasoning else {"content": delta.content}
+    function = {"arguments": call.arguments}
+    if not call.name:
+        return {"tool_calls": [{"index": call.index, "function": function}]}
+    made = {"index": call.index, "id": _id(), "type": "function", "function": {"name": call.name, **function}}
+    return {"tool_calls": [made]}
+
+
+def _message(deltas: Sequence[TurnDelta]) -> dict[str, Any]:
+    """Return the parts of a whole turn as a message has them."""
+    reasoning, content = ("".join(getattr(one, part) for one in deltas) for part in ("reasoning", "content"))
+    calls: list[dict[str, Any]] = []
+    for piece in (delta.call for delta in deltas if delta.call is not None):
+        if piece.name:
+            calls.append({"id": _id(), "type": "function", "function": {"name": piece.name, "arguments": ""}})
+        calls[piece.index]["function"]["arguments"] += piece.arguments
+    made: dict[str, Any] = {"content": None if calls and not content else content}
+    return made | ({"reasoning": reasoning} if reasoning else {}) | ({"tool_calls": calls} if calls else {})
+
+
+def _id() -> str:
+    return "".join(secrets.choice(_LETTERS) for _ in range(_ID))
+
+
+def _finish(choice: ChoiceText, piece: TextPiece) -> str:
+    """Return why a choice ended."""
+    called = choice.reader is not None and choice.reader.called
+    return "tool_calls" if called and piece.finish == "stop" else piece.finish
 
 
 CHAT = GeneratingEndpoint(path="/v1/chat/completions", parse=parse_chat, prompts=_prompts, shape=ChatShape)

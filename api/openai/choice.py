@@ -6,6 +6,7 @@ and never writes to a connection.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from ...policies.sweep.events import PromptScored, TokensEmitted
 from ..text.detokenize import Detokenizer
 from ..text.stops import StopScanner
 from ..text.tokenizer import TextCodec
+from ..text.turn.reader import TurnDelta, TurnReader
 from .fields import Options
 
 
@@ -29,6 +31,7 @@ class TextPiece:
     finish: str = ""  # "" | "stop" | "length"
     stop_reason: str | int | None = None  # the stop string found, or the token of stop_token_ids
     shown_prompt: list[int] = field(default_factory=list)  # the echo's tokens, which do not count as the answer's
+    deltas: list[TurnDelta] = field(default_factory=list)  # the text as the parts of a turn, if it is read as one
 
     def join(self, other: TextPiece) -> None:
         """Append a later piece."""
@@ -37,6 +40,7 @@ class TextPiece:
         self.logprobs += other.logprobs
         self.offsets += other.offsets
         self.shown_prompt += other.shown_prompt
+        self.deltas += other.deltas
         self.finish, self.stop_reason = other.finish, other.stop_reason
 
 
@@ -70,7 +74,10 @@ def _lead(codec: TextCodec, token: int, text: str) -> int:
 
 @dataclass(slots=True, eq=False)
 class ChoiceText:
-    """One choice (see the module). ``stops``: strings that end the answer. ``echo``: the echo, if any; it is shown once."""
+    """One choice (see the module). ``stops``: strings that end the answer. ``echo``: the echo, if any; it is shown once.
+
+    ``reader``: reads the answer as a turn.
+    """
 
     index: int
     generation: Generation
@@ -80,11 +87,13 @@ class ChoiceText:
     options: Options
     stops: Sequence[str] = ()
     _echo: Echo | None = None
+    reader: TurnReader | None = None
     completion_tokens: int = 0
     cached: int = 0  # prompt tokens found in the prefix cache, set with the first token
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # for all prompt tokens except the first, if requested
     started: bool = False  # part of this choice was written
     _scanner: StopScanner | None = None
+    _offsets: array[int] = field(default_factory=lambda: array("I"))  # of all tokens, if there is a reader
     _length: int = 0  # detokenized characters, sent or held back
 
     def __post_init__(self) -> None:
@@ -94,6 +103,11 @@ class ChoiceText:
     @property
     def prompt(self) -> list[int]:
         return self.generation.prompt
+
+    @property
+    def reasoning_tokens(self) -> int | None:
+        """Tokens of the answer's thinking so far; None: it is not told apart."""
+        return None if self.reader is None else self.reader.reasoning_tokens(self._offsets)
 
     @property
     def looked(self) -> bool:
@@ -107,12 +121,15 @@ class ChoiceText:
             piece = TextPiece()
         elif self.options.limit == 0:
             piece = TextPiece(finish=news.finish and "length")
-        elif self._scanner is None and self.options.scored < 0:
+        elif self._scanner is None and self.options.scored < 0 and self.reader is None:
             piece = self._take_together(news)
         else:
             piece = self._take_singly(news)
             if self._scanner is not None and self._scanner.found is not None:
                 self.stream.stop()
+            if self.reader is not None:
+                self._offsets.extend(piece.offsets)
+                piece.deltas = self.reader.feed(piece.text) + (self.reader.finish() if piece.finish else [])
         if self._echo is None:
             return piece
         whole, self._echo = self._echoed(self._echo), None

@@ -41,12 +41,14 @@ from .field_types import (
     Texts,
     Tokens,
 )
+from .tools import Choices, Tool, ToolChoice, Tools, ToolUse, tool_use
 
 MAX_N = 128  # most choices of one prompt
 MAX_STOPS, MAX_STOP_LENGTH = 4, 1024  # strings, characters
 MAX_BAD_WORDS, MAX_BIASES = 256, 1024
 MAX_LOGPROBS = 20
 LARGEST = (1 << 31) - 1
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 CONSTRAINING = (
     *("response_format", "structured_outputs"),
@@ -277,10 +279,24 @@ class ChatOptions(Options):
     logprobs: bool = given(Flag(), "Log-probabilities of the answer's tokens.", False)
     top_logprobs: int | None = given(Integer(0, MAX_LOGPROBS), "With logprobs: also those of this many of the best tokens.")
     add_special_tokens: bool = given(Flag(), "Let the tokenizer add special tokens; templates usually have done so.", False)
+    tools: tuple[Tool, ...] = given(Tools(), "Functions that the model may call; the answer then has tool_calls.", ())
+    tool_choice: ToolChoice | None = given(  # noqa: RUF009, it is frozen
+        Choices(), "none, auto (the default), required, or an object that names the function to call."
+    )
+    parallel_tool_calls: bool = given(Flag(), "Allow several calls in one answer.", True)
+    reasoning_effort: str | None = given(
+        OneOf(EFFORTS),
+        "Sets the chat template's enable_thinking (none: false) and reasoning_effort; without either, it is ignored.",
+    )
 
     @property
     def scored(self) -> int:
         return (self.top_logprobs or 0) if self.logprobs else -1
+
+    @property
+    def tool_use(self) -> ToolUse:
+        """How the tools may be used. Raises a 400 the first time, when the body is parsed."""
+        return tool_use(self.tools, self.tool_choice, parallel=self.parallel_tool_calls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,8 +343,6 @@ _NOT_SERVED = {
     "mm_processor_kwargs": ({},),
     "return_tokens_as_token_ids": (False,),
     "spaces_between_special_tokens": (True,),
-    "tool_choice": ("none",),
-    "tools": ([],),
     "use_beam_search": (False,),
     "vllm_xargs": ({},),
     **{f"guided_{form}": () for form in ("decoding_backend", "whitespace_pattern")},
@@ -340,14 +354,11 @@ def _not_served(**fields: tuple[object, ...]) -> tuple[Field, ...]:
 
 
 NOT_SERVED = _not_served(**_NOT_SERVED)
-_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 TEMPLATE = (*fields_of(TemplateOptions), *_not_served(chat_template=()))
 CHAT_OPTIONS = (
     *fields_of(ChatOptions),
     *TEMPLATE,
     *_ACCEPTED,
-    Field("parallel_tool_calls", Anything(), "Accepted; there are no tools."),
-    Field("reasoning_effort", Ignored(_EFFORTS, ("none",)), "No effect; named in x-ignored-fields."),
     Field("verbosity", Ignored(("low", "medium", "high"), ("medium",)), "No effect; named in x-ignored-fields."),
     *NOT_SERVED,
     *_not_served(
@@ -357,4 +368,9 @@ CHAT_OPTIONS = (
         web_search_options=(),
     ),
 )
-COMPLETION_OPTIONS = (*fields_of(CompletionOptions), *_ACCEPTED, *NOT_SERVED, *_not_served(suffix=("",)))
+COMPLETION_OPTIONS = (
+    *fields_of(CompletionOptions),
+    *_ACCEPTED,
+    *NOT_SERVED,
+    *_not_served(suffix=("",), tool_choice=("none",), tools=([],)),
+)

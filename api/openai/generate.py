@@ -59,6 +59,7 @@ from .prompt_limits import check_count, check_prompt, truncated
 from .quality import TIER, auto_tier, find_model
 from .request_body import read_body
 from .sampling import for_prompt, sampling_of, stop_strings, stop_tokens
+from .turns import AnswerTurn
 
 log = logging.getLogger(__name__)
 _MANY = 1024  # tokens of an answer; to write this number with its probabilities takes some milliseconds
@@ -84,6 +85,7 @@ class GenerateHandler:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     ends: list[int] = field(default_factory=list)  # tokens that end a sequence
     stops: tuple[str, ...] = ()  # strings that end a sequence
+    turn: AnswerTurn | None = None  # how answers are read; None: as one text
     drafts: DraftOptions | None = None  # of each sequence
     auto: AutoTier | None = None  # None: the request names its tier, or its model has none
     choices: list[ChoiceText] = field(default_factory=list)
@@ -124,6 +126,9 @@ class GenerateHandler:
                 "rejected_prediction_tokens": predicted.drafted - predicted.accepted,
             },
         }
+        thought = [choice.reasoning_tokens for choice in self.choices]
+        if any(tokens is not None for tokens in thought):
+            usage["completion_tokens_details"]["reasoning_tokens"] = sum(filter(None, thought))
         if tier := self.tier:
             usage["tier"] = tier
         return usage
@@ -232,7 +237,7 @@ class GeneratingEndpoint(Generic[Parsed]):
         call.sampling = (
             await front.run_in_thread(partial(sampling_of, options, served)) if long else sampling_of(options, served)
         )
-        if (grammar := await grammar_of(front, info, served, options)) is not None:
+        if (grammar := await grammar_of(front, info, served, options, call.turn)) is not None:
             call.sampling = replace(call.sampling, grammar=grammar)
             call.continues = True  # a blank that begins the answer is a part of its language, and is shown
         call.ends = stop_tokens(options, served)
@@ -305,9 +310,11 @@ def _start(call: GenerateHandler) -> None:
 
 def _choice(call: GenerateHandler, index: int, sequence: Generation, stream: TokenStream, echo: Echo | None) -> ChoiceText:
     before = sequence.prompt if call.continues else ()
-    codec, options = call.served.codec, call.options
-    detokenizer = codec.detokenizer(before, special=not options.skip_special_tokens)
-    return ChoiceText(index, sequence, stream, codec, detokenizer, options, call.stops, echo)
+    codec, options, turn = call.served.codec, call.options, call.turn
+    shown = frozenset(turn.special.values()) if turn is not None else frozenset[int]()
+    detokenizer = codec.detokenizer(before, special=not options.skip_special_tokens, shown=shown)
+    reader = turn.reader() if turn is not None else None
+    return ChoiceText(index, sequence, stream, codec, detokenizer, options, call.stops, echo, reader)
 
 
 def _stopped_length(call: GenerateHandler, index: int, tokens: Sequence[int]) -> int | None:

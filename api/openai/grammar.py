@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from ...actors.gateway.port import ModelInfo
 from ...gpu.weights.checkpoint_files import TOKENIZER, CheckpointFiles
-from ...policies.plan.grammar import Grammar, TokenVocabulary
+from ...policies.plan.grammar import JSON, LARK, Grammar, TokenVocabulary
 from ..errors import ApiError, bad_request
 from ..http.catalog import ServedModel
 from ..http.context import Front
 from .fields import Options
+from .turns import AnswerTurn
 
 
-async def grammar_of(front: Front, info: ModelInfo, served: ServedModel, options: Options) -> Grammar | None:
+async def grammar_of(
+    front: Front, info: ModelInfo, served: ServedModel, options: Options, turn: AnswerTurn | None
+) -> Grammar | None:
     """Return the grammar of a request's answers, or None; raise a 400 for one that cannot be held exactly."""
-    for constraint in options.constraints:
-        vocabulary = await _vocabulary(front, info, served, constraint.field)
-        if fault := await front.grammars.fault(constraint.form, constraint.text):
-            message = f"{constraint.field} cannot be held exactly: {fault}"
-            raise bad_request(message, constraint.field, "unsupported_constraint")
+    constraint = next(iter(options.constraints), None)
+    shapes = turn is not None and turn.shapes
+    if constraint is None and not shapes:
+        return None
+    named = constraint.field if constraint is not None else "tools"
+    vocabulary = await _vocabulary(front, info, served, named, turn)
+    if constraint is not None:
+        await _check(front, constraint.form, constraint.text, constraint.field)
+    if turn is None or not shapes:
+        assert constraint is not None
         return Grammar(form=constraint.form, text=constraint.text, vocabulary=vocabulary, to_the_end=options.ignore_eos)
-    return None
+    for tool, schema in turn.use.callable:
+        await _check(front, JSON, json.dumps(schema), f"{tool.field}.function.parameters")
+    await _check(front, LARK, turn.grammar(constraint, by_name=True), named)
+    return Grammar(form=LARK, text=turn.grammar(constraint), vocabulary=vocabulary, to_the_end=options.ignore_eos)
 
 
-async def _vocabulary(front: Front, info: ModelInfo, served: ServedModel, field: str) -> TokenVocabulary:
+async def _check(front: Front, form: str, text: str, field: str) -> None:
+    """Raise a 400 for a grammar that cannot be compiled."""
+    if fault := await front.grammars.fault(form, text):
+        raise bad_request(f"{field} cannot be held exactly: {fault}", field, "unsupported_constraint")
+
+
+async def _vocabulary(
+    front: Front, info: ModelInfo, served: ServedModel, field: str, turn: AnswerTurn | None
+) -> TokenVocabulary:
     """Return the tokens of a model. Raise a 400 if they cannot be constrained."""
     codec = served.codec
     if codec.missing:
@@ -37,4 +57,5 @@ async def _vocabulary(front: Front, info: ModelInfo, served: ServedModel, field:
     facts = await front.grammars.table(file, served.vocabulary, sorted(codec.special), codec.token_bytes)
     if facts.fault:
         raise ApiError(400, facts.fault, param=field, code="unsupported_constraint")
-    return TokenVocabulary(file=str(file), digest=facts.digest, size=served.vocabulary, ends=ends, hidden=facts.hidden)
+    hidden = sorted({*facts.hidden, *(turn.special.values() if turn is not None else ())} - {*ends})
+    return TokenVocabulary(file=str(file), digest=facts.digest, size=served.vocabulary, ends=ends, hidden=hidden)

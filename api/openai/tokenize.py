@@ -22,6 +22,7 @@ from .foreign_fields import DETOKENIZING, TOKENIZING
 from .json_pieces import written
 from .refused_fields import ForeignFields
 from .request_body import read_body
+from .tools import Tools
 
 _MODEL = Field("model", Text(), "A model id from /v1/models; default: the one that is marked there.")
 TOKENIZE_FIELDS = (
@@ -31,6 +32,7 @@ TOKENIZE_FIELDS = (
     Field(
         "add_special_tokens", Flag(), "Let the tokenizer add special tokens; default: true for a prompt, false for messages."
     ),
+    Field("tools", Tools(), "Functions that the chat template prints; only with messages."),
     Field("return_token_strs", Flag(), "Also return the tokens as they are in the vocabulary.", default=False),
     *TEMPLATE,
 )
@@ -48,10 +50,13 @@ async def tokenize(request: web.Request) -> web.Response:
     values, request[IGNORED] = await read_body(request, check)
     if ("prompt" in values) == ("messages" in values):
         raise bad_request("give either prompt or messages", "prompt")
+    if values.get("tools") and "prompt" in values:
+        raise bad_request("tools are for messages; leave them out beside prompt", "tools")
     info = await front.find(request, values.get("model"))
     served = await front.catalog.load(info)
     if "messages" in values:
-        text = await render(front, info, served, values["messages"], template_options(values))
+        tools = [tool.given for tool in values.get("tools", ())]
+        text = await render(front, info, served, values["messages"], template_options(values), tools)
     else:
         text = values["prompt"]
     tokens = await front.catalog.encode(served, text, special=values.get("add_special_tokens", "prompt" in values))

@@ -103,7 +103,7 @@ class GenerateCall:
                 for one in event["choices"]:
                     piece = _piece(one)
                     pieces.setdefault(piece.index, []).append(piece)
-                    if piece.text or piece.token_ids or piece.finish_reason:
+                    if piece.text or piece.reasoning or piece.tool_calls or piece.token_ids or piece.finish_reason:
                         yield piece
         if not pieces or not all(found[-1].finish_reason for found in pieces.values()):
             raise RequestError(0, "the stream ended before the answer was complete; send the request again")
@@ -350,15 +350,32 @@ def _answer(id: str, model: str, choices: tuple[Choice, ...], usage: Mapping[str
 def _choice(one: Mapping[str, Any]) -> Choice:
     text = one["text"] if "text" in one else one["message"]["content"] or ""
     ids, reason = tuple(one.get("token_ids") or ()), one.get("finish_reason")
-    return Choice(one["index"], text, ids, reason, one.get("stop_reason"), one.get("logprobs"))
+    said = one.get("message") or {}
+    parts = said.get("reasoning") or "", tuple(said.get("tool_calls") or ())
+    return Choice(one["index"], text, ids, reason, one.get("stop_reason"), one.get("logprobs"), *parts)
 
 
 def _piece(one: Mapping[str, Any]) -> Piece:
     text = one["text"] if "text" in one else one["delta"].get("content") or ""
-    return Piece(text, one["index"], tuple(one.get("token_ids") or ()), one.get("finish_reason"), one.get("stop_reason"))
+    ids, said = tuple(one.get("token_ids") or ()), one.get("delta") or {}
+    parts = said.get("reasoning") or "", tuple(said.get("tool_calls") or ())
+    return Piece(text, one["index"], ids, one.get("finish_reason"), one.get("stop_reason"), *parts)
 
 
 def _joined(index: int, pieces: Sequence[Piece]) -> Choice:
     ids = tuple(token for piece in pieces for token in piece.token_ids)
     last = pieces[-1]
-    return Choice(index, "".join(piece.text for piece in pieces), ids, last.finish_reason, last.stop_reason)
+    text, reasoning = "".join(piece.text for piece in pieces), "".join(piece.reasoning for piece in pieces)
+    calls = _calls(pieces)
+    return Choice(index, text, ids, last.finish_reason, last.stop_reason, reasoning=reasoning, tool_calls=calls)
+
+
+def _calls(pieces: Sequence[Piece]) -> tuple[Mapping[str, Any], ...]:
+    """Return whole tool calls from their pieces."""
+    calls: list[dict[str, Any]] = []
+    for one in (call for piece in pieces for call in piece.tool_calls):
+        if "id" in one:
+            function = {"name": one["function"]["name"], "arguments": ""}
+            calls.append({"id": one["id"], "type": one["type"], "function": function})
+        calls[one["index"]]["function"]["arguments"] += one["function"]["arguments"]
+    return tuple(calls)

@@ -78,6 +78,8 @@ class ConversationOptions(CommonOptions, total=False):
     chat_template_kwargs: Mapping[str, Any] | None
     reasoning_effort: str | None
     verbosity: str | None
+    tools: Sequence[Mapping[str, Any]] | None
+    tool_choice: str | Mapping[str, Any] | None
     parallel_tool_calls: bool | None
 
 

@@ -28,9 +28,11 @@ class Choice:
     index: int
     text: str
     token_ids: tuple[int, ...] = ()
-    finish_reason: str | None = None  # "stop" or "length"
+    finish_reason: str | None = None  # "stop", "length" or "tool_calls"
     stop_reason: str | int | None = None  # the stop string or token that ended it
     logprobs: Mapping[str, Any] | None = None  # log-probabilities as in the API, if requested
+    reasoning: str = ""  # of a chat, if the model's turn template tells it apart
+    tool_calls: tuple[Mapping[str, Any], ...] = ()  # as in the API
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +67,5 @@ class Piece:
     token_ids: tuple[int, ...] = ()
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    reasoning: str = ""
+    tool_calls: tuple[Mapping[str, Any], ...] = ()  # pieces of calls, as in the API

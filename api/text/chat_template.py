@@ -8,6 +8,7 @@ here.
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -37,13 +38,15 @@ class Rendering:
     """The options for rendering messages as a prompt.
 
     ``begin``: end with the beginning of the assistant's message. ``proceed``: end with the text of the last message.
-    ``variables``: further names for the template. ``longest``: most characters of the prompt.
+    ``variables``: further names for the template. ``longest``: most characters of the prompt. ``tools``: descriptions of
+    functions that may be called.
     """
 
     begin: bool
     proceed: bool
     variables: Mapping[str, Any]
     longest: int
+    tools: Sequence[Mapping[str, Any]] = ()
 
 
 class ContentForm(Enum):
@@ -59,6 +62,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, named: Mapping[str, str]) -> None:
         self._environment, self._named = Environment(), named
+        self.source = source
         self._broken = ""
         self._takes: dict[str, ContentForm] = {}  # role -> accepted form; without an entry for "user", all roles get texts
         self._developer = "developer" in source
@@ -162,7 +166,7 @@ class ChatTemplate:
         if how.proceed:
             given[-1] = {**given[-1], "content": _tagged(given[-1]["content"])}
         try:
-            text = self._text(given, begin=how.begin, variables=how.variables, limit=limit)
+            text = self._text(given, begin=how.begin, variables=how.variables, limit=limit, tools=how.tools)
         except BudgetExceeded:
             raise
         except Exception as error:  # a template may raise anything if messages are not as it expects
@@ -178,16 +182,24 @@ class ChatTemplate:
         return text
 
     def _text(
-        self, messages: Sequence[Mapping[str, Any]], *, begin: bool, variables: Mapping[str, Any], limit: float = math.inf
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        begin: bool,
+        variables: Mapping[str, Any],
+        limit: float = math.inf,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
         """Render the template. Raise its exceptions, and ValueError if it does not compile."""
         if self._broken:
             raise ValueError(self._broken)
         names = {**self._named, **variables}
         characters = sum(_length(one.get("content")) for one in messages)
-        with self._environment.budget(len(messages), characters, limit):
+        offered = list(tools) or None
+        characters += len(json.dumps(offered)) if offered else 0
+        with self._environment.budget(len(messages) + len(tools), characters, limit):
             given = list(messages)
-            return self._template.render(messages=given, tools=None, documents=None, add_generation_prompt=begin, **names)
+            return self._template.render(messages=given, tools=offered, documents=None, add_generation_prompt=begin, **names)
 
 
 def _tagged(content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:

@@ -186,15 +186,20 @@ class TextCodec:
         with _giving_up("these tokens"):
             return self._encoder.decode(tokens, special=special)
 
-    def detokenizer(self, context: Sequence[int] = (), *, special: bool = False) -> Detokenizer:
+    def detokenizer(
+        self, context: Sequence[int] = (), *, special: bool = False, shown: frozenset[int] = frozenset()
+    ) -> Detokenizer:
         """Return a detokenizer for one sequence.
 
         ``context``: the ids that the text continues; without them it starts afresh. ``special``: show special tokens.
+        ``shown``: special tokens that are shown in any case.
         """
         if self._byte_level:
-            return ByteDetokenizer(self._all_pieces if special else self._pieces)
-        hidden = frozenset[int]() if special else self.special
-        return WindowDetokenizer(partial(self.decode, special=special), self._fallback_byte, hidden, context)
+            pieces = _Pieces(self, self.special - shown) if shown else self._pieces
+            return ByteDetokenizer(self._all_pieces if special else pieces)
+        hidden = frozenset[int]() if special else self.special - shown
+        decode = partial(self.decode, special=special or bool(shown))
+        return WindowDetokenizer(decode, self._fallback_byte, hidden, context)
 
     def token_text(self, token: int) -> str:
         """Return the token as the vocabulary spells it; empty for an unknown id."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...policies.plan.grammar import JSON, REGEX, Grammar, TokenVocabulary
+from ...policies.plan.grammar import JSON, JSON_OPTIONS, REGEX, Grammar, TokenVocabulary
 from ..errors import CheckpointError
 from ..weights.token_bytes import TokenBytes, token_bytes
 
@@ -26,17 +26,6 @@ if TYPE_CHECKING:
 
 IDLE = 64  # compiled grammars that are kept although no sequence has them
 SPECIAL = b"\xff"  # begins the name of a token without text
-# Blanks between the parts of a JSON text: one, or a new line. Without a bound, a weak model writes them to its limit.
-BLANKS = r"(?: |\n[ \t]{0,32})?"
-# All options are set: a schema could set the others, and so loosen itself.
-OPTIONS: dict[str, Any] = {
-    "item_separator": ",",
-    "key_separator": ":",
-    "whitespace_flexible": True,
-    "whitespace_pattern": BLANKS,
-    "coerce_one_of": False,
-    "lenient": False,
-}
 MISSING = (
     "llguidance is not installed, so answers cannot be constrained; install it (pip install llguidance), or leave the "
     "constraint out"
@@ -120,7 +109,7 @@ def compiled(form: str, text: str, tokenizer: LLTokenizer) -> LLMatcher:
     matcher_of = require().LLMatcher
     try:
         if form == JSON:
-            grammar = matcher_of.grammar_from_json_schema(_without_options(text), overrides=OPTIONS)
+            grammar = matcher_of.grammar_from_json_schema(_without_options(text), overrides=JSON_OPTIONS)
         else:
             grammar = matcher_of.grammar_from_regex(text) if form == REGEX else matcher_of.grammar_from_lark(text)
         matcher: LLMatcher = matcher_of(tokenizer, grammar, log_level=0, limits=limits())
@@ -211,12 +200,16 @@ class RowGrammar:
             self._matcher = self._store.matcher(self._grammar.key)
         if self._matcher is None:
             return OFF
-        if not self._follow(self._matcher, output):
-            return OUTSIDE
         row_1W, size = self._row_1W, self._grammar.vocabulary.size
-        self._matcher.unsafe_compute_mask_ptr(row_1W.ctypes.data, row_1W.nbytes)
+        inside = self._follow(self._matcher, output)
+        if inside:
+            self._matcher.unsafe_compute_mask_ptr(row_1W.ctypes.data, row_1W.nbytes)
         if self._matcher.is_error() and not self._matcher.is_accepting():
+            # perhaps behind a draft that does not stand, so the next mask is made from the beginning
+            self._matcher, self._eaten = None, self._eaten[:0]
             return OFF
+        if not inside:
+            return OUTSIDE
         allowed_V = np.unpackbits(row_1W.view(np.uint8)[0], bitorder="little", count=size).view(np.bool_)
         if self._grammar.to_the_end:
             ends_E = allowed_V[self._ends_E].copy()

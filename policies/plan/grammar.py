@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from typing import Any
 
 JSON = "json"  # a JSON schema
 REGEX = "regex"  # an expression that the whole answer matches
 LARK = "lark"  # a context-free grammar
 FORMS = (JSON, REGEX, LARK)
+# Blanks between the parts of a JSON text: one, or a new line. Without a bound, a weak model writes them to its limit.
+BLANKS = r"(?: |\n[ \t]{0,32})?"
+# How JSON is written. All options are set: a schema could set the others, and so loosen itself.
+JSON_OPTIONS: dict[str, Any] = {
+    "item_separator": ",",
+    "key_separator": ":",
+    "whitespace_flexible": True,
+    "whitespace_pattern": BLANKS,
+    "coerce_one_of": False,
+    "lenient": False,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

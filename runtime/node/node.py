@@ -18,6 +18,7 @@ from ...policies.measures import Measure
 from ...transport.address import PeerId, check_name
 from ...transport.clock import Clock
 from ...transport.curve import NodeKeys
+from ...transport.device_memory import DeviceMemory
 from ...transport.interface import Transport
 from ...transport.link import Link
 from ...transport.link_table import LinkTable
@@ -354,6 +355,13 @@ class Node:
         if peer is None or peer.lost:
             raise NodeDown(self.table.why_down(node))
         return links.link(peer.id)
+
+    def offer_device(self, memory: DeviceMemory) -> None:
+        """Let this node's tensors travel through a device's memory, to and from nodes that use it, too.
+
+        Raises DeviceMemoryError if there is no room for them.
+        """
+        self.tensor_links.offer_device(memory)
 
     @property
     def tensor_links(self) -> LinkTable:

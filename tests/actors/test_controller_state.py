@@ -332,6 +332,7 @@ def test_the_view_shows_shared_and_own_bytes_blocks_and_queues():
         name="w0", incarnation=1, pid=77, device="cpu", numerics="n", budget=100, parameters=60, kv=7, cached=3, free=30,
         components=[], waiting=1, running=2, sweep=5, sweep_age=0.0, counters={"shared_pages": 6.0},
         kv_by_tenant={"ann": 10}, served_by_tenant={}, kv_cap_hits={}, parameters_by_application={"base": (7, 3)},
+        links={"w1": "device-slot"},
     )  # fmt: skip
     view = cluster_view(bench.state, {"w0": status}, {}, [], [])
     w0, w1 = view["workers"]
@@ -339,6 +340,7 @@ def test_the_view_shows_shared_and_own_bytes_blocks_and_queues():
     assert w0["memory"] == {"budget": 100, "parameters": 60, "kv": 7, "cached": 3, "free": 30}
     assert (w0["kv_by_tenant"], w1["kv_by_tenant"]) == ({"ann": 10}, {})
     assert (w0["parameters_by_application"], w1["parameters_by_application"]) == ({"base": {"owned": 7, "shared": 3}}, {})
+    assert (w0["links"], w1["links"]) == ({"w1": "device-slot"}, {})
     assert (w0["queue"], w1["queue"]) == ({"waiting": 1, "running": 2}, {"waiting": 3, "running": 4})
     assert w1["pid"] == 72
     assert len(w0["blocks"]) == 4, "the shared ones once: below, two middles, above"

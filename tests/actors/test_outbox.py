@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from blockwright.actors.worker.device_thread import DeviceThread, ExecutedPlan
-from blockwright.actors.worker.outbox import Outbox
+from blockwright.actors.worker.outbox import Outbox, open_device_memory
 from blockwright.gpu.host_device import EndedSweep
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.runtime import Node, NodeDown
+from blockwright.runtime.base.clock import ManualClock
 from blockwright.tests.waiting import until
+from blockwright.transport.device_memory import DeviceMemoryError
 from blockwright.transport.link import Slot, Traffic
+from blockwright.transport.memory_file import MemoryFile
 from blockwright.transport.transfer import SHARE_LEAST
 
 
@@ -53,7 +57,7 @@ async def test_the_device_thread_lays_out_what_leaves():
         return memoryview(worker.encode() + bytes(hidden))
 
     departed = [memoryview(b"7.0"), memoryview(b"7.1")]
-    executor = SimpleNamespace(submit=lambda plan: EndedSweep(SweepResult(plan.number), departed))
+    executor = SimpleNamespace(submit=lambda plan: EndedSweep(SweepResult(plan.number), departed), enter=lambda: None)
     swept: asyncio.Future[ExecutedPlan] = asyncio.get_running_loop().create_future()
     device = DeviceThread(executor, swept.set_result, swept.set_exception, lay_out)
     device.start()
@@ -62,3 +66,22 @@ async def test_the_device_thread_lays_out_what_leaves():
     assert [bytes(hidden) for hidden in (await swept).departed] == [b"w17.0", b"w27.1"]
     assert threads == ["device", "device"]
     device.stop()
+
+
+def test_which_memory_a_device_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, opened = ManualClock(), list[int]()
+    monkeypatch.setattr("blockwright.transport.cupy_memory.CupyMemory", lambda number: opened.append(number))
+    assert open_device_memory("cpu", clock) is None
+    assert isinstance(open_device_memory("cuda-mirror", clock), MemoryFile)
+    open_device_memory("cuda", clock)
+    open_device_memory("cuda:2", clock)
+    assert opened == [0, 2]
+
+
+def test_without_cupy_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr("blockwright.transport.cupy_memory.importlib.import_module", missing)
+    with pytest.raises(DeviceMemoryError, match=r"pip install 'blockwright\[gpu\]'"):
+        open_device_memory("cuda", ManualClock())

@@ -81,7 +81,7 @@ def errors() -> None:
         (openai.NotFoundError, "not_found", lambda: client.embeddings.create(model=MODEL, input="a")),
         (
             openai.BadRequestError,
-            "unsupported_parameter",
+            "no_turn_template",
             lambda: client.chat.completions.create(
                 model=MODEL, messages=HELLO, tools=[{"type": "function", "function": {"name": "f"}}]
             ),

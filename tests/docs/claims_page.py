@@ -31,6 +31,7 @@ CAPABILITIES = {
     "prediction": "Prediction, dispatch and autoscaling",
     "drafts": "Drafts",
     "structured-output": "Structured output",
+    "tools": "Tools and reasoning",
     "speed": "Speed",
     "command-line": "Command line",
     "observability": "Observability",

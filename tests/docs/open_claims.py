@@ -24,6 +24,11 @@ OPEN: dict[str, dict[str, str]] = {
         "The full comparison with transformers passes in one run": (
             "run in slices only, 37 % of its cells passed before it was stopped"
         ),
+        "A worker serves on a card with `--device cuda`": (
+            "written and tested over twins of a card's interfaces; not yet run on a card"
+        ),
+        "On a card, a row's bits are its own, served": "not yet run on a card; `/version` says so",
+        "NVML's readings of a card agree with the account of memory": "not yet run on a card",
     },
     "fine-tunes": {
         "Eight LoRA adapters of rank 16 on all products cost at most 12 % of a sweep": (
@@ -40,6 +45,10 @@ OPEN: dict[str, dict[str, str]] = {
         "The load tools guidellm and `vllm bench serve` work unmodified": ("run once by hand; the reports are stored"),
     },
     "actor-runtime": {
+        "Two worker processes exchange tensors over CUDA IPC on one card": (
+            "shown over a twin of a card, and the calls of CUDA by a recorded CuPy; no card was at hand"
+        ),
+        "Tensors between two cards travel by NCCL": ("not built; they go through shared memory or frames"),
         "A call between processes takes at most 1.8 times as long as with blocking pyzmq": (
             "2.4 times where processors sleep between calls"
         ),

@@ -10,6 +10,7 @@ the bytes that were sent or an error, in the order of its class; in the end no n
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import get_args
 
 import pytest
@@ -41,6 +42,17 @@ def test_the_safety_properties_hold(chunk: int) -> None:
     for seed in seeds(CHUNK, first=chunk * CHUNK):
         world = Game(seed).play()
         assert len(world.sent) >= 300, seed
+
+
+@claim("Transfers through device slots end once and come whole, whatever dies, breaks or is lost", of="actor-runtime")
+@pytest.mark.parametrize("chunk", parts(20, 1))
+def test_the_safety_properties_hold_with_device_slots(chunk: int) -> None:
+    kinds: Counter[str] = Counter()
+    for seed in seeds(5, first=5000 + 5 * chunk):
+        game = Game(seed, device=True)
+        game.play()
+        kinds += game.freight.kinds
+    assert kinds["device-slot"] > 20, kinds
 
 
 def test_the_size_of_a_seed() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from blockwright.policies.cluster.link_kind import LinkKind
 from blockwright.tests.transport.link_rig import B, Rig
 from blockwright.transport import link_wire
 from blockwright.transport.errors import PeerGone
+from blockwright.transport.link_wire import Welcome
 from blockwright.transport.wire import Traffic
 
 KV, MIB = Traffic.KV, 1 << 20
@@ -18,7 +20,7 @@ async def test_answers_that_come_late_or_twice_do_no_harm() -> None:
     first = to_b.send(KV, b"first", [bytes(MIB)])
     await rig.pass_time(0.02)
     assert first.done
-    old = link_wire.pack_welcome(1, False, (0, 0, 0), (0, 0, 0))
+    old = link_wire.pack_welcome(Welcome(1, LinkKind.FRAMES, False, (0, 0, 0), (0, 0, 0)))
     rig.a.on_frames(B, [memoryview(old)])
     second = to_b.send(KV, b"second", [bytes(MIB)])
     rig.break_connection()

@@ -9,11 +9,11 @@ import statistics
 import pytest
 
 from blockwright.policies.cluster.chunk_order import LEAST, MOST, WINDOW
+from blockwright.policies.cluster.link_kind import LinkKind
 from blockwright.tests.claims import claim
 from blockwright.tests.transport.link_rig import A, B, Rig
 from blockwright.transport import link, link_wire
 from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull
-from blockwright.transport.link_wire import NOTHING
 from blockwright.transport.wire import Traffic, WireError
 
 KV = Traffic.KV
@@ -356,13 +356,20 @@ def garbage() -> list[list[bytes]]:
         [b"\x03\x07" + first[2:], bytes(10)],
         [link_wire.pack_release(1, [65536])],
         [link_wire.pack_ack((1, 1, 1))],
-        [link_wire.pack_welcome(1, True, (0, 0, 0), (0, 0, 0))],
+        [link_wire.pack_welcome(link_wire.Welcome(1, LinkKind.FRAMES, True, (0, 0, 0), (0, 0, 0)))],
+        [link_wire.pack_open(1, {LinkKind.SHARED_MEMORY: b"here"})],
+        [link_wire.pack_open(1, {LinkKind.DEVICE_SLOT: b"here"})[:-1]],
+        [link_wire.pack_open(1, {})[:4]],
+        [link_wire.pack_open(1, {}) + b"\x09\0\0\0\0"],
+        [*link_wire.pack_laid(first, 0, [bytes(10)])],
+        [*link_wire.pack_laid(first, 0, [bytes(10)]), b""],
+        [link_wire.pack_laid(first, 0, [])[0], b"\0"],
     ]
 
 
 @pytest.mark.parametrize("frames", garbage())
 async def test_garbage_is_refused_and_others_go_on(rig, frames):
-    rig.b.on_frames(A, [memoryview(link_wire.pack_open(1, NOTHING))])
+    rig.b.on_frames(A, [memoryview(link_wire.pack_open(1, {LinkKind.FRAMES: b""}))])
     with pytest.raises(WireError):
         rig.b.on_frames(A, [memoryview(frame) for frame in frames])
     assert rig.got == []
@@ -375,7 +382,7 @@ async def test_garbage_is_refused_and_others_go_on(rig, frames):
 async def test_a_flood_of_chunks_that_have_no_room_is_refused(rig, monkeypatch):
     monkeypatch.setattr(rig.b._budget, "size", 0)
     keep = rig.b._budget.take(1)
-    rig.b.on_frames(A, [memoryview(link_wire.pack_open(1, NOTHING))])
+    rig.b.on_frames(A, [memoryview(link_wire.pack_open(1, {LinkKind.FRAMES: b""}))])
     data, number = bytes(MIB), 0
 
     def flood() -> None:

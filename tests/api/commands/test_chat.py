@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from blockwright.api.commands import CommandError
-from blockwright.api.commands.chat import HELP, Conversation, base_model, converse, read_text
-from blockwright.api.program.results import RequestError
+from blockwright.api.commands.chat import HELP, Conversation, base_model, converse, read_text, stream
+from blockwright.api.program.results import Answer, Choice, Piece, RequestError
 
 
 class Session:
@@ -122,6 +122,15 @@ def test_a_refusal_is_said_and_the_conversation_goes_on(talk: Conversation, caps
     session.refuse = RequestError(0, "the server is gone")
     with pytest.raises(CommandError, match="the server is gone"):
         converse(talk, typed("one"))
+
+
+def test_what_a_model_thinks_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    class Call(list[Piece]):
+        answer = Answer("a", "m", (Choice(0, "hello", reasoning="hm, so"),), 1, 4)
+
+    pieces = [Piece("", reasoning="hm, "), Piece("", reasoning="so"), Piece(""), Piece("hel"), Piece("lo")]
+    assert stream(cast(Any, Call(pieces)), verbose=False) == "hello"
+    assert capsys.readouterr() == ("hello\n", "hm, so\n\n")
 
 
 def test_the_help_fits_80_columns() -> None:

@@ -14,6 +14,7 @@ from rich.console import Console, Group
 
 from blockwright.actors.batches.actor import figures_of
 from blockwright.api.commands.observe import ps_view, quantile, read_sample, top_view
+from blockwright.api.commands.output import FittedTable
 from blockwright.api.commands.tables import (
     app_tables,
     change_line,
@@ -117,6 +118,19 @@ def test_ps() -> None:
     assert tuned["memory"] == {"shared": 30, "own": 10}
     assert (tuned["kv"], tuned["requests"]) == ({"bytes": 20, "shared": 5}, {"running": 1, "waiting": 2})
     assert (view["workers"][0]["id"], view["workers"][0]["blocks"]) == ("w0", 1)
+
+
+def test_ps_shows_how_tensors_travel_once_they_do() -> None:
+    found = []
+    for links in ({}, {"w1": "shared-memory", "w2": "device-slot", "w3": "shared-memory"}):
+        view = ps_view({**CLUSTER, "workers": [{**CLUSTER["workers"][0], "links": links}, CLUSTER["workers"][1]]})
+        head = ps_tables(view).head
+        assert isinstance(head, Group)
+        found += [one for one in head.renderables if isinstance(one, FittedTable)]
+    assert "LINKS" not in found[0].columns
+    place = found[1].columns.index("LINKS")
+    assert [row[place] for row in found[1].rows] == ["device-slot, shared-memory", "-"]
+    assert len(found[1].rows[0]) == len(found[1].columns) == len(found[0].columns) + 1
 
 
 def test_ps_and_apps_name_the_ids_that_choose_among_tiers() -> None:

@@ -71,12 +71,12 @@ def chat(**fields: Any) -> Any:
         ("maxTotalTokens", 9, "max_tokens and min_tokens bound an answer"),
         ("max_time", 3, "an answer ends at max_tokens, not after a time"),
         ("eos_tokens", ["x"], "an answer ends at stop"),
-        ("include_reasoning", False, "reasoning is not separated from the answer"),
+        ("include_reasoning", False, "reasoning is separated where"),
         ("reasoning", {"effort": "low"}, "chat_template_kwargs"),
         ("prefill", "Sure", "continue_final_message"),
         ("prompt_prefix", "x", "nothing is filled in"),
         ("chat_template_str", "x", "the checkpoint's own"),
-        ("search_parameters", {"a": 1}, "tools are not supported yet"),
+        ("search_parameters", {"a": 1}, "send tools in a chat"),
         ("control_vectors", ["x"], "a prompt is text or token ids"),
         ("return_hidden_states", True, "return_token_ids"),
         ("safetySettings", [1], "answers are not filtered"),
@@ -173,10 +173,10 @@ def test_a_body_of_very_many_unknown_fields_is_compared_in_part() -> None:
 
 
 def test_values_are_shown_as_json() -> None:
-    with pytest.raises(ApiError, match=r'^tools \(\[\{"type": "é", "strict": true\}\]\) is not supported'):
-        chat(tools=[{"type": "é", "strict": True}])
-    with pytest.raises(ApiError, match=r'^tools \(\["\\ud800"\]\) is not supported'):
-        chat(tools=["\ud800"])
+    with pytest.raises(ApiError, match=r'^functions \(\[\{"type": "é", "strict": true\}\]\) is not supported'):
+        chat(functions=[{"type": "é", "strict": True}])
+    with pytest.raises(ApiError, match=r'^functions \(\["\\ud800"\]\) is not supported'):
+        chat(functions=["\ud800"])
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_values_are_shown_as_json() -> None:
         ("prefix", True, "send continue_final_message in the body"),
         ("images", ["x"], "only text is read"),
         ("thinking", "hm", "it is called reasoning_content here"),
-        ("tools", [{}], "tools are not supported yet"),
+        ("tools", [{}], "send tools there"),
     ],
 )
 def test_fields_of_messages_that_shape_the_answer_elsewhere_are_refused(name: str, value: Any, says: str) -> None:

@@ -11,6 +11,7 @@ from blockwright.tests.claims import claim
 
 DEMO = Path(__file__).parents[3] / "examples" / "demo-checkpoint"
 TEXTS = ["", "once upon", "the <s>odd</s> one", "grüße 🙂\n", " 12 + 34 ="]
+TOOL = {"type": "function", "function": {"name": "time"}}
 CHAT = [{"role": "user", "content": "hi there"}]
 SPM_WORDS = [
     "<unk>",
@@ -108,7 +109,7 @@ async def test_conversations(serve: Any, tokenizer_folder: Path) -> None:
         ("/tokenize", {"messages": CHAT, "chat_template": "x"}, 400, "chat_template ('x') is not supported"),
         ("/tokenize", {"prompt": "a", "adapter_id": "dates"}, 400, "send model = 'dates'"),
         ("/tokenize", {"content": "a"}, 400, "it is called prompt here"),
-        ("/tokenize", {"messages": CHAT, "tools": [{}]}, 400, "tools are not supported"),
+        ("/tokenize", {"prompt": "a", "tools": [TOOL]}, 400, "tools are for messages"),
         ("/tokenize", {"prompt": "a", "addSpecialTokens": False}, 400, "did you mean add_special_tokens?"),
         ("/detokenize", {"token_ids": [5]}, 400, "it is called tokens here"),
         ("/detokenize", {}, 400, "tokens is missing"),

@@ -18,6 +18,7 @@ from blockwright.runtime import Actor, Node, RuntimeFault
 from blockwright.runtime.testing import Pause, Simulation
 from blockwright.tests.runtime.safety.world import SLACK, Violation, World
 from blockwright.transport.address import PeerId, parse_identity
+from blockwright.transport.device_link import SLOTS
 from blockwright.transport.errors import TransportError
 from blockwright.transport.link import Link
 
@@ -49,6 +50,7 @@ class Freight:
     last: dict[tuple[PeerId, PeerId, Traffic], int] = field(default_factory=dict)  # number that came last
     outcomes: Counter[str] = field(default_factory=Counter)
     cut: int = 0  # loads that went in more than one chunk
+    kinds: Counter[str] = field(default_factory=Counter)  # of the links that transfers ended on
     watched: dict[int, Link] = field(default_factory=dict)
 
     def receive(self, node: Node) -> None:
@@ -118,6 +120,8 @@ class Freight:
         for node in alive.values():
             seen = node.tensor_links.inspect()
             waiting = {to: link["messages"] for to, link in seen["to"].items() if link["messages"]}
+            if seen["device_slots_free"] not in (0, SLOTS):
+                return Violation("memory", f"{node.id} has {seen['device_slots_free']} of {SLOTS} device slots")
             if waiting or seen["assembling_bytes"]:
                 return Violation("memory", f"{node.id} holds {waiting} messages, {seen['assembling_bytes']} bytes of others")
             if gone := [
@@ -166,6 +170,7 @@ class Hauler(Actor):
         try:
             await link.send(load.kind, header, [memoryview(GROUND)[start:end] for start, end in load.pieces])
             outcome = "done"
+            self.freight.kinds[link.kind] += 1
         except TransportError as error:
             outcome = type(error).__name__
         self.freight.ended(load, outcome)

@@ -18,6 +18,7 @@ from blockwright.tests.runtime.safety.haulers import Freight, Hauler
 from blockwright.tests.runtime.safety.kin import CHILDREN, FAMILY, Family
 from blockwright.tests.runtime.safety.world import Violation, Watch, World
 from blockwright.transport.address import PeerId
+from blockwright.transport.memory_file import MemoryFile
 
 PLACES = {"head": 2, "w0": 6, "w1": 6, "w2": 6}  # actors on each node
 MESSAGES = 15  # of each actor
@@ -189,7 +190,7 @@ class Player(Actor):
 class Game:
     """One seed."""
 
-    def __init__(self, seed: int, faults: int = FAULTS) -> None:
+    def __init__(self, seed: int, faults: int = FAULTS, device: bool = False) -> None:
         nodes = ("w0", "w1", "w2")
         draw = Random(f"{seed}/plan")
         plan = FaultPlan.random(draw, ("head", *nodes), count=faults, within=WITHIN, links=LINK_FAULTS if faults else 0)
@@ -197,6 +198,7 @@ class Game:
         self.world = World(self.sim)
         self.family = Family(self.world)
         self.freight = Freight(self.world)
+        self.device = device  # transfers go through slots in a device's memory
 
     def play(self) -> World:
         FAMILY[:] = [self.family]
@@ -205,6 +207,9 @@ class Game:
 
     async def _setup(self, node: Node) -> None:
         self.freight.receive(node)
+        if self.device:
+            late = Random(f"{self.sim.seed} {node.id} device")
+            node.offer_device(MemoryFile(node.clock, lambda: late.uniform(0.0, 0.02)))
         self.world.observe(node)
         await node.spawn(Hauler(self.freight, Random(f"{self.sim.seed} {node.id} hauler")), name="hauler")
         await self.family.settle(node)

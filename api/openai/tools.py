@@ -1,0 +1,156 @@
+"""The field types of tools: functions that a model may call, and the choice among them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..checks import shown, unicode_text
+from ..constraints.schema import schema_constraint
+from ..errors import bad_request
+from .field_types import Schema
+
+MOST_TOOLS = 128
+NONE, AUTO, REQUIRED, NAMED = "none", "auto", "required", "named"
+_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
+_NAMES = "1 to 64 letters, digits and _ . : / -"
+_OBJECT: Schema = {"type": "object"}
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function as a request describes it. ``given``: the whole description, which the chat template prints."""
+
+    name: str
+    given: dict[str, Any]
+    parameters: dict[str, Any]
+    strict: bool
+    field: str  # its place in the request
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Which tools may be called. ``mode`` NAMED: the one of that ``name``, which must be."""
+
+    mode: str = AUTO
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """A list of OpenAI's tools of type function."""
+
+    def read(self, value: Any, name: str) -> tuple[Tool, ...]:
+        if not isinstance(value, list):
+            raise bad_request(f"{name} is {shown(value)}; give a list of tools", name, "invalid_type")
+        if len(value) > MOST_TOOLS:
+            raise bad_request(f"{name} has {len(value)} tools; give at most {MOST_TOOLS}", name)
+        made = [_tool(one, f"{name}[{i}]") for i, one in enumerate(value)]
+        names = [tool.name for tool in made]
+        if twice := next((one for one in names if names.count(one) > 1), None):
+            raise bad_request(f"{name} has two tools of the name {twice}; give each its own", name)
+        return tuple(made)
+
+    def schema(self) -> Schema:
+        function = {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "pattern": f"^{_NAME.pattern}$"},
+                "description": {"type": ["string", "null"]},
+                "parameters": {"type": ["object", "null"]},
+                "strict": {"type": ["boolean", "null"]},
+            },
+            "required": ["name"],
+        }
+        tool = {
+            "type": "object",
+            "properties": {"type": {"const": "function"}, "function": function},
+            "required": ["type", "function"],
+        }
+        return {"type": "array", "maxItems": MOST_TOOLS, "items": tool}
+
+
+def _tool(value: Any, at: str) -> Tool:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind != "function":
+        raise bad_request(f"{at} is {shown(value if kind is None else kind)}; give a tool of type function", at)
+    function = value.get("function")
+    if not isinstance(function, dict):
+        raise bad_request(f"{at}.function is {shown(function)}; give an object with a name", at, "invalid_type")
+    name, strict, parameters = (function.get(key) for key in ("name", "strict", "parameters"))
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise bad_request(f"{at}.function.name is {shown(name)}; give {_NAMES}", f"{at}.function.name")
+    if not isinstance(strict, bool | None):
+        raise bad_request(f"{at}.function.strict is {shown(strict)}; give true or false", f"{at}.function.strict")
+    if not isinstance(function.get("description"), str | None):
+        raise bad_request(f"{at}.function.description is no text; give one", f"{at}.function.description")
+    unicode_text(function.get("description") or "", f"{at}.function.description")
+    if not isinstance(parameters, dict | None) or (parameters or {}).get("type", "object") != "object":
+        message = f"{at}.function.parameters is {shown(parameters)}; give the JSON schema of an object"
+        raise bad_request(message, f"{at}.function.parameters")
+    return Tool(name, value, {**_OBJECT, **(parameters or {})}, bool(strict), at)
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """OpenAI's choice of a tool: none, auto, required, or an object that names one."""
+
+    def read(self, value: Any, name: str) -> ToolChoice:
+        if isinstance(value, str) and value in (NONE, AUTO, REQUIRED):
+            return ToolChoice(value)
+        function = value.get("function") if isinstance(value, dict) and value.get("type") == "function" else None
+        chosen = function.get("name") if isinstance(function, dict) else None
+        if not isinstance(chosen, str):
+            form = '{"type": "function", "function": {"name": NAME}}'
+            raise bad_request(f"{name} is {shown(value)}; give none, auto, required or {form}", name)
+        return ToolChoice(NAMED, chosen)
+
+    def schema(self) -> Schema:
+        named = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+        properties = {"type": {"const": "function"}, "function": named}
+        chosen = {"type": "object", "properties": properties, "required": ["type", "function"]}
+        return {"anyOf": [{"type": "string", "enum": [NONE, AUTO, REQUIRED]}, chosen]}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """The tools of a request with what holds of their calls.
+
+    ``callable``: the tools that may be called, with the schemas that are held. ``constrains``: a grammar is needed.
+    ``ignored``: parts of the schemas without an effect.
+    """
+
+    choice: ToolChoice
+    callable: Sequence[tuple[Tool, Schema]] = ()
+    many: bool = True
+    constrains: bool = False
+    ignored: tuple[str, ...] = ()
+
+
+def tool_use(tools: Sequence[Tool], choice: ToolChoice | None, *, parallel: bool) -> ToolUse:
+    """Return how a request's tools may be used; raise a 400 for contradictory fields and a schema that cannot be held."""
+    choice = choice or ToolChoice()
+    if not tools:
+        if choice.mode in (REQUIRED, NAMED):
+            raise bad_request("tool_choice asks for a call, but there are no tools; give tools", "tool_choice")
+        return ToolUse(choice)
+    if choice.mode == NONE:
+        return ToolUse(choice, constrains=True)
+    found = [tool for tool in tools if choice.mode != NAMED or tool.name == choice.name]
+    if not found:
+        names = ", ".join(tool.name for tool in tools[:20])
+        raise bad_request(f"tool_choice names {shown(choice.name)}, which is no tool; there are: {names}", "tool_choice")
+    forced, held, ignored = choice.mode != AUTO, [], list[str]()
+    for tool in found:
+        if forced or tool.strict:
+            constraint = schema_constraint(tool.parameters, f"{tool.field}.function.parameters")
+            held.append((tool, json.loads(constraint.text)))
+            ignored += constraint.ignored
+        else:
+            held.append((tool, _OBJECT))
+    many = parallel and choice.mode != NAMED
+    strict = any(tool.strict for tool in found)
+    return ToolUse(choice, tuple(held), many, forced or strict or not parallel, tuple(ignored))

@@ -1,0 +1,106 @@
+"""The turn of a chat: what of the answer is read as reasoning and tool calls, and the grammar that it must follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...actors.gateway.port import ModelInfo
+from ...policies.plan.grammar import LARK
+from ..constraints.constraint import Constraint
+from ..errors import ApiError, bad_request
+from ..http.catalog import ServedModel
+from ..http.context import Front
+from ..text.turn.grammar import MAY, MUST, NEVER, ToolRule, TurnRules, turn_grammar
+from ..text.turn.reader import TurnReader
+from ..text.turn.template import CALLS, THINKING, TurnError, TurnTemplate
+from .fields import ChatOptions
+from .tools import AUTO, NONE, ToolUse
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerTurn:
+    """How an answer is read.
+
+    ``begun``: the part of it that the prompt has. ``special``: special tokens among the delimiters.
+    """
+
+    template: TurnTemplate
+    begun: str
+    use: ToolUse
+    special: Mapping[str, int]
+    constrained: bool  # the text of the answer has a language of its own
+    model: str
+
+    def reader(self) -> TurnReader:
+        """Return a reader before its first text."""
+        calls = bool(self.use.callable)
+        return TurnReader(self.template, self.begun, calls=calls, constrained=self.constrained)
+
+    @property
+    def shapes(self) -> bool:
+        """True if a grammar must be one of the whole turn, not of its text alone."""
+        return self.use.constrains or (self.constrained and (bool(self.use.callable) or self._may_think))
+
+    @property
+    def _may_think(self) -> bool:
+        reader = self.reader()
+        return THINKING in self.template.regions and (reader.thinking or not reader.settled)
+
+    def grammar(self, constraint: Constraint | None, *, by_name: bool = False) -> str:
+        """Return the grammar of the turn. ``by_name``: special tokens are texts in it, for a vocabulary without them.
+
+        Raise a 400.
+        """
+        rules = TurnRules(
+            tools=[ToolRule(tool.name, schema) for tool, schema in self.use.callable],
+            calls=(MAY if self.use.choice.mode == AUTO else MUST) if self.use.callable else NEVER,
+            many=self.use.many,
+        )
+        if constraint is not None:
+            rules = replace(rules, form=constraint.form, text=constraint.text)
+        reader, special = self.reader(), {} if by_name else self.special
+        try:
+            return turn_grammar(self.template, rules, thinking=reader.thinking, settled=reader.settled, special=special)
+        except TurnError as error:
+            raise bad_request(f"the turn template of {self.model} {error}", "tools", "no_turn_template") from None
+
+
+def turn_for(front: Front, info: ModelInfo, served: ServedModel, options: ChatOptions, prompt: str) -> AnswerTurn | None:
+    """Return the turn of a request, or None for an answer that is one text; raise a 400 where tools cannot be used."""
+    found, use = front.catalog.turn(info, served), options.tool_use
+    if options.tools:
+        _check_tools(info, found, options, prompt)
+    if not isinstance(found, TurnTemplate):
+        return None
+    constraints = options.constraints
+    if constraints and constraints[0].form == LARK:
+        return None  # a grammar of the whole answer
+    codec = served.codec
+    named = {codec.said(id): id for id in codec.special if id < served.vocabulary}
+    special = {text: id for text, id in named.items() if text and any(text in one for one in found.delimiters)}
+    return AnswerTurn(found, found.begun(prompt), use, special, bool(constraints), info.id)
+
+
+def _check_tools(info: ModelInfo, found: TurnTemplate | TurnError | None, options: ChatOptions, prompt: str) -> None:
+    remedy = f"set turns.{info.id} to the file of one, or leave tools out"
+    why = ""
+    if found is None:
+        why = f"{info.id} has no turn template, so its tool calls cannot be read; {remedy}"
+    elif isinstance(found, TurnError):
+        why = f"the turn template of {info.id} {found}; {remedy}"
+    elif CALLS not in found.regions:
+        why = f"the turn template of {info.id} has no tool_calls; {remedy}"
+    elif options.tool_use.choice.mode != NONE and not all(tool.name in prompt for tool in options.tools):
+        why = f"the chat template of {info.id} does not print the tools; give it another one, or leave tools out"
+    if why:
+        raise ApiError(400, why, param="tools", code="no_turn_template")
+
+
+def effort_variables(source: str, effort: str | None, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the variables of a chat template that an effort sets; None: it has none, or the request sets them itself."""
+    if effort is None:
+        return {}
+    values = {"enable_thinking": effort != "none", "reasoning_effort": effort}
+    return {name: value for name, value in values.items() if name in source and name not in given} or None
