@@ -38,6 +38,10 @@ class NotBuilt(Exception):
     """What a part measures is not built yet; the text says what."""
 
 
+class NotMeasured(Exception):
+    """What is built, and has no measurement in this benchmark yet; the text says what."""
+
+
 class Card(Protocol):
     """A card or its mirror."""
 
@@ -261,10 +265,11 @@ def poisoned(card: Card, *shape: int, dtype: torch.dtype = torch.float32) -> tor
 
 
 def need(built: str, what: str) -> None:
-    """Raise ``NotBuilt`` unless the module ``built`` of the package exists."""
+    """Say what is missing: the module ``built`` of the package, or else a measurement of what it does."""
     try:
         found = importlib.util.find_spec(f"blockwright.{built}")
     except ModuleNotFoundError:
         found = None
     if found is None:
         raise NotBuilt(what)
+    raise NotMeasured(f"{built} is built, and no measurement of it here yet: {what}")

@@ -14,11 +14,11 @@ from importlib import metadata
 from typing import Any
 
 import harness
-from gpu_card import Card, NotBuilt
+from gpu_card import Card, NotBuilt, NotMeasured
 from gpu_sizes import Sizes
 from harness import OURS, Bar, Report
 
-FAILED, NOT_BUILT, NOT_HERE, NOT_RUN = "failed", "not built", "not here", "not run"
+FAILED, NOT_BUILT, NOT_HERE, NOT_RUN, NOT_MEASURED = "failed", "not built", "not here", "not run", "not measured"
 PACKAGES = ("torch", "triton", "cupy-cuda13x", "cuda-bindings", "nvidia-ml-py", "transformers", "vllm")
 LAST_LINES = 12  # of a traceback that is printed, so that a minute on a card tells enough
 
@@ -73,6 +73,8 @@ class Part:
             yield
         except NotBuilt as error:
             self.note(case, NOT_BUILT, str(error))
+        except NotMeasured as error:
+            self.note(case, NOT_MEASURED, str(error))
         except NotHere as error:
             self.note(case, NOT_HERE, str(error))
         except Exception as error:
