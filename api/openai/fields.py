@@ -295,7 +295,7 @@ class ChatOptions(Options):
 
     @property
     def tool_use(self) -> ToolUse:
-        """How the tools may be used. Raises a 400 the first time, when the body is parsed."""
+        """The use of the tools. Raises a 400 the first time, when the body is parsed."""
         return tool_use(self.tools, self.tool_choice, parallel=self.parallel_tool_calls)
 
 

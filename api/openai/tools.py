@@ -33,7 +33,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """Which tools may be called. ``mode`` NAMED: the one of that ``name``, which must be."""
+    """The tools that may be called. ``mode`` NAMED: the one of that ``name``, which must be."""
 
     mode: str = AUTO
     name: str = ""

@@ -21,7 +21,7 @@ from .tools import AUTO, NONE, ToolUse
 
 @dataclass(frozen=True, slots=True)
 class AnswerTurn:
-    """How an answer is read.
+    """The reading of an answer.
 
     ``begun``: the part of it that the prompt has. ``special``: special tokens among the delimiters.
     """

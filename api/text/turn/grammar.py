@@ -30,7 +30,7 @@ class ToolRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRules:
-    """What a turn may be. ``calls``: NEVER, MAY or MUST. ``many``: more than one.
+    """The limits of a turn. ``calls``: NEVER, MAY or MUST. ``many``: more than one.
 
     ``form`` and ``text``: the language of its text; an empty form allows any.
     """

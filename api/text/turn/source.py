@@ -1,4 +1,4 @@
-"""Where the turn template of a model comes from: a file of the setting ``turns``, the checkpoint, or the ones we know."""
+"""The source of a model's turn template: a file of the setting ``turns``, the checkpoint, or the ones we know."""
 
 from __future__ import annotations
 
