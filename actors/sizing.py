@@ -99,16 +99,18 @@ def worker_configs(
     free_memory: int,
     cores: int,
     address_space: int | None = None,
+    where: str = "here",
 ) -> dict[str, WorkerConfig]:
     """Return one configuration per worker. Raises SettingsError.
 
-    ``free_memory`` is in bytes. ``address_space`` is the number of bytes that a process may map; None means no limit.
+    ``free_memory`` is in bytes, and lies ``where``.
+    ``address_space`` is the number of bytes that a process may map; None means no limit.
     """
     workers, asked = len(worker_names(settings)), settings.worker_memory.memory
     if asked * workers > free_memory:
         all_of_them = f" for each worker, {binary_size(asked * workers)} for all {workers}" if workers > 1 else ""
         raise SettingsError(
-            f"memory is {binary_size(asked)}{all_of_them}, but only {binary_size(free_memory)} are free here; "
+            f"memory is {binary_size(asked)}{all_of_them}, but only {binary_size(free_memory)} are free {where}; "
             "give less (--set memory=...)"
         )
     pace, profile = read_costs(settings.worker.pace), read_costs(settings.worker.profile)

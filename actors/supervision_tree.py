@@ -6,6 +6,7 @@
         applications        where there is HTTP: adds applications at run time
         tagger              where the setting says so
         memory              where the setting overload is on: watches KV memory
+        cards               where workers compute on a card: reads it
         dispatcher-0        and further ones, where the setting dispatch names a policy that does not query workers
       gateway               where the first gateway is in the head's process
       controller
@@ -74,6 +75,7 @@ _CONTROLLER = _actor("controller", "controller.actor:Controller")
 _GATEWAY = _actor("gateway", "gateway.actor:Gateway", GATEWAY_MAILBOX)
 _PEER = _actor("peer", "gateway.peers:GatewayPeer")
 _BLOCKS = _actor("blocks", "block.blocks:Blocks")
+_CARDS = _actor("cards", "cards:Cards")
 _MEMORY = _actor("memory", "memory.cluster:ClusterMemory")
 _NODE_MEMORY = Branch(name="services", children=(_actor("memory", "memory.node:NodeMemory"),))
 _OFFLINE = Branch(
@@ -147,8 +149,8 @@ def tree(
     limiter, tagger = (_LIMITER,) * bool(limits_of(settings.tenants)), (_TAGGER,) * settings.tagging.is_on
     asked = _dispatchers(settings.dispatching) * (not settings.dispatching.predicts)
     overload = settings.parameter_drops.is_on
-    memory = (_MEMORY,) * overload
-    services = Branch(name="services", children=limiter + (_APPLICATIONS,) * http + tagger + memory + asked)
+    watched = (_MEMORY,) * overload + (_CARDS,) * settings.worker.may_be_card
+    services = Branch(name="services", children=limiter + (_APPLICATIONS,) * http + tagger + watched + asked)
     inside = inside_worker(overload=overload)
     workers = [
         ProcessSpec(name=name, entry=worker_entry, inside=inside, dormant=number >= settings.worker.workers)

@@ -37,6 +37,7 @@ from .controller.progress import Progress
 from .controller.scaling import scaling_plan
 from .controller.state import ControllerState
 from .cost_file import check_costs
+from .device_choice import ChosenDevice, choose_device
 from .further_applications import absent_models, check_places, open_further
 from .gateway.actor import Gateway
 from .gateway.lengths import Lengths
@@ -46,7 +47,7 @@ from .gateway.state import GatewayState
 from .gateway.tagging import check_tagging, make_tagging
 from .predictor.messages import NODE
 from .rate_limiter import limits_of
-from .resources import address_space, cores, free_memory
+from .resources import address_space, cores
 from .settings.errors import SettingsError, StartError
 from .settings.faults import FaultSettings
 from .settings.settings import Settings
@@ -224,9 +225,11 @@ async def start(
     of the usual one. Raises CheckpointError or SettingsError: one sentence for the person who started it.
     """
     began = time.monotonic()
+    device = await _choose(settings)
+    settings = device.settings
     opened, fronts = await _open_checkpoints(settings)
     models = {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()}
-    configs = worker_configs(settings, models, free_memory=free_memory(), cores=cores(), address_space=address_space())
+    configs = worker_configs(settings, models, **device.room, cores=cores(), address_space=address_space())
     first_in_head = http is None or in_head(settings.network, cores())
     processes = gateway_processes(settings.network, first_in_head=first_in_head) if http is not None else []
     launcher = launcher or (InProcessLauncher() if in_process else worker_launcher(settings.network.directory))
@@ -248,7 +251,7 @@ async def start(
             **_services(settings, http.batch_service if http is not None else None),
             "applications": (settings, worker_limits(settings.worker, models, address_space()), CONTROLLER, running.held),
             "gateway": gateway,
-            "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
+            "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress, settings.worker.may_be_card),
             "peer": (http.front if http is not None else None, processes),
             **configs,
             **_gateway_configs(fronts, infos, first_in_head, http.port if http is not None else 0),
@@ -276,6 +279,7 @@ def _services(settings: Settings, batch_service: BatchService | None) -> dict[st
         "limiter": (limits_of(settings.tenants),),
         "tagger": (settings.tagging,),
         "memory": (settings.parameter_drops, settings.worker, CONTROLLER),
+        "cards": (settings.worker.card,),
     }
     return {**own, "batches": (batch_service,), NODE: settings, **asked}
 
@@ -292,6 +296,14 @@ def _state(
     state.default_is_set = bool(settings.models.default_model)
     state.table.default = default
     return state
+
+
+async def _choose(settings: Settings) -> ChosenDevice:
+    """Choose the device, and tell which if there was a choice."""
+    device = await asyncio.to_thread(choose_device, settings)
+    if device.notice:
+        log.log(logging.INFO if device.settings.worker.may_be_card else logging.WARNING, "%s", device.notice)
+    return device
 
 
 async def _open_checkpoints(settings: Settings) -> tuple[OpenedCheckpoints, Settings]:

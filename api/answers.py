@@ -233,13 +233,14 @@ class DetokenizeAnswer(TypedDict):
 
 
 class VersionAnswer(TypedDict):
-    """The version. ``numerics``: of the workers.
+    """The version. ``devices`` and ``numerics``: of the workers.
 
     ``batch_invariant``: the same tokens get the same bits whatever runs beside or ran before them (null while no worker is
     up). ``batch_variant_because``: the reason if it is false.
     """
 
     version: str
+    devices: list[str]
     numerics: list[str]
     batch_invariant: bool | None
     batch_variant_because: str | None

@@ -233,7 +233,7 @@ def figures(outcome: Outcome, first: Outcome, logs: Path, costs: Coefficients) -
 
 def vllm(folder: Path, asked: Sequence[Asked]) -> Mapping[str, float]:
     """Its offline engine on the same prompts, all given at once."""
-    from vllm import LLM, SamplingParams  # type: ignore[import-not-found]
+    from vllm import LLM, SamplingParams
 
     engine = LLM(str(folder), dtype="float32", enable_prefix_caching=True, max_num_seqs=SETTINGS["max_rows"])
     ways = [SamplingParams(temperature=0, max_tokens=one.output, ignore_eos=True) for one in asked]

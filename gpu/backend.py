@@ -20,6 +20,7 @@ import torch
 from ..policies.model.chain import HiddenLayout, PageLayout
 from .model.config import ComponentSpec
 
+HOST_CHUNK, HOST_ALIGNMENT = 64 << 10, 64  # bytes, of a CPU: kernels load whole cache lines
 SLICE = 256 << 10  # raw bytes packed in one step of a load on a CPU: about 0.3 ms, less than any sweep that matters
 
 
@@ -75,6 +76,8 @@ class Backend(Protocol):
     numerics: str  # types and kernel family, for instance "native-avx512_bf16-bfloat16": seeds every lineage
     dtype: torch.dtype  # type of hidden states, weights and KV
     slot_unit: int  # bytes; slots are padded to a multiple
+    chunk: int  # bytes that are mapped at a time
+    alignment: int  # bytes; packed tensors begin at multiples
 
     def slot_bytes(self, layout: PageLayout) -> int:
         """Return the bytes of one slot: a multiple of 1024, so that groups of whole chunks hold whole slots."""

@@ -176,6 +176,12 @@ class Device(Protocol):
     def end(self) -> Ticket:
         """End the sweep, and return its ticket."""
 
+    def enter(self) -> None:
+        """Prepare the calling thread, which alone gives orders from now on."""
+
+    def check(self) -> None:
+        """Raise an error if the device has failed for good: nothing works on it any more, and its process must end."""
+
     def settle(self) -> None:
         """Wait until nothing reads or writes memory for earlier calls (``Backend.settle``)."""
 

@@ -64,6 +64,14 @@ class Executor:
         self._runs: dict[int, ComposedRun] = {}
         self._flights: dict[int, ArrivedActivations] = {}
 
+    def enter(self) -> None:
+        """Prepare the calling thread for the device; see ``Device.enter``."""
+        self.device.enter()
+
+    def check(self) -> None:
+        """Raise an error if the device has failed for good."""
+        self.device.check()
+
     # memory
 
     def add_layout(self, layout: PageLayout) -> str:

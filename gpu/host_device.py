@@ -125,6 +125,12 @@ class HostDevice:
         seconds = time.perf_counter() - sweep.began
         return EndedSweep(sweep.draws.result(seconds, sweep.kernel_seconds), sweep.departed)
 
+    def enter(self) -> None:
+        """Do nothing: any thread may use a CPU."""
+
+    def check(self) -> None:
+        """Do nothing: a CPU that fails takes the process with it."""
+
     def settle(self) -> None:
         self.backend.settle()
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from ..policies.model.chain import PageLayout
-from .backend import Packed, PackedPart
+from .backend import HOST_ALIGNMENT, HOST_CHUNK, Packed, PackedPart
 from .errors import BackendError
 from .model.config import ComponentSpec, tensor_shapes
 from .weights.identity import packed_id
@@ -39,6 +39,7 @@ class RowBackend:
         self.numerics = f"{name}-{dtype}"
         self.dtype = DTYPES[dtype]
         self.slot_unit = SLOT_UNIT
+        self.chunk, self.alignment = HOST_CHUNK, HOST_ALIGNMENT
         self._dtype_name = dtype
 
     def slot_bytes(self, layout: PageLayout) -> int:

@@ -8,13 +8,14 @@ from .backend import Backend
 from .device import Device, DeviceSizes
 from .errors import BackendError
 
+CARD = "cuda:"  # with the number of the card
 HOST_CUDA = ("cuda-mirror", "cuda-interpreted")  # the CUDA back end without a card, for tests
 SETS = ("amx", "avx512_bf16", "avx512", "avx2", "generic")  # instruction sets of the native kernels, best first
 REMEDY = "install gcc and install blockwright again (pip install --force-reinstall --no-deps WHEEL_OR_CHECKOUT)"
 
 
 def open_backend(name: str, dtype: str, threads: int, instruction_set: str = "") -> Backend:
-    """Open a back end: "native", "torch" or "auto" (native if its library loads, else torch).
+    """Open a back end: "native", "torch" or "auto" (native if its library loads, else torch); "cuda:0" and so on is a card.
 
     ``dtype`` is the model's type. ``instruction_set`` is one of ``SETS`` for the native kernels; if it is not available
     here, the next one is used. "" means the best. Raises ``BackendError`` if the back end is not available here or lacks the
@@ -24,6 +25,10 @@ def open_backend(name: str, dtype: str, threads: int, instruction_set: str = "")
         from .cuda.platforms import open_interpreted, open_mirror
 
         return open_mirror(dtype, threads) if name == HOST_CUDA[0] else open_interpreted(dtype, threads)
+    if name.startswith(CARD):
+        from .cuda.platforms import open_card
+
+        return open_card(int(name.removeprefix(CARD)), dtype, threads)
     if name not in ("auto", "native", "torch"):
         raise BackendError(f"back end {name!r} does not exist; choose auto, native or torch")
     if name != "torch":
@@ -41,7 +46,7 @@ def open_device(backend: Backend, sizes: DeviceSizes) -> Device:
     """Open the device around a back end. Raises ``BackendError`` if there is no memory for its tables and scratch."""
     from .host_device import HostDevice
 
-    if backend.name in HOST_CUDA:
+    if backend.name.startswith("cuda-"):
         from .cuda.backend import CudaBackend
         from .cuda.device import CudaDevice
 

@@ -165,7 +165,7 @@ def write_tokenizer(folder: Path) -> None:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges = [tuple(merge.split(" ")) for merge in MERGES]
+    merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in MERGES)]
     words = [*SPECIAL, *alphabet, *("".join(merge) for merge in merges)]
     tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, merges, unk_token=None))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

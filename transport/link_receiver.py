@@ -156,7 +156,7 @@ class Arrivals:
             if fetch is not None:
                 if not fetch.ended:
                     return
-                piece = piece._replace(frames=fetch.frames())
+                piece = ArrivedChunk(*piece[:5], fetch.frames())
             waiting.popleft()
             if not self._put(kind, piece):
                 waiting.appendleft((piece, None))

@@ -249,7 +249,8 @@ def _laid(head: memoryview, frames: Sequence[memoryview]) -> ArrivedChunk:
         raise WireError(f"a chunk in a device slot of {len(frames)} frames")
     (slot,) = _LAID.unpack_from(frames[1])
     lengths = struct.unpack(f"<{(len(frames[1]) - _LAID.size) // 4}I", frames[1][_LAID.size :])
-    return _piece(head, frames[:1])._replace(laid=(slot, lengths))
+    piece = _piece(head, frames[:1])
+    return ArrivedChunk(piece.kind, piece.number, piece.offset, piece.size, piece.description, [], (slot, lengths))
 
 
 def _piece(head: memoryview, frames: Sequence[memoryview]) -> ArrivedChunk:

@@ -54,11 +54,15 @@ class Controller(Actor):
 
     state: owned by this actor from here on. gateways: addresses of the gateways at the start; every gateway hears of
     workers and routes from here. progress: the published progress of the cluster.
+    has_cards: an actor of the head reads cards.
     """
 
-    def __init__(self, state: ControllerState, gateways: Sequence[str], progress: Published[Progress]) -> None:
+    def __init__(
+        self, state: ControllerState, gateways: Sequence[str], progress: Published[Progress], has_cards: bool = False
+    ) -> None:
         self._state = state
         self._gateways, self._progress = list(gateways), progress
+        self._has_cards = has_cards
         self._warnings: list[str] = []
         self._fatal = ""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -284,7 +288,14 @@ class Controller(Actor):
             memory_view = (await asyncio.gather(asked_memory, return_exceptions=True))[0]
             more = {"refused": refused_workers(self._state)} | (memory_view if isinstance(memory_view, dict) else {})
             view["overload"] = overload_view(self._state.overload, self._state.workers, now, wall) | more
-        return view | {"autoscale": self._state.scaling.view(now, wall)}
+        return view | {"cards": await self._cards(), "autoscale": self._state.scaling.view(now, wall)}
+
+    async def _cards(self) -> list[dict[str, Any]]:
+        if not self._has_cards:
+            return []
+        asked = self.node.ref(f"{self.node.name}/cards").view(timeout=VIEW_TIMEOUT, returns=list[dict[str, Any]])
+        found = (await asyncio.gather(asked, return_exceptions=True))[0]
+        return found if isinstance(found, list) else []
 
     # the shell
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -10,6 +11,8 @@ from .models import ModelSettings
 from .part import AT_LEAST_ONE, COUNT, AllowedTexts, AtMost, Counts, SettingsPart
 
 MOST_WORKERS = 4096
+MIRROR = "cuda-mirror"
+DEVICE = re.compile(rf"cpu|auto|cuda(:\d{{1,3}})?|{MIRROR}")
 MOST_THREADS = 256  # per worker: the kernels' limit
 
 
@@ -26,7 +29,8 @@ class WorkerSettings(SettingsPart):
     ] = 0
     device: Annotated[
         str,
-        "device on which the workers compute: cpu; cuda-mirror, a twin of the CUDA back end without a card, is for tests",
+        "device on which the workers compute: cpu, cuda (or cuda:1, a card by its number), auto: a card if one works; "
+        "cuda-mirror, a twin of the CUDA back end without a card, is for tests",
     ] = "cpu"
     dtype: Annotated[
         str,
@@ -48,14 +52,29 @@ class WorkerSettings(SettingsPart):
     profile: Annotated[str, "device profile (a JSON file from blockwright profile) to compare steps with"] = ""
     pace: Annotated[str, "simulate slower hardware: delays per step, from a JSON file of seconds"] = ""
 
+    @property
+    def may_be_card(self) -> bool:
+        """True if the device is a card, or will be one if it works."""
+        return self.device not in ("cpu", MIRROR)
+
+    @property
+    def card(self) -> int | None:
+        """The number of the card; None for the first that works."""
+        _, _, number = self.device.partition(":")
+        return None if self.device == "auto" else int(number or 0)
+
     def stages(self, application: str, family: str = "") -> int:
         """Return the pipeline stages of an application; a tier without a number of its own has its family's."""
         return self.pipelines.get(application, self.pipelines.get(family, self.pipeline))
 
     def check_together(self) -> None:
-        if self.device not in ("cpu", "cuda-mirror"):
-            why = "but there is no GPU back end yet; choose cpu, which is the default"
-            raise SettingsError(f"device is {self.device!r}, {why}")
+        if not DEVICE.fullmatch(self.device):
+            raise SettingsError(f"device is {self.device!r}; choose cpu, cuda, cuda:1 (a card by its number) or auto")
+        for setting in ("backend", "instruction_set"):
+            value = getattr(self, setting)
+            if self.device not in ("cpu", "auto") and value not in ("", "auto"):
+                why = f"but {setting} {value!r} is of the CPU; leave it out, or choose device cpu"
+                raise SettingsError(f"device is {self.device!r}, {why}")
         for label, span in self._spans.items():
             if not 1 <= span <= self.workers or self.workers % span:
                 raise SettingsError(f"{label} is {span} with {self.workers} workers; give a divisor of workers")

@@ -94,7 +94,8 @@ class Worker(Actor):
         self._open_device = open_device
         self._read_specs = read_specs
         self._aside = aside
-        self.state = SweepState(sweep_config(config, backend.numerics, backend.slot_unit))
+        units = backend.slot_unit, backend.chunk, backend.alignment
+        self.state = SweepState(sweep_config(config, backend.numerics, *units))
         self._slow = slow(config.worker.backend, backend, config.worker.dtype, config.worker.threads)
         self._machine: Machine = self.state  # receives events, plans and commits; ``state`` is only read
         self._recorder: EventRecorder | None = None

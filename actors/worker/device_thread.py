@@ -213,6 +213,7 @@ class DeviceThread:
             try:
                 value = operation(self._executor)
             except Exception as error:
+                self._executor.check()  # of a device that has failed for good the worker ends, and no caller is refused
                 self._answer(future, None, error)
             else:
                 self._answer(future, value, None)
@@ -256,6 +257,7 @@ class DeviceThread:
         except StopIteration:
             self._answer(current.future, None, None)
         except Exception as error:
+            self._executor.check()
             self._answer(current.future, None, error)
         else:
             return False
@@ -277,18 +279,19 @@ class DeviceThread:
             self._stopped = True  # the loop is closed: results are no longer wanted
 
     def _run(self) -> None:
+        work: Callable[[], None] = self._executor.enter
         while True:
+            try:
+                work()
+            except BaseException as error:  # a failed plan leaves tables and KV undefined: the worker must end
+                self._post(self._on_fatal, error)
+                return
             with self._ready:
                 while not self._work and not self._stopped:
                     self._ready.wait()
                 if not self._work:
                     return
                 work = self._work.popleft()
-            try:
-                work()
-            except BaseException as error:  # a failed plan leaves tables and KV undefined: the worker must end
-                self._post(self._on_fatal, error)
-                return
 
     def _sweep(self, plan: SweepPlan) -> None:
         began = time.monotonic()

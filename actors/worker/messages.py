@@ -89,13 +89,15 @@ class WorkerConfig:
     overload: bool = False  # parameter dropping is on: the worker has a memory actor
 
 
-def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int) -> SweepConfig:
-    """Return the configuration of the worker's sweep machine."""
+def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int, chunk: int, alignment: int) -> SweepConfig:
+    """Return the configuration of the worker's sweep machine. The numbers are its back end's, in bytes."""
     return SweepConfig(
         worker=config.name,
         numerics=numerics,
         budget=config.worker_memory.memory,
         slot_unit=slot_unit,
+        memory_chunk=chunk,
+        granule=alignment,
         page_size=config.worker_memory.page_size,
         chunk_size=config.batching.chunk_size,
         sweep_tokens=config.batching.sweep_tokens,

@@ -195,14 +195,16 @@ class PlannedMachine:
 def machine_of(settings: Settings, name: str, checkpoint: Checkpoint) -> PlannedMachine:
     """Return a worker on this machine with the settings; raise CommandError, SettingsError."""
     from ...actors.cost_file import check_costs, read_costs
-    from ...actors.resources import cores, free_memory
+    from ...actors.device_choice import choose_device
+    from ...actors.resources import cores
     from ...actors.sizing import serving_dtype, widening, worker_configs
     from ...policies.offline.density import Costs
 
     models = {name: checkpoint.config}
     config, dtype = checkpoint.config, serving_dtype(settings.worker, models)
     check_costs(settings.worker)
-    config_of_each = worker_configs(settings, models, free_memory=free_memory(), cores=cores())
+    device = choose_device(settings)
+    config_of_each = worker_configs(device.settings, models, **device.room, cores=cores())
     memory = next(iter(config_of_each.values())).worker_memory.memory
     position = 2 * config.kv_heads * config.head_dim * config.layers * (4 if dtype == "float32" else 2)
     parameters = checkpoint.nbytes * widening(dtype, models)

@@ -15,9 +15,14 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...policies.binary_size import binary_size
 from .output import print_json
+
+if TYPE_CHECKING:
+    from ...gpu.cuda.nvml import Card, Nvml
+    from ...gpu.cuda.probe import HostParts
 
 CHECKOUT = Path(__file__).parents[2]  # the package, or the repository if that is imported
 OK = "ok"
@@ -27,6 +32,7 @@ SETS = ("avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf
 LEAST_MEMORY = 256 << 20  # bytes; less cannot hold a model and its KV
 LEAST_SHARED = 64 << 20  # bytes: the default of containers, enough for the links of a few workers
 LEAST_FILES = 1024
+DRIVER = Path("/proc/driver/nvidia/version")  # there with the driver for cards
 
 
 def version_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +107,7 @@ def examine(port: int) -> Iterator[Check]:
     yield check_port(port)
     yield check_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     yield check_encryption()
-    yield check_gpu()
+    yield from check_cards()
 
 
 def check_python() -> Check:
@@ -149,7 +155,7 @@ def check_numerics(dtype: str) -> Check:
     except Exception as error:  # whatever the error, no worker will start
         return Check(name, FAILED, f"no back end ({error})", "install torch again, or see what the line about it says")
     if backend.name == "native":
-        return Check(name, OK, f"{backend.numerics} (native kernels)")
+        return Check(name, OK, f"{backend.numerics} on the CPU (native kernels; bits do not depend on the batch)")
     try:
         open_backend("native", dtype, 1)
         why = "the native kernels do not load"
@@ -262,23 +268,56 @@ def check_encryption() -> Check:
     return Check("messages", OK, f"{text}, with CURVE")
 
 
-def check_gpu(command: str = "nvidia-smi") -> Check:
-    """Report the GPUs. For information only: serving runs on CPUs today."""
-    import subprocess
+def check_cards(nvml: Nvml | None = None, driver: Path = DRIVER, host: HostParts | None = None) -> Iterator[Check]:
+    """Check the cards, and whether workers could compute there; one line for each.
 
-    if shutil.which(command) is None:
-        return Check("gpu", OK, f"not checked: there is no {command} (serving uses the CPU)")
-    asked = [command, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    Where there is neither a driver nor a card this is no problem: serving uses the CPU unless a card is asked for.
+    """
+    from ...gpu.cuda.probe import look_at_host, obstacle, read_cards
+    from ...gpu.errors import BackendError
+
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Check("gpu", WARNING, f"{command} does not answer ({error})", "check the driver; serving uses the CPU")
-    if done.returncode:
-        said = (done.stdout + done.stderr).strip().splitlines()
-        return Check(
-            "gpu", WARNING, f"{command}: {said[0] if said else done.returncode}", "check the driver; the CPU is used"
-        )
-    return Check("gpu", OK, "; ".join(done.stdout.strip().splitlines()) + " (serving uses the CPU)")
+        cards = read_cards(nvml)
+    except BackendError as error:
+        if driver.exists():
+            yield _obstructed("gpu", "", str(error))
+        else:
+            yield Check("gpu", OK, f"none, serving uses the CPU ({str(error).partition('; ')[0]})")
+        return
+    missing = (host or look_at_host()).obstacle()
+    for card in cards:
+        name, found = f"gpu {card.number}", card_line(card)
+        if why := obstacle(card):
+            yield _obstructed(name, found, why)
+        elif missing:
+            yield _obstructed(name, found, missing)
+        else:
+            yield Check(name, OK, f"{found} (serve with --device cuda:{card.number}; not yet proved on a card)")
+
+
+def card_line(card: Card) -> str:
+    """Return what a card is and does, as far as it says."""
+    said = [f"{card.name}, driver {card.driver}, compute capability {'.'.join(map(str, card.capability))}"]
+    said.append(f"{binary_size(card.free)} of {binary_size(card.total)} free")
+    if card.processes:
+        said.append(f"used by process{'es' * (len(card.processes) > 1)} {', '.join(str(one.pid) for one in card.processes)}")
+    if card.use is not None:
+        said.append(f"{card.use:.0%} busy")
+    if card.power is not None and card.power_limit is not None:
+        said.append(f"{card.power:.0f} of {card.power_limit:.0f} W")
+    if card.clock is not None and card.clock_limit is not None:
+        said.append(f"{card.clock} of {card.clock_limit} MHz")
+    if card.throttled:
+        said.append(f"held down by {' and '.join(card.throttled)}")
+    if card.ecc is not None:
+        said.append(f"ECC {'on' if card.ecc else 'off'}" + (f", {card.errors} errors not corrected" if card.errors else ""))
+    return ", ".join([*said, *(["MIG on"] * card.mig)])
+
+
+def _obstructed(name: str, found: str, why: str) -> Check:
+    """Return a warning from a sentence that ends with its remedy."""
+    problem, _, remedy = why.partition("; ")
+    return Check(name, WARNING, f"{found}; {problem}" if found else problem, remedy)
 
 
 def release() -> str:

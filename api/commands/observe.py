@@ -102,6 +102,7 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
         "parameters": _parameters(cluster),
         "autoscale": dict(cluster["autoscale"]),
         "overload": _overload(cluster),
+        "cards": list(cluster.get("cards", ())),  # servers of earlier releases do not report them
     }
 
 
@@ -138,6 +139,7 @@ def top_view(before: Sample, after: Sample) -> dict[str, Any]:
         "drafts": draft_counts(before.drafts, after.drafts),
         "parameters": _parameters(cluster),
         "overload": _overload(cluster),
+        "cards": list(cluster.get("cards", ())),
     }
 
 

@@ -42,7 +42,7 @@ def profile_arguments(parser: argparse.ArgumentParser) -> None:
 
 def device(text: str) -> str:
     if text != "cpu":
-        raise argparse.ArgumentTypeError(f"is {text!r}, but there is no GPU back end yet; give cpu")
+        raise argparse.ArgumentTypeError(f"is {text!r}, but only a CPU can be profiled so far; give cpu")
     return text
 
 

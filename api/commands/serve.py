@@ -38,7 +38,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         "model", nargs="?", metavar="PATH_OR_HUB_ID", help="checkpoint folder or hub id; its name is the model id"
     )
     parser.add_argument("--workers", metavar="N", help="worker processes (1)")
-    parser.add_argument("--device", help="where models run: cpu; cuda-mirror is for tests (cpu)")
+    parser.add_argument("--device", help="where models run: cpu, cuda, cuda:1 or auto; cuda-mirror is for tests (cpu)")
     parser.add_argument("--dtype", help="auto, float32 or bfloat16 (auto)")
     parser.add_argument(
         "--app",

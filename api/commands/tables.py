@@ -71,7 +71,7 @@ def ps_tables(view: View) -> Screenful:
         numbers=7 + hidden,
         least=("NUMERICS", "DEVICE", *(("LINKS",) if linked else ()), "BLOCKS", "STATE"),
     )
-    more = [*_autoscale(view["autoscale"]), *overload_lines(view["overload"])]
+    more = [*card_lines(view["cards"]), *_autoscale(view["autoscale"]), *overload_lines(view["overload"])]
     held = in_memory([one["memory"]["parameters"] for one in view["workers"]])
     families = {one["id"]: one["family"] for one in view["applications"]}
     lines = [default_line(view["default"], families), *family_lines(families)]
@@ -154,6 +154,23 @@ def _autoscale(scaled: View) -> list[str]:
     return ["", said, *([f"  {last['decision']}: {last['why']}"] if last else [])]
 
 
+def card_lines(cards: Iterable[View]) -> list[str]:
+    """Return a line for each card that workers compute on: memory of all its programs, use, power, what holds it down."""
+    lines = []
+    for card in cards:
+        memory = card["memory"]
+        said = [f"{size(memory['total'] - memory['free'])} of {size(memory['total'])} used"]
+        if card["use"] is not None:
+            said.append(f"{share(card['use'])} busy")
+        if card["power"] is not None:
+            limit = card["power_limit"]
+            said.append(f"{card['power']:.0f} W" if limit is None else f"{card['power']:.0f} of {limit:.0f} W")
+        said += [f"held down by {why}" for why in card["throttled"]]
+        said += [f"{card['errors']} memory errors not corrected"] if card["errors"] else []
+        lines.append(f"{card['id']} ({card['name']}): {', '.join(said)}")
+    return ["", *lines] if lines else []
+
+
 def overload_lines(drops: View | None) -> list[RenderableType]:
     """Return the workers that have dropped parameters for KV, and the last change."""
     if drops is None:
@@ -204,7 +221,8 @@ def top_tables(view: View) -> Screenful:
         numbers=5 + hidden,
     )
     held = in_memory([one["parameters"] for one in view["workers"]])
-    head = Group(total_line(view), saving_line(view), held, "", workers, *overload_lines(view["overload"]), "")
+    more_lines = [*card_lines(view["cards"]), *overload_lines(view["overload"])]
+    head = Group(total_line(view), saving_line(view), held, "", workers, *more_lines, "")
     short = _grouped(view["applications"], _busy)
     more = [*batch_lines(view["batches"]), *load_tables(view["families"], view["drafts"])]
     listed = Group(_busy(view["applications"]), *more)

@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +34,9 @@ SECONDS = 2.0  # of processor for one grammar, which the library's own limits ne
 LONGEST_WAIT = 60.0  # seconds of the clock until a child counts as stuck
 MEMORY = 2 << 30  # bytes of address space
 MOST_INNER = 64  # parts of a refused schema that are looked at for the fault
+TRIED = 8  # tokens that a grammar is tried with, of which not all may be slow
+SLOWEST = 0.01  # seconds of processor for a mask; the device thread of a worker makes one for each token
+END = 256  # the end token beside the bytes
 KEPT = 256  # outcomes that are remembered
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from blockwright.api.constraints.checker import main; main()"
 T = TypeVar("T")
@@ -203,18 +207,38 @@ class _Answers:
 
         try:
             if self._tokenizer is None:
-                alphabet = TokenBytes([*(bytes([i]) for i in range(256)), b""], b"")
-                self._tokenizer = tokenizer_of(TokenVocabulary(file="", digest=b"", size=257, ends=[256]), alphabet)
-            compiled(form, text, self._tokenizer)
+                alphabet = TokenBytes([*(bytes([i]) for i in range(END)), b""], b"")
+                self._tokenizer = tokenizer_of(TokenVocabulary(file="", digest=b"", size=END + 1, ends=[END]), alphabet)
+            return _trial(compiled(form, text, self._tokenizer))
         except GrammarError as error:
             found = str(error), ""
+            if self._tokenizer is None:
+                return found[0]  # the library is not installed
             for path, inner in _inner(text) if form == "json" else ():
                 try:
                     compiled(form, inner, self._tokenizer)
                 except GrammarError as other:
                     found = str(other), path
             return f"{found[0]} (at {found[1]})" if found[1] else found[0]
-        return ""
+
+
+def _trial(matcher: Any) -> str:
+    """Return why the masks of a grammar cannot be made, or not fast enough; "": its first few can.
+
+    A grammar may compile and reach the library's limits, or cost a moment, with the first token.
+    """
+    fastest = SLOWEST
+    for _ in range(TRIED):
+        began = time.process_time()
+        mask = matcher.compute_bitmask()
+        fastest = min(fastest, time.process_time() - began)
+        if matcher.is_error():
+            return "its masks cost more than the limits allow; send a simpler one"
+        first = next((8 * i + (byte & -byte).bit_length() - 1 for i, byte in enumerate(mask) if byte), END)
+        if first == END:
+            return ""
+        matcher.consume_token(first)
+    return "" if fastest < SLOWEST else "its masks take too long to make; send a simpler one"
 
 
 def _inner(text: str) -> Iterator[tuple[str, str]]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...policies.plan.grammar import LARK, REGEX
+from ...policies.plan.grammar import REGEX
 from ..checks import shown, unicode_text
 from ..errors import bad_request
 from .patterns import pattern_fault
 
-LONGEST = 256 << 10  # bytes of a schema, an expression, a grammar, or all choices
+LONGEST = 256 << 10  # bytes of a schema, a grammar, or all choices
+LONGEST_TEXT = 16 << 10  # bytes of an expression, or of one choice: a mask looks at all that is forced to come
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Constraint:
 
 def regex(value: object, name: str) -> Constraint:
     """Return the constraint of an expression that the whole answer matches."""
-    text = _text(value, name)
+    text = text_of(value, name, LONGEST_TEXT)
     if fault := pattern_fault(text):
         raise bad_request(f"{name} {fault}", name)
     return Constraint(REGEX, text, name)
@@ -34,30 +35,23 @@ def choice(value: object, name: str) -> Constraint:
     """Return the constraint of a list of texts, one of which is the answer."""
     if not isinstance(value, list) or not value or not all(isinstance(one, str) and one for one in value):
         raise bad_request(f"{name} is {shown(value)}; give a list of texts, none of them empty", name, "invalid_type")
-    check_length(sum(len(one.encode(errors="replace")) for one in value), name)
+    sizes = [len(one.encode(errors="replace")) for one in value]
+    check_length(sum(sizes), name)
+    check_length(max(sizes), f"a text of {name}", LONGEST_TEXT)
     return Constraint(REGEX, "|".join(_literal(unicode_text(one, name)) for one in value), name)
 
 
-def grammar(value: object, name: str) -> Constraint:
-    """Return the constraint of a Lark grammar."""
-    text = _text(value, name)
-    if "::=" in text:
-        raise bad_request(f"{name} is in BNF (it has ::=); write it as a Lark grammar, whose rules have a colon", name)
-    if "x-guidance" in text:
-        raise bad_request(f"{name} has the key x-guidance, which would loosen it; leave that out", name)
-    return Constraint(LARK, text, name)
-
-
-def check_length(length: int, name: str) -> None:
+def check_length(length: int, name: str, limit: int = LONGEST) -> None:
     """Raise a 400 for a constraint of ``length`` bytes if these are too many."""
-    if length > LONGEST:
-        raise bad_request(f"{name} has {length:,} bytes; give at most {LONGEST:,}", name)
+    if length > limit:
+        raise bad_request(f"{name} has {length:,} bytes; give at most {limit:,}", name)
 
 
-def _text(value: object, name: str) -> str:
+def text_of(value: object, name: str, limit: int = LONGEST) -> str:
+    """Return a text; raise a 400 for anything else, and for more than ``limit`` bytes."""
     if not isinstance(value, str) or not value:
         raise bad_request(f"{name} is {shown(value)}; give a text that is not empty", name, "invalid_type")
-    check_length(len(value.encode(errors="replace")), name)
+    check_length(len(value.encode(errors="replace")), name, limit)
     return unicode_text(value, name)
 
 

@@ -11,7 +11,7 @@ from ..checks import shown
 from ..errors import bad_request
 from . import constraint
 from .constraint import Constraint
-from .schema import schema_constraint
+from .schema import grammar_constraint, schema_constraint
 
 Schema = dict[str, Any]
 _ANY_OBJECT = '{"type":"object"}'
@@ -21,7 +21,7 @@ _READ: dict[str, Callable[[object, str], Constraint]] = {
     "json": schema_constraint,
     "regex": constraint.regex,
     "choice": constraint.choice,
-    "grammar": constraint.grammar,
+    "grammar": grammar_constraint,
 }
 _SHAPES: dict[str, Schema] = {
     "json": {"anyOf": [{"type": "object"}, {"type": "boolean"}, {"type": "string"}]},

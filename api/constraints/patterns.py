@@ -1,10 +1,20 @@
-"""Expressions that the grammar library reads otherwise than JSON Schema does; they are refused."""
+"""Expressions for the grammar library: what it reads otherwise than JSON Schema does is refused, or written otherwise.
+
+The library has a fault: a class with all control characters also matches the escapes of the quote and the backslash in a
+JSON text, although it names neither of the two (``[^"]``). So no class of a schema has NUL.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Any
 
 _GROUP = re.compile(r"\(\?(?!:|P?<[A-Za-z_])([^)]{0,8})")
+_NUL = re.compile(r"\x00|\\(?:0|x00|u0000|U0{8}|[xu]\{0+\})")
+_LETTERS = re.compile(
+    r"p(?:[LMN]|\{(?:[LMN][a-z]?|Letter|Latin|Greek|Cyrillic|Arabic|Hebrew|Han|Hiragana|Katakana|Hangul)\})"
+)
 _LOOK = {"=": "look-ahead", "!": "look-ahead", "<": "look-behind"}
 
 
@@ -41,3 +51,61 @@ def pattern_fault(pattern: str) -> str:
             return f"has {kind} ({pattern[at : at + 4]}...), which cannot be held; write the expression without it"
         at += 1
     return ""
+
+
+def schema_pattern(pattern: str) -> tuple[str, str]:
+    """Return an expression of a schema as the library is given it, and half a sentence on what cannot be held, or "".
+
+    A negated class leaves out NUL. Other classes with NUL are refused.
+    """
+    if fault := pattern_fault(pattern):
+        return pattern, fault
+    written: list[str] = []
+    at, inside, negated = 0, False, False  # in a class, in one that begins with ^
+    while at < len(pattern):
+        if not negated and _NUL.match(pattern, at):
+            return (
+                pattern,
+                r"names the character \x00, which cannot be held; leave it out, or name it in a class like [^\x00a]",
+            )
+        if pattern[at] == "\\":
+            if not negated and pattern[at + 1 : at + 2] in ("p", "P") and not _LETTERS.match(pattern, at + 1):
+                return (
+                    pattern,
+                    rf"has {pattern[at : at + 6]}..., which cannot be held; write the characters, or \p{{L}} or \p{{N}}",
+                )
+            written.append(pattern[at : at + 2])
+            at += 2
+        elif not inside and pattern.startswith("[^", at):
+            written.append(r"[^\x00")
+            at, inside, negated = at + 2, True, True
+        else:
+            inside = pattern[at] == "[" or (inside and pattern[at] != "]")
+            negated = negated and inside
+            written.append(pattern[at])
+            at += 1
+    return "".join(written), ""
+
+
+LONGEST_NAME = 80  # characters of a name that others are told from; each is a level of the expression
+_ANY = r"(?:.|\n)"
+
+
+def names_besides(names: Iterable[str]) -> str:
+    """Return an expression, in search of which every name but these is found."""
+    tree: dict[str, Any] = {}
+    for name in names:
+        place = tree
+        for character in name:
+            place = place.setdefault(character, {})
+        place[""] = True
+    return f"^{_others(tree)}$" if tree else ""
+
+
+def _others(tree: dict[str, Any]) -> str:
+    """Return an expression for all texts that are not in a tree of characters; its key "" marks the end of one."""
+    found = [] if "" in tree else [""]
+    codes = {character: f"\\x{{{ord(character):X}}}" for character in tree if character}
+    found.append(rf"[^\x00{''.join(codes.values())}]{_ANY}*" if codes else f"{_ANY}+")
+    found += [code + _others(tree[character]) for character, code in codes.items()]
+    return f"(?:{'|'.join(found)})"

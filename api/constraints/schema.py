@@ -7,23 +7,29 @@ JSON Schema 2020-12. A keyword that only annotates is left out of the grammar. O
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote
 
-from ...policies.plan.grammar import JSON
-from ..checks import shown
+from ...policies.plan.grammar import JSON, LARK
+from ..checks import shown, unicode_text
 from ..errors import ApiError, bad_request
-from .constraint import Constraint, check_length
+from .constraint import Constraint, check_length, text_of
 from .keywords import LISTS, MAPS, ONE
-from .patterns import pattern_fault
+from .lark import checked_grammar
+from .patterns import LONGEST_NAME, names_besides, schema_pattern
 
 DEEPEST = 100  # levels of JSON
 MOST_PROPERTIES, MOST_VALUES = 2000, 5000  # of all objects, of all enums
 LARGEST_STEP = 1000  # of multipleOf, without its decimal point
+SMALLEST_STEP = 9  # decimals of multipleOf
+LARGEST_NUMBER = 2**53  # the library computes with floats, which have every whole number up to here
 FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"})
 TYPES = frozenset({"null", "boolean", "object", "array", "number", "string", "integer"})
 _COUNTS = frozenset({"minProperties", "maxProperties", "minItems", "maxItems", "minLength", "maxLength"})
+_NAMES = frozenset({"properties", "required", "additionalProperties", "patternProperties"})
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 _NOTES = frozenset(
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "$schema",
@@ -52,8 +58,20 @@ def schema_constraint(value: object, name: str) -> Constraint:
         raise bad_request(f"{name} is nested {depth:,} levels deep; give at most {DEEPEST}", name)
     check_length(len(json.dumps(value, separators=(",", ":"))), name)
     check = _Check(name)
-    made = check.schema(value)
-    return Constraint(JSON, json.dumps(made, separators=(",", ":")), name, tuple(check.ignored))
+    text = json.dumps(check.schema(value), separators=(",", ":"), ensure_ascii=False)
+    return Constraint(JSON, unicode_text(text, name), name, tuple(check.ignored))
+
+
+def grammar_constraint(value: object, name: str) -> Constraint:
+    """Return the constraint of a Lark grammar, in which there may be schemas; raise a 400."""
+    ignored: list[str] = []
+
+    def schema(inner: object, path: str) -> str:
+        made = schema_constraint(inner, path)
+        ignored.extend(made.ignored)
+        return made.text
+
+    return Constraint(LARK, checked_grammar(text_of(value, name), name, schema), name, tuple(ignored))
 
 
 def _depth(value: object) -> int:
@@ -80,6 +98,7 @@ class _Check:
         self._properties = self._values = 0
         self._known = {""}  # pointers of all schemas inside, and anchors
         self._references: list[tuple[str, str]] = []  # path, pointer
+        self._moved: list[str] = []  # pointers of schemas that stand elsewhere in the grammar
         self.ignored: list[str] = []
 
     def schema(self, value: dict[str, Any] | bool) -> Any:
@@ -90,6 +109,9 @@ class _Check:
         for path, pointer in self._references:
             if pointer not in self._known:
                 raise self._refusal(path, "$ref", "points at no schema in this one; define it in $defs")
+            for moved in self._moved:
+                if f"{pointer}/".startswith(f"{moved}/"):
+                    raise self._refusal(path, "$ref", f"points into {moved}, which is written otherwise; define it in $defs")
         return made
 
     def _refusal(self, path: str, keyword: str, why: str) -> ApiError:
@@ -105,7 +127,27 @@ class _Check:
         for keyword, given in value.items():
             for key, held in self._keyword(keyword, given, path, value, root):
                 made[key] = held
+        if made.get("additionalProperties") is not False and not _NAMES.isdisjoint(made):
+            self._spell_names(made, path)
         return made
+
+    def _spell_names(self, made: dict[str, Any], path: str) -> None:
+        """Give the further names of an object as a pattern.
+
+        The library spells the names of patterns in one way. Those of additionalProperties it would also spell with escapes,
+        and so let a name of properties through with any value ("\\u0061" is "a").
+        """
+        if made.get("patternProperties"):
+            why = "is beside additionalProperties that are not false, whose names it cannot tell apart; make them false"
+            raise self._refusal(path, "patternProperties", why)
+        others = made.get("additionalProperties", True)
+        names = made.get("properties", {}) if others is not True else {}
+        if (long := max(map(len, names), default=0)) > LONGEST_NAME or "\x00" in "".join(names):
+            what = f"a name of {long:,} characters" if long > LONGEST_NAME else r"the character \x00 in a name"
+            why = f"is beside {what}, from which others cannot be told; give at most {LONGEST_NAME}, or make it false"
+            raise self._refusal(path, "additionalProperties", why)
+        self._moved.append(f"{path}/additionalProperties")
+        made |= {"patternProperties": {names_besides(names): others}, "additionalProperties": False}
 
     def _keyword(self, keyword: str, given: Any, path: str, beside: dict[str, Any], root: bool) -> Iterator[tuple[str, Any]]:
         """Yield the keyword with what the grammar is made of; nothing for an annotation."""
@@ -132,6 +174,8 @@ class _Check:
             if not root:
                 raise self._refusal(path, keyword, "gives a part of the schema its own address; leave it out")
         elif keyword == "format":
+            if not isinstance(given, str):
+                raise self._refusal(path, keyword, f"is {shown(given)}; give the name of a format")
             if given in FORMATS:
                 yield keyword, given
             else:
@@ -151,9 +195,14 @@ class _Check:
         self._properties += len(given)
         if self._properties > MOST_PROPERTIES:
             raise bad_request(f"{self._name} has more than {MOST_PROPERTIES:,} properties; give fewer", self._name)
-        for pattern in given if keyword == "patternProperties" else ():
-            self._pattern(pattern, at.rpartition("/")[0], keyword)
-        return {name: self._inner(one, f"{at}/{_escaped(name)}") for name, one in given.items()}
+        made = {name: self._inner(one, f"{at}/{_escaped(name)}") for name, one in given.items()}
+        if keyword != "patternProperties":
+            return made
+        path = at.rpartition("/")[0]
+        patterns = {self._pattern(pattern, path, keyword): one for pattern, one in made.items()}
+        if len(patterns) < len(made):
+            raise self._refusal(path, keyword, "has two expressions for the same names; give one")
+        return patterns
 
     def _reference(self, given: Any, path: str) -> str:
         if not isinstance(given, str) or not given.startswith("#"):
@@ -162,17 +211,21 @@ class _Check:
         self._references.append((path, unquote(given[1:])))
         return given
 
-    def _pattern(self, pattern: Any, path: str, keyword: str) -> None:
+    def _pattern(self, pattern: Any, path: str, keyword: str) -> str:
         if not isinstance(pattern, str):
             raise self._refusal(path, keyword, f"is {shown(pattern)}; give an expression")
-        if fault := pattern_fault(pattern):
+        written, fault = schema_pattern(pattern)
+        if fault:
             raise self._refusal(path, keyword, fault)
+        if written != pattern and keyword == "patternProperties":
+            self._moved.append(f"{path}/{keyword}/{_escaped(pattern)}")
+        return written
 
     def _assertion(self, keyword: str, given: Any, path: str, beside: dict[str, Any]) -> Any:
         """Return the value of a keyword about the instance alone."""
         if keyword == "pattern":
-            self._pattern(given, path, keyword)
-        elif keyword == "type":
+            return self._pattern(given, path, keyword)
+        if keyword == "type":
             names = given if isinstance(given, list) else [given]
             if not names or not all(isinstance(one, str) and one in TYPES for one in names):
                 why = f"is {shown(given)}; give one of {', '.join(sorted(TYPES))}, or a list of them"
@@ -183,6 +236,9 @@ class _Check:
                 raise self._refusal(path, keyword, f"is {shown(given)}; give a list of values")
             if self._values > MOST_VALUES:
                 raise self._refusal(path, keyword, f"makes more than {MOST_VALUES:,} values; give fewer")
+            self._value(given, path, keyword)
+        elif keyword == "const":
+            self._value(given, path, keyword)
         elif keyword == "required":
             if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
                 raise self._refusal(path, keyword, f"is {shown(given)}; give a list of names")
@@ -207,12 +263,26 @@ class _Check:
             raise self._refusal(path, keyword, why)
         return given
 
+    def _value(self, given: Any, path: str, keyword: str) -> None:
+        """Check the numbers of a value; its depth has been checked."""
+        if isinstance(given, dict | list):
+            for inner in given.values() if isinstance(given, dict) else given:
+                self._value(inner, path, keyword)
+        elif isinstance(given, float) and not math.isfinite(given):
+            raise self._refusal(path, keyword, f"has {shown(given)}, which is no JSON; give a number")
+        elif isinstance(given, int) and abs(given) > LARGEST_NUMBER:
+            raise self._refusal(path, keyword, f"has {shown(given)}; give whole numbers up to {LARGEST_NUMBER:,}")
+
     def _bound(self, keyword: str, given: Any, path: str) -> None:
-        if isinstance(given, bool) or not isinstance(given, int | float):
+        if isinstance(given, bool) or not isinstance(given, int | float) or given != given:
             raise self._refusal(path, keyword, f"is {shown(given)}; give a number")
+        if abs(given) > LARGEST_NUMBER:
+            raise self._refusal(path, keyword, f"is {shown(given)}; give at most {LARGEST_NUMBER:,}, or leave it out")
         if keyword == "multipleOf":
-            step = int("".join(c for c in f"{given:.12f}".rstrip("0") if c.isdigit()) or "0")
-            if given <= 0 or step > LARGEST_STEP:
+            whole = Decimal(str(given)).normalize().as_tuple()
+            exponent = whole.exponent if isinstance(whole.exponent, int) else 0
+            step = int("".join(map(str, whole.digits))) * 10 ** max(0, exponent)
+            if given <= 0 or step > LARGEST_STEP or exponent < -SMALLEST_STEP:
                 raise self._refusal(path, keyword, f"is {shown(given)}; give at most {LARGEST_STEP}, in few digits")
 
 

@@ -85,6 +85,14 @@ OVERLOAD = {  # field of ``totals`` under ``overload`` -> meaning
     "recomputed_tokens": "Tokens of these requests that were recomputed.",
     "stall_seconds": "Total seconds that these requests paused.",
 }
+CARD = {  # field of a card in /admin/cluster -> metric, meaning
+    "use": ("card_use", "Share of the last moments in which a card computed."),
+    "power": ("card_power_watts", "Power that a card takes."),
+    "power_limit": ("card_power_limit_watts", "Power that it may take."),
+    "clock": ("card_clock_mhz", "Clock of a card's multiprocessors."),
+    "clock_limit": ("card_clock_limit_mhz", "Highest clock that it has."),
+    "errors": ("card_errors", "Memory errors that a card did not correct since its driver was loaded."),
+}
 CHANGED = "Drops, restores and similar changes of parameters, by kind."
 FAILED = "Such changes that failed or were not possible, by reason."
 # a worker's counter: sweeps in one size bucket, by its upper bound in tokens
@@ -124,6 +132,14 @@ def cluster_measures(cluster: dict[str, Any]) -> Iterator[Measure]:
         for name, value in (worker.get("counters") or {}).items():
             if name in COUNTERS and _is_number(value):
                 add(f"worker_{name}", COUNTERS[name], who, value)
+    for card in cluster.get("cards") or ():
+        which, memory = {"card": str(card.get("id"))}, card.get("memory") or {}
+        for use, value in (("used", memory["total"] - memory["free"]), ("free", memory["free"])) if memory else ():
+            add("card_memory_bytes", "Memory of a card by use, of all its programs.", which | {"use": use}, value)
+        for field, (name, text) in CARD.items():
+            if _is_number(card.get(field)):
+                add(name, text, which, card[field])
+        add("card_throttled", "Number of reasons that hold a card's clock down.", which, len(card.get("throttled") or ()))
     scaled = cluster.get("autoscale") or {}
     for stage, value in (scaled.get("workers") or {}).items():
         add("autoscale_workers", "Workers by stage; wanted: active and starting ones.", {"stage": stage}, value)

@@ -39,7 +39,7 @@ async def mark(request: web.Request, response: web.StreamResponse) -> None:
         headers.update(rate_headers(charge.verdict))
     request.app[FRONT].cors.mark(request, response)
     if ignored := request.get(IGNORED):
-        names = [quote(name[:64], safe="[]", errors="replace") for name in ignored[:MAX_IGNORED_SHOWN]]
+        names = [quote(name[:64], safe="[]/$", errors="replace") for name in ignored[:MAX_IGNORED_SHOWN]]
         headers["x-ignored-fields"] = ", ".join(names)
 
 

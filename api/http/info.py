@@ -17,6 +17,7 @@ VARIANT = (
     "a worker computes with {}, whose order of sums depends on the batch; install gcc and install the package again, or "
     "serve with backend native"
 )
+UNPROVED = "a worker computes with {}, whose bits have not been proved to be free of the batch on this card"
 REFERENCE: web.AppKey[bytes] = web.AppKey("reference", bytes)  # body of /openapi.json
 _PAGE_HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
@@ -28,25 +29,30 @@ _CLUSTER_SECONDS = 2.0
 
 
 async def version(request: web.Request) -> web.Response:
-    """Return the version and the workers' numerics, which tell if results depend on the batch.
+    """Return the version, and the workers' devices and numerics, which tell if results depend on the batch.
 
-    With our kernels they do not.
+    With our kernels for a CPU they do not.
     """
-    numerics: set[str] = set()
+    workers: list[dict[str, Any]] = []
     try:
         async with asyncio.timeout(_CLUSTER_SECONDS):
-            workers: list[dict[str, Any]] = (await request.app[FRONT].port.cluster()).get("workers", [])
-        numerics = {worker["numerics"] for worker in workers if worker.get("numerics")}
+            workers = (await request.app[FRONT].port.cluster()).get("workers", [])
     except Exception:  # the version is known whatever is wrong with the cluster
-        numerics = set()
+        workers = []
+    numerics = {worker["numerics"] for worker in workers if worker.get("numerics")}
     others = sorted(name for name in numerics if not name.startswith(INVARIANT))
     answer: VersionAnswer = {
         "version": VERSION,
+        "devices": sorted({worker["device"] for worker in workers if worker.get("device")}),
         "numerics": sorted(numerics),
         "batch_invariant": not others if numerics else None,
-        "batch_variant_because": VARIANT.format(others[0]) if others else None,
+        "batch_variant_because": _variant(others[0]) if others else None,
     }
     return web.json_response(answer)
+
+
+def _variant(numerics: str) -> str:
+    return (UNPROVED if numerics.startswith("cuda-") else VARIANT).format(numerics)
 
 
 async def load(request: web.Request) -> web.Response:

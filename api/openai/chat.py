@@ -97,8 +97,8 @@ class ChatShape(AnswerShape):
             events = self._event(choice, {"role": "assistant", "content": ""}, extra=dict(self._prompt))
         if choice.reader is not None:
             deltas = [*map(_written, piece.deltas)] or ([{"content": ""}] if piece.tokens and not self._plain else [])
-            for n, delta in enumerate(deltas):
-                events += self._event(choice, delta, piece if n == 0 else None)
+            for n, fields in enumerate(deltas):
+                events += self._event(choice, fields, piece if n == 0 else None)
         elif self._plain:
             if piece.text:
                 content = quote(piece.text)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ...policies.model.chain import HiddenLayout, PageLayout
-from ..backend import Batch, Packed
+from ..backend import HOST_CHUNK, Batch, Packed
 from ..errors import BackendError
 from ..model.activations import embedding_multiplier
 from ..model.config import AttentionConfig, ComponentSpec, HeadConfig, RopeConfig, attention_of
@@ -38,13 +38,19 @@ TOGETHER = 1 << 20  # bytes of slots that are copied at once
 RING = 4  # staging buffers
 STAGED = 64 << 10  # bytes of a staging buffer at first
 SLOT_UNIT = 4096  # bytes
+ALIGNMENT = 256  # bytes; a warp loads two of its lines of 128
+
+
+def do_nothing() -> None:
+    """Do nothing: any thread may use the host's memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Platform:
     """A card, or twins of its interfaces on the host: all that a CUDA back end stands on.
 
-    ``ops`` queue on ``compute``. ``open_memory`` makes the pool of chunks (bytes of a chunk, number of chunks).
+    ``ops`` queue on ``compute``. ``open_memory`` makes the pool of chunks (bytes of a chunk, number of chunks). ``enter``
+    prepares a thread that uses the device from then on. ``chunk``: bytes of one, a multiple of what the memory can map.
     """
 
     name: str
@@ -53,6 +59,8 @@ class Platform:
     compute: DeviceStream
     ops: Ops
     open_memory: Callable[[int, int], ChunkMemory]
+    enter: Callable[[], None] = do_nothing
+    chunk: int = HOST_CHUNK
 
 
 class CudaBackend(RowBackend):
@@ -61,8 +69,9 @@ class CudaBackend(RowBackend):
     def __init__(self, platform: Platform, dtype: str) -> None:
         super().__init__(platform.name, dtype)
         self.numerics = f"{platform.name}-{platform.ops.name}-{dtype}"
-        self.slot_unit = SLOT_UNIT
-        self.open_memory = platform.open_memory
+        self.slot_unit, self.alignment = SLOT_UNIT, ALIGNMENT
+        self.chunk = platform.chunk
+        self.open_memory, self.enter = platform.open_memory, platform.enter
         self._device, self._ops = platform.device, platform.ops
         self._streams, self._compute = platform.streams, platform.compute
         self._copies = platform.streams.stream()
@@ -93,6 +102,7 @@ class CudaBackend(RowBackend):
     def reserve(self, tables: Tables, max_tokens: int, max_rows: int) -> None:
         self.settle()
         self._tables, self._copied = tables, TableCopies(tables, self._device)
+        self.settle()  # the copies were written by another stream than the one of sweeps
         self._tokens = max(max_tokens, max_rows)
         self._columns.reserve(self._tokens, 0)
         self._scratch.need(BOUNCE, TOGETHER)
@@ -213,6 +223,10 @@ class CudaBackend(RowBackend):
 
     def settle(self) -> None:
         self._streams.settle()
+
+    def check(self) -> None:
+        """Raise the error of queued work that has failed, if some has (``Device.check``)."""
+        self._streams.check()
 
     def progress(self) -> int:
         return self._parts_done

@@ -20,7 +20,14 @@ class CudaDevice(HostDevice):
     def __init__(self, backend: CudaBackend, sizes: DeviceSizes) -> None:
         super().__init__(backend, sizes)
         self.slice_bytes = SLICE
+        self._cuda = backend
         self._memory = backend.open_memory(sizes.chunk, sizes.budget // sizes.chunk)
+
+    def enter(self) -> None:
+        self._cuda.enter()
+
+    def check(self) -> None:
+        self._cuda.check()
 
     def arena(self, name: str, nbytes: int) -> Arena:
         return MappedArena(self._memory, name, nbytes)

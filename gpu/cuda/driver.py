@@ -87,12 +87,42 @@ class CudaMemory(ChunkMemory):
         self._ok("cuMemUnmap", address, count * self.chunk)
 
     def _ok(self, call: str, *arguments: Any) -> Any:
-        """Call the driver. Return its value, if it has one."""
-        error, *values = getattr(self._driver, call)(*arguments)
-        if int(error):
-            remedy = "; give workers less memory (--set memory=...)" if "OUT_OF_MEMORY" in error.name else ""
-            raise BackendError(f"{call} of the CUDA driver failed with {error.name}{remedy}")
-        return values[0] if values else None
+        return _value(self._driver, call, *arguments)
+
+
+def enter_card(device: int, driver: Any = None) -> None:
+    """Give the calling thread the card's primary context, the one that torch uses; raise BackendError if it has none.
+
+    A new thread has no context: calls of the driver would fail there, or make one on card 0.
+    """
+    d = driver or _driver()
+    cuda: Any = torch.cuda  # its functions have no annotations
+    try:
+        cuda.init()
+        torch.cuda.set_device(device)
+        torch.cuda.synchronize(device)  # makes the context
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for CUDA
+        raise BackendError(f"card {device} cannot be used ({_first_line(error)}); see blockwright doctor") from None
+    card = _value(d, "cuDeviceGet", device)
+    primary = _value(d, "cuDevicePrimaryCtxRetain", card)
+    try:
+        if int(_value(d, "cuCtxGetCurrent")) != int(primary):
+            raise BackendError(f"this thread's CUDA context is not the one of card {device}: the caller's order is wrong")
+    finally:
+        _value(d, "cuDevicePrimaryCtxRelease", card)
+
+
+def _value(driver: Any, call: str, *arguments: Any) -> Any:
+    """Call the driver. Return its value, if it has one."""
+    error, *values = getattr(driver, call)(*arguments)
+    if int(error):
+        remedy = "; give workers less memory (--set memory=...)" if "OUT_OF_MEMORY" in error.name else ""
+        raise BackendError(f"{call} of the CUDA driver failed with {error.name}{remedy}")
+    return values[0] if values else None
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _driver() -> Any:

@@ -1,17 +1,55 @@
-"""Platforms of the CUDA back end: what stands for a card in tests. Opening one imports what it needs, and nothing before."""
+"""Platforms of the CUDA back end: a card, or what stands for one in tests. Opening one imports what it needs, and nothing
+before.
+"""
 
 from __future__ import annotations
 
+import os
+from functools import partial
+
 import torch
 
+from ..errors import BackendError
 from ..row_backend import DTYPES
 from .backend import CudaBackend, Platform
 from .deferred import DeferredStream, DeferredStreams
+from .driver import CudaMemory, enter_card
 from .mirror import MirrorMemory
 from .ops import Ops
 from .ops_torch import TorchOps
+from .streams import TorchStreams
 
+CHUNK = 2 << 20  # bytes of a card's chunk: the driver's granule
+CARD = "cuda"
 MIRROR, INTERPRETED = "cuda-mirror", "cuda-interpreted"
+
+
+def open_card(number: int, dtype: str, threads: int = 1) -> CudaBackend:
+    """Open a card for the calling thread: kernels by Triton, torch's streams, memory by the driver.
+
+    Raises BackendError, with the remedy, if it does not work. Not yet proved on a card.
+    """
+    # The probe and a person count cards as NVML does. Read by CUDA when the first context is made.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    try:
+        from .ops_triton import TritonOps
+    except ImportError as error:
+        raise BackendError(f"the kernels need triton ({error}); run: pip install 'blockwright[gpu]'") from None
+    if dtype not in DTYPES:
+        raise BackendError(f"dtype {dtype!r} is not supported on CUDA; choose {' or '.join(DTYPES)}")
+    torch.set_num_threads(max(1, threads))
+    enter_card(number)
+    major, minor = torch.cuda.get_device_capability(number)
+    streams = TorchStreams(number)
+
+    def open_memory(chunk: int, chunks: int) -> CudaMemory:
+        return CudaMemory(chunk, chunks, number, streams.queued)
+
+    compute, name = streams.stream(), f"{CARD}-sm{major}{minor}"
+    platform = Platform(
+        name, streams.device, streams, compute, TritonOps(DTYPES[dtype]), open_memory, partial(enter_card, number), CHUNK
+    )
+    return CudaBackend(platform, dtype)
 
 
 def open_mirror(dtype: str, threads: int = 1, seed: int = 0) -> CudaBackend:

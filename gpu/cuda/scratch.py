@@ -21,6 +21,7 @@ class Scratch:
         if name not in self._buffers or self._buffers[name].numel() < nbytes:
             self._settle()
             self._buffers[name] = torch.full((max(nbytes, 1),), NEW, dtype=torch.uint8, device=self._device)
+            self._settle()  # it was written by another stream than the one of sweeps
 
     def tensor(self, name: str, nbytes: int) -> torch.Tensor:
         """Return the first bytes of a buffer, uint8."""

@@ -48,6 +48,9 @@ class Streams(Protocol):
     def settle(self) -> None:
         """Wait until all that was queued has ended."""
 
+    def check(self) -> None:
+        """Raise the error of queued work that has failed, after which nothing on the card works any more."""
+
     def queued(self) -> int:
         """Return how much work is queued that has not ended; of a card, 1 unless all of it has been waited for."""
 
@@ -115,6 +118,9 @@ class TorchStreams:
     def settle(self) -> None:
         torch.cuda.synchronize(self.device)
         self.settled = True
+
+    def check(self) -> None:
+        torch.cuda.synchronize(self.device)  # an error stays: every call returns it
 
     def queued(self) -> int:
         return 0 if self.settled else 1

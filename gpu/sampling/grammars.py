@@ -200,12 +200,16 @@ class RowGrammar:
             self._matcher = self._store.matcher(self._grammar.key)
         if self._matcher is None:
             return OFF
-        if not self._follow(self._matcher, output):
-            return OUTSIDE
         row_1W, size = self._row_1W, self._grammar.vocabulary.size
-        self._matcher.unsafe_compute_mask_ptr(row_1W.ctypes.data, row_1W.nbytes)
+        inside = self._follow(self._matcher, output)
+        if inside:
+            self._matcher.unsafe_compute_mask_ptr(row_1W.ctypes.data, row_1W.nbytes)
         if self._matcher.is_error() and not self._matcher.is_accepting():
+            # perhaps behind a draft that does not stand, so the next mask is made from the beginning
+            self._matcher, self._eaten = None, self._eaten[:0]
             return OFF
+        if not inside:
+            return OUTSIDE
         allowed_V = np.unpackbits(row_1W.view(np.uint8)[0], bitorder="little", count=size).view(np.bool_)
         if self._grammar.to_the_end:
             ends_E = allowed_V[self._ends_E].copy()

@@ -12,13 +12,17 @@ import pytest
 
 from blockwright.actors.worker import device_thread
 from blockwright.actors.worker.device_thread import DeviceThread, ExecutedPlan
+from blockwright.gpu.cuda.deferred import DeferredStreams
+from blockwright.gpu.errors import BackendError
 from blockwright.gpu.host_device import EndedSweep
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.plan.time_slice import time_slice
+from blockwright.tests.claims import claim
 from blockwright.tests.waiting import PATIENCE, until
 
 PACE = 0.5  # seconds of each sweep
+SOUND = {"enter": lambda: None, "check": lambda: None}  # of a device that works
 
 
 class Clock:
@@ -53,7 +57,7 @@ async def swept(
         execute(device)
         return EndedSweep(SweepResult(plan.number), [])
 
-    executor: Any = SimpleNamespace(submit=run, progress=lambda: len(progress))
+    executor: Any = SimpleNamespace(submit=run, progress=lambda: len(progress), **SOUND)
     table = Coefficients(base=pace) if pace is not None else None
     device = DeviceThread(executor, done.set_result, done.set_exception, lambda worker, hidden: hidden, table)
     device.start()
@@ -139,7 +143,7 @@ class BusyDevice:
     def __init__(self, lay_out: Callable[[str, Any], Any] = lambda worker, hidden: hidden) -> None:
         self.tickets: dict[int, LateTicket] = {}
         self.came: list[object] = []
-        executor: Any = SimpleNamespace(submit=self._submit, progress=lambda: 0)
+        executor: Any = SimpleNamespace(submit=self._submit, progress=lambda: 0, **SOUND)
         self.thread = DeviceThread(executor, lambda swept: self.came.append(swept.result.number), self.came.append, lay_out)
         self.thread.start()
 
@@ -229,7 +233,7 @@ class Steps:
 
     def __init__(self) -> None:
         self.order: list[str] = []
-        executor: Any = SimpleNamespace(submit=self._submit, progress=lambda: 0)
+        executor: Any = SimpleNamespace(submit=self._submit, progress=lambda: 0, **SOUND)
         self.device = DeviceThread(executor, lambda swept: None, self._fail, lambda worker, hidden: hidden)
         self.given = iter(range(1, 100))
         self.meanwhile: dict[str, Callable[[], object]] = {}  # what happens during a step or sweep
@@ -321,3 +325,34 @@ async def test_a_device_that_is_stopped_takes_no_further_step() -> None:
     steps.device.start()
     steps.device.stop()
     assert steps.order == ["a1"]
+
+
+@claim("An operation that fails on a device which has failed for good ends the worker, and answers no caller", of="faults")
+async def test_a_device_that_failed_for_good_refuses_nobody() -> None:
+    """An error of the operation alone is its caller's; with the device's, nothing after it runs."""
+    failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+    streams = DeferredStreams()
+    executor: Any = SimpleNamespace(enter=lambda: None, check=streams.check)
+    device = DeviceThread(executor, lambda swept: None, failed.set_result, lambda worker, hidden: hidden)
+    device.start()
+
+    def wrong(executor: Any) -> Iterator[None]:
+        raise ValueError("a tensor is missing")
+
+    def fault() -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def settles(executor: Any) -> None:
+        streams.stream().launch(fault)
+        streams.settle()
+
+    for given in (device.call(wrong), device.call_in_steps(wrong)):
+        with pytest.raises(ValueError, match="a tensor is missing"):
+            await given
+    answers = [device.call(settles), device.call(lambda executor: "not run")]
+    async with asyncio.timeout(PATIENCE):
+        error = await failed
+    assert isinstance(error, BackendError)
+    assert "work of the device has failed before (CUDA error: an illegal memory access was encountered)" in str(error)
+    device.stop()
+    assert not any(answer.done() for answer in answers)

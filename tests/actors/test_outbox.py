@@ -57,7 +57,7 @@ async def test_the_device_thread_lays_out_what_leaves():
         return memoryview(worker.encode() + bytes(hidden))
 
     departed = [memoryview(b"7.0"), memoryview(b"7.1")]
-    executor = SimpleNamespace(submit=lambda plan: EndedSweep(SweepResult(plan.number), departed))
+    executor = SimpleNamespace(submit=lambda plan: EndedSweep(SweepResult(plan.number), departed), enter=lambda: None)
     swept: asyncio.Future[ExecutedPlan] = asyncio.get_running_loop().create_future()
     device = DeviceThread(executor, swept.set_result, swept.set_exception, lay_out)
     device.start()

@@ -235,10 +235,16 @@ async def test_a_cost_file_that_cannot_be_used_is_refused_before_any_worker_star
         await start(Settings(applications={"m": str(checkpoint())}, **{name: str(path)}), worker_entry=ENTRY)
 
 
-def test_a_device_that_is_not_there_is_refused():
-    with pytest.raises(SettingsError, match="device is 'cuda', but there is no GPU back end yet"):
-        Settings(applications={"m": "x"}, device="cuda")
-    Settings(applications={"m": "x"}, device="cuda-mirror")  # which is for tests
+def test_a_device_of_another_name_is_refused():
+    for wrong in ("cuda:x", "cuda1", "gpu", "cuda-interpreted", ""):
+        with pytest.raises(SettingsError, match=rf"device is '{wrong}'; choose cpu, cuda, cuda:1 .* or auto"):
+            Settings(applications={"m": "x"}, device=wrong)
+    for device in ("cuda", "cuda:1", "auto", "cuda-mirror"):
+        Settings(applications={"m": "x"}, device=device)
+    for more in ({"backend": "torch"}, {"instruction_set": "avx2"}):
+        with pytest.raises(SettingsError, match=r"device is 'cuda', but .* is of the CPU; leave it out, or"):
+            Settings(applications={"m": "x"}, device="cuda", **more)
+        Settings(applications={"m": "x"}, device="auto", **more)
 
 
 async def test_gateways_share_the_places_of_the_server_by_need(checkpoint, fate):

@@ -24,6 +24,11 @@ OPEN: dict[str, dict[str, str]] = {
         "The full comparison with transformers passes in one run": (
             "run in slices only, 37 % of its cells passed before it was stopped"
         ),
+        "A worker serves on a card with `--device cuda`": (
+            "written and tested over twins of a card's interfaces; not yet run on a card"
+        ),
+        "On a card, a row's bits are its own, served": "not yet run on a card; `/version` says so",
+        "NVML's readings of a card agree with the account of memory": "not yet run on a card",
     },
     "fine-tunes": {
         "Eight LoRA adapters of rank 16 on all products cost at most 12 % of a sweep": (

@@ -47,4 +47,5 @@ def test_memory_is_that_of_twenty_tenants() -> None:
 def test_what_is_not_there_yet_is_said_at_once() -> None:
     fifth = README.splitlines()[4]
     assert fifth.startswith("CPU only today")
-    assert "No GPU or quantized weights yet" in fifth
+    assert "`--device cuda` is written and [not proved on a card](docs/gpu.md)" in fifth
+    assert README.splitlines()[5] == "No quantized weights yet."

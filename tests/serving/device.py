@@ -99,6 +99,7 @@ class SimulatedBackend:
     numerics = "simulated"
     dtype = torch.float32
     slot_unit = SLOT
+    chunk, alignment = CHUNK, SweepConfig.granule
 
     def slot_bytes(self, layout: PageLayout) -> int:
         return SLOT

@@ -15,11 +15,11 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from blockwright.actors.worker.messages import LoadBlock, ParametersWanted, WorkerConfig
 from blockwright.policies.cluster.parameter_fetch import AHEAD
-from blockwright.policies.plan.sweep_plan import SetSampling, SweepPlan
+from blockwright.policies.plan.sweep_plan import SetSampling, SweepPlan, SweepResult
 from blockwright.runtime import Node
 
 if TYPE_CHECKING:  # the head imports this module, and has no torch
@@ -33,6 +33,7 @@ UNBUILT = "unbuilt"  # while it is there, workers come up as where no compiler w
 SLOW = "slow"  # while it is there, sequences that have more tokens than it says take their time for every other
 SOURCE = "source"  # while it is there, loads get their parameters from the worker that it names
 DIE = "die"  # whoever removes it dies of SIGKILL as it is asked for more parameters, having sent some
+BREAK = "break"  # whoever removes it has a card that fails for good: as a sweep is submitted, or as it is waited for
 SLOW_SWEEP = 0.25  # seconds
 
 
@@ -60,6 +61,29 @@ class Brake:
             return 0.0  # it is being written
 
 
+class BrokenTicket:
+    """The ticket of a sweep during which the card fails for good."""
+
+    ready, departed = False, ()
+
+    def __init__(self, executor: Executor) -> None:
+        self._device = executor.device
+
+    def wait(self) -> SweepResult:
+        self._device.settle()
+        raise AssertionError("never ends")
+
+
+def break_card(executor: Executor) -> None:
+    """Queue work on the mirror of a card that fails, after which all that waits there fails."""
+
+    def fault() -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered (planted)")
+
+    backend: Any = executor.backend
+    backend._compute.launch(fault)
+
+
 async def start(node: Node, config: WorkerConfig) -> None:
     """Entry of the worker process."""
     from blockwright.actors.worker import main as worker_main
@@ -70,7 +94,17 @@ async def start(node: Node, config: WorkerConfig) -> None:
     submit, levers = Executor.submit, Path(os.environ[LEVERS])
     brake = Brake(levers / SLOW)
 
+    def broken(self: Executor, plan: SweepPlan, where: str) -> Ticket:
+        (levers / BREAK).unlink()
+        if where == "submit":
+            break_card(self)
+        ticket = submit(self, plan)
+        break_card(self)
+        return cast("Ticket", BrokenTicket(self)) if where == "wait" else ticket
+
     def faulty(self: Executor, plan: SweepPlan) -> Ticket:
+        if (levers / BREAK).exists():
+            return broken(self, plan, (levers / BREAK).read_text())
         try:
             (levers / HANG).unlink()
         except FileNotFoundError:

@@ -42,6 +42,21 @@ function row(worker, group, users) {
   return made;
 }
 
+function card(one) {
+  const { total, free } = one.memory;
+  const said = [
+    ...(one.use === null ? [] : [`${Math.round(100 * one.use)} % busy`]),
+    ...(one.power === null ? [] : [`${Math.round(one.power)} W`]),
+    ...one.throttled.map((why) => `held down by ${why}`)];
+  const head = node("div", {}, node("b", {}, one.id), node("span", { className: "quiet" }, [one.name, ...said].join(", ")),
+    node("span", { className: "quiet right" }, `${bytes(total - free)} of ${bytes(total)}`));
+  const used = bar(node("div", { className: "bar" }), [["kv", total - free, "memory of all programs"]], total);
+  const made = node("div", { className: "worker" }, head, used);
+  made.dataset.card = one.id;
+  return made;
+}
+
 export function drawWorkers(view, users) {
-  $("workers").replaceChildren(...view.workers.map((worker) => row(worker, view.overload?.workers[worker.id] || {}, users)));
+  const cards = (view.cards || []).map(card);
+  $("workers").replaceChildren(...cards, ...view.workers.map((worker) => row(worker, view.overload?.workers[worker.id] || {}, users)));
 }

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from ....policies.model.chain import HiddenLayout, KvLayout, PageLayout
-from ...backend import Batch, Packed, PackedPart
+from ...backend import HOST_ALIGNMENT, HOST_CHUNK, Batch, Packed, PackedPart
 from ...errors import BackendError
 from ...hidden_slots import HiddenSlots
 from ...model.activations import embedding_multiplier
@@ -102,6 +102,7 @@ class NativeBackend:
         self.close = weakref.finalize(self, self._lib.bw_destroy, self._ctx)
         self.name = "native"
         self.slot_unit = SLOT_UNIT
+        self.chunk, self.alignment = HOST_CHUNK, HOST_ALIGNMENT
         self.numerics = f"native-{self._lib.bw_name(self._ctx).decode()}-{dtype}"
         self.dtype = DTYPES[dtype]
         self._dtype_name = dtype

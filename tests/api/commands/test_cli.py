@@ -144,7 +144,7 @@ def test_there_is_no_new_flag(name: str) -> None:
         ),
         (
             ["profile", "x", "--device", "cuda"],
-            "blockwright profile: argument --device: is 'cuda', but there is no GPU back end yet; give cpu\n",
+            "blockwright profile: argument --device: is 'cuda', but only a CPU can be profiled so far; give cpu\n",
         ),
         (["doctor", "--port", "99999"], "blockwright doctor: argument --port: is 99999; give a number from 1 to 65535\n"),
         (

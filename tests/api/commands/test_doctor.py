@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import json
 import os
 import resource
@@ -17,9 +18,12 @@ import pytest
 
 from blockwright.api.commands import doctor
 from blockwright.api.commands.cli import main
+from blockwright.gpu.cuda.nvml import Nvml
+from blockwright.gpu.cuda.probe import HostParts
 from blockwright.gpu.errors import BackendError
 from blockwright.tests.claims import claim
 from blockwright.tests.docs.pages import free_port
+from blockwright.tests.gpu.cuda.fake_nvml import FakeNvml, card
 
 ROOT = Path(__file__).parents[3]
 XEON = "model name\t: Some CPU\nflags\t\t: fpu avx2 fma avx512f avx512_bf16\n"
@@ -74,15 +78,56 @@ def test_instruction_sets(tmp_path: Path) -> None:
         (lambda: doctor.check_files(resource.RLIM_INFINITY), "ok", ""),
         (lambda: doctor.check_shared_memory(Path("/nowhere/shm")), "failed", "tmpfs"),
         (lambda: doctor.check_sockets(Path("/nowhere")), "failed", "TMPDIR"),
-        (lambda: doctor.check_gpu("no-such-command"), "ok", ""),
-        (lambda: doctor.check_gpu("false"), "warning", "driver"),
-        (lambda: doctor.check_gpu("true"), "ok", ""),
     ],
 )
 def test_checks_of_one_number(check: Any, status: str, says: str) -> None:
     found = check()
     assert found.status == status
     assert says in found.fix
+
+
+GIB = 1 << 30
+WHOLE = HostParts(cuda=True, missing=(), compiler="/usr/bin/gcc", headers="/usr/include")
+
+
+@claim("`doctor` names the cards, what they do, and what stands in their way with the remedy", of="command-line")
+def test_the_cards(tmp_path: Path) -> None:
+    busy = card(
+        free=30 * GIB, processes=[(4711, 49 * GIB), (12, None)], use=83, power=654_321, clock=1410, reasons=0x24, errors=2
+    )
+    plain = card(**dict.fromkeys(("use", "power", "clock", "ecc", "errors", "processes")), mig=[1, 1])
+    found = list(doctor.check_cards(Nvml(FakeNvml(busy, plain)), host=WHOLE))
+    assert [(one.name, one.status, one.fix) for one in found] == [
+        ("gpu 0", "ok", ""),
+        ("gpu 1", "warning", "choose another card, or have MIG turned off"),
+    ]
+    assert found[0].text == (
+        "NVIDIA H100, driver 570.86.15, compute capability 9.0, 30.0 GiB of 80.0 GiB free, used by processes 4711, 12, "
+        "83% busy, 654 of 700 W, 1410 of 1980 MHz, held down by power limit and heat, ECC on, 2 errors not corrected "
+        "(serve with --device cuda:0; not yet proved on a card)"
+    )
+    assert found[1].text == (
+        "NVIDIA H100, driver 570.86.15, compute capability 9.0, 79.0 GiB of 80.0 GiB free, MIG on; "
+        "card 1 (NVIDIA H100) is divided by MIG, which is not supported"
+    )
+    for lacks, fix in (
+        ({"compiler": ""}, "install gcc"),
+        ({"headers": ""}, "python3-dev"),
+        ({"missing": ("triton",)}, "pip install 'blockwright[gpu]'"),
+        ({"cuda": False}, "install one with it"),
+    ):
+        (one,) = doctor.check_cards(Nvml(FakeNvml(card())), host=dataclasses.replace(WHOLE, **lacks))
+        assert (one.status, fix in one.fix) == ("warning", True)
+
+
+def test_a_machine_without_a_card_is_well_unless_it_has_the_driver(tmp_path: Path) -> None:
+    driver = tmp_path / "version"
+    (none,) = doctor.check_cards(Nvml(FakeNvml()), driver)
+    assert (none.name, none.status, none.fix) == ("gpu", "ok", "")
+    assert none.text == "none, serving uses the CPU (the NVIDIA driver finds no card here)"
+    driver.touch()
+    (none,) = doctor.check_cards(Nvml(FakeNvml()), driver)
+    assert (none.status, none.fix) == ("warning", "start the container with one (docker run --gpus all)")
 
 
 def test_a_path_that_is_too_long_for_sockets(tmp_path: Path) -> None:

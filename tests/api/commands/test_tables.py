@@ -12,6 +12,7 @@ from blockwright.api.commands.observe import ASKED, request_view, tenant_view
 from blockwright.api.commands.screen import Scroll, screen
 from blockwright.api.commands.tables import (
     app_tables,
+    card_lines,
     idle_groups,
     milliseconds,
     ps_tables,
@@ -75,6 +76,7 @@ def test_twenty_four_models_fit_80_columns_and_24_lines() -> None:
     view = {
         "applications": models, "workers": [worker, worker | {"id": "w1"}], "parameters": {"stored": 5, "saved": 7},
         "autoscale": {"mode": "off"}, "overload": None, "batches": [], "default": "base", "families": [], "drafts": [],
+        "cards": [],
     }  # fmt: skip
     for tables in (ps_tables, top_tables):
         paper = Console(file=io.StringIO(), width=80, height=24, force_terminal=True, color_system=None)
@@ -86,6 +88,23 @@ def test_twenty_four_models_fit_80_columns_and_24_lines() -> None:
         wanted = ["WORKER", "w0", "w1", "", "MODEL", "lora07", "base", "full0", "full1", "lora00"]
         assert firsts[firsts.index("WORKER") :] == wanted, "workers first, then busy models, then the others"
         assert lines[-1] == "lora00 ... lora21: 21 idle adapters of base; ready on w0, w1; 1.0 KiB each"
+
+
+def test_a_card_is_a_line_of_what_it_says() -> None:
+    """Nothing where workers compute on none."""
+    card = {
+        "id": "cuda:0", "name": "NVIDIA H100", "memory": {"total": 80 << 30, "free": 39 << 30}, "use": 0.83, "power": 654.3,
+        "power_limit": 700.0, "throttled": ["heat"], "errors": 2,
+    }  # fmt: skip
+    silent = card | {"use": None, "power": None, "throttled": [], "errors": None}
+    assert card_lines([card, silent, silent | {"power": 70.2, "power_limit": None}]) == [
+        "",
+        "cuda:0 (NVIDIA H100): 41.0 GiB of 80.0 GiB used, 83% busy, 654 of 700 W, held down by heat, "
+        "2 memory errors not corrected",
+        "cuda:0 (NVIDIA H100): 41.0 GiB of 80.0 GiB used",
+        "cuda:0 (NVIDIA H100): 41.0 GiB of 80.0 GiB used, 70 W",
+    ]
+    assert card_lines([]) == []
 
 
 ID = "cmpl-gw0-0123456789abcdef01234567"

@@ -36,6 +36,7 @@ async def test_faults_are_told_and_an_ended_child_is_replaced(grammars: GrammarC
     fault = await grammars.fault(JSON, json.dumps(schema))
     assert fault.startswith("oneOf")
     assert fault.endswith("(at /$defs/x/anyOf/1)")
+    assert "masks cost more" in await grammars.fault(REGEX, "a{1000000}")  # compiles, and fails with its second token
     assert grammars._ask(["no question"]) is None  # the child ends over it, as at its limits
     assert "missing" in await grammars.fault(LARK, "start: missing")
 
@@ -54,5 +55,6 @@ async def test_the_table_of_a_tokenizer(grammars: GrammarChecker, folder: Path) 
 
 def test_without_the_library_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    (fault,) = checker._Answers().answer(["compile", REGEX, "a"])
-    assert "pip install llguidance" in fault
+    for form, text in ((REGEX, "a"), (JSON, '{"anyOf":[{},{}]}')):
+        (fault,) = checker._Answers().answer(["compile", form, text])
+        assert fault.endswith("install it (pip install llguidance), or leave the constraint out")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def test_no_invalid_instance_of_the_suite_is_in_the_language(path: Path) -> None
     assert not wrong
     refused = (
         "contains defs dependentRequired dependentSchemas dynamicRef if-then-else maxContains minContains not propertyNames "
-        "refRemote unevaluatedItems unevaluatedProperties uniqueItems oneOf"
+        "patternProperties refRemote unevaluatedItems unevaluatedProperties uniqueItems oneOf"
     )
     assert judged or path.stem in refused.split()
 
@@ -94,6 +95,17 @@ REFUSED = [
     ({"type": "text"}, "type", ""),
     ({"enum": []}, "enum", ""),
     ({"required": "a"}, "required", ""),
+    ({"format": ["date"]}, "format", ""),
+    ({"enum": [{"a": 12345678901234567890}]}, "enum", ""),
+    ({"const": float("inf")}, "const", ""),
+    ({"minimum": -1e19}, "minimum", ""),
+    ({"maximum": 10**400}, "maximum", ""),
+    ({"multipleOf": 1e-13}, "multipleOf", ""),
+    ({"pattern": r"[\x00-\x1f]"}, "pattern", ""),
+    ({"pattern": r"\P{Po}"}, "pattern", ""),
+    ({"properties": {"a": {"patternProperties": {"^x": {}}}}}, "patternProperties", "/properties/a"),
+    ({"properties": {"a" * 81: {}}, "additionalProperties": {"type": "null"}}, "additionalProperties", ""),
+    ({"additionalProperties": {}, "items": {"$ref": "#/additionalProperties"}}, "$ref", "/items"),
 ]
 
 
@@ -124,6 +136,7 @@ def deep(levels: int) -> Any:
         ({"enum": [*range(6000)]}, "more than 5,000 values"),
         (3, "give a JSON schema"),
         ({"properties": 3}, "an object of schemas"),
+        ({"const": "\ud800"}, "lone surrogate"),
         ({"properties": {"a": 3}}, "/properties/a is 3; give a schema"),
     ],
 )
@@ -149,8 +162,26 @@ def test_what_has_no_effect_is_named() -> None:
     }  # fmt: skip
     made = schema_constraint(schema, "f")
     assert made.ignored == ("f/requird", "f/properties/a/format")
-    assert json.loads(made.text) == {"properties": {"a": {"type": "string"}, "b": {"format": "date"}}}
+    assert json.loads(made.text)["properties"] == {"a": {"type": "string"}, "b": {"format": "date"}}
     assert schema_constraint(json.dumps(schema), "f") == made
+
+
+@claim("A property's name spelled with escapes does not evade the property's schema", of="structured-output")
+@pytest.mark.parametrize("rest", [{}, {"additionalProperties": {"type": "string"}}, {"required": ["b"]}])
+def test_a_name_spelled_with_escapes_does_not_evade_its_schema(rest: Any) -> None:
+    made = matcher({"properties": {"a": {"type": "integer"}, 'q"\\': {"type": "integer"}}, **rest})
+    for name in (r"\u0061", "a", r"q\"\\", r"\u0071\"\\", r"\/"):
+        text = f'{{"{name}":"x","b":"x"}}'.encode()
+        copy = made.deep_copy()
+        assert copy.try_consume_tokens([*text]) < len(text) or not copy.is_accepting(), name
+    assert holds(made, {"a": 1, 'q"\\': 2, "b": "x", "ab": "x", 'q"': "y", "": "z", "\n": "x"})
+
+
+@pytest.mark.parametrize("pattern", ['^[^"]$', r"^[^\\]+$", '^(?:|[^"].)$', r"^[^\x00-\x1f\"]$", "^[a-z]$", r"^[^\s]\W$"])
+def test_a_class_of_a_pattern_matches_no_character_that_it_leaves_out(pattern: str) -> None:
+    made = matcher({"type": "string", "pattern": pattern})
+    for text in ("", '"', "\\", "b", "n", "u", "\x01", '"b', '\\"', "a-"):
+        assert holds(made, text) == bool(re.search(pattern, text)), text
 
 
 def test_every_format_that_is_not_ignored_is_held() -> None:
@@ -163,7 +194,11 @@ OURS: list[Any] = [
     {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a", "b"]},
     {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "null"}},
     {"type": "object", "patternProperties": {"^x": {"type": "integer"}}, "additionalProperties": False},
-    {"type": "object", "properties": {"xa": {"maximum": 9}}, "patternProperties": {"^x": {"type": "integer"}}},
+    {"type": "object", "properties": {"xa": {"maximum": 9}}, "patternProperties": {"^x": {"type": "integer"}},
+     "additionalProperties": False},
+    {"type": "object", "properties": {"a": {"type": "integer"}, "\"": {"type": "null"}}, "required": ["c"]},
+    {"allOf": [{"properties": {"a": {"type": "integer"}}}, {"properties": {"b": {"type": "string"}}, "required": ["b"]}]},
+    {"type": "string", "pattern": "^[^\"a]+$"},
     {"type": ["string", "integer", "null"], "maxLength": 3, "minimum": -5},
     {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3},
     {"type": "array", "prefixItems": [{"const": 1}, {"type": "string"}], "items": False},

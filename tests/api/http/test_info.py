@@ -11,18 +11,23 @@ from blockwright.tests.api.fake_port import tokens_emitted
 
 async def test_version_tells_whether_bits_depend_on_the_batch(serve: Any) -> None:
     client, port = await serve()
-    unknown = {"version": VERSION, "numerics": [], "batch_invariant": None, "batch_variant_because": None}
+    unknown = {"version": VERSION, "devices": [], "numerics": [], "batch_invariant": None, "batch_variant_because": None}
     assert await (await client.get("/version")).json() == unknown
     for numerics in ("native-avx2-float32", "native-avx512_bf16-bfloat16", "native-generic-bfloat16"):
-        port.body = {"workers": [{"numerics": numerics}, {"numerics": numerics}, {}]}
+        port.body = {"workers": [{"numerics": numerics, "device": "cpu"}, {"numerics": numerics, "device": "cpu"}, {}]}
         body = await (await client.get("/version")).json()
-        assert body == unknown | {"numerics": [numerics], "batch_invariant": True}
+        assert body == unknown | {"devices": ["cpu"], "numerics": [numerics], "batch_invariant": True}
     for numerics in ("torch-float32", "torch-bfloat16"):
         port.body = {"workers": [{"numerics": "native-avx2-float32"}, {"numerics": numerics}]}
         body = await (await client.get("/version")).json()
         assert (body["numerics"], body["batch_invariant"]) == (["native-avx2-float32", numerics], False)
         assert numerics in body["batch_variant_because"]
         assert "; install gcc" in body["batch_variant_because"]
+    on_card = {"numerics": "cuda-sm90-triton-3.7.1-0a1b-bfloat16", "device": "cuda:1"}
+    port.body = {"workers": [on_card, on_card | {"device": "cuda:0"}]}
+    body = await (await client.get("/version")).json()
+    assert (body["devices"], body["batch_invariant"]) == (["cuda:0", "cuda:1"], False)
+    assert body["batch_variant_because"].endswith("have not been proved to be free of the batch on this card")
 
     async def fails() -> Any:
         raise RuntimeError("no head")

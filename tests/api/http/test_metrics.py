@@ -89,6 +89,24 @@ async def test_a_request_is_counted(serve: Any, say: Any) -> None:
     assert [seen[f"blockwright:overload_{name}_total", ""] for name in ("dropped_bytes", "stall_seconds")] == [600, 0.5]
 
 
+async def test_a_card_is_shown_as_far_as_it_says(serve: Any) -> None:
+    client, port = await serve()
+    memory = {"total": 80, "free": 30}
+    limits = {"power_limit": 700.0, "clock": 1410, "clock_limit": 1980}
+    busy = {"id": "cuda:1", "memory": memory, "use": 0.83, "power": 654.3, "throttled": ["heat"], "errors": 2, **limits}
+    silent = {"id": "cuda:0", "memory": memory, "throttled": [], "use": None, "power": None}
+    port.body = {"cards": [busy, silent]}
+    seen = samples(await (await client.get("/metrics")).text())
+    assert {name.removeprefix("blockwright:card_"): value for (name, card), value in seen.items() if card == "cuda:1"} == {
+        "use": 0.83, "power_watts": 654.3, "power_limit_watts": 700.0, "clock_mhz": 1410, "clock_limit_mhz": 1980,
+        "errors": 2, "throttled": 1,
+    }  # fmt: skip
+    assert [seen["blockwright:card_memory_bytes", f"cuda:1,{use}"] for use in ("used", "free")] == [50, 30]
+    assert {name for name, card in seen if card == "cuda:0"} == {"blockwright:card_throttled"}
+    port.body = {"cards": []}
+    assert "blockwright:card_" not in await (await client.get("/metrics")).text()
+
+
 async def test_head_works_and_a_silent_cluster_does_not_matter(serve: Any) -> None:
     client, port = await serve()
     assert (await client.head("/metrics")).status == 200

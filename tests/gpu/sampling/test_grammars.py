@@ -197,13 +197,27 @@ def test_a_row_without_its_mask_fails(vocabulary: TokenVocabulary) -> None:
     assert choose(logits_at(4), [0], [4], outside, argmax) == [OFF_GRAMMAR]
 
 
-def test_a_mask_beyond_the_limits_fails(vocabulary: TokenVocabulary) -> None:
-    names = [{"anyOf": [{"type": "object", "properties": {f"a{i}_{j}": {}}} for j in range(4)]} for i in range(4)]
-    grammar = Grammar(form=JSON, text=json.dumps({"allOf": names}), vocabulary=vocabulary)
+def beyond_the_limits(key: str) -> list[dict[str, Any]]:
+    """Return parts of an allOf whose second mask, behind ``{``, costs too much."""
+    return [{"anyOf": [{"type": "object", "properties": {f"{key}{i}_{j}": {}}} for j in range(4)]} for i in range(4)]
+
+
+def test_a_mask_beyond_the_limits_fails(vocabulary: TokenVocabulary, tokens: list[bytes]) -> None:
+    grammar = Grammar(form=JSON, text=json.dumps({"allOf": beyond_the_limits("a")}), vocabulary=vocabulary)
     tables = tables_with(grammar)
-    (brace,) = [id for id, text in enumerate(token_bytes(Path(vocabulary.file)).tokens) if text == b"{"]
-    tables.apply([WriteTokens(0, 3, [brace])])
+    tables.apply([WriteTokens(0, 3, [tokens.index(b"{")])])
     assert choose(logits_at(4), [0], [4], tables, argmax) == [OFF_GRAMMAR]
+
+
+def test_a_mask_that_fails_behind_a_rejected_draft_changes_nothing(vocabulary: TokenVocabulary, tokens: list[bytes]) -> None:
+    """The state behind the draft is not the one that the sequence goes on from."""
+    schema = {"anyOf": [{"type": "array"}, {"type": "object", "allOf": beyond_the_limits("a")}]}
+    tables = tables_with(Grammar(form=JSON, text=json.dumps(schema), vocabulary=vocabulary))
+    tables.apply([WriteTokens(0, 3, [tokens.index(b"{")])])
+    two = torch.cat([logits_at(3), logits_at(4)])
+    assert choose(two, [0, 0], [3, 4], tables, argmax)[1] == OFF_GRAMMAR  # never free, had the draft stood
+    tables.apply([WriteTokens(0, 3, [tokens.index(b"[")])])
+    assert choose(logits_at(4), [0], [4], tables, argmax) != [OFF_GRAMMAR]
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch, vocabulary: TokenVocabulary) -> None:

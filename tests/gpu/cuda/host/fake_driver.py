@@ -1,4 +1,4 @@
-"""The eight calls of ``cuda.bindings.driver`` that virtual memory takes, on a card that is an account of calls.
+"""The calls of ``cuda.bindings.driver`` for virtual memory, eight of them, and for contexts, on a card that is an account.
 
 It refuses what the driver refuses: unknown handles, ranges that are not reserved, places that are mapped already, access to
 what is not mapped, and ranges that cut a mapping.
@@ -41,6 +41,8 @@ class FakeDriver:
         self.ranges: dict[int, int] = {}  # size by address
         self.mapped: dict[int, tuple[int, int]] = {}  # size and handle by address
         self.usable: set[int] = set()  # addresses of mappings with access
+        self.current = 0  # context of the calling thread
+        self.retained = 0  # references to primary contexts
         self._next = 1 << 30
 
     def cuMemGetAllocationGranularity(self, kind: Any, which: Any) -> tuple[Any, ...]:
@@ -97,6 +99,20 @@ class FakeDriver:
             del self.mapped[place]
             self.usable.discard(place)
         return (OK,)
+
+    def cuDeviceGet(self, number: int) -> tuple[Any, ...]:
+        return OK, number
+
+    def cuDevicePrimaryCtxRetain(self, device: int) -> tuple[Any, ...]:
+        self.retained += 1
+        return OK, 100 + device
+
+    def cuDevicePrimaryCtxRelease(self, device: int) -> tuple[Any, ...]:
+        self.retained -= 1
+        return (OK,)
+
+    def cuCtxGetCurrent(self) -> tuple[Any, ...]:
+        return OK, self.current
 
     def _whole(self, address: int, size: int) -> list[int] | None:
         """The mappings that fill a range, None if others lie there or nothing does."""

@@ -1,0 +1,99 @@
+"""Which device a cluster computes on, from the settings and from what a machine has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from blockwright.actors.device_choice import ChosenDevice, LookAtCards, choose_device
+from blockwright.actors.settings.errors import SettingsError
+from blockwright.actors.settings.settings import Settings
+from blockwright.actors.sizing import worker_configs
+from blockwright.gpu.cuda.nvml import Card
+from blockwright.gpu.cuda.probe import CONTEXT, HostParts
+from blockwright.gpu.errors import BackendError
+from blockwright.policies.binary_size import binary_size
+from blockwright.tests.actors.test_sizing import model
+from blockwright.tests.claims import claim
+
+GIB = 1 << 30
+WHOLE = HostParts(cuda=True, missing=(), compiler="/usr/bin/gcc", headers="/usr/include")
+NO_DRIVER = "there is no NVIDIA driver here (NVML Shared Library Not Found); install it"
+
+
+def h100(number: int, free: int = 79 * GIB, **fields: Any) -> Card:
+    return Card(number, "H100", "570", **{"capability": (9, 0), "total": 80 * GIB, "free": free, **fields})
+
+
+def looks(*cards: Card, host: HostParts = WHOLE) -> LookAtCards:
+    return lambda: (cards, host)
+
+
+def no_driver() -> Any:
+    raise BackendError(NO_DRIVER)
+
+
+def never() -> Any:
+    raise AssertionError("no card is asked")
+
+
+def chosen(device: str, look: LookAtCards, **settings: Any) -> ChosenDevice:
+    return choose_device(Settings(applications={"a": "x"}, device=device, **settings), look)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda-mirror"])
+def test_without_a_card_in_question_none_is_asked(device: str) -> None:
+    found = chosen(device, never)
+    assert (found.settings.worker.device, found.where, found.notice) == (device, "here", "")
+
+
+@pytest.mark.parametrize(("device", "number"), [("cuda", 0), ("cuda:0", 0), ("cuda:1", 1), ("auto", 1)])
+def test_a_card_is_taken_with_the_memory_that_contexts_leave(device: str, number: int) -> None:
+    full = h100(0, mig=device == "auto")
+    found = chosen(device, looks(full, h100(1, 20 * GIB)), workers=2)
+    assert found.settings.worker.device == f"cuda:{number}"
+    assert found.free_memory == (20 if number else 79) * GIB - 2 * CONTEXT
+    assert found.notice == f"the workers compute on card {number} (H100)"
+
+
+@claim("`--device auto` takes a card that works, else says why not and uses the CPU", of="command-line")
+@pytest.mark.parametrize(
+    ("look", "why"),
+    [
+        (no_driver, NO_DRIVER),
+        (looks(h100(0), host=HostParts(True, ("triton",), "gcc", "/usr")), "triton is not installed; run: pip install"),
+        (looks(h100(0, capability=(7, 0))), "card 0 (H100) has compute capability 7.0"),
+    ],
+)
+def test_auto_says_why_it_computes_on_the_cpu_where_cuda_is_refused(look: Callable[[], Any], why: str) -> None:
+    found = chosen("auto", look)
+    assert found.settings.worker.device == "cpu"
+    assert found.notice.startswith(f"device auto computes on the CPU: {why}")
+    with pytest.raises(SettingsError) as refused:
+        chosen("cuda:0", look)
+    assert str(refused.value).startswith(f"device is 'cuda:0', but {why}")
+
+
+def test_workers_of_one_card_share_its_memory() -> None:
+    def memory(found: ChosenDevice) -> int:
+        configs = worker_configs(found.settings, {"a": model()}, **found.room, cores=4)
+        return configs["w0"].worker_memory.memory
+
+    assert memory(chosen("cuda", looks(h100(0)), workers=2)) == int((79 * GIB - 2 * CONTEXT) * 0.6) // 2
+    assert memory(chosen("cuda", looks(h100(0)), workers=2, memory=38 * GIB)) == 38 * GIB
+    with pytest.raises(SettingsError) as refused:
+        memory(chosen("cuda", looks(h100(0)), workers=2, memory=39 * GIB))
+    free = binary_size(79 * GIB - 2 * CONTEXT)
+    assert str(refused.value) == (
+        f"memory is 39.0 GiB for each worker, 78.0 GiB for all 2, but only {free} are free for them on card 0 (H100); "
+        "give less (--set memory=...)"
+    )
+    with pytest.raises(SettingsError, match=r"workers is 3, but card 0 .H100. has 1.7 GiB free, and each takes 640"):
+        chosen("cuda", looks(h100(0, 1740 << 20)), workers=3)
+
+
+def test_float16_has_no_kernels() -> None:
+    with pytest.raises(SettingsError, match="dtype is 'float16'; choose one of auto, float32, bfloat16"):
+        Settings(applications={"a": "x"}, device="cuda", dtype="float16")
