@@ -181,7 +181,8 @@ class Catalog:
     """
 
     def __init__(self, port: GatewayPort, longest: int, turns: Mapping[str, TurnTemplate] | None = None) -> None:
-        self._port, self._longest, self._turns = port, longest, turns or {}
+        self._port, self._longest = port, longest
+        self._turns = turns or {}
         self._loaded: dict[_Key, asyncio.Task[ServedModel]] = {}
         self._known: weakref.WeakValueDictionary[Identity, ServedModel] = weakref.WeakValueDictionary()
         self._codecs: weakref.WeakValueDictionary[bytes, TextCodec] = weakref.WeakValueDictionary()

@@ -102,8 +102,8 @@ class ChatShape(AnswerShape):
         elif self._plain:
             if piece.text:
                 content = quote(piece.text)
-                delta = f'{{"index":{choice.index},"delta":{{"content":{content}{self._tail}'
-                events += f"{self._head}{delta}{self._usage}}}\n\n"
+                made = f'{{"index":{choice.index},"delta":{{"content":{content}{self._tail}'
+                events += f"{self._head}{made}{self._usage}}}\n\n"
         elif piece.text or piece.tokens:
             events += self._event(choice, {"content": piece.text}, piece)
         if piece.finish:

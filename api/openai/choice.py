@@ -106,7 +106,7 @@ class ChoiceText:
 
     @property
     def reasoning_tokens(self) -> int | None:
-        """Tokens of the answer's thinking so far; None: it is not told apart."""
+        """Tokens of the answer's thinking so far; None: it is not separated."""
         return None if self.reader is None else self.reader.reasoning_tokens(self._offsets)
 
     @property

@@ -310,7 +310,8 @@ def _start(call: GenerateHandler) -> None:
 
 def _choice(call: GenerateHandler, index: int, sequence: Generation, stream: TokenStream, echo: Echo | None) -> ChoiceText:
     before = sequence.prompt if call.continues else ()
-    codec, options, turn = call.served.codec, call.options, call.turn
+    codec, options = call.served.codec, call.options
+    turn = call.turn
     shown = frozenset(turn.special.values()) if turn is not None else frozenset[int]()
     detokenizer = codec.detokenizer(before, special=not options.skip_special_tokens, shown=shown)
     reader = turn.reader() if turn is not None else None

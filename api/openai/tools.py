@@ -14,7 +14,8 @@ from ..errors import bad_request
 from .field_types import Schema
 
 MOST_TOOLS = 128
-NONE, AUTO, REQUIRED, NAMED = "none", "auto", "required", "named"
+NONE, AUTO = "none", "auto"
+REQUIRED, NAMED = "required", "named"
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 _NAMES = "1 to 64 letters, digits and _ . : / -"
 _OBJECT: Schema = {"type": "object"}
@@ -143,7 +144,9 @@ def tool_use(tools: Sequence[Tool], choice: ToolChoice | None, *, parallel: bool
     if not found:
         names = ", ".join(tool.name for tool in tools[:20])
         raise bad_request(f"tool_choice names {shown(choice.name)}, which is no tool; there are: {names}", "tool_choice")
-    forced, held, ignored = choice.mode != AUTO, [], list[str]()
+    forced = choice.mode != AUTO
+    held: list[tuple[Tool, Schema]] = []
+    ignored: list[str] = []
     for tool in found:
         if forced or tool.strict:
             constraint = schema_constraint(tool.parameters, f"{tool.field}.function.parameters")

@@ -42,7 +42,8 @@ def named(seed: int) -> None:
     (call,) = choice.message.tool_calls or ()
     check("a named tool", (choice.finish_reason, choice.message.content, call.type) == ("tool_calls", None, "function"))
     check("arguments by the schema", call.function.name == "weather" and fits(call.function.arguments))
-    text, name, finish = "", "", None
+    text, name = "", ""
+    finish = None
     for chunk in client.chat.completions.create(**asked, stream=True):
         for one in chunk.choices:
             finish = one.finish_reason or finish

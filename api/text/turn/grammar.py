@@ -15,7 +15,8 @@ from typing import Any
 from ....policies.plan.grammar import JSON, JSON_OPTIONS
 from .template import CALLS, THINKING, CallForm, Region, TurnError, TurnTemplate
 
-NEVER, MAY, MUST = "never", "may", "must"
+NEVER = "never"
+MAY, MUST = "may", "must"
 _ANY = "(?s:.*)"
 _BLANKS = r"[ \n]{0,3}"
 
@@ -56,7 +57,8 @@ class _Maker:
     """The rules of one grammar, as they are made."""
 
     def __init__(self, template: TurnTemplate, rules: TurnRules, special: Mapping[str, int]) -> None:
-        self._template, self._rules, self._special = template, rules, special
+        self._template, self._rules = template, rules
+        self._special = special
         self._names = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
         self._lines: list[str] = []
 

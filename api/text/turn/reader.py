@@ -184,7 +184,8 @@ class TurnReader:
         if not calls.broken:
             return
         rest = calls.rest if calls.count else "".join(self._raw)
-        self._calls, self._raw, self._region = None, [], self._content
+        self._calls, self._raw = None, []
+        self._region = self._content
         self._begin_stretch()
         self._empty = calls.count > 0
         self._take(rest, made)

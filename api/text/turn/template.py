@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-THINKING, CONTENT, CALLS = "thinking", "content", "tool_calls"
+THINKING = "thinking"
+CONTENT, CALLS = "content", "tool_calls"
 LONGEST, MOST = 256, 16  # characters of a delimiter, delimiters of one place
 _NAMES = {
     "thinking": THINKING,
