@@ -111,7 +111,9 @@ async function answer() {
       usage = event.usage || usage;
       const choice = event.choices[0];
       const piece = choice ? choice.text ?? choice.delta.content ?? "" : "";
-      if (piece && !first) {
+      const thought = choice?.delta?.reasoning ?? "";
+      if (thought) think(line, thought);
+      if ((piece || thought) && !first) {
         begun();
         first = performance.now();
       }
@@ -134,6 +136,17 @@ async function answer() {
   stopping = null;
   busy(false);
   keep();
+}
+
+// What a model thinks stands folded above its answer, and is not sent back.
+function think(line, text) {
+  let place = line.querySelector(".thinking");
+  if (!place) {
+    place = node("details", { className: "thinking" });
+    place.append(node("summary", {}, "thinking"), node("p", {}));
+    line.querySelector(".said").before(place);
+  }
+  place.lastChild.append(text);
 }
 
 function busy(now) {
