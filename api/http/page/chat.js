@@ -70,7 +70,7 @@ function painter(message, said) {
 function untilFirst(name, began) {
   let ended = false;
   const timer = setInterval(async () => {
-    const found = await fetch(`v1/requests/${name}`).catch(() => ({})); // a server that is gone is told by the answer
+    const found = await fetch(`v1/requests/${name}`).catch(() => ({})); // the answer reports a server that is gone
     const at = found.ok && !ended ? stateOf(await found.json()) : "";
     if (at && !ended) $("note").textContent = `${at}; ${seconds((performance.now() - began) / 1000)} so far`;
   }, LOOK);
