@@ -68,6 +68,7 @@ SMALL_THOUGHTS = {
     "actors/gateway/invariants.py": "invariants are checked by tests alone, over the whole state",
     "actors/profiling/link_peer.py": "the other end of a measured link, run in a process of its own",
     "actors/worker/grammar_compiler.py": "a task of the worker with a state of its own: what is being compiled",
+    "api/constraints/lark.py": "the language of grammars, apart from that of schemas",
     "api/openai/grammar.py": "the grammar of a request, apart from the path of its answer",
     "api/openai/quality.py": "the tier of a request, apart from the path of its answer",
     "api/text/turn/known.py": "the templates of well-known models, which are data",

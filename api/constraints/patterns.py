@@ -61,7 +61,8 @@ def schema_pattern(pattern: str) -> tuple[str, str]:
     if fault := pattern_fault(pattern):
         return pattern, fault
     written: list[str] = []
-    at, inside, negated = 0, False, False  # in a class, in one that begins with ^
+    at = 0
+    inside = negated = False  # in a class, in one that begins with ^
     while at < len(pattern):
         if not negated and _NUL.match(pattern, at):
             return (
@@ -78,7 +79,8 @@ def schema_pattern(pattern: str) -> tuple[str, str]:
             at += 2
         elif not inside and pattern.startswith("[^", at):
             written.append(r"[^\x00")
-            at, inside, negated = at + 2, True, True
+            at += 2
+            inside = negated = True
         else:
             inside = pattern[at] == "[" or (inside and pattern[at] != "]")
             negated = negated and inside
@@ -87,7 +89,7 @@ def schema_pattern(pattern: str) -> tuple[str, str]:
     return "".join(written), ""
 
 
-LONGEST_NAME = 80  # characters of a name that others are told from; each is a level of the expression
+LONGEST_NAME = 80  # characters of a name beside others; each is a level of the expression
 _ANY = r"(?:.|\n)"
 
 

@@ -144,7 +144,7 @@ class _Check:
         names = made.get("properties", {}) if others is not True else {}
         if (long := max(map(len, names), default=0)) > LONGEST_NAME or "\x00" in "".join(names):
             what = f"a name of {long:,} characters" if long > LONGEST_NAME else r"the character \x00 in a name"
-            why = f"is beside {what}, from which others cannot be told; give at most {LONGEST_NAME}, or make it false"
+            why = f"is beside {what}, which is too hard to rule out; give at most {LONGEST_NAME}, or false here"
             raise self._refusal(path, "additionalProperties", why)
         self._moved.append(f"{path}/additionalProperties")
         made |= {"patternProperties": {names_besides(names): others}, "additionalProperties": False}
