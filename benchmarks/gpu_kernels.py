@@ -132,7 +132,9 @@ def finish(bench: Bench, sizes: Sizes) -> float:
     truth = hidden_TD.double() + parts.double().sum(0)
     norm, weight_D = _norm(bench, width)
     out_TD = bench.empty(tokens, width)
-    step, how, hidden = bench.step([(0, 0, tokens)]), Finish(bench.sum(parts)), bench.keep(hidden_TD)
+    step = bench.step([(0, 0, tokens)])
+    how = Finish(bench.sum(parts))
+    hidden = bench.keep(hidden_TD)
     in_order(bench.card, lambda: bench.ops.finish(step, hidden, width, how, norm, out_TD.data_ptr()))
     return max(error_of(hidden_TD, truth), error_of(out_TD, _normed(hidden_TD, weight_D)))
 
@@ -149,13 +151,19 @@ def activate(bench: Bench, sizes: Sizes) -> float:
 def rotate_and_write(bench: Bench, sizes: Sizes) -> float:
     """Queries rotated, keys rotated and written to their slots, values written as they are."""
     config = attention(4, 2, 8) if bench.card.mirrored else attention(8, 2, 128)
-    heads, narrow, size, start, tokens = config.heads, config.kv_heads, config.head_dim, 3, 6
+    heads = config.heads
+    narrow = config.kv_heads
+    size = config.head_dim
+    start = 3
+    tokens = 6
     qkv = bench.random(2, tokens, (heads + 2 * narrow) * size, dtype=torch.float32)
     angle = np.arange(start + tokens)[:, None] * 10000.0 ** (-np.arange(0, size, 2) / size)[None]
     cos, sin = (torch.from_numpy(f(angle)).to(bench.card.device) for f in (np.cos, np.sin))
     tables = bench.keep(cos.float()), bench.keep(sin.float())
     slots, memory = bench.arena(config)
-    step, q_TQ, given = bench.step([(1, start, tokens)], config), bench.empty(tokens, heads * size), bench.sum(qkv)
+    step = bench.step([(1, start, tokens)], config)
+    q_TQ = bench.empty(tokens, heads * size)
+    given = bench.sum(qkv)
     in_order(bench.card, lambda: bench.ops.heads(step, given, config, (), tables, q_TQ.data_ptr(), slots, LAYER))
     total = qkv.double().sum(0).view(tokens, -1, size)
     low, high = total[:, : heads + narrow].chunk(2, -1)
@@ -212,7 +220,9 @@ def logits(bench: Bench, sizes: Sizes) -> float:
 def embed(bench: Bench, sizes: Sizes) -> float:
     """A copy of rows: equal or not."""
     tokens, width, _ = _sizes(bench, sizes)
-    weight, out_TD, step = bench.random(50, width), bench.empty(tokens, width), bench.step([(2, 1, tokens)])
+    weight = bench.random(50, width)
+    out_TD = bench.empty(tokens, width)
+    step = bench.step([(2, 1, tokens)])
     address = bench.keep(weight)
     in_order(bench.card, lambda: bench.ops.embed(step, address, width, 1.0, out_TD.data_ptr()))
     return _unequal(out_TD, weight[torch.from_numpy(bench.tokens_RM[2, 1 : 1 + tokens]).long().to(weight.device)])
@@ -220,7 +230,9 @@ def embed(bench: Bench, sizes: Sizes) -> float:
 
 def gather_and_scatter(bench: Bench, sizes: Sizes) -> float:
     tokens, width, _ = _sizes(bench, sizes)
-    source, middle, back = bench.random(tokens, width), bench.empty(tokens, width), bench.empty(tokens, width)
+    source = bench.random(tokens, width)
+    middle = bench.empty(tokens, width)
+    back = bench.empty(tokens, width)
     order = bench.draw.permutation(tokens).astype(np.int32)
     index, address = bench.ints(order), bench.keep(source)
 

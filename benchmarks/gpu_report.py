@@ -18,7 +18,11 @@ from gpu_card import Card, NotBuilt, NotMeasured
 from gpu_sizes import Sizes
 from harness import OURS, Bar, Report
 
-FAILED, NOT_BUILT, NOT_HERE, NOT_RUN, NOT_MEASURED = "failed", "not built", "not here", "not run", "not measured"
+FAILED = "failed"
+NOT_BUILT = "not built"
+NOT_HERE = "not here"
+NOT_RUN = "not run"
+NOT_MEASURED = "not measured"
 PACKAGES = ("torch", "triton", "cupy-cuda13x", "cuda-bindings", "nvidia-ml-py", "transformers", "vllm")
 LAST_LINES = 12  # of a traceback that is printed, so that a minute on a card tells enough
 

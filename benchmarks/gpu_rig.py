@@ -119,7 +119,10 @@ class Rig:
         load: Callable[[FilledExecutor, ComponentSpec, list[int]], object] | None = None,
         cuts: Sequence[int] = (),
     ) -> None:
-        self.card, self.backend, self.specs, self.sizes = card, backend, list(specs), sizes
+        self.card = card
+        self.backend = backend
+        self.specs = list(specs)
+        self.sizes = sizes
         self.layers = sum(spec.component.kv is not None for spec in specs)
         self.layout = next(spec.component.kv for spec in specs if spec.component.kv is not None)
         chunk, slot = card.chunk, backend.slot_bytes(self.layout)

@@ -32,7 +32,10 @@ class Bench:
     """Operations on a card, with tables of a few rows; what steps read is kept alive."""
 
     def __init__(self, card: Card, ops: Ops, *, rows: int = 4, length: int = 256, page: int = 16, seed: int = 0) -> None:
-        self.card, self.ops, self.dtype, self.page = card, ops, ops.dtype, page
+        self.card = card
+        self.ops = ops
+        self.dtype = ops.dtype
+        self.page = page
         self.draw = np.random.default_rng(seed)
         pages = -(-length // page)
         slots = self.draw.permutation(rows * LAYERS * pages).astype(np.int32)
@@ -82,7 +85,9 @@ class Bench:
         if numbers:
             number_N = np.asarray(numbers, dtype=np.int32)
             found = delta_tiles(number_N, count_N, DELTA_TILE)
-            number, changed, changes = self.ints(np.repeat(number_N, count_N)), self.ints(found), len(found)
+            number = self.ints(np.repeat(number_N, count_N))
+            changed = self.ints(found)
+            changes = len(found)
         return DeviceStep(
             tokens=len(row_T),
             row_T=self.ints(row_T),

@@ -115,7 +115,7 @@ OPEN: dict[str, dict[str, str]] = {
             "no result is stored; AVX-512 without tiles is not measured"
         ),
         "Models of one and three billion parameters have stored figures": ("the benchmark exists; no result is stored"),
-        "Decode, prefill, moves of memory and two workers on a CUDA card reach their bars in `python benchmarks/gpu.py`": (
+        "Decode, prefill, moves of memory and two workers on a CUDA card reach the bars of the card's benchmark": (
             "the benchmark exists and runs whole on a mirror; no card has run it yet"
         ),
         "All stored figures are of the released commit": (

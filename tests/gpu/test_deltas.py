@@ -210,7 +210,7 @@ def test_a_delta_is_packed_in_slices(
 ) -> None:
     base = checkpoint("llama")
     folder = make_adapter(base, tmp_path / "a", r=30)
-    for module in ("cpu.native.deltas", "cpu.reference.backend", "host_device"):
+    for module in ("cpu.native.deltas", "cpu.reference.backend", "cuda.deltas", "cuda.device", "host_device"):
         monkeypatch.setattr(f"blockwright.gpu.{module}.SLICE", 4096)
     rig = TenantRig(make("float32"), base, [folder])
     rig.tenant[1] = 1

@@ -35,7 +35,8 @@ from blockwright.policies.sweep.config import SweepConfig
 from blockwright.tests.serving.parameters import SimulatedParameters
 
 VOCABULARY = 97
-CHUNK = SweepConfig(worker="", numerics="", budget=0).memory_chunk  # bytes
+DEFAULTS = SweepConfig(worker="", numerics="", budget=0)
+CHUNK = DEFAULTS.memory_chunk  # bytes
 SLOT = CHUNK // 2  # bytes
 MODULUS = (1 << 61) - 1
 ROOT = 1  # the history before the first token
@@ -99,7 +100,8 @@ class SimulatedBackend:
     numerics = "simulated"
     dtype = torch.float32
     slot_unit = SLOT
-    chunk, alignment = CHUNK, SweepConfig.granule
+    chunk = CHUNK
+    alignment = DEFAULTS.granule
 
     def slot_bytes(self, layout: PageLayout) -> int:
         return SLOT

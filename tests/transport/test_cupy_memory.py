@@ -93,7 +93,9 @@ def test_a_chunk_crosses_by_handles_events_and_copies_that_nothing_waits_for() -
     assert theirs.calls[2][2] == b"%064d" % ring._address
     ours.calls.clear()
     theirs.calls.clear()
-    head, one, two = b"\x03head", b"1" * 100, b"2" * 50
+    head = b"\x03head"
+    one = b"1" * 100
+    two = b"2" * 50
     frames = ring.lay(PeerId("b", 1), Chunk(Traffic.KV, 0, 0, 0, 150, True), [head, one, two])
     assert len(frames) == 2
     copies = [call for call in ours.calls if call[0] == "memcpyAsync"]

@@ -20,7 +20,10 @@ from blockwright.transport.errors import PeerGone
 from blockwright.transport.memory_file import MOST_EVENTS, MemoryFile
 from blockwright.transport.wire import Buffer, Traffic, WireError
 
-KV, ACTIVATION, PARAMETERS, MIB = Traffic.KV, Traffic.ACTIVATION, Traffic.PARAMETERS, 1 << 20
+KV = Traffic.KV
+ACTIVATION = Traffic.ACTIVATION
+PARAMETERS = Traffic.PARAMETERS
+MIB = 1 << 20
 
 
 def card(rig: Rig, seed: int = 0) -> MemoryFile:
