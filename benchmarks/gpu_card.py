@@ -35,11 +35,11 @@ _T = TypeVar("_T")
 
 
 class NotBuilt(Exception):
-    """What a part measures is not built yet; the text says what."""
+    """Error for a part whose subject is not built yet; the text names it."""
 
 
 class NotMeasured(Exception):
-    """What is built, and has no measurement in this benchmark yet; the text says what."""
+    """Error for a subject that is built and that this benchmark does not measure yet; the text names it."""
 
 
 class Card(Protocol):
@@ -147,13 +147,13 @@ class RealCard:
 
     def backend(self, dtype: str) -> CudaBackend:
         from blockwright.gpu.cuda.driver import CudaMemory
+        from blockwright.gpu.cuda.platforms import card_platform
 
         def open_memory(chunk: int, chunks: int) -> CudaMemory:
             self._memory.append(made := CudaMemory(chunk, chunks, 0, self._streams.queued))
             return made
 
-        platform = Platform(CARD, self.device, self._streams, self._compute, self.ops(dtype), open_memory)
-        return CudaBackend(platform, dtype)
+        return CudaBackend(card_platform(0, self._streams, self._compute, self.ops(dtype), open_memory), dtype)
 
     def ops(self, dtype: str, tiling: Tiling | None = None) -> Ops:
         from blockwright.gpu.cuda.ops_triton import TritonOps

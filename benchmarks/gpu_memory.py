@@ -88,7 +88,7 @@ def _timed(part: Part, rig: Rig, source: str, from_: int, target: str, to: int, 
 
 
 def _account(part: Part) -> None:
-    """What NVML says that the card uses, before and after a model is there."""
+    """Compare the memory in use by NVML, before and after a model is there, with our account."""
     nvml = Nvml(part.card)
     before = nvml.used()
     reserved = _reserved(part)

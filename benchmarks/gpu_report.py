@@ -28,7 +28,7 @@ LAST_LINES = 12  # of a traceback that is printed, so that a minute on a card te
 
 
 class NotHere(Exception):
-    """What a part needs is not on this machine; the text says what."""
+    """Error for a part that needs something which this machine lacks; the text names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class State:
 
 @dataclass(slots=True)
 class Part:
-    """What one part adds to the report, and what it needs: the card, its sizes, earlier figures."""
+    """Rows of one part of the report, with what the part needs: the card, its sizes, earlier figures."""
 
     name: str
     card: Card

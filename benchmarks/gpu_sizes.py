@@ -33,7 +33,7 @@ class ModelSize:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What each part takes, and how often."""
+    """Sizes of the subjects of each part, and numbers of repetitions."""
 
     models: dict[str, ModelSize]  # "1B" and "8B", or what stands for them
     repeats: int  # calls whose median counts

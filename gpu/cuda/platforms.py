@@ -5,6 +5,7 @@ before.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -17,7 +18,7 @@ from .driver import CudaMemory, enter_card
 from .mirror import MirrorMemory
 from .ops import Ops
 from .ops_torch import TorchOps
-from .streams import TorchStreams
+from .streams import TorchStream, TorchStreams
 
 CHUNK = 2 << 20  # bytes of a card's chunk: the driver's granule
 CARD = "cuda"
@@ -39,17 +40,25 @@ def open_card(number: int, dtype: str, threads: int = 1) -> CudaBackend:
         raise BackendError(f"dtype {dtype!r} is not supported on CUDA; choose {' or '.join(DTYPES)}")
     torch.set_num_threads(max(1, threads))
     enter_card(number)
-    major, minor = torch.cuda.get_device_capability(number)
     streams = TorchStreams(number)
 
     def open_memory(chunk: int, chunks: int) -> CudaMemory:
         return CudaMemory(chunk, chunks, number, streams.queued)
 
-    compute, name = streams.stream(), f"{CARD}-sm{major}{minor}"
-    platform = Platform(
-        name, streams.device, streams, compute, TritonOps(DTYPES[dtype]), open_memory, partial(enter_card, number), CHUNK
-    )
-    return CudaBackend(platform, dtype)
+    return CudaBackend(card_platform(number, streams, streams.stream(), TritonOps(DTYPES[dtype]), open_memory), dtype)
+
+
+def card_platform(
+    number: int,
+    streams: TorchStreams,
+    compute: TorchStream,
+    ops: Ops,
+    open_memory: Callable[[int, int], CudaMemory],
+) -> Platform:
+    """Return the platform of a card whose context the calling thread has, by its number."""
+    major, minor = torch.cuda.get_device_capability(number)
+    name = f"{CARD}-sm{major}{minor}"
+    return Platform(name, streams.device, streams, compute, ops, open_memory, partial(enter_card, number), CHUNK)
 
 
 def open_mirror(dtype: str, threads: int = 1, seed: int = 0) -> CudaBackend:

@@ -134,7 +134,7 @@ def test_of_whom_nothing_was_computed_yet_nobody_waits() -> None:
 
 @pytest.mark.parametrize("dropped", [True, False])
 def test_who_was_preempted_has_no_kv_and_pauses_for_nothing(dropped: bool) -> None:
-    """What its plan in flight reports later is no KV either; b has started again, and has what it found and computed."""
+    """Later reports of the plan in flight give c no KV. b has started again, and has what it found and computed."""
     bench = Switched(REPLICAS)
     bench.report("w1", preempted("c"), emitted("c", 1, 10, [4]), preempted("b"), progressed("b", 1, 8, 0), now=0.5)
     bench.report("w1", progressed("b", 1, 4, 4), progressed("b", 1, 12, 4), emitted("b", 1, 12, [4]), now=0.5)

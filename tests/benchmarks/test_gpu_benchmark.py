@@ -49,7 +49,7 @@ GIVEN = {
 
 
 class FakeNvml:
-    """What NVML says of a card with 1 GiB in use, a MiB more each time that it is asked."""
+    """NVML of a card with 1 GiB in use, and a MiB more at each reading."""
 
     NVML_CLOCK_SM = NVML_TEMPERATURE_GPU = 0
 
@@ -134,7 +134,7 @@ def test_a_part_for_which_no_time_is_left_is_a_row(tmp_path: Path, monkeypatch: 
 
 
 def test_short_forms_cover_every_model_and_architecture() -> None:
-    """What is not compiled before would be compiled while time is taken."""
+    """All kernels are compiled before time is taken."""
     every = [(job.part, job.name) for job in gpu_compile.jobs(SIZES["whole"])]
     assert {name for part, name in every if part == "speed"} == set(SIZES["whole"].models)
     assert {name for part, name in every if part == "equality"} >= set(SIZES["whole"].architectures())

@@ -160,7 +160,7 @@ async def test_alive_before_the_cluster_and_ready_after_it(folder: Path) -> None
 def test_the_path_is_looked_at_before_the_port(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a command with two mistakes the one that takes longer to mend is reported first; nothing has listened."""
+    """The server reports the mistake that takes longer to mend first, and has not listened."""
     monkeypatch.setattr(server, "set_up", lambda *_: None)  # logging is the tests' own here
     (tmp_path / "config.json").write_text('{"architectures": ["Mamba2ForCausalLM"]}')
     with socket.create_server(("127.0.0.1", 0)) as taken:
