@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
-_DONE = b"data: [DONE]\n\n"
-
 
 class EventStream:
     """A stream of events. Use as ``async with``: leaving it stops the comments in any case.
@@ -58,14 +56,9 @@ class EventStream:
         self._last = self._loop.time()
         await self.response.write(events)
 
-    async def done(self, events: bytes = b"") -> None:
-        """Write the last events and the end mark together."""
-        await self.write(events + _DONE)
-        await self.response.write_eof()
-
-    async def fail(self, body: bytes) -> None:
-        """Write an error object in place of the rest of the stream; no end mark follows."""
-        await self.write(b"data: " + body + b"\n\n")
+    async def end(self, events: bytes) -> None:
+        """Write the last events, and end the response."""
+        await self.write(events)
         await self.response.write_eof()
 
     async def _start(self) -> None:

@@ -175,9 +175,14 @@ class AnswerShape:
         """Return the body of an answer that is not streamed; one piece for each choice."""
         raise NotImplementedError
 
-    def usage_event(self) -> bytes:
-        """Return the extra event of ``include_usage``."""
-        return f'{self._head}],"usage":{json.dumps(self._call.usage())}}}\n\n'.encode()
+    def end(self) -> bytes:
+        """Return the last events of a stream."""
+        usage = f'{self._head}],"usage":{json.dumps(self._call.usage())}}}\n\n' if self._call.options.include_usage else ""
+        return usage.encode() + b"data: [DONE]\n\n"
+
+    def failure(self, error: ApiError) -> bytes:
+        """Return the events that end a stream which failed after its beginning."""
+        return b"data: " + error_body(error) + b"\n\n"
 
     def usage_now(self) -> str:
         """Return a chunk's field for the usage."""
@@ -413,7 +418,7 @@ async def _stream(call: GenerateHandler, request: web.Request, ends: _Ends) -> w
 
         try:
             await _each(call.choices, forward)
-            await out.done(shape().usage_event() if call.options.include_usage else b"")
+            await out.end(shape().end())
         except ConnectionError:
             log.debug("%s: the client went away", call.id)
         except Exception as error:
@@ -424,7 +429,7 @@ async def _stream(call: GenerateHandler, request: web.Request, ends: _Ends) -> w
             if not isinstance(error, ApiError):
                 log.exception("%s failed", call.id, extra=log_names(call.request))
                 error = ApiError(500, "internal error; the server's log has the details")
-            await out.fail(error_body(error))
+            await out.end(shape().failure(error))
         return out.response
 
 
