@@ -311,12 +311,16 @@ class DraftsVerified:
 
 @dataclass(frozen=True, slots=True)
 class SatOut:
-    """Effect: report, before the last token of a sequence, how many ``sweeps`` of lower tiers it sat out."""
+    """Effect: report ``sweeps`` of lower tiers that a sequence sat out, which took ``seconds`` together.
+
+    Each is reported at its end. Several of one attempt may be added up on the way.
+    """
 
     gateway: str
     request: str
     attempt: int
     sweeps: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
