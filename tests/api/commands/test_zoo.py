@@ -153,7 +153,7 @@ def test_what_is_damaged_or_refused_by_the_disk_is_exit_code_1(zoo: Path, run: A
 def test_a_reader_that_closes_the_output_is_no_fault_of_the_zoo() -> None:
     with pytest.raises(BrokenPipeError), zoo_refusals():
         raise BrokenPipeError(32, "Broken pipe")
-    with pytest.raises(CommandError, match="^the zoo: No space left on device$"), zoo_refusals():
+    with pytest.raises(CommandError, match=r"^the zoo: No space left on device$"), zoo_refusals():
         raise OSError(28, "No space left on device")
 
 
