@@ -203,9 +203,6 @@ class CudaBackend(RowBackend):
         self._download(self._scratch.tensor(name, logits_NV.nbytes), logits_NV)
         return logits_NV
 
-    def argmax(self, logits_NV: torch.Tensor) -> np.ndarray:
-        return np.asarray(np.argmax(logits_NV.numpy(), axis=1), dtype=np.int32)
-
     def put_hidden(self, layout: HiddenLayout, column: int, batch: Batch) -> None:
         self._need_hidden(batch.hidden_TD)
         with self._streams.current(self._compute):
