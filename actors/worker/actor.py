@@ -127,7 +127,7 @@ class Worker(Actor):
         )
         self._pages = PageCarrier(self.device, self._outbox, self._apply, self._do, self._on_fatal, self._watch)
         self._parameters = ParameterCarrier(self.node, self.device, self._outbox, self._watch, config.worker_memory.memory)
-        self._grammars = GrammarCompiler(self.device, self._apply)
+        self._grammars = GrammarCompiler(self.device, self._apply, config.tenants.tenant_weights)
         self._loader = ComponentLoader(self.device, self.backend, self._apply, self._parameters)
         rehearse = partial(self._composed.rehearse, self.device)
         self._block_loader = BlockLoader(config, self.backend, self._loader, rehearse, self._read_specs)
@@ -391,7 +391,7 @@ class Worker(Actor):
                 elif isinstance(order, ComponentsRefused):
                     self._loader.refused(order)
                 elif isinstance(order, GrammarWanted):
-                    self._grammars.compile(order.grammar)
+                    self._grammars.compile(order.grammar, order.tenant)
                 elif isinstance(order, GrammarUnused):
                     self._grammars.release(order.key)
                 else:

@@ -372,9 +372,13 @@ class ComponentGone:
 
 @dataclass(frozen=True, slots=True)
 class GrammarWanted:
-    """Effect: compile a grammar. Answered by a ``GrammarReady``; no row with the grammar is sampled before."""
+    """Effect: compile a grammar. Answered by a ``GrammarReady``; no row with the grammar is sampled before.
+
+    ``tenant``: of the sequence, for the turns in which grammars are compiled.
+    """
 
     grammar: Grammar
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
