@@ -413,8 +413,10 @@ class Controller(Actor):
 
     async def _ask_room(self, effect: m.AskCapacity) -> None:
         if (status := await self._calls.room(effect)) is not None:
-            if status.slow and status.slow not in self._warnings:  # all workers of one machine report the same
-                self._warnings.append(status.slow)
+            depend = f"results may depend on the batch: {why}" if (why := status.proof.get("why")) else ""
+            for warning in (status.slow, depend):
+                if warning and warning not in self._warnings:  # all workers of one machine report the same
+                    self._warnings.append(warning)
             owned = {name: owned for name, (owned, _) in status.parameters_by_application.items()}
             room = status.budget - status.parameters, status.left_alone, owned
             self.handle(m.KvCapacity(effect.worker, effect.incarnation, *room))

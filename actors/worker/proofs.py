@@ -18,6 +18,7 @@ from .device_thread import DeviceQueue
 from .messages import LoadBlock, WorkerConfig
 
 log = logging.getLogger(__name__)
+DEPEND = "results may depend on the batch: %s"
 SHOWN = 1.0  # seconds of proofs from which they are worth a line
 VARIANT = "{}-variant-{}-{}"  # numerics, worker, incarnation
 
@@ -46,11 +47,10 @@ class Proofs:
         def steps(executor: Executor) -> Iterator[None]:
             return prover.prove([executor.parameters.components[id] for id in block.ids])
 
-        before = prover.state.why
+        before, state = prover.state.why, prover.state
         await self._device.call_in_steps(steps)
-        state = prover.state
         if state.why != before:
-            log.warning("results may depend on the batch: %s", state.why)
+            log.warning(DEPEND, state.why)
         if state.differs and self.numerics != self._variant:
             self.numerics = self._variant
             self._apply(NumericsChanged(self._variant))
@@ -62,7 +62,10 @@ class Proofs:
 
     @property
     def progress(self) -> dict[str, object]:
-        """The part of a heartbeat about proofs under way that take long."""
+        """The part of a heartbeat about proofs under way that take long.
+
+        Empty for the others, which are not worth a line.
+        """
         state = None if self._prover is None else self._prover.state
         if state is None or not state.running or state.seconds_now < SHOWN:
             return {}

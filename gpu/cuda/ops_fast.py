@@ -30,7 +30,8 @@ class FastOps:
     def __init__(self, ops: Ops, view: View, launch: Launch) -> None:
         self.name = f"{FAST}-torch-{torch.__version__}-{ops.name}"
         self.dtype, self.tile_rows = ops.dtype, ops.tile_rows
-        self._ops, self._view, self._launch = ops, view, launch
+        self._ops = ops
+        self._view, self._launch = view, launch
 
     def product_bytes(self, tokens: int, width: int, outputs: int) -> int:
         return 4 * tokens * outputs
