@@ -72,6 +72,7 @@ class CudaBackend(RowBackend):
         self.slot_unit, self.alignment = SLOT_UNIT, ALIGNMENT
         self.chunk = platform.chunk
         self.open_memory, self.enter = platform.open_memory, platform.enter
+        self.platform = platform
         self._device, self._ops = platform.device, platform.ops
         self._streams, self._compute = platform.streams, platform.compute
         self._copies = platform.streams.stream()

@@ -104,6 +104,16 @@ class CostsLearned:
 
 
 @dataclass(frozen=True, slots=True)
+class NumericsChanged:
+    """The finding that what is loaded from now on gets other bits than the worker's numerics promise.
+
+    ``numerics`` seeds the lineages of routes that are published from now on.
+    """
+
+    numerics: str
+
+
+@dataclass(frozen=True, slots=True)
 class GrammarReady:
     """The end of a ``GrammarWanted``: the device has the grammar of this key in its compiled form.
 
@@ -213,6 +223,7 @@ Event = (
     | Cancelled
     | RoutesChanged
     | CostsLearned
+    | NumericsChanged
     | GrammarReady
     | PeerLost
     | ComponentsWanted
