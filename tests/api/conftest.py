@@ -53,10 +53,12 @@ Qwen = Callable[..., Awaitable[tuple[Any, Any]]]
 def qwen(serve: Serve, codec: TextCodec, folder: Path, tmp_path: Path) -> Qwen:
     """``client, port = await qwen(text)``: a server whose model answers with this text."""
 
-    async def make(text: str = "", template: str = QWEN3, settings: Any = None, **more: Any) -> tuple[Any, Any]:
-        tokens = [*codec.encode(text, special=False), EOS]
+    async def make(
+        text: str = "", template: str = QWEN3, settings: Any = None, finish: str = "stop", **more: Any
+    ) -> tuple[Any, Any]:
+        tokens = [*codec.encode(text, special=False), *([EOS] if finish == "stop" else [])]
         made = with_template(folder, tmp_path / "qwen", template, **more)
-        client, port = await serve(lambda generation: one_by_one(tokens, "stop"), settings=settings, folder=made)
+        client, port = await serve(lambda generation: one_by_one(tokens, finish), settings=settings, folder=made)
         port.infos = [replace(info, max_length=4096, rooms=(8192,)) for info in port.infos]
         return client, port
 
