@@ -39,7 +39,7 @@ _THINKING = Record(
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """How the model is to think. ``budget``: most tokens for it; None: as many as it likes. ``shown``: in the answer."""
+    """The thinking that a request asks for. ``budget``: most tokens of it; None: no limit. ``shown``: in the answer."""
 
     on: bool
     budget: int | None

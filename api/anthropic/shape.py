@@ -18,7 +18,8 @@ from .answers import MessageEvent, MessageUsage, StopReason
 from .bodies import MessageOptions
 from .tool_input import ToolInput, completed
 
-THINKING, TEXT, TOOL = "thinking", "text", "tool_use"
+THINKING, TEXT = "thinking", "text"
+TOOL = "tool_use"
 _KEYS = {
     "thinking_delta": "thinking",
     "text_delta": "text",

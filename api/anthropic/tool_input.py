@@ -22,7 +22,9 @@ _TEXT = re.compile(
 )
 _BEGUN = re.compile(r"\\(u[0-9a-fA-F]{0,4}(\\(u[0-9a-fA-F]{0,3})?)?)?")  # what may become an escape
 _ENDS = {"{": "}", "[": "]"}
-_KEY, _COLON, _VALUE, _NEXT, _DONE = "key", "colon", "value", "next", "done"  # what may come
+_KEY, _COLON = "key", "colon"  # what may come
+_VALUE = "value"
+_NEXT, _DONE = "next", "done"
 
 
 class ToolInput:

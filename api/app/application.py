@@ -223,9 +223,10 @@ def _authenticate(front: Front, request: web.Request) -> ApiCaller:
     if path in PUBLIC:
         return ApiCaller(admin=False)
     found = "is not valid" if "Authorization" in headers or "x-api-key" in headers else "is missing"
-    other = ", or x-api-key: KEY" if of_anthropic(request.path) else ""
-    how = f"send one in the header Authorization: Bearer KEY{other}"
-    error = ApiError(401, f"the API key {found}; {how}", code="invalid_api_key")
+    message = f"the API key {found}; send one in the header Authorization: Bearer KEY"
+    if of_anthropic(request.path):
+        message += ", or x-api-key: KEY"
+    error = ApiError(401, message, code="invalid_api_key")
     if "text/html" in headers.get("Accept", ""):  # a person opens a page: the browser asks for the key
         error.headers = {"WWW-Authenticate": 'Basic realm="Blockwright: any name, the API key as password"'}
     raise error

@@ -239,7 +239,8 @@ class GeneratingEndpoint(Generic[Parsed]):
 
     async def _check(self, front: Front, asking: CallContext, body: Parsed) -> GenerateHandler:
         call = await self.prompted(front, asking, body)
-        info, served, options = call.info, call.served, call.options
+        info, served = call.info, call.served
+        options = call.options
         check_count(front, len(call.prompts), options.n)
         max_tokens = most_tokens(info.defaults, self.shape.default_tokens)
         call.limits = [check_prompt(one, info, served, options, max_tokens) for one in call.prompts]

@@ -48,7 +48,7 @@ async def refusal(answer: Any) -> tuple[int, str, str]:
     return answer.status, body["error"]["type"], body["error"]["message"]
 
 
-@claim("Every error below /v1/messages has Anthropic's form, also in the middle of a stream", of="http-api")
+@claim("Every error of the Messages API has Anthropic's form, also in the middle of a stream", of="http-api")
 async def test_refusals_before_the_endpoint(serve: Any) -> None:
     client, _ = await serve(settings={**KEYS, "max_body": 2000, "tenant_models": {"bob": "tiny"}})
     ann, bob = {"x-api-key": "alpha-key"}, {"Authorization": "Bearer beta-key"}
@@ -74,7 +74,7 @@ async def test_refusals_before_the_endpoint(serve: Any) -> None:
     assert other["error"]["code"] == "not_found"
 
 
-@claim("Every error below /v1/messages has Anthropic's form, also in the middle of a stream", of="http-api")
+@claim("Every error of the Messages API has Anthropic's form, also in the middle of a stream", of="http-api")
 @pytest.mark.parametrize(
     ("error", "status", "kind"),
     [
@@ -112,7 +112,7 @@ async def test_a_limit_of_a_tenant(serve: Any, say: Any) -> None:
     assert (await refusal(answer))[:2] == (429, "rate_limit_error")
 
 
-@claim("x-api-key is accepted beside Authorization, on every path", of="security")
+@claim("A key may come as x-api-key or as Authorization, on every path", of="security")
 async def test_a_key_in_either_header(serve: Any, say: Any) -> None:
     client, port = await serve(say("a"), settings=KEYS)
     for path, body in ((URL, BODY), ("/v1/chat/completions", BODY), ("/tokenize", {"prompt": "a"})):
