@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ..checks import Body, shown, unicode_text
 from ..errors import bad_request
@@ -21,6 +21,14 @@ class FieldType(Protocol):
         """Return the value as the server uses it. ``name``: the field's name, for the refusal."""
 
     def schema(self) -> Schema: ...
+
+
+@runtime_checkable
+class NestedFields(Protocol):
+    """A field type whose values have fields of their own."""
+
+    def unknown(self, value: Any, name: str) -> list[str]:
+        """Return the names of unknown fields in a value that has been read. ``null`` does not count as a field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +289,10 @@ class Record:
     def read(self, value: Any, name: str) -> dict[str, Any]:
         given = Mapping().read(value, name)
         return {f.name: f.kind.read(given[f.name], f"{name}.{f.name}") for f in self.fields if given.get(f.name) is not None}
+
+    def unknown(self, value: Any, name: str) -> list[str]:
+        known = {field.name for field in self.fields}
+        return [f"{name}.{one}" for one, inner in value.items() if one not in known and inner is not None]
 
     def schema(self) -> Schema:
         return object_schema(self.fields)
