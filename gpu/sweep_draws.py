@@ -95,7 +95,9 @@ class SweepDraws:
         """Pool the states of these batch rows, and give the vectors of the ones that end with their last position."""
         ending, scored = set(self._plan.sample), set(self._plan.score)
         began = time.perf_counter()
-        columns = zip(at.batch, at.row_N.tolist(), at.start_N.tolist(), at.count_N.tolist(), at.offset_N.tolist(), strict=True)
+        columns = zip(
+            at.batch, at.row_N.tolist(), at.start_N.tolist(), at.count_N.tolist(), at.offset_N.tolist(), strict=True
+        )
         for n, row, start, count, offset in columns:
             pool = self._tables.pools[row]
             if pool is None:

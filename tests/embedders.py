@@ -43,7 +43,13 @@ def write_modules(folder: Path, *kinds: str, pooling: dict[str, Any] | None = No
 
 
 def make_embedder(
-    base: Path, target: Path, mode: str | list[str] = "lasttoken", *, normalize: bool = True, bare: bool = False, **settings: Any
+    base: Path,
+    target: Path,
+    mode: str | list[str] = "lasttoken",
+    *,
+    normalize: bool = True,
+    bare: bool = False,
+    **settings: Any,
 ) -> Path:
     """Make an embedder from a checkpoint. ``bare``: saved by the class without head, as ``AutoModel`` does."""
     if bare:
@@ -58,7 +64,9 @@ def make_embedder(
     return write_modules(target, *kinds, pooling={"embedding_dimension": width, "pooling_mode": mode}, **settings)
 
 
-def make_reranker(base: Path, target: Path, yes: int = 5, no: int = 9, template: str = PAIR_TEMPLATE, **settings: Any) -> Path:
+def make_reranker(
+    base: Path, target: Path, yes: int = 5, no: int = 9, template: str = PAIR_TEMPLATE, **settings: Any
+) -> Path:
     """Make a reranker from a checkpoint: the score is the difference of two logits at the last position."""
     shutil.copytree(base, target)
     write_modules(target, "score", **settings)

@@ -14,6 +14,8 @@ from aiohttp import web
 from .. import answers
 from ..batches import endpoints as batches
 from ..batches import files, views
+from ..embeddings.endpoints import EMBEDDINGS, RERANK, SCORE
+from ..embeddings.fields import EMBEDDING_FIELDS, RERANK_FIELDS, SCORE_FIELDS
 from ..http import admin, health, history, info, models, page_files
 from ..openai import applications, moves
 from ..openai.bodies import CHAT_FIELDS, COMPLETION_FIELDS
@@ -91,6 +93,39 @@ ENDPOINTS = (
         answer=answers.ChatAnswer,
         chunk=answers.ChatChunk,
         errors=GENERATING,
+    ),
+    Endpoint(
+        method="POST",
+        path=EMBEDDINGS.path,
+        handler=EMBEDDINGS.respond,
+        text="Turn texts into vectors.",
+        fields=EMBEDDING_FIELDS,
+        answer=answers.EmbeddingsAnswer,
+        errors=GENERATING,
+    ),
+    *(
+        Endpoint(
+            method="POST",
+            path=path,
+            handler=RERANK.respond,
+            text="Rank documents by their relevance to a query.",
+            fields=RERANK_FIELDS,
+            answer=answers.RerankAnswer,
+            errors=GENERATING,
+        )
+        for path in (RERANK.path, "/v2/rerank", "/rerank")
+    ),
+    *(
+        Endpoint(
+            method="POST",
+            path=path,
+            handler=SCORE.respond,
+            text="Score pairs of texts.",
+            fields=SCORE_FIELDS,
+            answer=answers.ScoreAnswer,
+            errors=GENERATING,
+        )
+        for path in (SCORE.path, "/score")
     ),
     Endpoint(
         method="GET",

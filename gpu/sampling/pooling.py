@@ -1,8 +1,8 @@
 """Pooling: the vector of a sequence, from its hidden states behind the last norm, or from logits of its last position.
 
-A state is a function of its own hidden state alone, computed in float64. States are added in the order of their positions, so
-a vector has the same bits however its prompt was cut into chunks, and whatever else was in the batch. The same code serves
-every back end: hidden states are brought to the host. Legend: T positions, N rows, D hidden width, V vocabulary.
+A state is a function of its own hidden state alone, computed in float64. States are added in the order of their positions.
+So a vector has the same bits however its prompt was cut into chunks, and whatever else was in the batch. The same code
+serves every back end: hidden states are brought to the host. Legend: T positions, N rows, D hidden width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class RowPool:
     def add(self, state_TD: Floats, start: int) -> None:
         """Add the states of positions from ``start`` on: all from 0 on in order, unless only the last one is wanted."""
         if self._pooling.whole and start != self._count:
-            raise ExecutorError(f"the states of {self._count} positions are pooled, and the next are of {start}: a plan is wrong")
+            raise ExecutorError(
+                f"the states of {self._count} positions are pooled, and the next are of {start}: a plan is wrong"
+            )
         self._count = start + len(state_TD)
         with np.errstate(all="ignore"):
             for position, state_D in enumerate(state_TD, start):

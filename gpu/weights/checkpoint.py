@@ -74,8 +74,8 @@ class Checkpoint:
     whole checkpoint adds the hashes that it has computed, and its adapters share them. ``hold`` is an object that keeps
     files from being removed while this lives. ``exits`` are the heads of a family's lower tiers, by their number of layers;
     ``thresholds`` are the rules for ``auto`` of the exits that have one; ``tier`` is the number of layers of one of them,
-    opened by itself or under an adapter, and 0 for every other checkpoint. ``pooled``: the vectors or verdicts that it gives;
-    an embedder generates nothing.
+    opened by itself or under an adapter, and 0 for every other checkpoint. ``pooled``: the vectors or verdicts that it
+    gives; an embedder generates nothing.
     """
 
     def __init__(
@@ -152,7 +152,9 @@ class Checkpoint:
         if self.exits:
             raise CheckpointError(f"{source} is given, but {self.path} has exits of its own; leave {source} out")
         if self.embeds:
-            raise CheckpointError(f"{source} is given, but {self.path} is an embedder, which has no exits; leave {source} out")
+            raise CheckpointError(
+                f"{source} is given, but {self.path} is an embedder, which has no exits; leave {source} out"
+            )
         exits = shared_heads(layers, _head(self.parts)[1], self.config.layers, source)
         more: dict[str, Any] = {"known": self.known, "hold": self._hold, "exits": exits}
         return Checkpoint(self.path, self.config, self.generation, self.parts, self._chain, **more)

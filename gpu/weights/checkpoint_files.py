@@ -66,7 +66,9 @@ def read_modules(folder: Path) -> list[Module]:
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); save the model again") from None
     if not isinstance(given, list) or len(given) > MOST_MODULES or not all(isinstance(one, dict) for one in given):
-        raise CheckpointError(f"{path} holds {shown(given)}, not a list of at most {MOST_MODULES} modules; save the model again")
+        raise CheckpointError(
+            f"{path} holds {shown(given)}, not a list of at most {MOST_MODULES} modules; save the model again"
+        )
     return [_module(folder, Fields(f"{path}: module {place}", one)) for place, one in enumerate(given)]
 
 

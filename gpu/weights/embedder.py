@@ -51,7 +51,9 @@ class Embedder:
 
     def prompt(self, *names: str) -> str:
         """Return the first prompt of these names that there is, else the default one."""
-        return next((self.prompts[name] for name in names if name in self.prompts), self.prompts.get(self.default_prompt, ""))
+        return next(
+            (self.prompts[name] for name in names if name in self.prompts), self.prompts.get(self.default_prompt, "")
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +180,9 @@ def _with_settings(made: Embedder, fields: Fields) -> Embedder:
     prompts = _prompts(fields)
     default = fields.text("default_prompt_name")
     if default and default not in prompts:
-        raise fields.wrong("default_prompt_name", f"one of the prompts ({', '.join(map(named, prompts)) or 'there are none'})")
+        raise fields.wrong(
+            "default_prompt_name", f"one of the prompts ({', '.join(map(named, prompts)) or 'there are none'})"
+        )
     similarity = fields.text("similarity_fn_name", COSINE)
     if similarity not in SIMILARITIES:
         raise fields.wrong("similarity_fn_name", f"one of {', '.join(SIMILARITIES)}")

@@ -75,7 +75,7 @@ class LoraRules:
                 raise CheckpointError(f"{fields.source}: {named(key)} is {shown(value)}, which is not supported; {remedy}")
         tasks = ("CAUSAL_LM", "FEATURE_EXTRACTION") if embeds else ("CAUSAL_LM",)
         if fields.text("task_type", tasks[0]) not in tasks:
-            why = "that of an embedder's adapter" if embeds else "only an embedder has adapters of another kind"
+            why = "the base is an embedder" if embeds else "only an embedder has adapters of another kind"
             raise fields.wrong("task_type", f"{' or '.join(tasks)}: {why}")
         if fields.text("bias", "none") not in ("none", "all", "lora_only"):
             raise fields.wrong("bias", "none, all or lora_only")

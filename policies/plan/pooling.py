@@ -13,8 +13,8 @@ MODES = ("cls", LAST, "max", "mean", "mean_sqrt_len_tokens", "weightedmean")
 class Pooling:
     """The vector of one sequence: hidden states behind the last norm, pooled over all its positions, or some logits.
 
-    The results of several ``modes`` follow each other. ``tokens``: instead of hidden states, the logits of these token ids at
-    the last position. ``dimensions``: only the first ones, if it is not 0. They are scaled to length 1 with ``normalize``.
+    The results of several ``modes`` follow each other. ``tokens``: instead of hidden states, the logits of these token ids
+    at the last position. ``dimensions``: only the first ones, if it is not 0. With ``normalize`` their length is 1.
     """
 
     modes: list[str] = field(default_factory=list)
@@ -25,4 +25,4 @@ class Pooling:
     @property
     def whole(self) -> bool:
         """True if states of other positions than the last are needed, so that every position has to be computed."""
-        return any([mode != LAST for mode in self.modes])
+        return any(mode != LAST for mode in self.modes)

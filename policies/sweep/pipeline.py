@@ -74,7 +74,7 @@ class Pipeline:
     def _pages(self, s: int, positions: int) -> int:
         """Return the pages that hosts should have for ``positions``."""
         rows = self._parts.rows
-        return min(-(-positions // rows.page_size) + STEP, -(-rows.limit[s] // rows.page_size))
+        return min(-(-positions // rows.page_size) + STEP, -(-rows.submission[s].max_length // rows.page_size))
 
     def covers(self, s: int, positions: int, growing: list[int]) -> bool:
         """Return whether all hosts have pages for ``positions`` of ``s``.

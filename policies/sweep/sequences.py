@@ -307,18 +307,17 @@ class Sequences:
         for s in full:
             self.publish(s, self._parts.rows.computed[s] - 1)
 
-    def emit(
-        self, s: int, position: int, tokens: Sequence[int], logprobs: list[TokenLogprob], vector: bytes = b""
-    ) -> None:
+    def emit(self, s: int, position: int, tokens: Sequence[int], logprobs: list[TokenLogprob], vector: bytes = b"") -> None:
         """Report tokens from ``position`` on to the gateway, or progress without any. The last token ends the sequence."""
         outgoing, rows = self._parts.outgoing, self._parts.rows
         of = rows.submission[s]
         if not tokens:
             outgoing.emit(Progressed(of.gateway, of.request, of.attempt, rows.computed[s], rows.cached[s]))
             return
-        outgoing.count("generated_tokens", 0 if vector else len(tokens))
+        pooled = of.sampling.pooling is not None
+        outgoing.count("generated_tokens", 0 if pooled else len(tokens))
         finish = "length" if rows.length[s] >= of.limit else ""
-        if tokens[-1] in of.stop_tokens:
+        if pooled or tokens[-1] in of.stop_tokens:
             finish = "stop"
         if finish and rows.sat_out[s]:
             outgoing.emit(SatOut(of.gateway, of.request, of.attempt, rows.sat_out[s]))

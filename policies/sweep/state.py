@@ -229,7 +229,8 @@ class SweepState:
         decoded = tokens  # tokens of rows that may be decodes; -1 for all others
         if not ended.plain:
             decoded = [token if count == 1 else -1 for token, count in zip(tokens, ended.count, strict=True)]
-        scores = dict(zip(ended.score, result.scores, strict=True)) if ended.score else {}
+        # forecasts have no scores
+        scores = dict(zip(ended.score, result.scores, strict=True)) if ended.score and result.scores else {}
         verified = _verified(ended, result) if ended.verify else {}
         vectors = dict(result.vectors)
         ends = [start + count for start, count in zip(ended.start, ended.count, strict=True)]
@@ -448,7 +449,8 @@ class SweepState:
         parts.check(self._plans.check())
         for s in [s for s in parts.rows.live() if not parts.rows.is_draft_row(s)]:
             room = self._sequences.capacity(parts.rows.route[s], parts.rows.tenant[s])
-            assert parts.rows.limit[s] <= room, f"sequence {s} can never have its {parts.rows.limit[s]} tokens, only {room}"
+            most = parts.rows.submission[s].max_length
+            assert most <= room, f"sequence {s} can never have its {most} tokens, only {room}"
 
 
 def digest_of(snapshot: dict[str, Plain]) -> bytes:

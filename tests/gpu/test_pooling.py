@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from blockwright.gpu.errors import ExecutorError
-from blockwright.gpu.sampling.pooling import RowPool, normed
 from blockwright.gpu.model.config import NormConfig
+from blockwright.gpu.sampling.pooling import RowPool, normed
 from blockwright.policies.plan.pooling import MODES, Pooling
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import NOT_FINITE
@@ -51,7 +51,10 @@ def vector(rig: Rig, row: int, prompt: Sequence[int], pooling: Pooling, chunk: i
     return found
 
 
-@claim("An embedder's vectors equal the ones of transformers within 1e-5, in every pooling mode of sentence-transformers.", of="embeddings")
+@claim(
+    "An embedder's vectors equal the ones of transformers within 1e-5, in every pooling mode of sentence-transformers.",
+    of="embeddings",
+)
 def test_vectors_are_transformers(make_backend: Callable[..., Any], folder: Path) -> None:
     rig = Rig(make_backend(), folder)
     prompt = list(reference.prompt_of(45))

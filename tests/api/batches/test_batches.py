@@ -89,7 +89,7 @@ async def test_lines_that_are_no_requests_get_their_errors_and_the_batch_goes_on
         line("a"),
         line("get", method="GET"),
         line("other", url="/v1/chat/completions"),
-        line("nowhere", url="/v1/embeddings"),
+        line("nowhere", url="/v1/rerank"),
         line("streamed", stream=True),
         line(7),
         b'{"custom_id": "bare", "method": "POST", "url": "/v1/completions"}\n',
@@ -235,7 +235,7 @@ async def test_a_file_as_vllms_run_batch_takes_it(start: Start, say: Any) -> Non
 @pytest.mark.parametrize(
     ("fields", "param", "says"),
     [
-        ({"endpoint": "/v1/embeddings"}, "endpoint", "give one of /v1/chat/completions, /v1/completions"),
+        ({"endpoint": "/v1/rerank"}, "endpoint", "give one of /v1/chat/completions, /v1/completions, /v1/embeddings"),
         ({"completion_window": "31d"}, "completion_window", "give 24h, or another time up to 30d"),
         ({"completion_window": "0h"}, "completion_window", "give 24h"),
         ({"completion_window": 24}, "completion_window", "give 24h"),
