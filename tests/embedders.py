@@ -110,3 +110,27 @@ def pooled(state_TD: np.ndarray, modes: Sequence[str], *, normalize: bool = True
     vector = np.concatenate([ways[mode]() for mode in modes])
     vector = vector[:dimensions] if dimensions else vector
     return vector / np.linalg.norm(vector) if normalize else vector
+
+
+def adapted_model(base: Path, adapter: Path) -> Any:
+    """The model without its head, with an adapter that was trained on the whole model, merged as peft does it."""
+    import json as plain
+    import tempfile
+
+    from blockwright.tests.adapters import peft_model
+
+    with tempfile.TemporaryDirectory() as folder:
+        causal = Path(folder) / "adapter"
+        shutil.copytree(adapter, causal)
+        config = plain.loads((causal / "adapter_config.json").read_text())
+        (causal / "adapter_config.json").write_text(plain.dumps(config | {"task_type": "CAUSAL_LM"}))
+        return peft_model(base, causal).merge_and_unload().model
+
+
+def verdict(folder: Path, prompt: Sequence[int], yes: int, no: int) -> float:
+    """The softmax over two logits of the last position."""
+    import torch
+
+    from blockwright.tests.gpu import reference
+
+    return float(torch.softmax(reference.logits(folder, list(prompt))[-1][[no, yes]].double(), 0)[1])

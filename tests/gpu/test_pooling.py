@@ -52,7 +52,7 @@ def vector(rig: Rig, row: int, prompt: Sequence[int], pooling: Pooling, chunk: i
 
 
 @claim(
-    "An embedder's vectors equal the ones of transformers within 1e-5, in every pooling mode of sentence-transformers.",
+    "An embedder's vectors equal the ones of transformers within 1e-5, in every pooling mode of sentence-transformers",
     of="embeddings",
 )
 def test_vectors_are_transformers(make_backend: Callable[..., Any], folder: Path) -> None:
@@ -71,7 +71,7 @@ def test_vectors_are_transformers(make_backend: Callable[..., Any], folder: Path
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@claim("The bits of a vector depend neither on the chunks of its prompt nor on the rest of the batch.", of="embeddings")
+@claim("The bits of a vector depend neither on the chunks of its prompt nor on the rest of the batch", of="embeddings")
 def test_the_same_bits_in_chunks_and_batches(make_backend: Callable[..., Any], folder: Path, dtype: str) -> None:
     backend = make_backend(dtype)
     if backend.name == "torch":

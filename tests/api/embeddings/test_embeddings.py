@@ -61,7 +61,7 @@ async def post(client: Any, body: dict[str, Any], path: str = "/v1/embeddings") 
     ],
 )
 @claim(
-    "`POST /v1/embeddings` takes a text, texts, token ids and lists of token ids, and answers in their order.",
+    "Embeddings are given for a text, texts, token ids and lists of token ids, in their order",
     of="embeddings",
 )
 async def test_every_form_of_input(embed: Any, given: Any, prompts: list[list[int]]) -> None:
@@ -131,7 +131,7 @@ async def test_prompts_of_the_checkpoint(embed: Any, codec: Any) -> None:
         ({"input": "a", "model": "none"}, "model", "the model 'none' does not exist"),
     ],
 )
-@claim("A field that would change a vector and is not served is refused by name, value and remedy.", of="embeddings")
+@claim("A field that would change a vector and is not served is refused by name, value and remedy", of="embeddings")
 async def test_bad_input(embed: Any, body: dict[str, Any], param: str, said: str) -> None:
     client, port = await embed()
     status, answer = await post(client, body)
@@ -158,7 +158,7 @@ async def test_models_that_do_something_else(serve: Any, folder: Path) -> None:
     assert not port.streams
 
 
-@claim("An embedder that is asked for text answers 400 with the endpoint for vectors.", of="embeddings")
+@claim("An embedder that is asked for text answers 400 with the endpoint for vectors", of="embeddings")
 async def test_an_embedder_generates_nothing(embed: Any) -> None:
     client, port = await embed()
     for path, body in (

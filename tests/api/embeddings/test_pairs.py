@@ -39,7 +39,7 @@ def last(generation: Generation) -> Any:
 
 
 @claim(
-    "A reranker scores a pair by the softmax over its yes and no, in the prompt of its own chat template.", of="embeddings"
+    "A reranker scores a pair by the softmax over its yes and no, in the prompt of its own chat template", of="embeddings"
 )
 async def test_a_reranker_ranks(serve: Any, reranker: Path, codec: Any) -> None:
     client, port = await serve(last, folder=reranker)
@@ -106,7 +106,7 @@ async def test_the_prompt_of_the_model_card(serve: Any, folder: Path, tmp_path: 
     assert text.endswith("<Document>: a<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")
 
 
-@claim("An embedder ranks and scores by the similarity that its files name, and the answer names it.", of="embeddings")
+@claim("An embedder ranks and scores by the similarity that its files name, and the answer names it", of="embeddings")
 async def test_an_embedder_ranks_by_similarity(serve: Any, similar: Path, codec: Any) -> None:
     vectors = {"qx": [1.0, 0.0], "pa": [0.0, 2.0], "pb": [3.0, 3.0], "pc": [4.0, 0.0]}
     known = {tuple(codec.encode(text, special=True)): vector for text, vector in vectors.items()}

@@ -39,7 +39,7 @@ def refusal(folder: Path) -> str:
     return str(refused.value)
 
 
-@claim("A checkpoint without head, as `AutoModel` saves it, loads as an embedder.", of="embeddings")
+@claim("A checkpoint without head, as `AutoModel` saves it, loads as an embedder", of="embeddings")
 def test_a_checkpoint_without_head_is_an_embedder(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     """Without files that say more, the last token's state is the vector."""
     folder = embedders.make_embedder(checkpoint("qwen3"), tmp_path / "model", bare=True)

@@ -35,7 +35,7 @@ def pooled(name: str, prompt: list[int], route: str, params: SamplingParams = ME
 
 
 @claim(
-    "A vector is pooled from every position of its text exactly once, also after preemptions and beside other requests.",
+    "A vector is pooled from every position of its text exactly once, also after preemptions and beside other requests",
     of="embeddings",
 )
 @pytest.mark.parametrize("kind", ROUTES)
