@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -112,19 +113,31 @@ def pooled(state_TD: np.ndarray, modes: Sequence[str], *, normalize: bool = True
     return vector / np.linalg.norm(vector) if normalize else vector
 
 
+def make_adapter(base: Path, folder: Path, seed: int = 0, **config: Any) -> Path:
+    """A LoRA of the model without its head, as peft saves it for embedders: names lack the first part."""
+    import peft
+    import torch
+
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peft's, of transformers
+        torch.manual_seed(seed)
+        usual = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "task_type": "FEATURE_EXTRACTION"}
+        model = peft.get_peft_model(base_model(base), peft.LoraConfig(**{**usual, **config}))
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "lora_" in name:
+                    parameter.copy_(0.2 * torch.randn_like(parameter))
+        model.save_pretrained(folder)
+    return folder
+
+
 def adapted_model(base: Path, adapter: Path) -> Any:
-    """The model without its head, with an adapter that was trained on the whole model, merged as peft does it."""
-    import json as plain
-    import tempfile
+    """The model without its head, with an adapter, as peft loads it."""
+    from peft import PeftModel
 
-    from blockwright.tests.adapters import peft_model
-
-    with tempfile.TemporaryDirectory() as folder:
-        causal = Path(folder) / "adapter"
-        shutil.copytree(adapter, causal)
-        config = plain.loads((causal / "adapter_config.json").read_text())
-        (causal / "adapter_config.json").write_text(plain.dumps(config | {"task_type": "CAUSAL_LM"}))
-        return peft_model(base, causal).merge_and_unload().model
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return PeftModel.from_pretrained(base_model(base), adapter).eval()
 
 
 def verdict(folder: Path, prompt: Sequence[int], yes: int, no: int) -> float:

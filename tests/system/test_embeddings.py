@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pytest
 
 import blockwright
 from blockwright.tests import embedders
-from blockwright.tests.adapters import make_adapter
 from blockwright.tests.claims import claim
 from blockwright.tests.system.client import Client
 from blockwright.tests.system.conftest import slow
@@ -36,10 +34,7 @@ def folders(checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFa
         "judge": embedders.make_reranker(base, root / "judge"),
         "base": base,
     }
-    adapter = make_adapter(base, root / "adapted", target_modules=["q_proj", "v_proj", "down_proj"])
-    config = json.loads((adapter / "adapter_config.json").read_text())
-    changed = config | {"task_type": "FEATURE_EXTRACTION", "base_model_name_or_path": str(made["mean"])}
-    (adapter / "adapter_config.json").write_text(json.dumps(changed))
+    adapter = embedders.make_adapter(made["mean"], root / "adapted")
     return made | {"adapted": adapter}
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from blockwright.api.batches.lines import LONG
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from blockwright.tests import embedders
 from blockwright.tests.api.batches.batch_rig import URL, BatchRig, Start, held, line, parts
-from blockwright.tests.api.fake_port import MAX_LENGTH
+from blockwright.tests.api.fake_port import MAX_LENGTH, make_folder, vector_given
 from blockwright.tests.claims import claim
 from blockwright.tests.waiting import until
 
@@ -48,6 +49,26 @@ async def test_a_batch_from_file_to_files(start: Start, say: Any) -> None:
     assert float(lines[f"vllm:e2e_request_latency_seconds_count{label}"]) == 0
     _, page = await rig.ask("GET", "/v1/batches?limit=5")
     assert (page["data"], page["has_more"]) == ([batch], False)
+
+
+async def test_a_batch_of_vectors(start: Start, tmp_path: Path) -> None:
+    pooling = {"embedding_dimension": 8, "pooling_mode": "mean"}
+    folder = embedders.write_modules(make_folder(tmp_path / "embedder"), "pooling", pooling=pooling)
+    rig, port = await start(lambda one: vector_given([len(one.prompt), 0.5]), folder=folder)
+    url = "/v1/embeddings"
+    asked = [{"input": "abc"}, {"input": [[5], [6, 7]], "encoding_format": "base64"}, {"input": "x" * 99}, {"prompt": "a"}]
+    requests = [{"custom_id": str(i), "method": "POST", "url": url, "body": body} for i, body in enumerate(asked)]
+    batch = await rig.ended(await rig.create([json.dumps(one).encode() + b"\n" for one in requests], endpoint=url))
+    assert batch["request_counts"] == {"total": 4, "completed": 2, "failed": 2}
+    found = await rig.lines(batch["output_file_id"]) | await rig.lines(batch["error_file_id"])
+    for index, body in enumerate(asked):
+        status, answer = await rig.ask("POST", url, json=body)
+        response = found[str(index)]["response"]
+        assert response["status_code"] == status
+        assert response["body"].get("data") == answer.get("data")
+        assert response["body"].get("error") == answer.get("error")
+    assert (batch["usage"]["input_tokens"], batch["usage"]["output_tokens"]) == (6, 0)
+    assert [stream.generation.offline for stream in port.streams[:3]] == [True] * 3
 
 
 @claim("Lines of a batch are answered as the HTTP endpoints answer them", of="offline")

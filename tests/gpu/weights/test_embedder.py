@@ -157,6 +157,8 @@ def test_adapters_over_an_embedder(checkpoint: Callable[..., Path], made: Path, 
     assert (opened.embeds, opened.pooled, len(opened.deltas)) == (True, base.pooled, 6)
     change(adapter, "adapter_config.json", task_type="FEATURE_EXTRACTION")
     assert open_adapter(adapter, base).deltas.keys() == opened.deltas.keys()
+    bare = embedders.make_adapter(made, tmp_path / "bare", target_modules=["q_proj", "down_proj"])
+    assert open_adapter(bare, base).deltas.keys() == opened.deltas.keys(), "its names lack the first part"
     with pytest.raises(CheckpointError, match="task_type is 'FEATURE_EXTRACTION', not CAUSAL_LM: only an embedder"):
         open_adapter(adapter, Checkpoint.open(checkpoint("qwen3")))
     embedders.write_modules(adapter, "pooling", pooling={"pooling_mode": "lasttoken"})
