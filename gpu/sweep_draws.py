@@ -2,7 +2,7 @@
 
 The truth for every device, whose own draws give the same tokens. Rows are drawn by ``gpu/sampling/sampler.py``; this module
 knows which positions of a batch row are drawn, and writes what was drawn to the tables, where the next plan reads it.
-Legend: N rows, T positions, V vocabulary, D hidden width.
+A row that gives a vector in place of tokens is pooled here, too. Legend: N rows, T positions, V vocabulary, D hidden width.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..policies.plan.sweep_plan import FAILED, SweepResult, TokenLogprob
+from ..policies.plan.sweep_plan import FAILED, NOT_FINITE, SweepResult, TokenLogprob
 from .backend import Backend
+from .errors import ExecutorError
 from .sampling import rejection
+from .sampling.pooling import picked
 from .sampling.sampler import choose, law, raw_logprobs, sample, score_prompt
 from .sampling.verification import DrawnPositions, standing
 from .sweep_columns import Ints, Rows, SweepColumns
@@ -45,6 +47,7 @@ class SweepDraws:
         self._logprobs: dict[int, TokenLogprob | None] = {}
         self._verified: dict[int, tuple[list[int], list[TokenLogprob]]] = {}  # further ones of verified rows
         self._scores: dict[int, list[TokenLogprob]] = {}  # by batch row
+        self._vectors: dict[int, bytes] = {}  # by batch row
         self._laws: dict[int, dict[int, np.ndarray]] = {}  # by batch row and place: a draft's, if it counts
         self.seconds = 0.0  # inside heads and sampling
 
@@ -60,6 +63,7 @@ class SweepDraws:
             kernel_seconds=kernel_seconds + self.seconds,
             verified=[self._verified[n][0] for n in plan.verify],
             verified_logprobs=[self._verified[n][1] for n in plan.verify],
+            vectors=list(self._vectors.items()),
         )
 
     def sample(self, run: Any, width: int, at: Rows, delta: Sequence[int]) -> None:
@@ -72,6 +76,9 @@ class SweepDraws:
         began = time.perf_counter()
         logits_NV = self._backend.logits(run, hidden_ND, numbers(delta))
         tokens, logprobs = self._drawn(logits_NV, at.row_N, position_N)
+        for i, (n, row) in enumerate(zip(at.batch, at.row_N.tolist(), strict=True)):
+            if (pooling := self._tables.sampling[row].pooling) is not None:
+                tokens[i] = self._give(n, picked(logits_NV[i].numpy(), pooling))
         self.seconds += time.perf_counter() - began
         self._tokens.update(zip(at.batch, tokens, strict=True))
         self._logprobs.update(zip(at.batch, logprobs, strict=True))
@@ -80,6 +87,35 @@ class SweepDraws:
     def _drawn(self, logits_NV: torch.Tensor, row_N: Ints, position_N: Ints) -> tuple[list[int], list[TokenLogprob | None]]:
         backend = self._backend
         return sample(logits_NV, row_N.tolist(), position_N.tolist(), self._tables, backend.argmax, backend.allowed)
+
+    def _give(self, n: int, vector: bytes) -> int:
+        """Give the vector of a batch row; return what stands in place of its token."""
+        if not vector:
+            return NOT_FINITE
+        self._vectors[n] = vector
+        return 0
+
+    def pool(self, run: Any, width: int, at: Rows) -> None:
+        """Pool the states of these batch rows, and give the vectors of the ones that end with their last position."""
+        ending, scored = set(self._plan.sample), set(self._plan.score)
+        began = time.perf_counter()
+        columns = zip(
+            at.batch, at.row_N.tolist(), at.start_N.tolist(), at.count_N.tolist(), at.offset_N.tolist(), strict=True
+        )
+        for n, row, start, count, offset in columns:
+            pool = self._tables.pools[row]
+            if pool is None:
+                raise ExecutorError(f"row {row} draws tokens behind a head that has none: a plan is wrong")
+            skipped = 0 if pool.whole else count - 1
+            for place in range(skipped, count, SCORED_TOGETHER):
+                some = min(SCORED_TOGETHER, count - place)
+                hidden_TD = self._pick(width, np.arange(offset + place, offset + place + some))
+                pool.add(self._backend.states(run, hidden_TD), start + place)
+            if n in ending:
+                self._tokens[n], self._logprobs[n] = self._give(n, pool.vector()), None
+            if n in scored:
+                self._scores[n] = []
+        self.seconds += time.perf_counter() - began
 
     def _sample_positions(self, run: Any, width: int, at: Rows, delta: Sequence[int]) -> None:
         """Draw as ``sample`` does, but after each position of rows with drafts, up to the first draft that differs."""

@@ -74,7 +74,7 @@ class Pipeline:
     def _pages(self, s: int, positions: int) -> int:
         """Return the pages that hosts should have for ``positions``."""
         rows = self._parts.rows
-        return min(-(-positions // rows.page_size) + STEP, -(-rows.limit[s] // rows.page_size))
+        return min(-(-positions // rows.page_size) + STEP, -(-rows.submission[s].max_length // rows.page_size))
 
     def covers(self, s: int, positions: int, growing: list[int]) -> bool:
         """Return whether all hosts have pages for ``positions`` of ``s``.
@@ -144,6 +144,7 @@ class Pipeline:
         news = iter(zip(event.tokens, event.logprobs, strict=True))
         scores = dict(event.scores)
         verified = {place: (tokens, logprobs) for place, tokens, logprobs in event.verified}
+        vectors = dict(event.vectors)
         for place, row in enumerate(event.rows):
             token, logprob = next(news) if row.sample else (None, None)
             s = parts.leases.find(parts.config.worker, row.lease)
@@ -152,14 +153,15 @@ class Pipeline:
             parts.leases.bring_back(s)
             more, entries = verified.get(place, ([], []))
             tokens, logprobs = [] if token is None else [token, *more], [] if logprob is None else [logprob, *entries]
-            if rows.status[s] == Status.RUNNING and tokens and tokens[0] not in FAILED:
+            pooled = place in vectors
+            if rows.status[s] == Status.RUNNING and tokens and tokens[0] not in FAILED and not pooled:
                 parts.outgoing.edit(WriteTokens(rows.row[s], rows.length[s], [max(known, 0) for known in tokens]))
             if place in scores:
                 sequences.score(s, row.start, scores[place])
             if place in verified:
                 sequences.verify(s, row.start, tokens, logprobs)
             else:
-                sequences.advance(s, row.start, row.start + row.count, tokens, logprobs)
+                sequences.advance(s, row.start, row.start + row.count, tokens, logprobs, vectors.get(place, b""))
             rows.close(s)
             sequences.settle(s)
 
@@ -292,6 +294,7 @@ class Returns:
         tokens: Sequence[int],
         logprob: TokenLogprob | None,
         scores: list[TokenLogprob] | None,
+        vector: bytes = b"",
     ) -> None:
         """Add the results of a guest's row that has passed its last stage, which is here."""
         leases = self._parts.leases
@@ -299,6 +302,8 @@ class Returns:
         done = self._homes.setdefault(home, FlightDone(self._parts.config.worker, [], [], [], []))
         if scores is not None:
             done.scores.append((len(done.rows), scores))
+        if vector:
+            done.vectors.append((len(done.rows), vector))
         done.rows.append(FlightRow(leases.number(s), start, count, bool(tokens)))
         if tokens:
             done.tokens.append(tokens[0])
