@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ...policies.control.route_switch import SwitchFigures
 from ...policies.model.chain import Hop
 from ...policies.overload.coordinator import GroupState
-from ..gateway.switch_messages import SwitchFigures
 from .residency import PlannedRoute, Residency, Served
 
 

@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any
 
 from ...policies.cluster.demand import Use, combined
+from ...policies.control.route_switch import SwitchFigures, SwitchRoutes
 from ...runtime.actor.actor import ActorNode
 from ...runtime.base.clock import first_within
 from ...runtime.base.errors import ActorDied
 from ...runtime.supervisor import Supervisor
-from ..gateway.switch_messages import SwitchFigures, SwitchRoutes
 from .messages import (
     AskUsage,
     AwaitQuiet,

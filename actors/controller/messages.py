@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from ...policies.cluster.demand import Use
 from ...policies.cluster.scaling import PressedBlock
+from ...policies.control.loads import LoadBlock, NoCapacity
 from ...policies.model.chain import Component
 from ...policies.model.confidence import Threshold
-from ..worker.messages import LoadBlock, NoCapacity
 from .overload_messages import OverloadEffect as OverloadEffect
 from .overload_messages import OverloadEvent as OverloadEvent
 

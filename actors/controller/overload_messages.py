@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...policies.control.route_switch import SwitchFigures
 from ...policies.model.chain import Component, Hop
-from ..gateway.switch_messages import SwitchFigures
 
 
 class OverloadEvent:

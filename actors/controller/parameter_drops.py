@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from ...policies.control.loads import LoadBlock
+from ...policies.control.route_switch import SwitchFigures
 from ...policies.model.chain import Route
-from ..gateway.switch_messages import SwitchFigures
-from ..worker.messages import LoadBlock
 from .controller_parts import ControllerParts
 from .dropped_group import DroppedGroup, GroupStage, ParameterChange, together
 from .messages import LoadRefused

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from ...policies.cluster.adapter_base import WholeModel
 from ...policies.cluster.application_life import first_missing, serving_one
 from ...policies.cluster.demand import HopCapacity
+from ...policies.control.loads import LoadBlock
 from ...policies.model.chain import Block, Hop, Route
 from ...policies.requests.admission import capacity_tokens, cramped
 from ...policies.requests.dispatch import UNKNOWN
 from ...policies.requests.load_failure import LoadFailure
-from ..worker.messages import LoadBlock
 from .messages import Application
 
 

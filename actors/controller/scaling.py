@@ -16,7 +16,6 @@ from typing import Any, Protocol
 from ...policies.cluster.draining import needed_by, relied_on, spare
 from ...policies.cluster.provisioning import DrainOne, Provisioning, ProvisioningRules, StartOne, WorkerStage
 from ...policies.requests.dispatch import workers_of
-from ..settings.autoscaling import AutoscaleSettings
 from .controller_parts import ControllerParts
 from .messages import (
     DrainWorker,
@@ -47,18 +46,6 @@ class ScalingPlan:
     rules: ProvisioningRules = field(default_factory=ProvisioningRules)
     workers: Sequence[str] = ()
     grace: float = 30.0
-
-
-def scaling_plan(settings: AutoscaleSettings, workers: Sequence[str], *, least: int, grace: float) -> ScalingPlan:
-    """Return the plan from the settings. ``workers``, ``grace``: as in ``ScalingPlan``; the first ``least`` always run."""
-    rules = ProvisioningRules(
-        mode=settings.autoscale,
-        limit=settings.autoscale_latency,
-        least=least,
-        cool_down=settings.autoscale_cooldown,
-        window=settings.autoscale_window,
-    )
-    return ScalingPlan(rules, workers, grace)
 
 
 class ScaledParts(ControllerParts, Protocol):

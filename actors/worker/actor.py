@@ -18,6 +18,7 @@ from pathlib import Path
 from ...gpu.backend import Backend
 from ...gpu.executor import Executor
 from ...gpu.select import slow
+from ...policies.control.loads import LoadBlock, NoCapacity
 from ...policies.overload.pool_reading import PoolReading, pool_reading
 from ...policies.requests.routes_changed import RoutesChanged
 from ...policies.sweep.config import OPEN_PLANS
@@ -51,8 +52,6 @@ from .event_recorder import EventRecorder, Machine
 from .grammar_compiler import GrammarCompiler
 from .messages import (
     BlockLoaded,
-    LoadBlock,
-    NoCapacity,
     ParametersWanted,
     PeerReport,
     Submission,

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from blockwright.actors.controller import messages as m
 from blockwright.actors.controller.worker_record import WorkerRecord
-from blockwright.actors.worker.messages import LoadBlock
 from blockwright.policies.binary_size import binary_size
 from blockwright.policies.cluster.restart_policy import HOPELESS
+from blockwright.policies.control.loads import LoadBlock
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
 from blockwright.policies.model.partition import cut_blocks, hop_borders, place
 from blockwright.policies.requests.admission import capacity_tokens

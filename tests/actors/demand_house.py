@@ -26,8 +26,8 @@ from blockwright.actors.controller.messages import (
 )
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.view import cluster_view
-from blockwright.actors.worker.messages import NoCapacity
 from blockwright.policies.cluster.demand import Use
+from blockwright.policies.control.loads import NoCapacity
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 
 KV = KvLayout(1, 8, "float32", 16)

@@ -28,9 +28,10 @@ from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.gateway.port import NewApplication, RefusedChange
 from blockwright.actors.settings.settings import Settings
 from blockwright.actors.sizing import WorkerLimits
-from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, WorkerStatus
+from blockwright.actors.worker.messages import BlockLoaded, WorkerStatus
 from blockwright.policies.cluster.adapter_base import WholeModel
 from blockwright.policies.cluster.application_life import Conflict
+from blockwright.policies.control.loads import LoadBlock
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.requests.routes_changed import RoutesChanged

@@ -36,8 +36,8 @@ from blockwright.actors.controller.messages import (
 )
 from blockwright.actors.controller.scaling import ScalingPlan
 from blockwright.actors.controller.state import ControllerState
-from blockwright.actors.worker.messages import LoadBlock
 from blockwright.policies.cluster.provisioning import MODES, ProvisioningRules
+from blockwright.policies.control.loads import LoadBlock
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.tests.actors.controller_reference import Reference
@@ -186,7 +186,7 @@ def operations(state: ControllerState, event: Event, now: float = 0.0) -> int:
 
 
 def at_rest(workers: int, applications: int, mode: str = "off") -> ControllerState:
-    """All of them up and loaded; as served: the controller knows of every worker that there can be (``scaling_plan``)."""
+    """All of them up and loaded; as served: the controller knows of every worker that there can be (``ScalingPlan``)."""
     names = [f"w{n}" for n in range(workers)]
     scaling = ScalingPlan(ProvisioningRules(mode=mode, limit=1.0, least=1, window=60.0), names)
     state = ControllerState(names, stall_timeout=10.0, scaling=scaling)

@@ -39,9 +39,9 @@ from blockwright.actors.controller.overload_messages import (
 from blockwright.actors.controller.overload_view import overload_view
 from blockwright.actors.controller.scaling import ScalingPlan
 from blockwright.actors.controller.state import ControllerState
-from blockwright.actors.gateway.switch_messages import SwitchFigures
-from blockwright.actors.worker.messages import NoCapacity
 from blockwright.policies.cluster.provisioning import ProvisioningRules
+from blockwright.policies.control.loads import NoCapacity
+from blockwright.policies.control.route_switch import SwitchFigures
 from blockwright.policies.model.chain import Hop
 from blockwright.tests.actors.test_controller_state import ROOM, Bench, Published, application, kinds
 from blockwright.tests.claims import claim

@@ -23,7 +23,7 @@ from blockwright.actors.controller.overload_messages import (
     SwitchGateways,
     TrimParameters,
 )
-from blockwright.actors.worker.messages import NoCapacity
+from blockwright.policies.control.loads import NoCapacity
 from blockwright.policies.model.chain import Hop
 from blockwright.tests.actors.test_controller_overload import A, Burst
 from blockwright.tests.actors.test_controller_state import ROOM

@@ -21,8 +21,8 @@ from blockwright.actors.controller.messages import (
     Unload,
 )
 from blockwright.actors.controller.state import ControllerState
-from blockwright.actors.worker.messages import NoCapacity
 from blockwright.policies.cluster.scaling import PressedBlock
+from blockwright.policies.control.loads import NoCapacity
 from blockwright.tests.actors.test_controller_state import Bench, Published, application, kinds
 from blockwright.tests.claims import claim
 

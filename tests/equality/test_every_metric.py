@@ -26,9 +26,10 @@ from blockwright.actors.gateway.port import DraftCounts, StreamProgress, TierFig
 from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.gateway.tagging import Tagging
 from blockwright.actors.predictor.messages import Query
-from blockwright.actors.worker.messages import NoCapacity, ParametersWanted
+from blockwright.actors.worker.messages import ParametersWanted
 from blockwright.api.http.cluster_metrics import COUNTERS, SWEEP_SIZE
 from blockwright.api.http.metrics import Metrics
+from blockwright.policies.control.loads import NoCapacity
 from blockwright.policies.drafts.options import MODEL, TIER
 from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest

@@ -33,7 +33,8 @@ from blockwright.actors.sizing import WorkerLimits
 from blockwright.actors.supervision_tree import dispatchers, inside_gateway, inside_worker, tree
 from blockwright.actors.topology import tell_of_nodes
 from blockwright.actors.worker.actor import Worker
-from blockwright.actors.worker.messages import LoadBlock, WorkerConfig
+from blockwright.actors.worker.messages import WorkerConfig
+from blockwright.policies.control.loads import LoadBlock
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.runtime import Node
 from blockwright.runtime.testing import FaultPlan, Simulation
