@@ -18,6 +18,8 @@ from typing import Any
 
 from ..gpu.model.config import ModelConfig
 from ..gpu.weights.checkpoint import Checkpoint
+from ..policies.control.scaling import ScalingPlan
+from ..policies.control.state import ControllerState
 from ..policies.measures import Measure
 from ..runtime.actor.ref import Ref
 from ..runtime.base.down import Down
@@ -34,8 +36,6 @@ from .checkpoints import OpenedCheckpoints, check_drafts, hash_applications, mod
 from .conditions import Published
 from .controller.actor import Controller
 from .controller.progress import Progress
-from .controller.scaling import ScalingPlan
-from .controller.state import ControllerState
 from .cost_file import check_costs
 from .device_choice import ChosenDevice, choose_device
 from .further_applications import absent_models, check_places, open_further

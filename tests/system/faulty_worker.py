@@ -133,7 +133,7 @@ async def start(node: Node, config: WorkerConfig) -> None:
 
 def name_sources(lever: Path) -> None:
     """In the head."""
-    from blockwright.actors.controller.residency import Residency
+    from blockwright.policies.control.residency import Residency
 
     first_missing = Residency._first_missing
 
