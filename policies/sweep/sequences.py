@@ -197,7 +197,7 @@ class Sequences:
         if grammar is None or parts.rows.route[s].next_worker is not None:
             return
         if parts.grammars.add(s, grammar.key):
-            parts.outgoing.order(GrammarWanted(grammar))
+            parts.outgoing.order(GrammarWanted(grammar, parts.rows.tenant[s]))
         parts.rows.hold_back(s, held=parts.grammars.waits(s))
 
     def begin_drawing(self, event: GrammarReady) -> None:

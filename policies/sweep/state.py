@@ -44,6 +44,7 @@ from .events import (
     LeaseReturned,
     LeaseRevoked,
     LeaseWanted,
+    NumericsChanged,
     PeerLost,
     Started,
     Submission,
@@ -93,6 +94,8 @@ class SweepState:
                 self.parts.page_transfers.begin(event.incarnation)
             case CostsLearned():
                 self.parts.learn(event.costs)
+            case NumericsChanged():
+                self.parts.routes.change_numerics(event.numerics)
             case GrammarReady():
                 self._sequences.begin_drawing(event)
             case PeerLost():
