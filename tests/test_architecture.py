@@ -63,7 +63,6 @@ OPENAI_WORDS = re.compile(
 )
 LEAST_FILE_LINES = 70  # of a file with one importer, which stands beside it, and no thought of its own
 SMALL_THOUGHTS = {
-    "actors/controller/invariants.py": "invariants are checked by tests alone, over the whole state",
     "actors/gateway/admission.py": "the admission check is a decision, and the gateway's state would exceed its limit",
     "actors/gateway/invariants.py": "invariants are checked by tests alone, over the whole state",
     "actors/profiling/link_peer.py": "the other end of a measured link, run in a process of its own",

@@ -19,6 +19,7 @@ from ...gpu.backend import Backend
 from ...gpu.executor import Executor
 from ...gpu.model.config import ComponentSpec
 from ...gpu.select import slow
+from ...policies.control.loads import LoadBlock, NoCapacity
 from ...policies.overload.pool_reading import PoolReading, pool_reading
 from ...policies.requests.routes_changed import RoutesChanged
 from ...policies.sweep.config import OPEN_PLANS
@@ -52,8 +53,6 @@ from .event_recorder import EventRecorder, Machine
 from .grammar_compiler import GrammarCompiler
 from .messages import (
     BlockLoaded,
-    LoadBlock,
-    NoCapacity,
     ParametersWanted,
     PeerReport,
     Submission,
