@@ -217,7 +217,8 @@ class SweepResult:
     ``tokens[j]`` belongs to ``plan.sample[j]``; it is one of ``FAILED`` if none could be drawn. ``scores[j]`` belongs
     to ``plan.score[j]``: an entry for each of its positions that a prompt token follows, about that token. ``verified[j]``
     belongs to ``plan.verify[j]``: the tokens after the one in ``tokens``. All but the last of the row's tokens are the
-    drafts that stood; the last one may be one of ``FAILED``.
+    drafts that stood; the last one may be one of ``FAILED``. ``forced``: places in ``plan.sample`` of rows whose grammar
+    leaves no choice after their last token, and the tokens that come next.
     """
 
     number: int
@@ -228,3 +229,4 @@ class SweepResult:
     kernel_seconds: float = 0.0  # part of it inside runs and sampling
     verified: list[list[int]] = field(default_factory=list)
     verified_logprobs: list[list[TokenLogprob]] = field(default_factory=list)  # of these tokens, if requested
+    forced: list[tuple[int, list[int]]] = field(default_factory=list)

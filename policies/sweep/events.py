@@ -201,6 +201,7 @@ class FlightDone:
     scores: list[tuple[int, list[TokenLogprob]]]  # place in ``rows``, and the scores of its prompt tokens
     # of rows with drafts: place in ``rows``, the further tokens and their log-probabilities, as in ``SweepResult``
     verified: list[tuple[int, list[int], list[TokenLogprob]]] = field(default_factory=list)
+    forced: list[tuple[int, list[int]]] = field(default_factory=list)  # place in ``rows``, and tokens, as in ``SweepResult``
 
 
 PeerMessage = (

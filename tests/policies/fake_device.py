@@ -64,6 +64,7 @@ class FakeDevice:
     agreeing: int = 60  # drafts of a tier in 100 that are the model's own token
     drafts: int = 0  # drawn by tiers and other models
     drafts_of_models: int = 0  # of these, by other models
+    forced: int = 0  # times that tokens were forced
     overflows: dict[str, int] = field(default_factory=dict)  # request -> tokens from which on its model gives no number
 
     def compose(self) -> None:
@@ -258,4 +259,15 @@ class FakeDevice:
             result.tokens.append(drawn[0])
             if i in plan.verify:
                 result.verified.append(drawn[1:])
+            grammar = self.state.parts.rows.submission[sequences[i]].sampling.grammar
+            if grammar is not None and grammar.forced and (found := self._forced(application, tokens)):
+                result.forced.append((len(result.tokens) - 1, found))
         return result
+
+    def _forced(self, application: str, tokens: list[int]) -> list[int]:
+        """Return the next tokens if the grammar leaves no choice, which hangs on the tokens before."""
+        known = tuple(tokens)
+        for _ in range(hash(known) % 5):
+            known = (*known, next_token(application, known))
+        self.forced += len(known) > len(tokens)
+        return [*known[len(tokens) :]]
