@@ -48,6 +48,7 @@ class SweepDraws:
         self._verified: dict[int, tuple[list[int], list[TokenLogprob]]] = {}  # further ones of verified rows
         self._scores: dict[int, list[TokenLogprob]] = {}  # by batch row
         self._vectors: dict[int, bytes] = {}  # by batch row
+        self._forced: dict[int, list[int]] = {}  # by batch row: tokens that must follow
         self._laws: dict[int, dict[int, np.ndarray]] = {}  # by batch row and place: a draft's, if it counts
         self.seconds = 0.0  # inside heads and sampling
 
@@ -64,6 +65,7 @@ class SweepDraws:
             verified=[self._verified[n][0] for n in plan.verify],
             verified_logprobs=[self._verified[n][1] for n in plan.verify],
             vectors=list(self._vectors.items()),
+            forced=[(place, self._forced[n]) for place, n in enumerate(plan.sample) if n in self._forced],
         )
 
     def sample(self, run: Any, width: int, at: Rows, delta: Sequence[int]) -> None:
@@ -83,6 +85,7 @@ class SweepDraws:
         self._tokens.update(zip(at.batch, tokens, strict=True))
         self._logprobs.update(zip(at.batch, logprobs, strict=True))
         self._append(at.row_N, position_N, tokens)
+        self._force(at.batch, at.row_N, position_N, tokens)
 
     def _drawn(self, logits_NV: torch.Tensor, row_N: Ints, position_N: Ints) -> tuple[list[int], list[TokenLogprob | None]]:
         backend = self._backend
@@ -143,7 +146,9 @@ class SweepDraws:
                 last_N[i] += counting - 1
                 more = slice(first + 1, first + counting)
                 self._verified[n] = tokens[more], [entry for entry in logprobs[more] if entry is not None]
-        self._append(row_T[last_N], position_T[last_N], [tokens[i] for i in last_N.tolist()])
+        last = [tokens[i] for i in last_N.tolist()]
+        self._append(row_T[last_N], position_T[last_N], last)
+        self._force(at.batch, row_T[last_N], position_T[last_N], last)
 
     def _judge(
         self, n: int, logits_TV: torch.Tensor, tokens: list[int], logprobs: list[TokenLogprob | None], first: int
@@ -187,6 +192,18 @@ class SweepDraws:
         if targets:
             target_N = np.asarray([self._columns.row_N[targets.get(n, n)] for n in at.batch])
             self._append(target_N, position_N, tokens)
+
+    def _force(self, batch: Sequence[int], row_N: Ints, position_N: Ints, tokens: list[int]) -> None:
+        """Look for tokens that must follow the ones that were drawn at these positions."""
+        tables = self._tables
+        if not tables.constrained:
+            return
+        for n, row, position, token in zip(batch, row_N.tolist(), position_N.tolist(), tokens, strict=True):
+            grammar = tables.grammars[row]
+            if grammar is None or token in FAILED or position + 1 >= tables.max_length:
+                continue
+            if found := grammar.forced(tables.tokens[row, int(tables.prompt_length[row]) : position + 1]):
+                self._forced[n] = found
 
     def _append(self, row_N: Ints, position_N: Ints, tokens: list[int]) -> None:
         """Write drawn tokens to the table, where the next plan reads them."""

@@ -223,6 +223,7 @@ class FlightDone:
     vectors: list[tuple[int, bytes]] = field(
         default_factory=list
     )  # place in ``rows``, and the vector, as in ``SweepResult``
+    forced: list[tuple[int, list[int]]] = field(default_factory=list)  # place in ``rows``, and tokens, as in ``SweepResult``
 
 
 PeerMessage = (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ..drafts.options import GRAMMAR
 from ..model.chain import Route
 from ..model.runs import LocalRoute, Span
 from ..model.tier_work import FamilyTier
@@ -267,10 +268,13 @@ class Sequences:
             drafts, of = parts.drafts.of(s), rows.submission[s]
             drafts.record(drafted, accepted)
             parts.drafts.paces.end(s, len(tokens))
-            parts.outgoing.count("draft_rounds", 1)
-            parts.outgoing.count("drafted_tokens", drafted)
-            parts.outgoing.count("accepted_tokens", counting)
-            parts.outgoing.emit(DraftsVerified(of.gateway, of.request, of.attempt, drafts.source, drafted, counting))
+            if drafts.source == GRAMMAR:
+                parts.outgoing.count("forced_tokens", counting)
+            else:
+                parts.outgoing.count("draft_rounds", 1)
+                parts.outgoing.count("drafted_tokens", drafted)
+                parts.outgoing.count("accepted_tokens", counting)
+                parts.outgoing.emit(DraftsVerified(of.gateway, of.request, of.attempt, drafts.source, drafted, counting))
         self.advance(s, start, start + len(tokens), tokens, logprobs)
         rows.end_drafts(s)
 

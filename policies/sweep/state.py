@@ -240,8 +240,9 @@ class SweepState:
         scores = dict(zip(ended.score, result.scores, strict=True)) if ended.score and result.scores else {}
         verified = _verified(ended, result) if ended.verify else {}
         vectors = dict(result.vectors)
+        forced = {ended.sample[place]: found for place, found in result.forced} if result.forced else {}
         ends = [start + count for start, count in zip(ended.start, ended.count, strict=True)]
-        returns = Returns(self.parts)
+        returns = Returns(self.parts, {batch[i]: found for i, found in forced.items()})
         drawing: list[int] = []  # batch rows that are draft rows
         at = silent = 0
         while True:
@@ -267,6 +268,8 @@ class SweepState:
             at += 1
         for i in drawing:
             self._sequences.draft_rows.commit(batch[i], ends[i])
+        for i, found in forced.items():
+            self.parts.drafts.force(batch[i], rows.length[batch[i]], found)
         returns.send()
         return silent
 
