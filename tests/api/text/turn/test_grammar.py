@@ -138,4 +138,4 @@ def test_a_special_token_inside_of_a_delimiter_is_refused() -> None:
     template = read_template({**TURNS["mistral"], "fields": {**TURNS["mistral"]["fields"], "tool_calls": {
         **TURNS["mistral"]["fields"]["tool_calls"], "open": "a[TOOL_CALLS]"}}})  # fmt: skip
     with pytest.raises(TurnError, match="special token inside"):
-        turn_grammar(template, RULES["required"], thinking=False, settled=False, special=SPECIAL)
+        turn_grammar(template, RULES["strict"], thinking=False, settled=False, special=SPECIAL)
