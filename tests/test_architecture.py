@@ -71,7 +71,6 @@ SMALL_THOUGHTS = {
     "api/constraints/lark.py": "the language of grammars, apart from that of schemas",
     "api/openai/grammar.py": "the grammar of a request, apart from the path of its answer",
     "api/openai/quality.py": "the tier of a request, apart from the path of its answer",
-    "api/text/turn/known.py": "the templates of well-known models, which are data",
     "gpu/cuda/host_memory.py": "memory by address, apart from the operations that compute on it",
     "gpu/model/gemma.py": "each architecture is a file, which a newcomer looks for",
     "gpu/weights/lora_product.py": "beside the check of bits, which identities need, it would close a circle",

@@ -91,7 +91,8 @@ class TagArguments:
     """
 
     def __init__(self, form: TagForm, tool: str, types: ToolTypes) -> None:
-        self._form, self._tool, self._every = form, tool, types
+        self._form = form
+        self._tool, self._every = tool, types
         self.begun = True
         self.done = self.broken = False
         self._written = 0  # arguments so far
@@ -174,7 +175,9 @@ class TagArguments:
         value.append(text[:place])
         self._kept = text[place + len(after) :]
         key = self._key.found["key"] if self._key is not None else ""
-        made.append(("{" if not self._written else ", ") + json.dumps(key, ensure_ascii=False) + ": " + self._json("".join(value)))
+        made.append(
+            ("{" if not self._written else ", ") + json.dumps(key, ensure_ascii=False) + ": " + self._json("".join(value))
+        )
         self._written += 1
         self._key = self._value = None
         return True

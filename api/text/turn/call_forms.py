@@ -8,9 +8,11 @@ from typing import Any
 
 from .patterns import Blanks, Gap, Part, PatternError, Run, Way, read_pattern
 
-NAME, KEY, VALUE = "name", "key", "value"
+NAME = "name"
+KEY, VALUE = "key", "value"
 MOST_DELIMITERS, LONGEST_DELIMITER = 4, 64
 LINE, ALL = "line", "all"
+_JSON_OR_TEXT = {"name": "json", "args": {"allow_non_json": True}}
 
 
 class TurnError(Exception):
@@ -153,20 +155,21 @@ def _keys(transform: Any, each: Any, where: str) -> CallForm:
 
 def _pairs(given: Any, where: str) -> tuple[tuple[str, str], ...]:
     """Return the pairs of texts around strings."""
-    pairs = given if isinstance(given, list) else [None]
-    for pair in pairs:
-        texts = pair if isinstance(pair, list) and len(pair) == 2 else [None]
+    made: list[tuple[str, str]] = []
+    for pair in given if isinstance(given, list) else [None]:
+        texts: list[Any] = pair if isinstance(pair, list) and len(pair) == 2 else [None]
         if not all(isinstance(text, str) and 0 < len(text) <= LONGEST_DELIMITER for text in texts):
             raise TurnError(f"has {where}.content_args.string_delims; give pairs of 1 to {LONGEST_DELIMITER} characters")
-    if len(pairs) > MOST_DELIMITERS:
+        made.append((texts[0], texts[1]))
+    if len(made) > MOST_DELIMITERS:
         raise TurnError(f"has more than {MOST_DELIMITERS} pairs in {where}.content_args.string_delims; give fewer")
-    return tuple((pair[0], pair[1]) for pair in pairs)
+    return tuple(made)
 
 
 def _tags(arguments: dict[str, Any], head: tuple[Part, ...], tail: str, where: str) -> TagForm:
     _only(arguments, {"tag_pattern", "value_parser"}, where)
     parser = arguments.get("value_parser")
-    if parser not in (None, {"name": "text"}, {"name": "json", "args": {"allow_non_json": True}}):
+    if parser not in (None, {"name": "text"}, _JSON_OR_TEXT):
         raise TurnError(f"has {where}.content_args.value_parser; leave it out, or give json with allow_non_json")
     way = tag_parts(arguments.get("tag_pattern"), f"{where}.content_args.tag_pattern")
     place = next((i for i, part in enumerate(way.parts) if isinstance(part, Gap) and part.name == VALUE), -1)
@@ -180,7 +183,7 @@ def _tags(arguments: dict[str, Any], head: tuple[Part, ...], tail: str, where: s
         after.pop(0)
     if len(after) != 1 or not isinstance(after[0], str) or any(isinstance(part, Run | Gap) for part in middle):
         raise TurnError(f"has {where}.content_args.tag_pattern with parts that are not supported")
-    return TagForm(head, before, key, tuple(middle), after[0], strip, tail, parser is not None and parser["name"] == "json")
+    return TagForm(head, before, key, tuple(middle), after[0], strip, tail, parser == _JSON_OR_TEXT)
 
 
 def _strip(before: Part, after: Part) -> str:

@@ -24,7 +24,8 @@ class NamedCall:
     """A call whose name stands before its arguments."""
 
     def __init__(self, form: NamedForm | TagForm, first: int, types: ToolTypes) -> None:
-        self._form, self._first, self._types = form, first, types
+        self._form, self._types = form, types
+        self._first = first
         self._head = PatternReader(form.head)
         self._arguments: _Arguments | None = None
         self.count = 0

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....policies.plan.grammar import JSON
-from .argument_grammar import ArgumentGrammar
 from .call_forms import NAME, CallForm, Form, NamedForm, PythonForm, TagForm, TurnError
 from .lark import ANY, Lark, literal
+from .literal_grammar import LiteralGrammar
 from .patterns import Blanks, Gap
+from .tag_grammar import TagGrammar
 from .template import CALLS, CONTENT, THINKING, Region, TurnTemplate
 
 NEVER = "never"
@@ -75,10 +76,18 @@ class _Maker:
         thought = self._template.regions.get(THINKING)
         if thought is not None and (thinking or not settled):
             self._until("thought", thought.closes)
-            opens = self._any(thought.opens)
+            opens = self._any(thought.opens) if self._framed is not None else self._behind_blanks(thought.opens)
             rest = f"thought {self._between} ({start})"
             start = rest if thinking else f"({opens} thought {self._between})? ({start})"
         return self._lark.text(start)
+
+    def _behind_blanks(self, texts: Sequence[str]) -> str:
+        """Return the expression of one of these texts behind blanks, as one terminal where a free text begins alike."""
+        made = []
+        for text in texts:
+            special = self._lark.special_in(text)
+            made.append(f"BLANKS {self._lark.exactly(text)}" if special else f"/{_BLANKS}{literal(text)}/")
+        return f"({' | '.join(made)})"
 
     def _turn(self) -> str:
         """Return the expression of the turn behind its thinking."""
@@ -91,7 +100,9 @@ class _Maker:
         if rules.calls == MUST:
             return f"{self._blanks} {calls}"
         if rules.form and region.starts:
-            raise TurnError("has calls that begin like texts, so a text cannot be constrained beside them; leave one of both out")
+            raise TurnError(
+                "has calls that begin like texts, so no text can be constrained beside tools; leave one of both out"
+            )
         text = self._text()
         if rules.form or not region.opens:
             return f"{text} | {self._blanks} {calls}"
@@ -190,7 +201,10 @@ class _Maker:
             made = self._lark.json(tool.schema)
         else:
             try:
-                made = ArgumentGrammar(self._lark, form, name, tool.schema).made()
+                if isinstance(form, TagForm):
+                    made = TagGrammar(self._lark, form, name, tool.schema).made()
+                else:
+                    made = LiteralGrammar(self._lark, form, name, tool.schema).made()
             except TurnError as error:
                 raise TurnError(f"{error} or choose another tool than {tool.name}") from None
         self._lark.add(name, made)

@@ -100,6 +100,7 @@ def _llama3(source: str) -> _Fields:
     """Return the region of one call, with which the answer begins. Llama's chat templates take one call at a time."""
     return {
         "open_pattern": r'(?:^\s*|<\|python_tag\|>)(?=\{"name")',
+        "repeats": True,
         "content": "json",
         "transform": {"type": "function", "function": {"name": "{content.name}", "arguments": "{content.parameters}"}},
     }

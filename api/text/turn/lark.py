@@ -1,4 +1,4 @@
-"""The rules of a Lark grammar, as they are made. A special token of the tokenizer is that token, other texts are characters."""
+"""The rules of a Lark grammar, as they are made. A special token of the tokenizer stands for itself, in no text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....policies.plan.grammar import JSON_OPTIONS
-from .call_forms import TurnError
 
 ANY = "(?s:.*)"
 

@@ -24,7 +24,7 @@ LONGEST_NUMBER = 300  # characters of a number that is not written as in JSON
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How literals are written.
+    """A way to write literals.
 
     ``strings``: the pairs of texts around strings in which a backslash is a character like others. ``python``: strings have
     Python's escapes, else JSON's.
@@ -100,8 +100,7 @@ class LiteralArguments:
             self._word.append(self._kept[:end])
             self._kept = self._kept[end:]
             return False
-        held = min((begins(self._kept[: found.end()], one) for one, _ in openings if len(one) > len(found[0])), default=1 << 60)
-        if held <= found.start() and len(self._kept) < held + max(len(one) for one, _ in openings):
+        if any(begins(self._kept, one) <= found.start() for one, _ in openings if len(one) > len(found[0])):
             return False  # a longer text may be coming
         self._word.append(self._kept[: found.start()])
         self._kept = self._kept[found.end() :]
@@ -160,7 +159,7 @@ class LiteralArguments:
             self._kept = self._kept[len(inner) :]
         else:
             slash = self._kept.find("\\")
-            if 0 <= slash and not 0 <= end < slash:
+            if slash >= 0 and not 0 <= end < slash:
                 made.append(_inside(self._kept[:slash]))
                 self._kept = self._kept[slash:]
                 return self._escape(made)
@@ -177,7 +176,7 @@ class LiteralArguments:
     def _escape(self, made: list[str]) -> bool:
         found = _ESCAPE.match(self._kept)
         octal = found is not None and found[0][1:].isdigit() and found.end() == len(self._kept) < 4
-        if found is None and len(self._kept) >= _LONGEST_ESCAPE or found is None and not _may_be_escape(self._kept):
+        if (found is None and len(self._kept) >= _LONGEST_ESCAPE) or (found is None and not _may_be_escape(self._kept)):
             made.append(_inside("\\"))
             self._kept = self._kept[1:]
             return True

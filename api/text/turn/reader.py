@@ -78,7 +78,7 @@ class TurnReader:
         self._buffer = ""
         self._begin_stretch()
         self._calls: Calls | None = None
-        self._counted = 0  # of the calls of this region, those that are in ``called``
+        self._counted = 0  # calls of this region that are in ``called``
         self._raw: list[str] = []  # of a region of calls before its first name
         self._fresh = True  # there was neither a text nor a call
         self.called = 0
@@ -130,6 +130,8 @@ class TurnReader:
             if not ended and any(region.ahead.startswith(self._buffer) for region in self._starts):
                 return False
         texts = self._awaited
+        if inside and self._constrained and self._region is self._content:
+            return self._step_to_the_end(made, ended=ended)
         found = _pattern(texts).search(self._buffer) if texts else None
         # A longer delimiter may be coming, of which this one is the beginning.
         end = len(self._buffer) if ended else _held(self._buffer, 0 if found is None else found.start(), texts)
@@ -140,9 +142,7 @@ class TurnReader:
             end = found.start()
         else:
             found = None
-        text = self._pop(end)
-        if text:
-            self._take(text, made)
+        self._take(self._pop(end), made)
         if found is None:
             return bool(self._buffer) and ended
         if inside and self._calls is not None and self._calls.in_string:
@@ -150,21 +150,32 @@ class TurnReader:
             return True
         if (self._region is not self._base) is not inside:
             return True  # the region was none
-        region = None if inside else self._opens.get(found[0])
-        if region is None:
+        opened = None if inside else self._opens.get(found[0])
+        if opened is None:
             self._close("" if self._region.apart else self._pop(len(found[0])), made)
         else:
-            self._open(region, self._pop(len(found[0]) - len(region.ahead)))
+            self._open(opened, self._pop(len(found[0]) - len(opened.ahead)))
         return True
 
     @property
     def _awaited(self) -> tuple[str, ...]:
         """The texts that would end the region, or open one."""
         if self._region is not self._base:
-            return () if self._constrained and self._region is self._content else self._region.closes
+            return self._region.closes
         if self._constrained and self._base is self._content and not self._empty:
             return ()
         return (*self._opens, *self._base.closes)
+
+    def _step_to_the_end(self, made: list[TurnDelta], *, ended: bool) -> bool:
+        """Read on in a content that may have its own closing text inside: only the last one closes it."""
+        closes = self._region.closes
+        if ended:
+            close = next((text for text in closes if self._buffer.endswith(text)), "")
+            self._take(self._pop(len(self._buffer) - len(close)), made)
+            self._pop(len(close))
+        else:
+            self._take(self._pop(_held(self._buffer, 0, tuple(text + "." for text in closes))), made)
+        return False
 
     def _skip_blanks(self, made: list[TurnDelta]) -> None:
         blanks = len(self._buffer) - len(self._buffer.lstrip())
@@ -211,6 +222,8 @@ class TurnReader:
 
     def _take(self, text: str, made: list[TurnDelta]) -> None:
         """Take text of the region that is open."""
+        if not text:
+            return
         if self._calls is not None:
             self._take_call(self._calls, text, made)
             return

@@ -1,9 +1,9 @@
 """A turn template: what the turn of a model looks like, in the format of transformers' ``response_template``.
 
 A turn has regions: thinking, content and tool calls. A region has texts that open it, and perhaps some that close it. A
-content without them is all other text; if it has some, text outside of all regions does not count. Reader and grammar follow
-one template, so they cannot disagree. A template comes with a checkpoint, so it is checked like a request: what of the format
-is not supported is named.
+content without them is all other text; if it has some, text outside of all regions does not count. Reader and grammar
+follow one template, so they cannot disagree. A template comes with a checkpoint, so it is checked like a request: what of
+the format is not supported is named.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class TurnTemplate:
 
     @property
     def delimiters(self) -> set[str]:
-        """The texts that are no words of the model: those that open or close a region, and those inside of calls."""
+        """The texts that are no words of the model: around regions, and inside of calls."""
         regions = self.regions.values()
         made = {text for region in regions for text in (*region.entries, *region.closes)}
         made |= {text for region in regions if region.calls is not None for text in region.calls.texts()}
@@ -124,7 +124,7 @@ def _region(name: str, field: Any) -> Region:
 
 @dataclass(frozen=True, slots=True)
 class _Opening:
-    """What opens a region. ``head``: what stands behind it before the region's content."""
+    """The texts that open a region. ``head``: what stands behind it before the region's content."""
 
     opens: tuple[str, ...] = ()
     head: tuple[Part, ...] = ()
@@ -156,7 +156,7 @@ def _opening(field: dict[str, Any], where: str, *, heads: bool) -> _Opening:
 
 @dataclass(frozen=True, slots=True)
 class _Closing:
-    """What closes a region. ``tail``: a text before it."""
+    """The texts that close a region. ``tail``: a text before it."""
 
     closes: tuple[str, ...] = ()
     tail: str = ""

@@ -130,13 +130,15 @@ MINISTRAL = """{{- bos_token }}
 {%- endfor %}"""
 MISTRAL_SMALL = MINISTRAL.replace("'[ARGS]'", "'[CALL_ID]' + call.id + '[ARGS]'")
 
-_THOUGHT = """{%- if message.reasoning_content %}{{- '<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' }}{%- endif %}"""
+_THOUGHT = """{%- if message.reasoning_content %}
+    {{- '<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' }}
+{%- endif %}"""
 
 CODER = (
     """{%- if tools %}{{- '<|im_start|>system\\n<tools>\\n' }}
     """
     + _TOOLS
-    + """{{- '</tools>\\nCall as\\n<tool_call>\\n<function=name>\\n<parameter=a>\\nvalue\\n</parameter>\\n</function>\\n</tool_call>' }}
+    + """{{- '</tools>\\nCall as <tool_call>\\n<function=name>\\n<parameter=a>\\nvalue\\n</parameter>\\n</function>' }}
     {{- '<|im_end|>\\n' }}{%- endif %}
 {%- for message in messages %}
     {{- '<|im_start|>' + message.role + '\\n' }}
@@ -241,7 +243,9 @@ GEMMA4 = """{%- macro written(value) -%}
 {%- for tool in tools or [] %}{{- '<|tool>declaration:' + tool.function.name + '<tool|>' }}{%- endfor %}
 {%- for message in messages %}
     {{- '<|turn>' + ('model' if message.role == 'assistant' else message.role) + '\\n' }}
-    {%- if message.reasoning_content %}{{- '<|channel>thought\\n' + message.reasoning_content + '\\n<channel|>' }}{%- endif %}
+    {%- if message.reasoning_content %}
+        {{- '<|channel>thought\\n' + message.reasoning_content + '\\n<channel|>' }}
+    {%- endif %}
     {{- message.content }}
     {%- for call in message.tool_calls or [] %}
         {{- '<|tool_call>call:' + call.function.name + written(call.function.arguments) + '<tool_call|>' }}
@@ -289,7 +293,7 @@ OLMO = (
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
 )
 LFM = (
-    OLMO.replace("'<function_calls>\\\\n'", "'<|tool_call_start|>['")
-    .replace("'\\\\n</function_calls>'", "']<|tool_call_end|>'")
-    .replace("else '\\\\n')", "else ', ')")
+    OLMO.replace("'<function_calls>\\n'", "'<|tool_call_start|>['")
+    .replace("'\\n</function_calls>'", "']<|tool_call_end|>'")
+    .replace("else '\\n')", "else ', ')")
 )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 from blockwright.api.text.chat_template import ChatTemplate, Rendering
 from blockwright.api.text.turn.known import known_template
+from blockwright.api.text.turn.reader import TurnDelta, TurnReader
 from blockwright.api.text.turn.schema_types import type_of
+from blockwright.api.text.turn.template import read_template
 from blockwright.tests.api.text.turn import chat_templates
 
 # kind: chat template, and the text behind a turn
@@ -30,6 +34,7 @@ SOURCES = {
 }
 SINGLE = {"llama3"}  # one call in a turn
 ALONE = {"llama3", "llama4"}  # a text or calls
+PYTHON = {"llama4", "olmo", "lfm"}  # kinds that transformers has no reader for
 BARE_NAMES = {"llama4", "coder", "glm", "gemma", "gemma function", "olmo", "lfm"}  # names of arguments are words
 
 
@@ -50,6 +55,8 @@ def chat_template(kind: str) -> ChatTemplate:
 
 def written(kind: str, reasoning: str, content: str, calls: list[tuple[str, Any]]) -> str:
     """A turn as the chat template of that kind writes it."""
+    if not (reasoning or content or calls):
+        return ""
     listed = [
         {"id": f"call{i:05}", "type": "function", "function": {"name": name, "arguments": arguments}}
         for i, (name, arguments) in enumerate(calls)
@@ -75,3 +82,33 @@ def schemas_of(calls: list[tuple[str, Any]]) -> dict[str, Any]:
         name: {"type": "object", "properties": {key: {"type": type_of(value)} for key, value in arguments.items()}}
         for name, arguments in calls
     }
+
+
+class Turn:
+    """What deltas join to."""
+
+    def __init__(self, deltas: list[TurnDelta]) -> None:
+        self.reasoning = "".join(delta.reasoning for delta in deltas)
+        self.content = "".join(delta.content for delta in deltas)
+        self.calls: list[list[str]] = []
+        for piece in (delta.call for delta in deltas if delta.call is not None):
+            if piece.name:
+                assert piece.index == len(self.calls)
+                self.calls.append([piece.name, ""])
+            self.calls[piece.index][1] += piece.arguments
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Turn) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def parsed(self) -> list[tuple[str, Any]]:
+        return [(name, json.loads(arguments)) for name, arguments in self.calls]
+
+
+def read(kind: str, text: str, cuts: tuple[int, ...] = (), begun: str = "", **how: Any) -> Turn:
+    reader = TurnReader(read_template(TURNS[kind]), begun, **how)
+    places = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
+    deltas = [delta for a, b in pairwise(places) for delta in reader.feed(text[a:b])]
+    return Turn(deltas + reader.finish())
