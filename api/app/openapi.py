@@ -83,7 +83,8 @@ def _responses(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
     schema: Schema = schemas.of(endpoint.answer) if endpoint.answer is not None else {"type": "string"}
     content = {endpoint.media: {"schema": schema}}
     if endpoint.chunk is not None:
-        events = {"type": "string", "description": "data: lines, each with a chunk; the last is [DONE]."}
+        last = "an event: line names each" if endpoint.named_events else "the last is [DONE]"
+        events = {"type": "string", "description": f"data: lines, each with a chunk; {last}."}
         content["text/event-stream"] = {"schema": events, "x-event-schema": schemas.of(endpoint.chunk)}
     made: dict[str, Any] = {}
     for status in (endpoint.success, *endpoint.also):

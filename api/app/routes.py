@@ -20,6 +20,9 @@ from ..openai.bodies import CHAT_FIELDS, COMPLETION_FIELDS
 from ..openai.chat import CHAT
 from ..openai.completions import COMPLETIONS
 from ..openai.field_types import Field
+from ..openai.responses.answers import ResponseAnswer, ResponseEvent
+from ..openai.responses.endpoint import RESPONSES
+from ..openai.responses.request import RESPONSE_FIELDS
 from ..openai.tokenize import DETOKENIZE_FIELDS, TOKENIZE_FIELDS, detokenize, tokenize
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -45,6 +48,7 @@ class Endpoint:
     query: tuple[Field, ...] = ()  # parameters of the query
     answer: Any = None  # type of a success's JSON; None: see ``media``
     chunk: Any = None  # type of a stream's events
+    named_events: bool = False  # each has an event: line, and none is [DONE]
     media: str = "application/json"
     errors: tuple[int, ...] = ()
     success: int = 200
@@ -90,6 +94,17 @@ ENDPOINTS = (
         fields=CHAT_FIELDS,
         answer=answers.ChatAnswer,
         chunk=answers.ChatChunk,
+        errors=GENERATING,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/responses",
+        handler=RESPONSES.respond,
+        text="Answer a conversation of items; nothing is stored.",
+        fields=RESPONSE_FIELDS,
+        answer=ResponseAnswer,
+        chunk=ResponseEvent,
+        named_events=True,
         errors=GENERATING,
     ),
     Endpoint(

@@ -31,13 +31,15 @@ from ..openai.chat import CHAT
 from ..openai.completions import COMPLETIONS
 from ..openai.fields import HARMLESS
 from ..openai.generate import GenerateHandler, GeneratingEndpoint, whole_answer
+from ..openai.responses.endpoint import RESPONSES
+from ..openai.responses.request import RESPONSE_FIELDS
 
 log = logging.getLogger(__name__)
-ENDPOINTS: dict[str, GeneratingEndpoint[Any]] = {one.path: one for one in (CHAT, COMPLETIONS)}
+ENDPOINTS: dict[str, GeneratingEndpoint[Any]] = {one.path: one for one in (CHAT, COMPLETIONS, RESPONSES)}
 LONGEST_ID = 512  # most characters of a custom_id
 LONG = 1 << 18  # bytes; parsing a line of this length takes some milliseconds
 _OF_LINE = frozenset(("custom_id", "method", "url", "body"))
-_OF_BODIES = {one.name for one in (*CHAT_FIELDS, *COMPLETION_FIELDS)} - HARMLESS - {"request_id"}
+_OF_BODIES = {one.name for one in (*CHAT_FIELDS, *COMPLETION_FIELDS, *RESPONSE_FIELDS)} - HARMLESS - {"request_id"}
 _LATER = (Refusal.OVERLOADED, Refusal.UNAVAILABLE)
 
 

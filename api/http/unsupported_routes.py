@@ -17,7 +17,6 @@ _CACHE = "the prefix cache cannot be emptied; requests with a cache_salt share o
 _WHOLE = "POST /v1/chat/completions takes the whole conversation"
 _SENTENCES = {
     "/v1/messages": "Anthropic's API is not served; OpenAI's is: POST /v1/chat/completions",
-    "/v1/responses": "the Responses API is not supported yet; use POST /v1/chat/completions",
     **dict.fromkeys(("/v1/embeddings", "/embeddings", "/embedding", "/embed", "/v2/embed", "/pooling"), _EMBEDDINGS),
     **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank", "/reranking"), _RERANK),
     **dict.fromkeys(("/v1/score", "/score", "/classify"), _SCORE),
@@ -54,6 +53,9 @@ _SENTENCES = {
 }
 
 
+_BELOW = {"/v1/responses": "responses are not stored; POST /v1/responses answers, and takes the whole conversation"}
+
+
 def instead(path: str, served: Collection[str]) -> str:
     """Return a sentence for a path that is not served, or an empty text.
 
@@ -61,6 +63,9 @@ def instead(path: str, served: Collection[str]) -> str:
     """
     for known, sentence in _SENTENCES.items():
         if path == known or path.startswith(f"{known}/"):
+            return sentence
+    for known, sentence in _BELOW.items():
+        if path.startswith(f"{known}/"):
             return sentence
     meant = nearest(path, served)
     return f"did you mean {meant}?" if meant else ""

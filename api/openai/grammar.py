@@ -31,7 +31,7 @@ async def grammar_of(
         assert constraint is not None
         return Grammar(form=constraint.form, text=constraint.text, vocabulary=vocabulary, to_the_end=options.ignore_eos)
     for tool, schema in turn.use.callable:
-        await _check(front, JSON, json.dumps(schema), f"{tool.field}.function.parameters")
+        await _check(front, JSON, json.dumps(schema), tool.field)
     await _check(front, LARK, turn.grammar(constraint, by_name=True), named)
     return Grammar(form=LARK, text=turn.grammar(constraint), vocabulary=vocabulary, to_the_end=options.ignore_eos)
 
