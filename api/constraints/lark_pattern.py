@@ -1,7 +1,7 @@
 """The expression of a Lark grammar, for places where a text has to be one: the arguments of a tool call are JSON.
 
 The rules are written into each other, so a rule that refers to itself has no expression here, and is refused by name. The
-language is that of the rules: every text that they derive, wherever tokens might end.
+language is the rules' own: every text that they derive, wherever tokens might end.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from ..checks import shown
 from ..errors import ApiError, bad_request
 from .constraint import LONGEST_TEXT, literal
+from .patterns import pattern_fault
 
 MOST_RULES, DEEPEST = 500, 80  # rules of a grammar, rules and brackets in each other
 LARGEST_COUNT = 1000  # of a repetition
@@ -302,6 +303,8 @@ class _Parser:
         if flags.strip("u"):
             why = "write the expression without it"
             raise self._grammar.refusal(f"has the flag {shown(flags)} of an expression, which cannot be held; {why}")
+        if fault := pattern_fault(body):
+            raise self._grammar.refusal(f"has the expression {shown(token)}, which {fault}")
         return f"(?:{body.replace(chr(92) + '/', '/')})"
 
 

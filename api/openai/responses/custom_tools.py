@@ -1,6 +1,6 @@
 """Custom tools: the argument of a call is one text, free or of a grammar, and travels in the model's own format of calls.
 
-A custom tool is a function with the one parameter ``input``. Its schema is held as that of a strict function, so that the
+A custom tool is a function with the one parameter ``input``. Its schema is held as if the function were strict, so that the
 text can always be read back. A grammar becomes the expression of that parameter; one without an expression is refused.
 """
 
@@ -32,7 +32,9 @@ def custom_tool(value: dict[str, Any], at: str) -> Tool:
     said = "\n\n".join(text for text in (unicode_text(description or "", f"{at}.description"), about) if text)
     printed = {"name": name, **({"description": said} if said else {}), "parameters": _schema({"type": "string"})}
     held = _schema({"type": "string", **({"pattern": f"^(?:{pattern})$"} if pattern else {})})
-    return Tool(name, {"type": "function", "function": printed}, held, True, f"{at}.format")
+    return Tool(
+        name, {"type": "function", "function": printed}, held, True, f"{at}.format{'.definition' if pattern else ''}"
+    )
 
 
 def _schema(text: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from .custom_tools import InputReader
 from .items import CALL, CUSTOM_CALL, MESSAGE, REASONING, sealed
 
 _PREFIXES = {MESSAGE: "msg", REASONING: "rs", CALL: "fc", CUSTOM_CALL: "ctc"}
-COMPLETED, INCOMPLETE, IN_PROGRESS = "completed", "incomplete", "in_progress"
+COMPLETED, INCOMPLETE = "completed", "incomplete"
+IN_PROGRESS = "in_progress"
 
 
 class EventLog:

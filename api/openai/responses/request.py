@@ -107,7 +107,7 @@ def _called(name: str, *neutral: Any) -> ForeignField:
     return ForeignField(f"it is called {name} here: send {name}", (*NOTHING, *neutral), name)
 
 
-def _foreign(one: ForeignField) -> ForeignField:
+def _reworded(one: ForeignField) -> ForeignField:
     """Return a field of another API with its name here."""
     if one is HISTORY:
         return replace(one, remedy="nothing is remembered between requests: send the whole conversation as input")
@@ -117,7 +117,7 @@ def _foreign(one: ForeignField) -> ForeignField:
 
 
 FOREIGN_TO_RESPONSES = ForeignFields(
-    {name: _foreign(one) for name, one in GENERATING.items()}
+    GENERATING
     | {
         "messages": _called("input"),
         "max_tokens": _called("max_output_tokens"),
@@ -133,6 +133,7 @@ FOREIGN_TO_RESPONSES = ForeignFields(
     },
     RESPONSE_FIELDS,
     HARMLESS,
+    _reworded,
 )
 
 
@@ -153,7 +154,7 @@ class ResponseOptions(ChatOptions):
 
 
 def parse_response(body: Body, unknown: str) -> ChatBody:
-    """Parse and check the body of a response, as that of a chat. ``unknown``: the setting ``unknown_fields``."""
+    """Parse and check the body of a response; return it as a chat's. ``unknown``: the setting ``unknown_fields``."""
     values, ignored = read_fields(body, RESPONSE_FIELDS, unknown, FOREIGN_TO_RESPONSES)
     conversation: Conversation = values["input"]
     tools: GivenTools = values.get("tools", GivenTools())
@@ -178,6 +179,8 @@ def parse_response(body: Body, unknown: str) -> ChatBody:
         made["max_completion_tokens"] = values["max_output_tokens"]
     if "effort" in reasoning:
         made["reasoning_effort"] = reasoning["effort"]
+    if "stream_options" in values:
+        made["stream_options"] = values["stream_options"]
     if "format" in text:
         made["response_format"] = text["format"]
     if top or LOGPROBS in include:

@@ -14,7 +14,8 @@ from ..field_types import Schema
 from ..tools import AUTO, MOST_TOOLS, NAME, NAMED, NONE, REQUIRED, Tool, ToolChoice, differing, function_tool
 from .custom_tools import custom_tool
 
-FUNCTION, CUSTOM, ALLOWED = "function", "custom", "allowed_tools"
+FUNCTION, CUSTOM = "function", "custom"
+ALLOWED = "allowed_tools"
 HOSTED = (
     *("web_search", "file_search", "code_interpreter", "image_generation", "computer", "mcp", "local_shell", "shell"),
     *("apply_patch", "tool_search", "programmatic_tool_calling"),

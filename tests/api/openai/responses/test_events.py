@@ -85,7 +85,8 @@ class Reference:
         if kind == "output_item.added":
             assert self.open is None
             assert event["output_index"] == len(self.items)
-            self.open, self.part, self.text = event["item"], None, ""
+            self.open, self.part = event["item"], None
+            self.text = ""
             assert self.open["status"] == "in_progress"
             assert not any(self.open.get(key) for key in ("content", "summary", "arguments", "input"))
             return
@@ -279,11 +280,10 @@ async def test_the_events_that_codex_reads(responses: Any) -> None:
     assert [item["type"] for item in done] == [
         *("reasoning", "message", "function_call", "function_call", "custom_tool_call"),
     ]
-    reasoning, call, custom = done[0], done[2], done[4]
-    assert reasoning["summary"] == [{"type": "summary_text", "text": "hm, é two"}]
-    assert isinstance(reasoning["encrypted_content"], str)
-    assert call.keys() >= {"name", "arguments", "call_id"}
-    assert custom["input"] == 'a\n"b" 😀 éA'
+    assert done[0]["summary"] == [{"type": "summary_text", "text": "hm, é two"}]
+    assert isinstance(done[0]["encrypted_content"], str)
+    assert done[2].keys() >= {"name", "arguments", "call_id"}
+    assert done[4]["input"] == 'a\n"b" 😀 éA'
     usage = events[-1]["response"]["usage"]
     assert usage.keys() >= {"input_tokens", "output_tokens", "total_tokens"}
     assert "cached_tokens" in usage["input_tokens_details"]
