@@ -162,6 +162,11 @@ class Running:
         """The warnings for the person who started the cluster, although it serves."""
         return self.progress.value.warnings
 
+    @property
+    def preparing(self) -> Sequence[str]:
+        """The kernels that workers still prepare on a card, and how far each is."""
+        return self.progress.value.preparing
+
     def measures(self) -> list[Measure]:
         """Return the metrics of the head's node, for Prometheus."""
         return self.cluster.node.metrics()

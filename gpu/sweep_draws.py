@@ -71,11 +71,15 @@ class SweepDraws:
         hidden_ND = self._pick(width, at.offset_N + at.count_N - 1)
         began = time.perf_counter()
         logits_NV = self._backend.logits(run, hidden_ND, numbers(delta))
-        tokens, logprobs = sample(logits_NV, at.row_N.tolist(), position_N.tolist(), self._tables, self._backend.argmax)
+        tokens, logprobs = self._drawn(logits_NV, at.row_N, position_N)
         self.seconds += time.perf_counter() - began
         self._tokens.update(zip(at.batch, tokens, strict=True))
         self._logprobs.update(zip(at.batch, logprobs, strict=True))
         self._append(at.row_N, position_N, tokens)
+
+    def _drawn(self, logits_NV: torch.Tensor, row_N: Ints, position_N: Ints) -> tuple[list[int], list[TokenLogprob | None]]:
+        backend = self._backend
+        return sample(logits_NV, row_N.tolist(), position_N.tolist(), self._tables, backend.argmax, backend.allowed)
 
     def _sample_positions(self, run: Any, width: int, at: Rows, delta: Sequence[int]) -> None:
         """Draw as ``sample`` does, but after each position of rows with drafts, up to the first draft that differs."""
@@ -87,7 +91,7 @@ class SweepDraws:
         began = time.perf_counter()
         delta_T = np.repeat(delta, drawn.count_N).tolist() if delta else []
         logits_TV = self._backend.logits(run, hidden_TD, numbers(delta_T))
-        tokens, logprobs = sample(logits_TV, row_T.tolist(), position_T.tolist(), self._tables, self._backend.argmax)
+        tokens, logprobs = self._drawn(logits_TV, row_T, position_T)
         spans = list(zip(at.batch, drawn.first_N.tolist(), drawn.count_N.tolist(), strict=True))
         for n, first, count in spans:
             if n in verify and rejection.applies(self._tables.sampling[int(columns.row_N[n])]):
@@ -135,7 +139,8 @@ class SweepDraws:
         began = time.perf_counter()
         hidden_ND = self._pick(width, at.offset_N + at.count_N - 1)
         logits_NV = self._backend.logits(run, hidden_ND, numbers(delta))
-        tokens = choose(logits_NV, at.row_N.tolist(), position_N.tolist(), self._tables, self._backend.argmax)
+        backend, rows = self._backend, at.row_N.tolist()
+        tokens = choose(logits_NV, rows, position_N.tolist(), self._tables, backend.argmax, backend.allowed)
         for i, (n, row, position) in enumerate(zip(at.batch, at.row_N.tolist(), position_N.tolist(), strict=True)):
             if rejection.applies(params := self._tables.sampling[row]):
                 drawn_V = law(logits_NV[i].numpy(), row, position, self._tables)

@@ -64,6 +64,7 @@ class Controller(Actor):
         self._gateways, self._progress = list(gateways), progress
         self._has_cards = has_cards
         self._warnings: list[str] = []
+        self._preparing: dict[str, str] = {}  # worker -> how far its kernels are
         self._fatal = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._publishing = asyncio.Lock()
@@ -312,7 +313,10 @@ class Controller(Actor):
 
     def _tell(self) -> None:
         state, warnings = self._state, tuple(self._warnings)
-        self._progress.publish(Progress(state.all_up, state.serves, state.whole, state.version, warnings, self._fatal))
+        preparing = tuple(f"{name} prepares its kernels: {text}" for name, text in self._preparing.items())
+        self._progress.publish(
+            Progress(state.all_up, state.serves, state.whole, state.version, preparing, warnings, self._fatal)
+        )
 
     def _perform(self, effect: m.Effect) -> asyncio.Task[None] | None:
         match effect:
@@ -364,6 +368,10 @@ class Controller(Actor):
         if name in self._state.workers:
             said = [peer.payload.get(key, 0) for key in ("sweep_age", "waiting", "running", "routes")]
             self.handle(m.WorkerHeartbeat(name, peer.id.incarnation, *said))
+            if (text := peer.payload.get("preparing", "")) != self._preparing.get(name, ""):
+                self._preparing[name] = text
+                self._preparing = {name: text for name, text in self._preparing.items() if text}
+                self._tell()
         elif (address := f"{name}/gateway") in self._gateways:
             self._taken[address] = peer.payload.get("routes", 0)
         self._retell(peer)
@@ -405,8 +413,10 @@ class Controller(Actor):
 
     async def _ask_room(self, effect: m.AskCapacity) -> None:
         if (status := await self._calls.room(effect)) is not None:
-            if status.slow and status.slow not in self._warnings:  # all workers of one machine report the same
-                self._warnings.append(status.slow)
+            depend = f"results may depend on the batch: {why}" if (why := status.proof.get("why")) else ""
+            for warning in (status.slow, depend):
+                if warning and warning not in self._warnings:  # all workers of one machine report the same
+                    self._warnings.append(warning)
             owned = {name: owned for name, (owned, _) in status.parameters_by_application.items()}
             room = status.budget - status.parameters, status.left_alone, owned
             self.handle(m.KvCapacity(effect.worker, effect.incarnation, *room))

@@ -106,6 +106,7 @@ def _worker(
         "cause": worker.cause,
         "device": status.device if status else "",
         "numerics": status.numerics if status else "",
+        "proof": dict(status.proof) if status else {},
         "memory": memory,
         "blocks": _blocks(state, worker),
         "queue": {

@@ -424,7 +424,7 @@ class GatewayState:
                 case DraftsVerified():
                     record.verified(news)
                 case SatOut():
-                    record.parked += news.sweeps
+                    record.sat_out(news)
                 case ExitEntered():
                     record.entered_at(news)
                 case TokensEmitted():

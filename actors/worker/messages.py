@@ -8,6 +8,7 @@ sends them again on request. A lost message is noticed by the next serial, or by
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from ...policies.memory.packed_tensor import TensorPiece
 from ...policies.plan.coefficients import Coefficients
@@ -223,4 +224,7 @@ class WorkerStatus:
     cached: int = 0  # bytes of KV that only the prefix cache keeps; evicted when memory is needed
     segments: list[SegmentRows] = field(default_factory=list)  # of the families that lie whole on this worker
     links: dict[str, str] = field(default_factory=dict)  # worker -> kind of the link that takes tensors there
+    proof: dict[str, Any] = field(
+        default_factory=dict
+    )  # what a card's proofs of its bits have shown (``gpu/cuda/prove.py``)
     slow: str = ""  # why native kernels are not used, unless other ones were asked for

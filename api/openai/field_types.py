@@ -55,15 +55,19 @@ class Integer:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise bad_request(f"{name} is {shown(value)}; give an integer", name, "invalid_type")
+            raise bad_request(f"{name} is {shown(value)}; {self._remedy}", name, "invalid_type")
         if not self.low <= value <= self.high:
-            raise bad_request(f"{name} is {shown(value)}; give an integer from {self.low} to {self.high}", name)
+            raise bad_request(f"{name} is {shown(value)}; {self._remedy}", name)
         if self.wrap:
             return value % self.wrap
         return value if self.minimum is None else max(self.minimum, value)
 
     def schema(self) -> Schema:
         return {"type": "integer", "minimum": self.low, "maximum": self.high}
+
+    @property
+    def _remedy(self) -> str:
+        return f"give an integer from {self.low} to {self.high}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +80,18 @@ class Number:
 
     def read(self, value: Any, name: str) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise bad_request(f"{name} is {shown(value)}; give a number", name, "invalid_type")
+            raise bad_request(f"{name} is {shown(value)}; {self._remedy}", name, "invalid_type")
         if not self.low <= value <= self.high or (self.above and value == self.low):  # NaN fails every comparison
-            bound = f"above {self.low:g} and at most {self.high:g}" if self.above else f"from {self.low:g} to {self.high:g}"
-            raise bad_request(f"{name} is {shown(value)}; give a number {bound}", name)
+            raise bad_request(f"{name} is {shown(value)}; {self._remedy}", name)
         return float(value)
 
     def schema(self) -> Schema:
         return {"type": "number", "exclusiveMinimum" if self.above else "minimum": self.low, "maximum": self.high}
+
+    @property
+    def _remedy(self) -> str:
+        bound = f"above {self.low:g} and at most {self.high:g}" if self.above else f"from {self.low:g} to {self.high:g}"
+        return f"give a number {bound}"
 
 
 @dataclass(frozen=True, slots=True)

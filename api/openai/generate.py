@@ -246,7 +246,7 @@ class GeneratingEndpoint(Generic[Parsed]):
         call.sampling = (
             await front.run_in_thread(partial(sampling_of, options, served)) if long else sampling_of(options, served)
         )
-        if (grammar := await grammar_of(front, info, served, options, call.turn)) is not None:
+        if (grammar := await grammar_of(front, info, served, options, call.turn, asking[CALLER].tenant)) is not None:
             call.sampling = replace(call.sampling, grammar=grammar)
             call.continues = True  # a blank that begins the answer is a part of its language, and is shown
         call.ends = stop_tokens(options, served)

@@ -183,6 +183,11 @@ class Sequences:
             parts.rows.wait(sleeper)
             parts.enqueue(sleeper)
 
+    def sitting_out(self, parked: Iterable[int]) -> list[SatOut]:
+        """Return the report on a sweep that these sequences sit out. Its seconds are not known yet."""
+        named = [self._parts.rows.submission[s] for s in parked]
+        return [SatOut(of.gateway, of.request, of.attempt, 1, 0.0) for of in named]
+
     # grammars --------------------------------------------------------------------------------------------------------
 
     def constrain(self, s: int) -> None:
@@ -192,7 +197,7 @@ class Sequences:
         if grammar is None or parts.rows.route[s].next_worker is not None:
             return
         if parts.grammars.add(s, grammar.key):
-            parts.outgoing.order(GrammarWanted(grammar))
+            parts.outgoing.order(GrammarWanted(grammar, parts.rows.tenant[s]))
         parts.rows.hold_back(s, held=parts.grammars.waits(s))
 
     def begin_drawing(self, event: GrammarReady) -> None:
@@ -310,8 +315,6 @@ class Sequences:
         finish = "length" if rows.length[s] >= of.max_length else ""
         if tokens[-1] in of.stop_tokens:
             finish = "stop"
-        if finish and rows.sat_out[s]:
-            outgoing.emit(SatOut(of.gateway, of.request, of.attempt, rows.sat_out[s]))
         outgoing.emit(TokensEmitted(of.gateway, of.request, of.attempt, position, list(tokens), logprobs, finish))
         if finish:
             self.drop(s)

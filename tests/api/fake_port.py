@@ -96,6 +96,7 @@ class FakePort:
         self.drained: list[float] = []
         self.added: list[NewApplication] = []
         self.removed: list[tuple[str, float]] = []
+        self.undrafted: tuple[str, ...] = ()  # what a removal says of the setting drafts
         self.sought: list[str] = []
         self.sequences: dict[str, Census] = {}  # by model
         self.accounts: dict[str, Census] = {}
@@ -193,7 +194,8 @@ class FakePort:
             raise self.refuse
         self.default = default or self.default
         answered = self.default not in (name, "") and any(info.id == self.default for info in self.infos)
-        return RemovalView(name != "slow", 0 if name == "tiny" else 3 << 20, 19 * (name == "tiny"), self.default, answered)
+        freed, adapters = (0, 19) if name == "tiny" else (3 << 20, 0)
+        return RemovalView(name != "slow", freed, adapters, self.default, answered, self.undrafted)
 
     async def charge(self, tenant: str, tokens: int) -> Verdict:
         return self.quotas.admit(tenant, tokens, self.now, self.now)
