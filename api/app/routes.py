@@ -12,6 +12,9 @@ from typing import Any
 from aiohttp import web
 
 from .. import answers
+from ..anthropic import answers as messages
+from ..anthropic.bodies import COUNT_FIELDS, MESSAGE_FIELDS
+from ..anthropic.endpoints import MESSAGES, count_tokens
 from ..batches import endpoints as batches
 from ..batches import files, views
 from ..http import admin, health, history, info, models, page_files
@@ -36,7 +39,7 @@ GENERATING = (400, 403, 404, 408, 409, 413, 429, 500, 503)
 class Endpoint:
     """An endpoint.
 
-    ``path``: in aiohttp's form. ``errors``: statuses with an ``ErrorAnswer``, besides 401 if a key is needed.
+    ``path``: in aiohttp's form. ``errors``: statuses with an ``error``, besides 401 if a key is needed.
     """
 
     method: str
@@ -48,7 +51,8 @@ class Endpoint:
     query: tuple[Field, ...] = ()  # parameters of the query
     answer: Any = None  # type of a success's JSON; None: see ``media``
     chunk: Any = None  # type of a stream's events
-    named_events: bool = False  # each has an event: line, and none is [DONE]
+    stream: str = "data: lines, each with a chunk; the last is [DONE]."
+    error: Any = answers.ErrorAnswer  # type of an error's JSON
     media: str = "application/json"
     errors: tuple[int, ...] = ()
     success: int = 200
@@ -104,8 +108,30 @@ ENDPOINTS = (
         fields=RESPONSE_FIELDS,
         answer=ResponseAnswer,
         chunk=ResponseEvent,
-        named_events=True,
+        stream="event: and data: lines; the last event is response.completed, incomplete or failed.",
         errors=GENERATING,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/messages",
+        handler=MESSAGES.respond,
+        text="Answer a conversation with the assistant's next message, in the form of Anthropic's API.",
+        fields=MESSAGE_FIELDS,
+        answer=messages.MessageAnswer,
+        chunk=messages.MessageEvent,
+        stream="event: and data: lines; the last event is message_stop.",
+        errors=GENERATING,
+        error=messages.MessageErrorAnswer,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/messages/count_tokens",
+        handler=count_tokens,
+        text="Count the tokens of a message's prompt.",
+        fields=COUNT_FIELDS,
+        answer=messages.TokenCount,
+        errors=(400, 403, 404, 408, 413, 500, 503),
+        error=messages.MessageErrorAnswer,
     ),
     Endpoint(
         method="GET",

@@ -16,7 +16,9 @@ _SLEEP = "models are not put to sleep; DELETE /admin/apps/NAME removes one, POST
 _CACHE = "the prefix cache cannot be emptied; requests with a cache_salt share only with requests that have the same"
 _WHOLE = "POST /v1/chat/completions takes the whole conversation"
 _SENTENCES = {
-    "/v1/messages": "Anthropic's API is not served; OpenAI's is: POST /v1/chat/completions",
+    "/v1/messages/batches": "Anthropic's batches are not served; OpenAI's are: POST /v1/batches",
+    "/v1/complete": "Anthropic's older API is not served; the one of messages is: POST /v1/messages",
+    "/v1/v1": "the base URL of this client ends before /v1",
     **dict.fromkeys(("/v1/embeddings", "/embeddings", "/embedding", "/embed", "/v2/embed", "/pooling"), _EMBEDDINGS),
     **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank", "/reranking"), _RERANK),
     **dict.fromkeys(("/v1/score", "/score", "/classify"), _SCORE),

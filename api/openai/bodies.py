@@ -17,7 +17,7 @@ from ...policies.plan.grammar import LARK
 from ..checks import Body, shown, unicode_text
 from ..errors import bad_request
 from .content import CONTENT, read_content
-from .field_types import Field, Ignored, Nested, Schema, Text, is_token
+from .field_types import Field, Ignored, NestedFields, Schema, Text, is_token
 from .fields import (
     CHAT_OPTIONS,
     COMPLETION_OPTIONS,
@@ -35,6 +35,7 @@ MAX_SEQUENCES = 1024  # most choices of one request
 LONGEST_ROLE = 64  # characters
 Values = dict[str, Any]  # given fields, after the checks
 Made = TypeVar("Made", bound=Options)
+Chat = TypeVar("Chat", bound=ChatOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def read_fields(
     known = {field.name for field in fields}
     ignored = [name for name in body if name not in known]
     for field in fields:
-        if field.name in values and isinstance(field.kind, Nested):
+        if field.name in values and isinstance(field.kind, NestedFields):
             ignored += field.kind.unknown(body[field.name], field.name)
     if ignored and unknown == "reject":
         names = ", ".join(shown(name) for name in ignored[:10])
@@ -122,11 +123,12 @@ def parse_completion(body: Body, unknown: str) -> CompletionBody:
 
 def parse_chat(body: Body, unknown: str) -> ChatBody:
     """Parse and check the body of a chat. ``unknown``: the setting ``unknown_fields``."""
-    return chat_body(ChatOptions, *read_fields(body, CHAT_FIELDS, unknown, FOREIGN_TO_CHAT))
+    values, ignored = read_fields(body, CHAT_FIELDS, unknown, FOREIGN_TO_CHAT)
+    return ChatBody(values["messages"], template_options(values), chat_options(ChatOptions, values, ignored))
 
 
-def chat_body(record: type[ChatOptions], values: Values, ignored: tuple[str, ...]) -> ChatBody:
-    """Return a chat of checked values by the names of its fields; raise a 400 for contradictory ones."""
+def chat_options(record: type[Chat], values: Values, ignored: tuple[str, ...]) -> Chat:
+    """Return the options of a chat from its checked fields. Raise a 400 for contradictory ones."""
     options = _made(record, values, ignored)
     top = options.top_logprobs
     if top is not None and not options.logprobs:
@@ -137,7 +139,7 @@ def chat_body(record: type[ChatOptions], values: Values, ignored: tuple[str, ...
         if options.tools and constraint.form == LARK:
             message = f"{constraint.field} is a grammar of the whole answer, beside tools; leave one of them out"
             raise bad_request(message, constraint.field)
-    return ChatBody(values["messages"], template_options(values), options)
+    return options
 
 
 def template_options(values: Values) -> TemplateOptions:
@@ -233,12 +235,11 @@ class Messages:
         return [_message(message, f"{name}[{i}]") for i, message in enumerate(value)]
 
     def unknown(self, value: Any, name: str) -> list[str]:
-        """Return unknown fields of messages. ``null`` does not count: SDKs keep it from answers without that field."""
         found = []
         for i, message in enumerate(value):
+            at = f"{name}[{i}]"
             parts = content if isinstance(content := message.get("content"), list) else []
             known = {*OF_MESSAGE, *REASONING} if message.get("role") == "assistant" else OF_MESSAGE
-            at = f"{name}[{i}]"
             found += [f"{at}.{key}" for key, inner in message.items() if inner is not None and key not in known]
             found += [f"{at}.content[{j}].{key}" for j, part in enumerate(parts) for key in part.keys() - OF_PART]
         return found

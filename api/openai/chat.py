@@ -29,7 +29,7 @@ _ID = 9  # characters of a call's id: as many as the templates of Mistral demand
 
 
 async def chat_prompts(call: GenerateHandler, body: ChatBody) -> None:
-    """Fill in the prompt of a conversation, and the turn that answers it; raise a 400."""
+    """Fill in the prompt of a chat, and how its answer is read. Raise a 400."""
     template, options = body.template, body.options
     source = call.served.template.source if call.served.template is not None else ""
     effort = effort_variables(source, options.reasoning_effort, template.chat_template_kwargs)
@@ -166,7 +166,7 @@ def _written(delta: TurnDelta) -> dict[str, Any]:
     function = {"arguments": call.arguments}
     if not call.name:
         return {"tool_calls": [{"index": call.index, "function": function}]}
-    made = {"index": call.index, "id": new_call_id(), "type": "function", "function": {"name": call.name, **function}}
+    made = {"index": call.index, "id": call_id(), "type": "function", "function": {"name": call.name, **function}}
     return {"tool_calls": [made]}
 
 
@@ -176,13 +176,14 @@ def _message(deltas: Sequence[TurnDelta]) -> dict[str, Any]:
     calls: list[dict[str, Any]] = []
     for piece in (delta.call for delta in deltas if delta.call is not None):
         if piece.name:
-            calls.append({"id": new_call_id(), "type": "function", "function": {"name": piece.name, "arguments": ""}})
+            calls.append({"id": call_id(), "type": "function", "function": {"name": piece.name, "arguments": ""}})
         calls[piece.index]["function"]["arguments"] += piece.arguments
     made: dict[str, Any] = {"content": None if calls and not content else content}
     return made | ({"reasoning": reasoning} if reasoning else {}) | ({"tool_calls": calls} if calls else {})
 
 
-def new_call_id() -> str:
+def call_id() -> str:
+    """Return an id for a tool call."""
     return "".join(secrets.choice(_LETTERS) for _ in range(_ID))
 
 

@@ -24,11 +24,11 @@ class FieldType(Protocol):
 
 
 @runtime_checkable
-class Nested(Protocol):
+class NestedFields(Protocol):
     """A field type whose values have fields of their own."""
 
     def unknown(self, value: Any, name: str) -> list[str]:
-        """Return the unknown fields of a value that was read, named as in a refusal."""
+        """Return the names of unknown fields in a value that has been read. ``null`` does not count as a field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +313,7 @@ class Record:
 
     def unknown(self, value: Any, name: str) -> list[str]:
         known = {field.name for field in self.fields}
-        return [f"{name}.{key}" for key in value if key not in known]
+        return [f"{name}.{one}" for one, inner in value.items() if one not in known and inner is not None]
 
     def schema(self) -> Schema:
         return object_schema(self.fields)

@@ -230,7 +230,8 @@ class GeneratingEndpoint(Generic[Parsed]):
         """Return a call that has passed all checks that are possible before a worker has it; raise ApiError."""
         return await self._check(front, asking, self.parse(body, front.settings.requests.unknown_fields))
 
-    async def _check(self, front: Front, asking: CallContext, body: Parsed) -> GenerateHandler:
+    async def prompted(self, front: Front, asking: CallContext, body: Parsed) -> GenerateHandler:
+        """Return a call that has its prompts, of any length, and nothing else yet."""
         asking[IGNORED] = body.options.ignored
         info = await find_model(front, asking, body.options)
         options = filled(body.options, info.defaults)
@@ -238,6 +239,12 @@ class GeneratingEndpoint(Generic[Parsed]):
         served = await front.catalog.load(info)
         call = GenerateHandler(front=front, request=asking, info=info, served=served, options=options, shape=self.shape)
         await self.prompts(call, body)
+        return call
+
+    async def _check(self, front: Front, asking: CallContext, body: Parsed) -> GenerateHandler:
+        call = await self.prompted(front, asking, body)
+        info, served = call.info, call.served
+        options = call.options
         check_count(front, len(call.prompts), options.n)
         max_tokens = most_tokens(info.defaults, self.shape.default_tokens)
         call.limits = [check_prompt(one, info, served, options, max_tokens) for one in call.prompts]

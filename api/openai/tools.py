@@ -29,7 +29,7 @@ class Tool:
     given: dict[str, Any]
     parameters: dict[str, Any]
     strict: bool
-    field: str  # the place of its parameters in the request
+    field: str  # place of the parameters in the request
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class Tools:
     def read(self, value: Any, name: str) -> tuple[Tool, ...]:
         if not isinstance(value, list):
             raise bad_request(f"{name} is {shown(value)}; give a list of tools", name, "invalid_type")
-        if len(value) > MOST_TOOLS:
-            raise bad_request(f"{name} has {len(value)} tools; give at most {MOST_TOOLS}", name)
-        return differing([_tool(one, f"{name}[{i}]") for i, one in enumerate(value)], name)
+        made = tuple(_tool(one, f"{name}[{i}]") for i, one in enumerate(value))
+        check_tools(made, name)
+        return made
 
     def schema(self) -> Schema:
         function = {
@@ -78,22 +78,24 @@ def _tool(value: Any, at: str) -> Tool:
     function = value.get("function")
     if not isinstance(function, dict):
         raise bad_request(f"{at}.function is {shown(function)}; give an object with a name", at, "invalid_type")
-    return function_tool(function, f"{at}.function", value)
+    return function_tool(function, f"{at}.function", "parameters", value)
 
 
-def function_tool(function: dict[str, Any], at: str, given: dict[str, Any]) -> Tool:
-    """Return a function as a tool; raise a 400. ``at``: its place in the request. ``given``: what is printed of it."""
-    strict, parameters = (function.get(key) for key in ("strict", "parameters"))
-    name = tool_name(function.get("name"), f"{at}.name")
+def function_tool(function: dict[str, Any], at: str, key: str, given: dict[str, Any]) -> Tool:
+    """Return the tool that an object describes; raise a 400. ``key``: the field that has the schema of its parameters.
+
+    ``given``: the description in OpenAI's form.
+    """
+    name, strict, parameters = (function.get(one) for one in ("name", "strict", key))
+    name = tool_name(name, f"{at}.name")
     if not isinstance(strict, bool | None):
         raise bad_request(f"{at}.strict is {shown(strict)}; give true or false", f"{at}.strict")
     if not isinstance(function.get("description"), str | None):
         raise bad_request(f"{at}.description is no text; give one", f"{at}.description")
     unicode_text(function.get("description") or "", f"{at}.description")
     if not isinstance(parameters, dict | None) or (parameters or {}).get("type", "object") != "object":
-        message = f"{at}.parameters is {shown(parameters)}; give the JSON schema of an object"
-        raise bad_request(message, f"{at}.parameters")
-    return Tool(name, given, {**_OBJECT, **(parameters or {})}, bool(strict), f"{at}.parameters")
+        raise bad_request(f"{at}.{key} is {shown(parameters)}; give the JSON schema of an object", f"{at}.{key}")
+    return Tool(name, given, {**_OBJECT, **(parameters or {})}, bool(strict), f"{at}.{key}")
 
 
 def tool_name(name: Any, at: str) -> str:
@@ -103,12 +105,13 @@ def tool_name(name: Any, at: str) -> str:
     return name
 
 
-def differing(tools: Sequence[Tool], name: str) -> tuple[Tool, ...]:
-    """Return a request's tools; raise a 400 if two have one name."""
+def check_tools(tools: Sequence[Tool], name: str) -> None:
+    """Raise a 400 for too many tools, and for two of one name."""
+    if len(tools) > MOST_TOOLS:
+        raise bad_request(f"{name} has {len(tools)} tools; give at most {MOST_TOOLS}", name)
     names = [tool.name for tool in tools]
     if twice := next((one for one in names if names.count(one) > 1), None):
         raise bad_request(f"{name} has two tools of the name {twice}; give each its own", name)
-    return tuple(tools)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -288,6 +289,14 @@ def make_folder(folder: Path) -> Path:
     )
     write_tokenizer(folder)
     return folder
+
+
+def with_template(folder: Path, made: Path, template: str, **more: Any) -> Path:
+    """A copy of a checkpoint with another chat template."""
+    shutil.copytree(folder, made)
+    file = made / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": template, **more}))
+    return made
 
 
 def events(body: bytes) -> list[Any]:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from json.encoder import encode_basestring_ascii as quote
 
 from ...text.turn.json_calls import CallPiece
-from ..chat import new_call_id
+from ..chat import call_id
 from .custom_tools import InputReader
 from .items import CALL, CUSTOM_CALL, MESSAGE, REASONING, sealed
 
@@ -183,6 +183,6 @@ class Output:
         id = f"{_PREFIXES[kind]}_{self._stem}_{index}"
         self._open = _OpenItem(kind, id, index, self._log, summary=kind == REASONING and self._summarised)
         if name:
-            self._open.name, self._open.call_id = name, new_call_id()
+            self._open.name, self._open.call_id = name, call_id()
         self.answered = self.answered or kind != REASONING
         self._open.begin()

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from ...checks import Body, shown
 from ...constraints.fields import ResponseFormat
 from ...errors import bad_request
-from ..bodies import ChatBody, Values, chat_body, read_fields, without_effect
+from ..bodies import ChatBody, Values, chat_options, read_fields, template_options, without_effect
 from ..field_types import Field, Flag, Ignored, Integer, Metadata, OneOf, Only, Record, Schema, Text
 from ..fields import CHAT_OPTIONS, EFFORTS, HARMLESS, LARGEST, MAX_LOGPROBS, ChatOptions
 from ..foreign_fields import GENERATING, HISTORY, NOTHING, SYSTEM, ForeignField
@@ -165,7 +165,6 @@ def parse_response(body: Body, unknown: str) -> ChatBody:
     system = [{"role": "system", "content": instructions}] if instructions else []
     made = {name: value for name, value in values.items() if name not in _OWN_NAMES}
     made |= {
-        "messages": [*system, *conversation.messages],
         "tools": tools.tools,
         "custom": tools.custom,
         "summarised": summary in ("auto", "detailed"),
@@ -194,7 +193,8 @@ def parse_response(body: Body, unknown: str) -> ChatBody:
         *(["max_tool_calls"] if "max_tool_calls" in values else []),
         *(f"include.{name}" for name in sorted(include - {LOGPROBS, SEALED})),
     ]
-    return chat_body(ResponseOptions, made, (*ignored, *without))
+    options = chat_options(ResponseOptions, made, (*ignored, *without))
+    return ChatBody([*system, *conversation.messages], template_options(made), options)
 
 
 _OWN_NAMES = {field.name for field in _OWN}

@@ -11,7 +11,7 @@ from typing import Any
 from ...checks import shown
 from ...errors import bad_request
 from ..field_types import Schema
-from ..tools import AUTO, MOST_TOOLS, NAME, NAMED, NONE, REQUIRED, Tool, ToolChoice, differing, function_tool
+from ..tools import AUTO, MOST_TOOLS, NAME, NAMED, NONE, REQUIRED, Tool, ToolChoice, check_tools, function_tool
 from .custom_tools import custom_tool
 
 FUNCTION, CUSTOM = "function", "custom"
@@ -49,8 +49,6 @@ class ResponseTools:
     def read(self, value: Any, name: str) -> GivenTools:
         if not isinstance(value, list):
             raise bad_request(f"{name} is {shown(value)}; give a list of tools", name, "invalid_type")
-        if len(value) > MOST_TOOLS:
-            raise bad_request(f"{name} has {len(value)} tools; give at most {MOST_TOOLS}", name)
         tools: list[Tool] = []
         repeated: list[dict[str, Any]] = []
         ignored: list[str] = []
@@ -65,8 +63,9 @@ class ResponseTools:
                 raise bad_request(f"{at} is {found}; give a tool of type function or custom", at)
             tools.append(_function(one, at) if kind == FUNCTION else custom_tool(one, at))
             repeated.append(_repeated(one, tools[-1]))
+        check_tools(tools, name)
         custom = frozenset(tool.name for tool, one in zip(tools, repeated, strict=True) if one["type"] == CUSTOM)
-        return GivenTools(differing(tools, name), custom, tuple(repeated), tuple(ignored))
+        return GivenTools(tuple(tools), custom, tuple(repeated), tuple(ignored))
 
     def unknown(self, value: Any, name: str) -> list[str]:
         known = [_OF_TOOL.get(one["type"]) for one in value]
@@ -96,7 +95,7 @@ class ResponseTools:
 
 def _function(value: dict[str, Any], at: str) -> Tool:
     printed = {key: inner for key, inner in value.items() if key in _PRINTED and inner is not None}
-    return function_tool(value, at, {"type": FUNCTION, FUNCTION: printed})
+    return function_tool(value, at, "parameters", {"type": FUNCTION, FUNCTION: printed})
 
 
 def _repeated(given: dict[str, Any], tool: Tool) -> dict[str, Any]:

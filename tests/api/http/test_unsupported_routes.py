@@ -13,7 +13,8 @@ from blockwright.api.http.unsupported_routes import _SENTENCES
 @pytest.mark.parametrize(
     ("method", "path", "says"),
     [
-        ("POST", "/v1/messages", "OpenAI's is: POST /v1/chat/completions"),
+        ("POST", "/v1/complete", "Anthropic's older API is not served; the one of messages is: POST /v1/messages"),
+        ("POST", "/v1/v1/messages", "the base URL of this client ends before /v1"),
         ("POST", "/api/chat", "ollama's API is not served; OpenAI's is, at /v1"),
         ("GET", "/slots", "GET /v1/requests lists running and waiting requests"),
         ("GET", "/v1/responses/resp_1", "responses are not stored; POST /v1/responses answers"),
