@@ -102,7 +102,7 @@ class _Lane:
 
 
 class _Channel:
-    """What both ends of a channel have in common: lanes, their pairs, and the end."""
+    """The half that both ends of a channel have in common: lanes, their pairs, and the end."""
 
     def __init__(self, nccl: Nccl, memory: DeviceMemory, rank: int, changed: Callable[[], None]) -> None:
         self.failed = ""  # why it is not used any more

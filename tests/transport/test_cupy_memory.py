@@ -274,7 +274,8 @@ def test_bytes_cross_from_card_to_card() -> None:
     memories = [CupyMemory(0), CupyMemory(1)]
     queues = [memory.queue() for memory in memories]
     places = [memory.allocate(1 << 20) for memory in memories]
-    data, got, there = random.Random(1).randbytes(1 << 20), memories[1].host_memory(1 << 20), threading.Event()
+    data, there = random.Random(1).randbytes(1 << 20), threading.Event()
+    got = memories[1].host_memory(1 << 20)
     ends[1].receive(queues[1], places[1], 1 << 20)
     source, _ = address_of(data)
     queues[0].copy(places[0], source, 1 << 20)

@@ -85,7 +85,8 @@ async def test_messages_arrive_whole_and_in_the_order_of_their_class(cards: Card
 
 
 async def test_two_chunks_are_open_and_the_bytes_do_not_go_over_the_wire(cards: Cards, monkeypatch: Any) -> None:
-    to_b, rig, seen = await joined(cards), cards.rig, list[int]()
+    to_b, rig = await joined(cards), cards.rig
+    seen = list[int]()
     send = rig.there.send_link
     monkeypatch.setattr(
         rig.there, "send_link", lambda peer, frames: (seen.append(sum(map(len, frames))), send(peer, frames))
