@@ -152,9 +152,9 @@ class _Proof:
         self._chunks, self._tokens = chunks, tokens
         self._config = packed[0].spec.config
         width = packed[0].spec.component.width_in or packed[0].spec.component.width_out
-        generator = torch.Generator().manual_seed(tokens)
-        self._hidden_TD = torch.randn(tokens, width, generator=generator).to(backend.dtype)
-        self._token_T = np.random.default_rng(tokens).integers(0, getattr(self._config, "vocabulary", 1), tokens)
+        draw = np.random.default_rng(tokens)
+        self._hidden_TD = torch.from_numpy(draw.standard_normal((tokens, width), dtype=np.float32)).to(backend.dtype)
+        self._token_T = draw.integers(0, getattr(self._config, "vocabulary", 1), tokens)
 
     def steps(self) -> Generator[str, None, None]:
         page = next((kv.page_size for one in self._packed if (kv := one.spec.component.kv) is not None), 16)
