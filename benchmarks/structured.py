@@ -48,7 +48,8 @@ from blockwright.policies.plan.grammar import JSON, Grammar, TokenVocabulary
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import SetSampling
 
-FREE, CALM, OFF, THREADS = "free", "calm", "off", "threads"
+FREE, CALM = "free", "calm"
+OFF, THREADS = "off", "threads"
 STREAMS = 32
 VOCABULARY = 131072
 END = 256  # the end token of the benchmark's tokenizers

@@ -26,7 +26,8 @@ from .residency import Served, serving
 from .state import ControllerState
 from .worker_record import WorkerRecord
 
-MEMORY = ("budget", "parameters", "kv", "cached", "free")  # parts of a worker's memory; the last four add up to the first
+# parts of a worker's memory; the four behind the budget add up to it, and what is other is beside it
+MEMORY = ("budget", "parameters", "kv", "cached", "free", "other")
 
 
 def cluster_view(

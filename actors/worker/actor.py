@@ -428,4 +428,4 @@ class Worker(Actor):
         late, figures = self.device.lateness(), self._figures.counters() | self._parameters.counters()
         segments, numerics = self._figures.segments, self.backend.numerics
         found = status_of(self.config, self.state, self.node.incarnation, numerics, late, figures, segments, self._slow)
-        return replace(found, links=self._outbox.kinds())
+        return replace(found, links=self._outbox.kinds(), other=self._grammars.nbytes)

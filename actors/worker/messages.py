@@ -224,3 +224,4 @@ class WorkerStatus:
     segments: list[SegmentRows] = field(default_factory=list)  # of the families that lie whole on this worker
     links: dict[str, str] = field(default_factory=dict)  # worker -> kind of the link that takes tensors there
     slow: str = ""  # why native kernels are not used, unless other ones were asked for
+    other: int = 0  # bytes beside the budget: compiled grammars and their tables of tokens
