@@ -26,7 +26,8 @@ from ..block.messages import BlockStatus
 from ..gateway.port import ApplicationView, Census, RemovalView
 from ..worker.messages import WorkerStatus
 
-MEMORY = ("budget", "parameters", "kv", "cached", "free")  # parts of a worker's memory; the last four add up to the first
+# parts of a worker's memory; the four behind the budget add up to it, and what is other is beside it
+MEMORY = ("budget", "parameters", "kv", "cached", "free", "other")
 
 
 def cluster_view(

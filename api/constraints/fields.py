@@ -31,7 +31,6 @@ _SHAPES: dict[str, Schema] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class ResponseFormat:
     """OpenAI's form of an answer: text, any JSON object, or JSON by a schema.
 
@@ -66,7 +65,6 @@ class ResponseFormat:
         return {"type": "object", "properties": properties, "required": ["type"]}
 
 
-@dataclass(frozen=True, slots=True)
 class StructuredOutputs:
     """vLLM's form: an object with one of json, regex, choice and grammar."""
 

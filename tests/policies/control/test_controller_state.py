@@ -337,7 +337,7 @@ def test_the_view_shows_shared_and_own_bytes_blocks_and_queues():
     view = cluster_view(bench.state, {"w0": status}, {}, [], [])
     w0, w1 = view["workers"]
     assert (w0["id"], w0["pid"], w0["state"], w0["device"]) == ("w0", 77, "ready", "cpu")
-    assert w0["memory"] == {"budget": 100, "parameters": 60, "kv": 7, "cached": 3, "free": 30}
+    assert w0["memory"] == {"budget": 100, "parameters": 60, "kv": 7, "cached": 3, "free": 30, "other": 0}
     assert (w0["kv_by_tenant"], w1["kv_by_tenant"]) == ({"ann": 10}, {})
     assert (w0["parameters_by_application"], w1["parameters_by_application"]) == ({"base": {"owned": 7, "shared": 3}}, {})
     assert (w0["links"], w1["links"]) == ({"w1": "device-slot"}, {})
