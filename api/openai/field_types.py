@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ..checks import Body, shown, unicode_text
 from ..errors import bad_request
@@ -21,6 +21,14 @@ class FieldType(Protocol):
         """Return the value as the server uses it. ``name``: the field's name, for the refusal."""
 
     def schema(self) -> Schema: ...
+
+
+@runtime_checkable
+class NestedFields(Protocol):
+    """A field type whose values have fields of their own."""
+
+    def unknown(self, value: Any, name: str) -> list[str]:
+        """Return the names of unknown fields in a value that has been read. ``null`` does not count as a field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +211,27 @@ class Mapping:
         return {"type": "object"}
 
 
+MOST_PAIRS = 16  # of metadata
+LONGEST_KEY, LONGEST_VALUE = 64, 512  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """Pairs of short texts."""
+
+    def read(self, value: Any, name: str) -> dict[str, str]:
+        pairs = Mapping().read(value, name)
+        if len(pairs) > MOST_PAIRS:
+            raise bad_request(f"{name} has {len(pairs)} pairs; give at most {MOST_PAIRS}", name)
+        for key, text in pairs.items():
+            Text(LONGEST_KEY).read(key, name)
+            Text(LONGEST_VALUE).read(text, f"{name}.{key[:LONGEST_KEY]}")
+        return pairs
+
+    def schema(self) -> Schema:
+        return {"type": "object", "additionalProperties": {"type": "string", "maxLength": LONGEST_VALUE}}
+
+
 @dataclass(frozen=True, slots=True)
 class Anything:
     """A value that is accepted without effect."""
@@ -241,12 +270,12 @@ class Only:
     """A field that is not served: accepted only with values that request nothing."""
 
     values: tuple[Any, ...] = ()
+    remedy: str = "leave it out"
 
     def read(self, value: Any, name: str) -> Any:
         if not equals_any(value, self.values):
-            raise bad_request(
-                f"{name} ({shown(value)}) is not supported by this server; leave it out", name, "unsupported_parameter"
-            )
+            message = f"{name} ({shown(value)}) is not supported by this server; {self.remedy}"
+            raise bad_request(message, name, "unsupported_parameter")
         return value
 
     def schema(self) -> Schema:
@@ -281,6 +310,10 @@ class Record:
     def read(self, value: Any, name: str) -> dict[str, Any]:
         given = Mapping().read(value, name)
         return {f.name: f.kind.read(given[f.name], f"{name}.{f.name}") for f in self.fields if given.get(f.name) is not None}
+
+    def unknown(self, value: Any, name: str) -> list[str]:
+        known = {field.name for field in self.fields}
+        return [f"{name}.{one}" for one, inner in value.items() if one not in known and inner is not None]
 
     def schema(self) -> Schema:
         return object_schema(self.fields)

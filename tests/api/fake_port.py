@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -230,6 +231,11 @@ def tokens_emitted(tokens: Sequence[int], logprobs: Sequence[TokenLogprob] = (),
     return TokensEmitted("", "", 1, 0, list(tokens), list(logprobs), finish)
 
 
+def vector_given(values: Sequence[float]) -> list[TokensEmitted]:
+    """News of a sequence that gives a vector."""
+    return [replace(tokens_emitted([0], finish="stop"), vector=np.asarray(values, "<f4").tobytes())]
+
+
 def prompt_scored(entries: list[TokenLogprob]) -> PromptScored:
     return PromptScored("", "", 1, 1, entries)
 
@@ -288,6 +294,14 @@ def make_folder(folder: Path) -> Path:
     )
     write_tokenizer(folder)
     return folder
+
+
+def with_template(folder: Path, made: Path, template: str, **more: Any) -> Path:
+    """A copy of a checkpoint with another chat template."""
+    shutil.copytree(folder, made)
+    file = made / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": template, **more}))
+    return made
 
 
 def events(body: bytes) -> list[Any]:

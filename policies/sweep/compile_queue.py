@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from ..sweep.fair_share import FairShare, Flow
+from .fair_share import FairShare, Flow
 
 OWN, ALL = "own", "all"  # queues that are full: the tenant's, or the one of all
 FIRST, AGAIN = range(2)  # tries

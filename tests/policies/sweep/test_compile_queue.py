@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from blockwright.policies.requests.compile_queue import AGAIN, ALL, FIRST, OWN, TURN, CompileQueue
+from blockwright.policies.sweep.compile_queue import AGAIN, ALL, FIRST, OWN, TURN, CompileQueue
 from blockwright.tests.claims import claim
 
 
