@@ -149,7 +149,7 @@ def _busiest(blocks: Iterable[BlockStatus], labels: Mapping[str, str]) -> list[d
 def _blocks(state: ControllerState, worker: WorkerRecord) -> list[str]:
     """Return blocks whose every component is resident, each once."""
     found: dict[str, None] = {}
-    for name, blocks in state.blocks.items():
+    for name, blocks in state.holdings.blocks.items():
         first = 0
         for block in blocks:
             last = first + len(block.components)
@@ -193,7 +193,7 @@ def _applications(
                 "running": sum(count.running for count in counts),
                 "waiting": sum(sum(count.waiting.values()) for count in counts),
             },
-            "blocks": [b.id.hex() for b in state.blocks.get(name, ())],
+            "blocks": [b.id.hex() for b in state.holdings.blocks.get(name, ())],
             "segments": _segments(one, users) if served.deployed else [],
             "refused": refused,
         }

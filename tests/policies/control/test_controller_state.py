@@ -262,7 +262,7 @@ def test_undeploy_withdraws_first_then_unloads_and_deploy_brings_back():
     assert (unload.worker, unload.holder) == ("w0", "b")
     assert b"".join(i[:1] for i in unload.ids) == b"eAmCoh", "the worker counts holders and keeps what a needs"
     assert bench.routes() == ["a@w0"]
-    assert len(bench.state.blocks["a"]) > 1, "borders stay, and with them the KV of a"
+    assert len(bench.state.holdings.blocks["a"]) > 1, "borders stay, and with them the KV of a"
     bench(Deploy("b"))
     assert bench.routes() == ["a@w0", "b@w0"]
     with pytest.raises(KeyError, match="there are: a, b"):
