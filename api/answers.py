@@ -149,6 +149,7 @@ class ChatMessage(TypedDict):
     content: str | None
     refusal: None
     reasoning: NotRequired[str]
+    reasoning_content: NotRequired[str]
     tool_calls: NotRequired[list[ToolCall]]
 
 
@@ -177,6 +178,7 @@ class ChatAnswer(TypedDict):
 class ChatDelta(TypedDict):
     role: NotRequired[Literal["assistant"]]
     reasoning: NotRequired[str]
+    reasoning_content: NotRequired[str]
     content: NotRequired[str]
     tool_calls: NotRequired[list[ToolCallDelta]]
 
