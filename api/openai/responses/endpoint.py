@@ -52,7 +52,11 @@ def _fits(call: GenerateHandler) -> bool:
 
 
 async def _chat_prompts(call: GenerateHandler, body: ChatBody) -> None:
-    await chat_prompts(call, body)
+    try:
+        await chat_prompts(call, body)
+    except ApiError as error:
+        error.param = "input" if error.param == "messages" else error.param
+        raise
     names = {"reasoning_effort": "reasoning.effort"}
     call.request[IGNORED] = tuple(names.get(name, name) for name in call.request[IGNORED])
 

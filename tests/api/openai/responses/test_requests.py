@@ -141,6 +141,7 @@ async def test_the_answer_repeats_what_holds(responses: Any) -> None:
         ({"prompt_cache_options": {}, "text": {"other": 1}}, "prompt_cache_options, text.other"),
         ({"input": [{**ASK, "other": 1}], "tools": [{**WEATHER, "defer_loading": True}]},
          "input[0].other, tools[0].defer_loading"),
+        ({"tools": [{**PATCH, "format": {"type": "text", "x": 1}}]}, "tools[0].format.x"),
         ({"input": [ASK, {"type": "reasoning", "summary": [], "encrypted_content": "gAAAA"}]}, "input[1].encrypted_content"),
         ({"reasoning": {"summary": "auto"}, "background": False, "store": False}, None),
     ],
