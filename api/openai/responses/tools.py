@@ -59,7 +59,7 @@ class ResponseTools:
             if is_hosted(kind):
                 ignored.append(f"{at}.{kind}")
                 continue
-            if kind not in _OF_TOOL:
+            if not isinstance(kind, str) or kind not in _OF_TOOL:
                 found = shown(one if kind is None else kind)
                 raise bad_request(f"{at} is {found}; give a tool of type function or custom", at)
             tools.append(_function(one, at) if kind == FUNCTION else custom_tool(one, at))
