@@ -22,6 +22,7 @@ from ..gpu.weights.adapter import open_adapter
 from ..gpu.weights.checkpoint import Checkpoint
 from ..policies.cluster.adapter_base import WholeModel
 from ..policies.cluster.application_life import model_of
+from ..policies.control.events import Application
 from ..policies.drafts.choice import absent_drafters
 from ..policies.model.tier_choice import auto_id, family_of_auto, is_answered
 from ..policies.requests.refusal import Refusal, RequestRefused
@@ -33,7 +34,6 @@ from .app_roots import check_name, folder_below
 from .changes_file import ChangesFile
 from .checkpoints import application_of, check_drafts, located, stored_base, with_tiers
 from .controller.actor import Controller
-from .controller.messages import Application
 from .further_applications import adapter_named, base_of, roots_of
 from .gateway.port import ApplicationView, NewApplication, RefusedChange, RemovalView
 from .settings.errors import SettingsError

@@ -153,6 +153,9 @@ class Backend(Protocol):
         ``delta_N`` is as in ``Batch``.
         """
 
+    def states(self, run: Any, hidden_ND: torch.Tensor) -> np.ndarray:
+        """Return float64 states [N, D] of a run that is a single head without logits (``gpu/sampling/pooling.py``)."""
+
     def settle(self) -> None:
         """Wait until nothing reads the memory of earlier calls: hidden states, tables, slots, packed components.
 

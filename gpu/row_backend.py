@@ -15,8 +15,9 @@ import torch
 from ..policies.model.chain import PageLayout
 from .backend import HOST_ALIGNMENT, HOST_CHUNK, Packed, PackedPart
 from .errors import BackendError
-from .model.config import ComponentSpec, tensor_shapes
+from .model.config import ComponentSpec, HeadConfig, tensor_shapes
 from .sampling.masks import TokenMasks, allowed_tokens, best_tokens
+from .sampling.pooling import host_norm, normed
 from .weights.identity import packed_id
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -29,6 +30,14 @@ class RowPacked:
 
     spec: ComponentSpec
     weights: dict[str, torch.Tensor]
+
+
+def row_states(packed: RowPacked, hidden_ND: torch.Tensor) -> np.ndarray:
+    """Return the states behind an embedder's head whose weights are rows, in any memory."""
+    config = packed.spec.config
+    assert isinstance(config, HeadConfig), "states are a head's"
+    vectors = [packed.weights[role] for role in ("norm", "norm_bias") if role in packed.weights]
+    return normed(hidden_ND, *host_norm(vectors, config.norm.offset), config.norm)
 
 
 class RowBackend:

@@ -18,6 +18,7 @@ from ..policies.plan.sweep_plan import Edit, SetPages, SetSampling, WriteTokens
 from .errors import ExecutorError
 from .sampling.grammars import GrammarStore
 from .sampling.masks import MaskMemory, RowGrammar
+from .sampling.pooling import RowPool
 from .sampling.rules import RowRules
 
 SLICE = 4 << 20  # bytes that are copied between two sweeps
@@ -26,8 +27,8 @@ Arrays = tuple[Ints, Ints]  # tokens, slots
 
 
 class Tables:
-    """``tokens`` int32 [R, M], ``slots`` int32 [R, L + 1, P], ``sampling``, ``rules``, ``grammars`` and ``prompt_length``
-    [R].
+    """``tokens`` int32 [R, M], ``slots`` int32 [R, L + 1, P], ``sampling``, ``rules``, ``grammars``, ``pools`` and
+    ``prompt_length`` [R].
 
     The layer of slots behind a row's KV is for hidden states that the row keeps at an exit, and the next one for the ones it
     reads. A row that keeps some has fewer layers than the longest chain, so one layer more is enough.
@@ -44,6 +45,7 @@ class Tables:
         self.rules: list[RowRules | None] = [None] * rows  # the rules of ``sampling``, as arrays
         self.grammars: list[RowGrammar | None] = [None] * rows  # the grammars of ``sampling``, with their states
         self.constrained = 0  # rows that have one
+        self.pools: list[RowPool | None] = [None] * rows  # of rows that give a vector, what they have of it
         self.compiled = GrammarStore()
         self.masks = MaskMemory()
 
@@ -112,6 +114,7 @@ class Tables:
                     self.sampling[row] = params
                     self.rules[row] = RowRules(params.rules) if params.rules is not None else None
                     self._constrain(row, params.grammar)
+                    self.pools[row] = RowPool(params.pooling) if params.pooling is not None else None
 
     def append(self, row_N: Ints, position_N: Ints, token_N: Ints) -> None:
         """Write a sampled token for each of these rows."""

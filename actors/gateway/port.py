@@ -74,7 +74,7 @@ class Generation:
     id: str  # "<request id>" or "<request id>/<choice>" for choice > 0
     application: str
     prompt: list[int]
-    max_tokens: int  # new tokens at most; at least 1
+    max_tokens: int  # new tokens at most; at least 1, and 0 if it gives a vector
     stop_tokens: list[int]  # ids that end the sequence (empty with ignore_eos)
     stop_strings: int = 0  # number of stop strings; ``api/`` has the texts
     sampling: SamplingParams
@@ -89,6 +89,11 @@ class Generation:
     drafts: DraftOptions | None = None  # None: no drafts; an offline request never has any
     auto: AutoTier | None = None  # ``application`` is the tier on which it starts; None: it stays there
     family: str = ""  # id of the family whose tier answers; "": the model has no tiers
+
+    @property
+    def pooled(self) -> bool:
+        """True if it gives a vector in place of tokens."""
+        return self.sampling.pooling is not None
 
     @property
     def account(self) -> str:
@@ -117,7 +122,7 @@ StreamNews = TokensEmitted | PromptScored
 """The news of a stream, in the worker's own types.
 
 Tokens come in order, without gap or repeat, whatever happens to workers. Before the first of them come, if the client
-asked, the log-probabilities of all prompt tokens but the first.
+asked, the log-probabilities of all prompt tokens but the first. A sequence with pooling has one news, with its vector.
 """
 
 

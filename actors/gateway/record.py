@@ -122,6 +122,11 @@ class RequestRecord:
     def emitted(self) -> int:
         return len(self.tokens) - self.begins
 
+    @property
+    def shown_tokens(self) -> int:
+        """Tokens of the answer so far; 0 for a vector, which counts as one within the server."""
+        return 0 if self.generation.pooled else self.emitted
+
     def seen(self, tokens: int) -> int:
         """Return the number of non-virtual tokens among the first ``tokens``."""
         return max(0, tokens - self.virtual)
@@ -397,7 +402,7 @@ class RequestRecord:
                 return None
             news = replace(news, position=len(self.tokens), tokens=news.tokens[skip:], logprobs=news.logprobs[skip:])
         if news.tokens and not self.emitted:
-            self.note(now, "first_token")
+            self.note(now, "vector" if self.generation.pooled else "first_token")
         if news.tokens and self.decision is not None and self.decision.first_token is None:
             self.decision.first_token = now
         self.tokens.extend(news.tokens)
@@ -423,7 +428,7 @@ class RequestRecord:
             route=[{"worker": hop.worker, "first": hop.first, "last": hop.last} for hop in hops],
             prompt_tokens=len(self.generation.prompt),
             computed_tokens=self.seen(self.computed),
-            emitted_tokens=self.emitted,
+            emitted_tokens=self.shown_tokens,
             events=[{"at": at - self.arrival, "event": event, **detail} for at, event, detail in self.events],
             dispatch=None if self.decision is None else self.decision.view(self.arrival, self.ended),
             key=self.generation.key,

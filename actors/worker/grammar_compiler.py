@@ -13,7 +13,7 @@ from itertools import count
 from ...gpu.executor import Executor
 from ...gpu.sampling.grammars import GrammarError, GrammarStore
 from ...policies.plan.grammar import Grammar
-from ...policies.requests.compile_queue import FIRST, CompileQueue
+from ...policies.sweep.compile_queue import FIRST, CompileQueue
 from ...policies.sweep.events import Event, GrammarReady
 from .device_thread import DeviceQueue
 

@@ -205,7 +205,8 @@ def _sentence(event: Mapping[str, Any]) -> str:
     match name:
         case "arrived":
             expected = f", {event['expected_tokens']:,} expected" if "expected_tokens" in event else ""
-            return f"arrived with {event['prompt_tokens']:,} tokens, at most {event['max_tokens']:,} to come{expected}"
+            rest = f"at most {event['max_tokens']:,} to come{expected}" if event["max_tokens"] else "for a vector"
+            return f"arrived with {event['prompt_tokens']:,} tokens, {rest}"
         case "queued":
             return f"queued behind {event['ahead']:,}" if event["ahead"] else "queued, first in line"
         case "asked":
@@ -223,6 +224,8 @@ def _sentence(event: Mapping[str, Any]) -> str:
             return f"prefill: {event['computed']:,} of {event['of']:,} tokens{cached}"
         case "first_token":
             return "first token"
+        case "vector":
+            return "its vector was given"
         case "preempted":
             if event.get("for") == "urgent":
                 return "preempted: an urgent request took its row; what memory does not keep will be recomputed"

@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 
 import msgpack
 
-from ...policies.requests.compile_queue import AGAIN, FIRST, OWN, CompileQueue
+from ...policies.sweep.compile_queue import AGAIN, FIRST, OWN, CompileQueue
 from .keywords import LISTS, MAPS, ONE
 
 SECONDS = (0.05, 1.0)  # of processor for a first try of a grammar, and for a second one; the library's limits are narrower
@@ -79,7 +79,7 @@ class CheckerFull(Exception):
         self.queue, self.waiting = queue, waiting
 
 
-class _Question:
+class _OpenGrammar:
     """A grammar that waits for its outcome, and how many requests wait for that."""
 
     __slots__ = ("form", "outcome", "text", "waiters")
@@ -100,7 +100,7 @@ class GrammarChecker:
         self._tables: OrderedDict[tuple[str, int], TableFacts] = OrderedDict()
         self._queue = CompileQueue(weights or {}, MOST, MOST_OF_ONE)
         self._questions: dict[bytes, int] = {}  # being asked, by grammar -> number
-        self._open: dict[int, tuple[bytes, _Question]] = {}
+        self._open: dict[int, tuple[bytes, _OpenGrammar]] = {}
         self._numbers = count()
         self._pump: asyncio.Task[None] | None = None
 
@@ -126,7 +126,7 @@ class GrammarChecker:
         if full := self._queue.full(tenant):
             raise CheckerFull(full, self._queue.waiting_of(tenant) if full == OWN else self._queue.waiting)
         number = self._questions[key] = next(self._numbers)
-        self._open[number] = key, _Question(form, text)
+        self._open[number] = key, _OpenGrammar(form, text)
         self._queue.add(number, tenant)
         if self._pump is None or self._pump.done():
             self._pump = asyncio.get_running_loop().create_task(self._ask_all())

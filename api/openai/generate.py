@@ -29,6 +29,7 @@ from ...policies.sweep.events import TokensEmitted
 from ...runtime.base.scope import current_traceparent
 from ..answers import Usage
 from ..checks import Body
+from ..embeddings.models import check_generates
 from ..errors import ApiError, error_body, in_words
 from ..http.catalog import ServedModel
 from ..http.context import (
@@ -98,6 +99,21 @@ class GenerateHandler:
         if isinstance(prompt, str):
             prompt = await self.front.catalog.encode(self.served, prompt, special=special)
         return truncated(prompt, self.options, self.info)
+
+    @property
+    def sequences(self) -> int:
+        """The number of sequences that answer."""
+        return self.options.n * len(self.prompts)
+
+    @property
+    def limit(self) -> int:
+        """The most new tokens of all sequences together."""
+        return self.options.n * sum(self.limits)
+
+    async def whole(self) -> bytes:
+        """Return the JSON of an answer that is not streamed; raise ApiError or RequestRefused."""
+        async with _running(self) as ends:
+            return await _whole(self, ends)
 
     @property
     def tier(self) -> str:
@@ -237,6 +253,7 @@ class GeneratingEndpoint(Generic[Parsed]):
         options = filled(body.options, info.defaults)
         front.classes.check(asking[CALLER], options.service_tier)
         served = await front.catalog.load(info)
+        check_generates(info, served)
         call = GenerateHandler(front=front, request=asking, info=info, served=served, options=options, shape=self.shape)
         await self.prompts(call, body)
         return call
@@ -265,12 +282,6 @@ class GeneratingEndpoint(Generic[Parsed]):
         if drafted and front.settings.drafting.draft_rule == REJECTION:
             call.sampling = replace(call.sampling, rejection=True)
         return call
-
-
-async def whole_answer(call: GenerateHandler) -> bytes:
-    """Return the JSON of an answer that is not streamed; raise ApiError or RequestRefused."""
-    async with _running(call) as ends:
-        return await _whole(call, ends)
 
 
 @dataclass(slots=True)
@@ -358,7 +369,7 @@ def _sequences(call: GenerateHandler) -> list[Generation]:
             tenant=caller.tenant,
             key=caller.key,
             priority=options.urgency,
-            salt=_salt(call.front, caller.tenant, options.cache_salt),
+            salt=cache_salt(call.front, caller.tenant, options.cache_salt),
             trace=current_traceparent(),
             offline=place is not None,
             home=place.home if place is not None else "",
@@ -379,7 +390,7 @@ def _name(front: Front, request: CallContext, options: Options) -> None:
         front.names.record(request[CALLER].key, chosen, request[CALL_ID])
 
 
-def _salt(front: Front, tenant: str, wished: str) -> bytes:
+def cache_salt(front: Front, tenant: str, wished: str) -> bytes:
     """Return the cache salt; only requests with equal salts share cached prefixes.
 
     With keys these are requests of one tenant, unless the cache is shared by all.

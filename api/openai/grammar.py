@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from ...actors.gateway.port import ModelInfo
 from ...gpu.weights.checkpoint_files import TOKENIZER, CheckpointFiles
 from ...policies.plan.grammar import JSON, LARK, Grammar, TokenVocabulary
-from ...policies.requests.compile_queue import OWN
+from ...policies.sweep.compile_queue import OWN
 from ..constraints.checker import CheckerFull
 from ..errors import ApiError, bad_request
 from ..http.catalog import ServedModel
@@ -29,15 +30,17 @@ async def grammar_of(
         return None
     named = constraint.field if constraint is not None else "tools"
     vocabulary = await _vocabulary(front, info, served, named, turn)
+    forced = front.settings.drafting.forced == "on"
+    common: dict[str, Any] = {"vocabulary": vocabulary, "to_the_end": options.ignore_eos, "forced": forced}
     if constraint is not None:
         await _check(front, tenant, constraint.form, constraint.text, constraint.field)
     if turn is None or not shapes:
         assert constraint is not None
-        return Grammar(form=constraint.form, text=constraint.text, vocabulary=vocabulary, to_the_end=options.ignore_eos)
+        return Grammar(form=constraint.form, text=constraint.text, **common)
     for tool, schema in turn.use.callable:
         await _check(front, tenant, JSON, json.dumps(schema), tool.field)
     await _check(front, tenant, LARK, turn.grammar(constraint, by_name=True), named)
-    return Grammar(form=LARK, text=turn.grammar(constraint), vocabulary=vocabulary, to_the_end=options.ignore_eos)
+    return Grammar(form=LARK, text=turn.grammar(constraint), **common)
 
 
 async def _check(front: Front, tenant: str, form: str, text: str, field: str) -> None:

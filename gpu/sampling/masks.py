@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...policies.drafts.options import MOST_FORCED
 from ...policies.plan.grammar import Grammar
 from .grammars import GrammarStore
 
@@ -58,14 +59,35 @@ class RowGrammar:
         if inside:
             self._matcher.unsafe_compute_mask_ptr(bits_W.ctypes.data, bits_W.nbytes)
         if self._matcher.is_error() and not self._matcher.is_accepting():
-            # perhaps behind a draft that does not stand, so the next mask is made from the beginning
-            self._matcher = None
-            self._eaten.clear()
-            self._same = 0
+            self._forget()  # perhaps behind a draft that does not stand
             return OFF
         if inside and self._grammar.to_the_end:
             self._without_ends(bits_W)
         return MADE if inside else OUTSIDE
+
+    def forced(self, output: np.ndarray) -> list[int]:
+        """Return the tokens that must follow these tokens of the answer, as the grammar leaves no choice; often none.
+
+        They are drafts: the masks at their positions decide.
+        """
+        if not self._grammar.forced or self._matcher is None:
+            return []
+        start = min(self._same, output.size)
+        new = output[start:].tolist()
+        if not self._ends.isdisjoint(new) or not self._follow(self._matcher, start, new):
+            return []
+        found = self._matcher.compute_ff_tokens()
+        if self._matcher.is_error():
+            self._forget()
+            return []
+        end = next((place for place, token in enumerate(found) if token in self._ends), len(found))
+        return found[: min(end, MOST_FORCED)]
+
+    def _forget(self) -> None:
+        """Forget the state, so that the next mask is made from the beginning."""
+        self._matcher = None
+        self._eaten.clear()
+        self._same = 0
 
     def _follow(self, matcher: LLMatcher, start: int, new: list[int]) -> bool:
         """Bring the matcher to the state behind ``new``, which follow the ``start`` tokens that have not changed.

@@ -141,7 +141,7 @@ class Columns:
         return sum(self.status[s] not in gone or self.requeue[s] > 0 for s in self._by_request.values())
 
     def scores(self, s: int, start: int) -> bool:
-        """Return whether log-probabilities of the prompt tokens after position ``start`` are wanted."""
+        """Return whether log-probabilities or states of the prompt are wanted, from position ``start`` on."""
         submission = self.submission[s]
         return start + 1 < submission.prompt_length and submission.scored
 
@@ -173,7 +173,7 @@ class Columns:
     def _fill(self, s: int) -> None:
         """Fill the columns that follow from others."""
         submission, route = self.submission[s], self.route[s]
-        self.limit[s], self.stop[s] = submission.max_length, submission.stop_tokens
+        self.limit[s], self.stop[s] = submission.limit, submission.stop_tokens
         self.tenant[s], self.delta[s] = submission.tenant, route.delta
         self.cost_compute[s], self.cost_memory[s] = route.cost_compute, route.cost_memory
         self.ready[s] = self._ready(s)
@@ -181,7 +181,7 @@ class Columns:
     def _ready(self, s: int) -> int:
         if self.status[s] != Status.RUNNING or self.place[s] != Place.LOCAL or self.held[s]:
             return 0
-        last = self.submission[s].max_length - 1
+        last = self.submission[s].limit - 1
         last = min(last, self.plain_until[s])
         return min(last, self.paged[s] * self.page_size) if self.pages[s] else last
 
@@ -292,7 +292,7 @@ class Columns:
             forward = Place.LOCAL if route.next_worker is None else Place.FORWARD
             assert self.place[s] == forward, f"sequence {s} has a wrong place in its route"
         found = (self.limit[s], self.stop[s], self.tenant[s], self.cost_compute[s], self.cost_memory[s])
-        expected = (submission.max_length, submission.stop_tokens, submission.tenant)
+        expected = (submission.limit, submission.stop_tokens, submission.tenant)
         assert 0 <= self.risen(s) <= 2, f"sequence {s} has fallen by a class, or risen above all"
         assert 0 <= self.yielded[s] <= MOST_YIELDS, f"sequence {s} has given its row to urgent ones too often"
         assert self.delta[s] == route.delta, f"sequence {s} has other deltas than its route"

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from blockwright.actors.applications import Applications
-from blockwright.actors.controller.messages import Application
 from blockwright.actors.gateway.port import ApplicationView, NewApplication, RemovalView
 from blockwright.actors.settings.settings import Settings
 from blockwright.actors.sizing import WorkerLimits
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.cluster.adapter_base import WholeModel
+from blockwright.policies.control.events import Application
 from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.runtime import Actor, Node, endpoint
 from blockwright.tests.waiting import until

@@ -231,6 +231,11 @@ def tokens_emitted(tokens: Sequence[int], logprobs: Sequence[TokenLogprob] = (),
     return TokensEmitted("", "", 1, 0, list(tokens), list(logprobs), finish)
 
 
+def vector_given(values: Sequence[float]) -> list[TokensEmitted]:
+    """News of a sequence that gives a vector."""
+    return [replace(tokens_emitted([0], finish="stop"), vector=np.asarray(values, "<f4").tobytes())]
+
+
 def prompt_scored(entries: list[TokenLogprob]) -> PromptScored:
     return PromptScored("", "", 1, 1, entries)
 

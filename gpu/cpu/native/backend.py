@@ -39,6 +39,7 @@ from ...model.config import (
 from ...model.config import MLP as SECOND
 from ...model.rotary import rotary_table
 from ...sampling.masks import TokenMasks
+from ...sampling.pooling import host_norm, normed
 from ...slots import SlotBytes
 from ...tables import Tables
 from ...weights.identity import packed_id
@@ -266,6 +267,14 @@ class NativeBackend:
         if code:
             raise BackendError(f"{ERRORS[code]}: the plan is wrong")
         return self._logits[: rows * run.vocabulary].view(rows, run.vocabulary)
+
+    def states(self, run: NativeRun, hidden_ND: torch.Tensor) -> np.ndarray:
+        (part,) = run.parts
+        config = part.spec.config
+        assert isinstance(config, HeadConfig), "states are a head's"
+        roles = ("norm", "norm_bias")
+        vectors = [part.memory[role].view(torch.float32)[: config.hidden] for role in roles if role in part.memory]
+        return normed(hidden_ND, *host_norm(vectors, 0.0), config.norm)  # the offset was added when it was packed
 
     def argmax(self, logits_NV: torch.Tensor, masks: TokenMasks | None = None) -> np.ndarray:
         rows, vocabulary = logits_NV.shape

@@ -11,7 +11,7 @@ import pytest
 
 from blockwright.api.constraints.checker import CheckerFull, GrammarChecker
 from blockwright.policies.plan.grammar import JSON, LARK, REGEX
-from blockwright.policies.requests.compile_queue import ALL, OWN
+from blockwright.policies.sweep.compile_queue import ALL, OWN
 
 OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
 

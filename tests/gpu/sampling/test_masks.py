@@ -137,3 +137,58 @@ def test_rows_are_counted_that_have_a_grammar(vocabulary: TokenVocabulary) -> No
         tables.apply([SetSampling(row, 1, SamplingParams(grammar=one))])
         found.append(tables.constrained)
     assert found == [1, 1, 2, 1, 1, 1, 0]
+
+
+FIXED = {
+    "type": "object",
+    "properties": {
+        "temperature_of_the_day": {"enum": ["exceptionally warm", "exceptionally cold"]},
+        "b": {"const": "always"},
+    },
+    "required": ["temperature_of_the_day", "b"],
+    "additionalProperties": False,
+}
+
+
+@claim("A token is computed as a forced one only where the grammar allows no other", of="structured-output")
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("schema", [PERSON, FIXED, {"enum": ["yes, of course", "yes, perhaps"]}])
+def test_forced_tokens_are_the_only_ones_and_change_no_mask(
+    vocabulary: TokenVocabulary, tokens: list[bytes], seed: int, schema: dict[str, Any]
+) -> None:
+    chance = random.Random(seed)
+    text = json.dumps(schema)
+    tables = table(Grammar(form=JSON, text=text, vocabulary=vocabulary, forced=True))
+    row = tables.grammars[0]
+    assert row is not None
+    length, forced = PROMPT, list[int]()
+    found = 0
+    while True:
+        made, bits = mask_at(tables, length)
+        assert (made, bits) == fresh_mask(tables, length)
+        if made is not MADE:
+            break
+        allowed = np.flatnonzero(np.unpackbits(np.frombuffer(bits, dtype=np.uint8), bitorder="little")).tolist()
+        if forced:
+            assert allowed == forced[:1]
+        token = int(chance.choice(allowed))
+        tables.append(np.asarray([0]), np.asarray([length]), np.asarray([token]))
+        length += 1
+        forced = forced[1:] or row.forced(tables.tokens[0, PROMPT:length])
+        found += bool(forced)
+        assert vocabulary.ends[0] not in forced
+    assert found > 10
+
+
+def test_tokens_are_forced_only_if_wanted(vocabulary: TokenVocabulary, tokens: list[bytes]) -> None:
+    for forced in (False, True):
+        tables = table(Grammar(form=REGEX, text="abcabc", vocabulary=vocabulary, forced=forced))
+        row = tables.grammars[0]
+        assert row is not None
+        assert row.forced(tables.tokens[0, PROMPT:PROMPT]) == []  # no mask was made yet
+        assert mask_at(tables, PROMPT)[0] is MADE
+        assert bool(row.forced(tables.tokens[0, PROMPT:PROMPT])) == forced
+        tables.apply([WriteTokens(0, PROMPT, [vocabulary.ends[0]])])
+        assert row.forced(tables.tokens[0, PROMPT : PROMPT + 1]) == []
+        tables.apply([WriteTokens(0, PROMPT, [tokens.index(b"c")])])
+        assert row.forced(tables.tokens[0, PROMPT : PROMPT + 1]) == []
