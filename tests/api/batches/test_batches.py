@@ -276,7 +276,11 @@ async def test_a_batch_of_responses(start: Start, say: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "param", "says"),
     [
-        ({"endpoint": "/v1/rerank"}, "endpoint", "give one of /v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings"),
+        (
+            {"endpoint": "/v1/rerank"},
+            "endpoint",
+            "give one of /v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings",
+        ),
         ({"completion_window": "31d"}, "completion_window", "give 24h, or another time up to 30d"),
         ({"completion_window": "0h"}, "completion_window", "give 24h"),
         ({"completion_window": 24}, "completion_window", "give 24h"),
