@@ -25,6 +25,9 @@ from ..openai.bodies import CHAT_FIELDS, COMPLETION_FIELDS
 from ..openai.chat import CHAT
 from ..openai.completions import COMPLETIONS
 from ..openai.field_types import Field
+from ..openai.responses.answers import ResponseAnswer, ResponseEvent
+from ..openai.responses.endpoint import RESPONSES
+from ..openai.responses.request import RESPONSE_FIELDS
 from ..openai.tokenize import DETOKENIZE_FIELDS, TOKENIZE_FIELDS, detokenize, tokenize
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -153,6 +156,17 @@ ENDPOINTS = (
             errors=GENERATING,
         )
         for path in (SCORE.path, "/score")
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/responses",
+        handler=RESPONSES.respond,
+        text="Answer a conversation of items; nothing is stored.",
+        fields=RESPONSE_FIELDS,
+        answer=ResponseAnswer,
+        chunk=ResponseEvent,
+        stream="event: and data: lines; no [DONE].",
+        errors=GENERATING,
     ),
     Endpoint(
         method="GET",

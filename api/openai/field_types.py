@@ -211,6 +211,27 @@ class Mapping:
         return {"type": "object"}
 
 
+MOST_PAIRS = 16  # of metadata
+LONGEST_KEY, LONGEST_VALUE = 64, 512  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """Pairs of short texts."""
+
+    def read(self, value: Any, name: str) -> dict[str, str]:
+        pairs = Mapping().read(value, name)
+        if len(pairs) > MOST_PAIRS:
+            raise bad_request(f"{name} has {len(pairs)} pairs; give at most {MOST_PAIRS}", name)
+        for key, text in pairs.items():
+            Text(LONGEST_KEY).read(key, name)
+            Text(LONGEST_VALUE).read(text, f"{name}.{key[:LONGEST_KEY]}")
+        return pairs
+
+    def schema(self) -> Schema:
+        return {"type": "object", "additionalProperties": {"type": "string", "maxLength": LONGEST_VALUE}}
+
+
 @dataclass(frozen=True, slots=True)
 class Anything:
     """A value that is accepted without effect."""
@@ -249,12 +270,12 @@ class Only:
     """A field that is not served: accepted only with values that request nothing."""
 
     values: tuple[Any, ...] = ()
+    remedy: str = "leave it out"
 
     def read(self, value: Any, name: str) -> Any:
         if not equals_any(value, self.values):
-            raise bad_request(
-                f"{name} ({shown(value)}) is not supported by this server; leave it out", name, "unsupported_parameter"
-            )
+            message = f"{name} ({shown(value)}) is not supported by this server; {self.remedy}"
+            raise bad_request(message, name, "unsupported_parameter")
         return value
 
     def schema(self) -> Schema:

@@ -191,6 +191,10 @@ class AnswerShape:
         """Return the body of an answer that is not streamed; one piece for each choice."""
         raise NotImplementedError
 
+    def body(self, pieces: Sequence[TextPiece]) -> str:
+        """Return the JSON of ``whole``."""
+        return written(self.whole(pieces))
+
     def end(self) -> bytes:
         """Return the last events of a stream."""
         usage = f'{self._head}],"usage":{json.dumps(self._call.usage())}}}\n\n' if self._call.options.include_usage else ""
@@ -409,7 +413,7 @@ async def _whole(call: GenerateHandler, ends: _Ends) -> bytes:
     await _each(call.choices, collect)
 
     def answer() -> bytes:
-        return written(call.shape(call).whole(pieces)).encode()
+        return call.shape(call).body(pieces).encode()
 
     size = sum(map(_size, call.choices, pieces))
     return answer() if size < _MANY else await call.front.run_in_thread(answer)

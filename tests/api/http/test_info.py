@@ -81,7 +81,7 @@ async def test_load_counts_what_is_being_answered(serve: Any) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/v1/responses", "/sleep", "/wake_up", "/is_sleeping",
+        "/sleep", "/wake_up", "/is_sleeping",
         "/pause", "/resume", "/abort_requests", "/collective_rpc", "/reset_prefix_cache", "/pooling",
         "/invocations",
     ],
