@@ -431,6 +431,7 @@ class RequestAnswer(TypedDict):
     tier: RequestTier | None
     service: RequestService | None
     parked_steps: int
+    parked_seconds: float
     entered: dict[str, int]
 
 

@@ -1,6 +1,6 @@
-"""Packing shared by the torch reference and the CUDA back ends: weights are rows in the model's type.
+"""Packing and choice of tokens, shared by the torch reference and the CUDA back ends: weights are rows in the model's type.
 
-A checkpoint has them so: packing is a conversion, and equal tensors have equal ids on both.
+A checkpoint has them so: packing is a conversion, and equal tensors have equal ids on both. Tokens are chosen on the host.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ..policies.model.chain import PageLayout
 from .backend import HOST_ALIGNMENT, HOST_CHUNK, Packed, PackedPart
 from .errors import BackendError
 from .model.config import ComponentSpec, HeadConfig, tensor_shapes
+from .sampling.masks import TokenMasks, allowed_tokens, best_tokens
 from .sampling.pooling import host_norm, normed
 from .weights.identity import packed_id
 
@@ -40,7 +41,7 @@ def row_states(packed: RowPacked, hidden_ND: torch.Tensor) -> np.ndarray:
 
 
 class RowBackend:
-    """The packing half of a back end whose weights are rows."""
+    """The packing, and the choice of tokens, of a back end whose weights are rows."""
 
     def __init__(self, name: str, dtype: str) -> None:
         if dtype not in DTYPES:
@@ -65,6 +66,12 @@ class RowBackend:
             )
             for role, shape in tensor_shapes(spec.config).items()
         ]
+
+    def argmax(self, logits_NV: torch.Tensor, masks: TokenMasks | None = None) -> np.ndarray:
+        return best_tokens(logits_NV.numpy(), masks)
+
+    def allowed(self, logits_V: np.ndarray, mask_W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return allowed_tokens(logits_V, mask_W)
 
     def _delta_form(self, spec: ComponentSpec) -> tuple[str, int]:
         """Return the name of a delta's packed form, and its bytes."""

@@ -47,6 +47,7 @@ class SweepDraws:
         self._verified: dict[int, tuple[list[int], list[TokenLogprob]]] = {}  # further ones of verified rows
         self._scores: dict[int, list[TokenLogprob]] = {}  # by batch row
         self._vectors: dict[int, bytes] = {}  # by batch row
+        self._forced: dict[int, list[int]] = {}  # by batch row: tokens that must follow
         self._laws: dict[int, dict[int, np.ndarray]] = {}  # by batch row and place: a draft's, if it counts
         self.seconds = 0.0  # inside heads and sampling
 
@@ -63,6 +64,7 @@ class SweepDraws:
             verified=[self._verified[n][0] for n in plan.verify],
             verified_logprobs=[self._verified[n][1] for n in plan.verify],
             vectors=list(self._vectors.items()),
+            forced=[(place, self._forced[n]) for place, n in enumerate(plan.sample) if n in self._forced],
         )
 
     def sample(self, run: Any, width: int, at: Rows, delta: Sequence[int]) -> None:
@@ -74,12 +76,17 @@ class SweepDraws:
         hidden_ND = self._pick(width, at.offset_N + at.count_N - 1)
         began = time.perf_counter()
         logits_NV = self._backend.logits(run, hidden_ND, numbers(delta))
-        tokens, logprobs = sample(logits_NV, at.row_N.tolist(), position_N.tolist(), self._tables, self._backend.argmax)
+        tokens, logprobs = self._drawn(logits_NV, at.row_N, position_N)
         self._give_logits(zip(at.batch, at.row_N.tolist(), range(len(tokens)), strict=True), logits_NV, tokens)
         self.seconds += time.perf_counter() - began
         self._tokens.update(zip(at.batch, tokens, strict=True))
         self._logprobs.update(zip(at.batch, logprobs, strict=True))
         self._append(at.row_N, position_N, tokens)
+        self._force(at.batch, at.row_N, position_N, tokens)
+
+    def _drawn(self, logits_NV: torch.Tensor, row_N: Ints, position_N: Ints) -> tuple[list[int], list[TokenLogprob | None]]:
+        backend = self._backend
+        return sample(logits_NV, row_N.tolist(), position_N.tolist(), self._tables, backend.argmax, backend.allowed)
 
     def _give_logits(self, rows: Iterable[tuple[int, int, int]], logits_TV: torch.Tensor, tokens: list[int]) -> None:
         """Give the vectors of rows that want logits: of each the batch row, the table row and the place of its logits."""
@@ -128,7 +135,7 @@ class SweepDraws:
         began = time.perf_counter()
         delta_T = np.repeat(delta, drawn.count_N).tolist() if delta else []
         logits_TV = self._backend.logits(run, hidden_TD, numbers(delta_T))
-        tokens, logprobs = sample(logits_TV, row_T.tolist(), position_T.tolist(), self._tables, self._backend.argmax)
+        tokens, logprobs = self._drawn(logits_TV, row_T, position_T)
         spans = list(zip(at.batch, drawn.first_N.tolist(), drawn.count_N.tolist(), strict=True))
         rows = columns.row_N[np.asarray(at.batch)].tolist()
         self._give_logits(zip(at.batch, rows, drawn.first_N.tolist(), strict=True), logits_TV, tokens)
@@ -146,7 +153,9 @@ class SweepDraws:
                 last_N[i] += counting - 1
                 more = slice(first + 1, first + counting)
                 self._verified[n] = tokens[more], [entry for entry in logprobs[more] if entry is not None]
-        self._append(row_T[last_N], position_T[last_N], [tokens[i] for i in last_N.tolist()])
+        last = [tokens[i] for i in last_N.tolist()]
+        self._append(row_T[last_N], position_T[last_N], last)
+        self._force(at.batch, row_T[last_N], position_T[last_N], last)
 
     def _judge(
         self, n: int, logits_TV: torch.Tensor, tokens: list[int], logprobs: list[TokenLogprob | None], first: int
@@ -178,7 +187,8 @@ class SweepDraws:
         began = time.perf_counter()
         hidden_ND = self._pick(width, at.offset_N + at.count_N - 1)
         logits_NV = self._backend.logits(run, hidden_ND, numbers(delta))
-        tokens = choose(logits_NV, at.row_N.tolist(), position_N.tolist(), self._tables, self._backend.argmax)
+        backend, rows = self._backend, at.row_N.tolist()
+        tokens = choose(logits_NV, rows, position_N.tolist(), self._tables, backend.argmax, backend.allowed)
         for i, (n, row, position) in enumerate(zip(at.batch, at.row_N.tolist(), position_N.tolist(), strict=True)):
             if rejection.applies(params := self._tables.sampling[row]):
                 drawn_V = law(logits_NV[i].numpy(), row, position, self._tables)
@@ -189,6 +199,18 @@ class SweepDraws:
         if targets:
             target_N = np.asarray([self._columns.row_N[targets.get(n, n)] for n in at.batch])
             self._append(target_N, position_N, tokens)
+
+    def _force(self, batch: Sequence[int], row_N: Ints, position_N: Ints, tokens: list[int]) -> None:
+        """Look for tokens that must follow the ones that were drawn at these positions."""
+        tables = self._tables
+        if not tables.constrained:
+            return
+        for n, row, position, token in zip(batch, row_N.tolist(), position_N.tolist(), tokens, strict=True):
+            grammar = tables.grammars[row]
+            if grammar is None or token in FAILED or position + 1 >= tables.max_length:
+                continue
+            if found := grammar.forced(tables.tokens[row, int(tables.prompt_length[row]) : position + 1]):
+                self._forced[n] = found
 
     def _append(self, row_N: Ints, position_N: Ints, tokens: list[int]) -> None:
         """Write drawn tokens to the table, where the next plan reads them."""

@@ -321,7 +321,8 @@ class RemovalView:
 
     gone: its memory was free within the given time plus a little more. freed: bytes of parameters that only it had.
     adapters: number of adapters on it, which keep its parameters. default: the id that stands for requests without a
-    model. answered: whether a model of that id is served.
+    model. answered: whether a model of that id is served. drafts: a sentence for each entry of the setting ``drafts`` that
+    names it or one of its tiers.
     """
 
     gone: bool
@@ -329,6 +330,7 @@ class RemovalView:
     adapters: int
     default: str
     answered: bool
+    drafts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,7 +410,8 @@ class RequestView:
     drafts: DraftView = DraftView()
     tier: TierView | None = None  # None: the request named its model
     service: ServiceView | None = None  # None: a server of an earlier release
-    parked_steps: int = 0  # steps of lower tiers that it sat out; known at its end
+    parked_steps: int = 0  # steps of lower tiers that it sat out so far
+    parked_seconds: float = 0.0  # time that these steps took
     entered: dict[str, int] = field(default_factory=dict)  # prompt tokens that began at an exit, by the layers before it
 
 

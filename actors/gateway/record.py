@@ -21,7 +21,7 @@ from ...policies.requests.queue import Key
 from ...policies.requests.routing_table import RoutingTable
 from ...policies.requests.turned_away import TurnedAway, turned_away
 from ...policies.requests.urgency import CLASSES, offline_urgency, risen_by, service_class
-from ...policies.sweep.events import DraftsVerified, ExitEntered, PromptScored, Submission, TokensEmitted
+from ...policies.sweep.events import DraftsVerified, ExitEntered, PromptScored, SatOut, Submission, TokensEmitted
 from .auto_choice import AutoChoice, HeldAnswer, likely_tokens
 from .decision import Decision
 from .drafts import draft_view
@@ -62,7 +62,8 @@ class RequestRecord:
     waits_from: float | None = None  # begin of its present wait; None: it does not wait
     yielded: int = 0  # rows that it gave to urgent requests
     drafts: dict[str, DraftCounts] = field(default_factory=dict)  # verified drafts of all attempts, by source
-    parked: int = 0  # steps of lower tiers that its finished attempts sat out
+    parked: int = 0  # steps of lower tiers that it sat out
+    parked_seconds: float = 0.0  # the time that these took
     entered: dict[int, int] = field(default_factory=dict)  # prompt tokens that began at an exit, by the layers before it
     entered_to: int = 0  # the position up to which ``entered`` counts; what is recomputed counts once
     no_drafter: str = ""  # why no tier or other model can draft for the current or last attempt
@@ -322,6 +323,11 @@ class RequestRecord:
         counts = self.drafts.get(news.source, DraftCounts())
         self.drafts[news.source] = counts.plus(news.rounds, news.drafted, news.accepted)
 
+    def sat_out(self, news: SatOut) -> None:
+        """Count steps of lower tiers that it sat out."""
+        self.parked += news.sweeps
+        self.parked_seconds += news.seconds
+
     def entered_at(self, news: ExitEntered) -> None:
         """Count prompt tokens that began at an exit. Virtual tokens, and those of the answer, do not count."""
         start, end = max(news.start, self.entered_to, self.virtual), min(news.end, self.begins)
@@ -433,5 +439,6 @@ class RequestRecord:
             tier=None if self.choice is None else self.choice.view(),
             service=self.service,
             parked_steps=self.parked,
+            parked_seconds=self.parked_seconds,
             entered={str(layers): tokens for layers, tokens in sorted(self.entered.items())},
         )

@@ -12,6 +12,9 @@ from typing import Any
 from aiohttp import web
 
 from .. import answers
+from ..anthropic import answers as messages
+from ..anthropic.bodies import COUNT_FIELDS, MESSAGE_FIELDS
+from ..anthropic.endpoints import MESSAGES, count_tokens
 from ..batches import endpoints as batches
 from ..batches import files, views
 from ..embeddings.endpoints import EMBEDDINGS, RERANK, SCORE
@@ -22,6 +25,9 @@ from ..openai.bodies import CHAT_FIELDS, COMPLETION_FIELDS
 from ..openai.chat import CHAT
 from ..openai.completions import COMPLETIONS
 from ..openai.field_types import Field
+from ..openai.responses.answers import ResponseAnswer, ResponseEvent
+from ..openai.responses.endpoint import RESPONSES
+from ..openai.responses.request import RESPONSE_FIELDS
 from ..openai.tokenize import DETOKENIZE_FIELDS, TOKENIZE_FIELDS, detokenize, tokenize
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -35,7 +41,7 @@ GENERATING = (400, 403, 404, 408, 409, 413, 429, 500, 503)
 class Endpoint:
     """An endpoint.
 
-    ``path``: in aiohttp's form. ``errors``: statuses with an ``ErrorAnswer``, besides 401 if a key is needed.
+    ``path``: in aiohttp's form. ``errors``: statuses with an ``error``, besides 401 if a key is needed.
     """
 
     method: str
@@ -47,6 +53,8 @@ class Endpoint:
     query: tuple[Field, ...] = ()  # parameters of the query
     answer: Any = None  # type of a success's JSON; None: see ``media``
     chunk: Any = None  # type of a stream's events
+    stream: str = "data: lines, each with a chunk; the last is [DONE]."
+    error: Any = answers.ErrorAnswer  # type of an error's JSON
     media: str = "application/json"
     errors: tuple[int, ...] = ()
     success: int = 200
@@ -96,6 +104,28 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="POST",
+        path="/v1/messages",
+        handler=MESSAGES.respond,
+        text="Answer a conversation with the assistant's next message, in the form of Anthropic's API.",
+        fields=MESSAGE_FIELDS,
+        answer=messages.MessageAnswer,
+        chunk=messages.MessageEvent,
+        stream="event: and data: lines; the last event is message_stop.",
+        errors=GENERATING,
+        error=messages.MessageErrorAnswer,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/messages/count_tokens",
+        handler=count_tokens,
+        text="Count the tokens of a message's prompt.",
+        fields=COUNT_FIELDS,
+        answer=messages.TokenCount,
+        errors=(400, 403, 404, 408, 413, 500, 503),
+        error=messages.MessageErrorAnswer,
+    ),
+    Endpoint(
+        method="POST",
         path=EMBEDDINGS.path,
         handler=EMBEDDINGS.respond,
         text="Turn texts into vectors.",
@@ -126,6 +156,17 @@ ENDPOINTS = (
             errors=GENERATING,
         )
         for path in (SCORE.path, "/score")
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/responses",
+        handler=RESPONSES.respond,
+        text="Answer a conversation of items; nothing is stored.",
+        fields=RESPONSE_FIELDS,
+        answer=ResponseAnswer,
+        chunk=ResponseEvent,
+        stream="event: and data: lines; no [DONE].",
+        errors=GENERATING,
     ),
     Endpoint(
         method="GET",

@@ -34,14 +34,17 @@ from ..openai.chat import CHAT
 from ..openai.completions import COMPLETIONS
 from ..openai.fields import HARMLESS
 from ..openai.generate import GenerateHandler, GeneratingEndpoint
+from ..openai.responses.endpoint import RESPONSES
+from ..openai.responses.request import RESPONSE_FIELDS
 
 log = logging.getLogger(__name__)
 AnyEndpoint = GeneratingEndpoint[Any] | VectorEndpoint[Any]
-ENDPOINTS: dict[str, AnyEndpoint] = {one.path: one for one in (CHAT, COMPLETIONS, EMBEDDINGS)}
+ENDPOINTS: dict[str, AnyEndpoint] = {one.path: one for one in (CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS)}
 LONGEST_ID = 512  # most characters of a custom_id
 LONG = 1 << 18  # bytes; parsing a line of this length takes some milliseconds
 _OF_LINE = frozenset(("custom_id", "method", "url", "body"))
-_OF_BODIES = {one.name for one in (*CHAT_FIELDS, *COMPLETION_FIELDS, *EMBEDDING_FIELDS)} - HARMLESS - {"request_id"}
+_FIELDS = (*CHAT_FIELDS, *COMPLETION_FIELDS, *RESPONSE_FIELDS, *EMBEDDING_FIELDS)
+_OF_BODIES = {one.name for one in _FIELDS} - HARMLESS - {"request_id"}
 _LATER = (Refusal.OVERLOADED, Refusal.UNAVAILABLE)
 
 

@@ -91,7 +91,7 @@ def report(view: View) -> list[str]:
     if service := view.get("service"):
         facts.append(service_line(service))
     if parked := view.get("parked_steps"):
-        facts.append(f"  parked: it sat out {parked:,} step{'s' * (parked != 1)} in which lower tiers went on alone")
+        facts.append(parked_line(parked, view.get("parked_seconds")))
     if drafts := view.get("drafts"):
         facts += draft_lines(drafts, ended=view["state"] not in ("waiting", "running"))
     lines += ["", *facts] if facts else []
@@ -107,6 +107,12 @@ def tier_line(tier: View) -> str:
     sure = f"{tier['measure']} confidence {tier['confidence']:.3f} of {tier['tokens']} tokens, theta {tier['theta']:g}"
     up = f", escalated from {tier['start']}" if tier["escalated"] else ""
     return f"  tier: {tier['tier']}{up} ({sure}, chosen after {tier['seconds']:.3f} s)"
+
+
+def parked_line(steps: int, seconds: float | None) -> str:
+    """Return the line on the steps of lower tiers that a request sat out. Earlier releases do not report ``seconds``."""
+    time = "" if seconds is None else f"{seconds:.3f} s, "
+    return f"  parked: {time}{steps:,} step{'s' * (steps != 1)} in which lower tiers went on alone"
 
 
 def service_line(service: View) -> str:

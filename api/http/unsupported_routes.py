@@ -15,8 +15,9 @@ _SLEEP = "models are not put to sleep; DELETE /admin/apps/NAME removes one, POST
 _CACHE = "the prefix cache cannot be emptied; requests with a cache_salt share only with requests that have the same"
 _WHOLE = "POST /v1/chat/completions takes the whole conversation"
 _SENTENCES = {
-    "/v1/messages": "Anthropic's API is not served; OpenAI's is: POST /v1/chat/completions",
-    "/v1/responses": "the Responses API is not supported yet; use POST /v1/chat/completions",
+    "/v1/messages/batches": "Anthropic's batches are not served; OpenAI's are: POST /v1/batches",
+    "/v1/complete": "Anthropic's older API is not served; the one of messages is: POST /v1/messages",
+    "/v1/v1": "the base URL of this client ends before /v1",
     **dict.fromkeys(("/embeddings", "/embedding", "/embed", "/v1/embed", "/v2/embed", "/pooling"), _EMBEDDINGS),
     **dict.fromkeys(("/reranking", "/v1/reranking"), _RERANK),
     "/classify": "texts are not classified; POST /v1/score scores pairs of texts",
@@ -53,6 +54,9 @@ _SENTENCES = {
 }
 
 
+_BELOW = {"/v1/responses": "responses are not stored; POST /v1/responses answers, and takes the whole conversation"}
+
+
 def instead(path: str, served: Collection[str]) -> str:
     """Return a sentence for a path that is not served, or an empty text.
 
@@ -60,6 +64,9 @@ def instead(path: str, served: Collection[str]) -> str:
     """
     for known, sentence in _SENTENCES.items():
         if path == known or path.startswith(f"{known}/"):
+            return sentence
+    for known, sentence in _BELOW.items():
+        if path.startswith(f"{known}/"):
             return sentence
     meant = nearest(path, served)
     return f"did you mean {meant}?" if meant else ""

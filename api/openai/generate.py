@@ -191,6 +191,10 @@ class AnswerShape:
         """Return the body of an answer that is not streamed; one piece for each choice."""
         raise NotImplementedError
 
+    def body(self, pieces: Sequence[TextPiece]) -> str:
+        """Return the JSON of ``whole``."""
+        return written(self.whole(pieces))
+
     def end(self) -> bytes:
         """Return the last events of a stream."""
         usage = f'{self._head}],"usage":{json.dumps(self._call.usage())}}}\n\n' if self._call.options.include_usage else ""
@@ -242,7 +246,8 @@ class GeneratingEndpoint(Generic[Parsed]):
         """Return a call that has passed all checks that are possible before a worker has it; raise ApiError."""
         return await self._check(front, asking, self.parse(body, front.settings.requests.unknown_fields))
 
-    async def _check(self, front: Front, asking: CallContext, body: Parsed) -> GenerateHandler:
+    async def prompted(self, front: Front, asking: CallContext, body: Parsed) -> GenerateHandler:
+        """Return a call that has its prompts, of any length, and nothing else yet."""
         asking[IGNORED] = body.options.ignored
         info = await find_model(front, asking, body.options)
         options = filled(body.options, info.defaults)
@@ -251,6 +256,12 @@ class GeneratingEndpoint(Generic[Parsed]):
         check_generates(info, served)
         call = GenerateHandler(front=front, request=asking, info=info, served=served, options=options, shape=self.shape)
         await self.prompts(call, body)
+        return call
+
+    async def _check(self, front: Front, asking: CallContext, body: Parsed) -> GenerateHandler:
+        call = await self.prompted(front, asking, body)
+        info, served = call.info, call.served
+        options = call.options
         check_count(front, len(call.prompts), options.n)
         max_tokens = most_tokens(info.defaults, self.shape.default_tokens)
         call.limits = [check_prompt(one, info, served, options, max_tokens) for one in call.prompts]
@@ -259,7 +270,7 @@ class GeneratingEndpoint(Generic[Parsed]):
         call.sampling = (
             await front.run_in_thread(partial(sampling_of, options, served)) if long else sampling_of(options, served)
         )
-        if (grammar := await grammar_of(front, info, served, options, call.turn)) is not None:
+        if (grammar := await grammar_of(front, info, served, options, call.turn, asking[CALLER].tenant)) is not None:
             call.sampling = replace(call.sampling, grammar=grammar)
             call.continues = True  # a blank that begins the answer is a part of its language, and is shown
         call.ends = stop_tokens(options, served)
@@ -402,7 +413,7 @@ async def _whole(call: GenerateHandler, ends: _Ends) -> bytes:
     await _each(call.choices, collect)
 
     def answer() -> bytes:
-        return written(call.shape(call).whole(pieces)).encode()
+        return call.shape(call).body(pieces).encode()
 
     size = sum(map(_size, call.choices, pieces))
     return answer() if size < _MANY else await call.front.run_in_thread(answer)

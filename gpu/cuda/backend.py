@@ -72,6 +72,7 @@ class CudaBackend(RowBackend):
         self.slot_unit, self.alignment = SLOT_UNIT, ALIGNMENT
         self.chunk = platform.chunk
         self.open_memory, self.enter = platform.open_memory, platform.enter
+        self.platform = platform
         self._device, self._ops = platform.device, platform.ops
         self._streams, self._compute = platform.streams, platform.compute
         self._copies = platform.streams.stream()
@@ -206,9 +207,6 @@ class CudaBackend(RowBackend):
 
     def states(self, run: CudaRun, hidden_ND: torch.Tensor) -> np.ndarray:
         return row_states(run.packed[0], hidden_ND)
-
-    def argmax(self, logits_NV: torch.Tensor) -> np.ndarray:
-        return np.asarray(np.argmax(logits_NV.numpy(), axis=1), dtype=np.int32)
 
     def put_hidden(self, layout: HiddenLayout, column: int, batch: Batch) -> None:
         self._need_hidden(batch.hidden_TD)

@@ -220,7 +220,8 @@ class SweepResult:
     to ``plan.score[j]``: an entry for each of its positions that a prompt token follows, about that token. ``verified[j]``
     belongs to ``plan.verify[j]``: the tokens after the one in ``tokens``. All but the last of the row's tokens are the
     drafts that stood; the last one may be one of ``FAILED``. ``vectors``: of sequences with pooling, whose token is 0: the
-    batch row, and float32 values in little-endian order.
+    batch row, and float32 values in little-endian order. ``forced``: places in ``plan.sample`` of rows whose grammar leaves
+    no choice after their last token, and the tokens that come next.
     """
 
     number: int
@@ -232,3 +233,4 @@ class SweepResult:
     verified: list[list[int]] = field(default_factory=list)
     verified_logprobs: list[list[TokenLogprob]] = field(default_factory=list)  # of these tokens, if requested
     vectors: list[tuple[int, bytes]] = field(default_factory=list)
+    forced: list[tuple[int, list[int]]] = field(default_factory=list)

@@ -43,7 +43,7 @@ class Place(IntEnum):
 
 _PLAIN = (
     "status", "place", "row", "length", "computed", "planned", "known", "open", "paged", "hashed", "cached", "requeue",
-    "deadline", "charged", "plain_until", "drafted", "priority", "since", "yielded", "sat_out", "held",
+    "deadline", "charged", "plain_until", "drafted", "priority", "since", "yielded", "held",
 )  # fmt: skip
 _DERIVED = ("ready", "limit", "stop", "tenant", "delta", "cost_compute", "cost_memory")
 COLUMNS = (*_PLAIN, *_DERIVED, "tokens", "hashes", "pages", "entered", "submission", "route", "tier")
@@ -88,7 +88,6 @@ class Columns:
         self.tenant: list[str] = []  # account for its pages and its fair share
         self.plain_until: list[int] = []  # positions below it are drawn without drafts; ``NEVER_DRAFTED``: all
         self.drafted: list[int] = []  # drafts that an open plan verifies
-        self.sat_out: list[int] = []  # sweeps of lower tiers that it sat out
         self.charged: list[int] = []  # leading positions its account has paid for, computed or from the cache
         self.delta: list[int] = []  # number of its route's deltas (``LocalRoutes``); 0: none
         self.cost_compute: list[int] = []  # bytes of parameters that one token passes on this worker

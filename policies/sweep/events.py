@@ -113,6 +113,16 @@ class CostsLearned:
 
 
 @dataclass(frozen=True, slots=True)
+class NumericsChanged:
+    """The finding that what is loaded from now on gets other bits than the worker's numerics promise.
+
+    ``numerics`` seeds the lineages of routes that are published from now on.
+    """
+
+    numerics: str
+
+
+@dataclass(frozen=True, slots=True)
 class GrammarReady:
     """The end of a ``GrammarWanted``: the device has the grammar of this key in its compiled form.
 
@@ -213,6 +223,7 @@ class FlightDone:
     vectors: list[tuple[int, bytes]] = field(
         default_factory=list
     )  # place in ``rows``, and the vector, as in ``SweepResult``
+    forced: list[tuple[int, list[int]]] = field(default_factory=list)  # place in ``rows``, and tokens, as in ``SweepResult``
 
 
 PeerMessage = (
@@ -225,6 +236,7 @@ Event = (
     | Cancelled
     | RoutesChanged
     | CostsLearned
+    | NumericsChanged
     | GrammarReady
     | PeerLost
     | ComponentsWanted
@@ -324,12 +336,16 @@ class DraftsVerified:
 
 @dataclass(frozen=True, slots=True)
 class SatOut:
-    """Effect: report, before the last token of a sequence, how many ``sweeps`` of lower tiers it sat out."""
+    """Effect: report ``sweeps`` of lower tiers that a sequence sat out, which took ``seconds`` together.
+
+    Each is reported at its end. Several of one attempt may be added up on the way.
+    """
 
     gateway: str
     request: str
     attempt: int
     sweeps: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,9 +397,13 @@ class ComponentGone:
 
 @dataclass(frozen=True, slots=True)
 class GrammarWanted:
-    """Effect: compile a grammar. Answered by a ``GrammarReady``; no row with the grammar is sampled before."""
+    """Effect: compile a grammar. Answered by a ``GrammarReady``; no row with the grammar is sampled before.
+
+    ``tenant``: of the sequence, for the turns in which grammars are compiled.
+    """
 
     grammar: Grammar
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,7 @@ class Pipeline:
         scores = dict(event.scores)
         verified = {place: (tokens, logprobs) for place, tokens, logprobs in event.verified}
         vectors = dict(event.vectors)
+        forced = dict(event.forced)
         for place, row in enumerate(event.rows):
             token, logprob = next(news) if row.sample else (None, None)
             s = parts.leases.find(parts.config.worker, row.lease)
@@ -162,6 +163,8 @@ class Pipeline:
                 sequences.verify(s, row.start, tokens, logprobs)
             else:
                 sequences.advance(s, row.start, row.start + row.count, tokens, logprobs, vectors.get(place, b""))
+            if place in forced:
+                parts.drafts.force(s, rows.length[s], forced[place])
             rows.close(s)
             sequences.settle(s)
 
@@ -282,8 +285,10 @@ class Pipeline:
 class Returns:
     """The collected results of one commit, for each home of a guest."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, forced: dict[int, list[int]]) -> None:
+        """Make it for a commit. ``forced``: by sequence, as in ``SweepResult``."""
         self._parts = parts
+        self._forced = forced
         self._homes: dict[str, FlightDone] = {}
 
     def add(
@@ -308,6 +313,8 @@ class Returns:
         if tokens:
             done.tokens.append(tokens[0])
             done.logprobs.append(logprob)
+            if s in self._forced:
+                done.forced.append((len(done.rows) - 1, self._forced[s]))
 
     def add_verified(self, s: int, start: int, count: int, tokens: list[int], logprobs: list[TokenLogprob]) -> None:
         """Add the results of a guest's row with drafts, which were verified here."""

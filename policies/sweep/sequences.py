@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ..drafts.options import GRAMMAR
 from ..model.chain import Route
 from ..model.runs import LocalRoute, Span
 from ..model.tier_work import FamilyTier
@@ -183,6 +184,11 @@ class Sequences:
             parts.rows.wait(sleeper)
             parts.enqueue(sleeper)
 
+    def sitting_out(self, parked: Iterable[int]) -> list[SatOut]:
+        """Return the report on a sweep that these sequences sit out. Its seconds are not known yet."""
+        named = [self._parts.rows.submission[s] for s in parked]
+        return [SatOut(of.gateway, of.request, of.attempt, 1, 0.0) for of in named]
+
     # grammars --------------------------------------------------------------------------------------------------------
 
     def constrain(self, s: int) -> None:
@@ -192,7 +198,7 @@ class Sequences:
         if grammar is None or parts.rows.route[s].next_worker is not None:
             return
         if parts.grammars.add(s, grammar.key):
-            parts.outgoing.order(GrammarWanted(grammar))
+            parts.outgoing.order(GrammarWanted(grammar, parts.rows.tenant[s]))
         parts.rows.hold_back(s, held=parts.grammars.waits(s))
 
     def begin_drawing(self, event: GrammarReady) -> None:
@@ -262,10 +268,13 @@ class Sequences:
             drafts, of = parts.drafts.of(s), rows.submission[s]
             drafts.record(drafted, accepted)
             parts.drafts.paces.end(s, len(tokens))
-            parts.outgoing.count("draft_rounds", 1)
-            parts.outgoing.count("drafted_tokens", drafted)
-            parts.outgoing.count("accepted_tokens", counting)
-            parts.outgoing.emit(DraftsVerified(of.gateway, of.request, of.attempt, drafts.source, drafted, counting))
+            if drafts.source == GRAMMAR:
+                parts.outgoing.count("forced_tokens", counting)
+            else:
+                parts.outgoing.count("draft_rounds", 1)
+                parts.outgoing.count("drafted_tokens", drafted)
+                parts.outgoing.count("accepted_tokens", counting)
+                parts.outgoing.emit(DraftsVerified(of.gateway, of.request, of.attempt, drafts.source, drafted, counting))
         self.advance(s, start, start + len(tokens), tokens, logprobs)
         rows.end_drafts(s)
 
@@ -319,8 +328,6 @@ class Sequences:
         finish = "length" if rows.length[s] >= of.limit else ""
         if pooled or tokens[-1] in of.stop_tokens:
             finish = "stop"
-        if finish and rows.sat_out[s]:
-            outgoing.emit(SatOut(of.gateway, of.request, of.attempt, rows.sat_out[s]))
         outgoing.emit(TokensEmitted(of.gateway, of.request, of.attempt, position, list(tokens), logprobs, finish, vector))
         if finish:
             self.drop(s)

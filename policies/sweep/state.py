@@ -16,6 +16,7 @@ it), ``preemption.py`` and ``memory/eviction.py`` (victims), ``forecast.py`` (ju
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import TypeVar, assert_never
 
 from ..cluster.scaling import RouteQueue
@@ -43,6 +44,7 @@ from .events import (
     LeaseReturned,
     LeaseRevoked,
     LeaseWanted,
+    NumericsChanged,
     PeerLost,
     Started,
     Submission,
@@ -92,6 +94,8 @@ class SweepState:
                 self.parts.page_transfers.begin(event.incarnation)
             case CostsLearned():
                 self.parts.learn(event.costs)
+            case NumericsChanged():
+                self.parts.routes.change_numerics(event.numerics)
             case GrammarReady():
                 self._sequences.begin_drawing(event)
             case PeerLost():
@@ -203,7 +207,8 @@ class SweepState:
         if sequences:
             plan.edits = parts.outgoing.take_edits()
         plain = batch.plain and len(plan.sample) == len(sequences)
-        self._plans.add(plan, sequences, batch.guessed(plan, sequences), plain, batch.starved or batch.squeezed)
+        guessed, starved = batch.guessed(plan, sequences), batch.starved or batch.squeezed
+        self._plans.add(plan, sequences, guessed, plain, starved, self._sequences.sitting_out(batch.parked))
         parts.outgoing.plan_made()
         return plan
 
@@ -219,6 +224,8 @@ class SweepState:
         self.parts.at(now)
         ended = self._plans.end(plan.number)
         self._migration.written(plan.number)
+        if ended.parked and emit_for is None:
+            self.parts.outgoing.emit_all([replace(one, seconds=result.seconds) for one in ended.parked])
         batch, rows = ended.sequences, self.parts.rows
         tokens, logprobs = result.tokens, result.logprobs
         assert len(tokens) == len(ended.sample), f"plan {plan.number} samples {len(ended.sample)} rows, not {len(tokens)}"
@@ -233,8 +240,9 @@ class SweepState:
         scores = dict(zip(ended.score, result.scores, strict=True)) if ended.score and result.scores else {}
         verified = _verified(ended, result) if ended.verify else {}
         vectors = dict(result.vectors)
+        forced = {ended.sample[place]: found for place, found in result.forced} if result.forced else {}
         ends = [start + count for start, count in zip(ended.start, ended.count, strict=True)]
-        returns = Returns(self.parts)
+        returns = Returns(self.parts, {batch[i]: found for i, found in forced.items()})
         drawing: list[int] = []  # batch rows that are draft rows
         at = silent = 0
         while True:
@@ -260,6 +268,8 @@ class SweepState:
             at += 1
         for i in drawing:
             self._sequences.draft_rows.commit(batch[i], ends[i])
+        for i, found in forced.items():
+            self.parts.drafts.force(batch[i], rows.length[batch[i]], found)
         returns.send()
         return silent
 

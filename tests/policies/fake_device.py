@@ -67,6 +67,7 @@ class FakeDevice:
     drafts: int = 0  # drawn by tiers and other models
     drafts_of_models: int = 0  # of these, by other models
     pools: dict[int, tuple[Pooling, list[int]]] = field(default_factory=dict)  # row -> its pooling, tokens pooled so far
+    forced: int = 0  # times that tokens were forced
     overflows: dict[str, int] = field(default_factory=dict)  # request -> tokens from which on its model gives no number
 
     def compose(self) -> None:
@@ -273,6 +274,9 @@ class FakeDevice:
             result.tokens.append(drawn[0])
             if i in plan.verify:
                 result.verified.append(drawn[1:])
+            grammar = self.state.parts.rows.submission[sequences[i]].sampling.grammar
+            if grammar is not None and grammar.forced and (found := self._forced(application, tokens)):
+                result.forced.append((len(result.tokens) - 1, found))
         return result
 
     def _pool(self, plan: SweepPlan, i: int) -> bytes:
@@ -284,6 +288,14 @@ class FakeDevice:
             assert len(seen) == start, "a state is pooled twice, or not at all"
             seen += tokens[start:]
         return vector(tokens if not pooling.whole else seen)
+
+    def _forced(self, application: str, tokens: list[int]) -> list[int]:
+        """Return the next tokens if the grammar leaves no choice, which hangs on the tokens before."""
+        known = tuple(tokens)
+        for _ in range(hash(known) % 5):
+            known = (*known, next_token(application, known))
+        self.forced += len(known) > len(tokens)
+        return [*known[len(tokens) :]]
 
 
 def vector(tokens: list[int]) -> bytes:

@@ -222,6 +222,3 @@ class TorchBackend(RowBackend):
 
     def progress(self) -> int:
         return self._parts_done
-
-    def argmax(self, logits_NV: torch.Tensor) -> np.ndarray:
-        return np.asarray(np.argmax(logits_NV.numpy(), axis=1), dtype=np.int32)
