@@ -256,7 +256,7 @@ async def test_a_file_as_vllms_run_batch_takes_it(start: Start, say: Any) -> Non
 @pytest.mark.parametrize(
     ("fields", "param", "says"),
     [
-        ({"endpoint": "/v1/rerank"}, "endpoint", "give one of /v1/chat/completions, /v1/completions, /v1/embeddings"),
+        ({"endpoint": "/v1/rerank"}, "endpoint", "give one of /v1/chat/completions, /v1/completions, "),
         ({"completion_window": "31d"}, "completion_window", "give 24h, or another time up to 30d"),
         ({"completion_window": "0h"}, "completion_window", "give 24h"),
         ({"completion_window": 24}, "completion_window", "give 24h"),
