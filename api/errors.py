@@ -84,6 +84,20 @@ class ApiError(Exception):
         self.headers: dict[str, str] = {}  # further headers of the answer
 
 
+class ContextExceeded(ApiError):
+    """A 400 for a prompt of ``prompt`` tokens and ``new`` more that do not fit into a context of ``context`` tokens.
+
+    ``limit``: the field that asks for the new ones.
+    """
+
+    def __init__(self, message: str, *, limit: str, prompt: int, new: int, context: int) -> None:
+        param = "prompt" if prompt >= context else limit
+        super().__init__(400, message, param=param, code="context_length_exceeded")
+        self.prompt = prompt
+        self.new = new
+        self.context = context
+
+
 def in_words(refused: RequestRefused) -> ApiError:
     """Return the error for a gateway's refusal or failure, in the words of HTTP and OpenAI."""
     status, param, code = _WORDS[refused.why]
@@ -106,7 +120,15 @@ def openai_form(error: ApiError, request_id: str) -> dict[str, Any]:
 def anthropic_form(error: ApiError, request_id: str) -> dict[str, Any]:
     """Return the object that clients of Anthropic's API read."""
     kind = _ANTHROPIC_TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": request_id or None}
+    message = error.message
+    if isinstance(error, ContextExceeded):  # agents find the numbers in these words, and shorten what they send
+        if error.param == "prompt":
+            message = f"prompt is too long: {error.prompt} tokens > {error.context} maximum; shorten it"
+        else:
+            sizes = f"{error.prompt} + {error.new} > {error.context}"
+            remedy = "decrease input length or `max_tokens` and try again"
+            message = f"input length and `max_tokens` exceed context limit: {sizes}, {remedy}"
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id or None}
 
 
 def of_anthropic(path: str) -> bool:

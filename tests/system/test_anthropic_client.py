@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import ClientSession
 
+from blockwright.tests.api.anthropic.events import blocks, events
 from blockwright.tests.api.text.turn.chat_templates import QWEN3
 from blockwright.tests.checkpoints import make_checkpoint
 from blockwright.tests.claims import claim
 from blockwright.tests.equality.served import Served, serve
+from blockwright.tests.system.client import Client
 from blockwright.tests.system.client_checks import run_checks
+from blockwright.tests.system.conftest import slow
+from blockwright.tests.system.server import Server
+from blockwright.tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.system
 CHECKS = Path(__file__).parents[2] / "tests" / "compat" / "check_anthropic.py"
@@ -81,3 +88,23 @@ async def test_the_second_turn_comes_from_the_cache(tmp_path: Path) -> None:
         assert usage["input_tokens"] + read == counted["input_tokens"]
         assert read >= LEAST * counted["input_tokens"]
         assert usage["cache_creation_input_tokens"] == 0
+
+
+@claim("A message survives kill -9 of its worker in the middle of its stream", of="faults")
+async def test_kill_9_in_the_middle_of_a_message(replicas: Server) -> None:
+    asked = {"max_tokens": 60, "temperature": 0, "messages": [{"role": "user", "content": "Count."}]}
+    async with Client(replicas) as client, ClientSession(replicas.url) as session, asyncio.timeout(PATIENCE):
+        await client.ready()
+        async with session.post("/v1/messages", json=asked) as answer:
+            calm = await answer.json()
+        with slow(replicas):
+            answer = await session.post("/v1/messages", json={**asked, "stream": True})
+            begun = await answer.content.readuntil(b"text_delta")
+            view = await client.request(answer.headers["request-id"])
+            assert view is not None
+            await client.kill(view["home"])
+        found = events(begun + await answer.read())
+        assert blocks(found[2:-2]) == calm["content"]
+        assert found[-2]["delta"] == {"stop_reason": calm["stop_reason"], "stop_sequence": None}
+        assert found[-2]["usage"]["output_tokens"] == calm["usage"]["output_tokens"]
+        await client.ready()

@@ -103,6 +103,18 @@ async def test_a_failure_before_and_after_the_first_token(serve: Any, error: Exc
     assert port.streams[-1].cancelled.is_set()
 
 
+async def test_what_does_not_fit_is_said_in_words_that_agents_read(qwen: Any) -> None:
+    client, _ = await qwen("a")
+    body = {"messages": [user(text("a" * 4000))], "max_tokens": 2000}
+    counted = (await (await client.post(f"{URL}/count_tokens", json=body)).json())["input_tokens"]
+    said = (await refusal(await client.post(URL, json=body)))[2]
+    assert said.startswith(f"input length and `max_tokens` exceed context limit: {counted} + 2000 > 4096, decrease")
+    body["messages"] = [user(text("a" * 4096))]
+    counted = (await (await client.post(f"{URL}/count_tokens", json=body)).json())["input_tokens"]
+    said = (await refusal(await client.post(URL, json=body)))[2]
+    assert said == f"prompt is too long: {counted} tokens > 4096 maximum; shorten it"
+
+
 async def test_a_limit_of_a_tenant(serve: Any, say: Any) -> None:
     client, port = await serve(say("a"), settings=KEYS)
     port.quotas = Quotas({"ann": Limits(requests_per_minute=1)})
@@ -262,9 +274,9 @@ def test_unknown_fields_are_refused_where_the_setting_says_so() -> None:
         ({"messages": [user(*[text()] * 100_000)]}, 400, "the body has more than 250000 values"),
         ({"messages": [user({"type": "image", "source": {"type": "base64", "data": "A" * 3_000_000}})]}, 400, "'image'"),
         ({"messages": [*ASK, assistant({**USE, "input": json.loads('{"a":' * 900 + "1" + "}" * 900)}), user(RESULT)]}, 400,
-         "context"),
-        ({"messages": [user(*[text()] * 15_000)]}, 400, "context"),
-        ({"messages": [one for i in range(4_000) for one in (user(text()), assistant(text()))]}, 400, "context"),
+         "prompt is too long"),
+        ({"messages": [user(*[text()] * 15_000)]}, 400, "prompt is too long: 300"),
+        ({"messages": [one for i in range(4_000) for one in (user(text()), assistant(text()))]}, 400, "prompt is too long"),
     ],
 )  # fmt: skip
 async def test_hostile_bodies(qwen: Any, body: dict[str, Any], status: int, said: str) -> None:
