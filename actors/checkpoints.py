@@ -13,13 +13,13 @@ from ..gpu.weights.adapter import is_adapter, open_adapter, trained_on
 from ..gpu.weights.checkpoint import Checkpoint
 from ..gpu.weights.token_table import same_tokens, token_table
 from ..policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, is_named
+from ..policies.control.events import Application
 from ..policies.drafts.choice import exits_below, exits_fault, models_fault
 from ..policies.drafts.draft_model import DraftParty
 from ..policies.model.tier_choice import auto_id, family_of_auto
 from ..policies.model.tiers import family_of, no_tier, tier_id
 from ..zoo.records import read_chain
 from ..zoo.source import open_source
-from .controller.messages import Application
 from .gateway.port import ModelInfo
 from .settings.errors import SettingsError
 from .settings.models import ModelSettings

@@ -87,8 +87,7 @@ class ApiError(Exception):
 class ContextExceeded(ApiError):
     """A 400 for a prompt of ``prompt`` tokens and ``new`` more that do not fit into a context of ``context`` tokens."""
 
-    def __init__(self, message: str, *, prompt: int, new: int, context: int) -> None:
-        param = "prompt" if prompt >= context else "max_tokens"
+    def __init__(self, message: str, param: str, *, prompt: int, new: int, context: int) -> None:
         super().__init__(400, message, param=param, code="context_length_exceeded")
         self.prompt = prompt
         self.new = new

@@ -23,6 +23,7 @@ from ...runtime.base.scope import format_traceparent, new_span, parse_traceparen
 from ..batches.files import BATCHES
 from ..batches.store_service import BatchStoreService
 from ..batches.store_thread import open_store
+from ..constraints.checker import GrammarChecker
 from ..errors import ApiError, bad_request, error_form, error_response, from_http, in_words, of_anthropic
 from ..http import expect
 from ..http.auth import ApiCaller, Keys, ModelAccess, ServiceClasses
@@ -83,6 +84,7 @@ def make_app(
         access=ModelAccess(settings.tenants.tenant_models),
         classes=ServiceClasses(settings.tenants.tenant_classes),
         limits=TenantLimits(port),
+        grammars=GrammarChecker(settings.tenants.tenant_weights),
         cors=Cors(settings.network.cors_origins),
         hosts=Hosts(settings.network),
         stages=stages or Stages(),

@@ -17,12 +17,17 @@ from ..anthropic.bodies import COUNT_FIELDS, MESSAGE_FIELDS
 from ..anthropic.endpoints import MESSAGES, count_tokens
 from ..batches import endpoints as batches
 from ..batches import files, views
+from ..embeddings.endpoints import EMBEDDINGS, RERANK, SCORE
+from ..embeddings.fields import EMBEDDING_FIELDS, RERANK_FIELDS, SCORE_FIELDS
 from ..http import admin, health, history, info, models, page_files
 from ..openai import applications, moves
 from ..openai.bodies import CHAT_FIELDS, COMPLETION_FIELDS
 from ..openai.chat import CHAT
 from ..openai.completions import COMPLETIONS
 from ..openai.field_types import Field
+from ..openai.responses.answers import ResponseAnswer, ResponseEvent
+from ..openai.responses.endpoint import RESPONSES
+from ..openai.responses.request import RESPONSE_FIELDS
 from ..openai.tokenize import DETOKENIZE_FIELDS, TOKENIZE_FIELDS, detokenize, tokenize
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -118,6 +123,50 @@ ENDPOINTS = (
         answer=messages.TokenCount,
         errors=(400, 403, 404, 408, 413, 500, 503),
         error=messages.MessageErrorAnswer,
+    ),
+    Endpoint(
+        method="POST",
+        path=EMBEDDINGS.path,
+        handler=EMBEDDINGS.respond,
+        text="Turn texts into vectors.",
+        fields=EMBEDDING_FIELDS,
+        answer=answers.EmbeddingsAnswer,
+        errors=GENERATING,
+    ),
+    *(
+        Endpoint(
+            method="POST",
+            path=path,
+            handler=RERANK.respond,
+            text="Rank documents by their relevance to a query.",
+            fields=RERANK_FIELDS,
+            answer=answers.RerankAnswer,
+            errors=GENERATING,
+        )
+        for path in (RERANK.path, "/v2/rerank", "/rerank")
+    ),
+    *(
+        Endpoint(
+            method="POST",
+            path=path,
+            handler=SCORE.respond,
+            text="Score pairs of texts.",
+            fields=SCORE_FIELDS,
+            answer=answers.ScoreAnswer,
+            errors=GENERATING,
+        )
+        for path in (SCORE.path, "/score")
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/responses",
+        handler=RESPONSES.respond,
+        text="Answer a conversation of items; nothing is stored.",
+        fields=RESPONSE_FIELDS,
+        answer=ResponseAnswer,
+        chunk=ResponseEvent,
+        stream="event: and data: lines; no [DONE].",
+        errors=GENERATING,
     ),
     Endpoint(
         method="GET",

@@ -20,8 +20,10 @@ from .spans import FinishedRequest
 LEFT = 499  # status of a client that disconnected before the answer, as in nginx
 _POLLED = ("/health", "/ping", "/load", "/metrics", "/admin/cluster", "/admin/forecasts", "/page/")
 _LOOKED_AT = ("/v1/requests", "/admin/actors")  # polled with GET by the page, ps and explain; POST changes something
-# path -> GenAI operation
-_GENERATIONS = {"/v1/completions": "text_completion", "/v1/chat/completions": "chat", "/v1/messages": "chat"}
+_GENERATIONS = {  # path -> GenAI operation
+    "/v1/completions": "text_completion",
+    **dict.fromkeys(("/v1/chat/completions", "/v1/responses", "/v1/messages"), "chat"),
+}
 log = logging.getLogger(__name__)
 
 

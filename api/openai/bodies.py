@@ -95,10 +95,16 @@ def read_fields(
     if ignored and unknown == "reject":
         names = ", ".join(shown(name) for name in ignored[:10])
         raise bad_request(f"unknown fields: {names}; leave them out", ignored[0], "unknown_parameter")
-    for field in fields:  # known fields without effect are reported as ignored, never refused
-        if isinstance(field.kind, Ignored) and values.get(field.name) not in (None, *field.kind.neutral):
-            ignored.append(field.name)
-    return values, tuple(ignored)
+    return values, (*ignored, *without_effect(fields, values))
+
+
+def without_effect(fields: Sequence[Field], values: Values, prefix: str = "") -> list[str]:
+    """Return the names of known fields without effect, which are reported as ignored, never refused."""
+    return [
+        f"{prefix}{field.name}"
+        for field in fields
+        if isinstance(field.kind, Ignored) and values.get(field.name) not in (None, *field.kind.neutral)
+    ]
 
 
 def parse_completion(body: Body, unknown: str) -> CompletionBody:
@@ -229,11 +235,12 @@ class Messages:
         return [_message(message, f"{name}[{i}]") for i, message in enumerate(value)]
 
     def unknown(self, value: Any, name: str) -> list[str]:
+        """Return unknown fields of messages. ``null`` does not count: SDKs keep it from answers without that field."""
         found = []
         for i, message in enumerate(value):
-            at = f"{name}[{i}]"
             parts = content if isinstance(content := message.get("content"), list) else []
             known = {*OF_MESSAGE, *REASONING} if message.get("role") == "assistant" else OF_MESSAGE
+            at = f"{name}[{i}]"
             found += [f"{at}.{key}" for key, inner in message.items() if inner is not None and key not in known]
             found += [f"{at}.content[{j}].{key}" for j, part in enumerate(parts) for key in part.keys() - OF_PART]
         return found
@@ -330,18 +337,24 @@ def _call(call: Any, at: str) -> Values:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise bad_request(f"{at} is {shown(call)}; give an object with a function that has a name", at, "invalid_type")
-    given = function.get("arguments") or {}
+    arguments = call_arguments(function.get("arguments"), f"{at}.function.arguments")
+    return history_call(str(call.get("id") or ""), function["name"], arguments)
+
+
+def call_arguments(given: Any, where: str) -> Values:
+    """Return the arguments of a call in a history as an object; raise a 400."""
+    given = given or {}
     try:
         if isinstance(given, str):
-            check_size(unicode_text(given, f"{at}.function.arguments").encode())  # the body counted it as one value
+            check_size(unicode_text(given, where).encode())  # the body counted it as one value
         arguments = json.loads(given, parse_constant=_refuse_constant) if isinstance(given, str) else given
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):
-        where = f"{at}.function.arguments"
         raise bad_request(f"{where} is {shown(given)}; give a JSON object, as a string", where)
-    return {
-        "id": str(call.get("id") or ""),
-        "type": "function",
-        "function": {"name": function["name"], "arguments": arguments},
-    }
+    return arguments
+
+
+def history_call(id: str, name: str, arguments: Values) -> Values:
+    """Return a call of a history in the form that chat templates expect."""
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}

@@ -28,7 +28,8 @@ def check_prompt(tokens: list[int], info: ModelInfo, served: ServedModel, option
         wanted = f"{asked} new tokens" if asked is not None else "at least 1 new token"
         raise ContextExceeded(
             f"the context of {info.id} holds {info.max_length} tokens, but the prompt has {len(tokens)} and {wanted} were "
-            "asked for; shorten the prompt or lower max_tokens",
+            f"asked for; shorten the prompt or lower {options.limit_name}",
+            "prompt" if room < 1 else options.limit_name,
             prompt=len(tokens),
             new=asked or 1,
             context=info.max_length,
@@ -66,7 +67,8 @@ def truncated(tokens: list[int], options: Options, info: ModelInfo) -> list[int]
         message = (
             f"the context of {info.id} holds {info.max_length} tokens and {asked} new ones were asked for, which leaves "
         )
-        raise bad_request(f"{message}no room for a prompt; lower max_tokens", "max_tokens", "context_length_exceeded")
+        name = options.limit_name
+        raise bad_request(f"{message}no room for a prompt; lower {name}", name, "context_length_exceeded")
     return tokens[max(0, len(tokens) - keep) :]
 
 

@@ -16,7 +16,7 @@ from .field_types import Schema
 MOST_TOOLS = 128
 NONE, AUTO = "none", "auto"
 REQUIRED, NAMED = "required", "named"
-_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
+NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 _NAMES = "1 to 64 letters, digits and _ . : / -"
 _OBJECT: Schema = {"type": "object"}
 
@@ -34,10 +34,11 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """The tools that may be called. ``mode`` NAMED: the one of that ``name``, which must be."""
+    """The tools that may be called. ``mode`` NAMED: the one of that ``name``, which must be. ``allowed``: None for all."""
 
     mode: str = AUTO
     name: str = ""
+    allowed: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Tools:
         function = {
             "type": "object",
             "properties": {
-                "name": {"type": "string", "pattern": f"^{_NAME.pattern}$"},
+                "name": {"type": "string", "pattern": f"^{NAME.pattern}$"},
                 "description": {"type": ["string", "null"]},
                 "parameters": {"type": ["object", "null"]},
                 "strict": {"type": ["boolean", "null"]},
@@ -85,9 +86,8 @@ def function_tool(function: dict[str, Any], at: str, key: str, given: dict[str, 
 
     ``given``: the description in OpenAI's form.
     """
-    name, strict, parameters = (function.get(one) for one in ("name", "strict", key))
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise bad_request(f"{at}.name is {shown(name)}; give {_NAMES}", f"{at}.name")
+    strict, parameters = function.get("strict"), function.get(key)
+    name = tool_name(function.get("name"), f"{at}.name")
     if not isinstance(strict, bool | None):
         raise bad_request(f"{at}.strict is {shown(strict)}; give true or false", f"{at}.strict")
     if not isinstance(function.get("description"), str | None):
@@ -96,6 +96,13 @@ def function_tool(function: dict[str, Any], at: str, key: str, given: dict[str, 
     if not isinstance(parameters, dict | None) or (parameters or {}).get("type", "object") != "object":
         raise bad_request(f"{at}.{key} is {shown(parameters)}; give the JSON schema of an object", f"{at}.{key}")
     return Tool(name, given, {**_OBJECT, **(parameters or {})}, bool(strict), f"{at}.{key}")
+
+
+def tool_name(name: Any, at: str) -> str:
+    """Return the name of a tool; raise a 400 for one that no model could write."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise bad_request(f"{at} is {shown(name)}; give {_NAMES}", at)
+    return name
 
 
 def check_tools(tools: Sequence[Tool], name: str) -> None:
@@ -152,10 +159,11 @@ def tool_use(tools: Sequence[Tool], choice: ToolChoice | None, *, parallel: bool
         return ToolUse(choice)
     if choice.mode == NONE:
         return ToolUse(choice, constrains=True)
-    found = [tool for tool in tools if choice.mode != NAMED or tool.name == choice.name]
-    if not found:
+    fewer = frozenset((choice.name,)) if choice.mode == NAMED else choice.allowed
+    found = [tool for tool in tools if fewer is None or tool.name in fewer]
+    if missing := sorted((fewer or frozenset()) - {tool.name for tool in tools}):
         names = ", ".join(tool.name for tool in tools[:20])
-        raise bad_request(f"tool_choice names {shown(choice.name)}, which is no tool; there are: {names}", "tool_choice")
+        raise bad_request(f"tool_choice names {shown(missing[0])}, which is no tool; there are: {names}", "tool_choice")
     forced = choice.mode != AUTO
     held: list[tuple[Tool, Schema]] = []
     ignored: list[str] = []
@@ -168,4 +176,4 @@ def tool_use(tools: Sequence[Tool], choice: ToolChoice | None, *, parallel: bool
             held.append((tool, _OBJECT))
     many = parallel and choice.mode != NAMED
     strict = any(tool.strict for tool in found)
-    return ToolUse(choice, tuple(held), many, forced or strict or not parallel, tuple(ignored))
+    return ToolUse(choice, tuple(held), many, forced or strict or not parallel or len(found) < len(tools), tuple(ignored))

@@ -97,6 +97,7 @@ class FakePort:
         self.drained: list[float] = []
         self.added: list[NewApplication] = []
         self.removed: list[tuple[str, float]] = []
+        self.undrafted: tuple[str, ...] = ()  # what a removal says of the setting drafts
         self.sought: list[str] = []
         self.sequences: dict[str, Census] = {}  # by model
         self.accounts: dict[str, Census] = {}
@@ -194,7 +195,8 @@ class FakePort:
             raise self.refuse
         self.default = default or self.default
         answered = self.default not in (name, "") and any(info.id == self.default for info in self.infos)
-        return RemovalView(name != "slow", 0 if name == "tiny" else 3 << 20, 19 * (name == "tiny"), self.default, answered)
+        freed, adapters = (0, 19) if name == "tiny" else (3 << 20, 0)
+        return RemovalView(name != "slow", freed, adapters, self.default, answered, self.undrafted)
 
     async def charge(self, tenant: str, tokens: int) -> Verdict:
         return self.quotas.admit(tenant, tokens, self.now, self.now)
@@ -227,6 +229,11 @@ class FakePort:
 def tokens_emitted(tokens: Sequence[int], logprobs: Sequence[TokenLogprob] = (), finish: str = "") -> TokensEmitted:
     """News of a sequence, from a worker that is nowhere."""
     return TokensEmitted("", "", 1, 0, list(tokens), list(logprobs), finish)
+
+
+def vector_given(values: Sequence[float]) -> list[TokensEmitted]:
+    """News of a sequence that gives a vector."""
+    return [replace(tokens_emitted([0], finish="stop"), vector=np.asarray(values, "<f4").tobytes())]
 
 
 def prompt_scored(entries: list[TokenLogprob]) -> PromptScored:
