@@ -142,7 +142,10 @@ def check_drafts(
     entries = settings.drafting.drafts.items()
     modes = {name: mode for name, mode in entries if added is None or name in added or mode in added}
     models = {name: families.get(name, "") for name in opened}
-    parties = {name: DraftParty.of(name, bases, models, one.config.vocabulary, one.virtual) for name, one in opened.items()}
+    parties = {
+        name: DraftParty.of(name, bases, models, one.config.vocabulary, one.virtual, embeds=one.embeds)
+        for name, one in opened.items()
+    }
     parties |= {
         auto_id(family): DraftParty(auto_id(family), family, 0, chooses=True) for family in {*families.values()} - {""}
     }

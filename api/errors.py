@@ -85,9 +85,13 @@ class ApiError(Exception):
 
 
 class ContextExceeded(ApiError):
-    """A 400 for a prompt of ``prompt`` tokens and ``new`` more that do not fit into a context of ``context`` tokens."""
+    """A 400 for a prompt of ``prompt`` tokens and ``new`` more that do not fit into a context of ``context`` tokens.
 
-    def __init__(self, message: str, param: str, *, prompt: int, new: int, context: int) -> None:
+    ``limit``: the field that asks for the new ones.
+    """
+
+    def __init__(self, message: str, *, limit: str, prompt: int, new: int, context: int) -> None:
+        param = "prompt" if prompt >= context else limit
         super().__init__(400, message, param=param, code="context_length_exceeded")
         self.prompt = prompt
         self.new = new

@@ -8,7 +8,7 @@ A row that gives a vector in place of tokens is pooled here, too. Legend: N rows
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ import torch
 
 from ..policies.plan.sweep_plan import FAILED, NOT_FINITE, SweepResult, TokenLogprob
 from .backend import Backend
-from .errors import ExecutorError
 from .sampling import rejection
 from .sampling.pooling import picked
 from .sampling.sampler import choose, law, raw_logprobs, sample, score_prompt
@@ -78,9 +77,7 @@ class SweepDraws:
         began = time.perf_counter()
         logits_NV = self._backend.logits(run, hidden_ND, numbers(delta))
         tokens, logprobs = self._drawn(logits_NV, at.row_N, position_N)
-        for i, (n, row) in enumerate(zip(at.batch, at.row_N.tolist(), strict=True)):
-            if (pooling := self._tables.sampling[row].pooling) is not None:
-                tokens[i] = self._give(n, picked(logits_NV[i].numpy(), pooling))
+        self._give_logits(zip(at.batch, at.row_N.tolist(), range(len(tokens)), strict=True), logits_NV, tokens)
         self.seconds += time.perf_counter() - began
         self._tokens.update(zip(at.batch, tokens, strict=True))
         self._logprobs.update(zip(at.batch, logprobs, strict=True))
@@ -90,6 +87,12 @@ class SweepDraws:
     def _drawn(self, logits_NV: torch.Tensor, row_N: Ints, position_N: Ints) -> tuple[list[int], list[TokenLogprob | None]]:
         backend = self._backend
         return sample(logits_NV, row_N.tolist(), position_N.tolist(), self._tables, backend.argmax, backend.allowed)
+
+    def _give_logits(self, rows: Iterable[tuple[int, int, int]], logits_TV: torch.Tensor, tokens: list[int]) -> None:
+        """Give the vectors of rows that want logits: of each the batch row, the table row and the place of its logits."""
+        for n, row, place in rows:
+            if (pooling := self._tables.sampling[row].pooling) is not None:
+                tokens[place] = self._give(n, picked(logits_TV[place].numpy(), pooling))
 
     def _give(self, n: int, vector: bytes) -> int:
         """Give the vector of a batch row; return what stands in place of its token."""
@@ -107,8 +110,10 @@ class SweepDraws:
         )
         for n, row, start, count, offset in columns:
             pool = self._tables.pools[row]
-            if pool is None:
-                raise ExecutorError(f"row {row} draws tokens behind a head that has none: a plan is wrong")
+            if pool is None:  # it wants tokens, and its model has been replaced by an embedder
+                self._tokens[n], self._logprobs[n] = NOT_FINITE, None
+                self._scores[n] = []
+                continue
             skipped = 0 if pool.whole else count - 1
             for place in range(skipped, count, SCORED_TOGETHER):
                 some = min(SCORED_TOGETHER, count - place)
@@ -132,6 +137,8 @@ class SweepDraws:
         logits_TV = self._backend.logits(run, hidden_TD, numbers(delta_T))
         tokens, logprobs = self._drawn(logits_TV, row_T, position_T)
         spans = list(zip(at.batch, drawn.first_N.tolist(), drawn.count_N.tolist(), strict=True))
+        rows = columns.row_N[np.asarray(at.batch)].tolist()
+        self._give_logits(zip(at.batch, rows, drawn.first_N.tolist(), strict=True), logits_TV, tokens)
         for n, first, count in spans:
             if n in verify and rejection.applies(self._tables.sampling[int(columns.row_N[n])]):
                 self._judge(n, logits_TV[first : first + count], tokens, logprobs, first)

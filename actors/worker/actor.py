@@ -126,7 +126,8 @@ class Worker(Actor):
         self.device: DeviceQueue = self._open_device(
             config, self.backend, chunk, swept, self._on_fatal, self._outbox.lay_out
         )
-        self._pages = PageCarrier(self.device, self._outbox, self._apply, self._do, self._on_fatal, self._watch)
+        size = config.worker_memory.page_size
+        self._pages = PageCarrier(self.device, self._outbox, self._apply, self._do, self._on_fatal, self._watch, size)
         self._parameters = ParameterCarrier(self.node, self.device, self._outbox, self._watch, config.worker_memory.memory)
         self._grammars = GrammarCompiler(self.device, self._apply, config.tenants.tenant_weights)
         self._loader = ComponentLoader(self.device, self.backend, self._apply, self._parameters)

@@ -45,8 +45,9 @@ from ..http.throughput import log_throughput
 from ..http.unsupported_routes import instead
 from ..text.turn.source import read_turns
 from ..version import VERSION
+from .endpoint import Handler
 from .openapi import document
-from .routes import ADMIN, ENDPOINTS, PUBLIC, Handler
+from .routes import ADMIN, ENDPOINTS, PUBLIC
 
 OTLP = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"  # the packages of the extra otlp, for pip
 BODIES = 64 << 20  # bytes for large bodies that are read at the same time

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from ..openai.field_types import Schema, object_schema
-from .routes import Endpoint
+from .endpoint import Endpoint
 
 _REASONS = {
     200: "Success.",

@@ -22,7 +22,7 @@ _POLLED = ("/health", "/ping", "/load", "/metrics", "/admin/cluster", "/admin/fo
 _LOOKED_AT = ("/v1/requests", "/admin/actors")  # polled with GET by the page, ps and explain; POST changes something
 _GENERATIONS = {  # path -> GenAI operation
     "/v1/completions": "text_completion",
-    **dict.fromkeys(("/v1/chat/completions", "/v1/responses", "/v1/messages"), "chat"),
+    **dict.fromkeys(("/v1/chat/completions", "/v1/messages", "/v1/responses"), "chat"),
 }
 log = logging.getLogger(__name__)
 

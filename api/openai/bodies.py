@@ -235,12 +235,11 @@ class Messages:
         return [_message(message, f"{name}[{i}]") for i, message in enumerate(value)]
 
     def unknown(self, value: Any, name: str) -> list[str]:
-        """Return unknown fields of messages. ``null`` does not count: SDKs keep it from answers without that field."""
         found = []
         for i, message in enumerate(value):
+            at = f"{name}[{i}]"
             parts = content if isinstance(content := message.get("content"), list) else []
             known = {*OF_MESSAGE, *REASONING} if message.get("role") == "assistant" else OF_MESSAGE
-            at = f"{name}[{i}]"
             found += [f"{at}.{key}" for key, inner in message.items() if inner is not None and key not in known]
             found += [f"{at}.content[{j}].{key}" for j, part in enumerate(parts) for key in part.keys() - OF_PART]
         return found

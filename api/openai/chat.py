@@ -29,7 +29,7 @@ _ID = 9  # characters of a call's id: as many as the templates of Mistral demand
 
 
 async def chat_prompts(call: GenerateHandler, body: ChatBody) -> None:
-    """Fill in the prompt of a conversation, and the turn that answers it; raise a 400."""
+    """Fill in the prompt of a chat, and how its answer is read. Raise a 400."""
     template, options = body.template, body.options
     source = call.served.template.source if call.served.template is not None else ""
     effort = effort_variables(source, options.reasoning_effort, template.chat_template_kwargs)

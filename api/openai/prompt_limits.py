@@ -29,7 +29,7 @@ def check_prompt(tokens: list[int], info: ModelInfo, served: ServedModel, option
         raise ContextExceeded(
             f"the context of {info.id} holds {info.max_length} tokens, but the prompt has {len(tokens)} and {wanted} were "
             f"asked for; shorten the prompt or lower {options.limit_name}",
-            "prompt" if room < 1 else options.limit_name,
+            limit=options.limit_name,
             prompt=len(tokens),
             new=asked or 1,
             context=info.max_length,

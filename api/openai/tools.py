@@ -86,8 +86,8 @@ def function_tool(function: dict[str, Any], at: str, key: str, given: dict[str, 
 
     ``given``: the description in OpenAI's form.
     """
-    strict, parameters = function.get("strict"), function.get(key)
-    name = tool_name(function.get("name"), f"{at}.name")
+    name, strict, parameters = (function.get(one) for one in ("name", "strict", key))
+    name = tool_name(name, f"{at}.name")
     if not isinstance(strict, bool | None):
         raise bad_request(f"{at}.strict is {shown(strict)}; give true or false", f"{at}.strict")
     if not isinstance(function.get("description"), str | None):

@@ -1,9 +1,10 @@
 """Proof of the law of bits, by the worker that will compute: it compares bits of its shapes on its own card and then serves.
 
 Each shape of a component is computed with its own parameters, on random hidden states: all tokens at once, in chunks, token
-by token behind a prefill, beside other rows, and in pages of another size. All bits must be equal. The first launch of each
-kernel is here, too, so what has to be compiled is compiled before anything is served. The proof has a back end of its own on
-the same card (tables, slots and scratch), which is dropped afterwards.
+by token behind a prefill, beside other rows, among many, and in pages of another size. Components that follow each other are
+also computed together, as in a run. All bits must be equal. The first launch of each kernel is here, too, so what has to be
+compiled is compiled before anything is served. A proof has a back end of its own on the same card, with tables, slots and
+scratch, which is dropped afterwards.
 
 Legend: T tokens, N rows, D hidden width.
 """
@@ -102,19 +103,22 @@ class Prover:
 
     def prove(self, components: Sequence[Packed]) -> Iterator[None]:
         """Prove the shapes of these components that are new, step by step. Their parameters must stay where they are."""
+        before: list[RowPacked] = []
         for one in components:
             assert isinstance(one, RowPacked), "a card's weights are rows"
-            kv = one.spec.component.kv
-            shape = f"{one.spec.config} {kv}"
-            if shape in self._known:
-                continue
-            self._known.add(shape)
-            yield from self._prove(one)
+            yield from self._prove([one])
+            if before and not isinstance(one.spec.config, HeadConfig):
+                yield from self._prove([*before, one])
+            before = [one]
         self.state.running = ""
 
-    def _prove(self, packed: RowPacked) -> Iterator[None]:
+    def _prove(self, packed: Sequence[RowPacked]) -> Iterator[None]:
+        shape = " ".join(f"{one.spec.config} {one.spec.component.kv}" for one in packed)
+        if shape in self._known:
+            return
+        self._known.add(shape)
         state = self.state
-        state.running = _name(packed)
+        state.running = " and ".join(map(_name, packed))
         proof = _Proof(self._open(), packed, self._tokens, self._chunks)
         steps = proof.steps()
         while True:
@@ -140,26 +144,41 @@ class Prover:
 
 
 class _Proof:
-    """One component's proof. A step yields what makes its bits differ, or ""."""
+    """The proof of one component, or of two that follow each other. A step yields what makes its bits differ, or ""."""
 
-    def __init__(self, backend: Backend, packed: RowPacked, tokens: int, chunks: Sequence[int]) -> None:
+    def __init__(self, backend: Backend, packed: Sequence[RowPacked], tokens: int, chunks: Sequence[int]) -> None:
         self.differs = False
         self._backend, self._packed = backend, packed
         self._chunks, self._tokens = chunks, tokens
-        self._config = packed.spec.config
-        width = packed.spec.component.width_in or packed.spec.component.width_out
-        generator = torch.Generator().manual_seed(tokens)
-        self._hidden_TD = torch.randn(tokens, width, generator=generator).to(backend.dtype)
-        self._token_T = np.random.default_rng(tokens).integers(0, getattr(self._config, "vocabulary", 1), tokens)
+        self._config = packed[0].spec.config
+        width = packed[0].spec.component.width_in or packed[0].spec.component.width_out
+        draw = np.random.default_rng(tokens)
+        self._hidden_TD = torch.from_numpy(draw.standard_normal((tokens, width), dtype=np.float32)).to(backend.dtype)
+        self._token_T = draw.integers(0, getattr(self._config, "vocabulary", 1), tokens)
 
     def steps(self) -> Generator[str, None, None]:
-        kv = self._packed.spec.component.kv
-        page = 16 if kv is None else kv.page_size
-        run = self._compose(page)
+        page = next((kv.page_size for one in self._packed if (kv := one.spec.component.kv) is not None), 16)
+        run, *parts = self._compose(page)
         yield ""
         if isinstance(self._config, HeadConfig):
             yield from self._head(run)
-            return
+        elif parts:
+            yield from self._together(run, parts)
+        else:
+            yield from self._alone(run, page)
+
+    def _together(self, run: Any, parts: Sequence[Any]) -> Iterator[str]:
+        """Compare a run of two components with a run of each."""
+        last = self._tokens - 1
+        whole = self._computed(run, [(0, 0, self._tokens)])
+        yield ""
+        apart = self._hidden_TD
+        for part in parts:
+            apart = self._computed(part, [(1, 0, self._tokens)], apart)
+        yield self._compare(whole, apart, "between one run and two")
+        yield self._compare(whole[last:], self._computed(run, [(0, last, 1)]), "between prefill and decode")
+
+    def _alone(self, run: Any, page: int) -> Iterator[str]:
         last = self._tokens - DECODED
         whole = self._computed(run, [(0, 0, self._tokens)])
         yield ""
@@ -169,9 +188,12 @@ class _Proof:
         yield self._compare(whole, torch.cat(parts), "between prefill and decode")
         beside = self._computed(run, [(4, 0, BESIDE), (3, 0, self._tokens), (1, self._tokens - 1, 1)])
         yield self._compare(whole, beside[BESIDE : BESIDE + self._tokens], "beside other rows")
+        single = self._computed(run, [(3, at, 1) for at in range(self._tokens)])
+        yield self._compare(whole, single, "among many rows")
         if attention_of(self._config) is not None:
+            self._copy_pages(page)
             other = page // 2 if page > 1 else 2
-            run = self._compose(other)
+            (run,) = self._compose(other)
             yield self._compare(whole, self._in_chunks(run, 0), f"between pages of {page} and {other} tokens")
 
     def _head(self, run: Any) -> Iterator[str]:
@@ -182,22 +204,35 @@ class _Proof:
                 found = self._backend.logits(run, self._hidden_TD[rows - count : rows].clone())
                 yield self._compare(whole[rows - count :], found, f"between {count} and {rows} rows")
 
-    def _compose(self, page: int) -> Any:
-        """Return a run over the component, with slots of its own in pages of this size."""
-        backend, packed = self._backend, self._packed
-        tables = Tables(ROWS, self._tokens, 1, page)
+    def _compose(self, page: int) -> list[Any]:
+        """Return a run over all components, and of several one over each, with slots of their own in pages of this size."""
+        backend, placed = self._backend, list[RowPacked]()
+        tables = Tables(ROWS, self._tokens, len(self._packed), page)
         count = tables.slots.size
         tables.slots.reshape(-1)[:] = np.random.default_rng(7).permutation(count)
         tables.tokens[:] = self._token_T
         backend.reserve(tables, self._tokens + BESIDE + 1, ROWS)
-        if (kv := packed.spec.component.kv) is not None:
-            layout = replace(kv, page_size=page)
-            component = replace(packed.spec.component, kv=layout)
-            packed = RowPacked(replace(packed.spec, component=component), packed.weights)
-            device = next(iter(packed.weights.values())).device
-            nbytes = count * backend.slot_bytes(layout)
-            backend.add_arena(layout, torch.full((nbytes,), 0xFF, dtype=torch.uint8, device=device))
-        return backend.compose([packed], 0)
+        for one in self._packed:
+            if (kv := one.spec.component.kv) is not None:
+                layout = replace(kv, page_size=page)
+                component = replace(one.spec.component, kv=layout)
+                one = RowPacked(replace(one.spec, component=component), one.weights)
+                memory = torch.full((count * backend.slot_bytes(layout),), 0xFF, dtype=torch.uint8, device=_device(one))
+                backend.add_arena(layout, memory)
+            placed.append(one)
+        runs = [backend.compose(placed, 0)]
+        if len(placed) > 1:
+            runs += [backend.compose([one], place) for place, one in enumerate(placed)]
+        return runs
+
+    def _copy_pages(self, page: int) -> None:
+        """Take a page out of the arena and put it back, as an exchange does, so that these kernels are there, too."""
+        kv = self._packed[0].spec.component.kv
+        assert kv is not None, "an attention has KV"
+        layout = replace(kv, page_size=page)
+        memory = torch.empty(1, self._backend.slot_bytes(layout), dtype=torch.uint8)
+        self._backend.export(layout, [0], memory)
+        self._backend.import_(layout, [0], memory)
 
     def _in_chunks(self, run: Any, row: int) -> torch.Tensor:
         parts, at = [], 0
@@ -207,15 +242,20 @@ class _Proof:
                 at += count
         return torch.cat(parts)
 
-    def _computed(self, run: Any, places: Sequence[Place]) -> torch.Tensor:
+    def _computed(self, run: Any, places: Sequence[Place], source_TD: torch.Tensor | None = None) -> torch.Tensor:
         row_N, start_N, count_N = (np.array(column, dtype=np.int32) for column in zip(*places, strict=True))
-        hidden_TD = torch.cat([self._hidden_TD[start : start + count] for _, start, count in places])
+        given_TD = self._hidden_TD if source_TD is None else source_TD
+        hidden_TD = torch.cat([given_TD[start : start + count] for _, start, count in places])
         self._backend.forward(run, Batch(row_N, start_N, count_N, hidden_TD))
         return hidden_TD
 
     def _compare(self, want: torch.Tensor, found: torch.Tensor, what: str) -> str:
         same = torch.equal(want.contiguous().view(torch.uint8), found.contiguous().view(torch.uint8))
         return "" if same else what
+
+
+def _device(packed: RowPacked) -> torch.device:
+    return next(iter(packed.weights.values())).device
 
 
 def _name(packed: RowPacked) -> str:

@@ -165,7 +165,6 @@ def parse_response(body: Body, unknown: str) -> ChatBody:
     system = [{"role": "system", "content": instructions}] if instructions else []
     made = {name: value for name, value in values.items() if name not in _OWN_NAMES}
     made |= {
-        "messages": [*system, *conversation.messages],
         "tools": tools.tools,
         "custom": tools.custom,
         "summarised": summary in ("auto", "detailed"),
@@ -195,7 +194,7 @@ def parse_response(body: Body, unknown: str) -> ChatBody:
         *(f"include.{name}" for name in sorted(include - {LOGPROBS, SEALED})),
     ]
     options = chat_options(ResponseOptions, made, (*ignored, *without))
-    return ChatBody(made["messages"], template_options(made), options)
+    return ChatBody([*system, *conversation.messages], template_options(made), options)
 
 
 _OWN_NAMES = {field.name for field in _OWN}

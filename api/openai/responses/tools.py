@@ -49,8 +49,6 @@ class ResponseTools:
     def read(self, value: Any, name: str) -> GivenTools:
         if not isinstance(value, list):
             raise bad_request(f"{name} is {shown(value)}; give a list of tools", name, "invalid_type")
-        if len(value) > MOST_TOOLS:
-            raise bad_request(f"{name} has {len(value)} tools; give at most {MOST_TOOLS}", name)
         tools: list[Tool] = []
         repeated: list[dict[str, Any]] = []
         ignored: list[str] = []
@@ -65,8 +63,8 @@ class ResponseTools:
                 raise bad_request(f"{at} is {found}; give a tool of type function or custom", at)
             tools.append(_function(one, at) if kind == FUNCTION else custom_tool(one, at))
             repeated.append(_repeated(one, tools[-1]))
-        custom = frozenset(tool.name for tool, one in zip(tools, repeated, strict=True) if one["type"] == CUSTOM)
         check_tools(tools, name)
+        custom = frozenset(tool.name for tool, one in zip(tools, repeated, strict=True) if one["type"] == CUSTOM)
         return GivenTools(tuple(tools), custom, tuple(repeated), tuple(ignored))
 
     def unknown(self, value: Any, name: str) -> list[str]:
