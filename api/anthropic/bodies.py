@@ -22,7 +22,7 @@ from ..openai.refused_fields import ForeignFields
 from .conversation import ConversationField, MessageHistory, SystemPrompt, content_of
 from .tools import ClientTools, OfferedTools, ToolSelection, ToolSelectionField
 
-MAX_SEQUENCES_OF_STOPS = 64
+MAX_STOP_SEQUENCES = 64
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 STANDARD = "standard_only"
 _KINDS = ("enabled", "disabled", "adaptive")
@@ -122,7 +122,7 @@ _SHARED = (
     Field("thinking", ThinkingField(), "Sets the chat template's enable_thinking and thinking_budget."),
     Field("output_config", _OUTPUT, "Effort and form of the answer."),
     Field("output_format", OutputFormat(), "Older name of output_config.format."),
-    Field("stop_sequences", Texts("stop sequence", MAX_SEQUENCES_OF_STOPS, MAX_STOP_LENGTH), "Strings that end the answer."),
+    Field("stop_sequences", Texts("stop sequence", MAX_STOP_SEQUENCES, MAX_STOP_LENGTH), "Strings that end the answer."),
     Field("temperature", Number(0, 2), "0 always takes the most probable token; default: the checkpoint's, or 1."),
     Field("top_p", Number(0, 1), "Sample from the most probable tokens that together have this probability."),
     Field("top_k", Integer(-1, LARGEST, minimum=0), "Sample from the k most probable tokens; 0 or -1: all."),

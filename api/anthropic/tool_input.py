@@ -121,7 +121,7 @@ class ToolInput:
         word = self._buffer[at:end]
         if end == len(self._buffer) and len(word) <= LONGEST_NUMBER:
             return at
-        valid = word in ("true", "false", "null") or (_is_number(word))
+        valid = word in ("true", "false", "null") or _is_number(word)
         if self._state != _VALUE or not self._open or not valid:
             self._broken = True
             return at

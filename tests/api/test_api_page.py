@@ -114,7 +114,9 @@ def answers(endpoint: Endpoint) -> Iterator[str]:
     kind = kind_of(body[endpoint.media]["schema"]) if endpoint.answer is not None else f"`{endpoint.media}`"
     streamed = ""
     if endpoint.chunk is not None:
-        streamed = f"; with `stream` events of {kind_of(body['text/event-stream']['x-event-schema'])}, then `[DONE]`"
+        form = body["text/event-stream"]
+        how = form["schema"]["description"].rstrip(".")
+        streamed = f"; with `stream` events of {kind_of(form['x-event-schema'])} ({how})"
     yield f"Answers {success} with {kind}{streamed}.\n"
     errors = [f"- {status}: {answer['description']}" for status, answer in found.items() if status not in (success, "401")]
     if errors:
