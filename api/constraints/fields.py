@@ -31,6 +31,7 @@ _SHAPES: dict[str, Schema] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
 class ResponseFormat:
     """OpenAI's form of an answer: text, any JSON object, or JSON by a schema.
 

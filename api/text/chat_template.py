@@ -146,7 +146,7 @@ class ChatTemplate:
         """Find the form of content that each role's messages need; warn of a template that prints none."""
         user, renders = self._form([["user!"], ["system", "user!"], ["user", "assistant", "user!"]])
         if user is None:
-            if renders:
+            if renders and not self.takes_pairs:
                 log.warning("%s: the chat template prints no text of a user's message; chats have empty prompts", file)
             return
         before = {"system": [], "developer": [], "assistant": ["user"], "tool": ["user"]}

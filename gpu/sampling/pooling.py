@@ -24,17 +24,16 @@ Floats = np.ndarray
 def normed(hidden_ND: torch.Tensor, weight_D: Floats, bias_D: Floats | None, norm: NormConfig) -> Floats:
     """Return float64 [N, D]: hidden states behind a norm, whose ``weight_D`` has its offset already.
 
-    Rows are computed one by one, so that the others change no bit of a row.
+    A row is summed in an order that its width alone decides, so that the others change no bit of it.
     """
     wide_ND = hidden_ND.float().numpy().astype(np.float64)
     with np.errstate(all="ignore"):  # what is no number is found when the vector is made
-        for row_D in wide_ND:
-            if norm.kind == "layer":
-                row_D -= row_D.mean()
-            row_D /= math.sqrt(float(np.square(row_D).mean()) + norm.eps)
-            row_D *= weight_D
-            if bias_D is not None:
-                row_D += bias_D
+        if norm.kind == "layer":
+            wide_ND -= wide_ND.mean(axis=1, keepdims=True)
+        wide_ND /= np.sqrt(np.square(wide_ND).mean(axis=1, keepdims=True) + norm.eps)
+        wide_ND *= weight_D
+        if bias_D is not None:
+            wide_ND += bias_D
     return wide_ND
 
 

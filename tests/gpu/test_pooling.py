@@ -154,7 +154,20 @@ def test_a_vector_of_zeros_has_no_direction() -> None:
     assert np.frombuffer(pool.vector(), "<f4").tolist() == [0.0] * 8
 
 
-@pytest.mark.parametrize("norm", [NormConfig(eps=1e-6), NormConfig(eps=1e-5, kind="layer")])
+NORMS = [NormConfig(eps=1e-6), NormConfig(eps=1e-5, kind="layer")]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("width", [1, 8, 40, 129, 1000, 4096])
+def test_other_rows_change_no_bit_of_a_row(norm: NormConfig, width: int) -> None:
+    hidden = torch.randn(33, width, generator=torch.Generator().manual_seed(width))
+    weight_D = np.linspace(0.5, 1.5, width)
+    together = normed(hidden, weight_D, weight_D, norm)
+    alone = [normed(hidden[i : i + 1].clone(), weight_D, weight_D, norm)[0] for i in range(33)]
+    assert [row.tobytes() for row in together] == [row.tobytes() for row in alone]
+
+
+@pytest.mark.parametrize("norm", NORMS)
 def test_norms_are_torchs(norm: NormConfig) -> None:
     generator = torch.Generator().manual_seed(3)
     hidden, weight, bias = (torch.randn(shape, generator=generator) for shape in ((7, 40), (40,), (40,)))
