@@ -38,23 +38,22 @@ class ResponseFormat:
     ``flat``: as in responses, where the schema and its name stand beside the type.
     """
 
-    def __init__(self, *, flat: bool = False) -> None:
-        self._flat = flat
+    flat: bool = False
 
     def read(self, value: Any, name: str) -> tuple[Constraint, ...]:
         kind = value.get("type") if isinstance(value, dict) else None
         if not isinstance(kind, str) or kind not in _OF_FORMAT:
             raise bad_request(f"{name} is {shown(value)}; give an object of type text, json_object or json_schema", name)
-        of_schema = self._flat and kind == "json_schema"
+        of_schema = self.flat and kind == "json_schema"
         _only(value, {"type", *_OF_SCHEMA} if of_schema else _OF_FORMAT[kind], name)
         if kind == "text":
             return ()
         if kind == "json_object":
             return (Constraint(JSON, _ANY_OBJECT, name),)
-        inner, at = (value, name) if self._flat else (value.get("json_schema"), f"{name}.json_schema")
+        inner, at = (value, name) if self.flat else (value.get("json_schema"), f"{name}.json_schema")
         if not isinstance(inner, dict) or inner.get("schema") is None:
             raise bad_request(f"{at}.schema is missing; give a JSON schema, or type json_object", name)
-        if not self._flat:
+        if not self.flat:
             _only(inner, _OF_SCHEMA, at)
         for key in ("name", "description"):
             if not isinstance(inner.get(key), str | None):
@@ -65,7 +64,7 @@ class ResponseFormat:
 
     def schema(self) -> Schema:
         inner = {"type": "object", "properties": {"schema": {"type": "object"}}, "required": ["schema"]}
-        own: Schema = {"schema": {"type": "object"}} if self._flat else {"json_schema": inner}
+        own: Schema = {"schema": {"type": "object"}} if self.flat else {"json_schema": inner}
         properties = {"type": {"enum": [*_OF_FORMAT]}, **own}
         return {"type": "object", "properties": properties, "required": ["type"]}
 
