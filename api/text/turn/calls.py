@@ -43,7 +43,7 @@ class NamedCall:
             left = self._head.feed(text)
             if left is None:
                 return []
-            if self._head.broken:
+            if self._head.broken or not self._name:
                 self.broken, self.rest = True, left
                 return []
             text = left
@@ -57,19 +57,23 @@ class NamedCall:
         """Return what the end of the region adds."""
         if self.broken:
             return []
-        if self._arguments is None and self._head.done:
+        if self._arguments is None and self._head.done and self._name:
             self._arguments = self._reader()
         return [] if self._arguments is None else self._pieces(self._arguments, self._arguments.close())
 
     def _pieces(self, arguments: _Arguments, made: str) -> list[CallPiece]:
         if not self.count and arguments.begun and not arguments.broken:
             self.count = 1
-            return [CallPiece(self._first, self._head.found[NAME].strip(), made)]
+            return [CallPiece(self._first, self._name, made)]
         return [CallPiece(self._first, arguments=made)] if made else []
+
+    @property
+    def _name(self) -> str:
+        return self._head.found.get(NAME, "").strip()
 
     def _reader(self) -> _Arguments:
         if isinstance(self._form, TagForm):
-            return TagArguments(self._form, self._head.found[NAME].strip(), self._types)
+            return TagArguments(self._form, self._name, self._types)
         if self._form.is_json:
             return JsonArguments()
         return LiteralArguments(Dialect(self._form.strings))

@@ -145,14 +145,15 @@ class TurnReader:
             end = found.start()
         else:
             found = None
+        region = self._region
         self._take(self._pop(end), made)
+        if self._region is not region:
+            return True  # it was none
         if found is None:
             return bool(self._buffer) and ended
         if inside and self._calls is not None and self._calls.in_string:
             self._take(self._pop(1), made)  # the text of a delimiter inside a string
             return True
-        if (self._region is not self._base) is not inside:
-            return True  # the region was none
         opened = None if inside else self._opens.get(found[0])
         if opened is None:
             self._close("" if self._region.apart else self._pop(len(found[0])), made)
@@ -245,21 +246,35 @@ class TurnReader:
         made.append(TurnDelta(reasoning=text) if self.thinking else TurnDelta(content=text))
 
     def _take_call(self, calls: Calls, text: str, made: list[TurnDelta]) -> None:
-        if not calls.count:
-            self._raw.append(text)
-        self._report(calls, calls.feed(text), made)
-        if not calls.broken:
-            return
-        rest = calls.rest if calls.count else "".join(self._raw)
+        """Take text of calls. Each character alone, so that where a call breaks off does not depend on how a text is cut."""
+        for place, char in enumerate(text):
+            if not calls.count:
+                self._raw.append(char)
+            self._report(calls, calls.feed(char), made)
+            if calls.broken:
+                self._break_off(calls, text[place + 1 :], made)
+                return
+
+    def _break_off(self, calls: Calls, left: str, made: list[TurnDelta]) -> None:
+        """Go on as in a content, from the character on that is no part of a call. ``left``: what follows it."""
+        rest = calls.rest if calls.count else self._raw.pop()
+        before = "".join(self._raw)
         self._calls, self._raw = None, []
-        self._region = self._content
+        self._region, self._fresh = self._content, False
         self._begin_stretch()
         self._empty = calls.count > 0
-        self._take(rest, made)
-        self._fresh = False
+        if not calls.count:
+            self._take(before, made)
+        self._buffer = rest + left + self._buffer
+        self._position -= len(rest) + len(left)
 
     def _report(self, calls: Calls, pieces: list[CallPiece], made: list[TurnDelta]) -> None:
-        made += [TurnDelta(call=piece) for piece in pieces]
+        for piece in pieces:
+            last = made[-1].call if made else None
+            if last is not None and not piece.name and last.index == piece.index:
+                last.arguments += piece.arguments
+            else:
+                made.append(TurnDelta(call=piece))
         self.called += calls.count - self._counted
         self._counted = calls.count
         self._fresh = self._fresh and not calls.count

@@ -101,7 +101,7 @@ def walk(matcher: Any, seed: int, longest: int = 200) -> str | None:
 
 
 @claim("The reader reads every turn that the grammar of turns allows; its chat template writes it so, too", of="tools")
-@examples(1500)
+@examples(900)
 @given(
     kind=st.sampled_from(sorted(TURNS)),
     rule=st.sampled_from(sorted(RULES)),
