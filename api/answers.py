@@ -214,6 +214,7 @@ class ChatMessage(TypedDict):
     content: str | None
     refusal: None
     reasoning: NotRequired[str]
+    reasoning_content: NotRequired[str]
     tool_calls: NotRequired[list[ToolCall]]
 
 
@@ -242,6 +243,7 @@ class ChatAnswer(TypedDict):
 class ChatDelta(TypedDict):
     role: NotRequired[Literal["assistant"]]
     reasoning: NotRequired[str]
+    reasoning_content: NotRequired[str]
     content: NotRequired[str]
     tool_calls: NotRequired[list[ToolCallDelta]]
 

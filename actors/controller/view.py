@@ -26,7 +26,8 @@ from ..block.messages import BlockStatus
 from ..gateway.port import ApplicationView, Census, RemovalView
 from ..worker.messages import WorkerStatus
 
-MEMORY = ("budget", "parameters", "kv", "cached", "free")  # parts of a worker's memory; the last four add up to the first
+# parts of a worker's memory; the four behind the budget add up to it, and what is other is beside it
+MEMORY = ("budget", "parameters", "kv", "cached", "free", "other")
 
 
 def cluster_view(
@@ -148,7 +149,7 @@ def _busiest(blocks: Iterable[BlockStatus], labels: Mapping[str, str]) -> list[d
 def _blocks(state: ControllerState, worker: WorkerRecord) -> list[str]:
     """Return blocks whose every component is resident, each once."""
     found: dict[str, None] = {}
-    for name, blocks in state.blocks.items():
+    for name, blocks in state.holdings.blocks.items():
         first = 0
         for block in blocks:
             last = first + len(block.components)
@@ -192,7 +193,7 @@ def _applications(
                 "running": sum(count.running for count in counts),
                 "waiting": sum(sum(count.waiting.values()) for count in counts),
             },
-            "blocks": [b.id.hex() for b in state.blocks.get(name, ())],
+            "blocks": [b.id.hex() for b in state.holdings.blocks.get(name, ())],
             "segments": _segments(one, users) if served.deployed else [],
             "refused": refused,
         }

@@ -37,6 +37,9 @@ class RequestSettings(SettingsPart):
     unknown_fields: Annotated[
         str, "warn (list unknown request fields in the header x-ignored-fields) or reject", AllowedTexts("warn", "reject")
     ] = "warn"
+    reasoning_content: Annotated[
+        bool, "answers of chats have the thinking under two names, reasoning and reasoning_content; no: under the first"
+    ] = False
 
     @property
     def largest_body(self) -> int:

@@ -35,6 +35,11 @@ class GrammarCompiler:
         self._store: GrammarStore | None = None
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the grammars that are compiled here, and of their tables of tokens, about."""
+        return self._store.nbytes if self._store is not None else 0
+
     def stop(self) -> None:
         """Cancel what is under way. The worker ends."""
         if self._task is not None:

@@ -192,3 +192,4 @@ class WorkerStatus:
         default_factory=dict
     )  # what a card's proofs of its bits have shown (``gpu/cuda/prove.py``)
     slow: str = ""  # why native kernels are not used, unless other ones were asked for
+    other: int = 0  # bytes beside the budget: compiled grammars and their tables of tokens

@@ -55,6 +55,9 @@ class ResponseFormat:
             raise bad_request(f"{at}.schema is missing; give a JSON schema, or type json_object", name)
         if not self.flat:
             _only(inner, _OF_SCHEMA, at)
+        for key in ("name", "description"):
+            if not isinstance(inner.get(key), str | None):
+                raise bad_request(f"{at}.{key} is {shown(inner[key])}; give a string", name, "invalid_type")
         if not isinstance(inner.get("strict", None), bool | None):
             raise bad_request(f"{at}.strict is {shown(inner['strict'])}; give true or false", name)
         return (schema_constraint(inner["schema"], f"{at}.schema"),)
@@ -66,7 +69,6 @@ class ResponseFormat:
         return {"type": "object", "properties": properties, "required": ["type"]}
 
 
-@dataclass(frozen=True, slots=True)
 class StructuredOutputs:
     """vLLM's form: an object with one of json, regex, choice and grammar."""
 

@@ -180,7 +180,7 @@ def _made(record: type[Made], values: Values, ignored: tuple[str, ...]) -> Made:
     if options.max_tokens == 0 and not options.echoed:
         raise bad_request("max_tokens is 0 without echo; give at least 1", "max_tokens")
     if options.limit is not None and options.min_tokens is not None and options.min_tokens > options.limit:
-        message = f"min_tokens is {options.min_tokens}, more than max_tokens ({options.limit}); lower it"
+        message = f"min_tokens is {options.min_tokens}, more than {options.limit_name} ({options.limit}); lower it"
         raise bad_request(message, "min_tokens")
     return options
 

@@ -31,7 +31,7 @@ _ID = 9  # characters of a call's id: as many as the templates of Mistral demand
 async def chat_prompts(call: GenerateHandler, body: ChatBody) -> None:
     """Fill in the prompt of a chat, and how its answer is read. Raise a 400."""
     template, options = body.template, body.options
-    source = call.served.template.source if call.served.template is not None else ""
+    source = call.served.template.of(options.tools).source if call.served.template is not None else ""
     effort = effort_variables(source, options.reasoning_effort, template.chat_template_kwargs)
     if effort:
         template = replace(template, chat_template_kwargs={**template.chat_template_kwargs, **effort})
@@ -68,10 +68,10 @@ async def render(
             "messages",
             "no_chat_template",
         )
-    text = served.template.render_short(messages, how)
+    template = served.template.of(tools)
+    text = template.render_short(messages, how)
     if text is not None:
         return text
-    template = served.template
     return await front.run_in_thread(lambda: template.render(messages, how))
 
 
@@ -85,6 +85,8 @@ class ChatShape(AnswerShape):
     def __init__(self, call: GenerateHandler) -> None:
         super().__init__(call)
         self._prompt = [("prompt_token_ids", tokens) for tokens in call.prompts if call.options.return_token_ids]
+        both = call.front.settings.requests.reasoning_content
+        self._reasoning = ("reasoning", "reasoning_content")[: 1 + both]  # the names that thinking has
 
     def chunk(self, kind: str = "chat.completion.chunk") -> dict[str, Any]:
         return {"object": kind, "id": self._call.id, **self._top}
@@ -97,7 +99,9 @@ class ChatShape(AnswerShape):
             choice.started = True
             events = self._event(choice, {"role": "assistant", "content": ""}, extra=dict(self._prompt))
         if choice.reader is not None:
-            deltas = [*map(_written, piece.deltas)] or ([{"content": ""}] if piece.tokens and not self._plain else [])
+            deltas = [self._written(delta) for delta in piece.deltas] or (
+                [{"content": ""}] if piece.tokens and not self._plain else []
+            )
             for n, fields in enumerate(deltas):
                 events += self._event(choice, fields, piece if n == 0 else None)
         elif self._plain:
@@ -116,7 +120,7 @@ class ChatShape(AnswerShape):
         for choice, piece in zip(self._call.choices, pieces, strict=True):
             message: dict[str, Any] = {"role": "assistant", "content": piece.text, "refusal": None}
             if choice.reader is not None:
-                message |= _message(piece.deltas)
+                message |= self._message(piece.deltas)
             made = {
                 "index": choice.index,
                 "message": message,
@@ -140,6 +144,31 @@ class ChatShape(AnswerShape):
             made["token_ids"] = piece.tokens
         return made
 
+    def _written(self, delta: TurnDelta) -> dict[str, Any]:
+        """Return an addition to a turn as a stream has it."""
+        if (call := delta.call) is None:
+            return dict.fromkeys(self._reasoning, delta.reasoning) if delta.reasoning else {"content": delta.content}
+        function = {"arguments": call.arguments}
+        if not call.name:
+            return {"tool_calls": [{"index": call.index, "function": function}]}
+        made = {"index": call.index, "id": call_id(), "type": "function", "function": {"name": call.name, **function}}
+        return {"tool_calls": [made]}
+
+    def _message(self, deltas: Sequence[TurnDelta]) -> dict[str, Any]:
+        """Return the parts of a whole turn as a message has them."""
+        reasoning, content = ("".join(getattr(one, part) for one in deltas) for part in ("reasoning", "content"))
+        calls: list[dict[str, Any]] = []
+        for piece in (delta.call for delta in deltas if delta.call is not None):
+            if piece.name:
+                calls.append({"id": call_id(), "type": "function", "function": {"name": piece.name, "arguments": ""}})
+            calls[piece.index]["function"]["arguments"] += piece.arguments
+        made: dict[str, Any] = {"content": None if calls and not content else content}
+        return (
+            made
+            | (dict.fromkeys(self._reasoning, reasoning) if reasoning else {})
+            | ({"tool_calls": calls} if calls else {})
+        )
+
     def _event(
         self,
         choice: ChoiceText,
@@ -157,29 +186,6 @@ class ChatShape(AnswerShape):
             made |= self._news(piece)
         more = "".join(f',"{name}":{json.dumps(value)}' for name, value in (extra or {}).items())
         return f"{self._head}{json.dumps(made)}]{more}{self.usage_now()}}}\n\n"
-
-
-def _written(delta: TurnDelta) -> dict[str, Any]:
-    """Return an addition to a turn as a stream has it."""
-    if (call := delta.call) is None:
-        return {"reasoning": delta.reasoning} if delta.reasoning else {"content": delta.content}
-    function = {"arguments": call.arguments}
-    if not call.name:
-        return {"tool_calls": [{"index": call.index, "function": function}]}
-    made = {"index": call.index, "id": call_id(), "type": "function", "function": {"name": call.name, **function}}
-    return {"tool_calls": [made]}
-
-
-def _message(deltas: Sequence[TurnDelta]) -> dict[str, Any]:
-    """Return the parts of a whole turn as a message has them."""
-    reasoning, content = ("".join(getattr(one, part) for one in deltas) for part in ("reasoning", "content"))
-    calls: list[dict[str, Any]] = []
-    for piece in (delta.call for delta in deltas if delta.call is not None):
-        if piece.name:
-            calls.append({"id": call_id(), "type": "function", "function": {"name": piece.name, "arguments": ""}})
-        calls[piece.index]["function"]["arguments"] += piece.arguments
-    made: dict[str, Any] = {"content": None if calls and not content else content}
-    return made | ({"reasoning": reasoning} if reasoning else {}) | ({"tool_calls": calls} if calls else {})
 
 
 def call_id() -> str:

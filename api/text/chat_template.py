@@ -31,6 +31,7 @@ _LONGEST_WHY = 1000  # characters of an error of a template
 MANY = 1000  # messages; this number takes some milliseconds by itself
 SHORT = 4_000  # steps; this number takes some milliseconds, too few to be worth the hand-over to a thread
 _TAG = "CONTINUE_FINAL_MESSAGE_TAG "  # marks the end of the last message, as in transformers
+_FOR_TOOLS = "tool_use"  # the name of the template for requests with tools
 _PLAIN = ({"role": "user", "content": "hello"},)
 _MARK, _OTHER = "8qxmark5zw", "7kvother3hu"  # texts that occur in no template
 
@@ -60,7 +61,10 @@ class ContentForm(Enum):
 
 
 class ChatTemplate:
-    """A compiled template. ``named``: the checkpoint's special tokens, which templates refer to by role."""
+    """A compiled template. ``named``: the checkpoint's special tokens, which templates refer to by role.
+
+    ``for_tools``: the template of requests with tools, if the checkpoint has one of its own for them.
+    """
 
     def __init__(self, source: str, named: Mapping[str, str]) -> None:
         self._environment, self._named = Environment(), named
@@ -68,6 +72,7 @@ class ChatTemplate:
         self._broken = ""
         self._takes: dict[str, ContentForm] = {}  # role -> accepted form; without an entry for "user", all roles get texts
         self._developer = "developer" in source
+        self.for_tools: ChatTemplate | None = None
         try:
             with self._environment.budget(0):
                 self._template = self._environment.from_string(source)
@@ -81,9 +86,16 @@ class ChatTemplate:
     @classmethod
     def load(cls, files: CheckpointFiles, named: dict[str, str]) -> ChatTemplate | None:
         """Load the template of a checkpoint; return None if it has none. Raise CheckpointError."""
-        file, source = files.chat_template()
-        if isinstance(source, list):
-            source = {t.get("name"): t.get("template") for t in source if isinstance(t, dict)}.get("default")
+        file, found = files.chat_template()
+        listed = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+        texts = {name: one.get("template") for one in listed if isinstance(name := one.get("name"), str)}
+        made = cls._loaded(file, texts.get("default") if listed else found, named)
+        if made is not None and (source := texts.get(_FOR_TOOLS)) is not None:
+            made.for_tools = cls._loaded(file, source, named)
+        return made
+
+    @classmethod
+    def _loaded(cls, file: Path, source: Any, named: dict[str, str]) -> ChatTemplate | None:
         if not isinstance(source, str):
             return None
         if len(source) > LONGEST:
@@ -116,6 +128,10 @@ class ChatTemplate:
                 return True
             self._takes = kept
         return False
+
+    def of(self, tools: Sequence[object]) -> ChatTemplate:
+        """Return the template of a request with these tools."""
+        return self.for_tools if tools and self.for_tools is not None else self
 
     def render_short(self, messages: Sequence[Mapping[str, Any]], how: Rendering) -> str | None:
         """Return the prompt if it renders within some milliseconds, else None. Raises the errors of ``render``."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 IDLE = 64  # compiled grammars that are kept although no sequence has them
+IDLE_BYTES = 64 << 20  # of these
+IDLE_TABLES = 2  # tables of tokens that are kept although no grammar needs them
+BYTES_OF_TOKEN = 480  # in a table, as measured with 131,072 tokens
+GRAMMAR_BYTES, BYTES_OF_TEXT = 64 << 10, 128  # of a compiled grammar, and of each byte of its text, as measured
 SPECIAL = b"\xff"  # begins the name of a token without text
 MISSING = (
     "llguidance is not installed, so answers cannot be constrained; install it (pip install llguidance), or leave the "
@@ -131,44 +136,74 @@ def _on_one_line(error: str) -> str:
     return " ".join(error.partition("<non-verbose/>")[0].partition("<backtrace>")[0].split())[:300]
 
 
+@dataclass(slots=True)
+class CompiledGrammar:
+    """A grammar in its compiled form, and the key of its table of tokens. ``nbytes``: an estimate."""
+
+    matcher: LLMatcher
+    vocabulary: bytes
+    nbytes: int
+
+
 class GrammarStore:
     """The compiled grammars of a worker, and its tables of tokens.
 
-    Compiled on any thread; the device thread copies them, one for each row.
+    Compiled on any thread; the device thread copies them, one for each row. What no sequence needs is kept as long as it is
+    little. Its bytes are estimates, because the library does not report its memory.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._matchers: dict[bytes, LLMatcher] = {}
+        self._grammars: dict[bytes, CompiledGrammar] = {}
         self._idle: OrderedDict[bytes, None] = OrderedDict()
-        self._tokenizers: dict[bytes, LLTokenizer] = {}
+        self._tokenizers: OrderedDict[bytes, tuple[LLTokenizer, int]] = OrderedDict()  # with its bytes, the last used last
         self._reading = threading.Lock()  # a table is read once, however many grammars wait for it
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all tables and grammars, about."""
+        with self._lock:
+            grammars = sum(one.nbytes for one in self._grammars.values())
+            return grammars + sum(nbytes for _, nbytes in self._tokenizers.values())
 
     def compile(self, grammar: Grammar) -> None:
         """Compile a grammar, unless it is here. Raise GrammarError."""
         with self._lock:
             self._idle.pop(grammar.key, None)
-            if grammar.key in self._matchers:
+            if grammar.key in self._grammars:
                 return
-        with self._reading:
-            tokenizer = self._tokenizers.get(grammar.vocabulary.key)
-            if tokenizer is None:
-                tokenizer = self._tokenizers[grammar.vocabulary.key] = read_tokenizer(grammar.vocabulary)
-        matcher = compiled(grammar.form, grammar.text, tokenizer)
+        matcher = compiled(grammar.form, grammar.text, self._tokenizer(grammar.vocabulary))
+        nbytes = GRAMMAR_BYTES + BYTES_OF_TEXT * len(grammar.text)
         with self._lock:
-            self._matchers[grammar.key] = matcher
+            self._grammars[grammar.key] = CompiledGrammar(matcher, grammar.vocabulary.key, nbytes)
+
+    def _tokenizer(self, vocabulary: TokenVocabulary) -> LLTokenizer:
+        """Return the table of a vocabulary; read it if it is not here."""
+        with self._reading:
+            with self._lock:
+                if (found := self._tokenizers.get(vocabulary.key)) is not None:
+                    self._tokenizers.move_to_end(vocabulary.key)
+                    return found[0]
+            made = read_tokenizer(vocabulary)
+            with self._lock:
+                self._tokenizers[vocabulary.key] = made, BYTES_OF_TOKEN * vocabulary.size
+            return made
 
     def release(self, key: bytes) -> None:
         """Note that no sequence has a grammar; it is kept for the next one, if not too many others are."""
         with self._lock:
-            if key in self._matchers:
+            if key in self._grammars:
                 self._idle[key] = None
-            while len(self._idle) > IDLE:
+            while len(self._idle) > IDLE or sum(self._grammars[one].nbytes for one in self._idle) > IDLE_BYTES:
                 old, _ = self._idle.popitem(last=False)
-                del self._matchers[old]
+                del self._grammars[old]
+            used = {one.vocabulary for one in self._grammars.values()}
+            unused = [table for table in self._tokenizers if table not in used]
+            for table in unused[: max(0, len(unused) - IDLE_TABLES)]:
+                del self._tokenizers[table]
 
     def matcher(self, key: bytes) -> LLMatcher | None:
         """Return a fresh matcher of a grammar; None: it is not compiled here."""
         with self._lock:
-            found = self._matchers.get(key)
-        return found.deep_copy() if found is not None else None
+            found = self._grammars.get(key)
+        return found.matcher.deep_copy() if found is not None else None

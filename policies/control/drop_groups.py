@@ -93,7 +93,7 @@ def memory_groups(state: ControllerState, known: int) -> MemoryGroups | None:
 
 def refused_workers(state: ControllerState) -> dict[str, str]:
     """Return why workers are in no group now."""
-    alone = [worker for worker in state.workers if state.overload.group_of(worker) is None]
+    alone = [worker for worker in state.workers if state.holdings.group_of(worker) is None]
     return {worker: why for worker in alone if (why := unfit(state, worker) or _apart(state, worker))}
 
 

@@ -17,7 +17,6 @@ from ..cluster.demand import (
     UnloadCandidate,
     Use,
     all_fit,
-    back_in_vain,
     choose,
     coming,
     in_vain,
@@ -27,7 +26,6 @@ from ..cluster.demand import (
 from ..model.chain import Route
 from ..requests.dispatch import workers_of
 from .additions import is_known
-from .controller_parts import ControllerParts
 from .events import (
     ApplicationsWanted,
     AskUsage,
@@ -40,10 +38,11 @@ from .events import (
     RecheckLater,
     UsageAnswer,
 )
-from .residency import PlannedRoute
+from .holdings import Holdings
+from .parameter_drops import ParameterDrops
+from .residency import WITHHELD, PlannedRoute
 
 LOOK = 0.03  # seconds between checks of usage while something waits for it
-WITHHELD = "parameters are dropped there in a burst, and what they took is for KV"
 NOBODY = Use(0, float("inf"))  # an application missing in the answers was never used
 
 
@@ -56,12 +55,12 @@ class WantedApplication:
 
 
 class OnDemand:
-    """The applications on demand of one cluster (see the module). ``state``: the owner of the applications."""
+    """The applications on demand of one cluster (see the module). ``drops`` end where an application is unloaded."""
 
-    def __init__(self, state: ControllerParts) -> None:
-        self._state = state
-        self._served = state.served
-        self._residency = state.residency
+    def __init__(self, holdings: Holdings, drops: ParameterDrops) -> None:
+        self._holdings, self._drops = holdings, drops
+        self._served = holdings.served
+        self._residency = holdings.residency
         self.wanted: dict[
             str, WantedApplication
         ] = {}  # by application: parked, coming, or without room for waiting requests
@@ -73,12 +72,10 @@ class OnDemand:
         self._changed = False  # something was loaded or is gone: perhaps all fit now
         self._alone = False  # no application is left to unload for ``coming``, still refused
         self._alone_since: float | None = None  # since when
+        self._given_up: list[LoadFailed] = []  # loads for which there will never be room
 
     def handle(self, event: DemandEvent, now: float) -> None:
         match event:
-            case LoadRefused(worker, incarnation, _, _):
-                if self._state.current(worker, incarnation):
-                    self._refused(event, now)
             case ApplicationsWanted(applications):
                 for name, tokens in applications.items():
                     self._want(name, tokens, now)
@@ -110,37 +107,35 @@ class OnDemand:
         elif served.parked or not self._ended(name) or self._short(name, tokens):
             self.wanted[name] = WantedApplication(now, tokens)
 
-    def _refused(self, event: LoadRefused, now: float) -> None:
-        """Handle a worker's lack of room: ``coming`` asks for some; other applications are on demand from now on."""
+    def refused(self, event: LoadRefused) -> bool:
+        """Handle a worker's lack of room: ``coming`` asks for some; other applications are on demand from now on.
+
+        Return False if no room is to be made, so that the load has failed.
+        """
         load = event.load
         why = event.why
         residency = self._residency[event.worker]
-        late = load.holder in residency.late and load.holder != self.coming
-        if self._state.overload.refused(event, late=late):
-            if not late and back_in_vain(self._state.overload.coming_back(load.holder, now)):
-                self._come_back(event, now)
-            return  # parameters that return after a burst, and late ones, wait for room
         extra = residency.lacks(load.holder) and not residency.lacks_replica(load.holder)
-        if not self._state.on_demand or why.never or extra or self._state.workers[event.worker].extra:
-            self._state.news(LoadFailed(event.worker, event.incarnation, load, why.message, why.never))
-            return
+        if not self._holdings.on_demand or why.never or extra or self._holdings.workers[event.worker].extra:
+            return False
         residency.loading = None
-        self._state.touched[event.worker] = None
+        self._holdings.touched[event.worker] = None
         if load.holder == self.coming:
             residency.refuse(load.holder, why.message)
             self._lacks[event.worker], residency.owned = event, why.owned
             self._ask()
         elif load.holder in self._served:
             self.park(load.holder)
+        return True
 
-    def _come_back(self, event: LoadRefused, now: float) -> None:
+    def come_back(self, event: LoadRefused, now: float) -> None:
         """Make other applications give way to dropped parameters that have no room to return, as for one on demand.
 
         If no request uses the application, it becomes on demand itself. Until then its pipeline serves, and nothing more
         can be dropped.
         """
         name, residency = event.load.holder, self._residency[event.worker]
-        if self._state.on_demand and not self.coming and residency.resident.keys() - {name}:
+        if self._holdings.on_demand and not self.coming and residency.resident.keys() - {name}:
             self.wanted.setdefault(name, WantedApplication(now, 0))
             self.coming = name
         if name == self.coming:
@@ -196,16 +191,16 @@ class OnDemand:
         served = self._served[name]
         if name == self.leaving:
             self._stay()
-        self._state.end_extras(lambda extra: extra.served is served)
-        self._state.overload.forget(name)
+        self._holdings.end_extras(lambda extra: extra.served is served)
+        self._drops.forget(name)
         served.parked = served.on_demand = True
-        self._state.vacate(served)
+        self._holdings.vacate(served)
 
     def _bring(self, name: str) -> None:
         """Let the workers load an application, including workers that had no room, but not where it failed for good."""
         self._served[name].parked = False
-        self._state.offer(name, anew=False)
-        self._state.catalog()
+        self._holdings.offer(name, anew=False)
+        self._holdings.catalog()
 
     def nowhere_but_in_pipelines(self, routes: Iterable[Route]) -> bool:
         """Return whether all of these routes pass workers on which parameters are dropped."""
@@ -218,8 +213,8 @@ class OnDemand:
         An application is withheld if other workers will have it or it is on demand; it loads once they are pipelines no
         more.
         """
-        for worker in self._state.touched:
-            if (group := self._state.overload.group_of(worker)) is None:
+        for worker in self._holdings.touched:
+            if (group := self._holdings.group_of(worker)) is None:
                 continue
             residency = self._residency[worker]
             for name in (one for one in residency.hops if one not in group.applications):
@@ -231,12 +226,12 @@ class OnDemand:
 
     def _elsewhere(self, name: str) -> bool:
         """Return whether it belongs on live workers that are in no pipeline."""
-        routes, workers = [planned.route for planned in self._served[name].planned], self._state.workers
+        routes, workers = [planned.route for planned in self._served[name].planned], self._holdings.workers
         return not self.nowhere_but_in_pipelines(r for r in routes if all(workers[one].alive for one in workers_of(r)))
 
     def _dropped(self) -> set[str]:
         """Return the applications served by pipelines because their parameters are dropped."""
-        return {name for group in self._state.overload.groups.values() for name in group.applications}
+        return {name for group in self._holdings.groups.values() for name in group.applications}
 
     def _look_whether_all_fit(self) -> None:
         """Take loaded applications off demand loading if all fit together."""
@@ -244,10 +239,10 @@ class OnDemand:
         if any(one.on_demand for one in deployed) and all_fit((one.parked, one.in_force > 0) for one in deployed):
             for one in deployed:
                 one.on_demand = False
-            self._state.catalog()
+            self._holdings.catalog()
 
     def _pipelines(self) -> list[Collection[str]]:
-        return [group.workers for group in self._state.overload.groups.values()]
+        return [group.workers for group in self._holdings.groups.values()]
 
     def _ended(self, name: str) -> bool:
         """Return whether it is loaded wherever it can be now. If it is loaded elsewhere, late loads are not waited for."""
@@ -266,7 +261,7 @@ class OnDemand:
         """
         lacks, residency = name == self.coming and worker in self._lacks, self._residency[worker]
         failed = name in residency.refused and not lacks and not residency.waits(name)
-        return self._state.workers[worker].alive and not failed
+        return self._holdings.workers[worker].alive and not failed
 
     def _end(self) -> None:
         self.coming = ""
@@ -277,13 +272,13 @@ class OnDemand:
 
     def _stay(self) -> None:
         """Stop emptying ``leaving``: it takes requests again."""
-        self._state.table.resume("demand")
+        self._holdings.table.resume("demand")
         self.leaving = ""
 
     def _ask(self) -> None:
         if self.coming and (self._lacking() or self._ended(self.coming)) and not self._asking:
             self._asking = True
-            self._state.after.append(AskUsage())
+            self._holdings.after.append(AskUsage())
 
     def _lacking(self) -> dict[str, int]:
         """Return the bytes lacking for parameters, by worker."""
@@ -307,7 +302,7 @@ class OnDemand:
                 self._since[self.coming] = now
                 self._changed = True
                 planned = self._served[self.coming].planned
-                self._state.overload.let_come([worker for one in planned for worker in workers_of(one.route)])
+                self._holdings.let_come([worker for one in planned for worker in workers_of(one.route)])
                 del self.wanted[self.coming]
                 self._end()
             case DemandState.UNWANTED:
@@ -346,8 +341,8 @@ class OnDemand:
             return
         if choice.drain and not self.leaving:
             self.leaving = choice.drain
-            self._state.table.pause(self._served[choice.drain].planned, True, "demand")  # workers continue
-            self._state.after.append(AwaitQuiet(choice.drain))
+            self._holdings.table.pause(self._served[choice.drain].planned, True, "demand")  # workers continue
+            self._holdings.after.append(AwaitQuiet(choice.drain))
         self._alone = not residents and not self.leaving  # it was refused while plans of unloaded applications still ran
         if self._alone and not self._ended(self.coming) and not any(map(self._shared, lacking)):
             self._alone_since = now if self._alone_since is None else self._alone_since
@@ -375,12 +370,17 @@ class OnDemand:
     def _give_up(self) -> None:
         """Fail ``coming`` for good: it has all the memory, and that is too little."""
         for lack in filter(None, [self._lacks[worker] for worker in self._lacking()]):
-            self._state.news(LoadFailed(lack.worker, lack.incarnation, lack.load, lack.why.message, True))
+            self._given_up.append(LoadFailed(lack.worker, lack.incarnation, lack.load, lack.why.message, True))
+
+    def take_given_up(self) -> list[LoadFailed]:
+        """Return the loads that are given up for good since the last call."""
+        given_up, self._given_up = self._given_up, []
+        return given_up
 
     def _look_later(self) -> None:
         if not self._looking:
             self._looking = True
-            self._state.after.append(RecheckLater(LOOK))
+            self._holdings.after.append(RecheckLater(LOOK))
 
     def _try_again(self) -> None:
         self._lacks = {}

@@ -13,10 +13,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from ..model.chain import Route
-from .controller_parts import ControllerParts
 from .drop_events import (
     AwaitSwitched,
     BreakOffRestore,
@@ -34,36 +32,22 @@ from .drop_events import (
 )
 from .dropped_group import DroppedGroup, GroupStage, ParameterChange, together
 from .events import LoadRefused
+from .holdings import Holdings
 from .loads import LoadBlock
-from .on_demand import WITHHELD
 from .placement import Placement
-from .residency import PlannedRoute, Served
+from .residency import WITHHELD, PlannedRoute
 from .route_switch import SwitchFigures
-from .scaling import Scaling
 
 RETRY = 0.5  # seconds until a load without room is retried
 KEPT = 100  # changes kept for the view
 
 
-class OverloadParts(ControllerParts, Protocol):
-    """The parts of ``ControllerState`` that drops need."""
-
-    placement: Placement
-    scaling: Scaling
-
-    def end_routes(self, routes: Sequence[PlannedRoute]) -> None: ...
-
-    def publish(self) -> None: ...
-
-    def unload(self, worker: str, served: Served, depths: set[int]) -> None: ...
-
-
 class ParameterDrops:
-    """The parameter drops of one cluster (see the module). ``state``: the owner of the workers."""
+    """The parameter drops of one cluster (see the module)."""
 
-    def __init__(self, state: OverloadParts) -> None:
-        self._state = state
-        self.groups: dict[str, DroppedGroup] = {}
+    def __init__(self, holdings: Holdings) -> None:
+        self._holdings = holdings
+        self.groups = holdings.groups
         self.changes: deque[ParameterChange] = deque(maxlen=KEPT)
         self.counts: Counter[str] = Counter()  # changes by kind
         self.failures: Counter[str] = Counter()  # by reason; for these and totals see ``drops_view.py``
@@ -95,7 +79,6 @@ class ParameterDrops:
                 change = self._note("lacking", "", now, why)
                 change.nbytes, change.ended = nbytes, now
                 self.failures["lacking"] += 1
-                self._state.scaling.lacking(why)
             case RoutesLeft(number, requests):
                 if (group := self._ordered(number)) is not None:
                     self._of_order[number].left, self._of_order[number].requests = now, requests
@@ -107,30 +90,30 @@ class ParameterDrops:
                     if (group := self._ordered(number)) is not None:
                         self._exchanged(group, now)
             case LoadAgain(worker, application):
-                if worker in self._state.workers and application in self._state.served:
-                    self._state.residency[worker].want(application)
-                    self._state.touched[worker] = None
+                if worker in self._holdings.workers and application in self._holdings.served:
+                    self._holdings.residency[worker].want(application)
+                    self._holdings.touched[worker] = None
 
     # drops -----------------------------------------------------------------------------------------------------------
 
     def _drop(self, order: DropParameters, now: float) -> None:
         """Bring the pipelines into force and order gateways to switch to them."""
-        state, workers = self._state, {hop.worker: None for hop in order.hops}
+        holdings, workers = self._holdings, {hop.worker: None for hop in order.hops}
         before = [group for group in self.groups.values() if not workers.keys().isdisjoint(group.workers)]
         alone = workers.keys() - {worker for group in before for worker in group.workers}
-        served = before[0].served if before else together(state.served, state.residency[order.hops[0].worker])
-        replica = [one for each in served for one in each.planned if is_replica(one, state.placement)]
+        served = before[0].served if before else together(holdings.served, holdings.residency[order.hops[0].worker])
+        replica = [one for each in served for one in each.planned if is_replica(one, holdings.placement)]
         single = [one for one in replica if one.route.home in alone]
         name, names = "+".join(workers), [one.application.name for one in served]
         routes = [Route(f"{one}@{name}#{self._number + 1}", 0, one, order.hops) for one in names]
-        pipelines = state.placement.plan(routes)
+        pipelines = holdings.placement.plan(routes)
         leaving = [*single, *(one for group in before for one in group.pipelines)]
         replicas = [*single, *(one for group in before for one in group.replicas)]
         for one in before:
             del self.groups[one.name]
         self.groups[name] = group = DroppedGroup(name, pipelines, replicas, leaving, before)
-        state.table.touch(pipelines)
-        state.catalog()
+        holdings.table.touch(pipelines)
+        holdings.catalog()
         self._note("drop", name, now, order.why)
         self._switch(group, leaving, pipelines, dropped=True)
 
@@ -142,14 +125,14 @@ class ParameterDrops:
         self._number += 1
         group.order = self._number
         self._of_order[group.order] = group.change
-        self._state.table.pause(leaving, True, "drop")
-        self._state.table.pause(to, False, "drop")
+        self._holdings.table.pause(leaving, True, "drop")
+        self._holdings.table.pause(to, False, "drop")
         ended, target = ([one.route.id for one in routes] for routes in (leaving, to))
-        self._state.after.append(SwitchGateways(group.order, ended, target, dropped))
+        self._holdings.after.append(SwitchGateways(group.order, ended, target, dropped))
 
     def _left(self, group: DroppedGroup) -> None:
         """Advance a group whose old routes are empty."""
-        self._state.after.append(AwaitSwitched(group.order))
+        self._holdings.after.append(AwaitSwitched(group.order))
         if group.stage is GroupStage.LEAVING:
             self._suspend(group.leaving)
             nbytes = self._release(group)
@@ -176,14 +159,14 @@ class ParameterDrops:
     def _resume(self, group: DroppedGroup) -> None:
         for replica in group.replicas:
             replica.suspended = False
-            for worker in (hop.worker for hop in replica.route.hops if hop.worker in self._state.workers):
-                self._state.residency[worker].want(replica.route.application)
-                self._state.touched[worker] = None
-        self._state.table.touch(group.replicas)
+            for worker in (hop.worker for hop in replica.route.hops if hop.worker in self._holdings.workers):
+                self._holdings.residency[worker].want(replica.route.application)
+                self._holdings.touched[worker] = None
+        self._holdings.table.touch(group.replicas)
 
     def sourced(self, worker: str, load: LoadBlock | None) -> LoadBlock | None:
         """Return a load with the worker that sends it over a link, if it restores dropped parameters."""
-        group = self.group_of(worker) if load is not None else None
+        group = self._holdings.group_of(worker) if load is not None else None
         if load is None or group is None or load.holder not in group.applications:
             return load
         return replace(load, source=group.sources.get(worker, {}).get(load.first, ""))
@@ -197,7 +180,7 @@ class ParameterDrops:
         for change in self.changes:
             if change.ended is None and all(change is not one for one in changing):
                 change.ended = now
-        for group in list(self.groups.values()) if self._state.table.touched else ():
+        for group in list(self.groups.values()) if self._holdings.table.touched else ():
             if group.stage is GroupStage.LOADING:
                 whole = [replica for replica in group.replicas if replica.whole]
                 every = {*group.applications} <= {replica.route.application for replica in whole}
@@ -206,7 +189,7 @@ class ParameterDrops:
 
     def _return(self, group: DroppedGroup, whole: Sequence[PlannedRoute]) -> None:
         """Move requests to the whole replicas; the other replicas follow by themselves."""
-        self._state.table.pause(group.replicas, False, "drop")
+        self._holdings.table.pause(group.replicas, False, "drop")
         if not all(pipeline.whole for pipeline in group.pipelines):
             self._end(group, "is given up: a replica is whole")
             return
@@ -221,10 +204,10 @@ class ParameterDrops:
         worker, application = news.worker, news.load.holder
         if not late and not self._loads(worker, application):
             return False
-        residency = self._state.residency[worker]
+        residency = self._holdings.residency[worker]
         residency.loading = None
         residency.refuse(application, news.why.message)
-        self._state.touched[worker] = None
+        self._holdings.touched[worker] = None
         self.version += late  # the others' parameters can be dropped there meanwhile
         self._load_later(worker, application, "no_room")
         return True
@@ -241,25 +224,17 @@ class ParameterDrops:
 
     def _load_later(self, worker: str, application: str, why: str) -> None:
         self.failures[why] += 1
-        self._state.after.append(LoadLater(worker, application, RETRY))
+        self._holdings.after.append(LoadLater(worker, application, RETRY))
 
     def _loads(self, worker: str, application: str) -> bool:
-        group = self.group_of(worker)
+        group = self._holdings.group_of(worker)
         return group is not None and application in group.applications
-
-    def let_come(self, workers: Sequence[str]) -> None:
-        """Let workers that may be replicas again load what arrived meanwhile."""
-        for worker in (one for one in workers if one in self._state.workers and self.group_of(one) is None):
-            residency = self._state.residency[worker]
-            for name in sorted(residency.late):
-                residency.want(name)
-                self._state.touched[worker] = None
 
     # what goes wrong -------------------------------------------------------------------------------------------------
 
     def died(self, worker: str, now: float) -> None:
         """Handle the death of a worker that is a member of a group."""
-        if (group := self.group_of(worker)) is not None:
+        if (group := self._holdings.group_of(worker)) is not None:
             self._abort(group, worker, now)
 
     def forget(self, application: str) -> None:
@@ -273,8 +248,8 @@ class ParameterDrops:
             gone = group.leave(application)
             for one in replicas:
                 one.suspended = False
-            self._state.table.pause([*replicas, *gone], False, "drop")
-            self._state.end_routes(gone)
+            self._holdings.table.pause([*replicas, *gone], False, "drop")
+            self._holdings.end_routes(gone)
             self.version += 1
 
     def _abort(self, group: DroppedGroup, worker: str, now: float) -> None:
@@ -284,11 +259,11 @@ class ParameterDrops:
         if group.stage is GroupStage.LEAVING:  # nothing has been unloaded yet
             del self.groups[group.name]
             self._of_order.pop(group.order, None)
-            self._state.table.pause(group.leaving, False, "drop")
-            self._state.end_routes(group.pipelines)
+            self._holdings.table.pause(group.leaving, False, "drop")
+            self._holdings.end_routes(group.pipelines)
             for one in group.before:
                 self.groups[one.name] = one
-            self.let_come(group.workers)
+            self._holdings.let_come(group.workers)
             self.version += 1
             self._tell(group.name, why)
             self.died(worker, now)
@@ -303,7 +278,7 @@ class ParameterDrops:
 
     def _forget_before(self, group: DroppedGroup) -> None:
         """End the pipelines that were merged into this group."""
-        self._state.end_routes([one for before in group.before for one in before.pipelines])
+        self._holdings.end_routes([one for before in group.before for one in before.pipelines])
         group.leaving, group.before = [], []
 
     def _give_up(self, group: DroppedGroup, why: str) -> None:
@@ -316,9 +291,9 @@ class ParameterDrops:
         """End a group: its pipelines go, and its replicas are ordinary routes again."""
         del self.groups[group.name]
         self._resume(group)
-        self._state.table.pause([*group.replicas, *group.pipelines, *group.leaving], False, "drop")
-        self._state.end_routes([*group.pipelines, *(one for before in group.before for one in before.pipelines)])
-        self.let_come(group.workers)
+        self._holdings.table.pause([*group.replicas, *group.pipelines, *group.leaving], False, "drop")
+        self._holdings.end_routes([*group.pipelines, *(one for before in group.before for one in before.pipelines)])
+        self._holdings.let_come(group.workers)
         self.version += 1
         self._tell(group.name, text)
 
@@ -330,9 +305,9 @@ class ParameterDrops:
             one.suspended = True
             for hop in one.hops:
                 hop.residency.spare(one.route.application)
-            self._state.touched.update((hop.worker, None) for hop in one.route.hops)
-        self._state.table.touch(routes)
-        self._state.publish()
+            self._holdings.touched.update((hop.worker, None) for hop in one.route.hops)
+        self._holdings.table.touch(routes)
+        self._holdings.publish()
 
     def _release(self, group: DroppedGroup) -> int:
         """Unload what the pipelines do not need; return the bytes.
@@ -345,19 +320,19 @@ class ParameterDrops:
             freed = dict[bytes, int]()
             for served in group.served:
                 parts = served.application.components
-                gone = self._state.residency[worker].release(served.application.name)
+                gone = self._holdings.residency[worker].release(served.application.name)
                 for one in (parts[depth] for depth in gone):
                     freed |= {one.shared: one.nbytes} | ({one.delta: one.delta_nbytes} if one.delta else {})
-                self._state.unload(worker, served, gone)
+                self._holdings.unload(worker, served, gone)
             nbytes += sum(freed.values())
         self.totals["dropped_bytes"] += nbytes
         return nbytes
 
     def _give_back_late(self, worker: str) -> None:
         """Unload the loaded parts of late applications, to leave that memory to KV."""
-        residency = self._state.residency[worker]
+        residency = self._holdings.residency[worker]
         for name in sorted(residency.late & residency.resident.keys()):
-            self._state.unload(worker, self._state.served[name], residency.withdraw(name))
+            self._holdings.unload(worker, self._holdings.served[name], residency.withdraw(name))
             residency.withhold(name, WITHHELD)
 
     def _count(self, figures: Sequence[SwitchFigures]) -> None:
@@ -366,10 +341,6 @@ class ParameterDrops:
             self.totals["copied_bytes"] += one.nbytes
             self.totals["recomputed_tokens"] += one.recomputed
             self.totals["stall_seconds"] += one.stall_sum
-
-    def group_of(self, worker: str) -> DroppedGroup | None:
-        """Return the group in which a worker serves as a part of a pipeline, or None."""
-        return next((group for group in self.groups.values() if worker in group.workers), None)
 
     def _ordered(self, number: int) -> DroppedGroup | None:
         return next((group for group in self.groups.values() if group.order == number), None)
@@ -388,14 +359,14 @@ class ParameterDrops:
         return change
 
     def _tell(self, group: str, text: str) -> None:
-        self._state.after.append(OverloadNote(group, text))
+        self._holdings.after.append(OverloadNote(group, text))
 
     def check(self) -> None:
         """Raise AssertionError when an invariant is broken."""
         members = [worker for group in self.groups.values() for worker in group.workers]
         assert len(members) == len({*members}), "a worker is in two groups"
         suspended = {one.route.id for group in self.groups.values() for one in (*group.replicas, *group.leaving)}
-        for served in self._state.served.values():
+        for served in self._holdings.served.values():
             for one in served.planned:
                 assert not one.suspended or one.route.id in suspended, f"route {one.route.id} is suspended without a holder"
         for group in self.groups.values():

@@ -20,6 +20,8 @@ from ..requests.load_failure import LoadFailure
 from .events import Application
 from .loads import LoadBlock
 
+WITHHELD = "parameters are dropped there in a burst, and what they took is for KV"
+
 
 @dataclass(slots=True, eq=False)
 class Served:

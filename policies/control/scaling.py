@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from ..cluster.draining import needed_by, relied_on, spare
 from ..cluster.provisioning import DrainOne, Provisioning, ProvisioningRules, StartOne, WorkerStage
 from ..requests.dispatch import workers_of
-from .controller_parts import ControllerParts
 from .events import (
     DrainWorker,
     Idle,
@@ -30,7 +29,7 @@ from .events import (
     VacateWorker,
     WorkerStopped,
 )
-from .placement import Placement
+from .holdings import Holdings
 from .residency import PlannedRoute, Residency
 from .worker_record import WorkerRecord
 
@@ -48,46 +47,37 @@ class ScalingPlan:
     grace: float = 30.0
 
 
-class ScaledParts(ControllerParts, Protocol):
-    """The parts of ``ControllerState`` that scaling needs."""
-
-    placement: Placement
-    alive: int
-
-    def end_routes(self, routes: Sequence[PlannedRoute]) -> None: ...
-
-
 class Scaling:
-    """The scaling of one cluster (see the module). ``state``: the owner of the workers."""
+    """The scaling of one cluster (see the module)."""
 
-    def __init__(self, state: ScaledParts, plan: ScalingPlan) -> None:
-        self._state, self._plan = state, plan
+    def __init__(self, holdings: Holdings, plan: ScalingPlan) -> None:
+        self._holdings, self._plan = holdings, plan
         self.policy = Provisioning(plan.rules, plan.workers)
         self.drained: set[str] = set()  # workers drained by an operator
         self.last: tuple[float, str, str] | None = None  # last decision about a worker: when, what, why
         self.decisions = {"start": 0, "drain": 0}
 
     def handle(self, event: ScalingEvent, now: float) -> None:
-        state = self._state
+        holdings = self._holdings
         match event:
-            case Pressed(name, incarnation, blocks) if state.current(name, incarnation):
-                extra = state.placement.scale_out(name, blocks)
+            case Pressed(name, incarnation, blocks) if holdings.current(name, incarnation):
+                extra = holdings.placement.scale_out(name, blocks)
                 for hop in extra.hops if extra is not None else ():
                     if hop.missing:
                         hop.residency.want(hop.route.route.application)
                 if extra is not None:
-                    state.touched.update((hop.worker, None) for hop in extra.route.hops)
-                    state.table.touch([extra])
-                    state.catalog()
-            case Idle(name, incarnation, applications) if state.current(name, incarnation):
-                state.end_extras(lambda extra: extra.route.application in applications and extra.is_on(name))
+                    holdings.touched.update((hop.worker, None) for hop in extra.route.hops)
+                    holdings.table.touch([extra])
+                    holdings.catalog()
+            case Idle(name, incarnation, applications) if holdings.current(name, incarnation):
+                holdings.end_extras(lambda extra: extra.route.application in applications and extra.is_on(name))
             case Observed(measured, predicted):
                 self.policy.observe(now, measured=measured, predicted=predicted)
             case DrainWorker(worker, drain):
                 self._drain(worker, drain)
             case Vacated(worker) if self.policy.stage.get(worker) is WorkerStage.DRAINING:
                 self._forget(worker)
-                state.after.append(StopWorker(worker))
+                holdings.after.append(StopWorker(worker))
             case WorkerStopped(worker):
                 self.policy.gone(worker, now)
 
@@ -97,23 +87,23 @@ class Scaling:
 
     def undrainable(self, worker: str) -> str:
         """Return why a worker must not be drained: a sentence, or empty."""
-        if self._state.overload.group_of(worker) is not None:
+        if self._holdings.group_of(worker) is not None:
             return "it serves as a part of a pipeline until a burst is over; wait for the restore"
         if worker not in self.drained and worker in self.draining:
             return "the autoscaler does that already, and stops it"
-        if model := needed_by(worker, self._serving(self._state.table.paused_by("drain"))):
+        if model := needed_by(worker, self._serving(self._holdings.table.paused_by("drain"))):
             return f"model {model} would have no route left; add a worker, or remove the model first"
         return ""
 
     def _drain(self, worker: str, drain: bool) -> None:
-        if worker not in self._state.workers or drain == (worker in self.drained):
+        if worker not in self._holdings.workers or drain == (worker in self.drained):
             return
         if drain:
             self.drained.add(worker)
-            self._state.after.append(VacateWorker(worker, self._plan.grace, "an operator asked for it"))
+            self._holdings.after.append(VacateWorker(worker, self._plan.grace, "an operator asked for it"))
         else:
             self.drained.discard(worker)
-            self._state.after.append(ResumeWorker(worker))
+            self._holdings.after.append(ResumeWorker(worker))
         self._pause(worker, drain)
 
     def down(self, worker: str, now: float) -> None:
@@ -123,11 +113,11 @@ class Scaling:
 
     def tick(self, now: float) -> None:
         """Decide whether a worker is started or drained. Costs work for what changed, since heartbeats lead here too."""
-        for name in self._state.touched:
-            if self.policy.stage.get(name) is WorkerStage.STARTING and self._state.workers[name].state == "ready":
+        for name in self._holdings.touched:
+            if self.policy.stage.get(name) is WorkerStage.STARTING and self._holdings.workers[name].state == "ready":
                 self.policy.up(name, now)
-        if self._state.table.resumed:
-            self._state.table.resumed = False
+        if self._holdings.table.resumed:
+            self._holdings.table.resumed = False
             for name in self.draining:
                 self._pause(name, True)  # including routes that came into force or were resumed since
         if self._plan.rules.mode == "off":
@@ -136,17 +126,17 @@ class Scaling:
             case StartOne(worker, why):
                 self._decided(now, "start", worker, why)
                 self._enlist(worker)
-                self._state.after.append(StartWorker(worker, why))
+                self._holdings.after.append(StartWorker(worker, why))
             case DrainOne(worker, why):
                 self._decided(now, "drain", worker, why)
-                self._state.placement.closed.add(worker)
+                self._holdings.placement.closed.add(worker)
                 self._pause(worker, True)
-                self._state.after.append(VacateWorker(worker, self._plan.grace, why))
+                self._holdings.after.append(VacateWorker(worker, self._plan.grace, why))
 
     @property
     def draining(self) -> list[str]:
         """Workers that take nothing new and have not been forgotten."""
-        return [n for n in dict.fromkeys([*sorted(self.drained), *self.policy.draining]) if n in self._state.workers]
+        return [n for n in dict.fromkeys([*sorted(self.drained), *self.policy.draining]) if n in self._holdings.workers]
 
     def view(self, now: float, wall: float) -> dict[str, Any]:
         """Return the part of the cluster's view about scaling. ``wall``: seconds since the epoch at ``now``."""
@@ -166,7 +156,7 @@ class Scaling:
 
     def _work(self) -> Mapping[str, float]:
         """Return the requests at each worker that can be spared. Workers of a burst's pipeline are left out."""
-        free = {n: one for n, one in self._state.workers.items() if self._state.overload.group_of(n) is None}
+        free = {n: one for n, one in self._holdings.workers.items() if self._holdings.group_of(n) is None}
         return spare({name: one.running + one.waiting for name, one in free.items()}, self._serving(()))
 
     def _serving(self, drained: Container[str]) -> dict[str, list[Sequence[str]]]:
@@ -175,33 +165,33 @@ class Scaling:
             name: relied_on(
                 (workers_of(p.route), p.whole) for p in served.planned if not p.suspended and p.route.id not in drained
             )
-            for name, served in self._state.served.items()
+            for name, served in self._holdings.served.items()
             if served.deployed
         }
 
     def _routes(self, worker: str) -> list[PlannedRoute]:
-        return [p for served in self._state.served.values() for p in served.planned if p.is_on(worker)]
+        return [p for served in self._holdings.served.values() for p in served.planned if p.is_on(worker)]
 
     def _pause(self, worker: str, paused: bool) -> None:
-        self._state.table.pause(self._routes(worker), paused, "drain")
+        self._holdings.table.pause(self._routes(worker), paused, "drain")
 
     def _enlist(self, name: str) -> None:
         """Add a worker: plan what fits there; it loads when the worker is up."""
-        state = self._state
-        state.workers[name] = WorkerRecord(name, extra=True)
-        state.residency[name] = Residency(state.served, state.table.touched)
-        state.placement.closed.discard(name)
-        for application in state.placement.replicate(name):
-            state.residency[name].want(application)
-        state.catalog()
-        state.touched[name] = None
+        holdings = self._holdings
+        holdings.workers[name] = WorkerRecord(name, extra=True)
+        holdings.residency[name] = Residency(holdings.served, holdings.table.touched)
+        holdings.placement.closed.discard(name)
+        for application in holdings.placement.replicate(name):
+            holdings.residency[name].want(application)
+        holdings.catalog()
+        holdings.touched[name] = None
 
     def _forget(self, name: str) -> None:
-        state = self._state
+        holdings = self._holdings
         self._pause(name, False)
-        state.alive -= state.workers[name].alive
-        state.residency[name].clear()
-        state.end_routes(self._routes(name))
-        del state.workers[name], state.residency[name]
+        holdings.alive -= holdings.workers[name].alive
+        holdings.residency[name].clear()
+        holdings.end_routes(self._routes(name))
+        del holdings.workers[name], holdings.residency[name]
         self.drained.discard(name)
-        state.touched.pop(name, None)
+        holdings.touched.pop(name, None)

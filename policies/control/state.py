@@ -8,19 +8,19 @@ sends, waits or reads a clock, and knows nothing of requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from ..model.chain import Block, Route
-from ..requests.dispatch import workers_of
+from ..cluster.application_life import model_of
+from ..cluster.demand import back_in_vain
+from ..model.chain import Route
 from ..requests.routes_changed import RoutesChanged
 from . import events as m
 from .additions import Additions
-from .load_failures import LoadFailures
+from .drop_events import MemoryLacks
+from .holdings import Holdings
 from .on_demand import OnDemand
 from .parameter_drops import ParameterDrops
-from .placement import Placement
-from .residency import PlannedRoute, Residency, Served
-from .routes import Routes
+from .residency import Served
 from .scaling import Scaling, ScalingPlan
 from .worker_record import WorkerRecord
 
@@ -41,27 +41,17 @@ class ControllerState:
         on_demand: bool = True,
         scaling: ScalingPlan | None = None,
     ) -> None:
-        self.stall_timeout, self.on_demand = stall_timeout, on_demand
+        self.stall_timeout = stall_timeout
         self.default_is_set = False  # a setting names the default model (``table.default``)
-        self.served: dict[str, Served] = {}  # every known application
+        self.holdings = holdings = Holdings(workers, memory or {}, block_idle, on_demand=on_demand)
+        self.served, self.table = holdings.served, holdings.table
+        self.workers, self.residency = holdings.workers, holdings.residency
+        self.placement, self.touched = holdings.placement, holdings.touched
         self.additions = Additions()
-        self.blocks: dict[str, tuple[Block, ...]] = {}  # of deployed applications
-        self.table = Routes()
-        self.workers = {name: WorkerRecord(name) for name in workers}
-        self.residency = {name: Residency(self.served, self.table.touched) for name in workers}
-        self.placement = Placement(self.served, self.residency, memory or {}, block_idle)
-        self.touched: dict[str, None] = {}  # workers concerned by the last event, except for a heartbeat's queue figures
-        self.demand = OnDemand(self)
-        self.failures = LoadFailures(self)
-        self.scaling = Scaling(self, scaling or ScalingPlan())
-        self.overload = ParameterDrops(self)
-        self.alive = 0  # number of live workers
-        self.planned = 0  # number of published routes of deployed applications
+        self.overload = ParameterDrops(holdings)
+        self.demand = OnDemand(holdings, self.overload)
+        self.scaling = Scaling(holdings, scaling or ScalingPlan())
         self._ranked = 0  # number of applications ever known
-        self.ever_ready = False  # some application has had a route in force
-        self.never_ready: dict[str, None] = {}  # deployed applications that never had one
-        self._effects: list[m.Effect] = []
-        self.after: list[m.Effect] = []  # effects after the publication that ends the event
 
     def handle(self, event: m.Event, now: float) -> list[m.Effect]:
         """Apply one event; the effects must be performed in order."""
@@ -76,8 +66,8 @@ class ControllerState:
             case m.WorkerHeartbeat():
                 self._beat(event)
             case m.Loaded() | m.LoadFailed() | m.KvCapacity():
-                if self.current(event.worker, event.incarnation):
-                    self.news(event)
+                if self.holdings.current(event.worker, event.incarnation):
+                    self._answered(event)
             case m.WorkerStarting(name, incarnation, pid):
                 self.workers[name].launched(incarnation, pid, now)
                 self.touched[name] = None
@@ -100,12 +90,19 @@ class ControllerState:
                 self._retire(application)
             case m.Remove(application):
                 self._remove(application)
+            case m.LoadRefused():
+                if self.holdings.current(event.worker, event.incarnation):
+                    self._refused(event, now)
             case m.ScalingEvent():
                 self.scaling.handle(event, now)
             case m.DemandEvent():
                 self.demand.handle(event, now)
+                for failed in self.demand.take_given_up():
+                    self._answered(failed)
             case m.OverloadEvent():
                 self.overload.handle(event, now)
+                if isinstance(event, MemoryLacks):
+                    self.scaling.lacking(event.why)
         for name in list(self.additions.replaces) if self.touched else ():
             self._settle(name)
         self.demand.tick()
@@ -113,11 +110,8 @@ class ControllerState:
         for name in self.touched:
             self._advance(self.workers[name])
         self.scaling.tick(now)
-        self.publish()
-        effects = [*self._effects, *self.after]
-        self._effects = []
-        self.after = []
-        return effects
+        self.holdings.publish()
+        return self.holdings.take_effects()
 
     def ready(self, name: str) -> bool:
         """Return whether at least one route of the application is in force."""
@@ -136,16 +130,18 @@ class ControllerState:
     @property
     def whole(self) -> bool:
         """True if every planned route is in force, and there is one."""
-        return 0 < self.planned == len(self.routes)
+        return 0 < self.holdings.planned == len(self.routes)
 
     @property
     def serves(self) -> bool:
         """True if every deployed application has a route in force, and there is one."""
-        return bool(self.blocks) and all(s.parked or s.in_force for s in self.served.values() if s.deployed and s.shown)
+        return bool(self.holdings.blocks) and all(
+            s.parked or s.in_force for s in self.served.values() if s.deployed and s.shown
+        )
 
     @property
     def all_up(self) -> bool:
-        return self.alive == len(self.workers)
+        return self.holdings.alive == len(self.workers)
 
     def publication(self) -> RoutesChanged:
         """Return the whole publication."""
@@ -153,65 +149,46 @@ class ControllerState:
 
     def check(self) -> None:
         """Raise AssertionError when an invariant is broken. Reads the whole state."""
-        for name, worker in self.workers.items():
-            assert bool(worker.incarnation) == worker.alive, name
-            assert worker.incarnation in (0, worker.last), name
-            self.residency[name].check(worker.alive and not worker.condemned)
-        assert self.alive == sum(worker.alive for worker in self.workers.values())
-        assert list(self.blocks) == [name for name, served in self.served.items() if served.deployed]
-        shown = [name for name in self.blocks if self.served[name].shown]
-        self.additions.check(set(self.blocks) - set(shown))
-        resident = [name for name in shown if not self.served[name].parked]
-        assert self.planned == sum(len(self.served[name].planned) for name in resident)
-        hopeful = {name for name in resident if not (self.served[name].ever_ready or self.served[name].on_demand)}
-        assert set(self.never_ready) == hopeful
-        assert self.ever_ready or not any(served.ever_ready for served in self.served.values())
-        self.table.check(self.served.values())
+        self.holdings.check()
+        self.additions.check({name for name, served in self.served.items() if served.deployed and not served.shown})
         self.demand.check()
         self.overload.check()
 
     # life of workers
 
-    def current(self, name: str, incarnation: int) -> bool:
-        worker = self.workers.get(name)
-        return worker is not None and worker.alive and worker.incarnation == incarnation
-
-    def _well(self, worker: WorkerRecord) -> bool:
-        return worker.alive and not worker.condemned
-
     def _rise(self, worker: WorkerRecord, incarnation: int) -> None:
-        self.alive += not worker.alive
+        self.holdings.alive += not worker.alive
         worker.rise(incarnation)
         self.residency[worker.name].clear()
-        self.failures.cleared(worker.name)
+        self.holdings.clear_failures(worker.name)
         self.touched[worker.name] = None
 
     def _fall(self, worker: WorkerRecord, incarnation: int, cause: str, now: float) -> None:
-        self.alive -= worker.alive
+        self.holdings.alive -= worker.alive
         worker.fall(incarnation, cause, now)
         self.scaling.down(worker.name, now)
         loading = self.residency[worker.name].loading
         if loading is not None:
             self.additions.died(loading.holder)
         self.residency[worker.name].clear()
-        self.failures.cleared(worker.name)
-        self.end_extras(lambda extra: extra.is_on(worker.name))
+        self.holdings.clear_failures(worker.name)
+        self.holdings.end_extras(lambda extra: extra.is_on(worker.name))
         self.overload.died(worker.name, now)
         self.touched[worker.name] = None
-        some_last = self.ever_ready and any(other.settled(now) for other in self.workers.values())
-        if why := worker.hopeless(proven=self.ever_ready, some_last=some_last):
-            self._effects.append(m.Fatal(f"{why}: {cause}"))
+        some_last = self.holdings.ever_ready and any(other.settled(now) for other in self.workers.values())
+        if why := worker.hopeless(proven=self.holdings.ever_ready, some_last=some_last):
+            self.holdings.perform(m.Fatal(f"{why}: {cause}"))
 
     def _unfit(self, worker: WorkerRecord, incarnation: int, why: str) -> None:
         if worker.state != "starting" or incarnation != worker.last:
             return
-        if self.ever_ready:
-            self._effects.append(m.KillWorker(worker.name, f"it cannot start: {why}"))  # it may succeed next time
+        if self.holdings.ever_ready:
+            self.holdings.perform(m.KillWorker(worker.name, f"it cannot start: {why}"))  # it may succeed next time
         else:
-            self._effects.append(m.Fatal(f"worker {worker.name} cannot start: {why}"))
+            self.holdings.perform(m.Fatal(f"worker {worker.name} cannot start: {why}"))
 
     def _beat(self, beat: m.WorkerHeartbeat) -> None:
-        if not self.current(beat.worker, beat.incarnation):
+        if not self.holdings.current(beat.worker, beat.incarnation):
             return
         worker = self.workers[beat.worker]
         worker.waiting = beat.waiting
@@ -221,27 +198,62 @@ class ControllerState:
             worker.condemned = True
             self.residency[worker.name].serve(False)
             self.touched[worker.name] = None
-            self._effects.append(m.KillWorker(worker.name, "stalled"))
+            self.holdings.perform(m.KillWorker(worker.name, "stalled"))
 
     # what workers answer
 
-    def news(self, event: m.Loaded | m.LoadFailed | m.KvCapacity) -> None:
+    def _answered(self, event: m.Loaded | m.LoadFailed | m.KvCapacity) -> None:
         name, residency = event.worker, self.residency[event.worker]
         self.touched[name] = None
         match event:
             case m.KvCapacity(_, _, nbytes, left_alone, owned):
-                residency.set_room(nbytes, left_alone if self.on_demand else None, owned)
-                residency.serve(self._well(self.workers[name]))
-                if why := residency.cramped(name, self.never_ready):
-                    self._effects.append(m.Fatal(why))
+                residency.set_room(nbytes, left_alone if self.holdings.on_demand else None, owned)
+                residency.serve(self.workers[name].well)
+                if why := residency.cramped(name, self.holdings.never_ready):
+                    self.holdings.perform(m.Fatal(why))
             case m.Loaded(_, incarnation, load):
                 residency.loading, residency.room_stale = None, True
                 if load.holder in self.served and self.served[load.holder].here and residency.hops.get(load.holder):
                     residency.loaded(load)
                 else:
-                    self._effects.append(m.Unload(name, incarnation, load.holder, (*load.ids, *filter(None, load.deltas))))
+                    ids = (*load.ids, *filter(None, load.deltas))
+                    self.holdings.perform(m.Unload(name, incarnation, load.holder, ids))
             case m.LoadFailed():
-                self.failures.failed(event)
+                self._failed(event)
+
+    def _failed(self, event: m.LoadFailed) -> None:
+        """Give up an addition that a worker cannot load; let another application load elsewhere, if it can."""
+        worker, name = event.worker, event.load.holder
+        residency = self.residency[worker]
+        if residency.loading is not None and residency.loading.holder == name:
+            residency.loading = None
+        if name in self.additions:
+            self.demand.forget(name)
+            self._reject(name, f"worker {worker} cannot load it: {event.message}")
+        elif name in self.served:
+            self.holdings.failed(event)
+            self.overload.failed(worker, name)
+            self.holdings.end_extras(lambda extra: extra.route.application == name and extra.is_on(worker))
+            if not self.demand.goes_on(name, worker):
+                self.demand.forget(name)
+                if self.holdings.note_failure(name):
+                    self.demand.park(name)
+        if name in self.holdings.never_ready:
+            self.holdings.perform(m.Fatal(f"worker {worker} cannot load {model_of(name)}: {event.message}"))
+
+    def _refused(self, event: m.LoadRefused, now: float) -> None:
+        """Make room for a load, or let it wait or fail.
+
+        Parameters that return after a burst, and late ones, wait for room.
+        """
+        name = event.load.holder
+        late = name in self.residency[event.worker].late and name != self.demand.coming
+        if self.overload.refused(event, late=late):
+            if not late and back_in_vain(self.overload.coming_back(name, now)):
+                self.demand.come_back(event, now)
+        elif not self.demand.refused(event):
+            why = event.why
+            self._answered(m.LoadFailed(event.worker, event.incarnation, event.load, why.message, why.never))
 
     # applications
 
@@ -250,7 +262,7 @@ class ControllerState:
 
     def _in_service(self, name: str) -> Served:
         if not self._deployed(name) or name in self.additions:
-            raise KeyError(f"application {name!r} is not served; there are: {', '.join(self.blocks)}")
+            raise KeyError(f"application {name!r} is not served; there are: {', '.join(self.holdings.blocks)}")
         return self.served[name]
 
     def _serve(self, applications: Sequence[m.Application]) -> None:
@@ -261,7 +273,7 @@ class ControllerState:
             known = served.application if served is not None else new.setdefault(name, application)
             if known != application:
                 raise ValueError(f"application {name!r} is known with another chain; give it another name")
-        lazy = {name: one for name, one in new.items() if one.on_demand and self.on_demand}
+        lazy = {name: one for name, one in new.items() if one.on_demand and self.holdings.on_demand}
         eager = {name: one for name, one in new.items() if name not in lazy}
         self._take(eager, self.placement.of_all(eager))
         if lazy:  # each alone must fit: nothing of them is loaded yet
@@ -269,8 +281,8 @@ class ControllerState:
             for name in lazy:
                 self.served[name].parked = self.served[name].on_demand = True
         for name in dict.fromkeys(a.name for a in applications):
-            self.offer(name)
-        self.catalog()
+            self.holdings.offer(name)
+        self.holdings.catalog()
 
     def _take(self, new: Mapping[str, m.Application], routes: Sequence[Route]) -> None:
         """Record applications that were unknown, and plan their routes."""
@@ -280,26 +292,15 @@ class ControllerState:
             self._ranked += 1
         self.placement.plan(routes)
 
-    def perform(self, effect: m.Effect) -> None:
-        """Add an effect before the publication that ends the event."""
-        self._effects.append(effect)
-
-    def offer(self, name: str, *, anew: bool = True) -> None:
-        """Offer an application to the workers. ``anew``: also to workers on which it failed for good."""
-        self.served[name].deployed, self.served[name].failure = True, None
-        for residency in self.failures.willing(name, anew=anew):
-            residency.want(name)
-        self.touched.update(dict.fromkeys(self.workers))
-
     def _deploy(self, name: str) -> None:
         if name not in self.served:
             raise KeyError(f"application {name!r} is not known; there are: {', '.join(self.served)}")
-        self.offer(name)
-        self.catalog()
+        self.holdings.offer(name)
+        self.holdings.catalog()
 
     def _undeploy(self, name: str) -> None:
         served = self._in_service(name)
-        self.end_extras(lambda extra: extra.served is served)
+        self.holdings.end_extras(lambda extra: extra.served is served)
         self.overload.forget(name)
         self._withdraw(served, forget=False)
 
@@ -307,112 +308,69 @@ class ControllerState:
         """Take an application out of service and its components out of the workers. ``forget``: for good."""
         served.deployed = served.parked = False
         self.demand.forget(served.application.name)
-        self.failures.forget(served.application.name)
-        self.vacate(served, forget=forget)
-
-    def vacate(self, served: Served, *, forget: bool = False) -> None:
-        name = served.application.name
-        self.table.touch(served.planned)
-        self.catalog()
-        self.publish()  # before the components go
-        for worker in self.workers.values():
-            residency = self.residency[worker.name]
-            self.unload(worker.name, served, residency.forget(name) if forget else residency.withdraw(name))
-        self.touched.update(dict.fromkeys(self.workers))
+        self.holdings.may_load(served.application.name)
+        self.holdings.vacate(served, forget=forget)
 
     # applications that come and go
 
     def _add(self, application: m.Application, replaces: str) -> None:
         """Add an application. Raises ValueError; then nothing has changed."""
-        routes, parked = self.placement.of_one(application, on_demand=self.on_demand)
-        parked = parked or (self.on_demand and (application.on_demand or self.demand.nowhere_but_in_pipelines(routes)))
+        routes, parked = self.placement.of_one(application, on_demand=self.holdings.on_demand)
+        parked = parked or (
+            self.holdings.on_demand and (application.on_demand or self.demand.nowhere_but_in_pipelines(routes))
+        )
         self._take({application.name: application}, routes)
         served = self.served[application.name]
         served.parked = served.on_demand = parked
         served.shown = False
         self.additions.begin(application.name, replaces)
-        self.offer(application.name)
-        self.catalog()
+        self.holdings.offer(application.name)
+        self.holdings.catalog()
 
     def _settle(self, name: str) -> None:
         """Bring an addition into service as soon as it is whole, or give it up."""
         served = self.served[name]
         why = self.additions.verdict(served, self.workers)
         if why:
-            self.reject(name, why)
+            self._reject(name, why)
         elif why is not None:
             replaces, served.shown = self.additions.end(name), True
             self.table.touch(served.planned)
             if self._deployed(replaces):
                 self._retire(replaces)  # in the same publication
-            self.catalog()
-            self.after.append(m.Added(name))
+            self.holdings.catalog()
+            self.holdings.after.append(m.Added(name))
 
-    def reject(self, name: str, why: str) -> None:
-        self.after.append(m.Added(name, why))
+    def _reject(self, name: str, why: str) -> None:
+        self.holdings.after.append(m.Added(name, why))
         self._remove(name)
 
     def _retire(self, name: str) -> None:
         served = self._in_service(name)
         if not served.draining:
             served.draining = True
-            self.catalog()
-            self.after.append(m.FinishRequests(name))
+            self.holdings.catalog()
+            self.holdings.after.append(m.FinishRequests(name))
 
     def _remove(self, name: str) -> None:
         if name not in self.served:
             return
-        self.end_extras(lambda extra: extra.route.application == name)
+        self.holdings.end_extras(lambda extra: extra.route.application == name)
         self.overload.forget(name)
         served = self.served.pop(name)
         self.additions.end(name)
         self.placement.cut()
         self._withdraw(served, forget=True)
 
-    def catalog(self) -> None:
-        """Update all that depends on the set of deployed applications.
-
-        All known applications are cut into blocks: undeploying one moves no border, so the KV of the others stays.
-        """
-        deployed = {name: served for name, served in self.served.items() if served.deployed}
-        self.blocks = {name: served.blocks for name, served in deployed.items()}
-        shown = {name: served for name, served in deployed.items() if served.shown and not served.parked}
-        self.planned = sum(len(served.planned) for served in shown.values())
-        self.never_ready = {name: None for name, one in shown.items() if not (one.ever_ready or one.on_demand)}
-        self.table.list_chains(self.served.values())
-
-    # blocks deployed for a burst
-
-    def end_extras(self, which: Callable[[PlannedRoute], bool]) -> None:
-        """End routes through blocks deployed for a burst."""
-        self.end_routes([extra for extra in self.placement.extras.values() if which(extra)])
-
-    def end_routes(self, routes: Sequence[PlannedRoute]) -> None:
-        """End routes, and unload what was loaded for them alone."""
-        if routes:
-            self.placement.end(routes)
-            self.table.end(routes)
-            self.catalog()
-            self.publish()  # before the components go
-        for ended in routes:
-            for worker in workers_of(ended.route):
-                self.unload(worker, ended.served, self.residency[worker].release(ended.route.application))
-
-    def unload(self, worker: str, served: Served, depths: Iterable[int]) -> None:
-        if gone := [served.application.components[d] for d in sorted(depths)]:
-            ids = tuple(id for c in gone for id in (c.shared, c.delta) if id)
-            self._effects.append(m.Unload(worker, self.workers[worker].incarnation, served.application.name, ids))
-            self.touched[worker] = None
-
     # loading and publishing
 
     def _advance(self, worker: WorkerRecord) -> None:
         """Advance a worker as far as possible without further news."""
         residency = self.residency[worker.name]
-        if not self.blocks or not self._well(worker) or residency.loading is not None:
+        if not self.holdings.blocks or not worker.well or residency.loading is not None:
             return
         if not residency.lacks(self.demand.coming) and residency.ask_room():
-            self._effects.append(m.AskCapacity(worker.name, worker.incarnation))
+            self.holdings.perform(m.AskCapacity(worker.name, worker.incarnation))
         if residency.asking:
             return  # complete routes come into force before the next application loads
         residency.loading = self.overload.sourced(worker.name, residency.next_load())
@@ -420,12 +378,4 @@ class ControllerState:
             worker.state = "ready"
         else:
             worker.state = "loading"
-            self._effects.append(m.Load(worker.name, worker.incarnation, residency.loading))
-
-    def publish(self) -> None:
-        first = self.table.settle()
-        for name in self.table.applications:  # gained a route, or lost one
-            self.never_ready.pop(name, None)
-            self.ever_ready = True
-        if first is not None:
-            self._effects.append(m.Publish(self.version, first))
+            self.holdings.perform(m.Load(worker.name, worker.incarnation, residency.loading))

@@ -33,6 +33,11 @@ class WorkerRecord:
     def alive(self) -> bool:
         return self.state in ("loading", "ready")
 
+    @property
+    def well(self) -> bool:
+        """True if it lives and no kill was ordered."""
+        return self.alive and not self.condemned
+
     def launched(self, incarnation: int, pid: int, now: float) -> None:
         """Note that its process exists."""
         if incarnation > self.last:

@@ -147,7 +147,7 @@ def test_a_worker_that_dies_twice_while_it_loads_it_is_not_asked_again() -> None
 
 def test_what_it_shares_needs_no_room_and_what_is_missing_is_said() -> None:
     bench = paused("w0")
-    bench.state.on_demand = False
+    bench.state.holdings.on_demand = False
     bench(Add(named("copy", "eAmBnh")))  # a copy needs only a page
     wide = named("b", "eAmBxy")
     components = tuple(c if c.id in (b"e" * 16, b"A" * 16) else replaced(c, ROOM) for c in wide.components)
@@ -286,7 +286,7 @@ def test_who_takes_differences_knows_what_one_that_takes_wholes_knows() -> None:
             case 4:
                 bench.down(random.choice(list(bench.state.workers)))
             case 5 if random.random() < 0.5:
-                bench(Undeploy("a") if "a" in bench.state.blocks else Deploy("a"))
+                bench(Undeploy("a") if "a" in bench.state.holdings.blocks else Deploy("a"))
             case _:
                 for name in [name for name, worker in bench.state.workers.items() if not worker.alive]:
                     bench.up(name)

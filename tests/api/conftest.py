@@ -54,7 +54,7 @@ def qwen(serve: Serve, codec: TextCodec, folder: Path, tmp_path: Path) -> Qwen:
     """``client, port = await qwen(text)``: a server whose model answers with this text."""
 
     async def make(
-        text: str = "", template: str = QWEN3, settings: Any = None, finish: str = "stop", **more: Any
+        text: str = "", template: Any = QWEN3, settings: Any = None, finish: str = "stop", **more: Any
     ) -> tuple[Any, Any]:
         tokens = [*codec.encode(text, special=False), *([EOS] if finish == "stop" else [])]
         made = with_template(folder, tmp_path / "qwen", template, **more)

@@ -296,7 +296,7 @@ def make_folder(folder: Path) -> Path:
     return folder
 
 
-def with_template(folder: Path, made: Path, template: str, **more: Any) -> Path:
+def with_template(folder: Path, made: Path, template: Any, **more: Any) -> Path:
     """A copy of a checkpoint with another chat template."""
     shutil.copytree(folder, made)
     file = made / "tokenizer_config.json"

@@ -72,15 +72,15 @@ def _unanchored(pattern: str) -> str:
 
 @dataclass(slots=True)
 class InputReader:
-    """The text of a custom call, read from its arguments as they come.
+    """The text of a custom call, read from its arguments as they come. ``ended``: its last quote was read.
 
     Arguments of another form, which no grammar lets through, are passed on as they are.
     """
 
+    ended: bool = False
     _head: str = ""  # what came before the text
     _inside: bool = False
     _other: bool = False
-    _ended: bool = False
     _escape: str = ""  # the beginning of an escape
     _high: int = 0  # the first half of a surrogate pair
 
@@ -106,7 +106,7 @@ class InputReader:
     def _read(self, text: str) -> str:
         made: list[str] = []
         at = 0
-        while at < len(text) and not self._ended:
+        while at < len(text) and not self.ended:
             if self._escape:
                 self._escape += text[at]
                 at += 1
@@ -119,9 +119,9 @@ class InputReader:
                 made.append(text[at:end])
             if end < len(text):
                 self._escape = "\\" if text[end] == "\\" else ""
-                self._ended = not self._escape
+                self.ended = not self._escape
             at = end + 1
-        if self._ended:
+        if self.ended:
             self._single(made)
         return "".join(made)
 

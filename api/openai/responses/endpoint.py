@@ -37,10 +37,21 @@ async def _prompts(call: GenerateHandler, body: ChatBody) -> None:
     if not options.truncates or _fits(call):
         return
     lead = next((i for i, one in enumerate(messages) if one["role"] != "system"), 0)
-    starts = [i for i in range(lead + 1, len(messages)) if messages[i]["role"] != "tool"]
+    turns = [i for i in range(lead + 1, len(messages)) if messages[i]["role"] == "user"]
+    others = [i for i in range(lead + 1, len(messages)) if messages[i]["role"] != "tool"]  # a result needs its call
+    for starts in (turns, others):
+        await _shorten(call, body, messages, lead, starts)
+        if _fits(call):
+            return
+
+
+async def _shorten(
+    call: GenerateHandler, body: ChatBody, messages: list[dict[str, Any]], lead: int, starts: list[int]
+) -> None:
+    """Fill in the prompt behind ``lead`` messages from the first start on from which all fits; else from the last one on."""
     low, high = 0, len(starts) - 1
-    while low <= high:  # the first start from which on all fits; with none, the last one, which is refused
-        middle = (low + high) // 2 if low < high else high
+    while low <= high:
+        middle = (low + high) // 2
         await _chat_prompts(call, replace(body, messages=[*messages[:lead], *messages[starts[middle] :]]))
         if low == high:
             return
@@ -52,7 +63,11 @@ def _fits(call: GenerateHandler) -> bool:
 
 
 async def _chat_prompts(call: GenerateHandler, body: ChatBody) -> None:
-    await chat_prompts(call, body)
+    try:
+        await chat_prompts(call, body)
+    except ApiError as error:
+        error.param = "input" if error.param == "messages" else error.param
+        raise
     names = {"reasoning_effort": "reasoning.effort"}
     call.request[IGNORED] = tuple(names.get(name, name) for name in call.request[IGNORED])
 

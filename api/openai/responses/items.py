@@ -210,7 +210,7 @@ def _content(value: Any, at: str) -> str | list[dict[str, str]]:
     parts = []
     for i, part in enumerate(value):
         kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in _TEXTS or not isinstance(kind, str):
+        if not isinstance(kind, str) or kind not in _TEXTS:
             found = shown(part if kind is None else kind)
             why = f"{at}[{i}] is {found}; only text is read here, as input_text or output_text: leave it out"
             raise bad_request(why, f"{at}[{i}]", "unsupported_parameter")

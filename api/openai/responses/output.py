@@ -5,6 +5,7 @@ One item is open at a time. For each, the deltas of its events join to the text 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from json.encoder import encode_basestring_ascii as quote
 
@@ -56,6 +57,16 @@ class _OpenItem:
         self._texts: list[str] = []
         self._at = f'"item_id":"{id}","output_index":{index}'
         self._part = f'{self._at},"{"summary" if summary else "content"}_index":0'
+
+    @property
+    def whole(self) -> bool:
+        """False for a call that was cut off."""
+        if self.reader is not None:
+            return self.reader.ended
+        try:
+            return self.kind != CALL or isinstance(json.loads("".join(self._texts)), dict)
+        except (ValueError, RecursionError):
+            return False
 
     def begin(self) -> None:
         """Add the events that open it."""
@@ -160,6 +171,8 @@ class Output:
 
     def finish(self, status: str) -> None:
         """End the output. A complete answer without a text or a call has an empty text."""
+        if self._open is not None and self._open.kind in (CALL, CUSTOM_CALL):
+            self.close(COMPLETED if self._open.whole else INCOMPLETE)
         self.close(status)
         if status == COMPLETED and not self.answered:
             self._begin(MESSAGE)

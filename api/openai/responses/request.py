@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ...checks import Body, shown
+from ...checks import Body, shown, unicode_text
 from ...constraints.fields import ResponseFormat
 from ...errors import bad_request
 from ..bodies import ChatBody, Values, chat_options, read_fields, template_options, without_effect
 from ..field_types import Field, Flag, Ignored, Integer, Metadata, OneOf, Only, Record, Schema, Text
 from ..fields import CHAT_OPTIONS, EFFORTS, HARMLESS, LARGEST, MAX_LOGPROBS, ChatOptions
 from ..foreign_fields import GENERATING, HISTORY, NOTHING, SYSTEM, ForeignField
+from ..json_pieces import written
 from ..refused_fields import ForeignFields
 from .items import Conversation, InputItems
 from .tools import GivenChoice, GivenTools, ResponseChoices, ResponseTools
@@ -204,6 +205,8 @@ def _repeated(values: Values, body: Mapping[str, Any], tools: GivenTools) -> str
     """Return the members of an answer that repeat the request, as JSON without its braces."""
     choice: GivenChoice | None = values.get("tool_choice")
     reasoning, text = body.get("reasoning") or {}, body.get("text") or {}
+    form = text.get("format") or {"type": "text"}
+    unicode_text(json.dumps(form, ensure_ascii=False), "text.format")
     made = {
         "background": False,
         "instructions": values.get("instructions"),
@@ -216,11 +219,11 @@ def _repeated(values: Values, body: Mapping[str, Any], tools: GivenTools) -> str
         "reasoning": {name: reasoning.get(name) for name in ("effort", "summary")},
         "safety_identifier": values.get("safety_identifier"),
         "store": False,
-        "text": {"format": text.get("format") or {"type": "text"}},
+        "text": {"format": form},
         "tool_choice": choice.shown if choice is not None else "auto",
         "tools": tools.shown,
         "top_logprobs": values.get("top_logprobs", 0),
         "truncation": values.get("truncation", "disabled"),
         "user": values.get("user"),
     }
-    return json.dumps(made, separators=(",", ":"))[1:-1]
+    return written(made)[1:-1]

@@ -24,6 +24,7 @@ _OF_TOOL = {
     FUNCTION: {"type", "name", "description", "parameters", "strict"},
     CUSTOM: {"type", "name", "description", "format"},
 }
+_OF_FORMAT = {"text": {"type"}, "grammar": {"type", "syntax", "definition"}}
 _PRINTED = ("name", "description", "parameters", "strict")
 
 
@@ -58,7 +59,7 @@ class ResponseTools:
             if is_hosted(kind):
                 ignored.append(f"{at}.{kind}")
                 continue
-            if kind not in _OF_TOOL:
+            if not isinstance(kind, str) or kind not in _OF_TOOL:
                 found = shown(one if kind is None else kind)
                 raise bad_request(f"{at} is {found}; give a tool of type function or custom", at)
             tools.append(_function(one, at) if kind == FUNCTION else custom_tool(one, at))
@@ -68,14 +69,13 @@ class ResponseTools:
         return GivenTools(tuple(tools), custom, tuple(repeated), tuple(ignored))
 
     def unknown(self, value: Any, name: str) -> list[str]:
-        known = [_OF_TOOL.get(one["type"]) for one in value]
-        return [
-            f"{name}[{i}].{key}"
-            for i, names in enumerate(known)
-            if names is not None
-            for key, inner in value[i].items()
-            if key not in names and inner is not None
-        ]
+        found = []
+        for i, tool in enumerate(value):
+            known = _OF_TOOL.get(tool["type"], tool.keys())
+            found += [f"{name}[{i}].{key}" for key, inner in tool.items() if key not in known and inner is not None]
+            if tool["type"] == CUSTOM and (format := tool.get("format")):
+                found += [f"{name}[{i}].format.{key}" for key in format.keys() - _OF_FORMAT[format["type"]]]
+        return found
 
     def schema(self) -> Schema:
         named = {"name": {"type": "string", "pattern": f"^{NAME.pattern}$"}, "description": {"type": ["string", "null"]}}
@@ -102,7 +102,8 @@ def _repeated(given: dict[str, Any], tool: Tool) -> dict[str, Any]:
     """Return a tool as the answer repeats it, with what holds of it."""
     made = {"type": given["type"], "name": tool.name, "description": given.get("description")}
     if made["type"] == CUSTOM:
-        return made | {"format": given.get("format") or {"type": "text"}}
+        format = given.get("format") or {"type": "text"}
+        return made | {"format": {key: inner for key, inner in format.items() if key in _OF_FORMAT[format["type"]]}}
     return made | {"parameters": given.get("parameters"), "strict": tool.strict}
 
 
@@ -125,7 +126,7 @@ class ResponseChoices:
         if kind in (FUNCTION, CUSTOM) and isinstance(value.get("name"), str):
             return GivenChoice(ToolChoice(NAMED, value["name"]), {"type": kind, "name": value["name"]})
         if kind == ALLOWED:
-            return GivenChoice(_allowed(value, name), value)
+            return _allowed(value, name)
         if is_hosted(kind):
             why = f"{name} is {shown(kind)}, a tool that is not run here; choose one of your functions"
             raise bad_request(why, name, "unsupported_parameter")
@@ -144,17 +145,18 @@ class ResponseChoices:
         return {"anyOf": [{"type": "string", "enum": [NONE, AUTO, REQUIRED]}, named, allowed]}
 
 
-def _allowed(value: dict[str, Any], name: str) -> ToolChoice:
+def _allowed(value: dict[str, Any], name: str) -> GivenChoice:
     mode, tools = value.get("mode"), value.get("tools")
     if mode not in (AUTO, REQUIRED) or not isinstance(mode, str):
         raise bad_request(f"{name}.mode is {shown(mode)}; give auto or required", f"{name}.mode")
-    names = []
+    named: list[dict[str, str]] = []
     for i, tool in enumerate(tools if isinstance(tools, list) else ()):
         found = tool.get("name") if isinstance(tool, dict) and tool.get("type") in (FUNCTION, CUSTOM) else None
         if not isinstance(found, str):
             at = f"{name}.tools[{i}]"
             raise bad_request(f'{at} is {shown(tool)}; give {{"type": "function", "name": NAME}}', at)
-        names.append(found)
-    if not names:
+        named.append({"type": tool["type"], "name": found})
+    if not named:
         raise bad_request(f"{name}.tools is {shown(tools)}; give a list of at least one tool", f"{name}.tools")
-    return ToolChoice(mode, allowed=frozenset(names))
+    choice = ToolChoice(mode, allowed=frozenset(one["name"] for one in named))
+    return GivenChoice(choice, {"type": ALLOWED, "mode": mode, "tools": named})

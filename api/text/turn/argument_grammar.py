@@ -19,7 +19,7 @@ NOTES = frozenset(
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "$schema"}
 )  # fmt: skip
 _OF_OBJECT = frozenset({"type", "properties", "required", "additionalProperties", "patternProperties", *DEFINITIONS})
-_KEYWORDS: Mapping[str, Set[str]] = {
+KEYWORDS: Mapping[str, Set[str]] = {
     "string": {"minLength", "maxLength", "pattern", "format"},
     "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
     "array": {"items", "prefixItems", "minItems", "maxItems"},
@@ -59,7 +59,7 @@ class Members:
 
 def keywords_besides(kind: str) -> frozenset[str]:
     """Return keywords about values of other types, which do not matter for this one."""
-    return frozenset(word for name, words in _KEYWORDS.items() if name != kind for word in words)
+    return frozenset(word for name, words in KEYWORDS.items() if name != kind for word in words)
 
 
 class ArgumentGrammar:
@@ -100,19 +100,23 @@ class ArgumentGrammar:
             raise refused("the keyword $ref", path, f" beside {beside[0]}" if beside else "")
         return target
 
-    def _text(self, schema: Mapping[str, Any], end: str, path: str, *, line: bool = False) -> str:
-        """Return the expression of a string with the text that ends it. ``line``: a new line stands before that."""
+    def _times(self, schema: Mapping[str, Any], path: str) -> str:
+        """Return how many characters a string may have, as in an expression."""
         least, most = schema.get("minLength", 0), schema.get("maxLength")
         if isinstance(most, int) and most < least:
             raise refused("the keyword minLength", path)
-        times = "*" if not least and most is None else f"{{{least},{'' if most is None else most}}}"
-        return self._up_to(f"(?s:.{times})" + (r"\n" if line else ""), end)
+        return "*" if not least and most is None else f"{{{least},{'' if most is None else most}}}"
 
-    def _up_to(self, text: str, end: str) -> str:
-        """Return the expression of a text that matches, with what ends it, which is not in it."""
+    def _up_to(self, text: str, end: str, besides: str = "") -> str:
+        """Return the expression of a text that matches, with what ends it, which is not in it.
+
+        ``besides``: an expression of texts that it is not.
+        """
         if self._lark.special_in(end):
             if self._lark.begins_plain(end):
                 raise TurnError(f"has the delimiter {end[:60]!r} with a special token inside, which no grammar can have")
-            return f"{self._rule(f'/{text}/', terminal=True)} {self._lark.exactly(end)}"
-        name = self._rule(f"/{text}{literal(end)}/ & ~/{ANY}{literal(end)}(?s:.+)/", terminal=True)
+            without = f" & ~/{besides}/" if besides else ""
+            return f"{self._rule(f'/{text}/{without}', terminal=True)} {self._lark.exactly(end)}"
+        without = f" & ~/{besides}{literal(end)}/" if besides else ""
+        name = self._rule(f"/{text}{literal(end)}/ & ~/{ANY}{literal(end)}(?s:.+)/{without}", terminal=True)
         return self._rule(name, lazy=True)

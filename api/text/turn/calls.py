@@ -48,7 +48,7 @@ class NamedCall:
                 return []
             text = left
             self._arguments = self._reader()
-        made, left = self._arguments.feed(text)
+        made, left = ("", text) if self._arguments.done else self._arguments.feed(text)
         if self._arguments.broken or (self._arguments.done and left.strip()):
             self.broken, self.rest = True, left
         return self._pieces(self._arguments, made)

@@ -157,11 +157,9 @@ class LiteralGrammar(ArgumentGrammar):
 
     def _string(self, schema: Mapping[str, Any], path: str) -> str:
         if self._strings:
-            ends = self._strings[0][1]
-            return f"{self._quote(0)} {self._text(schema, ends, path)}"
-        least, most = schema.get("minLength", 0), schema.get("maxLength")
-        times = "*" if not least and most is None else f"{{{least},{'' if most is None else most}}}"
-        return self._rule(f'/"({_CHARACTER}){times}"/', terminal=True)
+            text = f"(?s:.{self._times(schema, path)})"
+            return f"{self._quote(0)} {self._up_to(text, self._strings[0][1])}"
+        return self._rule(f'/"({_CHARACTER}){self._times(schema, path)}"/', terminal=True)
 
     def _string_of(self, text: str, path: str) -> str:
         """Return the expression of one string."""

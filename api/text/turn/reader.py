@@ -110,8 +110,11 @@ class TurnReader:
         return made
 
     def finish(self) -> list[TurnDelta]:
-        """End the turn; return what was held back."""
+        """End the turn; return what was held back, but for the beginning of a text that would have closed a call."""
         made: list[TurnDelta] = []
+        calls = self._calls
+        if calls is not None and calls.count and not calls.in_string and self._buffer in _beginnings(self._region.closes)[0]:
+            self._pop(len(self._buffer))
         while self._step(made, ended=True):
             pass
         if self._region.name == CALLS:

@@ -40,5 +40,8 @@ def turn_of(own: Any, template: ChatTemplate | None) -> TurnTemplate | TurnError
             return read_template(own)
         except TurnError as error:
             return error
-    known = known_template(template.source) if template is not None else None
+    if template is None:
+        return None
+    texts = [one.source for one in (template.for_tools, template) if one is not None]
+    known = next(filter(None, map(known_template, texts)), None)
     return read_template(known) if known is not None else None

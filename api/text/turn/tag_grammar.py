@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .argument_grammar import ANY_NAME, DEEPEST, DEFINITIONS, NOTES, ArgumentGrammar, Members, keywords_besides, refused
+from .argument_grammar import (
+    ANY_NAME,
+    DEEPEST,
+    DEFINITIONS,
+    KEYWORDS,
+    NOTES,
+    ArgumentGrammar,
+    Members,
+    keywords_besides,
+    refused,
+)
 from .call_forms import ALL, LINE, TagForm
 from .lark import Lark, literal
 from .patterns import Blanks
 from .schema_types import STRING, type_of, types_of
 
-_OF_STRING = frozenset({"type", "minLength", "maxLength"})
 _ALTERNATIVES = frozenset({"anyOf", "oneOf", "allOf"})
+_LENGTHS = frozenset({"minLength", "maxLength"})
+_NUMBER = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?"
+_WRITTEN = {"null": "null", "boolean": "(true|false)", "integer": "-?(0|[1-9][0-9]{0,14})", "number": _NUMBER}
+_LIKE = {"null": "null|None", "boolean": "true|false|True|False", "integer": _NUMBER, "number": _NUMBER}
 
 
 class TagGrammar(ArgumentGrammar):
@@ -55,97 +68,98 @@ class TagGrammar(ArgumentGrammar):
         """Return the expression of a text between tags, with the text that ends it."""
         form = self._form
         blank = {ALL: "BLANKS", LINE: r'"\n"'}.get(form.strip, "")
-        after = f"{blank} {self._lark.exactly(form.after)}"
         types = types_of(schema, self._root)
         if STRING not in types and schema is not False and types:
-            return f"{blank} {self._json(self._with_definitions(schema, path))} {after}"
-        schema = self._plain(schema, path)
-        if isinstance(values := schema.get("enum", [schema["const"]] if "const" in schema else None), list):
-            return f"{blank} ({' | '.join(self._values(values, types, path))}) {after}"
+            inner = self._json(self._with_definitions(schema, path))
+            return f"{blank} {inner} {blank} {self._lark.exactly(form.after)}"
         if form.json and types != {STRING}:
             raise refused("a value that may be a string or not", path)
-        if form.strip != ALL:
-            return f"{blank} {self._text(schema, form.after, path, line=form.strip == LINE)}"
-        if unheld := sorted(schema.keys() & {"minLength", "maxLength"}):
-            raise refused(f"the keyword {unheld[0]}", path, ", as blanks around a text do not count")
-        return self._up_to(r"\s{0,3}(\S((?s:.*)\S)?)?\s{0,3}", form.after)
+        choices = self._alternatives(schema, path, 0)
+        if STRING in types and all(not choice.keys() - {"type", *NOTES} for choice in choices):
+            return f"{blank} ({self._ended('(?s:.*)')})"
+        words = [word for choice in choices for word in self._words(choice, types, path)]
+        made = [self._ended(f"({'|'.join(words)})")] if words else []
+        made += [self._ended(length, self._like_others(types)) for length in self._lengths(choices, path)]
+        return f"{blank} ({' | '.join(made)})"
 
-    def _plain(self, schema: Any, path: str) -> Mapping[str, Any]:
-        """Return a schema that admits strings as one without references and alternatives."""
-        for _ in range(DEEPEST):
-            if not isinstance(schema, Mapping):
-                break
-            if "$ref" in schema:
-                schema = self._resolved(schema, path)
-                continue
-            choices = next((schema[one] for one in ("anyOf", "oneOf", "allOf") if one in schema), None)
-            if choices is None:
-                break
-            if schema.keys() - _ALTERNATIVES - NOTES or len(schema.keys() & _ALTERNATIVES) > 1:
-                raise refused("alternatives beside other keywords", path)
-            if len(choices) == 1:
-                schema = choices[0]
-                continue
-            return self._joined(choices, "oneOf" in schema, "allOf" in schema, path)
-        if not isinstance(schema, Mapping) or "$ref" in schema:
-            return {} if schema is True else self._fail(path)
+    def _ended(self, text: str, besides: str = "") -> str:
+        """Return the expression of a text with what ends it. ``besides``: an expression of texts that it is not."""
+        form = self._form
+        if form.strip == ALL:
+            text = r"(\S((?s:.*)\S)?)?" if text == "(?s:.*)" else text
+            text = rf"\s{{0,3}}{text}\s{{0,3}}"
+        return self._up_to(text + (r"\n" if form.strip == LINE else ""), form.after, besides)
+
+    def _alternatives(self, schema: Any, path: str, depth: int) -> list[Mapping[str, Any]]:
+        """Return the schemas of which a value has to fulfil one, without references."""
+        if depth > DEEPEST or not isinstance(schema, Mapping):
+            if schema is True:
+                return [{}]
+            raise refused("this schema", path)
+        if "$ref" in schema:
+            return self._alternatives(self._resolved(schema, path), path, depth + 1)
+        found = sorted(schema.keys() & _ALTERNATIVES)
+        if not found:
+            return [schema]
+        if beside := sorted(schema.keys() - {found[0], *NOTES}):
+            raise refused(f"the keyword {beside[0]} beside {found[0]}", path)
+        made = [self._alternatives(choice, path, depth + 1) for choice in schema[found[0]]]
+        if found[0] == "allOf" and len(made) > 1:
+            raise refused("the keyword allOf", path)
+        types = [frozenset().union(*(types_of(one, self._root) for one in choice)) for choice in made]
+        if found[0] == "oneOf" and sum(map(len, types)) > len(frozenset().union(*types)):
+            raise refused("the keyword oneOf", path, ", as its alternatives are not of different types")
+        return [one for choice in made for one in choice]
+
+    def _words(self, schema: Mapping[str, Any], types: frozenset[str], path: str) -> list[str]:
+        """Return expressions of the listed values, and of values that are no strings."""
+        own = types_of(schema, self._root)
         if "enum" in schema or "const" in schema:
             beside = sorted(schema.keys() - {"enum", "const", "type", *NOTES})
             if beside or ("enum" in schema and "const" in schema):
                 raise refused(f"the keyword {beside[0] if beside else 'const'} beside enum", path)
-            return schema
-        allowed = _OF_STRING if types_of(schema, self._root) == {STRING} else {"type"}
-        unheld = schema.keys() - allowed - NOTES - keywords_besides("string")
-        if types_of(schema, self._root) != {STRING}:
-            unheld = schema.keys() - {"type"} - NOTES
-        if unheld:
-            raise refused(f"the keyword {min(unheld)}", path)
-        return schema
+            values = schema["enum"] if "enum" in schema else [schema["const"]]
+            return [self._word(value, types, path) for value in values if type_of(value) in own]
+        unheld = schema.keys() - {"type", *NOTES} - (_LENGTHS if STRING in own else set()) - keywords_besides("")
+        unheld |= {key for kind in own for key in schema.keys() & KEYWORDS.get(kind, set()) - _LENGTHS}
+        if unheld or own & {"object", "array"}:
+            raise refused(f"the keyword {min(unheld)}" if unheld else "objects beside strings", path)
+        return [_WRITTEN[kind] for kind in sorted(own & _WRITTEN.keys())]
 
-    def _fail(self, path: str) -> Mapping[str, Any]:
-        raise refused("this schema", path)
-
-    def _joined(self, choices: Sequence[Any], one: bool, every: bool, path: str) -> Mapping[str, Any]:
-        """Return alternatives as one schema, if they are types without other keywords."""
-        plain = [self._plain(choice, path) for choice in choices]
-        found: set[str] = set()
-        for choice in plain:
-            types = types_of(choice, self._root)
-            if choice.keys() - {"type", *NOTES} or every or (one and found & types):
-                raise refused("these alternatives", path)
-            found |= types
-        return {"type": sorted(found)}
-
-    def _values(self, values: Iterable[Any], types: frozenset[str], path: str) -> list[str]:
-        """Return the expressions of values as texts between tags."""
+    def _word(self, value: Any, types: frozenset[str], path: str) -> str:
+        """Return the expression of one value as a text between tags."""
         form = self._form
-        made = []
-        for value in values:
-            if type_of(value) not in types:
-                continue
-            text = value if isinstance(value, str) else json.dumps(value)
-            if isinstance(value, str) and (
-                self._unclear(value, types) or form.after in value or self._lark.special_in(value)
-            ):
-                raise refused(f"the value {value[:40]!r}", path)
-            if form.strip == ALL and text != text.strip():
-                raise refused(f"the value {text[:40]!r}", path, ", as blanks around it do not count")
-            made.append(f"/{literal(text)}/" if text else '""')
-        if not made:
-            raise refused("an empty list of values", path)
-        return made
+        text = value if isinstance(value, str) else json.dumps(value)
+        unclear = isinstance(value, str) and (self._is_json(text, types) or (form.strip == ALL and text != text.strip()))
+        if unclear or form.after in text or self._lark.special_in(text):
+            raise refused(f"the value {text[:40]!r}", path)
+        return literal(text)
 
-    def _unclear(self, text: str, types: frozenset[str]) -> bool:
-        """Return whether a string would be read as something else."""
-        form = self._form
+    def _is_json(self, text: str, types: frozenset[str]) -> bool:
+        """Return whether a string would be read as another value."""
         if types == {STRING}:
             return False
         bare = {"True": "true", "False": "false", "None": "null"}.get(text.strip(), text.strip())
         try:
-            kind = type_of(json.loads(bare))
+            return type_of(json.loads(bare)) in types - {STRING}
         except (ValueError, RecursionError):
             return False
-        return kind in types and (kind != STRING or form.json)
+
+    def _lengths(self, choices: Iterable[Mapping[str, Any]], path: str) -> list[str]:
+        """Return expressions of the texts that are any strings of a length."""
+        made = []
+        for choice in choices:
+            if STRING not in types_of(choice, self._root) or "enum" in choice or "const" in choice:
+                continue
+            if self._form.strip == ALL and choice.keys() & _LENGTHS:
+                raise refused(f"the keyword {min(choice.keys() & _LENGTHS)}", path, ", as blanks around a text do not count")
+            made.append(f"(?s:.{self._times(choice, path)})")
+        return made
+
+    def _like_others(self, types: frozenset[str]) -> str:
+        """Return an expression of the texts that would be read as a value of these types, and no string."""
+        found = [_LIKE[kind] for kind in sorted(types & _LIKE.keys())]
+        return rf"\s*({'|'.join(found)})\s*" if found else ""
 
     def _with_definitions(self, schema: Any, path: str) -> Mapping[str, Any]:
         """Return a part of the schema as one of its own."""

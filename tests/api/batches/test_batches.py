@@ -253,10 +253,34 @@ async def test_a_file_as_vllms_run_batch_takes_it(start: Start, say: Any) -> Non
     assert failed["4"]["error"]["code"] == "invalid_url"
 
 
+async def test_a_batch_of_responses(start: Start, say: Any) -> None:
+    rig, _ = await start(say("hello"))
+    url = "/v1/responses"
+
+    def asked(id: str, **more: Any) -> bytes:
+        body = {"model": "tiny", "input": "Hello world!", **more}
+        return json.dumps({"custom_id": id, "method": "POST", "url": url, "body": body}).encode() + b"\n"
+
+    lines = [asked("1"), asked("2", text={"verbosity": "low"}), asked("3", background=True), asked("4", stream=True)]
+    batch = await rig.ended(await rig.create(lines, endpoint=url))
+    assert batch["request_counts"] == {"total": 4, "completed": 2, "failed": 2}
+    found, failed = await rig.lines(batch["output_file_id"]), await rig.lines(batch["error_file_id"])
+    assert {one["response"]["body"]["output"][0]["content"][0]["text"] for one in found.values()} == {"hello"}
+    assert found["2"]["response"]["ignored_fields"] == ["text.verbosity"]
+    assert {id: one["response"]["body"]["error"]["param"] for id, one in failed.items()} == {
+        "3": "background",
+        "4": "stream",
+    }
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "says"),
     [
-        ({"endpoint": "/v1/rerank"}, "endpoint", "give one of /v1/chat/completions, /v1/completions, "),
+        (
+            {"endpoint": "/v1/rerank"},
+            "endpoint",
+            "give one of /v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings",
+        ),
         ({"completion_window": "31d"}, "completion_window", "give 24h, or another time up to 30d"),
         ({"completion_window": "0h"}, "completion_window", "give 24h"),
         ({"completion_window": 24}, "completion_window", "give 24h"),

@@ -14,7 +14,9 @@ from blockwright.policies.plan.grammar import LARK
 from blockwright.tests.api.conftest import Qwen
 from blockwright.tests.api.fake_port import EOS, events, one_by_one, with_template
 from blockwright.tests.api.text.turn.chat_templates import MISTRAL, QWEN3
+from blockwright.tests.api.text.turn.turns import LITERALS, PYTHON, SOURCES, written
 from blockwright.tests.claims import claim
+from blockwright.tests.parts import some
 
 URL = "/v1/chat/completions"
 ASK = [{"role": "user", "content": "weather in Bern?"}]
@@ -177,6 +179,77 @@ async def test_special_tokens_are_delimiters(serve: Any, codec: Any, folder: Pat
     answer = {"role": "assistant", **choice["message"]}
     results = [{"role": "tool", "tool_call_id": call["id"], "content": "1"} for call in answer["tool_calls"]]
     await chat(client, messages=[*ASK, answer, *results], tools=[TIME], tool_choice="none")  # nine characters of an id
+
+
+@claim("A setting gives the thinking a second name, reasoning_content, in messages and deltas", of="tools")
+async def test_thinking_has_a_second_name_by_a_setting(qwen: Qwen) -> None:
+    client, _ = await qwen("<think>hm</think>yes", settings={"reasoning_content": True})
+    message = (await chat(client))["choices"][0]["message"]
+    assert (message["reasoning"], message["reasoning_content"], message["content"]) == ("hm", "hm", "yes")
+    answer = await client.post(URL, json={"messages": ASK, "stream": True})
+    deltas = [chunk["choices"][0]["delta"] for chunk in events(await answer.read())]
+    for name in ("reasoning", "reasoning_content"):
+        assert "".join(delta.get(name, "") for delta in deltas) == "hm"
+
+
+@claim("The chat template named tool_use is the one of requests with tools", of="tools")
+async def test_a_chat_template_for_tools(qwen: Qwen, codec: Any) -> None:
+    listed = [{"name": "default", "template": "{{ messages[0].content }}"}, {"name": "tool_use", "template": QWEN3}]
+    client, port = await qwen(CALL, listed)
+    (choice,) = (await chat(client, tools=[TIME]))["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert '"name": "time"' in codec.decode(port.streams[-1].generation.prompt, special=True)
+    await chat(client)
+    assert codec.decode(port.streams[-1].generation.prompt, special=True).endswith(ASK[0]["content"])
+    counted = await client.post("/tokenize", json={"messages": ASK, "tools": [TIME]})
+    assert (await counted.json())["count"] > 20
+
+
+@pytest.mark.parametrize("kind", some(sorted(SOURCES), "coder", "harmony", "llama4"))
+async def test_each_form_over_http(qwen: Qwen, kind: str) -> None:
+    """A written call is read; required, named, strict and none have grammars; a history is printed."""
+    calls = [("weather", {"place": 'Bern </x> "a"'})]
+    client, port = await qwen(written(kind, "", "", [*calls]), SOURCES[kind][0])
+    (choice,) = (await chat(client, tools=[WEATHER, TIME]))["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    (call,) = choice["message"]["tool_calls"]
+    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == calls[0]
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "1"}
+    history = [*ASK, {"role": "assistant", **choice["message"]}, result, *ASK]
+    named = {"type": "function", "function": {"name": "time"}}
+    for fields in ({"tool_choice": "required"}, {"tool_choice": named}, {"tool_choice": "none"}, {"tools": [STRICT]}):
+        await chat(client, **{"messages": history, "tools": [WEATHER, TIME], **fields})
+        assert port.streams[-1].generation.sampling.grammar.form == LARK
+
+
+FAULTS = {  # what a tool has, and the forms that cannot write it
+    "pattern": ({"a": {"type": "string", "pattern": "^x"}}, {"coder", "glm", *LITERALS}),
+    "keyword prefixItems": ({"a": {"type": "array", "prefixItems": [{}]}}, LITERALS),
+    "name 'a>b'": ({"a>b": {"type": "string"}}, {"coder", *PYTHON}),
+    "name 'a<b'": ({"a<b": {"type": "string"}}, {"glm", *PYTHON}),
+    "name 'a b'": ({"a b": {"type": "string"}}, PYTHON),
+    "name 'a\\n'": ({"a\n": {"type": "string"}}, {"coder", "glm", *PYTHON}),
+    "value '</parameter>": ({"a": {"enum": ["</parameter>"]}}, {"coder"}),
+    "value 'null'": ({"a": {"enum": ["null", None]}}, {"coder", "glm"}),
+    "keyword not": ({"a": {"not": {}}}, {*SOURCES}),
+}
+
+
+@claim("What a form of calls cannot write exactly is refused by name", of="tools")
+@pytest.mark.parametrize("kind", some(sorted(SOURCES), "coder", "llama4"))
+async def test_what_a_form_cannot_hold_is_refused(qwen: Qwen, kind: str) -> None:
+    client, _ = await qwen("", SOURCES[kind][0])
+    for said, (properties, kinds) in FAULTS.items():
+        function = {"name": "f", "parameters": {"type": "object", "properties": properties}}
+        body = {"messages": ASK, "tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+        answer = await client.post(URL, json=body)
+        if kind in kinds:
+            error = (await answer.json())["error"]
+            assert (answer.status, said in error["message"]) == (400, True), (said, error)
+        else:
+            assert answer.status == 200, (said, await answer.text())
+        body = {**body, "tool_choice": "auto"}
+        assert (await client.post(URL, json=body)).status == 200  # nothing is held, nothing is refused
 
 
 @pytest.mark.parametrize(

@@ -250,6 +250,33 @@ def test_a_store_keeps_few_idle_grammars(vocabulary: TokenVocabulary, monkeypatc
     assert all(store.matcher(one.key) is not None for one in made[1:])
 
 
+@claim("The grammars and token tables that a worker keeps are counted, and unused ones go", of="structured-output")
+def test_what_a_store_keeps_is_counted_and_has_a_limit(vocabulary: TokenVocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammars, "IDLE_BYTES", 200 << 10)
+    monkeypatch.setattr(grammars, "IDLE_TABLES", 1)
+    store = GrammarStore()
+    assert store.nbytes == 0
+    table, small = grammars.BYTES_OF_TOKEN * V, grammars.GRAMMAR_BYTES + grammars.BYTES_OF_TEXT
+    made = [Grammar(form=REGEX, text=text, vocabulary=vocabulary) for text in "abcd"]
+    for one in made:
+        store.compile(one)
+        store.compile(one)
+    assert store.nbytes == table + 4 * small
+    for one in made:
+        store.release(one.key)
+    assert [store.matcher(one.key) is not None for one in made] == [False, True, True, True]
+    assert store.nbytes == table + 3 * small
+    others = [Grammar(form=REGEX, text="a", vocabulary=replace(vocabulary, size=V + n)) for n in (1, 2)]
+    for one in others:
+        store.compile(one)
+    large = Grammar(form=REGEX, text="b" * 2000, vocabulary=vocabulary)
+    store.compile(large)
+    for one in (*others, large):
+        store.release(one.key)
+    assert not any(store.matcher(one.key) for one in (*made, *others, large))
+    assert store.nbytes == table  # the table that was used last
+
+
 def test_rows_without_a_grammar_have_no_mask(vocabulary: TokenVocabulary) -> None:
     tables = tables_with(None)
     assert masks([0, 1], [3, 3], tables.grammars, tables.tokens, tables.prompt_length, V, tables.masks) is None

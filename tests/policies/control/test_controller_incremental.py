@@ -95,7 +95,7 @@ class World:
             "beat": lambda: WorkerHeartbeat(name, current, age, self.random.randint(0, 9), self.random.randint(0, 9)),
             "serve": lambda: Serve(tuple(self.unserved.pop() for _ in range(min(2, len(self.unserved))))),
             "deploy": lambda: Deploy(known) if known else None,
-            "undeploy": lambda: Undeploy(known) if known in self.state.blocks else None,
+            "undeploy": lambda: Undeploy(known) if known in self.state.holdings.blocks else None,
             "stray": lambda: Loaded(name, current, LoadBlock("", 0, 3, [b"x"], known)) if known else None,
             "answer": self.answer,
         }

@@ -262,7 +262,7 @@ def test_undeploy_withdraws_first_then_unloads_and_deploy_brings_back():
     assert (unload.worker, unload.holder) == ("w0", "b")
     assert b"".join(i[:1] for i in unload.ids) == b"eAmCoh", "the worker counts holders and keeps what a needs"
     assert bench.routes() == ["a@w0"]
-    assert len(bench.state.blocks["a"]) > 1, "borders stay, and with them the KV of a"
+    assert len(bench.state.holdings.blocks["a"]) > 1, "borders stay, and with them the KV of a"
     bench(Deploy("b"))
     assert bench.routes() == ["a@w0", "b@w0"]
     with pytest.raises(KeyError, match="there are: a, b"):
@@ -337,7 +337,7 @@ def test_the_view_shows_shared_and_own_bytes_blocks_and_queues():
     view = cluster_view(bench.state, {"w0": status}, {}, [], [])
     w0, w1 = view["workers"]
     assert (w0["id"], w0["pid"], w0["state"], w0["device"]) == ("w0", 77, "ready", "cpu")
-    assert w0["memory"] == {"budget": 100, "parameters": 60, "kv": 7, "cached": 3, "free": 30}
+    assert w0["memory"] == {"budget": 100, "parameters": 60, "kv": 7, "cached": 3, "free": 30, "other": 0}
     assert (w0["kv_by_tenant"], w1["kv_by_tenant"]) == ({"ann": 10}, {})
     assert (w0["parameters_by_application"], w1["parameters_by_application"]) == ({"base": {"owned": 7, "shared": 3}}, {})
     assert (w0["links"], w1["links"]) == ({"w1": "device-slot"}, {})

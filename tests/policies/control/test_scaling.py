@@ -94,7 +94,7 @@ def test_a_drained_worker_gets_nothing_new_and_is_forgotten_before_it_is_stopped
     effects = fleet(Vacated("w1"), 64.0)
     assert [effect.worker for effect in kinds(effects, StopWorker)] == ["w1"]
     assert kinds(effects, Unload) == [], "its memory goes with the process"
-    assert (fleet.routes(), list(fleet.state.workers), fleet.state.alive) == (["a@w0", "b@w0"], ["w0"], 1)
+    assert (fleet.routes(), list(fleet.state.workers), fleet.state.holdings.alive) == (["a@w0", "b@w0"], ["w0"], 1)
     assert fleet(WorkerDown("w1", 2, "stopped by its supervisor"), 64.0) == [], "nobody's death"
     assert kinds(fleet(LATE, 64.5), StartWorker)[0].worker == "w2", "w1 may still be there"
     fleet(WorkerStopped("w1"), 65.0)

@@ -199,6 +199,20 @@ async def test_an_answer_that_ends_by_length_is_incomplete(responses: Any, codec
     assert plain(whole["output"]) == plain(final["output"])
 
 
+async def test_a_call_is_whole_or_not_however_the_answer_ends(responses: Any, codec: Any) -> None:
+    client, port = await responses("")
+    for text, finish, status in (
+        (CALL.removesuffix("\n</tool_call>"), "length", "completed"),
+        (CUSTOM.removesuffix("}\n</tool_call>"), "length", "completed"),
+        (CALL[:-20], "stop", "incomplete"),
+    ):
+        tokens = codec.encode(text, special=False)
+        port._script = lambda generation, tokens=tokens, finish=finish: one_by_one(tokens, finish)
+        final = Reference().feed(await streamed(client, tools=[WEATHER, PATCH]))
+        assert [item["status"] for item in final["output"]] == [status]
+        assert final["status"] == ("incomplete" if finish == "length" else "completed")
+
+
 async def test_a_failure_after_the_beginning_ends_the_stream(responses: Any, codec: Any) -> None:
     """As when all workers are killed: the client gets what was written, and the reason."""
     client, port = await responses("")

@@ -141,6 +141,7 @@ async def test_the_answer_repeats_what_holds(responses: Any) -> None:
         ({"prompt_cache_options": {}, "text": {"other": 1}}, "prompt_cache_options, text.other"),
         ({"input": [{**ASK, "other": 1}], "tools": [{**WEATHER, "defer_loading": True}]},
          "input[0].other, tools[0].defer_loading"),
+        ({"tools": [{**PATCH, "format": {"type": "text", "x": 1}}]}, "tools[0].format.x"),
         ({"input": [ASK, {"type": "reasoning", "summary": [], "encrypted_content": "gAAAA"}]}, "input[1].encrypted_content"),
         ({"reasoning": {"summary": "auto"}, "background": False, "store": False}, None),
     ],
@@ -260,6 +261,15 @@ async def test_some_tools_may_be_allowed(responses: Any) -> None:
     assert body["tool_choice"] == allowed
 
 
+def _calls(count: int) -> list[dict[str, Any]]:
+    ids = [f"d{100 - count + i}" for i in range(count)]
+    return [
+        item
+        for id in ids
+        for item in ({**CALLED, "call_id": id}, {**RESULT, "call_id": id, "output": f"rain {id.removeprefix('d')}"})
+    ]
+
+
 async def test_the_oldest_items_are_left_out_if_asked(responses: Any, codec: Any) -> None:
     client, port = await responses("a", length=1024)
     first = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "first"}]
@@ -283,6 +293,12 @@ async def test_the_oldest_items_are_left_out_if_asked(responses: Any, codec: Any
     assert "again 39" in text
     for i in range(40):
         assert f"rain {i}\n" not in text or text.count("<tool_call>") >= text.count("<tool_response>")
+    assert text.partition("be kind")[2].partition("<|im_start|>")[2].startswith("user\nagain")  # whole turns
+    last = {"role": "user", "content": "long " * 120}
+    await respond(client, input=[*first, last, *_calls(12)], truncation="auto")
+    text = codec.decode(port.streams[-1].generation.prompt, special=True)
+    assert "long" not in text  # the last turn alone is too long
+    assert "rain 99" in text
     answer = await client.post(URL, json={"input": "a" * 2000, "truncation": "auto"})
     assert (await answer.json())["error"]["code"] == "context_length_exceeded"  # nothing is left to leave out
     await respond(client, input=first, truncation="auto")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+from time import process_time
 from typing import Any
 
 import pytest
@@ -22,7 +24,7 @@ from blockwright.tests.api.text.turn.turns import (
     written,
 )
 from blockwright.tests.claims import claim
-from blockwright.tests.parts import examples
+from blockwright.tests.parts import examples, some
 
 TEXT = st.text(st.characters(exclude_characters="<[{", exclude_categories=["Cs", "Cc", "Z"]), max_size=20)
 INNER = st.lists(st.sampled_from([*'ab"\\<>{}[]:, é\n1', "</tool_call>", "[TOOL_CALLS]"]), max_size=8).map("".join)
@@ -136,3 +138,81 @@ def test_little_is_held_back(begun: str) -> None:
     inside.feed('<tool_call>{"name": "f", "arguments": {"a": "')
     passed = sum(len(delta.call.arguments) for _ in range(300) for delta in inside.feed("</tool_call>") if delta.call)
     assert passed > 299 * len("</tool_call>")
+
+
+def cost(kind: str, text: str) -> float:
+    """Seconds of the processor for a character, if a text comes in pieces of one."""
+    reader = TurnReader(read_template(TURNS[kind]), schemas={"get": {"properties": {"s": {"type": "string"}}}})
+    begin = process_time()
+    for char in text:
+        reader.feed(char)
+    reader.finish()
+    return (process_time() - begin) / len(text)
+
+
+@claim("Reading a turn takes linear time, in pieces of one character, too", of="tools")
+@pytest.mark.parametrize("kind", some(sorted(TURNS), "coder"))
+def test_a_long_answer_is_read_in_linear_time(kind: str, pytestconfig: pytest.Config) -> None:
+    longest = 10**6 if pytestconfig.getoption("--nightly") else 10**5
+    call = written(kind, "", "", [("get", {"s": "QQ"})])
+    before = call[: call.index("QQ")]
+    head = before[: before.index("get")]
+    shapes = {"text": ("a", "a <b "), "value": (before, "zz</ "), "heads": ("", f"{head}g")}
+    shapes |= {"name": (head, "g"), "blanks": ("a", " ")}
+    for name, (begin, part) in shapes.items():
+        short, long = (cost(kind, begin + part * (size // len(part))) for size in (longest // 10, longest))
+        assert long < 4 * short + 1e-5, name
+
+
+@pytest.mark.parametrize("kind", sorted(TURNS))
+def test_a_turn_that_is_cut_off_is_a_beginning_of_it(kind: str) -> None:
+    calls: list[tuple[str, Any]] = [("get", {"n": 1, "s": 'a"b\n', "l": [1, {"k": "v"}], "z": None}), ("put_it", {})]
+    calls = calls[:1] if kind in SINGLE else calls
+    text = written(kind, "hm so" if kind in THINKERS else "", "" if kind in ALONE else "I say", calls)
+    whole = read(kind, text, schemas=schemas_of(calls))
+    begun = read_template(TURNS[kind]).delimiters | {text}
+    for end in range(len(text)):
+        part = read(kind, text[:end], schemas=schemas_of(calls))
+        for said, every in ((part.reasoning, whole.reasoning), (part.content, whole.content)):
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(said, every, strict=False)))
+            assert any(said[same:].strip() in one for one in begun), said  # a delimiter that was cut off
+        assert len(part.calls) <= len(whole.calls)
+        for (name, arguments), (known, every) in zip(part.calls, whole.calls, strict=False):
+            assert name == known
+            assert every.startswith(arguments)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "content", "calls"),
+    [
+        ("llama3", ' \n{"name": "f", "parameters": {"a": [1]}}', "", [["f", '{"a": [1]}']]),
+        ("llama3", '<|python_tag|>{"name": "f", "parameters": {}}', "", [["f", "{}"]]),
+        ("llama3", '{"name', '{"name', []),
+        ("llama3", '{"names": 1}', '{"names": 1}', []),
+        ("llama3", 'so {"name": "f"}', 'so {"name": "f"}', []),
+        ("llama4", "[1, 2]", "[1, 2]", []),
+        ("llama4", "[f(x=New York, y='a\\'b', z={'k': (1, None)})]", "",
+         [["f", '{"x": "New York", "y": "a\'b", "z": {"k": [1, null]}}']]),
+        ("llama4", "[f()] and more", "and more", [["f", "{}"]]),
+        ("ministral", "a[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g[ARGS]x", "a[TOOL_CALLS]g[ARGS]x", [["f", "{}"]]),
+        ("ministral", "[TOOL_CALLS]f g[ARGS]{}", "[TOOL_CALLS]f g[ARGS]{}", []),
+        ("coder", "<tool_call>\n<function=f>\n</function>\n</tool_call>", "", [["f", "{}"]]),
+        ("coder", "<tool_call><function=f><parameter=a>1</parameter></function></tool_call>b", "b", [["f", '{"a": 1}']]),
+        ("coder", "<tool_call>f</tool_call>", "<tool_call>f</tool_call>", []),
+        ("glm", "<tool_call>f</tool_call>", "", [["f", "{}"]]),
+        ("glm", "<tool_call>f<arg_key>a</arg_key><arg_value>b c</arg_value></tool_call>", "", [["f", '{"a": "b c"}']]),
+        ("harmony", "<|channel|>final<|message|>hi<|return|>", "hi", []),
+        ("harmony", " to=functions.f<|channel|>commentary json<|message|>{}<|call|>", "", [["f", "{}"]]),
+        ("harmony", "<|channel|>commentary to=functions.f<|message|>no",
+         "<|channel|>commentary to=functions.f<|message|>no", []),
+        ("phi", "use functools.partial", "use functools.partial", []),
+        ("gemma", '<|tool_call>call:f{a:{b:[1,<|"|>x, "y"<|"|>]},"c":"d"}<tool_call|>', "",
+         [["f", '{"a": {"b": [1, "x, \\"y\\""]}, "c": "d"}']]),
+        ("olmo", "<function_calls>\nf(a=1)\ng()\n</function_calls>", "", [["f", '{"a": 1}'], ["g", "{}"]]),
+        ("lfm", "<|tool_call_start|>[f(a=True), g()]<|tool_call_end|>ok", "ok", [["f", '{"a": true}'], ["g", "{}"]]),
+    ],
+)  # fmt: skip
+def test_what_models_write(kind: str, text: str, content: str, calls: list[list[str]]) -> None:
+    for cuts in ((), range(len(text))):
+        turn = read(kind, text, tuple(cuts))
+        assert (turn.content, turn.calls) == (content, calls)

@@ -35,6 +35,7 @@ SOURCES = {
 SINGLE = {"llama3"}  # one call in a turn
 ALONE = {"llama3", "llama4"}  # a text or calls
 PYTHON = {"llama4", "olmo", "lfm"}  # kinds that transformers has no reader for
+LITERALS = {"gemma", "gemma function", *PYTHON}  # kinds whose arguments are almost JSON
 BARE_NAMES = {"llama4", "coder", "glm", "gemma", "gemma function", "olmo", "lfm"}  # names of arguments are words
 
 
