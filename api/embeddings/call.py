@@ -185,8 +185,8 @@ def fitted(tokens: list[int], info: ModelInfo, served: ServedModel, options: Vec
             name,
             "context_length_exceeded",
         )
-    bad = next((token for token in tokens if not 0 <= token < served.vocabulary), None)
-    if bad is not None:
+    if min(tokens) < 0 or max(tokens) >= served.vocabulary:
+        bad = next(token for token in tokens if not 0 <= token < served.vocabulary)
         message = f"token id {shown(bad)} is not in the vocabulary; give ids from 0 to {served.vocabulary - 1}"
         raise bad_request(message, name)
     return tokens

@@ -114,7 +114,11 @@ async def test_vectors_scores_and_adapters(cluster: blockwright.Cluster, folders
 
 @pytest.mark.parametrize("name", [pytest.param("last", marks=pytest.mark.nightly), "mean"])
 @claim("A request for vectors survives kill -9 of its worker with the same bits", of="embeddings")
-async def test_kill_9_in_the_middle(serve: Callable[..., Server], folders: dict[str, Path], name: str) -> None:
+@claim("A vector over a pipeline has the bits of a single worker", of="embeddings")
+async def test_kill_9_in_the_middle_and_a_pipeline(
+    serve: Callable[..., Server], folders: dict[str, Path], name: str
+) -> None:
+    """Two workers with the whole model each, then two with one half each, and other chunks."""
     server = serve(folders[name], chunk_size=16).whole()
     async with Client(server) as client:
         await client.ready()
@@ -127,16 +131,7 @@ async def test_kill_9_in_the_middle(serve: Callable[..., Server], folders: dict[
         assert await asked == calm
         _, lines = await client.get("/v1/requests?limit=100")
         assert max(line["attempt"] for line in lines["data"]) > 1, "none was computed again"
+    async with Client(serve(folders[name], pipeline=2, chunk_size=24).whole()) as client:
         await client.ready()
-
-
-@claim("A vector over a pipeline has the bits of a single worker", of="embeddings")
-async def test_over_a_pipeline(serve: Callable[..., Server], folders: dict[str, Path]) -> None:
-    found = []
-    for settings in ({"workers": 1}, {"pipeline": 2, "chunk_size": 24}):
-        server = serve(folders["mean"], **settings).whole()
-        async with Client(server) as client:
-            await client.ready()
-            found.append(await client.embed(TEXTS))
-            assert await client.embed(TEXTS[-1:]) == found[-1][-1:]
-    assert found[0] == found[1]
+        assert await client.embed(TEXTS) == calm
+        assert await client.embed(TEXTS[-1:]) == calm[-1:], "alone, and perhaps from the cache"

@@ -13,6 +13,7 @@ from blockwright.policies.plan.pooling import Pooling
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import SweepResult
 from blockwright.policies.sweep.events import Submission
+from blockwright.policies.sweep.feed import committed
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.claims import claim
 from blockwright.tests.parts import examples
@@ -130,3 +131,9 @@ def test_it_survives_a_snapshot() -> None:
     assert SweepState.restore(state.snapshot()).digest() == state.digest()
     of = pooled("b", [1], "base@w0")
     assert from_plain(Submission, to_plain(of)) == of
+
+
+def test_a_replica_needs_no_vectors() -> None:
+    """They are not sent to it, and it decides the same."""
+    result = SweepResult(1, [0], vectors=[(0, b"abcd")])
+    assert committed(result, 0.0).result == SweepResult(1, [0])
