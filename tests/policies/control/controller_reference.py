@@ -115,7 +115,9 @@ class Reference:
                 else:
                     self.effects.append(m.Unload(name, incarnation, load.holder, tuple(load.ids)))
             case m.LoadFailed(_, _, load, message):
-                held.loading, held.refused[load.holder] = None, message
+                held.refused[load.holder] = message
+                if held.loading is not None and held.loading.holder == load.holder:  # else it was answered already
+                    held.loading = None
                 if load.holder in self.deployed and self.blocked(load.holder):
                     self.number += 1
                     why = reasons({one: h.refused[load.holder] for one, h in self.held.items() if load.holder in h.refused})
