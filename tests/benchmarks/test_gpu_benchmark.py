@@ -31,7 +31,7 @@ gpu: Any = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(gpu)
 
 NOT_BUILT = {"bits/graph-bucket", "speed/graphs"}
-NOT_MEASURED = {"workers/exchange"}
+NOT_MEASURED = set[str]()
 NOT_HERE = {"peers/vllm"}
 # case and metric of figures that each part has to give
 GIVEN = {
@@ -49,7 +49,7 @@ GIVEN = {
     "peers": ["8B/decode1 tokens_per_s", "8B/decode2 tokens_per_s"],
     "deltas": ["8B/none2 ms", "8B/adapters2 ratio"],
     "memory": ["drop ms_per_gib", "restore differing", "account account_off"],
-    "workers": ["pipeline differing", "kill pause_ms", "kill differing"],
+    "workers": ["pipeline differing", "exchange p99_chunks", "kill pause_ms", "kill differing"],
     "nvml": ["card memory_bytes", "card ask_ms"],
 }
 
