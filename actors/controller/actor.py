@@ -19,6 +19,14 @@ from typing import Any
 from ...policies.cluster.adapter_base import WholeModel
 from ...policies.cluster.application_life import check_default
 from ...policies.cluster.scaling import PressedBlock
+from ...policies.control import events as m
+from ...policies.control.drop_events import MemoryGroups, MemoryOrder, OverloadNote
+from ...policies.control.drop_groups import memory_groups, refusal, refused_workers
+from ...policies.control.drops_view import overload_view
+from ...policies.control.events import DrainWorker, ScalingEvent
+from ...policies.control.families import members
+from ...policies.control.residency import not_served, serving, whole_models
+from ...policies.control.state import ControllerState
 from ...policies.requests.refusal import Refusal
 from ...runtime.actor.actor import Actor, PeerInfo
 from ...runtime.actor.endpoint import endpoint
@@ -29,17 +37,9 @@ from ..conditions import Conditions, Published
 from ..gateway.port import ApplicationView, Census, DrainAnswered, RefusedChange, RemovalView
 from ..predictor.messages import NODE as PREDICTORS
 from ..worker.messages import WorkerStatus
-from . import messages as m
-from .families import members
 from .gateway_calls import GatewayCalls
 from .history import History
-from .messages import DrainWorker, ScalingEvent
-from .overload_groups import memory_groups, refusal, refused_workers
-from .overload_messages import MemoryGroups, MemoryOrder, OverloadNote
-from .overload_view import overload_view
 from .progress import Progress
-from .residency import not_served, serving, whole_models
-from .state import ControllerState
 from .view import application_view, cluster_view, removal_view
 from .worker_calls import ANSWER_TIMEOUT, WorkerCalls
 

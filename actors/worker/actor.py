@@ -19,6 +19,7 @@ from ...gpu.backend import Backend
 from ...gpu.executor import Executor
 from ...gpu.model.config import ComponentSpec
 from ...gpu.select import slow
+from ...policies.control.loads import LoadBlock, NoCapacity
 from ...policies.overload.pool_reading import PoolReading, pool_reading
 from ...policies.requests.routes_changed import RoutesChanged
 from ...policies.sweep.config import OPEN_PLANS
@@ -52,8 +53,6 @@ from .event_recorder import EventRecorder, Machine
 from .grammar_compiler import GrammarCompiler
 from .messages import (
     BlockLoaded,
-    LoadBlock,
-    NoCapacity,
     ParametersWanted,
     PeerReport,
     Submission,
@@ -130,7 +129,7 @@ class Worker(Actor):
         size = config.worker_memory.page_size
         self._pages = PageCarrier(self.device, self._outbox, self._apply, self._do, self._on_fatal, self._watch, size)
         self._parameters = ParameterCarrier(self.node, self.device, self._outbox, self._watch, config.worker_memory.memory)
-        self._grammars = GrammarCompiler(self.device, self._apply)
+        self._grammars = GrammarCompiler(self.device, self._apply, config.tenants.tenant_weights)
         self._loader = ComponentLoader(self.device, self.backend, self._apply, self._parameters)
         self._proofs = Proofs(config, self.backend, self.device, self.node.incarnation, self._apply)
         self._block_loader = BlockLoader(config, self.backend, self._loader, self._rehearse, self._read_specs)
@@ -399,7 +398,7 @@ class Worker(Actor):
                 elif isinstance(order, ComponentsRefused):
                     self._loader.refused(order)
                 elif isinstance(order, GrammarWanted):
-                    self._grammars.compile(order.grammar)
+                    self._grammars.compile(order.grammar, order.tenant)
                 elif isinstance(order, GrammarUnused):
                     self._grammars.release(order.key)
                 else:

@@ -13,9 +13,10 @@ from typing import Any
 from ...gpu.backend import Backend
 from ...gpu.executor import Executor
 from ...gpu.select import open_prover
+from ...policies.control.loads import LoadBlock
 from ...policies.sweep.events import Event, NumericsChanged
 from .device_thread import DeviceQueue
-from .messages import LoadBlock, WorkerConfig
+from .messages import WorkerConfig
 
 log = logging.getLogger(__name__)
 DEPEND = "results may depend on the batch: %s"

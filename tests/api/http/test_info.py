@@ -81,8 +81,8 @@ async def test_load_counts_what_is_being_answered(serve: Any) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/v1/embeddings", "/v1/responses", "/v1/messages", "/sleep", "/wake_up", "/is_sleeping",
-        "/pause", "/resume", "/abort_requests", "/collective_rpc", "/reset_prefix_cache", "/v1/rerank", "/pooling",
+        "/sleep", "/wake_up", "/is_sleeping",
+        "/pause", "/resume", "/abort_requests", "/collective_rpc", "/reset_prefix_cache", "/pooling",
         "/invocations",
     ],
 )  # fmt: skip
