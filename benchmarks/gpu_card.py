@@ -24,6 +24,7 @@ from blockwright.gpu.cuda.deferred import DeferredStreams
 from blockwright.gpu.cuda.memory import ChunkMemory
 from blockwright.gpu.cuda.mirror import MirrorMemory
 from blockwright.gpu.cuda.ops import Ops
+from blockwright.gpu.cuda.ops_fast import FAST, fast_on_card, fast_on_host
 from blockwright.gpu.cuda.ops_torch import TorchOps
 from blockwright.gpu.cuda.tiles import Tiling
 
@@ -51,8 +52,8 @@ class Card(Protocol):
     chunk: int  # bytes of a chunk of memory
     cached: int  # bytes of buffers that no cache holds
 
-    def backend(self, dtype: str) -> CudaBackend:
-        """Open a back end."""
+    def backend(self, dtype: str, bits: str = "invariant") -> CudaBackend:
+        """Open a back end. ``bits`` "fast": products by cuBLAS, or what stands for it."""
 
     def ops(self, dtype: str, tiling: Tiling | None = None) -> Ops:
         """Return operations whose work is queued where ``seconds`` looks, with tiles of one's own where given."""
@@ -87,7 +88,7 @@ class MirrorCard:
         self._computed = 0.0
         self._memory: list[ChunkMemory] = []
 
-    def backend(self, dtype: str) -> CudaBackend:
+    def backend(self, dtype: str, bits: str = "invariant") -> CudaBackend:
         compute = self._streams.stream()
 
         def launch(work: Callable[[], object]) -> None:
@@ -97,7 +98,9 @@ class MirrorCard:
             self._memory.append(made := MirrorMemory(chunk, chunks, self._streams.queued))
             return made
 
-        ops = TorchOps(DTYPES[dtype], launch)
+        ops: Ops = TorchOps(DTYPES[dtype], launch)
+        if bits == FAST:
+            ops = fast_on_host(ops, launch)
         return CudaBackend(Platform(MIRROR, self.device, self._streams, compute, ops, open_memory), dtype)
 
     def ops(self, dtype: str, tiling: Tiling | None = None) -> Ops:
@@ -145,7 +148,7 @@ class RealCard:
         self._compute = self._streams.stream()
         self._memory: list[ChunkMemory] = []
 
-    def backend(self, dtype: str) -> CudaBackend:
+    def backend(self, dtype: str, bits: str = "invariant") -> CudaBackend:
         from blockwright.gpu.cuda.driver import CudaMemory
         from blockwright.gpu.cuda.platforms import card_platform
 
@@ -153,7 +156,8 @@ class RealCard:
             self._memory.append(made := CudaMemory(chunk, chunks, 0, self._streams.queued))
             return made
 
-        return CudaBackend(card_platform(0, self._streams, self._compute, self.ops(dtype), open_memory), dtype)
+        ops = fast_on_card(0, self.ops(dtype)) if bits == FAST else self.ops(dtype)
+        return CudaBackend(card_platform(0, self._streams, self._compute, ops, open_memory), dtype)
 
     def ops(self, dtype: str, tiling: Tiling | None = None) -> Ops:
         from blockwright.gpu.cuda.ops_triton import TritonOps

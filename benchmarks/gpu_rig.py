@@ -277,6 +277,13 @@ def _vocabulary(specs: Sequence[ComponentSpec]) -> int:
     return int(config.vocabulary)
 
 
-def random_rig(card: Card, size: ModelSize, sizes: RigSizes, dtype: str = "bfloat16", cuts: Sequence[int] = ()) -> Rig:
+def random_rig(
+    card: Card,
+    size: ModelSize,
+    sizes: RigSizes,
+    dtype: str = "bfloat16",
+    cuts: Sequence[int] = (),
+    bits: str = "invariant",
+) -> Rig:
     """Return a rig of a model whose weights are made on the card."""
-    return Rig(card, card.backend(dtype), specs_of(size, dtype, sizes.page), sizes, cuts=cuts)
+    return Rig(card, card.backend(dtype, bits), specs_of(size, dtype, sizes.page), sizes, cuts=cuts)

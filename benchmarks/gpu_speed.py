@@ -19,9 +19,11 @@ from gpu_rig import Rig, RigSizes, random_rig
 from gpu_sizes import ModelSize
 
 from blockwright.gpu.cuda.ops import Weight
+from blockwright.gpu.cuda.ops_fast import FAST
 from blockwright.policies.plan.sweep_plan import Edit
 
 ITEM = 2  # bytes of bfloat16
+MOST_FAST_ROWS, MOST_FAST_PREFILL = 32, 4096  # where invariant bits are compared with fast ones
 MOST_PREFILL = 2048  # tokens of a sweep, as a scheduler would cut a prompt; longer prompts take several
 
 
@@ -37,26 +39,41 @@ def measure(part: Part) -> None:
             _products(part, name, size)
     with part.attempt("graphs"):
         need("gpu.cuda.graphs", "CUDA graphs, so that decode with and without them cannot be compared")
+    name, size = list(part.sizes.models.items())[-1]
     with part.attempt("bits-fast"):
-        need(
-            "gpu.cuda.ops_fast",
-            "bits=fast (torch.mm and free splits) through a whole model; products beside torch.mm are above",
-        )
+        _fast(part, name, size)
+    part.card.release()
     part.bar("8B/decode1", "of_copy", at_least=0.70)
     part.bar("8B/decode32", "of_copy", at_least=0.65)
     part.bar("8B/prefill4096", "of_product", at_least=0.45)
     part.bar("8B/decode32", "host_share", at_most=0.05)
+    part.bar("8B/invariant-decode32", "of_fast", at_least=0.85)
+    part.bar("8B/invariant-prefill4096", "of_fast", at_least=0.70)
     part.bar("8B/products32", "of_mm", at_least=0.85)
     part.bar("8B/products4096", "of_mm", at_least=0.70)
 
 
-def _rig(part: Part, size: ModelSize) -> Rig:
+def _fast(part: Part, name: str, size: ModelSize) -> None:
+    """Add what ``bits=fast`` does, and invariant bits as a share of it."""
+    rig = _rig(part, size, FAST)
+    rows = max(n for n in part.sizes.rows if n <= MOST_FAST_ROWS)
+    tokens = max(n for n in part.sizes.prefill if n <= MOST_FAST_PREFILL)
+    decode(part, f"{name}/fast-decode{rows}", size, rig, rows)
+    _prefill(part, f"{name}/fast-prefill{tokens}", size, rig, tokens)
+    for case in (f"decode{rows}", f"prefill{tokens}"):
+        fast, ours = (part.found(f"{part.name}/{name}/{kind}{case}", "ms") for kind in ("fast-", ""))
+        if fast and ours:
+            part.add(f"{name}/invariant-{case}", {"of_fast": fast / ours})
+
+
+def _rig(part: Part, size: ModelSize, bits: str = "invariant") -> Rig:
     sizes = part.sizes
     decoding = sizes.context + 4 * sizes.sweeps + 16
     longest, page = max(sizes.prefill) + 1, sizes.page
     tokens = max(*sizes.rows, min(MOST_PREFILL, max(sizes.prefill)))
     positions = max(max(sizes.rows) * (decoding + page), longest + page)
-    return random_rig(part.card, size, RigSizes(max(sizes.rows), max(decoding, longest), tokens, page, positions=positions))
+    rows = RigSizes(max(sizes.rows), max(decoding, longest), tokens, page, positions=positions)
+    return random_rig(part.card, size, rows, bits=bits)
 
 
 def _model(part: Part, name: str, size: ModelSize, rig: Rig) -> None:

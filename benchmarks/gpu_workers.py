@@ -3,7 +3,8 @@
 The same checkpoint is served twice: in a pipeline of both workers, and whole on each of them. ``of_one`` is the pipeline's
 tokens by second over those of a single worker. ``pause_ms`` is the longest time between two chunks of a stream of the killed
 worker; ``back_s`` is the time until the new worker serves. ``differing`` counts streams whose tokens are not those of the
-executor in this process, or that a kill has changed.
+executor in this process, or that a kill has changed. ``exchange``: how long activations take from process to process while
+KV moves through the card's slots, in times of a chunk.
 """
 
 from __future__ import annotations
@@ -11,21 +12,28 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import statistics
 import tempfile
 import time
 from pathlib import Path
 
 from failover import recovered
-from gpu_card import CARD, MIRROR, need
+from gpu_card import CARD, MIRROR
 from gpu_equality import rig_of
 from gpu_report import Part
+from links import rig, under_load
 from models import make_model, prompts
 from server import Served, ServerError, served
+
+from blockwright.policies.cluster.chunk_order import Traffic
 
 SPLIT, WHOLE = "split", "whole"
 MEMORY = {CARD: "16GiB", MIRROR: "64MiB"}
 STREAMS = {CARD: 16, MIRROR: 2}
 PROMPT = {CARD: 128, MIRROR: 9}
+EXCHANGED = {CARD: 4 << 30, MIRROR: 64 << 20}  # bytes of KV
+SLOTS = "device-slot"
+MOST_P99_CHUNKS = 2.5
 BEFORE_KILL = 4  # tokens
 MOST_PAUSE_MS = 1000.0
 MOST_BACK_S = 10.0
@@ -38,12 +46,10 @@ def measure(part: Part) -> None:
         model = make_model(part.sizes.served, "bf16", Path(folder) / SPLIT)  # a folder's name is the model's id
         asyncio.run(_measure(part, model))
     with part.attempt("exchange"):
-        need(
-            "transport.device_link",
-            "device-slot channels: the activations' p99 while KV moves between two processes of a card",
-        )
+        asyncio.run(_exchange(part))
     part.bar("pipeline", "of_one", at_least=LEAST_OF_ONE)
     part.bar("pipeline", "differing", at_most=0.0)
+    part.bar("exchange", "p99_chunks", at_most=MOST_P99_CHUNKS)
     part.bar("kill", "differing", at_most=0.0)
     part.bar("kill", "pause_ms", at_most=MOST_PAUSE_MS)
     part.bar("kill", "back_s", at_most=MOST_BACK_S)
@@ -76,6 +82,16 @@ async def _measure(part: Part, model: Path) -> None:
         server.model = WHOLE
         for kill in range(part.sizes.kills):
             part.add("kill", await _kill(part, server, want, kill))
+
+
+async def _exchange(part: Part) -> None:
+    """Add the delay of activations while KV moves between two processes of the card, through slots of its memory."""
+    kind = _kind(part)
+    async with rig((SLOTS,), MIRROR if kind == MIRROR else f"{CARD}:0") as both:
+        latencies, chunk, stalled = await under_load(both.links[SLOTS], both.sink, Traffic.ACTIVATION, EXCHANGED[kind], None)
+    p99 = statistics.quantiles(latencies, n=100)[98] if len(latencies) > 1 else latencies[0]
+    figures = {"p99_us": 1e6 * p99, "chunk_us": 1e6 * chunk, "p99_chunks": p99 / chunk, "stalled_us": 1e6 * stalled}
+    part.add("exchange", figures)
 
 
 def _asked(part: Part) -> list[list[int]]:

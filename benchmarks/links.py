@@ -29,6 +29,7 @@ import zmq
 from harness import OURS, Bar, Options, Report
 from links_peer import Sink
 
+from blockwright.actors.worker.outbox import open_device_memory
 from blockwright.runtime import Node
 from blockwright.transport.address import PeerId
 from blockwright.transport.link import Link, Traffic
@@ -57,21 +58,23 @@ class Rig:
 
 
 @contextlib.asynccontextmanager
-async def rig() -> AsyncIterator[Rig]:
-    """Starts the other process, opens a link of each kind, and ends all."""
+async def rig(kinds: Sequence[str] = ("shared-memory", "frames"), device: str = "") -> AsyncIterator[Rig]:
+    """Starts the other process, opens a link of each kind, and ends all. ``device``: both processes use its memory."""
     with tempfile.TemporaryDirectory(prefix="blockwright-links-") as name:
         directory = Path(name)
         peer = Path(__file__).with_name("links_peer.py")
-        child = await asyncio.create_subprocess_exec(sys.executable, str(peer), name)
+        child = await asyncio.create_subprocess_exec(sys.executable, str(peer), name, device)
         nodes: list[Node] = []
         try:
             await until(lambda: (directory / "ready").exists())  # its socket file comes before it listens
             links = {}
-            for kind in ("shared-memory", "frames"):
+            for kind in kinds:
                 node = Node(f"a-{kind}", directory=directory)
                 nodes.append(node)
                 await node.start()
-                node.tensor_links.share = kind == "shared-memory"
+                node.tensor_links.share = kind != "frames"
+                if (memory := open_device_memory(device, node.clock)) is not None:
+                    node.offer_device(memory)
                 node.peering.greet(B, f"ipc://{directory}/b-1.sock")
                 links[kind] = node.link("b")
             for kind, link in links.items():
@@ -94,14 +97,16 @@ async def until(condition: Callable[[], bool]) -> None:
     raise TimeoutError("the other process did not start within a minute")
 
 
-async def under_load(link: Link, sink: Sink, kind: Traffic, load: int) -> tuple[list[float], float, float]:
+async def under_load(
+    link: Link, sink: Sink, kind: Traffic, load: int, rate: float | None = RATE
+) -> tuple[list[float], float, float]:
     """One-way seconds of activations sent as ``kind`` while ``load`` bytes of KV move; the time of a chunk; and by how much
     this process woke too late from its pauses at most: what the machine, not the link, took."""
     await sink.taken()
     noise = random.Random(1)
     payload = bytes(ACTIVATION)
     part = bytes(PART)
-    link.rate = RATE
+    link.rate = rate
     moving = [link.send(Traffic.KV, b"", [part]) for _ in range(load // PART)]
     sent = 0
     chunks = []
@@ -112,7 +117,8 @@ async def under_load(link: Link, sink: Sink, kind: Traffic, load: int) -> tuple[
         stalled = max(stalled, time.monotonic() - due)
         link.send(kind, repr(time.monotonic()).encode(), [payload])
         sent += 1
-        chunks.append(link.inspect()["chunk_bytes"] / RATE)
+        seen = link.inspect()
+        chunks.append(seen["chunk_bytes"] / (rate or seen["bandwidth"]))
     link.rate = None
     await link.send(kind)
     latencies = await sink.taken()

@@ -1,6 +1,8 @@
 """The other process of ``links.py``: a node "b" that receives link traffic and calls, and an echo on a bare pyzmq socket.
 
-    python links_peer.py DIRECTORY
+    python links_peer.py DIRECTORY [DEVICE]
+
+With a device ("cuda:0", "cuda-mirror") tensors also travel through its memory.
 
 Times are on the monotonic clock, which all processes of a machine share.
 """
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 import zmq
 
+from blockwright.actors.worker.outbox import open_device_memory
 from blockwright.runtime import Actor, Node, endpoint
 from blockwright.transport.wire import Traffic
 
@@ -61,11 +64,13 @@ def echo(endpoint: str, copy: bool) -> None:
         del data
 
 
-async def main(directory: str) -> None:
+async def main(directory: str, device: str = "") -> None:
     for name, copy in (("copy", True), ("share", False)):
         threading.Thread(target=echo, args=(f"ipc://{directory}/zmq-{name}", copy), daemon=True).start()
     node = Node("b", directory=Path(directory))
     await node.start()
+    if (memory := open_device_memory(device, node.clock)) is not None:
+        node.offer_device(memory)
     await node.spawn(Sink(), name="sink")
     (Path(directory) / "ready").write_bytes(b"")
     await node.closed.wait()

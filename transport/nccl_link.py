@@ -119,7 +119,7 @@ class _Channel:
     @property
     def settled(self) -> bool:
         """True if it was aborted, and nothing that was queued uses its memory any more."""
-        return bool(self.failed) and len(self._ended) == len(self._lanes)
+        return bool(self.failed) and len(self._ended) >= len(self._lanes)
 
     def error(self) -> str:
         """Return why the channel cannot be used any more; "" while it can."""
@@ -153,10 +153,10 @@ class _Channel:
     def _joined(self, lane: _Lane, outcome: Communicator | str) -> None:
         if isinstance(outcome, str):
             self.abort(outcome)
-        elif self.failed:
-            outcome.abort()
         else:
             lane.pair = outcome
+            if self.failed:  # looked at last: the end may come meanwhile, in another thread
+                outcome.abort()
         self._changed()
 
     def _settle(self) -> None:

@@ -35,6 +35,8 @@ SLOW = "slow"  # while it is there, sequences that have more tokens than it says
 SOURCE = "source"  # while it is there, loads get their parameters from the worker that it names
 DIE = "die"  # whoever removes it dies of SIGKILL as it is asked for more parameters, having sent some
 BREAK = "break"  # whoever removes it has a card that fails for good: as a sweep is submitted, or as it is waited for
+COMPILE = "compile"  # the file of a cache: where it is, operations of the mirror take their time when they are new to it
+COMPILING = 0.5  # seconds
 SLOW_SWEEP = 0.25  # seconds
 
 
@@ -60,6 +62,24 @@ class Brake:
             return float("inf")
         except ValueError:
             return 0.0  # it is being written
+
+
+def compile_first(cache: Path) -> None:
+    """Let each operation of the mirror take its time when a shape is new to ``cache``, a file that outlives processes."""
+    from blockwright.gpu.cuda.ops_torch import TorchOps
+
+    for name in ("product", "attend", "heads", "finish", "activate"):
+        whole = getattr(TorchOps, name)
+
+        def first(self: Any, *arguments: Any, name: str = name, whole: Any = whole) -> Any:
+            key = f"{name} {self.dtype}\n"
+            if key not in cache.read_text():
+                time.sleep(COMPILING)
+                with cache.open("a") as file:
+                    file.write(key)
+            return whole(self, *arguments)
+
+        setattr(TorchOps, name, first)
 
 
 class BrokenTicket:
@@ -125,6 +145,8 @@ async def start(node: Node, config: WorkerConfig) -> None:
     ParameterCarrier.send = mortal  # type: ignore[method-assign]
     if (levers / UNBUILT).exists():
         native_library.LIBRARY = levers / "elsewhere" / "_cpu.so"
+    if (levers / COMPILE).exists():
+        compile_first(levers / COMPILE)
     Executor.submit = faulty  # type: ignore[method-assign]
     while (levers / HOLD).exists():  # noqa: ASYNC110 - another process removes it
         await asyncio.sleep(0.005)

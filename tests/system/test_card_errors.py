@@ -1,15 +1,16 @@
-"""A card that fails for good while requests run there, on the mirror of one: errors that stay, as those of CUDA do."""
+"""A card that compiles its kernels, and one that fails for good while requests run there, on the mirror of one."""
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 
 import pytest
 
 from blockwright.tests.claims import claim
 from blockwright.tests.system.client import Client
-from blockwright.tests.system.faulty_worker import BREAK
+from blockwright.tests.system.faulty_worker import BREAK, COMPILE
 from blockwright.tests.system.server import Server
 from blockwright.tests.waiting import until
 
@@ -36,3 +37,29 @@ async def test_a_card_that_fails_for_good(serve: Callable[..., Server], expected
             (worker,) = (await client.ready()).values()
             assert (worker["restarts"], worker["cause"]) == (life, "exited 70")
     assert server.err.count("illegal memory access was encountered (planted)") >= 2
+
+
+@claim(
+    "The first compilation of the kernels is shown with its progress, and a second start finds them in the cache",
+    of="serving",
+)
+async def test_the_first_compilation_is_shown_and_kept(serve: Callable[..., Server]) -> None:
+    server = serve(device="cuda-mirror", workers=1, heartbeat=0.05, levers=(COMPILE,)).whole()
+    async with Client(server) as client:
+        _, said = await client.get("/health")
+        names = [stage["name"] for stage in said["stages"]]
+        assert names.index("workers up") < names.index("kernels") < names.index("kernels ready") < names.index("ready")
+        lines = [line for line in server.out.splitlines() if "w0 prepares its kernels: " in line]
+        assert len(lines) > 1, "it goes on"
+        assert all(" steps in " in line for line in lines)
+        (worker,) = (await client.workers()).values()
+        assert worker["proof"]["seconds"] > 2.0
+        os.kill(worker["pid"], signal.SIGKILL)
+
+        async def risen() -> bool:
+            return bool((await client.workers())["w0"]["restarts"])
+
+        await until(risen, "the worker starts again")
+        (again,) = (await client.ready()).values()
+        assert (again["restarts"], again["proof"]["invariant"]) == (1, True)
+        assert again["proof"]["seconds"] < worker["proof"]["seconds"] / 2, "from the cache"

@@ -284,7 +284,7 @@ def without_handles(rig: Rig, table: LinkTable, *, locked: bool = False) -> NoHa
 
 
 @claim(
-    "Where a card cannot share its memory, tensors go through shared memory that is pinned for it",
+    "Shared memory is pinned for a card whose own memory cannot be shared",
     of="actor-runtime",
 )
 @pytest.mark.parametrize("receiver", ["card", "host"])
