@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from .backend import Backend
+from .backend import Backend, HostBackend
 from .device import Device, DeviceSizes
 from .errors import BackendError
 
@@ -52,7 +52,7 @@ def open_device(backend: Backend, sizes: DeviceSizes) -> Device:
 
         assert isinstance(backend, CudaBackend)
         return CudaDevice(backend, sizes)
-    return HostDevice(backend, sizes)
+    return HostDevice(cast(HostBackend, backend), sizes)
 
 
 def slow(name: str, backend: Backend, dtype: str, threads: int) -> str:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from ..policies.plan.sweep_plan import FAILED, SweepResult, TokenLogprob
-from .backend import Backend
+from ..policies.plan.sweep_plan import FAILED, SweepPlan, SweepResult, TokenLogprob
 from .sampling import rejection
 from .sampling.sampler import choose, law, raw_logprobs, sample, score_prompt
 from .sampling.verification import DrawnPositions, standing
@@ -23,6 +22,46 @@ from .sweep_columns import Ints, Rows, SweepColumns
 from .tables import Tables
 
 SCORED_TOGETHER = 32  # prompt positions with logits in memory at a time
+
+
+class Heads(Protocol):
+    """What a sweep's draws need of a back end."""
+
+    def logits(self, run: Any, hidden_ND: torch.Tensor, delta_N: np.ndarray | None = None) -> torch.Tensor:
+        """Return float32 logits [N, V], as ``HostBackend.logits`` does."""
+
+    def argmax(self, logits_NV: torch.Tensor) -> np.ndarray:
+        """Return int32 [N]: the best token ids, the lowest one among equal maxima."""
+
+
+class SweepOutcome:
+    """What was drawn in a sweep so far, by batch row."""
+
+    def __init__(self, plan: SweepPlan) -> None:
+        self._plan = plan
+        self.tokens: dict[int, int] = {}
+        self.logprobs: dict[int, TokenLogprob | None] = {}
+        self.verified: dict[int, tuple[list[int], list[TokenLogprob]]] = {}  # further ones of verified rows
+        self.scores: dict[int, list[TokenLogprob]] = {}
+
+    def set(self, n: int, tokens: list[int], logprobs: list[TokenLogprob | None]) -> None:
+        """Set the tokens of a batch row that count: one, or several of a row that was verified."""
+        self.tokens[n], self.logprobs[n] = tokens[0], logprobs[0]
+        self.verified[n] = tokens[1:], [entry for entry in logprobs[1:] if entry is not None]
+
+    def result(self, seconds: float, kernel_seconds: float) -> SweepResult:
+        """Return the result of the sweep, which took ``seconds``, and ``kernel_seconds`` of them in runs and heads."""
+        plan = self._plan
+        return SweepResult(
+            number=plan.number,
+            tokens=[self.tokens[n] for n in plan.sample],
+            logprobs=[self.logprobs[n] for n in plan.sample],
+            scores=[self.scores[n] for n in plan.score],
+            seconds=seconds,
+            kernel_seconds=kernel_seconds,
+            verified=[self.verified[n][0] for n in plan.verify],
+            verified_logprobs=[self.verified[n][1] for n in plan.verify],
+        )
 
 
 class SweepDraws:
@@ -35,32 +74,19 @@ class SweepDraws:
         self,
         columns: SweepColumns,
         tables: Tables,
-        backend: Backend,
+        backend: Heads,
         pick: Callable[[int, Ints], torch.Tensor],
     ) -> None:
         self._columns, self._plan = columns, columns.plan
         self._tables = tables
         self._backend, self._pick = backend, pick
-        self._tokens: dict[int, int] = {}  # by batch row
-        self._logprobs: dict[int, TokenLogprob | None] = {}
-        self._verified: dict[int, tuple[list[int], list[TokenLogprob]]] = {}  # further ones of verified rows
-        self._scores: dict[int, list[TokenLogprob]] = {}  # by batch row
+        self.outcome = SweepOutcome(columns.plan)
         self._laws: dict[int, dict[int, np.ndarray]] = {}  # by batch row and place: a draft's, if it counts
         self.seconds = 0.0  # inside heads and sampling
 
     def result(self, seconds: float, kernel_seconds: float) -> SweepResult:
         """Return the result of the sweep, which took ``seconds``, and ``kernel_seconds`` of them in runs."""
-        plan = self._plan
-        return SweepResult(
-            number=plan.number,
-            tokens=[self._tokens[n] for n in plan.sample],
-            logprobs=[self._logprobs[n] for n in plan.sample],
-            scores=[self._scores[n] for n in plan.score],
-            seconds=seconds,
-            kernel_seconds=kernel_seconds + self.seconds,
-            verified=[self._verified[n][0] for n in plan.verify],
-            verified_logprobs=[self._verified[n][1] for n in plan.verify],
-        )
+        return self.outcome.result(seconds, kernel_seconds + self.seconds)
 
     def sample(self, run: Any, width: int, at: Rows, delta: Sequence[int]) -> None:
         """Draw the next token of these batch rows and write it behind their last position."""
@@ -73,8 +99,8 @@ class SweepDraws:
         logits_NV = self._backend.logits(run, hidden_ND, numbers(delta))
         tokens, logprobs = sample(logits_NV, at.row_N.tolist(), position_N.tolist(), self._tables, self._backend.argmax)
         self.seconds += time.perf_counter() - began
-        self._tokens.update(zip(at.batch, tokens, strict=True))
-        self._logprobs.update(zip(at.batch, logprobs, strict=True))
+        self.outcome.tokens.update(zip(at.batch, tokens, strict=True))
+        self.outcome.logprobs.update(zip(at.batch, logprobs, strict=True))
         self._append(at.row_N, position_N, tokens)
 
     def _sample_positions(self, run: Any, width: int, at: Rows, delta: Sequence[int]) -> None:
@@ -95,14 +121,13 @@ class SweepDraws:
         self.seconds += time.perf_counter() - began
         last_N = drawn.first_N.copy()  # index of the last token of each row that counts
         for i, (n, first, count) in enumerate(spans):
-            self._tokens[n], self._logprobs[n] = tokens[first], logprobs[first]
+            counting = 1
             if n in verify:
                 begin, end = int(columns.start_N[n]) + 1, int(columns.start_N[n]) + count
                 drafts_T = self._tables.tokens[int(columns.row_N[n]), begin:end]
                 counting = standing(tokens[first : first + count], drafts_T)
                 last_N[i] += counting - 1
-                more = slice(first + 1, first + counting)
-                self._verified[n] = tokens[more], [entry for entry in logprobs[more] if entry is not None]
+            self.outcome.set(n, tokens[first : first + counting], logprobs[first : first + counting])
         self._append(row_T[last_N], position_T[last_N], [tokens[i] for i in last_N.tolist()])
 
     def _judge(
@@ -157,7 +182,7 @@ class SweepDraws:
     def score(self, run: Any, width: int, at: Rows, delta: Sequence[int]) -> None:
         """Compute log-probabilities of the prompt tokens that follow the positions of these batch rows."""
         for i, n in enumerate(at.batch):
-            self._scores[n] = self._score_row(run, width, at, i, delta[i] if delta else 0)
+            self.outcome.scores[n] = self._score_row(run, width, at, i, delta[i] if delta else 0)
 
     def _score_row(self, run: Any, width: int, at: Rows, i: int, delta: int) -> list[TokenLogprob]:
         tables, row = self._tables, int(at.row_N[i])

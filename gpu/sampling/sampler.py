@@ -57,7 +57,7 @@ def choose(
     sequences. ``argmax`` is the back end's, and serves rows without randomness, penalties and rules.
     """
     params = [tables.sampling[row] for row in rows]
-    plain = [p.temperature == 0.0 and p.rules is None and not _penalised(p) for p in params]
+    plain = [p.temperature == 0.0 and p.rules is None and not penalised(p) for p in params]
     tokens: list[int] = argmax(logits_NV).tolist() if any(plain) else [0] * len(params)
     all_NV = logits_NV.numpy()
     constrained = any(p.grammar is not None for p in params)
@@ -78,7 +78,7 @@ def choose(
     return tokens
 
 
-def _penalised(p: SamplingParams) -> bool:
+def penalised(p: SamplingParams) -> bool:
     return p.repetition_penalty != 1.0 or p.presence_penalty != 0.0 or p.frequency_penalty != 0.0
 
 
@@ -133,7 +133,7 @@ def _possible(
         score_V[~allowed_V] = -np.inf
     if rules is not None:
         rules.apply(score_V, known, prompt_length)
-    if _penalised(p):
+    if penalised(p):
         penalise(score_V, p, known, prompt_length)
     if p.temperature == 0.0:
         best = int(np.argmax(score_V))
