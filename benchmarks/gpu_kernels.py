@@ -263,7 +263,8 @@ def draw(bench: Bench, sizes: Sizes) -> float:
     heat = np.array([0.0, 0.3, 1.0, 1.7])
     token = bench.keep(torch.full((rows,), -9, dtype=torch.int32, device=bench.card.device))
     drawn = bench.kept(-1)
-    key, temperature, address = bench.ints(keys.view(np.int64)), bench.ints(heat), bench.keep(scores)
+    key, temperature = bench.ints(keys.view(np.int64)), bench.ints(heat)
+    address = bench.keep(scores)
     in_order(bench.card, lambda: bench.ops.draw(address, rows, vocabulary, key, temperature, token))
     found = scores.double().cpu().numpy()
     noise = [gumbel(int(keys[n]), np.arange(vocabulary)) if heat[n] else np.zeros(vocabulary) for n in range(rows)]

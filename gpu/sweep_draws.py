@@ -25,7 +25,7 @@ SCORED_TOGETHER = 32  # prompt positions with logits in memory at a time
 
 
 class Heads(Protocol):
-    """What a sweep's draws need of a back end."""
+    """The part of a back end that draws need."""
 
     def logits(self, run: Any, hidden_ND: torch.Tensor, delta_N: np.ndarray | None = None) -> torch.Tensor:
         """Return float32 logits [N, V], as ``HostBackend.logits`` does."""
@@ -35,7 +35,7 @@ class Heads(Protocol):
 
 
 class SweepOutcome:
-    """What was drawn in a sweep so far, by batch row."""
+    """The outcome of a sweep's draws so far, by batch row."""
 
     def __init__(self, plan: SweepPlan) -> None:
         self._plan = plan

@@ -72,7 +72,6 @@ SMALL_THOUGHTS = {
     "api/openai/grammar.py": "the grammar of a request, apart from the path of its answer",
     "api/openai/quality.py": "the tier of a request, apart from the path of its answer",
     "api/text/turn/known.py": "the templates of well-known models, which are data",
-    "gpu/cuda/host_memory.py": "memory by address, apart from the operations that compute on it",
     "gpu/model/gemma.py": "each architecture is a file, which a newcomer looks for",
     "gpu/weights/lora_product.py": "beside the check of bits, which identities need, it would close a circle",
     "policies/drafts/prompt_lookup.py": "a method of the field, which a newcomer looks for",

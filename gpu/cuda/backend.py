@@ -1,17 +1,14 @@
 """CUDA back end: packing, runs and pages of a device with memory of its own, over operations that are given addresses.
 
-Owns scratch, the card's tables, rotary tables and the staging of pages. Work is queued on one stream; a second one brings
-results to the host. Sweeps are the device's (``device.py``). The same code runs on a card, on the kernels' interpreter and, for
-tests of everything else, on the mirror (operations by torch, memory by a file, streams deferred). Legend: as in
-``gpu/backend.py``.
+Owns scratch, the card's tables and rotary tables. Work is queued on one stream; a second one brings results to the host.
+Sweeps are the device's (``device.py``). The same code runs on a card, on the kernels' interpreter and, for tests of
+everything else, on the mirror (operations by torch, memory by a file, streams deferred). Legend: as in ``gpu/backend.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -30,16 +27,14 @@ from .forward import LOGITS, Forward
 from .memory import ChunkMemory
 from .ops import DeviceStep, Ops, Slots
 from .scratch import Scratch
-from .staging import StagingRing
+from .staging import Transfers
 from .streams import DeviceStream, Streams
 from .tables import CardTables
 
-GATHERED, HEADED = "gathered", "headed"  # hidden states of some rows; those that a head reads
+GATHERED, HEADED = "gathered", "headed"  # hidden states of some rows; of the rows of a head
 BOUNCE, CHOSEN = "bounce", "chosen"  # slots on their way, and their numbers
 MOST_HEADS, LEAST_HEADS = 256, 32  # rows of a head at a time
 TOGETHER = 1 << 20  # bytes of slots that are copied at once
-RING = 4  # staging buffers
-STAGED = 64 << 10  # bytes of a staging buffer at first
 SLOT_UNIT = 4096  # bytes
 ALIGNMENT = 256  # bytes; a warp loads two of its lines of 128
 
@@ -80,15 +75,14 @@ class CudaBackend(RowBackend):
         self.slot_unit, self.alignment = SLOT_UNIT, ALIGNMENT
         self.chunk = platform.chunk
         self.open_memory, self.enter = platform.open_memory, platform.enter
-        self.ops, self.streams, self.compute = platform.ops, platform.streams, platform.compute
-        self.copies = platform.streams.stream()
+        self.ops = platform.ops
+        self.streams, self.compute = platform.streams, platform.compute
         self.device = platform.device
         self.pinned = platform.device.type == "cuda"
         self.scratch = Scratch(platform.device, self.streams)
+        self.transfers = Transfers(self.streams, self.compute, self.scratch, self.pinned)
         self.parts_done = 0  # number of components that were begun
         self.forward = Forward(self.ops, self.scratch, embedding_multiplier, lambda: self.compute.launch(self._begin_part))
-        self._uploads = StagingRing(self.streams, RING, STAGED, self.pinned)
-        self._results = StagingRing(self.streams, RING, STAGED, self.pinned)
         self._arenas: dict[PageLayout, Slots] = {}
         self._ranges: dict[PageLayout, torch.Tensor] = {}  # keeps their memory alive
         self._rope: dict[tuple[RopeConfig, int], tuple[torch.Tensor, torch.Tensor]] = {}  # keyed by head_dim, too
@@ -195,7 +189,7 @@ class CudaBackend(RowBackend):
 
     def _renew(self, run: CudaRun) -> None:
         """Write the records of a run's deltas anew."""
-        self.settle()  # those that are replaced may still be read
+        self.settle()  # the ones that are replaced may still be read
         for memory in run.records.memory if run.records is not None else ():
             self.streams.retire(memory)
         run.renew(Records(run.deltas, self.device))
@@ -226,7 +220,7 @@ class CudaBackend(RowBackend):
             with self.streams.current(self.compute):
                 chosen = self._chosen(some)
                 self.ops.copy_slots(pages.address, chosen, self.scratch[BOUNCE], 0, len(some), pages.slot_bytes)
-            (came,) = self.fetch([self.scratch.tensor(BOUNCE, len(some) * pages.slot_bytes)])
+            (came,) = self.transfers.fetch([self.scratch.tensor(BOUNCE, len(some) * pages.slot_bytes)])
             memory[first : first + len(some)].view(-1).copy_(came)
 
     def import_(self, layout: PageLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
@@ -235,7 +229,7 @@ class CudaBackend(RowBackend):
             some = slots[first : first + together]
             with self.streams.current(self.compute):
                 chosen = self._chosen(some)
-                self.send(BOUNCE, memory[first : first + len(some)].numpy())
+                self.transfers.send(BOUNCE, memory[first : first + len(some)].numpy())
                 self.ops.copy_slots(self.scratch[BOUNCE], 0, pages.address, chosen, len(some), pages.slot_bytes)
 
     def move(self, layout: PageLayout, slots: Sequence[int], targets: Sequence[int]) -> None:
@@ -252,7 +246,7 @@ class CudaBackend(RowBackend):
         return max(1, TOGETHER // self.slot_bytes(layout))
 
     def _chosen(self, slots: Sequence[int]) -> int:
-        self.send(CHOSEN, np.asarray(slots, dtype=np.int32))
+        self.transfers.send(CHOSEN, np.asarray(slots, dtype=np.int32))
         return self.scratch[CHOSEN]
 
     # heads
@@ -264,37 +258,6 @@ class CudaBackend(RowBackend):
         self.ops.gather(self.scratch[hidden_name(run.width)], index, self.scratch[HEADED], step.tokens, run.width)
         self.forward.logits(part, step, self.scratch[HEADED])
         return self.scratch[LOGITS]
-
-    # between the host and the card
-
-    def send(self, name: str, array: np.ndarray) -> None:
-        """Queue a copy of an array to the beginning of a buffer of the scratch."""
-        self.upload(name, array.nbytes, lambda host_B: np.copyto(host_B, array.reshape(-1).view(np.uint8)))
-
-    def upload(self, name: str, nbytes: int, write: Callable[[np.ndarray], None]) -> None:
-        """Queue a copy of what ``write`` writes into host memory, uint8 [nbytes], to a buffer of the scratch."""
-        self.scratch.need(name, nbytes)
-        target = self.scratch.tensor(name, nbytes)
-        with self._uploads.buffer(self.compute, nbytes) as buffer:
-            write(buffer.numpy())
-            self.compute.launch(lambda: target.copy_(buffer, non_blocking=True))
-
-    def fetch(self, sources: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Wait for what was queued, and return what it left in memory of the card, uint8 each, on the host.
-
-        It is valid until a few further calls.
-        """
-        begins = np.cumsum([0, *(source.numel() for source in sources)]).tolist()
-        ready, ended = self.streams.event(), self.streams.event()
-        ready.record(self.compute)
-        self.copies.wait(ready)
-        with self._results.buffer(self.copies, begins[-1]) as buffer:
-            parts = [buffer[first:last] for first, last in pairwise(begins)]
-            for part, source in zip(parts, sources, strict=True):
-                self.copies.launch(partial(part.copy_, source, non_blocking=True))
-        ended.record(self.copies)
-        ended.wait()
-        return parts
 
     def held(self) -> dict[str, int]:
         """Return the bytes of the card that this back end has beside its pool of chunks, by use."""

@@ -38,7 +38,9 @@ PROMPT_LOGPROBS = "prompt_logprobs"
 
 
 def host_reason(tables: Tables, row: int, position: int, vocabulary: int, drafted: bool) -> str:
-    """Return why a row's token at ``position`` is drawn on the host; "": it is not. ``drafted``: it is a draft, or judges one.
+    """Return why a row's token at ``position`` is drawn on the host; "": it is not.
+
+    ``drafted``: it is a draft, or judges one.
     """
     params, rules = tables.sampling[row], tables.rules[row]
     if tables.grammars[row] is not None:
@@ -81,7 +83,7 @@ class _Chosen:
 
 
 @dataclass(slots=True)
-class _Told:
+class _Wanted:
     """Rows whose log-probabilities are made on the card: offsets of their index and results."""
 
     places: list[int]  # within the group
@@ -102,7 +104,7 @@ class DrawnGroup:
     count: int
     simple: tuple[int, int] | None  # offsets of keys and temperatures; None: all are chosen
     chosen: list[_Chosen] = field(default_factory=list)
-    told: _Told | None = None
+    wanted: _Wanted | None = None
     copied: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -118,10 +120,10 @@ class CardDraws:
         self._backend.scratch.need(SCORES, 8 * TOGETHER * vocabulary)
         self._backend.scratch.need(COUNTS, 8 * TOGETHER * vocabulary)
 
-    def group(self, first: int, drawn: Sequence[DrawnToken], vocabulary: int, told: bool = True) -> DrawnGroup:
+    def group(self, first: int, drawn: Sequence[DrawnToken], vocabulary: int, wanted: bool = True) -> DrawnGroup:
         """Add the columns of positions that are drawn together; the call's position ``first`` is their first.
 
-        ``told``: log-probabilities are wanted where options ask for them.
+        With ``wanted`` log-probabilities are wanted where options ask for them.
         """
         fancy = [place for place, (_, _, p) in enumerate(drawn) if not plain(p)]
         group = DrawnGroup(first, len(drawn), None)
@@ -131,12 +133,13 @@ class CardDraws:
         for begin in range(0, len(fancy), TOGETHER):
             places = fancy[begin : begin + TOGETHER]
             group.chosen.append(self._choices(places, [drawn[place] for place in places], vocabulary))
-        if told:
-            self._tell([p.logprobs for _, _, p in drawn], group, vocabulary)
+        if wanted:
+            self._want([p.logprobs for _, _, p in drawn], group, vocabulary)
         return group
 
     def _choices(self, places: list[int], drawn: list[DrawnToken], vocabulary: int) -> _Chosen:
-        ints, floats, keys = list[Any](), list[Any](), list[int]()
+        ints, floats = list[Any](), list[Any]()
+        keys = list[int]()
         ids, values = [np.zeros(0, dtype=np.int64)], [np.zeros(0)]
         entries, most = 0, 0
         for place, (row, position, p) in zip(places, drawn, strict=True):
@@ -165,21 +168,21 @@ class CardDraws:
             any(penalised(p) for _, _, p in drawn),
         )
 
-    def _tell(self, counts: Sequence[int], group: DrawnGroup, vocabulary: int) -> None:
+    def _want(self, counts: Sequence[int], group: DrawnGroup, vocabulary: int) -> None:
         """Add room for log-probabilities: of each place the best ones wanted, -1 for none."""
-        told = [place for place, best in enumerate(counts) if 0 <= best <= BEST]
-        if told:
-            index = self._columns.add(np.asarray(told, dtype=np.int32))
-            numbers = self._results.room(8 * len(told) * (2 + BEST))
-            ranks = self._results.room(4 * len(told) * (1 + BEST))
-            best = min(max(counts[place] for place in told), vocabulary)
-            group.told = _Told(told, index, numbers, ranks, best)
+        wanted = [place for place, best in enumerate(counts) if 0 <= best <= BEST]
+        if wanted:
+            index = self._columns.add(np.asarray(wanted, dtype=np.int32))
+            numbers = self._results.room(8 * len(wanted) * (2 + BEST))
+            ranks = self._results.room(4 * len(wanted) * (1 + BEST))
+            best = min(max(counts[place] for place in wanted), vocabulary)
+            group.wanted = _Wanted(wanted, index, numbers, ranks, best)
         group.copied = [(place, self._results.room(4 * vocabulary)) for place, best in enumerate(counts) if best > BEST]
 
-    def tell(self, first: int, counts: Sequence[int], vocabulary: int) -> DrawnGroup:
+    def known(self, first: int, counts: Sequence[int], vocabulary: int) -> DrawnGroup:
         """Return a group of positions of which nothing is drawn: the call's position ``first`` is their first."""
         group = DrawnGroup(first, len(counts), None)
-        self._tell(counts, group, vocabulary)
+        self._want(counts, group, vocabulary)
         return group
 
     def queue(self, group: DrawnGroup, logits: int, vocabulary: int, token: int) -> None:
@@ -194,15 +197,15 @@ class CardDraws:
                 tables.token_stride, scratch[SCORES], scratch[COUNTS],
             )  # fmt: skip
             ops.choose(logits, vocabulary, choices, token)
-        self.queue_told(group, logits, vocabulary, token)
+        self.queue_logprobs(group, logits, vocabulary, token)
 
-    def queue_told(self, group: DrawnGroup, logits: int, vocabulary: int, token: int) -> None:
+    def queue_logprobs(self, group: DrawnGroup, logits: int, vocabulary: int, token: int) -> None:
         """Queue a group's log-probabilities."""
         at = self._results.at
-        if (told := group.told) is not None:
-            out = Logprobs(at(told.numbers), at(told.ranks))
+        if (wanted := group.wanted) is not None:
+            out = Logprobs(at(wanted.numbers), at(wanted.ranks))
             self._backend.ops.logprobs(
-                logits, vocabulary, len(told.places), self._columns.at(told.index), told.best, token, out
+                logits, vocabulary, len(wanted.places), self._columns.at(wanted.index), wanted.best, token, out
             )
         for place, offset in group.copied:
             source = self._backend.scratch.tensor(LOGITS, 4 * vocabulary, 4 * place * vocabulary)
@@ -215,10 +218,10 @@ def read_logprobs(
     """Return the log-probabilities of a call's positions; ``counts`` are the best ones wanted of each, -1 for none."""
     found: list[TokenLogprob | None] = [None] * len(token_T)
     for group in groups:
-        if (told := group.told) is not None:
-            numbers = _array(region_B, told.numbers, np.float64, len(told.places), 2 + BEST)
-            ranks = _array(region_B, told.ranks, np.int32, len(told.places), 1 + BEST)
-            for i, place in enumerate(told.places):
+        if (wanted := group.wanted) is not None:
+            numbers = _array(region_B, wanted.numbers, np.float64, len(wanted.places), 2 + BEST)
+            ranks = _array(region_B, wanted.ranks, np.int32, len(wanted.places), 1 + BEST)
+            for i, place in enumerate(wanted.places):
                 t = group.first + place
                 if token_T[t] in FAILED:
                     continue

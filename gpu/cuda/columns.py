@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from ..sweep_columns import Ints, Rows
 from .ops import DELTA_TILE, DeviceStep, Tiles
+from .staging import Transfers
 from .tables import CardTables
 from .tiles import attention_tiles, delta_tiles
-
-if TYPE_CHECKING:
-    from .backend import CudaBackend
 
 ALIGNMENT = 16  # bytes, of each column
 
@@ -88,10 +86,9 @@ class PlanColumns(Region):
         number, changed = self.numbers(delta_T, np.ones(len(index_T), dtype=np.int32))
         return PlannedHead(len(index_T), self.add(index_T), number, changed)
 
-    def send(self, backend: CudaBackend, name: str) -> None:
+    def send(self, transfers: Transfers, name: str) -> None:
         """Queue the upload of all columns to a buffer of scratch. They have addresses now."""
-        backend.upload(name, self.nbytes, self.write)
-        self.memory = backend.scratch.tensor(name, self.nbytes)
+        self.memory = transfers.upload(name, self.nbytes, self.write)
 
     def numbers(self, delta: Sequence[int], count_N: Ints) -> tuple[int, tuple[int, int]]:
         """Add the numbers of the tokens' deltas and their tiles (offset, count); offsets are -1 where no row has deltas."""

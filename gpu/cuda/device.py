@@ -16,11 +16,11 @@ import numpy as np
 from ...policies.model.chain import HiddenLayout, PageLayout
 from ..device import Arena, DeviceSizes, Pages, Ticket
 from ..errors import ExecutorError
+from ..exchange import PageExchange
 from ..sweep_columns import Ints, Rows, SweepColumns
 from ..tables import Tables
 from .arena import MappedArena
 from .backend import GATHERED, CudaBackend, hidden_name
-from .card_pages import CardPages
 from .components import CudaRun
 from .graphs import Graphs
 from .ops import DeviceStep
@@ -29,6 +29,17 @@ from .streams import DeviceEvent
 from .sweep import CardSweep
 
 SLICE = 8 << 20  # bytes of parameters that are packed or copied in one step, between two sweeps
+
+
+class CardPages(PageExchange):
+    """Pages of a card, which move within its memory and wait for nothing."""
+
+    def __init__(self, backend: CudaBackend) -> None:
+        super().__init__(backend)
+        self._card = backend
+
+    def move(self, arena: str, slots: Sequence[int], targets: Sequence[int]) -> None:
+        self._card.move(self.layout(arena), slots, targets)
 
 
 class CudaDevice:
@@ -103,8 +114,9 @@ class CudaDevice:
         self.add_width(width)
         sweep, place = self._under_way(), self._place(width)
         came, index = sweep.columns.add(hidden), sweep.columns.add(_token_index(at))
-        scatter, address, tokens = self.backend.ops.scatter, sweep.columns.at, at.tokens
-        sweep.work.append(lambda: scatter(address(came), address(index), self.backend.scratch[place], tokens, width))
+        address, tokens = sweep.columns.at, at.tokens
+        ops, scratch = self.backend.ops, self.backend.scratch
+        sweep.work.append(lambda: ops.scatter(address(came), address(index), scratch[place], tokens, width))
 
     def take_hidden(self, layout: HiddenLayout, column: int, at: Rows) -> None:
         slots, planned = self.backend.slots(layout), self._plan_step(at)
@@ -168,7 +180,8 @@ class CudaDevice:
 
     def _over(self, width: int, at: Rows, work: Callable[[int], None], writes: bool = True) -> None:
         """Queue ``work`` over the hidden states [T, D] of these rows, at an address where they are consecutive."""
-        sweep, place, tokens = self._under_way(), self._place(width), at.tokens
+        sweep, place = self._under_way(), self._place(width)
+        tokens = at.tokens
         first = int(at.offset_N[0]) if at.offset_N.size else 0
         scratch, ops = self.backend.scratch, self.backend.ops
         if np.array_equal(at.offset_N[1:], at.offset_N[:-1] + at.count_N[:-1]) and not self._bytes(first, width) % 16:

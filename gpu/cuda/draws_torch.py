@@ -87,8 +87,8 @@ def keep(table: int, table_stride: int, rows: int, drawn: int, token: int, stand
             continue
         here = table + 4 * (row * table_stride + position)
         token_T = ints(token + 4 * place, count)
-        differs = np.flatnonzero(token_T[:-1] != ints(here, count - 1)) if count > 1 else ()
-        counting = int(differs[0]) + 1 if len(differs) else count
+        differs: list[int] = np.flatnonzero(token_T[:-1] != ints(here, count - 1)).tolist()
+        counting = differs[0] + 1 if differs else count
         ints(standing + 4 * n, 1)[0] = counting
         if position + counting - 1 < table_stride and token_T[counting - 1] != NOT_FINITE:
             ints(here + 4 * (counting - 1), 1)[0] = token_T[counting - 1]

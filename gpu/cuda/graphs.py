@@ -27,7 +27,7 @@ from .tiles import delta_tiles
 BUCKETS = (1, 2, 4, 8, *range(16, 64, 8), 64, 96, 128, 192, 256)
 SHORTEST = 256  # positions of the shortest bucket of lengths; they double
 USES = 3  # of a bucket, before it is recorded
-MOST, MOST_BYTES = 64, 64 << 20  # of graphs together; those that were used longest ago are dropped
+MOST, MOST_BYTES = 64, 64 << 20  # of graphs together; the ones that were used longest ago are dropped
 STATIC_BYTES = 64 << 10
 STATIC, STATIC_DRAWN = "static", "static drawn"  # columns; tokens and how many stand
 NONE = -1
@@ -132,7 +132,8 @@ class Graphs:
             tiles={group: Tiles(base + at[f"tiles {group}"], columns.rows) for group in columns.groups},
             **_deltas(columns, base),
         )
-        ops, forward, some = self.backend.ops, self.backend.forward, self.backend.scratch[GATHERED]
+        ops, forward = self.backend.ops, self.backend.forward
+        some = self.backend.scratch[GATHERED]
 
         def work() -> None:
             ops.gather(hidden, base + at["index"], some, step.tokens, width)
@@ -149,7 +150,8 @@ class Graphs:
         step = head_step(columns.rows, **_deltas(columns, base))
         scratch, tables = self.backend.scratch, self.backend.tables
         ops, forward = self.backend.ops, self.backend.forward
-        width, vocabulary, some = run.width, run.vocabulary, scratch[HEADED]
+        width, vocabulary = run.width, run.vocabulary
+        some = scratch[HEADED]
         token = scratch[STATIC_DRAWN]
 
         def work() -> None:

@@ -42,9 +42,9 @@ class HostHeads:
             some = hidden_ND[first : first + backend.heads].numpy()
             columns = PlanColumns()
             planned = columns.head(some, [] if delta_N is None else delta_N[first : first + len(some)].tolist())
-            columns.send(backend, EDIT)
+            columns.send(backend.transfers, EDIT)
             backend.head(run, *planned.on(columns))
-            (came,) = backend.fetch([backend.scratch.tensor(LOGITS, 4 * len(some) * run.vocabulary)])
+            (came,) = backend.transfers.fetch([backend.scratch.tensor(LOGITS, 4 * len(some) * run.vocabulary)])
             found[first : first + len(some)] = came.view(torch.float32).view(len(some), -1)
         return found
 
@@ -86,7 +86,7 @@ class WaitingDraws:
         """Bring the tokens up to each row's last position, with its drafts, into the host's tables."""
         end_N = (at.start_N + at.count_N).tolist()
         known = [self._backend.tables.known(row, end) for row, end in zip(at.row_N.tolist(), end_N, strict=True)]
-        for row, came in zip(at.row_N.tolist(), self._backend.fetch(known), strict=True):
+        for row, came in zip(at.row_N.tolist(), self._backend.transfers.fetch(known), strict=True):
             tokens: Any = came.view(torch.int32).numpy()
             self._tables.apply([WriteTokens(row, 0, tokens)])
 
@@ -102,5 +102,5 @@ class WaitingDraws:
         if index_E.size:
             columns = PlanColumns()
             index, value = columns.add(index_E), columns.add(value_E)
-            columns.send(self._backend, EDIT)
+            columns.send(self._backend.transfers, EDIT)
             self._backend.ops.edit(self._backend.tables.tokens, columns.at(index), columns.at(value), index_E.size)

@@ -35,7 +35,7 @@ RANK_UNIT = 16  # ranks and widths of bottlenecks are padded to multiples, with 
 DELTA_TILE = 16  # rows of a tile of tokens with one delta
 # Codes of activations in records, and in ``activate``. A low-rank term has none.
 ACTIVATIONS = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "gelu_new": 4, "gelu_fast": 5, "relu": 6}
-BEST = 32  # most logits of a position that ``Ops.logprobs`` tells
+BEST = 32  # most logits of a position that ``Ops.logprobs`` gives
 READS = {"output": 0, "sum": 1, "input": 2}  # what a bottleneck reads
 
 
@@ -136,10 +136,10 @@ class Terms:
 class Choices:
     """Rows whose tokens are drawn by all parameters, by address, and scratch of their size.
 
-    ints: int32 [rows, 8]: row of logits, table row, position, prompt's length, top k, first entry of the row's list and their
-    number, and 1 if only listed tokens are allowed. floats: float64 [rows, 6]: temperature, logarithm of min p (-inf: none), top p,
-    repetition, presence and frequency penalties. key: int64 [rows], as in ``Ops.draw``. A list has token ids, int32, each
-    once, and what is added to their logits, float64: minus infinity for one that is forbidden.
+    ints: int32 [rows, 8]: row of logits, table row, position, prompt's length, top k, first entry of the row's list, number
+    of its entries, and 1 if no other token is allowed. floats: float64 [rows, 6]: temperature, logarithm of min p (-inf:
+    none), top p, repetition, presence and frequency penalties. key: int64 [rows], as in ``Ops.draw``. A list has token ids,
+    int32, each once, and what is added to their logits, float64: minus infinity for one that is forbidden.
     """
 
     rows: int

@@ -58,7 +58,8 @@ class CudaTicket:
 
     def follow(self, ended: DeviceEvent, results: PlanResults, host: torch.Tensor) -> None:
         """Set what is waited for, and where the results are afterwards."""
-        self._ended, self._results, self._host = ended, results, host
+        self._ended = ended
+        self._results, self._host = results, host
 
     @property
     def ready(self) -> bool:
@@ -119,12 +120,12 @@ class ResultRing:
     def bring(self, one: Passing, results: PlanResults, ticket: CudaTicket, computed: DeviceEvent) -> None:
         """Queue the copy of the results behind ``computed``; the ticket is to read them."""
         backend = self.backend
-        backend.copies.wait(computed)
+        backend.transfers.copies.wait(computed)
         host = one.host[: max(results.nbytes, 1)]
         source = backend.scratch.tensor(one.name, host.numel())
-        backend.copies.launch(lambda: host.copy_(source, non_blocking=True))
+        backend.transfers.copies.launch(lambda: host.copy_(source, non_blocking=True))
         ended = backend.streams.event()
-        ended.record(backend.copies)
+        ended.record(backend.transfers.copies)
         ticket.follow(ended, results, host)
         one.ticket = ticket
 

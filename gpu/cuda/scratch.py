@@ -15,7 +15,7 @@ PASSING = ("plan", "result", "edit")  # names of buffers that plans take in turn
 class Scratch:
     """Buffers on ``device``. Before one is replaced by a larger one, nothing is queued that uses it.
 
-    ``generation`` changes whenever a buffer was allocated that is not passing: addresses that were taken before may be stale.
+    ``generation`` changes whenever a buffer that is not passing was allocated, so that addresses may be stale.
     """
 
     def __init__(self, device: torch.device, streams: Streams) -> None:

@@ -81,7 +81,7 @@ class CardSweep:
         with streams.current(backend.compute):
             began.record(backend.compute)
             if self.columns.nbytes:
-                self.columns.send(backend, PLAN)
+                self.columns.send(backend.transfers, PLAN)
             for work in self.work:
                 work()
             computed.record(backend.compute)
@@ -155,7 +155,7 @@ class CardSweep:
             index_N, position_N = (rows.offset_N + rows.count_N - 1).astype(np.int32), rows.start_N + rows.count_N
             numbers = [delta[i] for i in here] if delta else []
             token = self.results.room(4 * len(here))
-            self._grouped(run, HeadTokens(index_N, rows.row_N, position_N, params, numbers), token, told=False)
+            self._grouped(run, HeadTokens(index_N, rows.row_N, position_N, params, numbers), token, wanted=False)
             targets = {row.batch: row.target for row in self._plan.draft_rows}
             written = [(row, i) for i, row in enumerate(rows.row_N.tolist())]
             written += [(int(self._of_plan.row_N[targets[n]]), i) for i, n in enumerate(rows.batch) if n in targets]
@@ -176,7 +176,8 @@ class CardSweep:
                 self._score(run, some, numbers)
 
     def _score(self, run: CudaRun, at: Rows, delta: list[int]) -> None:
-        (n,), row, first = at.batch, int(at.row_N[0]), int(at.start_N[0])
+        (n,) = at.batch
+        row, first = int(at.row_N[0]), int(at.start_N[0])
         count = min(int(at.count_N[0]), int(self._tables.prompt_length[row]) - 1 - first)
         token_T = self._tables.tokens[row, first + 1 : first + 1 + count].copy()
         index_T = (int(at.offset_N[0]) + np.arange(count)).astype(np.int32)
@@ -184,9 +185,9 @@ class CardSweep:
         groups: list[DrawnGroup] = []
         for begin in range(0, count, together):
             some = slice(begin, begin + together)
-            group = self._card.tell(begin, counts[some], run.vocabulary)
+            group = self._card.known(begin, counts[some], run.vocabulary)
             head = self._head(run, index_T[some], delta * group.count)
-            self.work.append(partial(self._tell, run, head, group, self.columns.add(token_T[some])))
+            self.work.append(partial(self._want, run, head, group, self.columns.add(token_T[some])))
             groups.append(group)
 
         def read(region_B: Ints) -> None:
@@ -195,10 +196,10 @@ class CardSweep:
 
         self.results.readers.append(read)
 
-    def _tell(self, run: CudaRun, head: Callable[[], int], group: DrawnGroup, tokens: int) -> None:
-        self._card.queue_told(group, head(), run.vocabulary, self.columns.at(tokens))
+    def _want(self, run: CudaRun, head: Callable[[], int], group: DrawnGroup, tokens: int) -> None:
+        self._card.queue_logprobs(group, head(), run.vocabulary, self.columns.at(tokens))
 
-    def _grouped(self, run: CudaRun, tokens: HeadTokens, token: int, told: bool = True) -> list[DrawnGroup]:
+    def _grouped(self, run: CudaRun, tokens: HeadTokens, token: int, wanted: bool = True) -> list[DrawnGroup]:
         """Draw tokens group by group, which go to offset ``token`` of the results."""
         groups, together = [], self._backend.heads
         if not all(plain(p) for p in tokens.params):
@@ -208,7 +209,7 @@ class CardSweep:
             drawn = list(
                 zip(tokens.row_T[some].tolist(), tokens.position_T[some].tolist(), tokens.params[some], strict=True)
             )
-            group = self._card.group(first, drawn, run.vocabulary, told)
+            group = self._card.group(first, drawn, run.vocabulary, wanted)
             head = self._head(run, tokens.index_T[some], tokens.delta_T[some])
             self.work.append(partial(self._draw, run, head, group, token + 4 * first))
             groups.append(group)

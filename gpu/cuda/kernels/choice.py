@@ -187,7 +187,8 @@ def choose(
         if (k > 0) & (k < V):
             limit = _furthest(scores_p, top, heat, k, V, CB)
         share = tl.load(own_p + TOP_P)
-        low, high, last = tl.full([], INFINITE + 1, tl.int64), tl.full([], INFINITE + 1, tl.int64), tl.full([], V, tl.int32)
+        low = tl.full([], INFINITE + 1, tl.int64)
+        high, last = low, tl.full([], V, tl.int32)
         if share < 1:
             low, high, last = _nucleus(scores_p, top, heat, share, limit, least, V, CB)
         state = tl.load(pointer(key, tl.int64) + n).to(tl.uint64, bitcast=True)
