@@ -2,20 +2,22 @@
 
 The truth for every device, whose own draws give the same tokens. Rows are drawn by ``gpu/sampling/sampler.py``; this module
 knows which positions of a batch row are drawn, and writes what was drawn to the tables, where the next plan reads it.
-Legend: N rows, T positions, V vocabulary, D hidden width.
+A row that gives a vector in place of tokens is pooled here, too. Legend: N rows, T positions, V vocabulary, D hidden width.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from ..policies.plan.sweep_plan import FAILED, SweepPlan, SweepResult, TokenLogprob
+from ..policies.plan.sweep_plan import FAILED, NOT_FINITE, SweepPlan, SweepResult, TokenLogprob
 from .sampling import rejection
+from .sampling.masks import TokenMasks
+from .sampling.pooling import picked
 from .sampling.sampler import choose, law, raw_logprobs, sample, score_prompt
 from .sampling.verification import DrawnPositions, standing
 from .sweep_columns import Ints, Rows, SweepColumns
@@ -25,13 +27,15 @@ SCORED_TOGETHER = 32  # prompt positions with logits in memory at a time
 
 
 class Heads(Protocol):
-    """The part of a back end that draws need."""
+    """The part of a back end that draws need (``HostBackend``)."""
 
-    def logits(self, run: Any, hidden_ND: torch.Tensor, delta_N: np.ndarray | None = None) -> torch.Tensor:
-        """Return float32 logits [N, V], as ``HostBackend.logits`` does."""
+    def logits(self, run: Any, hidden_ND: torch.Tensor, delta_N: np.ndarray | None = None) -> torch.Tensor: ...
 
-    def argmax(self, logits_NV: torch.Tensor) -> np.ndarray:
-        """Return int32 [N]: the best token ids, the lowest one among equal maxima."""
+    def states(self, run: Any, hidden_ND: torch.Tensor) -> np.ndarray: ...
+
+    def argmax(self, logits_NV: torch.Tensor, masks: TokenMasks | None = None) -> np.ndarray: ...
+
+    def allowed(self, logits_V: np.ndarray, mask_W: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
 
 
 class SweepOutcome:
@@ -43,11 +47,20 @@ class SweepOutcome:
         self.logprobs: dict[int, TokenLogprob | None] = {}
         self.verified: dict[int, tuple[list[int], list[TokenLogprob]]] = {}  # further ones of verified rows
         self.scores: dict[int, list[TokenLogprob]] = {}
+        self.vectors: dict[int, bytes] = {}
+        self.forced: dict[int, list[int]] = {}  # tokens that must follow
 
     def set(self, n: int, tokens: list[int], logprobs: list[TokenLogprob | None]) -> None:
         """Set the tokens of a batch row that count: one, or several of a row that was verified."""
         self.tokens[n], self.logprobs[n] = tokens[0], logprobs[0]
         self.verified[n] = tokens[1:], [entry for entry in logprobs[1:] if entry is not None]
+
+    def give(self, n: int, vector: bytes) -> int:
+        """Set the vector of a batch row; return what stands in place of its token."""
+        if not vector:
+            return NOT_FINITE
+        self.vectors[n] = vector
+        return 0
 
     def result(self, seconds: float, kernel_seconds: float) -> SweepResult:
         """Return the result of the sweep, which took ``seconds``, and ``kernel_seconds`` of them in runs and heads."""
@@ -61,6 +74,8 @@ class SweepOutcome:
             kernel_seconds=kernel_seconds,
             verified=[self.verified[n][0] for n in plan.verify],
             verified_logprobs=[self.verified[n][1] for n in plan.verify],
+            vectors=list(self.vectors.items()),
+            forced=[(place, self.forced[n]) for place, n in enumerate(plan.sample) if n in self.forced],
         )
 
 
@@ -97,11 +112,48 @@ class SweepDraws:
         hidden_ND = self._pick(width, at.offset_N + at.count_N - 1)
         began = time.perf_counter()
         logits_NV = self._backend.logits(run, hidden_ND, numbers(delta))
-        tokens, logprobs = sample(logits_NV, at.row_N.tolist(), position_N.tolist(), self._tables, self._backend.argmax)
+        tokens, logprobs = self._drawn(logits_NV, at.row_N, position_N)
+        self._give_logits(zip(at.batch, at.row_N.tolist(), range(len(tokens)), strict=True), logits_NV, tokens)
         self.seconds += time.perf_counter() - began
         self.outcome.tokens.update(zip(at.batch, tokens, strict=True))
         self.outcome.logprobs.update(zip(at.batch, logprobs, strict=True))
         self._append(at.row_N, position_N, tokens)
+        self._force(at.batch, at.row_N, position_N, tokens)
+
+    def _drawn(self, logits_NV: torch.Tensor, row_N: Ints, position_N: Ints) -> tuple[list[int], list[TokenLogprob | None]]:
+        backend = self._backend
+        return sample(logits_NV, row_N.tolist(), position_N.tolist(), self._tables, backend.argmax, backend.allowed)
+
+    def _give_logits(self, rows: Iterable[tuple[int, int, int]], logits_TV: torch.Tensor, tokens: list[int]) -> None:
+        """Give the vectors of rows that want logits: of each the batch row, the table row and the place of its logits."""
+        for n, row, place in rows:
+            if (pooling := self._tables.sampling[row].pooling) is not None:
+                tokens[place] = self.outcome.give(n, picked(logits_TV[place].numpy(), pooling))
+
+    def pool(self, run: Any, width: int, at: Rows) -> None:
+        """Pool the states of these batch rows, and give the vectors of the ones that end with their last position."""
+        ending, scored = set(self._plan.sample), set(self._plan.score)
+        outcome = self.outcome
+        began = time.perf_counter()
+        columns = zip(
+            at.batch, at.row_N.tolist(), at.start_N.tolist(), at.count_N.tolist(), at.offset_N.tolist(), strict=True
+        )
+        for n, row, start, count, offset in columns:
+            pool = self._tables.pools[row]
+            if pool is None:  # it wants tokens, and its model has been replaced by an embedder
+                outcome.tokens[n], outcome.logprobs[n] = NOT_FINITE, None
+                outcome.scores[n] = []
+                continue
+            skipped = 0 if pool.whole else count - 1
+            for place in range(skipped, count, SCORED_TOGETHER):
+                some = min(SCORED_TOGETHER, count - place)
+                hidden_TD = self._pick(width, np.arange(offset + place, offset + place + some))
+                pool.add(self._backend.states(run, hidden_TD), start + place)
+            if n in ending:
+                outcome.tokens[n], outcome.logprobs[n] = outcome.give(n, pool.vector()), None
+            if n in scored:
+                outcome.scores[n] = []
+        self.seconds += time.perf_counter() - began
 
     def _sample_positions(self, run: Any, width: int, at: Rows, delta: Sequence[int]) -> None:
         """Draw as ``sample`` does, but after each position of rows with drafts, up to the first draft that differs."""
@@ -113,8 +165,10 @@ class SweepDraws:
         began = time.perf_counter()
         delta_T = np.repeat(delta, drawn.count_N).tolist() if delta else []
         logits_TV = self._backend.logits(run, hidden_TD, numbers(delta_T))
-        tokens, logprobs = sample(logits_TV, row_T.tolist(), position_T.tolist(), self._tables, self._backend.argmax)
+        tokens, logprobs = self._drawn(logits_TV, row_T, position_T)
         spans = list(zip(at.batch, drawn.first_N.tolist(), drawn.count_N.tolist(), strict=True))
+        rows = columns.row_N[np.asarray(at.batch)].tolist()
+        self._give_logits(zip(at.batch, rows, drawn.first_N.tolist(), strict=True), logits_TV, tokens)
         for n, first, count in spans:
             if n in verify and rejection.applies(self._tables.sampling[int(columns.row_N[n])]):
                 self._judge(n, logits_TV[first : first + count], tokens, logprobs, first)
@@ -128,7 +182,9 @@ class SweepDraws:
                 counting = standing(tokens[first : first + count], drafts_T)
                 last_N[i] += counting - 1
             self.outcome.set(n, tokens[first : first + counting], logprobs[first : first + counting])
-        self._append(row_T[last_N], position_T[last_N], [tokens[i] for i in last_N.tolist()])
+        last = [tokens[i] for i in last_N.tolist()]
+        self._append(row_T[last_N], position_T[last_N], last)
+        self._force(at.batch, row_T[last_N], position_T[last_N], last)
 
     def _judge(
         self, n: int, logits_TV: torch.Tensor, tokens: list[int], logprobs: list[TokenLogprob | None], first: int
@@ -160,7 +216,8 @@ class SweepDraws:
         began = time.perf_counter()
         hidden_ND = self._pick(width, at.offset_N + at.count_N - 1)
         logits_NV = self._backend.logits(run, hidden_ND, numbers(delta))
-        tokens = choose(logits_NV, at.row_N.tolist(), position_N.tolist(), self._tables, self._backend.argmax)
+        backend, rows = self._backend, at.row_N.tolist()
+        tokens = choose(logits_NV, rows, position_N.tolist(), self._tables, backend.argmax, backend.allowed)
         for i, (n, row, position) in enumerate(zip(at.batch, at.row_N.tolist(), position_N.tolist(), strict=True)):
             if rejection.applies(params := self._tables.sampling[row]):
                 drawn_V = law(logits_NV[i].numpy(), row, position, self._tables)
@@ -171,6 +228,18 @@ class SweepDraws:
         if targets:
             target_N = np.asarray([self._columns.row_N[targets.get(n, n)] for n in at.batch])
             self._append(target_N, position_N, tokens)
+
+    def _force(self, batch: Sequence[int], row_N: Ints, position_N: Ints, tokens: list[int]) -> None:
+        """Look for tokens that must follow the ones that were drawn at these positions."""
+        tables = self._tables
+        if not tables.constrained:
+            return
+        for n, row, position, token in zip(batch, row_N.tolist(), position_N.tolist(), tokens, strict=True):
+            grammar = tables.grammars[row]
+            if grammar is None or token in FAILED or position + 1 >= tables.max_length:
+                continue
+            if found := grammar.forced(tables.tokens[row, int(tables.prompt_length[row]) : position + 1]):
+                self.outcome.forced[n] = found
 
     def _append(self, row_N: Ints, position_N: Ints, tokens: list[int]) -> None:
         """Write drawn tokens to the table, where the next plan reads them."""

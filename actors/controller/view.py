@@ -14,17 +14,17 @@ from typing import Any
 
 from ...policies.cluster.adapter_base import WholeModel, shown_base
 from ...policies.cluster.application_life import model_of
+from ...policies.control.events import Application
+from ...policies.control.families import members
+from ...policies.control.labels import labels as labels_of
+from ...policies.control.residency import Served, serving
+from ...policies.control.state import ControllerState
+from ...policies.control.worker_record import WorkerRecord
 from ...policies.model.chain import Chain, bases
 from ...policies.model.tier_choice import is_answered
 from ..block.messages import BlockStatus
 from ..gateway.port import ApplicationView, Census, RemovalView
 from ..worker.messages import WorkerStatus
-from .families import members
-from .labels import labels as labels_of
-from .messages import Application
-from .residency import Served, serving
-from .state import ControllerState
-from .worker_record import WorkerRecord
 
 MEMORY = ("budget", "parameters", "kv", "cached", "free")  # parts of a worker's memory; the last four add up to the first
 
@@ -106,6 +106,7 @@ def _worker(
         "cause": worker.cause,
         "device": status.device if status else "",
         "numerics": status.numerics if status else "",
+        "proof": dict(status.proof) if status else {},
         "memory": memory,
         "blocks": _blocks(state, worker),
         "queue": {

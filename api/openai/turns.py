@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...actors.gateway.port import ModelInfo
@@ -32,11 +32,12 @@ class AnswerTurn:
     special: Mapping[str, int]
     constrained: bool  # the text of the answer has a language of its own
     model: str
+    schemas: Mapping[str, Any] = field(default_factory=dict)  # what the arguments of tools are, by name
 
     def reader(self) -> TurnReader:
         """Return a reader before its first text."""
         calls = bool(self.use.callable)
-        return TurnReader(self.template, self.begun, calls=calls, constrained=self.constrained)
+        return TurnReader(self.template, self.begun, calls=calls, constrained=self.constrained, schemas=self.schemas)
 
     @property
     def shapes(self) -> bool:
@@ -80,7 +81,8 @@ def turn_for(front: Front, info: ModelInfo, served: ServedModel, options: ChatOp
     codec = served.codec
     named = {codec.said(id): id for id in codec.special if id < served.vocabulary}
     special = {text: id for text, id in named.items() if text and any(text in one for one in found.delimiters)}
-    return AnswerTurn(found, found.begun(prompt), use, special, bool(constraints), info.id)
+    schemas = {tool.name: tool.parameters for tool in options.tools}
+    return AnswerTurn(found, found.begun(prompt), use, special, bool(constraints), info.id, schemas)
 
 
 def _check_tools(info: ModelInfo, found: TurnTemplate | TurnError | None, options: ChatOptions, prompt: str) -> None:

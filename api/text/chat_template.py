@@ -11,9 +11,11 @@ import itertools
 import json
 import logging
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,24 @@ class ChatTemplate:
             log.debug("%s refuses a plain conversation: %s", file, _said(error))
         made._find_forms(file)
         return made
+
+    @cached_property
+    def takes_pairs(self) -> bool:
+        """True if it prints messages of the roles query and document, which it names, as a reranker's does."""
+        if not all(re.search(f"""['"]{role}['"]""", self.source) for role in ("query", "document")):
+            return False
+        pair = [{"role": "query", "content": _MARK}, {"role": "document", "content": _OTHER}]
+        for form in (ContentForm.TEXT, ContentForm.PARTS):
+            forms = {"query": form, "document": form, "system": self._takes.get("system", form)}
+            kept, self._takes = self._takes, {**self._takes, **forms}
+            try:
+                text = self._text([self._fitting(message) for message in pair], begin=False, variables={})
+            except Exception:  # other templates refuse the roles
+                text = ""
+            if _MARK in text and _OTHER in text:
+                return True
+            self._takes = kept
+        return False
 
     def render_short(self, messages: Sequence[Mapping[str, Any]], how: Rendering) -> str | None:
         """Return the prompt if it renders within some milliseconds, else None. Raises the errors of ``render``."""

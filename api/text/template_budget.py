@@ -128,6 +128,8 @@ class TemplateBudget(threading.local):
             self.spend((1 if cheap else LINEAR[name]) * self.weight(first))
         else:
             sizes = [max(1.0, count(one) if isinstance(one, int) else self.weight(one)) for one in given]
+            if name == "tojson":
+                sizes[0] = max(1.0, self.weight(first))  # an integer that is printed, not a width
             size = sizes[0] * max([1.0, *sizes[1:]])
             self.spend(_DEFAULT * size, size)
 

@@ -17,9 +17,9 @@ from ...policies.model.chain import PageLayout
 from ..backend import HOST_CHUNK, Packed
 from ..errors import BackendError
 from ..model.activations import embedding_multiplier
-from ..model.config import AttentionConfig, ComponentSpec, HeadConfig, RopeConfig, attention_of
+from ..model.config import AttentionConfig, ComponentSpec, HeadConfig, RopeConfig, attention_of, pools
 from ..model.rotary import rotary_table
-from ..row_backend import RowBackend, RowPacked
+from ..row_backend import RowBackend, RowPacked, row_states
 from ..tables import Tables
 from .components import CudaRun, HeadPart, Surroundings, describe
 from .deltas import CudaDelta, Records, delta_bytes, pack_delta
@@ -75,6 +75,7 @@ class CudaBackend(RowBackend):
         self.slot_unit, self.alignment = SLOT_UNIT, ALIGNMENT
         self.chunk = platform.chunk
         self.open_memory, self.enter = platform.open_memory, platform.enter
+        self.platform = platform
         self.ops = platform.ops
         self.streams, self.compute = platform.streams, platform.compute
         self.device = platform.device
@@ -109,7 +110,8 @@ class CudaBackend(RowBackend):
     def reserve(self, tables: Tables, max_tokens: int, max_rows: int) -> None:
         self.settle()
         former = self._tables
-        self._host_tables, self._tables = tables, CardTables(tables, self.device, former)
+        grown = former if tables is self._host_tables else None  # others begin anew
+        self._host_tables, self._tables = tables, CardTables(tables, self.device, grown)
         if former is not None:
             self.streams.retire(former.memory)
         self.settle()  # the tables were written by another stream than the one of sweeps
@@ -142,7 +144,8 @@ class CudaBackend(RowBackend):
             rotary.extend((cos_MH, sin_MH))
             return cos_MH.data_ptr(), sin_MH.data_ptr()
 
-        described = describe(packed, kv_layer, Surroundings(self._slots, angles))
+        computed = [part for part in packed if not pools(part.spec.config)]  # an embedder's head is computed on the host
+        described = describe(computed, kv_layer, Surroundings(self._slots, angles))
         attentions = [found for part in packed if (found := attention_of(part.spec.config)) is not None]
         config = packed[0].spec.config
         run = CudaRun(
@@ -197,6 +200,10 @@ class CudaBackend(RowBackend):
     def slots(self, layout: PageLayout) -> Slots:
         """Return the arena of a layout."""
         return self._arenas[layout]
+
+    def states(self, run: CudaRun, hidden_ND: torch.Tensor) -> np.ndarray:
+        """Return float64 states [N, D] of an embedder's head, of hidden states on the host."""
+        return row_states(run.packed[0], hidden_ND)
 
     def settle(self) -> None:
         self.streams.settle()

@@ -34,6 +34,7 @@ TOGETHER = 16  # rows that are drawn by all parameters at a time: scratch of 16 
 SCORES, COUNTS = "scores", "counts"  # buffers
 GRAMMAR, PHRASES = "grammar", "phrases"
 LISTS, REJECTION = "lists", "rejection"
+POOLING = "pooling"
 PROMPT_LOGPROBS = "prompt_logprobs"
 
 
@@ -45,6 +46,8 @@ def host_reason(tables: Tables, row: int, position: int, vocabulary: int, drafte
     params, rules = tables.sampling[row], tables.rules[row]
     if tables.grammars[row] is not None:
         return GRAMMAR
+    if params.pooling is not None:
+        return POOLING
     if drafted and rejection.applies(params):
         return REJECTION
     if rules is None:

@@ -159,6 +159,10 @@ class CudaDevice:
         self._place(width)
         self._under_way().score(run, at, delta)
 
+    def pool(self, run: CudaRun, width: int, at: Rows) -> None:
+        self._place(width)
+        self._under_way().pool(run, at)
+
     def depart(self, width: int, at: Rows) -> None:
         sweep = self._under_way()
         nbytes = self._bytes(at.tokens, width)

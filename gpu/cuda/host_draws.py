@@ -13,10 +13,11 @@ import numpy as np
 import torch
 
 from ...policies.plan.sweep_plan import WriteTokens
+from ..sampling.masks import TokenMasks
 from ..sweep_columns import Ints, Rows, SweepColumns
 from ..sweep_draws import SweepDraws
 from ..tables import Tables
-from .backend import CudaBackend
+from .backend import HEADED, CudaBackend, hidden_name
 from .columns import PlanColumns
 from .components import CudaRun
 from .forward import LOGITS
@@ -48,8 +49,25 @@ class HostHeads:
             found[first : first + len(some)] = came.view(torch.float32).view(len(some), -1)
         return found
 
-    def argmax(self, logits_NV: torch.Tensor) -> np.ndarray:
-        return np.asarray(np.argmax(logits_NV.numpy(), axis=1), dtype=np.int32)
+    def states(self, run: Any, hidden_ND: torch.Tensor) -> np.ndarray:
+        """Wait for the hidden states of the places that ``pick`` returned, and return the states of an embedder's head."""
+        backend, found = self._backend, []
+        for some in torch.split(hidden_ND, backend.heads):
+            columns = PlanColumns()
+            index = columns.add(some.numpy())
+            columns.send(backend.transfers, EDIT)
+            source, picked = backend.scratch[hidden_name(run.width)], backend.scratch[HEADED]
+            backend.ops.gather(source, columns.at(index), picked, len(some), run.width)
+            nbytes = len(some) * run.width * backend.dtype.itemsize
+            (came,) = backend.transfers.fetch([backend.scratch.tensor(HEADED, nbytes)])
+            found.append(backend.states(run, came.view(backend.dtype).view(len(some), -1)))
+        return np.concatenate(found)
+
+    def argmax(self, logits_NV: torch.Tensor, masks: TokenMasks | None = None) -> np.ndarray:
+        return self._backend.argmax(logits_NV, masks)
+
+    def allowed(self, logits_V: np.ndarray, mask_W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self._backend.allowed(logits_V, mask_W)
 
 
 class WaitingDraws:
@@ -77,6 +95,10 @@ class WaitingDraws:
             some = [i for i, _ in theirs]
             row_N = np.asarray([self._columns.row_N[target] for _, target in theirs])
             self._write(row_N, at.start_N[some] + at.count_N[some], np.ones(len(some), dtype=np.int32))
+
+    def pool(self, run: CudaRun, at: Rows) -> None:
+        """Pool as ``Device.pool`` says."""
+        self.draws.pool(run, run.width, at)
 
     def score(self, run: CudaRun, at: Rows, delta: Sequence[int]) -> None:
         """Compute as ``Device.score`` says."""

@@ -19,6 +19,7 @@ from ..sweep_columns import Ints, Rows, SweepColumns
 from ..tables import Tables
 from .backend import CudaBackend, hidden_name
 from .card_draws import (
+    POOLING,
     PROMPT_LOGPROBS,
     CardDraws,
     DrawnGroup,
@@ -174,6 +175,11 @@ class CardSweep:
                 self.work.append(partial(self._waiting.score, run, some, numbers))
             else:
                 self._score(run, some, numbers)
+
+    def pool(self, run: CudaRun, at: Rows) -> None:
+        """Pool as ``Device.pool`` says, on the host."""
+        self._on_host[POOLING] += len(at.batch)
+        self.work.append(lambda: self._waiting.pool(run, at))
 
     def _score(self, run: CudaRun, at: Rows, delta: list[int]) -> None:
         (n,) = at.batch

@@ -17,13 +17,17 @@ from ..tables import Ints, Tables
 
 
 class CardTables:
-    """The memory, with the strides of its arrays. What ``former`` ones hold is copied; nothing may be queued then."""
+    """The memory, with the strides of its arrays. It begins with what the host's tables hold.
+
+    It replaces smaller ones, ``former``, whose content is copied; nothing may be queued then.
+    """
 
     def __init__(self, tables: Tables, device: torch.device, former: CardTables | None = None) -> None:
         self._token_shape, self._slot_shape = tables.tokens.shape, tables.slots.shape
         rows, length = self._token_shape
         _, layers, pages = self._slot_shape
-        self.memory = torch.zeros(rows * (length + layers * pages), dtype=torch.int32, device=device)
+        flat = np.concatenate([tables.tokens.reshape(-1), tables.slots.reshape(-1)])
+        self.memory = torch.from_numpy(flat).to(device)
         self.tokens = self.memory.data_ptr()
         self.token_stride = length
         self.slots = self.tokens + 4 * rows * length

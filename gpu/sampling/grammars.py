@@ -1,9 +1,6 @@
-"""Masks of allowed tokens, from the grammars of rows.
+"""Grammars in their compiled form, by llguidance (M. Moskal et al.), which is imported when the first grammar comes.
 
-llguidance computes them (M. Moskal et al.; its limits are counts of work, so that they are the same on every machine). It is
-imported when the first grammar comes. A row's state is never stored nor sent: it follows from the grammar and the tokens
-behind the prompt, which the token table has. A matcher knows which tokens it has eaten, and eats what is missing, or goes
-back where a draft did not stand. Legend: V vocabulary, W words of 32 tokens.
+Its limits are counts of work, so that they are the same on every machine. ``masks.py`` has the states of rows.
 """
 
 from __future__ import annotations
@@ -11,11 +8,8 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from ...policies.plan.grammar import JSON, JSON_OPTIONS, REGEX, Grammar, TokenVocabulary
 from ..errors import CheckpointError
@@ -178,90 +172,3 @@ class GrammarStore:
         with self._lock:
             found = self._matchers.get(key)
         return found.deep_copy() if found is not None else None
-
-
-class RowGrammar:
-    """The grammar of one row of the tables, with the state that its tokens lead to."""
-
-    __slots__ = ("_eaten", "_ends_E", "_grammar", "_matcher", "_row_1W", "_store")
-
-    def __init__(self, grammar: Grammar, store: GrammarStore) -> None:
-        self._grammar, self._store = grammar, store
-        self._matcher: LLMatcher | None = None  # None: no token has been drawn yet
-        self._eaten = np.zeros(0, dtype=np.int32)
-        self._ends_E = np.asarray(grammar.vocabulary.ends, dtype=np.int64)
-        self._row_1W = np.zeros((1, -(-grammar.vocabulary.size // 32)), dtype=np.int32)
-
-    def mask(self, output: np.ndarray) -> Mask:
-        """Return the mask behind these tokens of the answer."""
-        if np.isin(output, self._ends_E).any():
-            return FREE  # the answer has ended before, and what is drawn now is dropped
-        if self._matcher is None:
-            self._matcher = self._store.matcher(self._grammar.key)
-        if self._matcher is None:
-            return OFF
-        row_1W, size = self._row_1W, self._grammar.vocabulary.size
-        inside = self._follow(self._matcher, output)
-        if inside:
-            self._matcher.unsafe_compute_mask_ptr(row_1W.ctypes.data, row_1W.nbytes)
-        if self._matcher.is_error() and not self._matcher.is_accepting():
-            # perhaps behind a draft that does not stand, so the next mask is made from the beginning
-            self._matcher, self._eaten = None, self._eaten[:0]
-            return OFF
-        if not inside:
-            return OUTSIDE
-        allowed_V = np.unpackbits(row_1W.view(np.uint8)[0], bitorder="little", count=size).view(np.bool_)
-        if self._grammar.to_the_end:
-            ends_E = allowed_V[self._ends_E].copy()
-            allowed_V[self._ends_E] = False
-            if not allowed_V.any():
-                allowed_V[self._ends_E] = ends_E
-        return Mask(allowed_V) if allowed_V.any() else OFF
-
-    def _follow(self, matcher: LLMatcher, output: np.ndarray) -> bool:
-        """Bring the matcher to the state behind these tokens; return whether the grammar allows them."""
-        common = min(self._eaten.size, output.size)
-        if not np.array_equal(self._eaten[:common], output[:common]):
-            common = int(np.flatnonzero(self._eaten[:common] != output[:common])[0])
-        if common < self._eaten.size:
-            matcher.rollback(self._eaten.size - common)
-            self._eaten = self._eaten[:common]
-        if common == output.size:
-            return True
-        count = matcher.try_consume_tokens(output[common:].tolist())
-        self._eaten = output[: common + count].copy()
-        return common + count == output.size
-
-
-class Mask:
-    """The allowed tokens at one position; ``allowed_V`` None: see ``FREE``, ``OUTSIDE`` and ``OFF``."""
-
-    __slots__ = ("allowed_V",)
-
-    def __init__(self, allowed_V: np.ndarray | None) -> None:
-        self.allowed_V = allowed_V
-
-
-FREE = Mask(None)  # the token does not count
-OUTSIDE = Mask(None)  # the tokens before are not in the language; only drafts that do not stand may be so
-OFF = Mask(None)  # the mask cannot be made
-
-
-def masks(
-    rows: Sequence[int], positions: Sequence[int], grammars: Sequence[RowGrammar | None], tokens: Any, prompt_length: Any
-) -> dict[int, Mask]:
-    """Return the masks of the drawn positions whose rows have a grammar, by their place in ``rows``.
-
-    The positions of a row come in ascending order. One behind a draft that the grammar rejects does not count.
-    """
-    found: dict[int, Mask] = {}
-    last: dict[int, Mask] = {}
-    for n, (row, position) in enumerate(zip(rows, positions, strict=True)):
-        grammar = grammars[row]
-        if grammar is None:
-            continue
-        made = grammar.mask(tokens[row, int(prompt_length[row]) : position])
-        if made is OUTSIDE:
-            made = FREE if row in last else OFF
-        found[n] = last[row] = made
-    return found

@@ -9,7 +9,22 @@ import pytest
 
 from blockwright.actors.block.messages import BlockStatus
 from blockwright.actors.controller.history import History
-from blockwright.actors.controller.messages import (
+from blockwright.actors.controller.view import (
+    ParameterShares,
+    application_view,
+    cluster_view,
+    holders,
+    parameter_shares,
+    removal_view,
+)
+from blockwright.actors.gateway.catalogue import Catalogue
+from blockwright.actors.gateway.port import Census, ModelInfo
+from blockwright.actors.worker.messages import WorkerStatus
+from blockwright.policies.cluster.adapter_base import WholeModel
+from blockwright.policies.cluster.application_life import Conflict, check_default
+from blockwright.policies.cluster.block_life import BlockStage
+from blockwright.policies.cluster.scaling import BlockUse
+from blockwright.policies.control.events import (
     Add,
     Added,
     Application,
@@ -27,29 +42,14 @@ from blockwright.actors.controller.messages import (
     Unload,
     WorkerHeartbeat,
 )
-from blockwright.actors.controller.residency import serving, whole_models
-from blockwright.actors.controller.view import (
-    ParameterShares,
-    application_view,
-    cluster_view,
-    holders,
-    parameter_shares,
-    removal_view,
-)
-from blockwright.actors.gateway.catalogue import Catalogue
-from blockwright.actors.gateway.port import Census, ModelInfo
-from blockwright.actors.worker.messages import WorkerStatus
-from blockwright.policies.cluster.adapter_base import WholeModel
-from blockwright.policies.cluster.application_life import Conflict, check_default
-from blockwright.policies.cluster.block_life import BlockStage
-from blockwright.policies.cluster.scaling import BlockUse
+from blockwright.policies.control.residency import serving, whole_models
 from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.requests.routing_table import RoutingTable
 from blockwright.policies.sweep.local_routes import merged
 from blockwright.runtime.base.buffers import Sink
 from blockwright.runtime.base.codec import encode, pack
-from blockwright.tests.actors.test_controller_state import ROOM, Bench, Published, application, kinds, started
 from blockwright.tests.claims import claim
+from blockwright.tests.policies.control.test_controller_state import ROOM, Bench, Published, application, kinds, started
 
 STATUS = WorkerStatus(
     name="w0", incarnation=1, pid=1, device="cpu", numerics="n", budget=9, parameters=1, kv=1, free=7, components=[],

@@ -35,7 +35,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         few = metafunc.definition.get_closest_marker("best")
         if few:
             others = []
-        native = {} if INTERPRETED else {"native": ("native", CAP), **{f"native-{name}": ("native", name) for name in others}} if best else {}
+        native = (
+            {}
+            if INTERPRETED
+            else {"native": ("native", CAP), **{f"native-{name}": ("native", name) for name in others}}
+            if best
+            else {}
+        )
         chosen: dict[str, Any] = {name: (name, "") for name in OTHERS} | native
         if native and few and "architecture" in metafunc.fixturenames:  # the reference back end has another test of each
             for name in OTHERS:

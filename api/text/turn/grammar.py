@@ -12,12 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....policies.plan.grammar import JSON, JSON_OPTIONS
-from .template import CALLS, THINKING, CallForm, Region, TurnError, TurnTemplate
+from ....policies.plan.grammar import JSON
+from .call_forms import NAME, CallForm, Form, NamedForm, PythonForm, TagForm, TurnError
+from .lark import ANY, Lark, literal
+from .literal_grammar import LiteralGrammar
+from .patterns import Blanks, Gap
+from .tag_grammar import TagGrammar
+from .template import CALLS, CONTENT, THINKING, Region, TurnTemplate
 
 NEVER = "never"
 MAY, MUST = "may", "must"
-_ANY = "(?s:.*)"
+_PYTHON_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _BLANKS = r"[ \n]{0,3}"
 
 
@@ -58,19 +63,31 @@ class _Maker:
 
     def __init__(self, template: TurnTemplate, rules: TurnRules, special: Mapping[str, int]) -> None:
         self._template, self._rules = template, rules
-        self._special = special
-        self._names = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
-        self._lines: list[str] = []
+        self._lark = Lark(special)
+        self._lark.add("BLANKS", f"/{_BLANKS}/")
+        self._lark.add("SPACE", "/ ?/")
+        content = template.regions[CONTENT]
+        self._framed = content if content.opens else None  # a content that has texts around it
+        # What may stand between regions: in a framed turn, the beginning of a turn.
+        self._between = f"{self._any(template.anchors)}?" if self._framed is not None else "BLANKS"
 
     def made(self, thinking: bool, settled: bool) -> str:
         start = self._turn()
         thought = self._template.regions.get(THINKING)
         if thought is not None and (thinking or not settled):
             self._until("thought", thought.closes)
-            opens = self._any(thought.opens)
-            start = f"thought BLANKS ({start})" if thinking else f"({opens} thought BLANKS)? ({start})"
-        lines = [f"start: {start}", *self._lines, f"BLANKS: /{_BLANKS}/"]
-        return "\n".join(lines) + "\n"
+            opens = self._any(thought.opens) if self._framed is not None else self._behind_blanks(thought.opens)
+            rest = f"thought {self._between} ({start})"
+            start = rest if thinking else f"({opens} thought {self._between})? ({start})"
+        return self._lark.text(start)
+
+    def _behind_blanks(self, texts: Sequence[str]) -> str:
+        """Return the expression of one of these texts behind blanks, as one terminal where a free text begins alike."""
+        made = []
+        for text in texts:
+            special = self._lark.special_in(text)
+            made.append(f"BLANKS {self._lark.exactly(text)}" if special else f"/{_BLANKS}{literal(text)}/")
+        return f"({' | '.join(made)})"
 
     def _turn(self) -> str:
         """Return the expression of the turn behind its thinking."""
@@ -79,87 +96,160 @@ class _Maker:
             return self._text()
         if region is None or region.calls is None:
             raise TurnError("has no tool_calls")
-        opens, calls = self._any(region.opens), self._calls(region, region.calls)
+        calls = self._calls(region, region.calls)
         if rules.calls == MUST:
-            return f"BLANKS {opens} {calls}"
+            return f"{self._blanks} {calls}"
+        if rules.form and region.starts:
+            raise TurnError(
+                "has calls that begin like texts, so no text can be constrained beside tools; leave one of both out"
+            )
         text = self._text()
-        if rules.form:
-            return f"{text} | BLANKS {opens} {calls}"
+        if rules.form or not region.opens:
+            return f"{text} | {self._blanks} {calls}"
+        if self._framed is not None:
+            self._until("before", self._framed.closes)
+            before = f"{self._any(self._framed.opens)} before {self._between}" if self._framed.closes else ""
+            return f"{text} | ({before})? {calls}"
         thought = self._template.regions.get(THINKING)
+        if region.starts:
+            # The text must not begin like a call, which would be read as one.
+            return f"{text} | BLANKS {calls}"
         self._until("before", region.opens, thought.opens if thought is not None else ())
-        return f"{text} | before {calls}"
+        return f"{text} | before {self._behind_opening}"
+
+    @property
+    def _blanks(self) -> str:
+        return "" if self._framed is not None else "BLANKS"
 
     def _text(self) -> str:
         """Return the expression of a text that is no call, and add its rule."""
+        inner, framed = self._inner(), self._framed
+        if framed is None:
+            return inner
+        closes = f"{self._any(framed.closes)}?" if framed.closes and not self._rules.form else ""
+        return f"{self._any(framed.opens)} {inner} {closes}"
+
+    def _inner(self) -> str:
         if self._rules.form == JSON:
-            self._lines.append(f"text: %json {_schema(json.loads(self._rules.text))}")
+            self._lark.add("text", self._lark.json(json.loads(self._rules.text)))
             return "text"
         if self._rules.form:
             inner = re.sub(r"\\.|/", lambda found: r"\/" if found[0] == "/" else found[0], self._rules.text, flags=re.DOTALL)
             inner = inner.replace("\n", r"\n")
-            self._lines.append(f"TEXT: /{inner}/")
+            self._lark.add("TEXT", f"/{inner}/")
             return "TEXT"
+        if self._framed is not None:
+            self._lark.add("FREE", f"/{ANY}/{self._lark.without(self._framed.closes)}")
+            return "FREE"
         regions = [one for name, one in self._template.regions.items() if name in (CALLS, THINKING)]
-        self._lines.append(f"FREE: /{_ANY}/{self._without([text for one in regions for text in one.opens])}")
+        starts = "".join(rf" & ~/\s*{literal(one.ahead)}{ANY}/" for one in regions if one.starts)
+        texts = [*(text for one in regions for text in one.entries), *self._template.regions[CONTENT].closes]
+        self._lark.add("FREE", f"/{ANY}/{self._lark.without(texts)}{starts}")
         return "FREE"
 
-    def _calls(self, region: Region, form: CallForm) -> str:
-        """Return the expression of all calls behind the first text that opens them."""
+    def _calls(self, region: Region, form: Form) -> str:
+        """Return the expression of all calls, from the first text that opens them. ``_behind_opening`` has it without."""
+        if region.ahead and region.ahead not in _first_texts(form):
+            raise TurnError(f"looks ahead for {region.ahead[:60]!r}, which no call begins with")
         one = " | ".join(self._call(i, tool, form) for i, tool in enumerate(self._rules.tools))
-        self._lines.append(f"call: {one}")
-        closes = f"BLANKS {self._any(region.closes)}" if region.closes else ""
-        if form.many:
-            more = '("," call)*' if self._rules.many else ""
-            return f'BLANKS "[" call {more} "]" {closes}'
-        body = f"call {closes}"
-        if not (self._rules.many and region.repeats and region.closes):
-            return body
-        return f"{body} (BLANKS {self._any(region.opens)} {body})*"
+        self._lark.add("call", one)
+        opens = self._any(region.opens) if region.opens else ""
+        if region.starts:
+            opens = f"{opens}?" if opens else ""
+        closes = f"BLANKS {self._any(region.closes)}" if region.closes and not region.apart else ""
+        many = self._rules.many
+        if isinstance(form, CallForm) and form.many:
+            more = '("," SPACE call)*' if many else ""
+            blanks = "" if region.ahead else "BLANKS"
+            self._behind_opening = f'{blanks} "[" call {more} "]" {closes}'
+        elif isinstance(form, PythonForm):
+            listed = form.listed
+            more = ('("," SPACE call)*' if listed else r'("\n" call)*') if many else ""
+            blanks = "" if region.ahead else "BLANKS"
+            self._behind_opening = f'{blanks} "[" call {more} "]" {closes}' if listed else f"BLANKS call {more} {closes}"
+        else:
+            body = f"call {closes}"
+            if self._framed is not None and closes:
+                last = f"call ({closes})?"
+                more = f"({closes} {self._between} {opens} call)*"
+                self._behind_opening = f"call {more if many and region.repeats else ''} ({closes})?" if many else last
+            elif many and region.repeats and (region.closes or region.apart):
+                self._behind_opening = f"{body} (BLANKS {opens} {body})*"
+            else:
+                self._behind_opening = body
+        return f"{opens} {self._behind_opening}"
 
-    def _call(self, index: int, tool: ToolRule, form: CallForm) -> str:
-        name, key, arguments = (_literal(json.dumps(one)) for one in (tool.name, form.name, form.arguments))
-        self._lines.append(f"HEAD{index}: /{_BLANKS}\\{{ ?{key}: ?{name}, ?{arguments}: ?/")
-        self._lines.append(f"arguments{index}: %json {_schema(tool.schema)}")
-        return f"HEAD{index} arguments{index} /{_BLANKS}\\}}/"
+    def _call(self, index: int, tool: ToolRule, form: Form) -> str:
+        """Return the expression of one call."""
+        if isinstance(form, CallForm):
+            name, key, arguments = (literal(json.dumps(one)) for one in (tool.name, form.name, form.arguments))
+            region = self._template.regions[CALLS]
+            start = literal(region.ahead) if region.ahead.startswith("{") else ""
+            begin = f"{start}: ?" if start == f"\\x{{7B}}{key}" else f"{_BLANKS}\\{{ ?{key}: ?"
+            self._lark.add(f"HEAD{index}", f"/{begin}{name}, ?{arguments}: ?/")
+            self._lark.add(f"arguments{index}", self._lark.json(tool.schema))
+            return f"HEAD{index} arguments{index} /{_BLANKS}\\}}/"
+        if isinstance(form, PythonForm):
+            if not _PYTHON_NAME.fullmatch(tool.name):
+                raise TurnError(f"writes calls as Python does, where {tool.name!r} is no name; rename the tool")
+            return f"{json.dumps(tool.name)} {self._arguments(index, tool, form)}"
+        return f"{self._head(tool, form)} {self._arguments(index, tool, form)}"
+
+    def _arguments(self, index: int, tool: ToolRule, form: NamedForm | TagForm | PythonForm) -> str:
+        name = f"arguments{index}"
+        if isinstance(form, NamedForm) and form.is_json:
+            made = self._lark.json(tool.schema)
+        else:
+            try:
+                if isinstance(form, TagForm):
+                    made = TagGrammar(self._lark, form, name, tool.schema).made()
+                else:
+                    made = LiteralGrammar(self._lark, form, name, tool.schema).made()
+            except TurnError as error:
+                raise TurnError(f"{error} or choose another tool than {tool.name}") from None
+        self._lark.add(name, made)
+        return name
+
+    def _head(self, tool: ToolRule, form: NamedForm | TagForm) -> str:
+        """Return the expression of what stands between the text that opens a call and its arguments."""
+        made = []
+        for part in form.head:
+            if isinstance(part, Blanks):
+                made.append("BLANKS")
+            elif isinstance(part, Gap):
+                made.append(f"{self._any(part.writes)}?" if part.writes else "")
+            elif isinstance(part, str):
+                made.append(self._lark.exactly(part))
+            elif part.name != NAME:
+                made.append(f"/{part.chars}{{{part.count or 1}}}/")
+            elif part.fits(tool.name):
+                made.append(json.dumps(tool.name))
+            else:
+                raise TurnError(f"has a form of calls in which {tool.name!r} cannot be a name; rename the tool")
+        return " ".join(made)
 
     def _until(self, name: str, texts: Sequence[str], others: Sequence[str] = ()) -> None:
         """Add a rule for any text up to the first of these, which ends it. ``others``: texts that do not come before."""
-        plain = [_literal(text) for text in texts if not self._names.search(text)]
+        lark = self._lark
+        plain = [literal(text) for text in texts if not lark.special_in(text)]
         found = [f"{name}_text"] if plain else []
         if plain:
-            self._lines.append(f"{name.upper()}_END: /{_ANY}({'|'.join(plain)})/{self._without(others)}")
-            self._lines.append(f"{name}_text[lazy]: {name.upper()}_END")
-        without = self._without([*texts, *others])
-        for n, text in enumerate(text for text in texts if self._names.search(text)):
-            self._lines.append(f"{name.upper()}_{n}: /{_ANY}/{without}")
-            found.append(f"{name.upper()}_{n} {self._exactly(text)}")
-        self._lines.append(f"{name}: {' | '.join(found)}")
-
-    def _without(self, texts: Sequence[str]) -> str:
-        """Return the part of an expression that rules these texts out. A special token is in no text anyway."""
-        plain = [_literal(text) for text in texts if not self._names.search(text)]
-        return f" & ~/{_ANY}({'|'.join(plain)}){_ANY}/" if plain else ""
+            lark.add(f"{name.upper()}_END", f"/{ANY}({'|'.join(plain)})/{lark.without(others)}")
+            lark.add(f"{name}_text[lazy]", f"{name.upper()}_END")
+        without = lark.without([*texts, *others])
+        for n, text in enumerate(text for text in texts if lark.special_in(text)):
+            if lark.begins_plain(text):
+                raise TurnError(f"has the delimiter {text[:60]!r} with a special token inside, which no grammar can have")
+            lark.add(f"{name.upper()}_{n}", f"/{ANY}/{without}")
+            found.append(f"{name.upper()}_{n} {lark.exactly(text)}")
+        lark.add(name, " | ".join(found))
 
     def _any(self, texts: Sequence[str]) -> str:
-        return "(" + " | ".join(map(self._exactly, texts)) + ")"
-
-    def _exactly(self, text: str) -> str:
-        """Return the expression of a delimiter."""
-        parts, at = [], 0
-        for found in self._names.finditer(text):
-            parts += [json.dumps(text[at : found.start()])] if at < found.start() else []
-            parts.append(f"<[{self._special[found[0]]}]>")
-            at = found.end()
-        if parts and not parts[0].startswith("<["):
-            raise TurnError(f"has the delimiter {text[:60]!r} with a special token inside, which no grammar can have")
-        return " ".join([*parts, *([json.dumps(text[at:])] if at < len(text) else [])])
+        return self._lark.any(texts)
 
 
-def _schema(schema: Mapping[str, Any] | bool) -> str:
-    """Return a schema with the library's options, which is an object for them."""
-    return json.dumps({"x-guidance": JSON_OPTIONS, **(schema if isinstance(schema, Mapping) else {})})
-
-
-def _literal(text: str) -> str:
-    """Return the expression that matches this text alone."""
-    return "".join(c if c.isalnum() and ord(c) < 0x80 else f"\\x{{{ord(c):X}}}" for c in text)
+def _first_texts(form: Form) -> tuple[str, ...]:
+    """Return the texts with which calls begin."""
+    if isinstance(form, CallForm):
+        return ("[",) if form.many else ("{", "{" + json.dumps(form.name))
+    return ("[",) if isinstance(form, PythonForm) and form.listed else ()

@@ -9,7 +9,7 @@ import json
 import re
 from dataclasses import dataclass, field
 
-from .template import CallForm
+from .call_forms import CallForm
 
 _STRUCTURE = re.compile(r'["{}\[\],:]')
 _STRING_END = re.compile(r'["\\]')
@@ -41,7 +41,7 @@ class JsonCalls:
     _in_value: bool = False
     _part: list[str] = field(default_factory=list)  # of the key or the value that is being read
     _name: str = ""
-    _arguments: str = ""  # that came before the name
+    _arguments: list[str] = field(default_factory=list)  # that came before the name
     _sent: bool = False  # arguments of this call were reported
 
     @property
@@ -58,6 +58,10 @@ class JsonCalls:
         if self.broken:
             self.rest = text[before:]
         return made
+
+    def close(self) -> list[CallPiece]:
+        """Return what the end of the region adds."""
+        return []
 
     def _string(self, text: str, at: int, made: list[CallPiece]) -> int:
         """Read on inside a string; return the position behind."""
@@ -130,23 +134,19 @@ class JsonCalls:
             self.broken = True
         elif self._in_value and self._key == self.form.arguments and self._streams(text):
             self._report(text, made)
-        else:
+        elif self._part or text.strip():
             self._part.append(text)
 
     def _streams(self, text: str) -> bool:
         """Return True if the arguments are an object, which is passed on as it comes; its end is where its depth ends."""
-        if self._sent:
-            return True
-        if not self._part and not text.strip():
-            return False
-        self._sent = not "".join(self._part).strip() and text.startswith("{")
+        self._sent = self._sent or (not self._part and text.startswith("{"))
         return self._sent
 
     def _report(self, text: str, made: list[CallPiece]) -> None:
         if self._depth == self._base and not text.endswith("}"):
             return  # blanks behind the object
         if not self._name:
-            self._arguments += text
+            self._arguments.append(text)
         elif made and made[-1].index == self.first + self.count - 1:
             made[-1].arguments += text
         else:
@@ -178,7 +178,7 @@ class JsonCalls:
                 return
             self._name = value
             self.count += 1
-            made.append(CallPiece(self.first + self.count - 1, name=value, arguments=self._arguments))
+            made.append(CallPiece(self.first + self.count - 1, name=value, arguments="".join(self._arguments)))
         elif self._key == self.form.arguments and not self._sent:
             self._sent = True
             self._report(value if isinstance(value, str) and value.startswith("{") else "{}", made)
@@ -188,5 +188,6 @@ class JsonCalls:
             self.broken = True
         elif not self._sent:
             self._report("{}", made)
-        self._name = self._arguments = self._key = ""
+        self._name = self._key = ""
+        self._arguments = []
         self._sent = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 _ROLE = {"role": "assistant"}
@@ -9,39 +11,180 @@ _CONTENT = {"repeats": True, "join": ""}
 _THINKING = {"open": "<think>", "close": "</think>"}
 _FUNCTION = {"type": "function", "function": "{content}"}
 _EACH = {"type": "function", "function": {"name": "{name}", "arguments": "{arguments}"}}
-_TAGGED = {
-    "open": "<tool_call>",
-    "close": "</tool_call>",
-    "repeats": True,
-    "content": "json",
-    "transform": _FUNCTION,
-}
-_ANCHORS: dict[str, str | list[str]] = {
-    "<|im_start|>": ["<|im_start|>assistant\n", "<|im_start|>assistant"],
-    "<|start_of_role|>": "<|start_of_role|>assistant<|end_of_role|>",
-    "<\uff5cAssistant\uff5c>": "<\uff5cAssistant\uff5c>",
-}
+_HEADED = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
+_CHATML = ["<|im_start|>assistant\n", "<|im_start|>assistant"]
+_Fields = dict[str, Any]
 
 
-def known_template(source: str) -> dict[str, Any] | None:
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """A kind of models. Its chat templates have all of ``marks``, and none of ``unlike``.
+
+    ``anchors``: where a turn begins. ``calls``: the region of calls, for a chat template; none for thinking alone.
+    """
+
+    marks: tuple[str, ...]
+    anchors: str | list[str]
+    calls: Callable[[str], _Fields] | None = None
+    unlike: tuple[str, ...] = ()
+    content: _Fields = field(default_factory=lambda: _CONTENT)
+    thinking: _Fields = field(default_factory=lambda: _THINKING)
+
+    def of(self, source: str) -> _Fields | None:
+        """Return the turn template, or None if it would tell nothing apart."""
+        fields: _Fields = {"content": self.content}
+        if str(self.thinking["close"]) in source:
+            fields["thinking"] = self.thinking
+        if self.calls is not None:
+            fields["tool_calls"] = self.calls(source)
+        return {"defaults": _ROLE, "start_anchor": self.anchors, "fields": fields} if len(fields) > 1 else None
+
+
+def known_template(source: str) -> _Fields | None:
     """Return the turn template that goes with a chat template, or None."""
-    if "[TOOL_CALLS]" in source and "[ARGS]" not in source and "[/INST]" in source:
-        return _made(["[/INST]", "[/TOOL_RESULTS]"], tool_calls=_listed("[TOOL_CALLS]"))
-    anchor = next((found for mark, found in _ANCHORS.items() if mark in source), None)
-    if anchor is None:
-        return None
-    regions: dict[str, dict[str, Any]] = {"thinking": _THINKING} if "</think>" in source else {}
-    if "<tool_call>" in source and not any(mark in source for mark in ("<function=", "<arg_key>", "<parameter=")):
-        regions["tool_calls"] = _TAGGED
-    elif "<|tool_call|>" in source and "<|start_of_role|>" in source:
-        regions["tool_calls"] = _listed("<|tool_call|>")
-    return _made(anchor, **regions) if regions else None
+    for model in _MODELS:
+        if all(mark in source for mark in model.marks) and not any(mark in source for mark in model.unlike):
+            return model.of(source)
+    return None
 
 
-def _listed(open: str) -> dict[str, Any]:
-    """Return the region of calls that are one list until the turn ends."""
-    return {"open": open, "content": "json", "transform": _EACH, "transform_each": True}
+def _listed(open: str, close: str = "") -> _Fields:
+    """Return the region of calls that are one list of JSON, by default until the turn ends."""
+    opening: _Fields = {"open_pattern" if "(?=" in open else "open": open}
+    closing = {"close": close} if close else {}
+    return {**opening, **closing, "content": "json", "transform": _EACH, "transform_each": True}
 
 
-def _made(anchor: str | list[str], **regions: dict[str, Any]) -> dict[str, Any]:
-    return {"defaults": _ROLE, "start_anchor": anchor, "fields": {**regions, "content": _CONTENT}}
+def _tagged(source: str) -> _Fields:
+    """Return the region of calls each of which is JSON between tags."""
+    return {"open": "<tool_call>", "close": "</tool_call>", "repeats": True, "content": "json", "transform": _FUNCTION}
+
+
+def _xml(source: str) -> _Fields:
+    """Return the region of Qwen Coder's calls. A value stands on lines of its own."""
+    return {
+        "open_pattern": r"<tool_call>\s*<function=(?P<name>[^>\n]+)>",
+        "close_pattern": r"</function>\s*</tool_call>",
+        "repeats": True,
+        "content": "xml-inline",
+        "content_args": {"tag_pattern": r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>"},
+        "transform": _HEADED,
+    }
+
+
+def _glm(source: str) -> _Fields:
+    return {
+        "open_pattern": r"<tool_call>(?P<name>[^\n<]+)",
+        "close": "</tool_call>",
+        "repeats": True,
+        "content": "xml-inline",
+        "content_args": {"tag_pattern": r"<arg_key>(?P<key>[^<]+)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>"},
+        "transform": _HEADED,
+    }
+
+
+def _mistral(source: str) -> _Fields:
+    if "[ARGS]" not in source:
+        return _listed("[TOOL_CALLS]")
+    id = r"\[CALL_ID\][a-zA-Z0-9]{9}" if "[CALL_ID]" in source else ""
+    return {
+        "open_pattern": rf"\[TOOL_CALLS\](?P<name>[^\[\s{{]+){id}\[ARGS\]",
+        "close_pattern": r"(?=\[TOOL_CALLS\])",
+        "repeats": True,
+        "content": "json",
+        "transform": _HEADED,
+    }
+
+
+def _llama3(source: str) -> _Fields:
+    """Return the region of one call, with which the answer begins. Llama's chat templates take one call at a time."""
+    return {
+        "open_pattern": r'(?:^\s*|<\|python_tag\|>)(?=\{"name")',
+        "repeats": True,
+        "content": "json",
+        "transform": {"type": "function", "function": {"name": "{content.name}", "arguments": "{content.parameters}"}},
+    }
+
+
+def _gemma(open: str, close: str, string: str) -> Callable[[str], _Fields]:
+    def made(source: str) -> _Fields:
+        return {
+            "open_pattern": open + r"call:(?P<name>[^{\s]+)",
+            "close": close,
+            "repeats": True,
+            "content": "json",
+            "content_args": {"unquoted_keys": True, "string_delims": [[string, string]]},
+            "transform": _HEADED,
+        }
+
+    return made
+
+
+def _python(**how: Any) -> Callable[[str], _Fields]:
+    """Return what makes the region of Python's calls. The kind of content is ours, transformers has none for them."""
+
+    def made(source: str) -> _Fields:
+        return {"repeats": True, "content": "python-calls", **how}
+
+    return made
+
+
+_HARMONY = _Model(
+    ("<|channel|>", "<|message|>", "<|start|>"),
+    "<|start|>assistant",
+    lambda source: {
+        "open_pattern": r"(?:<\|channel\|>(?:commentary|analysis))? to=functions\.(?P<name>[^\s<]+)"
+        r"(?: <\|constrain\|>json|.*?)<\|message\|>",
+        "close": "<|call|>",
+        "repeats": True,
+        "content": "json",
+        "transform": _HEADED,
+    },
+    content={
+        "open": ["<|channel|>final<|message|>", "<|channel|>commentary<|message|>"],
+        "close": ["<|end|>", "<|return|>"],
+        **_CONTENT,
+    },
+    thinking={"open": "<|channel|>analysis<|message|>", "close": "<|end|>", **_CONTENT},
+)
+_PYTHON_LIST = {"open_pattern": r"(?:^\s*|<\|python_start\|>)(?=\[)"}
+_PYTHON_LINES = {"open": "<function_calls>", "close": "</function_calls>", "content_args": {"list": False}}
+_LFM = {"open": "<|tool_call_start|>", "close": "<|tool_call_end|>"}
+_GRANITE = "<|start_of_role|>assistant<|end_of_role|>"
+_LLAMA3 = "<|start_header_id|>assistant<|end_header_id|>\n\n"
+_LLAMA4 = "<|header_start|>assistant<|header_end|>\n\n"
+_GEMMA3, _GEMMA4 = "<start_of_turn>model\n", "<|turn>model\n"
+_PYTHON_MARK = "func_name1("  # in the instructions for calls
+_MODELS = (
+    _Model(("[TOOL_CALLS]", "[/INST]"), ["[/INST]", "[/TOOL_RESULTS]"], _mistral),
+    _HARMONY,
+    _Model(("<|assistant|>", "<arg_key>", "<arg_value>"), "<|assistant|>", _glm),
+    _Model(("<|assistant|>", "functools"), "<|assistant|>", lambda source: _listed(r"functools(?=\[)")),
+    _Model(("<|assistant|>", "<|/tool|>"), "<|assistant|>", lambda source: _listed("<|tool_call|>", "<|/tool_call|>")),
+    _Model(("<|im_start|>", "<function=", "<parameter="), _CHATML, _xml),
+    _Model(("<|im_start|>", "<function_calls>"), _CHATML, _python(**_PYTHON_LINES)),
+    _Model(("<|im_start|>", "<|tool_call_start|>"), _CHATML, _python(**_LFM)),
+    _Model(("<|im_start|>", "<|tool_list_start|>"), _CHATML, _python(**_LFM)),
+    _Model(("<|im_start|>", "<tool_call>"), _CHATML, _tagged, unlike=("<function=", "<arg_key>", "<parameter=")),
+    _Model(("<|im_start|>",), _CHATML),
+    _Model(("<|start_of_role|>", "<tool_call>"), _GRANITE, _tagged),
+    _Model(("<|start_of_role|>", "<|tool_call|>"), _GRANITE, lambda source: _listed("<|tool_call|>")),
+    _Model(("<|start_of_role|>",), _GRANITE),
+    _Model(("<|start_header_id|>", _PYTHON_MARK), _LLAMA3, _python(**_PYTHON_LIST)),
+    _Model(("<|start_header_id|>", '{"name": ', '"parameters": '), _LLAMA3, _llama3, unlike=("<TOOLCALL>", "<tool_call>")),
+    _Model(("<|header_start|>", _PYTHON_MARK), _LLAMA4, _python(**_PYTHON_LIST)),
+    _Model(("<|header_start|>", '{"name": ', '"parameters": '), _LLAMA4, _llama3),
+    _Model(
+        ("<|turn>", "<|tool_call>"),
+        [_GEMMA4, "<tool_response|>"],
+        _gemma(r"<\|tool_call>", "<tool_call|>", '<|"|>'),
+        thinking={"open": "<|channel>thought\n", "close": "<channel|>"},
+    ),
+    _Model(
+        ("<start_of_turn>", "<start_function_call>"),
+        [_GEMMA3, "<end_function_response>"],
+        _gemma("<start_function_call>", "<end_function_call>", "<escape>"),
+    ),
+    _Model(("<start_of_turn>", _PYTHON_MARK), _GEMMA3, _python(**_PYTHON_LIST)),
+    _Model(("<\uff5cAssistant\uff5c>",), "<\uff5cAssistant\uff5c>"),
+)

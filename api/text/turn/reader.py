@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
-from .json_calls import CallPiece, JsonCalls
+from .calls import Calls, calls_of
+from .json_calls import CallPiece
+from .schema_types import ToolTypes
 from .template import CALLS, CONTENT, THINKING, Region, TurnTemplate
+
+PIECE = 4096  # characters that are read at a time, so that what is cut off does not grow with the text
 
 
 @dataclass(slots=True)
@@ -31,11 +36,18 @@ def _pattern(texts: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))))
 
 
-def _held(text: str, at: int, texts: Sequence[str]) -> int:
+@lru_cache(maxsize=256)
+def _beginnings(texts: tuple[str, ...]) -> tuple[frozenset[str], int]:
+    """Return all proper beginnings of these texts, and the length of the longest."""
+    found = frozenset(text[:end] for text in texts for end in range(1, len(text)))
+    return found, max(map(len, found), default=0)
+
+
+def _held(text: str, at: int, texts: tuple[str, ...]) -> int:
     """Return the start of the longest end of a text that may become one of these texts; its length, if there is none."""
-    longest = max(map(len, texts), default=0)
-    for start in range(max(at, len(text) - longest + 1), len(text)):
-        if any(one.startswith(text[start:]) for one in texts):
+    found, longest = _beginnings(texts)
+    for start in range(max(at, len(text) - longest), len(text)):
+        if text[start:] in found:
             return start
     return len(text)
 
@@ -43,20 +55,32 @@ def _held(text: str, at: int, texts: Sequence[str]) -> int:
 class TurnReader:
     """The state of one answer. ``begun``: what the prompt has of the turn. ``calls``: False if calls are not read.
 
-    ``constrained``: the content has a grammar of its own, in which a text like a delimiter may occur. ``called``: tool calls
-    so far. ``settled``: thinking has ended, or other text has begun.
+    ``constrained``: the content has a grammar of its own, in which a text like a delimiter may occur. ``schemas``: what the
+    arguments of tools are, by name. ``called``: tool calls so far. ``settled``: thinking has ended, or other text has begun.
     """
 
-    def __init__(self, template: TurnTemplate, begun: str = "", *, calls: bool = True, constrained: bool = False) -> None:
-        self._template = template
+    def __init__(
+        self,
+        template: TurnTemplate,
+        begun: str = "",
+        *,
+        calls: bool = True,
+        constrained: bool = False,
+        schemas: Mapping[str, Any] | None = None,
+    ) -> None:
         self._content = template.regions[CONTENT]
-        regions = [one for one in template.regions.values() if one.opens and (calls or one.name != CALLS)]
-        self._opens = {text: region for region in regions for text in region.opens}
-        self._region = self._content
+        self._base = Region("", (), ()) if self._content.opens else self._content  # what is in no other region
+        regions = [one for one in template.regions.values() if calls or one.name != CALLS]
+        self._opens = {text: region for region in regions for text in region.entries}
+        self._starts = [region for region in regions if region.starts]
+        self._types = ToolTypes(schemas or {})
+        self._region = self._base
         self._buffer = ""
         self._begin_stretch()
-        self._calls: JsonCalls | None = None
+        self._calls: Calls | None = None
+        self._counted = 0  # calls of this region that are in ``called``
         self._raw: list[str] = []  # of a region of calls before its first name
+        self._fresh = True  # there was neither a text nor a call
         self.called = 0
         self._position = 0  # characters before the buffer
         self._spans: list[list[int]] = []  # begin and end of thinking
@@ -78,10 +102,11 @@ class TurnReader:
 
     def feed(self, text: str) -> list[TurnDelta]:
         """Return what a text adds."""
-        self._buffer += text
         made: list[TurnDelta] = []
-        while self._step(made, ended=False):
-            pass
+        for at in range(0, len(text), PIECE):
+            self._buffer += text[at : at + PIECE]
+            while self._step(made, ended=False):
+                pass
         return made
 
     def finish(self) -> list[TurnDelta]:
@@ -95,35 +120,67 @@ class TurnReader:
 
     def _step(self, made: list[TurnDelta], *, ended: bool) -> bool:
         """Read up to the next delimiter; return False if there is none."""
-        inside = self._region is not self._content
-        opens = () if self._constrained and not self._empty else tuple(self._opens)
-        texts = self._region.closes if inside else opens
+        inside = self._region is not self._base
+        if not inside and self._fresh and self._starts:
+            self._skip_blanks(made)
+            for region in self._starts:
+                if self._buffer.startswith(region.ahead):
+                    self._open(region, "")
+                    return True
+            if not ended and any(region.ahead.startswith(self._buffer) for region in self._starts):
+                return False
+        texts = self._awaited
+        if inside and self._constrained and self._region is self._content:
+            return self._step_to_the_end(made, ended=ended)
         found = _pattern(texts).search(self._buffer) if texts else None
         # A longer delimiter may be coming, of which this one is the beginning.
         end = len(self._buffer) if ended else _held(self._buffer, 0 if found is None else found.start(), texts)
-        if self._constrained and not inside and self._buffer[: end if found is None else found.start()].strip():
+        free = self._constrained and self._region is self._base and self._base is self._content
+        if free and self._buffer[: end if found is None else found.start()].strip():
             found, end = None, len(self._buffer)  # the content has begun
         if found is not None and end > found.start():
             end = found.start()
         else:
             found = None
-        text, self._buffer = self._buffer[:end], self._buffer[end:]
-        self._position += end
-        if text:
-            self._take(text, made)
+        self._take(self._pop(end), made)
         if found is None:
             return bool(self._buffer) and ended
         if inside and self._calls is not None and self._calls.in_string:
             self._take(self._pop(1), made)  # the text of a delimiter inside a string
             return True
-        if (self._region is not self._content) is not inside:
+        if (self._region is not self._base) is not inside:
             return True  # the region was none
-        delimiter = self._pop(len(found[0]))
-        if inside:
-            self._close(delimiter, made)
+        opened = None if inside else self._opens.get(found[0])
+        if opened is None:
+            self._close("" if self._region.apart else self._pop(len(found[0])), made)
         else:
-            self._open(self._opens[delimiter], delimiter)
+            self._open(opened, self._pop(len(found[0]) - len(opened.ahead)))
         return True
+
+    @property
+    def _awaited(self) -> tuple[str, ...]:
+        """The texts that would end the region, or open one."""
+        if self._region is not self._base:
+            return self._region.closes
+        if self._constrained and self._base is self._content and not self._empty:
+            return ()
+        return (*self._opens, *self._base.closes)
+
+    def _step_to_the_end(self, made: list[TurnDelta], *, ended: bool) -> bool:
+        """Read on in a content that may have its own closing text inside: only the last one closes it."""
+        closes = self._region.closes
+        if ended:
+            close = next((text for text in closes if self._buffer.endswith(text)), "")
+            self._take(self._pop(len(self._buffer) - len(close)), made)
+            self._pop(len(close))
+        else:
+            self._take(self._pop(_held(self._buffer, 0, tuple(text + "." for text in closes))), made)
+        return False
+
+    def _skip_blanks(self, made: list[TurnDelta]) -> None:
+        blanks = len(self._buffer) - len(self._buffer.lstrip())
+        if blanks:
+            self._take(self._pop(blanks), made)
 
     def _pop(self, count: int) -> str:
         text, self._buffer = self._buffer[:count], self._buffer[count:]
@@ -132,12 +189,13 @@ class TurnReader:
 
     def _open(self, region: Region, delimiter: str) -> None:
         self._region = region
-        before = self._blanks  # a part of the text, if this is no call
+        before = "".join(self._blanks)  # a part of the text, if this is no call
         self._begin_stretch()
         if region.name == THINKING:
             self._spans.append([self._position - len(delimiter), _OPEN])
         elif region.calls is not None:
-            self._calls, self._raw = JsonCalls(region.calls, self.called), [before, delimiter]
+            self._counted = 0
+            self._calls, self._raw = calls_of(region.calls, self.called, self._types), [before, delimiter]
 
     def _close(self, delimiter: str, made: list[TurnDelta]) -> None:
         if self._region.name == THINKING:
@@ -145,42 +203,48 @@ class TurnReader:
             self.settled = True
         self._begin_stretch()
         if self._calls is not None:
+            self._report(self._calls, self._calls.close(), made)
             self._raw.append(delimiter)
             self._end_calls(made)
-        self._region = self._content
+        self._region = self._base
 
     def _end_calls(self, made: list[TurnDelta]) -> None:
         """Give back a region without a single call as content."""
         calls, self._calls = self._calls, None
         if calls is not None and not calls.count:
             made.append(TurnDelta(content="".join(self._raw)))
-            self._empty = False
+            self._empty = self._fresh = False
         self._raw = []
 
     def _begin_stretch(self) -> None:
-        self._empty, self._blanks = True, ""
+        self._empty = True
+        self._blanks: list[str] = []
 
     def _take(self, text: str, made: list[TurnDelta]) -> None:
         """Take text of the region that is open."""
+        if not text:
+            return
         if self._calls is not None:
             self._take_call(self._calls, text, made)
             return
-        if self._region.strip:
-            text = self._blanks + text
-            kept = text.rstrip()
-            self._blanks = text[len(kept) :] if kept or not self._empty else ""
-            text = kept.lstrip() if self._empty else kept
-        if not text:
+        if not self._region.name:
             return
+        if self._region.strip:
+            kept = text.rstrip()
+            if not kept:
+                self._blanks += [] if self._empty else [text]
+                return
+            blanks, self._blanks = "".join(self._blanks), [text[len(kept) :]]
+            text = blanks + (kept.lstrip() if self._empty else kept)
         self._empty = False
+        self._fresh = self._fresh and (self.thinking or not text.strip())
         self.settled = self.settled or not self.thinking
         made.append(TurnDelta(reasoning=text) if self.thinking else TurnDelta(content=text))
 
-    def _take_call(self, calls: JsonCalls, text: str, made: list[TurnDelta]) -> None:
+    def _take_call(self, calls: Calls, text: str, made: list[TurnDelta]) -> None:
         if not calls.count:
             self._raw.append(text)
-        made += [TurnDelta(call=piece) for piece in calls.feed(text)]
-        self.called = calls.first + calls.count
+        self._report(calls, calls.feed(text), made)
         if not calls.broken:
             return
         rest = calls.rest if calls.count else "".join(self._raw)
@@ -189,6 +253,13 @@ class TurnReader:
         self._begin_stretch()
         self._empty = calls.count > 0
         self._take(rest, made)
+        self._fresh = False
+
+    def _report(self, calls: Calls, pieces: list[CallPiece], made: list[TurnDelta]) -> None:
+        made += [TurnDelta(call=piece) for piece in pieces]
+        self.called += calls.count - self._counted
+        self._counted = calls.count
+        self._fresh = self._fresh and not calls.count
 
 
 _OPEN = 1 << 62  # the end of a thinking that goes on

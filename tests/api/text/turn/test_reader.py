@@ -2,89 +2,78 @@
 
 from __future__ import annotations
 
-import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockwright.api.text.turn.reader import TurnDelta, TurnReader
+from blockwright.api.text.turn.reader import TurnReader
 from blockwright.api.text.turn.template import read_template
-from blockwright.tests.api.text.turn.turns import TURNS, written
+from blockwright.tests.api.text.turn.turns import (
+    ALONE,
+    BARE_NAMES,
+    PYTHON,
+    SINGLE,
+    THINKERS,
+    TURNS,
+    read,
+    schemas_of,
+    written,
+)
 from blockwright.tests.claims import claim
 from blockwright.tests.parts import examples
 
-TEXT = st.text(st.characters(exclude_characters="<[", exclude_categories=["Cs", "Cc", "Z"]), max_size=20)
-INNER = st.lists(st.sampled_from([*'ab"\\<>{}[]:, é', "</tool_call>", "[TOOL_CALLS]"]), max_size=8).map("".join)
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | INNER,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(INNER, inner, max_size=3),
-    max_leaves=6,
-)
-CALLS = st.lists(
-    st.tuples(st.sampled_from(["weather", "a.b-c", "arguments"]), st.dictionaries(INNER, VALUES, max_size=3)), max_size=3
-)
+TEXT = st.text(st.characters(exclude_characters="<[{", exclude_categories=["Cs", "Cc", "Z"]), max_size=20)
+INNER = st.lists(st.sampled_from([*'ab"\\<>{}[]:, é\n1', "</tool_call>", "[TOOL_CALLS]"]), max_size=8).map("".join)
+PLAIN = st.text(st.sampled_from('ab"\\:, é\n1'), max_size=8)  # of which no parser makes a delimiter
+WORD = st.sampled_from(["a", "b_1", "arguments", "name"])
+CONTENT, CALLS = "content", "tool_calls"
 
 
-class Turn:
-    """What deltas join to."""
-
-    def __init__(self, deltas: list[TurnDelta]) -> None:
-        self.reasoning = "".join(delta.reasoning for delta in deltas)
-        self.content = "".join(delta.content for delta in deltas)
-        self.calls: list[list[str]] = []
-        for piece in (delta.call for delta in deltas if delta.call is not None):
-            if piece.name:
-                assert piece.index == len(self.calls)
-                self.calls.append([piece.name, ""])
-            self.calls[piece.index][1] += piece.arguments
+def values(names: st.SearchStrategy[str], inner: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
+    return st.recursive(
+        st.none() | st.booleans() | st.integers(-(10**9), 10**9) | inner,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+        max_leaves=6,
+    )
 
 
-def read(kind: str, text: str, cuts: tuple[int, ...] = (), begun: str = "", **how: Any) -> Turn:
-    reader = TurnReader(read_template(TURNS[kind]), begun, **how)
-    places = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
-    deltas = [delta for a, b in pairwise(places) for delta in reader.feed(text[a:b])]
-    return Turn(deltas + reader.finish())
+@st.composite
+def turns(draw: st.DrawFn, kind: str, inner: st.SearchStrategy[str] = INNER) -> tuple[str, str, list[tuple[str, Any]]]:
+    """Reasoning, content and calls that a chat template of this kind can write."""
+    keys = WORD if kind in BARE_NAMES else inner
+    arguments = st.dictionaries(keys, values(keys, inner), max_size=3)
+    names = st.sampled_from(["weather", "a.b", "arguments"])
+    calls = draw(st.lists(st.tuples(names, arguments), max_size=1 if kind in SINGLE else 3, unique_by=lambda call: call[0]))
+    content = "" if calls and kind in ALONE else draw(TEXT)
+    return draw(TEXT) if kind in THINKERS else "", content, calls
 
 
-@claim("A turn is read as it was written, however it is cut into pieces", of="tools")
-@examples(150)
-@given(
-    kind=st.sampled_from(sorted(TURNS)),
-    reasoning=TEXT,
-    content=TEXT,
-    calls=CALLS,
-    cuts=st.tuples(*[st.integers(0, 10**6)] * 5),
-)
-def test_what_is_written_is_read(
-    kind: str, reasoning: str, content: str, calls: list[tuple[str, Any]], cuts: tuple[int, ...]
-) -> None:
-    reasoning = reasoning if kind == "qwen" else ""
-    text = written(kind, reasoning, content, calls)
-    turn = read(kind, text, cuts)
+@claim("A turn is read as its chat template writes it, however it is cut into pieces", of="tools")
+@examples(450)
+@given(data=st.data(), kind=st.sampled_from(sorted(TURNS)), cuts=st.tuples(*[st.integers(0, 10**6)] * 5))
+def test_what_is_written_is_read(data: st.DataObject, kind: str, cuts: tuple[int, ...]) -> None:
+    reasoning, content, calls = data.draw(turns(kind))
+    turn = read(kind, written(kind, reasoning, content, calls), cuts, schemas=schemas_of(calls))
     assert (turn.reasoning, turn.content) == (reasoning, content)
-    assert [(name, json.loads(arguments)) for name, arguments in turn.calls] == [*map(tuple, calls)]
+    assert turn.parsed == [*map(tuple, calls)]
 
 
 @claim("The parser of transformers reads the same turns in the same way", of="tools")
-@examples(100)
-@given(
-    kind=st.sampled_from(sorted(TURNS)),
-    reasoning=TEXT,
-    content=TEXT,
-    calls=st.lists(st.tuples(st.just("get"), st.dictionaries(TEXT, TEXT | st.integers(), max_size=3)), max_size=3),
-)
-def test_transformers_agrees(kind: str, reasoning: str, content: str, calls: list[tuple[str, Any]]) -> None:
+@examples(450)
+@given(data=st.data(), kind=st.sampled_from(sorted({*TURNS} - PYTHON)))
+def test_transformers_agrees(data: st.DataObject, kind: str) -> None:
     from transformers.utils.chat_parsing import parse_response
 
-    text = written(kind, reasoning if kind == "qwen" else "", content, calls)
-    found = parse_response(text, TURNS[kind], prefix="")
-    turn = read(kind, text)
+    reasoning, content, calls = data.draw(turns(kind, PLAIN))
+    text, schemas = written(kind, reasoning, content, calls), schemas_of(calls)
+    tools = [{"type": "function", "function": {"name": name, "parameters": schemas[name]}} for name in schemas]
+    turn = read(kind, text, schemas=schemas)
+    found = parse_response(text, TURNS[kind], prefix="", tools=tools)
     assert (found.get("thinking", ""), found.get("content", "")) == (turn.reasoning, turn.content)
     theirs = [(one["function"]["name"], one["function"]["arguments"]) for one in found.get("tool_calls", [])]
-    assert theirs == [(name, json.loads(arguments)) for name, arguments in turn.calls]
+    assert theirs == turn.parsed
 
 
 @pytest.mark.parametrize("begun", ["<think>\n", "<think>\na", "<think>\nab</think>\n\n", "x"])
