@@ -123,7 +123,7 @@ def test_a_graph_that_names_what_does_not_stay_is_refused() -> None:
     assert ran == [0]
     half = memory.data_ptr(), memory.nbytes // 2
     streams.record(stream, work, lambda: [half]).replay(stream)
-    with pytest.raises(BackendError, match="names 32 bytes at .*, which do not stay"):
+    with pytest.raises(BackendError, match=r"names 32 bytes at .*, which do not stay"):
         streams.settle()
 
 
