@@ -28,7 +28,7 @@ from accuracy_ours import Loaded, instruction_sets
 from accuracy_reference import Peer, Truth
 from harness import OURS, Bar, Options, Report
 
-from blockwright.gpu.backend import Backend
+from blockwright.gpu.backend import HostBackend
 from blockwright.gpu.cpu.native.backend import NativeBackend
 
 PEER = "transformers"
@@ -50,7 +50,7 @@ class Judged:
         off = np.abs(logprobs - self.truth)
         return {"mean": float(off.mean()), "p999": float(np.quantile(off, 0.999))}
 
-    def ratios(self, backend: Backend) -> dict[str, float]:
+    def ratios(self, backend: HostBackend) -> dict[str, float]:
         """Our errors by transformers'."""
         loaded = Loaded(self.folder, backend, max_length=self.model.max_length)
         ours = [loaded.logprobs(prompt.tokens, prompt.given).numpy() for prompt in self.model.prompts]

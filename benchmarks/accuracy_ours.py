@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from blockwright.gpu.backend import Backend, Batch, Packed
+from blockwright.gpu.backend import Batch, HostBackend, Packed
 from blockwright.gpu.cpu.native.backend import NativeBackend
 from blockwright.gpu.errors import BackendError
 from blockwright.gpu.model.config import ComponentSpec
@@ -39,7 +39,7 @@ class Loaded:
     def __init__(
         self,
         folder: Path,
-        backend: Backend,
+        backend: HostBackend,
         *,
         max_length: int,
         rows: int = 1,
@@ -82,7 +82,7 @@ class Loaded:
         return torch.log_softmax(torch.cat([self.logits([(0, at, end - at)]) for at, end in bounds]).double(), -1)
 
 
-def _packed(backend: Backend, spec: ComponentSpec) -> Packed:
+def _packed(backend: HostBackend, spec: ComponentSpec) -> Packed:
     memory = {}
     for part in backend.parts(spec):
         memory[part.role] = _aligned(part.nbytes)

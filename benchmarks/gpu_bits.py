@@ -10,7 +10,6 @@ import random
 from dataclasses import dataclass, replace
 
 import torch
-from gpu_card import need
 from gpu_report import Part
 from gpu_rig import RigSizes, random_rig
 from gpu_steps import Bench, attention
@@ -43,7 +42,7 @@ def measure(part: Part) -> None:
     with part.attempt("served"):
         _served(part)
     with part.attempt("graph-bucket"):
-        need("gpu.cuda.graphs", "decode by recorded graphs, whose buckets would be compared")
+        _buckets(part)
 
 
 def one_tile(tile: ProductTile, whole: Tiling) -> Tiling:
@@ -125,6 +124,25 @@ def _served(part: Part) -> None:
     assert again is not None
     part.add("served/cache", {"differing": float(sorted(again.top) != want[0])})
     part.bar("served/cache", "differing", at_most=0.0)
+
+
+def _buckets(part: Part) -> None:
+    """Tokens and their log-probabilities from recorded steps of several buckets, beside launched ones."""
+    size, page = part.sizes.models["1B"], part.sizes.page
+    length, most = 3 * page, max(part.sizes.rows)
+    rig = random_rig(part.card, size, RigSizes(rows=most, length=length, tokens=max(most, page), page=page))
+    graphs = rig.device.graphs
+    best = SamplingParams(temperature=0.0, logprobs=0)
+    given, found = min(page, length - 8), []
+    for enabled, rows in ((False, 1), *((True, rows) for rows in part.sizes.rows)):
+        graphs.enabled = enabled
+        edits = rig.fill_cache(rows, given, length, params=best)
+        rig.run([(row, given - 1, 1) for row in range(rows)], range(rows))
+        sweeps = [rig.run([(row, given + n, 1) for row in range(rows)], range(rows)) for n in range(6)]
+        found.append([(one.tokens[0], one.logprobs[0]) for one in sweeps])
+        rig.release(edits)
+    part.add("graph-bucket", {"differing": float(any(one != found[0] for one in found)), "replayed": graphs.replayed})
+    part.bar("graph-bucket", "differing", at_most=0.0)
 
 
 def _sharing(first: list[Edit], second: list[Edit], pages: int) -> list[Edit]:

@@ -11,7 +11,7 @@ import statistics
 import time
 
 import torch
-from gpu_nvml import Nvml
+from gpu_nvml import open_nvml, used
 from gpu_report import Part
 from gpu_rig import Rig, RigSizes, random_rig
 from harness import OURS
@@ -89,13 +89,13 @@ def _timed(part: Part, rig: Rig, source: str, from_: int, target: str, to: int, 
 
 def _account(part: Part) -> None:
     """Compare the memory in use by NVML, before and after a model is there, with our account."""
-    nvml = Nvml(part.card)
-    before = nvml.used()
+    nvml = open_nvml()
+    before = used(nvml)
     reserved = _reserved(part)
     rig = _rig(part, 1)
     part.card.settle()
     ours = sum(rig.executor.committed().values()) + _reserved(part) - reserved
-    found = nvml.used() - before
+    found = used(nvml) - before
     part.add("account", {"ours_bytes": ours, "nvml_bytes": found, "account_off": abs(found - ours) / ours}, OURS)
 
 

@@ -2,54 +2,44 @@
 
 from __future__ import annotations
 
-import importlib
 import time
-from typing import Any
 
-from gpu_card import Card
 from gpu_report import NotHere, Part
+
+from blockwright.gpu.cuda.nvml import Card, Nvml
+from blockwright.gpu.errors import BackendError
 
 ASKED = 20
 
 
-class Nvml:
-    """The first card as NVML sees it. Raises ``NotHere`` where there is no package or no driver."""
+def open_nvml() -> Nvml:
+    """Open NVML. Raises ``NotHere`` where there is no package or no driver."""
+    try:
+        return Nvml()
+    except BackendError as error:
+        raise NotHere(str(error)) from None
 
-    def __init__(self, card: Card) -> None:
-        try:
-            self._nvml: Any = importlib.import_module("pynvml")
-            self._nvml.nvmlInit()
-        except ModuleNotFoundError:
-            raise NotHere("nvidia-ml-py is not installed") from None
-        except Exception as error:
-            raise NotHere(f"NVML does not start: {error}") from None
-        self._card = self._nvml.nvmlDeviceGetHandleByIndex(0)
 
-    def used(self) -> int:
-        """Return the bytes that all processes use."""
-        return int(self._nvml.nvmlDeviceGetMemoryInfo(self._card).used)
+def first(nvml: Nvml) -> Card:
+    """Read the first card."""
+    return nvml.cards()[0]
 
-    def figures(self) -> dict[str, float]:
-        """Return memory, power, clocks, use."""
-        nvml, card = self._nvml, self._card
-        memory, rates = nvml.nvmlDeviceGetMemoryInfo(card), nvml.nvmlDeviceGetUtilizationRates(card)
-        return {
-            "memory_bytes": float(memory.total),
-            "used_bytes": float(memory.used),
-            "power_w": nvml.nvmlDeviceGetPowerUsage(card) / 1000,
-            "clock_mhz": float(nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM)),
-            "use_percent": float(rates.gpu),
-            "temperature_c": float(nvml.nvmlDeviceGetTemperature(card, nvml.NVML_TEMPERATURE_GPU)),
-        }
+
+def used(nvml: Nvml) -> int:
+    """Return the bytes that all processes use of the first card."""
+    card = first(nvml)
+    return card.total - card.free
 
 
 def measure(part: Part) -> None:
     """Add the card's figures, and the time of asking for them."""
     with part.attempt("card"):
-        nvml = Nvml(part.card)
-        nvml.figures()
+        nvml = open_nvml()
+        first(nvml)
         began = time.perf_counter()
         for _ in range(ASKED):
-            found = nvml.figures()
-        found["ask_ms"] = 1000 * (time.perf_counter() - began) / ASKED
-        part.add("card", found)
+            card = first(nvml)
+        seconds = (time.perf_counter() - began) / ASKED
+        figures = {"power_w": card.power, "clock_mhz": card.clock, "use": card.use, "ask_ms": 1000 * seconds}
+        figures |= {"memory_bytes": float(card.total), "used_bytes": float(card.total - card.free)}
+        part.add("card", {name: float(value) for name, value in figures.items() if value is not None})

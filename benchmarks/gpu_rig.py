@@ -17,7 +17,7 @@ from gpu_sizes import ModelSize
 
 from blockwright.gpu.cuda.backend import CudaBackend
 from blockwright.gpu.cuda.device import CudaDevice
-from blockwright.gpu.device import DeviceSizes
+from blockwright.gpu.device import DeviceSizes, Ticket
 from blockwright.gpu.executor import PARAMETERS, Executor
 from blockwright.gpu.model.config import (
     AttentionConfig,
@@ -225,12 +225,22 @@ class Rig:
     ) -> SweepResult:
         return self.executor.execute(self.plan(batch, sample, edits, delta))
 
-    def fill_cache(self, rows: int, context: int, length: int, seed: int = 3) -> list[Edit]:
+    def submit(self, batch: Batch, sample: Sequence[int], delta: Sequence[int] = ()) -> Ticket:
+        """Queue a plan, while those before it may still run."""
+        return self.executor.submit(self.plan(batch, sample, (), delta))
+
+    @property
+    def device(self) -> CudaDevice:
+        found = self.executor.device
+        assert isinstance(found, CudaDevice)
+        return found
+
+    def fill_cache(self, rows: int, context: int, length: int, seed: int = 3, params: SamplingParams = GREEDY) -> list[Edit]:
         """Compute ``context`` random tokens of each of the rows, and return their edits."""
         draw, vocabulary = random.Random(seed), _vocabulary(self.specs)
         edits: list[Edit] = []
         for row in range(rows):
-            mine = self.admit(row, [draw.randrange(vocabulary) for _ in range(context)], length)
+            mine = self.admit(row, [draw.randrange(vocabulary) for _ in range(context)], length, params)
             for start in range(0, context, self.sizes.tokens):
                 self.run([(row, start, min(self.sizes.tokens, context - start))], (), mine if not start else ())
             edits += mine

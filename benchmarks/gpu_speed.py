@@ -13,17 +13,27 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from gpu_card import copies, median_of, need, poisoned, random_tensor
+from gpu_card import copies, median_of, poisoned, random_tensor
 from gpu_report import Part
-from gpu_rig import Rig, RigSizes, random_rig
+from gpu_rig import GREEDY, Rig, RigSizes, random_rig
 from gpu_sizes import ModelSize
 
 from blockwright.gpu.cuda.ops import Weight
 from blockwright.gpu.cuda.ops_fast import FAST
+from blockwright.gpu.device import Ticket
+from blockwright.policies.plan.sampling import SamplingParams, TokenRules
 from blockwright.policies.plan.sweep_plan import Edit
 
 ITEM = 2  # bytes of bfloat16
 MOST_FAST_ROWS, MOST_FAST_PREFILL = 32, 4096  # where invariant bits are compared with fast ones
+WARMING = 8  # sweeps before time is taken: the graphs of a bucket are recorded behind its third use
+SAMPLED = {  # options of rows that the card draws, and of rows that it leaves to the host
+    "sampled": SamplingParams(temperature=0.8, seed=1),
+    "truncated": SamplingParams(temperature=0.8, top_k=40, top_p=0.9, min_p=0.01, seed=1),
+    "penalised": SamplingParams(temperature=0.8, top_p=0.9, repetition_penalty=1.1, presence_penalty=0.2, seed=1),
+    "logprobs": SamplingParams(temperature=0.0, logprobs=5),
+    "on-host": SamplingParams(temperature=0.0, rules=TokenRules(no_repeat=9)),
+}
 MOST_PREFILL = 2048  # tokens of a sweep, as a scheduler would cut a prompt; longer prompts take several
 
 
@@ -37,8 +47,6 @@ def measure(part: Part) -> None:
         part.card.release()
         with part.attempt(f"{name}/products"):
             _products(part, name, size)
-    with part.attempt("graphs"):
-        need("gpu.cuda.graphs", "CUDA graphs, so that decode with and without them cannot be compared")
     name, size = list(part.sizes.models.items())[-1]
     with part.attempt("bits-fast"):
         _fast(part, name, size)
@@ -49,6 +57,7 @@ def measure(part: Part) -> None:
     part.bar("8B/decode32", "host_share", at_most=0.05)
     part.bar("8B/invariant-decode32", "of_fast", at_least=0.85)
     part.bar("8B/invariant-prefill4096", "of_fast", at_least=0.70)
+    part.bar("1B/decode1", "graphs_gain", at_least=1.3)
     part.bar("8B/products32", "of_mm", at_least=0.85)
     part.bar("8B/products4096", "of_mm", at_least=0.70)
 
@@ -77,42 +86,68 @@ def _rig(part: Part, size: ModelSize, bits: str = "invariant") -> Rig:
 
 
 def _model(part: Part, name: str, size: ModelSize, rig: Rig) -> None:
+    graphs = rig.device.graphs
     for rows in part.sizes.rows:
         with part.attempt(f"{name}/decode{rows}"):
-            decode(part, f"{name}/decode{rows}", size, rig, rows)
+            seconds = decode(part, f"{name}/decode{rows}", size, rig, rows)
+            graphs.enabled = False
+            launched = decode(part, f"{name}/launched{rows}", size, rig, rows)
+            graphs.enabled = True
+            part.add(f"{name}/decode{rows}", {"graphs_gain": launched / seconds})
+    most = max(part.sizes.rows)
+    for kind, params in SAMPLED.items():
+        with part.attempt(f"{name}/{kind}{most}"):
+            decode(part, f"{name}/{kind}{most}", size, rig, most, params=params)
     for tokens in part.sizes.prefill:
         with part.attempt(f"{name}/prefill{tokens}"):
             _prefill(part, f"{name}/prefill{tokens}", size, rig, tokens)
 
 
-def decode(part: Part, case: str, size: ModelSize, rig: Rig, rows: int, numbers: tuple[int, ...] = ()) -> float:
-    """Add a decode step's figures, and return its median seconds. ``numbers`` are the rows' deltas."""
+def decode(
+    part: Part,
+    case: str,
+    size: ModelSize,
+    rig: Rig,
+    rows: int,
+    numbers: tuple[int, ...] = (),
+    params: SamplingParams = GREEDY,
+) -> float:
+    """Add a decode step's figures, and return its seconds. ``numbers`` are the rows' deltas.
+
+    As in a worker, a plan is queued while the one before it runs. ``host_share`` is the part of a sweep's time in which
+    the card has nothing to do, ``submit_ms`` the time in which the host makes and queues a plan.
+    """
     sizes, card = part.sizes, part.card
     context, count = sizes.context, sizes.sweeps
-    edits = rig.fill_cache(rows, context, context + 4 * count + 8)
-    position = context
+    edits = rig.fill_cache(rows, context, context + 3 * count + WARMING, params=params)
+    position, submitting = context, 0.0
 
-    def sweep() -> None:
-        nonlocal position
-        rig.run([(row, position, 1) for row in range(rows)], list(range(rows)), (), numbers)
-        position += 1
-
-    def several() -> None:
-        for _ in range(count):
-            sweep()
+    def several(sweeps: int) -> None:
+        nonlocal position, submitting
+        waiting: Ticket | None = None
+        for _ in range(sweeps):
+            began = time.perf_counter()
+            ticket = rig.submit([(row, position, 1) for row in range(rows)], list(range(rows)), numbers)
+            submitting += time.perf_counter() - began
+            if waiting is not None:
+                waiting.wait()
+            waiting, position = ticket, position + 1
+        if waiting is not None:
+            waiting.wait()
 
     rig.run([(row, context - 1, 1) for row in range(rows)], list(range(rows)), (), numbers)  # draws the first token
-    sweep()
-    seconds = [_wall(card.settle, sweep) for _ in range(count)]
-    median = statistics.median(seconds)
+    several(WARMING - 2)  # compiles, then records
+    submitting = 0.0
+    median = _wall(card.settle, lambda: several(count)) / count
+    submit = submitting / count
     began = time.perf_counter()
-    busy = card.busy(several)
+    busy = card.busy(lambda: several(count))
     whole = time.perf_counter() - began
     rig.release(edits)
     nbytes = ITEM * size.parameters + rows * (context + count) * size.kv_bytes(ITEM)
     metrics = {"ms": 1000 * median, "tokens_per_s": rows / median, "bytes_per_s": nbytes / median}
     metrics |= {"host_share": max(0.0, 1 - busy / (count * median)), "profiled_ms": 1000 * whole / count}
-    metrics["busy_ms"] = 1000 * busy / count
+    metrics |= {"busy_ms": 1000 * busy / count, "submit_ms": 1000 * submit}
     if copy := part.found("ceilings/copy", "bytes_per_s"):
         metrics["of_copy"] = nbytes / median / copy
     part.add(case, metrics)

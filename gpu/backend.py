@@ -2,7 +2,8 @@
 
 A back end packs the tensors of components and runs sequences of components over a batch. It alone knows the layout inside a
 slot and the packing of weights; no other code indexes inside either. It never allocates on the path of a sweep: ``pack``
-writes into memory that it is given, and scratch is sized once by ``reserve``.
+writes into memory that it is given, and scratch is sized once by ``reserve``. How a batch is computed is asked of a
+``HostBackend`` alone; a card queues whole sweeps (``gpu/cuda/device.py``).
 
 Shape legend: T tokens of a step, N batch rows of a step, D hidden width, V vocabulary, R table rows, L KV layers of the
 worker's longest chain and one more, for hidden states, P pages of the longest sequence, M longest sequence in tokens.
@@ -126,12 +127,6 @@ class Backend(Protocol):
     def import_(self, layout: PageLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
         """Copy the bytes from ``export`` into slots that were neither written nor read since they were allocated."""
 
-    def put_hidden(self, layout: HiddenLayout, column: int, batch: Batch) -> None:
-        """Write the hidden states of a batch into the slots that layer ``column`` of the tables names."""
-
-    def take_hidden(self, layout: HiddenLayout, column: int, batch: Batch) -> None:
-        """Read the hidden states of a batch from the slots that layer ``column`` of the tables names."""
-
     def compose(self, parts: Sequence[Packed], kv_layer: int) -> Any:
         """Return a run over consecutive components. Sets pointers only.
 
@@ -144,6 +139,23 @@ class Backend(Protocol):
     def detach(self, run: Any, number: int) -> None:
         """Drop deltas that were attached."""
 
+    def settle(self) -> None:
+        """Wait until nothing reads the memory of earlier calls: hidden states, tables, slots, packed components.
+
+        A call ends when its results are there; a thread that lost its core may return to it later. Called before memory is
+        given back, reused for something else or unmapped.
+        """
+
+
+class HostBackend(Backend, Protocol):
+    """A back end that computes in the memory of the process: a call returns when it is done."""
+
+    def put_hidden(self, layout: HiddenLayout, column: int, batch: Batch) -> None:
+        """Write the hidden states of a batch into the slots that layer ``column`` of the tables names."""
+
+    def take_hidden(self, layout: HiddenLayout, column: int, batch: Batch) -> None:
+        """Read the hidden states of a batch from the slots that layer ``column`` of the tables names."""
+
     def forward(self, run: Any, batch: Batch) -> None:
         """Run all components of the run over the batch, in one native call. Never called for a head."""
 
@@ -155,13 +167,6 @@ class Backend(Protocol):
 
     def states(self, run: Any, hidden_ND: torch.Tensor) -> np.ndarray:
         """Return float64 states [N, D] of a run that is a single head without logits (``gpu/sampling/pooling.py``)."""
-
-    def settle(self) -> None:
-        """Wait until nothing reads the memory of earlier calls: hidden states, tables, slots, packed components.
-
-        A call ends when its results are there; a thread that lost its core may return to it later. Called before memory is
-        given back, reused for something else or unmapped.
-        """
 
     def progress(self) -> int:
         """Return a number that changes whenever a part of a call is done. Any thread may ask, also during a call."""

@@ -122,11 +122,13 @@ class Device(Protocol):
     the number of each row's deltas in the run; none: no row has any.
     """
 
-    backend: Backend
     sizes: DeviceSizes
-    tables: Tables  # of the host: what the tables of the device hold, or will when all that was queued is done
+    tables: Tables  # of the host: what plans wrote; a device that draws by itself has drawn tokens in its own alone
     pages: Pages
     slice_bytes: int  # of parameters that are packed or copied in one step, between two sweeps
+
+    @property
+    def backend(self) -> Backend: ...
 
     def arena(self, name: str, nbytes: int) -> Arena:
         """Reserve a range of memory. Nothing is committed yet. Raises BackendError if the range cannot be reserved."""

@@ -12,9 +12,8 @@ from typing import Any
 
 from ..policies.model.chain import HiddenLayout, PageLayout
 from ..policies.plan.sweep_plan import SweepResult
-from .backend import SLICE, Backend, Batch
+from .backend import SLICE, Batch, HostBackend
 from .device import Arena, DeviceSizes, Pages, Ticket
-from .errors import ExecutorError
 from .exchange import PageExchange
 from .hidden import HiddenStates
 from .memory import HostArena
@@ -48,8 +47,8 @@ class HostSweep:
 class HostDevice:
     """Device over a back end whose memory is the process's (see the module and ``gpu/device.py``)."""
 
-    def __init__(self, backend: Backend, sizes: DeviceSizes) -> None:
-        self.backend = backend
+    def __init__(self, backend: HostBackend, sizes: DeviceSizes) -> None:
+        self.backend: HostBackend = backend
         self.tables = Tables(sizes.rows, sizes.max_length, sizes.kv_layers, sizes.page_size)
         self._exchange = PageExchange(backend)
         self.pages: Pages = self._exchange
@@ -80,14 +79,8 @@ class HostDevice:
     def begin(self, columns: SweepColumns) -> None:
         draws = SweepDraws(columns, self.tables, self.backend, self._hidden.pick)
         self._sweep = HostSweep(draws, time.perf_counter())
-        plan, limit = columns.plan, self._hidden.max_tokens
-        if plan.tokens > limit:
-            raise ExecutorError(f"plan {plan.number} has {plan.tokens} tokens, the limit is {limit}; raise max_tokens")
-        longest, rows = self.tables.max_length, self.tables.rows
-        outside_N = (columns.start_N < 0) | (columns.end_N > longest) | (columns.row_N < 0) | (columns.row_N >= rows)
-        if (outside_N | (columns.count_N < 1)).any():
-            raise ExecutorError(f"plan {plan.number} has positions beyond {longest} or rows beyond {rows}, or an empty row")
-        self.tables.apply(plan.edits)
+        columns.check(self.tables, self._hidden.max_tokens)
+        self.tables.apply(columns.plan.edits)
 
     def arrive(self, width: int, at: Rows, hidden: Any) -> None:
         self._hidden.write(width, at.offset_N, at.count_N, hidden)

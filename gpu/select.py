@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from .backend import Backend
+from .backend import Backend, HostBackend
 from .device import Device, DeviceSizes
 from .errors import BackendError
 
@@ -58,7 +58,7 @@ def open_device(backend: Backend, sizes: DeviceSizes) -> Device:
 
         assert isinstance(backend, CudaBackend)
         return CudaDevice(backend, sizes)
-    return HostDevice(backend, sizes)
+    return HostDevice(cast(HostBackend, backend), sizes)
 
 
 def open_prover(backend: Backend, limit: int) -> Prover | None:

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..policies.plan.sweep_plan import Step, SweepPlan
+from .errors import ExecutorError
+from .tables import Tables
 
 Ints = NDArray[Any]
 
@@ -45,6 +47,17 @@ class SweepColumns:
         self.end_N = self.start_N + self.count_N
         self.offset_N = np.cumsum(self.count_N, dtype=np.int64) - self.count_N
         self._every = list(range(len(plan.row)))
+
+    def check(self, tables: Tables, max_tokens: int) -> None:
+        """Raise ExecutorError for a plan that does not fit the tables, or has more tokens than a sweep may have."""
+        plan, longest = self.plan, tables.max_length
+        if plan.tokens > max_tokens:
+            raise ExecutorError(f"plan {plan.number} has {plan.tokens} tokens, the limit is {max_tokens}; raise max_tokens")
+        outside_N = (self.start_N < 0) | (self.end_N > longest) | (self.row_N < 0) | (self.row_N >= tables.rows)
+        if (outside_N | (self.count_N < 1)).any():
+            raise ExecutorError(
+                f"plan {plan.number} has positions beyond {longest} or rows beyond {tables.rows}, or an empty row"
+            )
 
     def rows(self, batch: Sequence[int]) -> Rows:
         """Return all positions of these batch rows."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from ..policies.plan.sweep_plan import FAILED, NOT_FINITE, SweepResult, TokenLogprob
-from .backend import Backend
+from ..policies.plan.sweep_plan import FAILED, NOT_FINITE, SweepPlan, SweepResult, TokenLogprob
 from .sampling import rejection
+from .sampling.masks import TokenMasks
 from .sampling.pooling import picked
 from .sampling.sampler import choose, law, raw_logprobs, sample, score_prompt
 from .sampling.verification import DrawnPositions, standing
@@ -24,6 +24,59 @@ from .sweep_columns import Ints, Rows, SweepColumns
 from .tables import Tables
 
 SCORED_TOGETHER = 32  # prompt positions with logits in memory at a time
+
+
+class Heads(Protocol):
+    """The part of a back end that draws need (``HostBackend``)."""
+
+    def logits(self, run: Any, hidden_ND: torch.Tensor, delta_N: np.ndarray | None = None) -> torch.Tensor: ...
+
+    def states(self, run: Any, hidden_ND: torch.Tensor) -> np.ndarray: ...
+
+    def argmax(self, logits_NV: torch.Tensor, masks: TokenMasks | None = None) -> np.ndarray: ...
+
+    def allowed(self, logits_V: np.ndarray, mask_W: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
+
+
+class SweepOutcome:
+    """The outcome of a sweep's draws so far, by batch row."""
+
+    def __init__(self, plan: SweepPlan) -> None:
+        self._plan = plan
+        self.tokens: dict[int, int] = {}
+        self.logprobs: dict[int, TokenLogprob | None] = {}
+        self.verified: dict[int, tuple[list[int], list[TokenLogprob]]] = {}  # further ones of verified rows
+        self.scores: dict[int, list[TokenLogprob]] = {}
+        self.vectors: dict[int, bytes] = {}
+        self.forced: dict[int, list[int]] = {}  # tokens that must follow
+
+    def set(self, n: int, tokens: list[int], logprobs: list[TokenLogprob | None]) -> None:
+        """Set the tokens of a batch row that count: one, or several of a row that was verified."""
+        self.tokens[n], self.logprobs[n] = tokens[0], logprobs[0]
+        self.verified[n] = tokens[1:], [entry for entry in logprobs[1:] if entry is not None]
+
+    def give(self, n: int, vector: bytes) -> int:
+        """Set the vector of a batch row; return what stands in place of its token."""
+        if not vector:
+            return NOT_FINITE
+        self.vectors[n] = vector
+        return 0
+
+    def result(self, seconds: float, kernel_seconds: float) -> SweepResult:
+        """Return the result of the sweep, which took ``seconds``, and ``kernel_seconds`` of them in runs and heads."""
+        plan = self._plan
+        return SweepResult(
+            number=plan.number,
+            tokens=[self.tokens[n] for n in plan.sample],
+            logprobs=[self.logprobs[n] for n in plan.sample],
+            scores=[self.scores[n] for n in plan.score],
+            seconds=seconds,
+            kernel_seconds=kernel_seconds,
+            verified=[self.verified[n][0] for n in plan.verify],
+            verified_logprobs=[self.verified[n][1] for n in plan.verify],
+            vectors=list(self.vectors.items()),
+            forced=[(place, self.forced[n]) for place, n in enumerate(plan.sample) if n in self.forced],
+        )
 
 
 class SweepDraws:
@@ -36,36 +89,19 @@ class SweepDraws:
         self,
         columns: SweepColumns,
         tables: Tables,
-        backend: Backend,
+        backend: Heads,
         pick: Callable[[int, Ints], torch.Tensor],
     ) -> None:
         self._columns, self._plan = columns, columns.plan
         self._tables = tables
         self._backend, self._pick = backend, pick
-        self._tokens: dict[int, int] = {}  # by batch row
-        self._logprobs: dict[int, TokenLogprob | None] = {}
-        self._verified: dict[int, tuple[list[int], list[TokenLogprob]]] = {}  # further ones of verified rows
-        self._scores: dict[int, list[TokenLogprob]] = {}  # by batch row
-        self._vectors: dict[int, bytes] = {}  # by batch row
-        self._forced: dict[int, list[int]] = {}  # by batch row: tokens that must follow
+        self.outcome = SweepOutcome(columns.plan)
         self._laws: dict[int, dict[int, np.ndarray]] = {}  # by batch row and place: a draft's, if it counts
         self.seconds = 0.0  # inside heads and sampling
 
     def result(self, seconds: float, kernel_seconds: float) -> SweepResult:
         """Return the result of the sweep, which took ``seconds``, and ``kernel_seconds`` of them in runs."""
-        plan = self._plan
-        return SweepResult(
-            number=plan.number,
-            tokens=[self._tokens[n] for n in plan.sample],
-            logprobs=[self._logprobs[n] for n in plan.sample],
-            scores=[self._scores[n] for n in plan.score],
-            seconds=seconds,
-            kernel_seconds=kernel_seconds + self.seconds,
-            verified=[self._verified[n][0] for n in plan.verify],
-            verified_logprobs=[self._verified[n][1] for n in plan.verify],
-            vectors=list(self._vectors.items()),
-            forced=[(place, self._forced[n]) for place, n in enumerate(plan.sample) if n in self._forced],
-        )
+        return self.outcome.result(seconds, kernel_seconds + self.seconds)
 
     def sample(self, run: Any, width: int, at: Rows, delta: Sequence[int]) -> None:
         """Draw the next token of these batch rows and write it behind their last position."""
@@ -79,8 +115,8 @@ class SweepDraws:
         tokens, logprobs = self._drawn(logits_NV, at.row_N, position_N)
         self._give_logits(zip(at.batch, at.row_N.tolist(), range(len(tokens)), strict=True), logits_NV, tokens)
         self.seconds += time.perf_counter() - began
-        self._tokens.update(zip(at.batch, tokens, strict=True))
-        self._logprobs.update(zip(at.batch, logprobs, strict=True))
+        self.outcome.tokens.update(zip(at.batch, tokens, strict=True))
+        self.outcome.logprobs.update(zip(at.batch, logprobs, strict=True))
         self._append(at.row_N, position_N, tokens)
         self._force(at.batch, at.row_N, position_N, tokens)
 
@@ -92,18 +128,12 @@ class SweepDraws:
         """Give the vectors of rows that want logits: of each the batch row, the table row and the place of its logits."""
         for n, row, place in rows:
             if (pooling := self._tables.sampling[row].pooling) is not None:
-                tokens[place] = self._give(n, picked(logits_TV[place].numpy(), pooling))
-
-    def _give(self, n: int, vector: bytes) -> int:
-        """Give the vector of a batch row; return what stands in place of its token."""
-        if not vector:
-            return NOT_FINITE
-        self._vectors[n] = vector
-        return 0
+                tokens[place] = self.outcome.give(n, picked(logits_TV[place].numpy(), pooling))
 
     def pool(self, run: Any, width: int, at: Rows) -> None:
         """Pool the states of these batch rows, and give the vectors of the ones that end with their last position."""
         ending, scored = set(self._plan.sample), set(self._plan.score)
+        outcome = self.outcome
         began = time.perf_counter()
         columns = zip(
             at.batch, at.row_N.tolist(), at.start_N.tolist(), at.count_N.tolist(), at.offset_N.tolist(), strict=True
@@ -111,8 +141,8 @@ class SweepDraws:
         for n, row, start, count, offset in columns:
             pool = self._tables.pools[row]
             if pool is None:  # it wants tokens, and its model has been replaced by an embedder
-                self._tokens[n], self._logprobs[n] = NOT_FINITE, None
-                self._scores[n] = []
+                outcome.tokens[n], outcome.logprobs[n] = NOT_FINITE, None
+                outcome.scores[n] = []
                 continue
             skipped = 0 if pool.whole else count - 1
             for place in range(skipped, count, SCORED_TOGETHER):
@@ -120,9 +150,9 @@ class SweepDraws:
                 hidden_TD = self._pick(width, np.arange(offset + place, offset + place + some))
                 pool.add(self._backend.states(run, hidden_TD), start + place)
             if n in ending:
-                self._tokens[n], self._logprobs[n] = self._give(n, pool.vector()), None
+                outcome.tokens[n], outcome.logprobs[n] = outcome.give(n, pool.vector()), None
             if n in scored:
-                self._scores[n] = []
+                outcome.scores[n] = []
         self.seconds += time.perf_counter() - began
 
     def _sample_positions(self, run: Any, width: int, at: Rows, delta: Sequence[int]) -> None:
@@ -145,14 +175,13 @@ class SweepDraws:
         self.seconds += time.perf_counter() - began
         last_N = drawn.first_N.copy()  # index of the last token of each row that counts
         for i, (n, first, count) in enumerate(spans):
-            self._tokens[n], self._logprobs[n] = tokens[first], logprobs[first]
+            counting = 1
             if n in verify:
                 begin, end = int(columns.start_N[n]) + 1, int(columns.start_N[n]) + count
                 drafts_T = self._tables.tokens[int(columns.row_N[n]), begin:end]
                 counting = standing(tokens[first : first + count], drafts_T)
                 last_N[i] += counting - 1
-                more = slice(first + 1, first + counting)
-                self._verified[n] = tokens[more], [entry for entry in logprobs[more] if entry is not None]
+            self.outcome.set(n, tokens[first : first + counting], logprobs[first : first + counting])
         last = [tokens[i] for i in last_N.tolist()]
         self._append(row_T[last_N], position_T[last_N], last)
         self._force(at.batch, row_T[last_N], position_T[last_N], last)
@@ -210,7 +239,7 @@ class SweepDraws:
             if grammar is None or token in FAILED or position + 1 >= tables.max_length:
                 continue
             if found := grammar.forced(tables.tokens[row, int(tables.prompt_length[row]) : position + 1]):
-                self._forced[n] = found
+                self.outcome.forced[n] = found
 
     def _append(self, row_N: Ints, position_N: Ints, tokens: list[int]) -> None:
         """Write drawn tokens to the table, where the next plan reads them."""
@@ -222,7 +251,7 @@ class SweepDraws:
     def score(self, run: Any, width: int, at: Rows, delta: Sequence[int]) -> None:
         """Compute log-probabilities of the prompt tokens that follow the positions of these batch rows."""
         for i, n in enumerate(at.batch):
-            self._scores[n] = self._score_row(run, width, at, i, delta[i] if delta else 0)
+            self.outcome.scores[n] = self._score_row(run, width, at, i, delta[i] if delta else 0)
 
     def _score_row(self, run: Any, width: int, at: Rows, i: int, delta: int) -> list[TokenLogprob]:
         tables, row = self._tables, int(at.row_N[i])

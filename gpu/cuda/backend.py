@@ -1,8 +1,8 @@
-"""CUDA back end: the host half of a device with memory of its own, over operations that are given addresses.
+"""CUDA back end: packing, runs and pages of a device with memory of its own, over operations that are given addresses.
 
-Owns scratch, staging, copies of the tables and rotary tables. Work is queued on one stream; a second one brings results to
-the host. The same code runs on a card, on the kernels' interpreter and, for tests of everything else, on the mirror
-(operations by torch, memory by a file, streams deferred). Legend: as in ``gpu/backend.py``.
+Owns scratch, the card's tables and rotary tables. Work is queued on one stream; a second one brings results to the host.
+Sweeps are the device's (``device.py``). The same code runs on a card, on the kernels' interpreter and, for tests of
+everything else, on the mirror (operations by torch, memory by a file, streams deferred). Legend: as in ``gpu/backend.py``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ...policies.model.chain import HiddenLayout, PageLayout
-from ..backend import HOST_CHUNK, Batch, Packed
+from ...policies.model.chain import PageLayout
+from ..backend import HOST_CHUNK, Packed
 from ..errors import BackendError
 from ..model.activations import embedding_multiplier
 from ..model.config import AttentionConfig, ComponentSpec, HeadConfig, RopeConfig, attention_of, pools
@@ -23,22 +23,25 @@ from ..row_backend import RowBackend, RowPacked, row_states
 from ..tables import Tables
 from .components import CudaRun, HeadPart, Surroundings, describe
 from .deltas import CudaDelta, Records, delta_bytes, pack_delta
-from .forward import Forward
+from .forward import LOGITS, Forward
 from .memory import ChunkMemory
 from .ops import DeviceStep, Ops, Slots
 from .scratch import Scratch
-from .staging import StagingRing
-from .steps import StepColumns
+from .staging import Transfers
 from .streams import DeviceStream, Streams
-from .tables import TableCopies
+from .tables import CardTables
 
-HIDDEN, BOUNCE = "hidden", "bounce"
-CHOSEN = "chosen"  # slots
+GATHERED, HEADED = "gathered", "headed"  # hidden states of some rows; of the rows of a head
+BOUNCE, CHOSEN = "bounce", "chosen"  # slots on their way, and their numbers
+MOST_HEADS, LEAST_HEADS = 256, 32  # rows of a head at a time
 TOGETHER = 1 << 20  # bytes of slots that are copied at once
-RING = 4  # staging buffers
-STAGED = 64 << 10  # bytes of a staging buffer at first
 SLOT_UNIT = 4096  # bytes
 ALIGNMENT = 256  # bytes; a warp loads two of its lines of 128
+
+
+def hidden_name(width: int) -> str:
+    """Return the name of the buffer of a sweep's hidden states of this width."""
+    return f"hidden {width}"
 
 
 def do_nothing() -> None:
@@ -73,24 +76,21 @@ class CudaBackend(RowBackend):
         self.chunk = platform.chunk
         self.open_memory, self.enter = platform.open_memory, platform.enter
         self.platform = platform
-        self._device, self._ops = platform.device, platform.ops
-        self._streams, self._compute = platform.streams, platform.compute
-        self._copies = platform.streams.stream()
-        self._scratch = Scratch(platform.device, self._streams.settle)
-        pinned = platform.device.type == "cuda"
-        self._results = StagingRing(self._streams, RING, STAGED, pinned)
-        uploads = StagingRing(self._streams, RING, STAGED, pinned)
-        self._columns = StepColumns(self._scratch, uploads, self._compute, self._ops.tile_rows)
-        self._forward = Forward(
-            self._ops, self._scratch, embedding_multiplier, lambda: self._compute.launch(self._begin_part)
-        )
+        self.ops = platform.ops
+        self.streams, self.compute = platform.streams, platform.compute
+        self.device = platform.device
+        self.pinned = platform.device.type == "cuda"
+        self.scratch = Scratch(platform.device, self.streams)
+        self.transfers = Transfers(self.streams, self.compute, self.scratch, self.pinned)
+        self.parts_done = 0  # number of components that were begun
+        self.forward = Forward(self.ops, self.scratch, embedding_multiplier, lambda: self.compute.launch(self._begin_part))
         self._arenas: dict[PageLayout, Slots] = {}
         self._ranges: dict[PageLayout, torch.Tensor] = {}  # keeps their memory alive
         self._rope: dict[tuple[RopeConfig, int], tuple[torch.Tensor, torch.Tensor]] = {}  # keyed by head_dim, too
-        self._tables: Tables | None = None
-        self._copied: TableCopies | None = None
-        self._tokens = 0  # most of a step
-        self._parts_done = 0  # number of components that were begun
+        self._host_tables: Tables | None = None
+        self._tables: CardTables | None = None
+        self.tokens = 0  # most of a step
+        self.heads = 0  # most rows of a head at a time
 
     def _delta_form(self, spec: ComponentSpec) -> tuple[str, int]:
         return "padded rows", delta_bytes(spec, self.dtype)
@@ -100,20 +100,31 @@ class CudaBackend(RowBackend):
     ) -> Generator[int, None, CudaDelta]:
         return pack_delta(spec, tensors, memory, self.dtype)
 
+    @property
+    def tables(self) -> CardTables:
+        """The tables on the card. Raises BackendError before ``reserve``."""
+        if self._tables is None:
+            raise BackendError("a step before reserve(): the caller's order is wrong")
+        return self._tables
+
     def reserve(self, tables: Tables, max_tokens: int, max_rows: int) -> None:
         self.settle()
-        self._tables, self._copied = tables, TableCopies(tables, self._device)
-        self.settle()  # the copies were written by another stream than the one of sweeps
-        self._tokens = max(max_tokens, max_rows)
-        self._columns.reserve(self._tokens, 0)
-        self._scratch.need(BOUNCE, TOGETHER)
-        self._scratch.need(CHOSEN, TOGETHER // self.slot_unit * 4)
+        former = self._tables
+        grown = former if tables is self._host_tables else None  # others begin anew
+        self._host_tables, self._tables = tables, CardTables(tables, self.device, grown)
+        if former is not None:
+            self.streams.retire(former.memory)
+        self.settle()  # the tables were written by another stream than the one of sweeps
+        self.tokens = max(max_tokens, max_rows)
+        self.heads = min(MOST_HEADS, max(max_rows, LEAST_HEADS))
+        self.scratch.need(BOUNCE, TOGETHER)
+        self.scratch.need(CHOSEN, TOGETHER // self.slot_unit * 4)
 
     def add_arena(self, layout: PageLayout, memory: torch.Tensor) -> None:
         self._check_layout(layout)
         self._arenas[layout] = Slots(memory.data_ptr(), self.slot_bytes(layout), layout.page_size)
         self._ranges[layout] = memory
-        self._scratch.need(BOUNCE, self.slot_bytes(layout))
+        self.scratch.need(BOUNCE, self.slot_bytes(layout))
 
     # runs
 
@@ -149,10 +160,11 @@ class CudaBackend(RowBackend):
         return run
 
     def _size(self, run: CudaRun) -> None:
-        assert self._tables is not None
-        self._scratch.need(HIDDEN, self._tokens * run.width * self.dtype.itemsize)
-        self._columns.reserve(self._tokens, len(run.groups))
-        self._forward.reserve(run, self._tokens, self._tables.max_length)
+        assert self._host_tables is not None
+        rows = self.heads if run.vocabulary else self.tokens
+        for name in (GATHERED, HEADED):
+            self.scratch.need(name, (self.tokens if name == GATHERED else self.heads) * run.width * self.dtype.itemsize)
+        self.forward.reserve(run, rows, self._host_tables.max_length)
 
     def _slots(self, packed: RowPacked) -> Slots:
         layout = packed.spec.component.kv
@@ -162,76 +174,49 @@ class CudaBackend(RowBackend):
 
     def _rotary(self, config: AttentionConfig) -> tuple[torch.Tensor, torch.Tensor]:
         """Return rotary tables for the longest sequence. Runs keep the tables that they were composed with."""
-        assert self._tables is not None
-        key, length = (config.rope, config.head_dim), self._tables.max_length
+        assert self._host_tables is not None
+        key, length = (config.rope, config.head_dim), self._host_tables.max_length
         if key not in self._rope or len(self._rope[key][0]) < length:
             cos_MH, sin_MH = rotary_table(config.rope, config.head_dim, torch.arange(length), torch.float32)
-            self._rope[key] = cos_MH.contiguous().to(self._device), sin_MH.contiguous().to(self._device)
+            self._rope[key] = cos_MH.contiguous().to(self.device), sin_MH.contiguous().to(self.device)
         return self._rope[key]
 
     def attach(self, run: CudaRun, number: int, deltas: Mapping[int, CudaDelta]) -> None:
-        self.settle()  # the records that are replaced may still be read
         run.deltas[number] = dict(deltas)
-        run.renew(Records(run.deltas, self._device))
+        self._renew(run)
         self._size(run)
 
     def detach(self, run: CudaRun, number: int) -> None:
-        self.settle()
         del run.deltas[number]
-        run.renew(Records(run.deltas, self._device))
+        self._renew(run)
 
-    # sweeps
+    def _renew(self, run: CudaRun) -> None:
+        """Write the records of a run's deltas anew."""
+        self.settle()  # the ones that are replaced may still be read
+        for memory in run.records.memory if run.records is not None else ():
+            self.streams.retire(memory)
+        run.renew(Records(run.deltas, self.device))
 
-    def forward(self, run: CudaRun, batch: Batch) -> None:
-        hidden_TD = batch.hidden_TD
-        self._check(run, hidden_TD, is_head=False)
-        with self._streams.current(self._compute):
-            step = self._step(batch, run.groups)
-            self._upload_hidden(hidden_TD)
-            self._forward.run(run.parts, step, self._scratch[HIDDEN])
-        self._download(self._scratch.tensor(HIDDEN, hidden_TD.nbytes), hidden_TD)
-
-    def logits(self, run: CudaRun, hidden_ND: torch.Tensor, delta_N: np.ndarray | None = None) -> torch.Tensor:
-        self._check(run, hidden_ND, is_head=True)
-        (part,) = run.parts
-        assert isinstance(part, HeadPart)
-        rows = hidden_ND.shape[0]
-        none_N, ones_N = np.zeros(rows, dtype=np.int32), np.ones(rows, dtype=np.int32)
-        with self._streams.current(self._compute):
-            step = self._columns.make(Batch(none_N, none_N, ones_N, hidden_ND, delta_N), (), self._copies_of_tables())
-            self._upload_hidden(hidden_ND)
-            name = self._forward.logits(part, step, self._scratch[HIDDEN])
-        logits_NV = torch.empty(rows, run.vocabulary)
-        self._download(self._scratch.tensor(name, logits_NV.nbytes), logits_NV)
-        return logits_NV
+    def slots(self, layout: PageLayout) -> Slots:
+        """Return the arena of a layout."""
+        return self._arenas[layout]
 
     def states(self, run: CudaRun, hidden_ND: torch.Tensor) -> np.ndarray:
+        """Return float64 states [N, D] of an embedder's head, of hidden states on the host."""
         return row_states(run.packed[0], hidden_ND)
 
-    def put_hidden(self, layout: HiddenLayout, column: int, batch: Batch) -> None:
-        self._need_hidden(batch.hidden_TD)
-        with self._streams.current(self._compute):
-            step = self._step(batch, ())
-            self._upload_hidden(batch.hidden_TD)
-            self._ops.put_hidden(step, self._scratch[HIDDEN], layout.width, self._arenas[layout], column)
-
-    def take_hidden(self, layout: HiddenLayout, column: int, batch: Batch) -> None:
-        hidden_TD = batch.hidden_TD
-        self._need_hidden(hidden_TD)
-        with self._streams.current(self._compute):
-            step = self._step(batch, ())
-            self._ops.take_hidden(step, self._scratch[HIDDEN], layout.width, self._arenas[layout], column)
-        self._download(self._scratch.tensor(HIDDEN, hidden_TD.nbytes), hidden_TD)
-
     def settle(self) -> None:
-        self._streams.settle()
+        self.streams.settle()
 
     def check(self) -> None:
         """Raise the error of queued work that has failed, if some has (``Device.check``)."""
-        self._streams.check()
+        self.streams.check()
 
-    def progress(self) -> int:
-        return self._parts_done
+    def static(self) -> list[tuple[int, int]]:
+        """Return the memory that a recorded graph may name: address and bytes. It stays until the graph is dropped."""
+        found = self.scratch.ranges()
+        kept = [self.tables.memory, *self._ranges.values(), *(one for pair in self._rope.values() for one in pair)]
+        return found + [(memory.data_ptr(), memory.nbytes) for memory in kept]
 
     # pages
 
@@ -239,68 +224,56 @@ class CudaBackend(RowBackend):
         pages, together = self._arenas[layout], self._together(layout)
         for first in range(0, len(slots), together):
             some = slots[first : first + together]
-            with self._streams.current(self._compute):
+            with self.streams.current(self.compute):
                 chosen = self._chosen(some)
-                self._ops.copy_slots(pages.address, chosen, self._scratch[BOUNCE], 0, len(some), pages.slot_bytes)
-            self._download(self._scratch.tensor(BOUNCE, len(some) * pages.slot_bytes), memory[first : first + len(some)])
+                self.ops.copy_slots(pages.address, chosen, self.scratch[BOUNCE], 0, len(some), pages.slot_bytes)
+            (came,) = self.transfers.fetch([self.scratch.tensor(BOUNCE, len(some) * pages.slot_bytes)])
+            memory[first : first + len(some)].view(-1).copy_(came)
 
     def import_(self, layout: PageLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
         pages, together = self._arenas[layout], self._together(layout)
         for first in range(0, len(slots), together):
             some = slots[first : first + together]
-            with self._streams.current(self._compute):
+            with self.streams.current(self.compute):
                 chosen = self._chosen(some)
-                self._columns.send(BOUNCE, memory[first : first + len(some)])
-                self._ops.copy_slots(self._scratch[BOUNCE], 0, pages.address, chosen, len(some), pages.slot_bytes)
+                self.transfers.send(BOUNCE, memory[first : first + len(some)].numpy())
+                self.ops.copy_slots(self.scratch[BOUNCE], 0, pages.address, chosen, len(some), pages.slot_bytes)
+
+    def move(self, layout: PageLayout, slots: Sequence[int], targets: Sequence[int]) -> None:
+        """Queue copies of slots of an arena to other slots, of which none is among ``slots``."""
+        pages, most = self._arenas[layout], TOGETHER // self.slot_unit // 2
+        for first in range(0, len(slots), most):
+            some = slots[first : first + most]
+            with self.streams.current(self.compute):
+                source = self._chosen([*some, *targets[first : first + most]])
+                target = source + 4 * len(some)
+                self.ops.copy_slots(pages.address, source, pages.address, target, len(some), pages.slot_bytes)
 
     def _together(self, layout: PageLayout) -> int:
         return max(1, TOGETHER // self.slot_bytes(layout))
 
     def _chosen(self, slots: Sequence[int]) -> int:
-        (address,) = self._columns.upload(CHOSEN, [np.asarray(slots, dtype=np.int32)])
-        return address
+        self.transfers.send(CHOSEN, np.asarray(slots, dtype=np.int32))
+        return self.scratch[CHOSEN]
 
-    # what a call queues
+    # heads
 
-    def _step(self, batch: Batch, groups: Sequence[int]) -> DeviceStep:
-        """Queue the upload of a step's columns, and of what has changed in the tables of its rows."""
-        tables = self._copies_of_tables()
-        longest = int((batch.start_N + batch.count_N).max(initial=0))
-        for index_E, value_E in tables.edits(batch.row_N, longest):
-            index, value = self._columns.edit(index_E, value_E)
-            self._ops.edit(tables.tokens, index, value, len(index_E))
-        return self._columns.make(batch, groups, tables)
+    def head(self, run: CudaRun, index: int, step: DeviceStep) -> int:
+        """Queue a head over the hidden states that ``index``, int32 on the card, names; return the address of the logits."""
+        (part,) = run.parts
+        assert isinstance(part, HeadPart)
+        self.ops.gather(self.scratch[hidden_name(run.width)], index, self.scratch[HEADED], step.tokens, run.width)
+        self.forward.logits(part, step, self.scratch[HEADED])
+        return self.scratch[LOGITS]
 
-    def _copies_of_tables(self) -> TableCopies:
-        if self._copied is None:
-            raise BackendError("a step before reserve(): the caller's order is wrong")
-        return self._copied
-
-    def _upload_hidden(self, hidden_TD: torch.Tensor) -> None:
-        self._columns.send(HIDDEN, hidden_TD)
-
-    def _need_hidden(self, hidden_TD: torch.Tensor) -> None:
-        self._scratch.need(HIDDEN, self._tokens * hidden_TD.shape[1] * self.dtype.itemsize)
-
-    def _download(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Wait for what was queued, and copy its result to the host by way of a staging buffer."""
-        ready, ended = self._streams.event(), self._streams.event()
-        ready.record(self._compute)
-        self._copies.wait(ready)
-        with self._results.buffer(self._copies, source.numel()) as buffer:
-            self._copies.launch(lambda: buffer.copy_(source, non_blocking=True))
-        ended.record(self._copies)
-        ended.wait()
-        target.view(torch.uint8).view(-1).copy_(buffer)
+    def held(self) -> dict[str, int]:
+        """Return the bytes of the card that this back end has beside its pool of chunks, by use."""
+        tables = self._tables.memory.nbytes if self._tables is not None else 0
+        return {
+            "scratch": self.scratch.nbytes,
+            "tables": tables,
+            "rotary": sum(one.nbytes for pair in self._rope.values() for one in pair),
+        }
 
     def _begin_part(self) -> None:
-        self._parts_done += 1
-
-    def _check(self, run: CudaRun, hidden: torch.Tensor, is_head: bool) -> None:
-        if bool(run.vocabulary) != is_head:
-            raise BackendError("a head is computed by logits(), everything else by forward(): the caller is wrong")
-        if hidden.dtype != self.dtype or hidden.shape[1] != run.width or not hidden.is_contiguous():
-            raise BackendError(
-                f"hidden states must be contiguous {self._dtype_name} of width {run.width}, not {hidden.dtype} of shape "
-                f"{list(hidden.shape)}: the caller is wrong"
-            )
+        self.parts_done += 1

@@ -104,9 +104,11 @@ class CudaRun:
     kept: list[Any]  # what the addresses point into
     deltas: dict[int, dict[int, CudaDelta]] = field(default_factory=dict)
     records: Records | None = None
+    buckets: dict[Any, Any] = field(default_factory=dict)  # recorded graphs (``graphs.py``)
 
     def renew(self, records: Records) -> None:
-        """Set what the attached deltas add."""
+        """Set what the attached deltas add. Nothing that was recorded may be queued."""
+        self.buckets.clear()
         self.records = records if self.deltas else None
         for part in self.parts:
             if isinstance(part, EmbeddingPart):

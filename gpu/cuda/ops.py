@@ -35,6 +35,7 @@ RANK_UNIT = 16  # ranks and widths of bottlenecks are padded to multiples, with 
 DELTA_TILE = 16  # rows of a tile of tokens with one delta
 # Codes of activations in records, and in ``activate``. A low-rank term has none.
 ACTIVATIONS = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "gelu_new": 4, "gelu_fast": 5, "relu": 6}
+BEST = 32  # most logits of a position that ``Ops.logprobs`` gives
 READS = {"output": 0, "sum": 1, "input": 2}  # what a bottleneck reads
 
 
@@ -129,6 +130,42 @@ class Terms:
     roles: int
     columns: int  # of ``low``: most of any number, a multiple of RANK_UNIT
     rows: int  # most ROWS of any role
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Rows whose tokens are drawn by all parameters, by address, and scratch of their size.
+
+    ints: int32 [rows, 8]: row of logits, table row, position, prompt's length, top k, first entry of the row's list, number
+    of its entries, and 1 if no other token is allowed. floats: float64 [rows, 6]: temperature, logarithm of min p (-inf:
+    none), top p, repetition, presence and frequency penalties. key: int64 [rows], as in ``Ops.draw``. A list has token ids,
+    int32, each once, and what is added to their logits, float64: minus infinity for one that is forbidden.
+    """
+
+    rows: int
+    ints: int
+    floats: int
+    key: int
+    ids: int
+    values: int
+    listed: int  # most entries of a row
+    penalised: bool  # whether any row has penalties
+    table: int  # as in ``DeviceStep``
+    table_stride: int
+    scores: int  # scratch, float64 [rows, V]
+    counts: int  # scratch, int32 [rows, 2, V], where rows have penalties
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Addresses for what log-probabilities are made of.
+
+    numbers: float64 [rows, 2 + BEST]: the logarithm of the sum of all, the token's logit, the best logits. ranks: int32
+    [rows, 1 + BEST]: the token's rank, the ids of the best. The best come first, and equal ones by their ids.
+    """
+
+    numbers: int
+    ranks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,20 +290,29 @@ class Ops(Protocol):
         """Write the logits of a sum, divided, then capped, to out, float32 [T, V]. ``out`` may be the sum's
         address if it has one part."""
 
-    def draw(self, logits: int, rows: int, vocabulary: int, key: int, temperature: int, floor: int, token: int) -> None:
-        """Draw a token for each row of logits, float32 [N, V], as ``sampling/sampler.py`` does without penalties and rules.
+    def draw(self, logits: int, rows: int, vocabulary: int, key: int, temperature: int, token: int) -> None:
+        """Draw a token for each row of logits, float32 [N, V], as the host's sampler does where only temperature counts.
 
-        key: int64 [N], bits of ``noise_key``; temperature: float64 [N], 0 for the best one; floor: float32 [N],
-        logits below it are out
-        (-inf: none); token: int32 [N], NOT_FINITE if the chosen logit is not finite. Equal scores: the lowest id.
+        key: int64 [N], bits of ``noise_key``; temperature: float64 [N], 0 for the best one; token: int32 [N], NOT_FINITE if
+        the chosen logit is not finite. Equal scores: the lowest id.
         """
 
-    def argmax(self, logits: int, rows: int, vocabulary: int, token: int) -> None:
-        """Write the best token of each row, int32 [N]: the lowest among equal ones; NaN counts as the best."""
+    def choose(self, logits: int, vocabulary: int, choices: Choices, token: int) -> None:
+        """Draw a token by all parameters for the rows of logits that ``choices`` names, to their places of token."""
 
-    def append(self, step: DeviceStep, token: int) -> None:
-        """Write token, int32 [T], to the table at row and position of each of the step's tokens; not NOT_FINITE,
-        not padding."""
+    def logprobs(self, logits: int, vocabulary: int, rows: int, index: int, best: int, token: int, out: Logprobs) -> None:
+        """Write what log-probabilities are made of, of ``rows`` rows of logits, int32 [rows] ``index``.
+
+        Of the token at the row's place of ``token`` and of the ``best`` best ones, at most BEST.
+        """
+
+    def keep(self, table: int, table_stride: int, rows: int, drawn: int, token: int, standing: int) -> None:
+        """Write the last token that counts of each row to the table, and how many count to standing, int32 [rows].
+
+        drawn: int32 [rows, 4]: table row (-1: padding), the position of its first drawn token, the place of that in
+        ``token``, and how many were drawn. They count up to the first that is not the draft which the table has at its
+        position. Neither NOT_FINITE nor what lies beyond the table is written.
+        """
 
     def gather(self, source: int, index: int, out: int, rows: int, width: int) -> None:
         """Copy rows: out[i] = source[index[i]], model [.., width]; index int32 [rows], where -1 copies nothing."""

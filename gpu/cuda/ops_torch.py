@@ -13,14 +13,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ...policies.plan.sweep_plan import NO_SLOT, NOT_FINITE
+from ...policies.plan.sweep_plan import NO_SLOT
 from ..model.activations import BOTTLENECKS, soft_cap
 from ..model.config import AttentionConfig
 from ..model.rotary import rotate
-from ..sampling.noise import gumbel
-from . import ops
+from . import draws_torch, ops
 from .host_memory import floats, ints, longs, view
-from .ops import FIELDS, DeviceStep, Finish, Norm, Slots, Sum, Terms, Weight
+from .ops import FIELDS, Choices, DeviceStep, Finish, Logprobs, Norm, Slots, Sum, Terms, Weight
 
 Launch = Callable[[Callable[[], object]], None]
 TILE_ROWS = 1024  # of a tile, which nothing here is computed by
@@ -231,36 +230,17 @@ class TorchOps:
 
         self._launch(work)
 
-    def draw(self, logits: int, rows: int, vocabulary: int, key: int, temperature: int, floor: int, token: int) -> None:
-        def work() -> None:
-            all_NV, token_N = floats(logits, rows, vocabulary).numpy(), ints(token, rows)
-            heat_N = view(temperature, (rows,), torch.float64).tolist()
-            lowest_N = floats(floor, rows).tolist()
-            for n in range(rows):
-                score_V = all_NV[n].astype(np.float64)
-                if heat_N[n] > 0.0 and np.isfinite(score_V).all():
-                    noise_V = gumbel(int(longs(key, rows)[n]) & (1 << 64) - 1, np.arange(vocabulary))
-                    out_V = all_NV[n] < np.float32(lowest_N[n])
-                    score_V = np.where(out_V, -np.inf, (score_V - score_V.max()) / heat_N[n] + noise_V)
-                best = int(np.argmax(score_V))
-                token_N[n] = best if np.isfinite(all_NV[n, best]) else NOT_FINITE
+    def draw(self, logits: int, rows: int, vocabulary: int, key: int, temperature: int, token: int) -> None:
+        self._launch(lambda: draws_torch.draw(logits, rows, vocabulary, key, temperature, token))
 
-        self._launch(work)
+    def choose(self, logits: int, vocabulary: int, choices: Choices, token: int) -> None:
+        self._launch(lambda: draws_torch.choose(logits, vocabulary, choices, token))
 
-    def argmax(self, logits: int, rows: int, vocabulary: int, token: int) -> None:
-        def work() -> None:
-            ints(token, rows)[:] = np.argmax(floats(logits, rows, vocabulary).numpy(), axis=1)
+    def logprobs(self, logits: int, vocabulary: int, rows: int, index: int, best: int, token: int, out: Logprobs) -> None:
+        self._launch(lambda: draws_torch.logprobs(logits, vocabulary, rows, index, best, token, out))
 
-        self._launch(work)
-
-    def append(self, step: DeviceStep, token: int) -> None:
-        def work() -> None:
-            (row_T, position_T), token_T = self._places(step), ints(token, step.tokens)
-            for t in np.flatnonzero((row_T >= 0) & (token_T != NOT_FINITE)).tolist():
-                place = int(row_T[t]) * step.table_stride + int(position_T[t])
-                ints(step.table + 4 * place, 1)[0] = token_T[t]
-
-        self._launch(work)
+    def keep(self, table: int, table_stride: int, rows: int, drawn: int, token: int, standing: int) -> None:
+        self._launch(lambda: draws_torch.keep(table, table_stride, rows, drawn, token, standing))
 
     def gather(self, source: int, index: int, out: int, rows: int, width: int) -> None:
         def work() -> None:

@@ -17,8 +17,22 @@ import triton.language as tl
 
 from ..errors import BackendError
 from ..model.config import AttentionConfig
-from .kernels import attention, copies, deltas, draw, products, rows
-from .ops import ACTIVATIONS, DELTA_TILE, RANK_UNIT, DeviceStep, Finish, Norm, Slots, Sum, Terms, Weight
+from .kernels import attention, choice, copies, deltas, draw, products, rows
+from .ops import (
+    ACTIVATIONS,
+    BEST,
+    DELTA_TILE,
+    RANK_UNIT,
+    Choices,
+    DeviceStep,
+    Finish,
+    Logprobs,
+    Norm,
+    Slots,
+    Sum,
+    Terms,
+    Weight,
+)
 from .tiles import BFLOAT16, FLOAT32, MULTIPROCESSORS, Tiling
 
 TYPES: dict[torch.dtype, tuple[Any, Tiling]] = {
@@ -30,6 +44,7 @@ LARGEST_ROW = 16384  # elements of a row that one program holds
 SMALLEST = 16  # side of a block that a product takes
 COPIED = 2048  # words of a program that copies slots
 EDITED = 256
+DRAFTED = 32  # drafts of a block
 NO_SUM = Sum(0, 0, 0)
 
 
@@ -267,19 +282,33 @@ class TritonOps:
 
     # tokens
 
-    def draw(self, logits: int, rows: int, vocabulary: int, key: int, temperature: int, floor: int, token: int) -> None:
-        draw.draw[(rows,)](logits, key, temperature, floor, token, V=vocabulary, CB=self._logits(vocabulary), num_warps=8)
+    def draw(self, logits: int, rows: int, vocabulary: int, key: int, temperature: int, token: int) -> None:
+        draw.draw[(rows,)](logits, key, temperature, token, V=vocabulary, CB=self._logits(vocabulary), num_warps=8)
 
-    def argmax(self, logits: int, rows: int, vocabulary: int, token: int) -> None:
-        draw.argmax[(rows,)](logits, token, V=vocabulary, CB=self._logits(vocabulary), num_warps=8)
+    def choose(self, logits: int, vocabulary: int, choices: Choices, token: int) -> None:
+        c, block = choices, self._logits(vocabulary)
+        shape: dict[str, Any] = {"V": vocabulary, "CB": block, "num_warps": 8, "enable_fp_fusion": False}
+        grid = (c.rows, -(-vocabulary // block))
+        choice.weigh[grid](logits, c.ints, c.scores, c.counts, PENALISED=c.penalised, **shape)
+        if c.listed:
+            blocks = -(-c.listed // EDITED)
+            choice.amend[(c.rows, blocks)](logits, c.ints, c.ids, c.values, c.scores, **shape | {"CB": EDITED})
+        if c.penalised:
+            choice.count[(c.rows,)](c.ints, c.table, c.table_stride, c.counts, **shape)
+            choice.penalise[grid](c.ints, c.floats, c.counts, c.scores, **shape)
+        choice.choose[(c.rows,)](logits, c.ints, c.floats, c.key, c.scores, token, **shape)
+
+    def logprobs(self, logits: int, vocabulary: int, rows: int, index: int, best: int, token: int, out: Logprobs) -> None:
+        choice.logprobs[(rows,)](
+            logits, index, token, best, out.numbers, out.ranks, V=vocabulary, CB=self._logits(vocabulary), MOST=BEST,
+            num_warps=8,
+        )  # fmt: skip
 
     def _logits(self, vocabulary: int) -> int:
         return min(self.tiling.vocabulary, power(vocabulary))
 
-    def append(self, step: DeviceStep, token: int) -> None:
-        copies.append[(-(-step.tokens // EDITED),)](
-            step.table, step.table_stride, step.row_T, step.position_T, token, step.tokens, CB=EDITED
-        )
+    def keep(self, table: int, table_stride: int, rows: int, drawn: int, token: int, standing: int) -> None:
+        copies.keep[(rows,)](table, table_stride, drawn, token, standing, CB=DRAFTED, num_warps=1)
 
     # copies
 

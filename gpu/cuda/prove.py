@@ -24,6 +24,8 @@ from ..errors import BackendError
 from ..model.config import EmbeddingConfig, HeadConfig, attention_of
 from ..row_backend import RowPacked
 from ..tables import Tables
+from .backend import CudaBackend
+from .direct import DirectCard
 
 SECONDS = 60.0  # that all proofs of a worker may take, with the kernels' first compilation
 HEAD_ROWS = 65  # most rows of a head, whose logits are long
@@ -148,7 +150,9 @@ class _Proof:
 
     def __init__(self, backend: Backend, packed: Sequence[RowPacked], tokens: int, chunks: Sequence[int]) -> None:
         self.differs = False
-        self._backend, self._packed = backend, packed
+        assert isinstance(backend, CudaBackend), "a card's bits are proved"
+        self._backend, self._direct = backend, DirectCard(backend)
+        self._packed = packed
         self._chunks, self._tokens = chunks, tokens
         self._config = packed[0].spec.config
         width = packed[0].spec.component.width_in or packed[0].spec.component.width_out
@@ -198,10 +202,10 @@ class _Proof:
 
     def _head(self, run: Any) -> Iterator[str]:
         rows = min(self._tokens, HEAD_ROWS)
-        whole = self._backend.logits(run, self._hidden_TD[:rows]).clone()
+        whole = self._direct.logits(run, self._hidden_TD[:rows])
         for count in (1, *self._chunks):
             if count < rows:
-                found = self._backend.logits(run, self._hidden_TD[rows - count : rows].clone())
+                found = self._direct.logits(run, self._hidden_TD[rows - count : rows].clone())
                 yield self._compare(whole[rows - count :], found, f"between {count} and {rows} rows")
 
     def _compose(self, page: int) -> list[Any]:
@@ -246,7 +250,7 @@ class _Proof:
         row_N, start_N, count_N = (np.array(column, dtype=np.int32) for column in zip(*places, strict=True))
         given_TD = self._hidden_TD if source_TD is None else source_TD
         hidden_TD = torch.cat([given_TD[start : start + count] for _, start, count in places])
-        self._backend.forward(run, Batch(row_N, start_N, count_N, hidden_TD))
+        self._direct.forward(run, Batch(row_N, start_N, count_N, hidden_TD))
         return hidden_TD
 
     def _compare(self, want: torch.Tensor, found: torch.Tensor, what: str) -> str:

@@ -1,4 +1,4 @@
-"""Streams and events of the CUDA back end: torch's, behind protocols that ``deferred.py`` also fulfils.
+"""Streams, events and graphs of the CUDA back end: torch's, behind protocols that ``deferred.py`` also fulfils.
 
 Work of one stream ends in its order. Work of two streams has no order but the one that events give it, and the host may
 read a result, or write to a buffer that queued work reads, only after it has waited.
@@ -6,11 +6,13 @@ read a result, or write to a buffer that queued work reads, only after it has wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import torch
+
+Ranges = Callable[[], Sequence[tuple[int, int]]]  # address and bytes of each allocation
 
 
 class DeviceStream(Protocol):
@@ -29,18 +31,39 @@ class DeviceEvent(Protocol):
     def record(self, stream: DeviceStream) -> None: ...
 
     def wait(self) -> None:
-        """Make the host wait."""
+        """Wait until that work has ended."""
 
-    def done(self) -> bool:
-        """Tell whether that work has ended, without waiting."""
+    def done(self) -> bool: ...
+
+    def seconds_since(self, earlier: Any) -> float:
+        """Return the seconds between two events of one stream that were asked for with ``timed`` and are done."""
+
+
+class DeviceGraph(Protocol):
+    """Work that was recorded, to be queued again as a whole."""
+
+    nbytes: int  # of the card's memory that it takes
+
+    def replay(self, stream: DeviceStream) -> None:
+        """Queue the work."""
+
+    def close(self) -> None:
+        """Give the graph's memory back. It is not queued, and not replayed any more."""
 
 
 class Streams(Protocol):
-    """The streams of one card."""
+    """Streams of one card."""
 
     def stream(self) -> DeviceStream: ...
 
-    def event(self) -> DeviceEvent: ...
+    def event(self, timed: bool = False) -> DeviceEvent: ...
+
+    def record(self, stream: DeviceStream, work: Callable[[], object], static: Ranges) -> DeviceGraph:
+        """Record what ``work`` queues on a stream, without running it.
+
+        It has run before, so that nothing is compiled. ``static`` returns the memory that it may name: what stays until the
+        graph is dropped.
+        """
 
     def current(self, stream: DeviceStream) -> AbstractContextManager[None]:
         """Let operations that are called within the context queue on ``stream``."""
@@ -56,6 +79,9 @@ class Streams(Protocol):
 
     def poison(self, memory: torch.Tensor) -> None:
         """Overwrite a host buffer that is taken into use again, where that shows a reader who comes too late."""
+
+    def retire(self, memory: torch.Tensor) -> None:
+        """Take note that memory of the card is given back, so that nothing which is queued may use it."""
 
 
 CUDA: Any = torch.cuda  # its classes have no annotations
@@ -81,8 +107,8 @@ class TorchStream:
 class TorchEvent:
     """An event of torch for CUDA. A thread that waits sleeps, so that it does not burn a core."""
 
-    def __init__(self) -> None:
-        self.of_torch = CUDA.Event(blocking=True)
+    def __init__(self, timed: bool) -> None:
+        self.of_torch = CUDA.Event(blocking=True, enable_timing=timed)
 
     def record(self, stream: DeviceStream) -> None:
         assert isinstance(stream, TorchStream), "a stream of other streams"
@@ -93,6 +119,30 @@ class TorchEvent:
 
     def done(self) -> bool:
         return bool(self.of_torch.query())
+
+    def seconds_since(self, earlier: TorchEvent) -> float:
+        return float(earlier.of_torch.elapsed_time(self.of_torch)) / 1000
+
+
+class TorchGraph:
+    """A CUDA graph. Its bytes are what the card has less of since it was recorded."""
+
+    def __init__(self, stream: TorchStream, work: Callable[[], object]) -> None:
+        self._graph = CUDA.CUDAGraph()
+        free, _ = torch.cuda.mem_get_info()
+        with torch.cuda.stream(stream.of_torch):
+            self._graph.capture_begin(capture_error_mode="thread_local")  # the thread that waits may ask for events
+            try:
+                work()
+            finally:
+                self._graph.capture_end()
+        self.nbytes = max(0, free - torch.cuda.mem_get_info()[0])
+
+    def replay(self, stream: DeviceStream) -> None:
+        stream.launch(self._graph.replay)
+
+    def close(self) -> None:
+        self._graph.reset()
 
 
 class TorchStreams:
@@ -105,8 +155,12 @@ class TorchStreams:
     def stream(self) -> TorchStream:
         return TorchStream(self)
 
-    def event(self) -> TorchEvent:
-        return TorchEvent()
+    def event(self, timed: bool = False) -> TorchEvent:
+        return TorchEvent(timed)
+
+    def record(self, stream: DeviceStream, work: Callable[[], object], static: Ranges) -> TorchGraph:
+        assert isinstance(stream, TorchStream), "a stream of other streams"
+        return TorchGraph(stream, work)
 
     @contextmanager
     def current(self, stream: DeviceStream) -> Iterator[None]:
@@ -127,3 +181,6 @@ class TorchStreams:
 
     def poison(self, memory: torch.Tensor) -> None:
         """Do nothing: a card is too fast for poison to tell much."""
+
+    def retire(self, memory: torch.Tensor) -> None:
+        """Do nothing: a card does not tell who uses memory."""

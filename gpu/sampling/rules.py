@@ -7,10 +7,23 @@ vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from ...policies.plan.sampling import TokenRules
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTokens:
+    """Rules as a list of L token ids, each once, and what is added to their logits: minus infinity forbids one.
+
+    ``only``: no other token is allowed.
+    """
+
+    only: bool
+    id_L: np.ndarray
+    value_L: np.ndarray
 
 
 class RowRules:
@@ -62,6 +75,31 @@ class RowRules:
         if (barred_V | outside_V).all():
             barred_V[slice(None) if self._allowed_K is None else self._allowed_K] = False
         score_V[barred_V] = -np.inf
+
+    def listed(self, output: int, vocabulary: int) -> ListedTokens | None:
+        """Return the rules as a list, for an output of this many tokens; None if they depend on which tokens these are.
+
+        ``apply`` gives the same scores, without a grammar.
+        """
+        if self._banned or self._barred or self._phrases or self._no_repeat:
+            return None
+        barred = [self._words_W]
+        if output < self._min_tokens:
+            barred.append(self._ends_E)
+        if not output:
+            barred.append(self._first_F)
+        barred_B = np.unique(np.concatenate(barred))
+        bias = dict(zip(self._biased_B.tolist(), self._bias_B.tolist(), strict=True))
+        if self._allowed_K is not None:
+            left_K = np.setdiff1d(self._allowed_K, barred_B)
+            id_L = left_K if left_K.size else self._allowed_K
+            return ListedTokens(True, id_L, np.asarray([bias.get(id, 0.0) for id in id_L.tolist()], dtype=np.float64))
+        if barred_B.size >= vocabulary:
+            barred_B = barred_B[:0]
+        added = bias | dict.fromkeys(barred_B.tolist(), -np.inf)
+        return ListedTokens(
+            False, np.asarray(list(added), dtype=np.int64), np.asarray(list(added.values()), dtype=np.float64)
+        )
 
     def _apply_to_all(self, score_V: np.ndarray, barred_V: np.ndarray, known: np.ndarray) -> None:
         """Apply the rules that consider the prompt too, like the ones of generation_config.json in transformers."""

@@ -63,7 +63,7 @@ def choose(
     sequences. ``argmax`` and ``allowed`` are the back end's. ``argmax`` serves rows without randomness, penalties and rules.
     """
     params = [tables.sampling[row] for row in rows]
-    plain = [p.temperature == 0.0 and p.rules is None and not _penalised(p) for p in params]
+    plain = [p.temperature == 0.0 and p.rules is None and not penalised(p) for p in params]
     all_NV = logits_NV.numpy()
     masked = _masks(rows, positions, tables, all_NV.shape[1])
     tokens = [0] * len(params)
@@ -95,7 +95,7 @@ def _masks(rows: Sequence[int], positions: Sequence[int], tables: Tables, vocabu
     return masks(rows, positions, tables.grammars, tables.tokens, tables.prompt_length, vocabulary, tables.masks)
 
 
-def _penalised(p: SamplingParams) -> bool:
+def penalised(p: SamplingParams) -> bool:
     return p.repetition_penalty != 1.0 or p.presence_penalty != 0.0 or p.frequency_penalty != 0.0
 
 
@@ -170,7 +170,7 @@ def _scores(
     some: Some | None,
 ) -> tuple[np.ndarray | None, np.ndarray]:
     """Return token ids and their scores before temperature; None instead of ids: the scores are of the vocabulary."""
-    if some is not None and rules is None and not _penalised(p):
+    if some is not None and rules is None and not penalised(p):
         return some[0], _finite(some[1])
     if some is None:
         score_V = _finite(logits_V)
@@ -179,7 +179,7 @@ def _scores(
         score_V[some[0]] = _finite(some[1])
     if rules is not None:
         rules.apply(score_V, known, prompt_length)
-    if _penalised(p):
+    if penalised(p):
         penalise(score_V, p, known, prompt_length)
     return None, score_V
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.select import open_backend
@@ -15,10 +17,14 @@ from blockwright.tests.gpu.native_oracle import instruction_sets
 from blockwright.tests.parts import some
 
 TYPES = ("float32", "bfloat16")
-OTHERS = [
-    "torch",
-    "cuda-mirror",
-]  # back ends beside the native one, by their names for ``open_backend``: an entry is all that one takes
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # in a process of its own (``cuda/test_interpreted.py``)
+# Back ends beside the native one, by their names for ``open_backend``: an entry is all that one takes.
+OTHERS = ["cuda-interpreted"] if INTERPRETED else ["torch", "cuda-mirror"]
+if INTERPRETED:
+    from blockwright.tests.gpu.cuda.interpreter import install
+
+    install()
+    torch.set_num_threads(1)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -29,7 +35,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         few = metafunc.definition.get_closest_marker("best")
         if few:
             others = []
-        native = {"native": ("native", CAP), **{f"native-{name}": ("native", name) for name in others}} if best else {}
+        native = (
+            {}
+            if INTERPRETED
+            else {"native": ("native", CAP), **{f"native-{name}": ("native", name) for name in others}}
+            if best
+            else {}
+        )
         chosen: dict[str, Any] = {name: (name, "") for name in OTHERS} | native
         if native and few and "architecture" in metafunc.fixturenames:  # the reference back end has another test of each
             for name in OTHERS:

@@ -16,7 +16,7 @@ from accuracy import FOR_ANY_ONE, IN_THE_MEAN, judged
 from accuracy_models import FAMILIES, SPREADS, drawn
 from accuracy_ours import instruction_sets
 
-from blockwright.gpu.backend import Backend
+from blockwright.gpu.backend import HostBackend
 from blockwright.gpu.cpu.native.backend import NativeBackend
 from blockwright.gpu.cpu.reference.backend import TorchBackend
 from blockwright.tests.claims import claim
@@ -30,7 +30,7 @@ ONE = 1.25
 ONE_PERCENTILE = 1.6
 AVERAGE = 1.1
 
-BACKENDS: dict[str, Callable[[], Backend]] = {"torch": lambda: TorchBackend("bfloat16", 1)}
+BACKENDS: dict[str, Callable[[], HostBackend]] = {"torch": lambda: TorchBackend("bfloat16", 1)}
 for _name in instruction_sets("bfloat16"):
     BACKENDS[_name] = lambda name=_name: NativeBackend("bfloat16", 1, name)
 Ratios = dict[int, dict[str, float]]  # our errors by transformers', by model and measure

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.cpu.native.backend import NativeBackend
+from blockwright.gpu.cuda.backend import CudaBackend
+from blockwright.gpu.cuda.forward import LOGITS
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import NOT_FINITE, TokenLogprob, WriteTokens
 from blockwright.tests.claims import claim
@@ -103,20 +106,30 @@ def test_rows_with_and_without_drafts_run_together(make_backend: Make, checkpoin
     assert last.tokens == [want[4], other[2]]
 
 
+def break_logits(backend: Any, first: int, patch: pytest.MonkeyPatch) -> None:
+    """Let logits from this row on hold no numbers."""
+    owner = backend.forward if isinstance(backend, CudaBackend) else backend
+    logits = owner.logits
+
+    def broken(*args: Any) -> object:
+        found = logits(*args)
+        if isinstance(backend, CudaBackend):
+            rest = backend.scratch.tensor(LOGITS, 1 << 40, 4 * first * args[0].config.vocabulary)
+            backend.compute.launch(lambda: rest.fill_(0xFF))
+        else:
+            found[first:] = float("nan")
+        return found
+
+    patch.setattr(owner, "logits", broken)
+
+
 def test_a_number_that_is_none_ends_a_round(
     make_backend: Make, checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig, prompt = Rig(make_backend(), checkpoint("llama")), reference.prompt_of(9)
     want, _ = one_by_one(rig, 0, prompt, 6, GREEDY)
     rig.run([(1, 0, 9)], [0], rig.admit(1, prompt))
-    logits = rig.executor.backend.logits
-
-    def broken(*args: object) -> object:
-        found = logits(*args)  # type: ignore[arg-type]
-        found[2:] = float("nan")
-        return found
-
-    monkeypatch.setattr(rig.executor.backend, "logits", broken)
+    break_logits(rig.executor.backend, 2, monkeypatch)
     plan = rig.plan([(1, 9, 5)], [0], [WriteTokens(1, 10, want[1:5])])
     plan.verify = [0]
     result = rig.executor.execute(plan)

@@ -80,15 +80,28 @@ def edit(target: tl.int64, index: tl.int64, value: tl.int64, count: tl.int32, CB
     tl.store(pointer(target, tl.int32) + at, tl.load(pointer(value, tl.int32) + i, m, 0), m)
 
 
-@triton.jit(do_not_specialize=["table", "table_stride", "row", "position", "token", "T"])
-def append(
-    table: tl.int64, table_stride: tl.int64, row: tl.int64, position: tl.int64, token: tl.int64, T: tl.int32,
-    CB: tl.constexpr,
+@triton.jit(do_not_specialize=["table", "table_stride", "drawn", "token", "standing"])
+def keep(
+    table: tl.int64, table_stride: tl.int64, drawn: tl.int64, token: tl.int64, standing: tl.int64, CB: tl.constexpr
 ):  # fmt: skip
-    """Write drawn tokens to the rows' table. Grid (blocks of T,)."""
-    t = tl.program_id(0) * CB + tl.arange(0, CB)
-    m = t < T
-    r = tl.load(pointer(row, tl.int32) + t, m, -1)
-    found = tl.load(pointer(token, tl.int32) + t, m, NOT_FINITE)
-    at = tl.maximum(r, 0).to(tl.int64) * table_stride + tl.load(pointer(position, tl.int32) + t, m, 0)
-    tl.store(pointer(table, tl.int32) + at, found, m & (r >= 0) & (found != NOT_FINITE))
+    """Write the last token that counts of each row's drawn ones to the table, and how many count. Grid (N,).
+
+    A row's tokens count up to the first that is not the draft at its place in the table.
+    """
+    n = tl.program_id(0).to(tl.int64)
+    row = tl.load(pointer(drawn, tl.int32) + n * 4)
+    position = tl.load(pointer(drawn, tl.int32) + n * 4 + 1)
+    place = tl.load(pointer(drawn, tl.int32) + n * 4 + 2)
+    count = tl.load(pointer(drawn, tl.int32) + n * 4 + 3)
+    table_p = pointer(table, tl.int32) + tl.maximum(row, 0).to(tl.int64) * table_stride + position
+    token_p = pointer(token, tl.int32) + place
+    counting = count
+    for first in tl.range(0, count - 1, CB):
+        i = first + tl.arange(0, CB)
+        m = (i < count - 1) & (row >= 0)
+        differs = m & (tl.load(token_p + i, m, 0) != tl.load(table_p + i, m, 0))
+        counting = tl.minimum(counting, tl.min(tl.where(differs, i, count), 0) + 1)
+    tl.store(pointer(standing, tl.int32) + n, counting)
+    last = tl.load(token_p + counting - 1, row >= 0, 0)
+    inside = (row >= 0) & (position + counting - 1 < table_stride) & (last != NOT_FINITE)
+    tl.store(table_p + counting - 1, last, inside)

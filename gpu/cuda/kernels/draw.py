@@ -1,4 +1,4 @@
-"""Choice of tokens: the best logit, or Gumbel noise over them, exactly as ``gpu/sampling`` defines both.
+"""Choice of tokens where only the temperature counts: the best logit, or Gumbel noise over them, as ``gpu/sampling`` has it.
 
 Legend: N rows, V vocabulary, CB logits of a block.
 """
@@ -16,65 +16,49 @@ NOT_FINITE = tl.constexpr(-2)
 
 
 @triton.jit
-def _finite(x):
+def finite(x):
     """Return float64 in which NaN and infinities have an order: float32 beyond LARGEST stays as it is."""
     wide = x.to(tl.float64)
     infinity = float("inf")
     return tl.where(x == infinity, LARGEST, tl.where((x != x) | (x == -infinity), -LARGEST, wide))
 
 
-@triton.jit(do_not_specialize=["logits", "token"])
-def argmax(logits: tl.int64, token: tl.int64, V: tl.constexpr, CB: tl.constexpr):
-    """Write the best token of each row, the lowest of equal ones; NaN counts as the best. Grid (N,)."""
-    n = tl.program_id(0).to(tl.int64)
-    i = tl.arange(0, CB)
-    best = tl.full([CB], float("-inf"), tl.float32)
-    chosen = i
-    for first in tl.range(0, V, CB):
-        x = tl.load(pointer(logits, tl.float32) + n * V + first + i, first + i < V, float("-inf"))
-        x = tl.where(x != x, float("inf"), x)
-        better = x > best
-        chosen = tl.where(better, first + i, chosen)
-        best = tl.where(better, x, best)
-    most = tl.max(best, 0)
-    tl.store(pointer(token, tl.int32) + n, tl.min(tl.where(best == most, chosen, V), 0))
+@triton.jit
+def gumbel(state, v):
+    """Return the noise of token ids, float64."""
+    z = state + (v + 1).to(tl.uint64) * GOLDEN
+    z = (z ^ (z >> 30)) * FIRST
+    z = (z ^ (z >> 27)) * SECOND
+    z = z ^ (z >> 31)
+    u = ((z >> 12).to(tl.float64) + 0.5) * 2.220446049250313e-16
+    return -tl.log(-tl.log(u))
 
 
-@triton.jit(do_not_specialize=["logits", "key", "temperature", "floor", "token"])
-def draw(
-    logits: tl.int64, key: tl.int64, temperature: tl.int64, floor: tl.int64, token: tl.int64, V: tl.constexpr,
-    CB: tl.constexpr,
-):  # fmt: skip
+@triton.jit(do_not_specialize=["logits", "key", "temperature", "token"])
+def draw(logits: tl.int64, key: tl.int64, temperature: tl.int64, token: tl.int64, V: tl.constexpr, CB: tl.constexpr):
     """Draw a token for each row: argmax of (logit - best) / temperature + noise of (key, token id). Grid (N,).
 
-    Logits below ``floor`` are out. Temperature 0 takes the best logit, where NaN counts as the best.
+    Temperature 0 takes the best logit, where NaN counts as the best.
     """
     n = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, CB)
     row_p = pointer(logits, tl.float32) + n * V
-    heat, least = tl.load(pointer(temperature, tl.float64) + n), tl.load(pointer(floor, tl.float32) + n)
+    heat = tl.load(pointer(temperature, tl.float64) + n)
     peak = tl.full([CB], float("-inf"), tl.float64)
     for first in tl.range(0, V, CB):
         x = tl.load(row_p + first + i, first + i < V, float("-inf"))
-        peak = tl.maximum(peak, tl.where(first + i < V, _finite(x), float("-inf")))
+        peak = tl.maximum(peak, tl.where(first + i < V, finite(x), float("-inf")))
     top = tl.max(peak, 0)
     state = tl.load(pointer(key, tl.int64) + n).to(tl.uint64, bitcast=True)
     best = tl.full([CB], float("-inf"), tl.float64)
     chosen = i
     for first in tl.range(0, V, CB):
         x = tl.load(row_p + first + i, first + i < V, float("-inf"))
-        out = first + i >= V
         if heat > 0:
-            z = state + (first + i + 1).to(tl.uint64) * GOLDEN
-            z = (z ^ (z >> 30)) * FIRST
-            z = (z ^ (z >> 27)) * SECOND
-            z = z ^ (z >> 31)
-            u = ((z >> 12).to(tl.float64) + 0.5) * 2.220446049250313e-16
-            score = (_finite(x) - top) / heat - tl.log(-tl.log(u))
-            out = out | (x < least)
+            score = (finite(x) - top) / heat + gumbel(state, first + i)
         else:
             score = tl.where(x != x, float("inf"), x.to(tl.float64))
-        score = tl.where(out, float("-inf"), score)
+        score = tl.where(first + i >= V, float("-inf"), score)
         better = score > best
         chosen = tl.where(better, first + i, chosen)
         best = tl.where(better, score, best)

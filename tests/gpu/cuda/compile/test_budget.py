@@ -15,7 +15,7 @@ import torch
 import triton
 from triton.runtime.jit import JITFunction
 
-from blockwright.gpu.cuda.ops import DeviceStep, Finish, Norm, Slots, Sum, Terms, Tiles, Weight
+from blockwright.gpu.cuda.ops import Choices, DeviceStep, Finish, Logprobs, Norm, Slots, Sum, Terms, Tiles, Weight
 from blockwright.gpu.cuda.ops_triton import TritonOps
 from blockwright.gpu.model.config import AttentionConfig, NormConfig, RopeConfig
 from blockwright.tests.claims import claim
@@ -26,6 +26,7 @@ SHARED = 227 << 10  # bytes of an H100's multiprocessor that a program may have
 AT = 1 << 40  # an address
 NORM = Norm(NormConfig(eps=1e-5), AT, AT)
 LAYER = Norm(NormConfig(eps=1e-5, kind="layer"), AT, AT)
+CHOICES = Choices(16, AT, AT, AT, AT, AT, 300, penalised=True, table=AT, table_stride=8192, scores=AT, counts=AT)
 Launch = Callable[[TritonOps], None]
 
 
@@ -103,9 +104,10 @@ ROWS: dict[str, tuple[Launch, int, bool, bool]] = {
     "logits": (lambda ops: ops.logits(step(32), Sum(AT, 1, 128256, (), AT), 2.0, 30.0, AT), 64, False, False),
     "deltas": (deltas, 180, False, False),
     "adapt": (lambda ops: ops.adapt(step(32), Sum(AT, 4, 4096, (), AT), AT, AT, AT, AT), 64, False, False),
-    "draw": (lambda ops: ops.draw(AT, 32, 128256, AT, AT, AT, AT), 230, False, False),
-    "argmax": (lambda ops: ops.argmax(AT, 32, 128256, AT), 100, False, False),
-    "append": (lambda ops: ops.append(step(32), AT), 64, False, False),
+    "draw": (lambda ops: ops.draw(AT, 32, 128256, AT, AT, AT), 230, False, False),
+    "choose": (lambda ops: ops.choose(AT, 128256, CHOICES, AT), 255, False, False),
+    "logprobs": (lambda ops: ops.logprobs(AT, 128256, 32, AT, 20, AT, Logprobs(AT, AT)), 230, False, False),
+    "keep": (lambda ops: ops.keep(AT, 8192, 32, AT, AT, AT), 64, False, False),
     "gather": (lambda ops: ops.gather(AT, AT, AT, 32, 4096), 64, False, False),
     "put-hidden": (lambda ops: ops.put_hidden(step(32), AT, 4096, Slots(AT, 64 << 13, 64), 1), 64, False, False),
     "copy-slots": (lambda ops: ops.copy_slots(AT, AT, AT, 0, 12, 64 << 13), 64, False, False),
@@ -119,6 +121,7 @@ DAILY = [
     "bfloat16-decode-qkv", "bfloat16-prefill-o", "bfloat16-odd-width", "bfloat16-decode-attention-128",
     "bfloat16-prefill-attention-128",
     "float32-product", "float32-split-attention-80", "bfloat16-heads", "bfloat16-finish", "bfloat16-deltas", "bfloat16-draw",
+    "bfloat16-choose",
 ]  # fmt: skip
 
 

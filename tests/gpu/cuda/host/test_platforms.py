@@ -30,7 +30,7 @@ class FakeTorchCuda:
         for name in ("init", "set_device", "synchronize", "get_device_capability"):
             patch.setattr(torch.cuda, name, getattr(self, name))
         patch.setattr(torch.cuda, "Stream", lambda device: SimpleNamespace(device=device))
-        patch.setattr(torch.cuda, "Event", lambda blocking: SimpleNamespace(blocking=blocking))
+        patch.setattr(torch.cuda, "Event", lambda blocking, enable_timing: SimpleNamespace(blocking=blocking))
 
     def init(self) -> None:
         self.calls.append("init")

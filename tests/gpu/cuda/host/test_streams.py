@@ -152,7 +152,7 @@ def test_streams_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     one: Any = stream.of_torch
     two: Any = event.of_torch
     assert one.given == (torch.device("cuda", 1),)
-    assert two.given == {"blocking": True}
+    assert two.given == {"blocking": True, "enable_timing": False}
     assert streams.queued() == 0
     with streams.current(stream):
         event.record(stream)

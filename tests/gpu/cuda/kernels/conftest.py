@@ -4,12 +4,5 @@ from __future__ import annotations
 
 import os
 
-if os.environ.get("TRITON_INTERPRET") == "1":
-    import torch
-
-    from blockwright.tests.gpu.cuda.interpreter import install
-
-    install()
-    torch.set_num_threads(1)
-else:
+if os.environ.get("TRITON_INTERPRET") != "1":
     collect_ignore_glob = ["test_*.py"]

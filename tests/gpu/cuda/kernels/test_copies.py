@@ -78,7 +78,27 @@ def test_edits_and_drawn_tokens() -> None:
     worker.ops.edit(worker.tokens.data_ptr(), index.data_ptr(), value.data_ptr(), 3)
     expected.view(-1)[index] = value
     assert torch.equal(worker.tokens, expected)
-    step, token = worker.step([(1, 9, 1), (3, 0, 1), (0, 4, 1)], padding=1), ints(40, NOT_FINITE, 42, 43)
-    worker.ops.append(step, token.data_ptr())
+    drawn = ints(1, 9, 0, 1, 3, 0, 1, 1, 0, 4, 2, 1, -1, -1, -1, -1)
+    token, standing = ints(40, NOT_FINITE, 42, 43), ints(0, 0, 0, 0)
+    worker.ops.keep(worker.tokens.data_ptr(), 128, 4, drawn.data_ptr(), token.data_ptr(), standing.data_ptr())
     expected[1, 9], expected[0, 4] = 40, 42
     assert torch.equal(worker.tokens, expected)
+    assert standing[:3].tolist() == [1, 1, 1]
+
+
+def test_drafts_stand_up_to_the_first_that_differs() -> None:
+    """Then the drawn token is written in its place; beyond the table nothing is."""
+    worker = Worker(ops_of(torch.float32), random.Random(1))
+    drafts = worker.tokens[2, 5:8].tolist()
+    drawn = [*drafts, 49, drafts[0], drafts[1] + 1, 50, 51, *[60] * 70]
+    worker.tokens[3, 50:119] = 60
+    worker.tokens[0, 127] = 7
+    table = worker.tokens.clone()
+    rows = ints(2, 5, 0, 4, 1, 5, 4, 4, 3, 50, 8, 70, 0, 127, 3, 1, 1, 128, 3, 1)
+    worker.tokens[1, 5:8] = table[1, 5:8] = torch.tensor(drafts)
+    standing, token = ints(0, 0, 0, 0, 0), ints(*drawn)
+    worker.ops.keep(worker.tokens.data_ptr(), 128, 5, rows.data_ptr(), token.data_ptr(), standing.data_ptr())
+    assert standing.tolist() == [4, 2, 70, 1, 1]
+    table[2, 8], table[1, 6] = 49, drafts[1] + 1
+    table[3, 119], table[0, 127] = 60, 49
+    assert torch.equal(worker.tokens, table)

@@ -28,15 +28,12 @@ def chosen(logits_NV: torch.Tensor, params: list[SamplingParams], positions: lis
 
 
 def drawn(logits_NV: torch.Tensor, params: list[SamplingParams], positions: list[int]) -> list[int]:
-    """Return the kernel's choice; a row's floor is its logit of rank top k."""
+    """Return the kernel's choice."""
     keys = [noise_key(p.seed, p.choice, position) for p, position in zip(params, positions, strict=True)]
     key = torch.from_numpy(np.asarray(keys, dtype=np.uint64).view(np.int64))
     heat = torch.tensor([p.temperature for p in params], dtype=torch.float64)
-    floors = [
-        float(row.topk(p.top_k).values[-1]) if p.top_k else -torch.inf for row, p in zip(logits_NV, params, strict=True)
-    ]
-    floor, token = torch.tensor(floors), torch.full((len(params),), -9, dtype=torch.int32)
-    addresses: list[Any] = [one.data_ptr() for one in (key, heat, floor, token)]
+    token = torch.full((len(params),), -9, dtype=torch.int32)
+    addresses: list[Any] = [one.data_ptr() for one in (key, heat, token)]
     OPS.draw(logits_NV.data_ptr(), *logits_NV.shape, *addresses)
     return [int(one) for one in token]
 
@@ -50,7 +47,6 @@ def test_the_hosts_tokens(seed: int) -> None:
     params = [
         SamplingParams(
             temperature=draw.choice((0.0, 1e-6, 0.3, 1.0, 1.7)),
-            top_k=draw.choice((0, 0, min(40, vocabulary))),
             seed=draw.getrandbits(64),
             choice=draw.randrange(3),
         )
@@ -77,6 +73,3 @@ def test_broken_logits_give_no_token(temperature: float) -> None:
     params = [SamplingParams(temperature=temperature, seed=seed) for seed in range(len(rows))]
     found, expected = (way(logits_NV, params, [1] * len(rows)) for way in (drawn, chosen))
     assert found == expected
-    best = torch.full((len(rows),), -9, dtype=torch.int32)
-    OPS.argmax(logits_NV.data_ptr(), *logits_NV.shape, best.data_ptr())
-    assert [int(best[n]) for n in (0, 2, 3, 4, 5)] == [1, 1, 0, 0, 1]
