@@ -22,6 +22,8 @@ from ..gpu.weights.adapter import open_adapter
 from ..gpu.weights.checkpoint import Checkpoint
 from ..policies.cluster.adapter_base import WholeModel
 from ..policies.cluster.application_life import model_of
+from ..policies.control.events import Application
+from ..policies.drafts.choice import absent_drafters
 from ..policies.model.tier_choice import auto_id, family_of_auto, is_answered
 from ..policies.requests.refusal import Refusal, RequestRefused
 from ..runtime.actor.actor import Actor
@@ -32,7 +34,6 @@ from .app_roots import check_name, folder_below
 from .changes_file import ChangesFile
 from .checkpoints import application_of, check_drafts, located, stored_base, with_tiers
 from .controller.actor import Controller
-from .controller.messages import Application
 from .further_applications import adapter_named, base_of, roots_of
 from .gateway.port import ApplicationView, NewApplication, RefusedChange, RemovalView
 from .settings.errors import SettingsError
@@ -157,6 +158,8 @@ class Applications(Actor):
             if name not in families and is_answered(name, families):
                 return RefusedChange(Refusal.CONFLICT, _chooses(name, f"remove {family_of_auto(name)}"), "name")
             applications, view = await controller.retire(name, grace, default)
+            gone = {name, *(tier for tier, family in families.items() if family == name)}
+            view = dataclasses.replace(view, drafts=self._end_drafts(gone))
             log.info("model %s takes no new requests and is removed", name)
             for application in applications:
                 self._watch(application)
@@ -170,6 +173,13 @@ class Applications(Actor):
         for application in applications:
             self._held.pop(application, None)
         return dataclasses.replace(view, gone=True)
+
+    def _end_drafts(self, gone: Collection[str]) -> tuple[str, ...]:
+        """Return, and log, a sentence for each entry of the setting ``drafts`` that names a model which is gone."""
+        sentences = absent_drafters(self._settings.drafting.drafts, lambda model: model in gone)
+        for sentence in sentences:
+            log.warning("%s", sentence)
+        return tuple(sentences)
 
     async def _keep(self, change: Callable[[ChangesFile], None]) -> None:
         """Write a change into the file, if there is one. If writing fails, the change still holds for this run."""
@@ -279,6 +289,7 @@ class Applications(Actor):
             if one.family == family and one.model not in now:
                 with contextlib.suppress(RemoteError):  # gone already
                     await controller.retire(one.model, self._settings.faults.drain_timeout)
+                    self._end_drafts({one.model})
 
     async def _read(self, new: NewApplication, wholes: list[WholeModel]) -> list[tuple[Checkpoint, Application]]:
         """Open, check and hash a checkpoint, off the event loop. Of a family the top comes first, then the tiers."""

@@ -13,13 +13,13 @@ from ..gpu.weights.adapter import is_adapter, open_adapter, trained_on
 from ..gpu.weights.checkpoint import Checkpoint
 from ..gpu.weights.token_table import same_tokens, token_table
 from ..policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, is_named
+from ..policies.control.events import Application
 from ..policies.drafts.choice import exits_below, exits_fault, models_fault
 from ..policies.drafts.draft_model import DraftParty
 from ..policies.model.tier_choice import auto_id, family_of_auto
 from ..policies.model.tiers import family_of, no_tier, tier_id
 from ..zoo.records import read_chain
 from ..zoo.source import open_source
-from .controller.messages import Application
 from .gateway.port import ModelInfo
 from .settings.errors import SettingsError
 from .settings.models import ModelSettings
@@ -142,7 +142,10 @@ def check_drafts(
     entries = settings.drafting.drafts.items()
     modes = {name: mode for name, mode in entries if added is None or name in added or mode in added}
     models = {name: families.get(name, "") for name in opened}
-    parties = {name: DraftParty.of(name, bases, models, one.config.vocabulary, one.virtual) for name, one in opened.items()}
+    parties = {
+        name: DraftParty.of(name, bases, models, one.config.vocabulary, one.virtual, embeds=one.embeds)
+        for name, one in opened.items()
+    }
     parties |= {
         auto_id(family): DraftParty(auto_id(family), family, 0, chooses=True) for family in {*families.values()} - {""}
     }

@@ -61,6 +61,8 @@ def choose_device(settings: Settings, look: LookAtCards = look_at_cards) -> Chos
         return _on_card(settings, card)
     if asked != "auto":
         raise SettingsError(f"device is {asked!r}, but {why}")
+    if settings.worker.bits != "invariant":
+        raise SettingsError(f"bits is {settings.worker.bits!r}, which is of a card, and device auto found none: {why}")
     notice = f"device auto computes on the CPU: {why}"
     return ChosenDevice(settings.changed(device="cpu"), free_memory(), notice=notice)
 

@@ -16,6 +16,7 @@ from ..gpu.errors import CheckpointError
 from ..gpu.weights.adapter import is_adapter, open_adapter, trained_on
 from ..gpu.weights.checkpoint import Checkpoint
 from ..policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, is_same, named_base, named_by_path
+from ..policies.drafts.choice import absent_drafters
 from ..policies.requests.refusal import Refusal, RequestRefused
 from ..zoo.source import open_source
 from .app_roots import check_name, folder_below
@@ -101,7 +102,7 @@ def check_places(models: ModelSettings) -> None:
 
 
 def absent_models(settings: Settings, opened: Collection[str]) -> list[str]:
-    """Return a sentence for each entry of a setting whose model is not served, and can only be added later.
+    """Return a sentence for each entry of a setting that names a model which is not served, and can only be added later.
 
     ``opened``: the ids of the models that are served, tiers as well. Where none can be added, the entry is refused instead.
     """
@@ -112,7 +113,8 @@ def absent_models(settings: Settings, opened: Collection[str]) -> list[str]:
     }
     absent = [(setting, name) for setting, entries in named.items() for name in entries if name not in {*opened, "*"}]
     reason = "names no model that is served now; it counts once a model is added under that id"
-    return [f"{setting}.{name} {reason}" for setting, name in absent]
+    drafters = absent_drafters(settings.drafting.drafts, lambda model: model not in opened)
+    return [*[f"{setting}.{name} {reason}" for setting, name in absent], *drafters]
 
 
 def open_further(settings: Settings, opened: OpenedCheckpoints, changes: Changes) -> tuple[OpenedCheckpoints, list[str]]:

@@ -18,6 +18,8 @@ from typing import Any
 
 from ..gpu.model.config import ModelConfig
 from ..gpu.weights.checkpoint import Checkpoint
+from ..policies.control.scaling import ScalingPlan
+from ..policies.control.state import ControllerState
 from ..policies.measures import Measure
 from ..runtime.actor.ref import Ref
 from ..runtime.base.down import Down
@@ -34,8 +36,6 @@ from .checkpoints import OpenedCheckpoints, check_drafts, hash_applications, mod
 from .conditions import Published
 from .controller.actor import Controller
 from .controller.progress import Progress
-from .controller.scaling import scaling_plan
-from .controller.state import ControllerState
 from .cost_file import check_costs
 from .device_choice import ChosenDevice, choose_device
 from .further_applications import absent_models, check_places, open_further
@@ -161,6 +161,11 @@ class Running:
     def warnings(self) -> Sequence[str]:
         """The warnings for the person who started the cluster, although it serves."""
         return self.progress.value.warnings
+
+    @property
+    def preparing(self) -> Sequence[str]:
+        """The kernels that workers still prepare on a card, and how far each is."""
+        return self.progress.value.preparing
 
     def measures(self) -> list[Measure]:
         """Return the metrics of the head's node, for Prometheus."""
@@ -289,9 +294,9 @@ def _state(
 ) -> ControllerState:
     memory = {name: config.worker_memory.memory // widening(config.worker.dtype, models) for name, config in configs.items()}
     more: dict[str, Any] = {"block_idle": settings.worker_memory.block_idle, "on_demand": settings.models.on_demand}
-    least, grace = settings.worker.workers, settings.faults.drain_timeout
-    more["scaling"] = scaling_plan(settings.autoscaling, list(configs), least=least, grace=grace)
-    state = ControllerState(list(configs)[: settings.worker.workers], settings.faults.stall_timeout, memory=memory, **more)
+    least = settings.worker.workers
+    more["scaling"] = ScalingPlan(settings.autoscaling.rules(least), list(configs), settings.faults.drain_timeout)
+    state = ControllerState(list(configs)[:least], settings.faults.stall_timeout, memory=memory, **more)
     state.overload.watched = settings.parameter_drops.is_on
     state.default_is_set = bool(settings.models.default_model)
     state.table.default = default

@@ -52,6 +52,71 @@ class Usage(TypedDict):
     tier: NotRequired[str]
 
 
+class VectorUsage(TypedDict):
+    """Tokens of all texts."""
+
+    prompt_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class VectorEntry(TypedDict):
+    """A vector: numbers, or base64 of float32 values in little-endian order."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingsAnswer(TypedDict):
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[VectorEntry]
+    usage: VectorUsage
+
+
+class DocumentText(TypedDict):
+    text: str
+
+
+class RerankResult(TypedDict):
+    """The score of a document; ``index``: its place in the request."""
+
+    index: int
+    relevance_score: float
+    document: NotRequired[DocumentText]
+
+
+class RerankAnswer(TypedDict):
+    """``results``: the best first. ``method``: verdict for a reranker, else the similarity of vectors."""
+
+    id: str
+    model: str
+    method: str
+    results: list[RerankResult]
+    usage: VectorUsage
+
+
+class ScoreEntry(TypedDict):
+    object: Literal["score"]
+    index: int
+    score: float
+
+
+class ScoreAnswer(TypedDict):
+    """``method``: verdict for a reranker, else the similarity of vectors."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    method: str
+    data: list[ScoreEntry]
+    usage: VectorUsage
+
+
 class PromptLogprob(TypedDict):
     logprob: float
     rank: int
@@ -368,6 +433,7 @@ class RequestAnswer(TypedDict):
     tier: RequestTier | None
     service: RequestService | None
     parked_steps: int
+    parked_seconds: float
     entered: dict[str, int]
 
 

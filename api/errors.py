@@ -1,12 +1,14 @@
-"""Errors as clients see them: HTTP status, OpenAI's form and string codes, and the headers that steer a client's retries.
+"""Errors as clients see them: HTTP status, the form of the API, and the headers that steer a client's retries.
 
-Only this module translates a ``RequestRefused`` (or an error of aiohttp's). It never decides what is an error.
+The paths of Anthropic's API have its form, all others OpenAI's, with string codes. Only this module translates a
+``RequestRefused`` (or an error of aiohttp's). It never decides what is an error.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
@@ -29,6 +31,17 @@ _CODES = {
     503: "unavailable",
 }
 
+_ANTHROPIC = "/v1/messages"  # the paths of Anthropic's API
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
 
 # refusal -> status, field of the body, code
 _WORDS: dict[Refusal, tuple[int, str | None, str]] = {
@@ -71,6 +84,20 @@ class ApiError(Exception):
         self.headers: dict[str, str] = {}  # further headers of the answer
 
 
+class ContextExceeded(ApiError):
+    """A 400 for a prompt of ``prompt`` tokens and ``new`` more that do not fit into a context of ``context`` tokens.
+
+    ``limit``: the field that asks for the new ones.
+    """
+
+    def __init__(self, message: str, *, limit: str, prompt: int, new: int, context: int) -> None:
+        param = "prompt" if prompt >= context else limit
+        super().__init__(400, message, param=param, code="context_length_exceeded")
+        self.prompt = prompt
+        self.new = new
+        self.context = context
+
+
 def in_words(refused: RequestRefused) -> ApiError:
     """Return the error for a gateway's refusal or failure, in the words of HTTP and OpenAI."""
     status, param, code = _WORDS[refused.why]
@@ -82,13 +109,44 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
     return ApiError(400, message, param=param, code=code)
 
 
-def error_body(error: ApiError) -> bytes:
+ErrorForm = Callable[[ApiError, str], dict[str, Any]]  # of an error and the id of its answer
+
+
+def openai_form(error: ApiError, request_id: str) -> dict[str, Any]:
+    """Return the object that clients of OpenAI's API read."""
+    return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
+
+
+def anthropic_form(error: ApiError, request_id: str) -> dict[str, Any]:
+    """Return the object that clients of Anthropic's API read."""
+    kind = _ANTHROPIC_TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
+    message = error.message
+    if isinstance(error, ContextExceeded):  # agents find the numbers in these words, and shorten what they send
+        if error.param == "prompt":
+            message = f"prompt is too long: {error.prompt} tokens > {error.context} maximum; shorten it"
+        else:
+            sizes = f"{error.prompt} + {error.new} > {error.context}"
+            remedy = "decrease input length or `max_tokens` and try again"
+            message = f"input length and `max_tokens` exceed context limit: {sizes}, {remedy}"
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id or None}
+
+
+def of_anthropic(path: str) -> bool:
+    """Return True for a path of Anthropic's API."""
+    return path == _ANTHROPIC or path.startswith(f"{_ANTHROPIC}/")
+
+
+def error_form(path: str) -> ErrorForm:
+    """Return the form of errors of a path."""
+    return anthropic_form if of_anthropic(path) else openai_form
+
+
+def error_body(error: ApiError, form: ErrorForm = openai_form, request_id: str = "") -> bytes:
     """Return the JSON object, ASCII only, for an answer's body or an event of a stream that has begun."""
-    shape: dict[str, Any] = {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}
-    return json.dumps({"error": shape}).encode()
+    return json.dumps(form(error, request_id)).encode()
 
 
-def error_response(error: ApiError) -> web.Response:
+def error_response(error: ApiError, form: ErrorForm = openai_form, request_id: str = "") -> web.Response:
     headers = dict(error.headers)
     if error.status in (429, 503) and (wait := error.retry_after or float(error.status == 503)):
         headers["Retry-After"] = str(max(1, math.ceil(wait)))
@@ -98,7 +156,8 @@ def error_response(error: ApiError) -> web.Response:
         headers["x-should-retry"] = "false"  # SDKs retry a 500 and a 409 by default; these would fail again
     if error.status == 401:
         headers.setdefault("WWW-Authenticate", "Bearer")
-    answer = web.Response(status=error.status, body=error_body(error), content_type="application/json", headers=headers)
+    body = error_body(error, form, request_id)
+    answer = web.Response(status=error.status, body=body, content_type="application/json", headers=headers)
     if headers.get("Connection") == "close":
         answer.force_close()
     return answer

@@ -69,6 +69,7 @@ LONG = {
     "offline_order": 60,
     "offline_live": 1200,
     "offline_online": 900,
+    "structured": 900,
 }  # named or not run
 WITH_BESIDE = ("actors", "controller", "tokens", "kernels")  # scripts that measure another checkout in turn with this one
 GRACE = 60.0  # seconds to stop servers in, when time is up

@@ -12,7 +12,7 @@ from typing import Any, cast
 from blockwright.actors.conditions import Published
 from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.progress import Progress
-from blockwright.actors.controller.state import ControllerState
+from blockwright.policies.control.state import ControllerState
 from blockwright.runtime import ManualClock, Node
 from blockwright.transport.address import PeerId
 from blockwright.transport.interface import Receiver

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import msgpack
 
-from blockwright.actors.controller.messages import (
+from blockwright.policies.control.events import (
     Application,
     AskCapacity,
     Effect,
@@ -31,8 +31,8 @@ from blockwright.actors.controller.messages import (
     WorkerHeartbeat,
     WorkerUp,
 )
-from blockwright.actors.controller.state import ControllerState
-from blockwright.actors.worker.messages import LoadBlock
+from blockwright.policies.control.loads import LoadBlock
+from blockwright.policies.control.state import ControllerState
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.runtime.base.buffers import Sink
 from blockwright.runtime.base.codec import encode
@@ -77,10 +77,10 @@ def as_served(names: list[str]) -> dict[str, Any]:
     """The controller's other facts about workers; empty for a state from before there were any."""
     if "scaling" not in signature(ControllerState.__init__).parameters:
         return {}
-    from blockwright.actors.controller.scaling import scaling_plan
     from blockwright.actors.settings.autoscaling import AutoscaleSettings
+    from blockwright.policies.control.scaling import ScalingPlan
 
-    return {"scaling": scaling_plan(AutoscaleSettings(), names, least=len(names), grace=30.0)}
+    return {"scaling": ScalingPlan(AutoscaleSettings().rules(len(names)), names)}
 
 
 def at_rest(workers: int, applications: int) -> ControllerState:

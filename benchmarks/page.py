@@ -39,6 +39,7 @@ import scheduling
 import scheduling_live
 import serving
 import simulation
+import structured
 import sweep
 import tenants
 import tier_fairness
@@ -56,6 +57,7 @@ from page_offline_order import of_offline_order
 from page_overload import of_overload, of_overload_live, of_pipelines
 from page_prediction import of_fidelity, of_forecast, of_predictors, of_simulation
 from page_scheduling import of_live, of_scheduling
+from page_structured import of_structured
 from stored import NONE, Result, table
 from tenants_models import ALONE, MERGED, RANK
 
@@ -65,11 +67,11 @@ WIDTH = 120  # characters of a line of the page
 HEAD = """# Performance
 
 `python benchmarks/page.py` generates this page from the files in `benchmarks/results/`; do not edit it. `make bench`
-repeats all but the last twenty-two sections in under half an hour (for those use `make bench ONLY="forecast predictors
+repeats all but the last twenty-three sections in under half an hour (for those use `make bench ONLY="forecast predictors
 simulation fidelity tenants drafts draft_models family family_sweeps tier_sweeps tier_fairness large on_demand scheduling
-scheduling_live overload overload_live pipelines offline offline_order offline_live offline_online"`) and reports what
-changed by more than the spread of the runs; `STORE=1` replaces the files and the page. Each file names its commit, machine
-and versions.
+scheduling_live overload overload_live pipelines offline offline_order offline_live offline_online structured"`) and reports
+what changed by more than the spread of the runs; `STORE=1` replaces the files and the page. Each file names its commit,
+machine and versions.
 
 Figures are medians. Shared machines are noisy, so the subjects of a comparison take turns within one run, and ratios say
 more than absolute numbers. A bar is the figure that we aim for; the last section lists what misses its bar. The models
@@ -327,6 +329,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "offline_order": ("The order of a batch", of_offline_order),
     "offline_live": ("An offline batch on a real cluster", of_offline_live),
     "offline_online": ("Offline requests beside online ones", of_offline_online),
+    "structured": ("Constrained answers", of_structured),
 }
 
 
@@ -347,6 +350,7 @@ BARS: dict[str, Sequence[Bar]] = {  # those that are always the same
     "predictors": predictors.BARS,
     "scheduling": scheduling.BARS,
     "simulation": simulation.BARS,
+    "structured": structured.bars(structured.Plan()),
     "sweep": sweep.BARS,
     "tier_fairness": tier_fairness.BARS,
 }

@@ -19,6 +19,7 @@ import torch
 
 from ..policies.model.chain import HiddenLayout, PageLayout
 from .model.config import ComponentSpec
+from .sampling.masks import TokenMasks
 
 HOST_CHUNK, HOST_ALIGNMENT = 64 << 10, 64  # bytes, of a CPU: kernels load whole cache lines
 SLICE = 256 << 10  # raw bytes packed in one step of a load on a CPU: about 0.3 ms, less than any sweep that matters
@@ -152,6 +153,9 @@ class Backend(Protocol):
         ``delta_N`` is as in ``Batch``.
         """
 
+    def states(self, run: Any, hidden_ND: torch.Tensor) -> np.ndarray:
+        """Return float64 states [N, D] of a run that is a single head without logits (``gpu/sampling/pooling.py``)."""
+
     def settle(self) -> None:
         """Wait until nothing reads the memory of earlier calls: hidden states, tables, slots, packed components.
 
@@ -162,5 +166,14 @@ class Backend(Protocol):
     def progress(self) -> int:
         """Return a number that changes whenever a part of a call is done. Any thread may ask, also during a call."""
 
-    def argmax(self, logits_NV: torch.Tensor) -> np.ndarray:
-        """Return int32 [N]: the best token ids, the lowest one among equal maxima."""
+    def argmax(self, logits_NV: torch.Tensor, masks: TokenMasks | None = None) -> np.ndarray:
+        """Return int32 [N]: the best token ids, the lowest one among equal maxima, of the allowed ones if a row has a mask.
+
+        -1 for a mask that allows none.
+        """
+
+    def allowed(self, logits_V: np.ndarray, mask_W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids [K] of the tokens that a mask allows, ascending, and their logits [K].
+
+        Both are valid until the next call.
+        """

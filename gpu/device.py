@@ -170,6 +170,12 @@ class Device(Protocol):
     def score(self, run: Any, width: int, at: Rows, delta: Sequence[int]) -> None:
         """Compute log-probabilities of the prompt tokens that follow each row's positions with a composed head."""
 
+    def pool(self, run: Any, width: int, at: Rows) -> None:
+        """Pool the states of these rows' positions behind a composed head without logits.
+
+        Rows of the plan's ``sample`` give their vectors in place of tokens.
+        """
+
     def depart(self, width: int, at: Rows) -> None:
         """Copy the hidden states of these rows for another worker: the next entry of the ticket's ``departed``."""
 

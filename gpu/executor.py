@@ -17,7 +17,7 @@ from ..policies.model.chain import HiddenLayout, Kind, PageLayout
 from ..policies.plan.sweep_plan import Arrival, HiddenRows, MapGroup, Step, SweepPlan, SweepResult
 from .device import Arena, Device, Ticket
 from .errors import ExecutorError
-from .model.config import ComponentSpec
+from .model.config import ComponentSpec, pools
 from .parameters import ResidentParameters
 from .sweep_columns import Rows, SweepColumns
 
@@ -35,6 +35,7 @@ class ComposedRun:
     body: Any | None
     head: Any | None
     deltas: dict[int, dict[int, bytes]] = field(default_factory=dict)  # by number: ids of the attached deltas, by place
+    pools: bool = False  # its head has no logits: its rows are pooled
 
     @property
     def names(self) -> set[bytes]:
@@ -149,6 +150,7 @@ class Executor:
             width=_width(parts[0].spec),
             body=self.backend.compose(body, kv_layer) if body else None,
             head=self.backend.compose(parts[-1:], kv_layer) if heads else None,
+            pools=pools(parts[-1].spec.config),
         )
 
     def attach(self, run: int, number: int, delta_ids: Mapping[int, bytes]) -> None:
@@ -310,6 +312,9 @@ class Executor:
             device.step(run.body, run.width, at := columns.rows_of(step), step.delta)
         if run.head is None:
             return []
+        if run.pools:
+            device.pool(run.head, run.width, at or columns.rows_of(step))
+            return [n for n in step.batch if n in wanted]
         if step.draft:
             device.draft(run.head, run.width, at or columns.rows_of(step), step.delta, step.place)
             return []

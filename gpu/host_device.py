@@ -117,6 +117,9 @@ class HostDevice:
     def score(self, run: Any, width: int, at: Rows, delta: Sequence[int]) -> None:
         self._under_way().draws.score(run, width, at, delta)
 
+    def pool(self, run: Any, width: int, at: Rows) -> None:
+        self._under_way().draws.pool(run, width, at)
+
     def depart(self, width: int, at: Rows) -> None:
         self._under_way().departed.append(self._hidden.read(width, at.offset_N, at.count_N))
 

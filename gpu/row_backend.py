@@ -1,6 +1,6 @@
-"""Packing shared by the torch reference and the CUDA back ends: weights are rows in the model's type.
+"""Packing and choice of tokens, shared by the torch reference and the CUDA back ends: weights are rows in the model's type.
 
-A checkpoint has them so: packing is a conversion, and equal tensors have equal ids on both.
+A checkpoint has them so: packing is a conversion, and equal tensors have equal ids on both. Tokens are chosen on the host.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from ..policies.model.chain import PageLayout
 from .backend import HOST_ALIGNMENT, HOST_CHUNK, Packed, PackedPart
 from .errors import BackendError
-from .model.config import ComponentSpec, tensor_shapes
+from .model.config import ComponentSpec, HeadConfig, tensor_shapes
+from .sampling.masks import TokenMasks, allowed_tokens, best_tokens
+from .sampling.pooling import host_norm, normed
 from .weights.identity import packed_id
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -29,8 +32,16 @@ class RowPacked:
     weights: dict[str, torch.Tensor]
 
 
+def row_states(packed: RowPacked, hidden_ND: torch.Tensor) -> np.ndarray:
+    """Return the states behind an embedder's head whose weights are rows, in any memory."""
+    config = packed.spec.config
+    assert isinstance(config, HeadConfig), "states are a head's"
+    vectors = [packed.weights[role] for role in ("norm", "norm_bias") if role in packed.weights]
+    return normed(hidden_ND, *host_norm(vectors, config.norm.offset), config.norm)
+
+
 class RowBackend:
-    """The packing half of a back end whose weights are rows."""
+    """The packing, and the choice of tokens, of a back end whose weights are rows."""
 
     def __init__(self, name: str, dtype: str) -> None:
         if dtype not in DTYPES:
@@ -55,6 +66,12 @@ class RowBackend:
             )
             for role, shape in tensor_shapes(spec.config).items()
         ]
+
+    def argmax(self, logits_NV: torch.Tensor, masks: TokenMasks | None = None) -> np.ndarray:
+        return best_tokens(logits_NV.numpy(), masks)
+
+    def allowed(self, logits_V: np.ndarray, mask_W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return allowed_tokens(logits_V, mask_W)
 
     def _delta_form(self, spec: ComponentSpec) -> tuple[str, int]:
         """Return the name of a delta's packed form, and its bytes."""

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from .backend import Backend
 from .device import Device, DeviceSizes
 from .errors import BackendError
 
+if TYPE_CHECKING:
+    from .cuda.prove import Prover
+
 CARD = "cuda:"  # with the number of the card
 HOST_CUDA = ("cuda-mirror", "cuda-interpreted")  # the CUDA back end without a card, for tests
+FAST = "-fast-"  # in the numerics of products by a library
 SETS = ("amx", "avx512_bf16", "avx512", "avx2", "generic")  # instruction sets of the native kernels, best first
 REMEDY = "install gcc and install blockwright again (pip install --force-reinstall --no-deps WHEEL_OR_CHECKOUT)"
 
 
-def open_backend(name: str, dtype: str, threads: int, instruction_set: str = "") -> Backend:
+def open_backend(name: str, dtype: str, threads: int, instruction_set: str = "", bits: str = "invariant") -> Backend:
     """Open a back end: "native", "torch" or "auto" (native if its library loads, else torch); "cuda:0" and so on is a card.
 
     ``dtype`` is the model's type. ``instruction_set`` is one of ``SETS`` for the native kernels; if it is not available
-    here, the next one is used. "" means the best. Raises ``BackendError`` if the back end is not available here or lacks the
-    type.
+    here, the next one is used. "" means the best. ``bits`` "fast" has a library compute products, in an order that may
+    depend on the batch, on a card alone. Raises ``BackendError`` if the back end is not available here or lacks the type.
     """
     if name in HOST_CUDA:
         from .cuda.platforms import open_interpreted, open_mirror
 
-        return open_mirror(dtype, threads) if name == HOST_CUDA[0] else open_interpreted(dtype, threads)
+        return open_mirror(dtype, threads, bits=bits) if name == HOST_CUDA[0] else open_interpreted(dtype, threads)
     if name.startswith(CARD):
         from .cuda.platforms import open_card
 
-        return open_card(int(name.removeprefix(CARD)), dtype, threads)
+        return open_card(int(name.removeprefix(CARD)), dtype, threads, bits)
+    if bits != "invariant":
+        raise BackendError(f"bits {bits!r} is of a card, and back end {name!r} of the CPU; leave it out")
     if name not in ("auto", "native", "torch"):
         raise BackendError(f"back end {name!r} does not exist; choose auto, native or torch")
     if name != "torch":
@@ -53,6 +59,22 @@ def open_device(backend: Backend, sizes: DeviceSizes) -> Device:
         assert isinstance(backend, CudaBackend)
         return CudaDevice(backend, sizes)
     return HostDevice(backend, sizes)
+
+
+def open_prover(backend: Backend, limit: int) -> Prover | None:
+    """Return the owner of a card's proofs of its bits (``cuda/prove.py``), of at most ``limit`` tokens each.
+
+    None for a CPU, and for products in an order that promises nothing.
+    """
+    if not backend.name.startswith("cuda-") or FAST in backend.numerics:
+        return None
+    from .cuda.backend import CudaBackend
+    from .cuda.prove import ON_CARD, ON_HOST, Prover
+
+    assert isinstance(backend, CudaBackend)
+    size = ON_HOST if backend.name in HOST_CUDA else ON_CARD
+    dtype = str(backend.dtype).removeprefix("torch.")
+    return Prover(lambda: cast(Backend, CudaBackend(backend.platform, dtype)), size, limit)
 
 
 def slow(name: str, backend: Backend, dtype: str, threads: int) -> str:

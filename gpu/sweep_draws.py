@@ -2,21 +2,22 @@
 
 The truth for every device, whose own draws give the same tokens. Rows are drawn by ``gpu/sampling/sampler.py``; this module
 knows which positions of a batch row are drawn, and writes what was drawn to the tables, where the next plan reads it.
-Legend: N rows, T positions, V vocabulary, D hidden width.
+A row that gives a vector in place of tokens is pooled here, too. Legend: N rows, T positions, V vocabulary, D hidden width.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..policies.plan.sweep_plan import FAILED, SweepResult, TokenLogprob
+from ..policies.plan.sweep_plan import FAILED, NOT_FINITE, SweepResult, TokenLogprob
 from .backend import Backend
 from .sampling import rejection
+from .sampling.pooling import picked
 from .sampling.sampler import choose, law, raw_logprobs, sample, score_prompt
 from .sampling.verification import DrawnPositions, standing
 from .sweep_columns import Ints, Rows, SweepColumns
@@ -45,6 +46,8 @@ class SweepDraws:
         self._logprobs: dict[int, TokenLogprob | None] = {}
         self._verified: dict[int, tuple[list[int], list[TokenLogprob]]] = {}  # further ones of verified rows
         self._scores: dict[int, list[TokenLogprob]] = {}  # by batch row
+        self._vectors: dict[int, bytes] = {}  # by batch row
+        self._forced: dict[int, list[int]] = {}  # by batch row: tokens that must follow
         self._laws: dict[int, dict[int, np.ndarray]] = {}  # by batch row and place: a draft's, if it counts
         self.seconds = 0.0  # inside heads and sampling
 
@@ -60,6 +63,8 @@ class SweepDraws:
             kernel_seconds=kernel_seconds + self.seconds,
             verified=[self._verified[n][0] for n in plan.verify],
             verified_logprobs=[self._verified[n][1] for n in plan.verify],
+            vectors=list(self._vectors.items()),
+            forced=[(place, self._forced[n]) for place, n in enumerate(plan.sample) if n in self._forced],
         )
 
     def sample(self, run: Any, width: int, at: Rows, delta: Sequence[int]) -> None:
@@ -71,11 +76,54 @@ class SweepDraws:
         hidden_ND = self._pick(width, at.offset_N + at.count_N - 1)
         began = time.perf_counter()
         logits_NV = self._backend.logits(run, hidden_ND, numbers(delta))
-        tokens, logprobs = sample(logits_NV, at.row_N.tolist(), position_N.tolist(), self._tables, self._backend.argmax)
+        tokens, logprobs = self._drawn(logits_NV, at.row_N, position_N)
+        self._give_logits(zip(at.batch, at.row_N.tolist(), range(len(tokens)), strict=True), logits_NV, tokens)
         self.seconds += time.perf_counter() - began
         self._tokens.update(zip(at.batch, tokens, strict=True))
         self._logprobs.update(zip(at.batch, logprobs, strict=True))
         self._append(at.row_N, position_N, tokens)
+        self._force(at.batch, at.row_N, position_N, tokens)
+
+    def _drawn(self, logits_NV: torch.Tensor, row_N: Ints, position_N: Ints) -> tuple[list[int], list[TokenLogprob | None]]:
+        backend = self._backend
+        return sample(logits_NV, row_N.tolist(), position_N.tolist(), self._tables, backend.argmax, backend.allowed)
+
+    def _give_logits(self, rows: Iterable[tuple[int, int, int]], logits_TV: torch.Tensor, tokens: list[int]) -> None:
+        """Give the vectors of rows that want logits: of each the batch row, the table row and the place of its logits."""
+        for n, row, place in rows:
+            if (pooling := self._tables.sampling[row].pooling) is not None:
+                tokens[place] = self._give(n, picked(logits_TV[place].numpy(), pooling))
+
+    def _give(self, n: int, vector: bytes) -> int:
+        """Give the vector of a batch row; return what stands in place of its token."""
+        if not vector:
+            return NOT_FINITE
+        self._vectors[n] = vector
+        return 0
+
+    def pool(self, run: Any, width: int, at: Rows) -> None:
+        """Pool the states of these batch rows, and give the vectors of the ones that end with their last position."""
+        ending, scored = set(self._plan.sample), set(self._plan.score)
+        began = time.perf_counter()
+        columns = zip(
+            at.batch, at.row_N.tolist(), at.start_N.tolist(), at.count_N.tolist(), at.offset_N.tolist(), strict=True
+        )
+        for n, row, start, count, offset in columns:
+            pool = self._tables.pools[row]
+            if pool is None:  # it wants tokens, and its model has been replaced by an embedder
+                self._tokens[n], self._logprobs[n] = NOT_FINITE, None
+                self._scores[n] = []
+                continue
+            skipped = 0 if pool.whole else count - 1
+            for place in range(skipped, count, SCORED_TOGETHER):
+                some = min(SCORED_TOGETHER, count - place)
+                hidden_TD = self._pick(width, np.arange(offset + place, offset + place + some))
+                pool.add(self._backend.states(run, hidden_TD), start + place)
+            if n in ending:
+                self._tokens[n], self._logprobs[n] = self._give(n, pool.vector()), None
+            if n in scored:
+                self._scores[n] = []
+        self.seconds += time.perf_counter() - began
 
     def _sample_positions(self, run: Any, width: int, at: Rows, delta: Sequence[int]) -> None:
         """Draw as ``sample`` does, but after each position of rows with drafts, up to the first draft that differs."""
@@ -87,8 +135,10 @@ class SweepDraws:
         began = time.perf_counter()
         delta_T = np.repeat(delta, drawn.count_N).tolist() if delta else []
         logits_TV = self._backend.logits(run, hidden_TD, numbers(delta_T))
-        tokens, logprobs = sample(logits_TV, row_T.tolist(), position_T.tolist(), self._tables, self._backend.argmax)
+        tokens, logprobs = self._drawn(logits_TV, row_T, position_T)
         spans = list(zip(at.batch, drawn.first_N.tolist(), drawn.count_N.tolist(), strict=True))
+        rows = columns.row_N[np.asarray(at.batch)].tolist()
+        self._give_logits(zip(at.batch, rows, drawn.first_N.tolist(), strict=True), logits_TV, tokens)
         for n, first, count in spans:
             if n in verify and rejection.applies(self._tables.sampling[int(columns.row_N[n])]):
                 self._judge(n, logits_TV[first : first + count], tokens, logprobs, first)
@@ -103,7 +153,9 @@ class SweepDraws:
                 last_N[i] += counting - 1
                 more = slice(first + 1, first + counting)
                 self._verified[n] = tokens[more], [entry for entry in logprobs[more] if entry is not None]
-        self._append(row_T[last_N], position_T[last_N], [tokens[i] for i in last_N.tolist()])
+        last = [tokens[i] for i in last_N.tolist()]
+        self._append(row_T[last_N], position_T[last_N], last)
+        self._force(at.batch, row_T[last_N], position_T[last_N], last)
 
     def _judge(
         self, n: int, logits_TV: torch.Tensor, tokens: list[int], logprobs: list[TokenLogprob | None], first: int
@@ -135,7 +187,8 @@ class SweepDraws:
         began = time.perf_counter()
         hidden_ND = self._pick(width, at.offset_N + at.count_N - 1)
         logits_NV = self._backend.logits(run, hidden_ND, numbers(delta))
-        tokens = choose(logits_NV, at.row_N.tolist(), position_N.tolist(), self._tables, self._backend.argmax)
+        backend, rows = self._backend, at.row_N.tolist()
+        tokens = choose(logits_NV, rows, position_N.tolist(), self._tables, backend.argmax, backend.allowed)
         for i, (n, row, position) in enumerate(zip(at.batch, at.row_N.tolist(), position_N.tolist(), strict=True)):
             if rejection.applies(params := self._tables.sampling[row]):
                 drawn_V = law(logits_NV[i].numpy(), row, position, self._tables)
@@ -146,6 +199,18 @@ class SweepDraws:
         if targets:
             target_N = np.asarray([self._columns.row_N[targets.get(n, n)] for n in at.batch])
             self._append(target_N, position_N, tokens)
+
+    def _force(self, batch: Sequence[int], row_N: Ints, position_N: Ints, tokens: list[int]) -> None:
+        """Look for tokens that must follow the ones that were drawn at these positions."""
+        tables = self._tables
+        if not tables.constrained:
+            return
+        for n, row, position, token in zip(batch, row_N.tolist(), position_N.tolist(), tokens, strict=True):
+            grammar = tables.grammars[row]
+            if grammar is None or token in FAILED or position + 1 >= tables.max_length:
+                continue
+            if found := grammar.forced(tables.tokens[row, int(tables.prompt_length[row]) : position + 1]):
+                self._forced[n] = found
 
     def _append(self, row_N: Ints, position_N: Ints, tokens: list[int]) -> None:
         """Write drawn tokens to the table, where the next plan reads them."""

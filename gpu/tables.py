@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..policies.plan.grammar import Grammar
 from ..policies.plan.sampling import SamplingParams
 from ..policies.plan.sweep_plan import Edit, SetPages, SetSampling, WriteTokens
 from .errors import ExecutorError
-from .sampling.grammars import GrammarStore, RowGrammar
+from .sampling.grammars import GrammarStore
+from .sampling.masks import MaskMemory, RowGrammar
+from .sampling.pooling import RowPool
 from .sampling.rules import RowRules
 
 SLICE = 4 << 20  # bytes that are copied between two sweeps
@@ -24,8 +27,8 @@ Arrays = tuple[Ints, Ints]  # tokens, slots
 
 
 class Tables:
-    """``tokens`` int32 [R, M], ``slots`` int32 [R, L + 1, P], ``sampling``, ``rules``, ``grammars`` and ``prompt_length``
-    [R].
+    """``tokens`` int32 [R, M], ``slots`` int32 [R, L + 1, P], ``sampling``, ``rules``, ``grammars``, ``pools`` and
+    ``prompt_length`` [R].
 
     The layer of slots behind a row's KV is for hidden states that the row keeps at an exit, and the next one for the ones it
     reads. A row that keeps some has fewer layers than the longest chain, so one layer more is enough.
@@ -41,7 +44,10 @@ class Tables:
         self.sampling: list[SamplingParams] = [SamplingParams(temperature=0.0)] * rows
         self.rules: list[RowRules | None] = [None] * rows  # the rules of ``sampling``, as arrays
         self.grammars: list[RowGrammar | None] = [None] * rows  # the grammars of ``sampling``, with their states
+        self.constrained = 0  # rows that have one
+        self.pools: list[RowPool | None] = [None] * rows  # of rows that give a vector, what they have of it
         self.compiled = GrammarStore()
+        self.masks = MaskMemory()
 
     def _make(self, max_length: int, kv_layers: int) -> Arrays:
         slots = np.zeros((self.rows, kv_layers + 1, -(-max_length // self.page_size)), dtype=np.int32)
@@ -97,6 +103,7 @@ class Tables:
                     self._check(position, len(tokens), self.max_length, "tokens", row)
                     for tokens_RM, _ in self._written:
                         tokens_RM[row, position : position + len(tokens)] = tokens
+                    self._changed(row, position)
                 case SetPages(row, layer, page, slots):
                     self._check(layer, len(slots), self.slots.shape[1], "KV layers", row)
                     self._check(page, 1, self.slots.shape[2], "pages", row)
@@ -106,13 +113,26 @@ class Tables:
                     self.prompt_length[row] = prompt_length
                     self.sampling[row] = params
                     self.rules[row] = RowRules(params.rules) if params.rules is not None else None
-                    grammar = params.grammar
-                    self.grammars[row] = RowGrammar(grammar, self.compiled) if grammar is not None else None
+                    self._constrain(row, params.grammar)
+                    self.pools[row] = RowPool(params.pooling) if params.pooling is not None else None
 
     def append(self, row_N: Ints, position_N: Ints, token_N: Ints) -> None:
         """Write a sampled token for each of these rows."""
         for tokens_RM, _ in self._written:
             tokens_RM[row_N, position_N] = token_N
+        if self.constrained:
+            for row, position in zip(row_N.tolist(), position_N.tolist(), strict=True):
+                self._changed(row, position)
+
+    def _constrain(self, row: int, grammar: Grammar | None) -> None:
+        """Set or drop the grammar of a row."""
+        self.constrained += (grammar is not None) - (self.grammars[row] is not None)
+        self.grammars[row] = RowGrammar(grammar, self.compiled) if grammar is not None else None
+
+    def _changed(self, row: int, position: int) -> None:
+        """Note that the tokens of a row were written from a position on."""
+        if (grammar := self.grammars[row]) is not None:
+            grammar.changed(position - int(self.prompt_length[row]))
 
     @staticmethod
     def _check(first: int, count: int, limit: int, what: str, row: int) -> None:

@@ -63,15 +63,11 @@ OPENAI_WORDS = re.compile(
 )
 LEAST_FILE_LINES = 70  # of a file with one importer, which stands beside it, and no thought of its own
 SMALL_THOUGHTS = {
-    "actors/controller/invariants.py": "invariants are checked by tests alone, over the whole state",
     "actors/gateway/admission.py": "the admission check is a decision, and the gateway's state would exceed its limit",
     "actors/gateway/invariants.py": "invariants are checked by tests alone, over the whole state",
     "actors/profiling/link_peer.py": "the other end of a measured link, run in a process of its own",
-    "actors/worker/grammar_compiler.py": "a task of the worker with a state of its own: what is being compiled",
     "api/constraints/lark.py": "the language of grammars, apart from that of schemas",
-    "api/openai/grammar.py": "the grammar of a request, apart from the path of its answer",
     "api/openai/quality.py": "the tier of a request, apart from the path of its answer",
-    "gpu/cuda/host_memory.py": "memory by address, apart from the operations that compute on it",
     "gpu/model/gemma.py": "each architecture is a file, which a newcomer looks for",
     "gpu/weights/lora_product.py": "beside the check of bits, which identities need, it would close a circle",
     "policies/drafts/prompt_lookup.py": "a method of the field, which a newcomer looks for",

@@ -86,7 +86,7 @@ GUESSES = (
     ("which models the gateway serves", "actors/gateway/catalogue.py", "Catalogue"),
     ("what api/ may ask of the gateway", "actors/gateway/port.py", "GatewayPort"),
     ("all settings", "actors/settings/settings.py", "Settings"),
-    ("which component loads next", "actors/controller/residency.py", "next_load"),
+    ("which component loads next", "policies/control/residency.py", "next_load"),
     ("HTTP status and code of an error", "api/errors.py", "in_words"),
     ("may this key use this model", "api/http/auth.py", "may_use"),
     ("what is left of a tenant's limits", "api/http/limits.py", "rate_headers"),

@@ -122,7 +122,7 @@ class DeviceRing:
         target, sources = self._address + slot * self.slot_bytes, []
         for frame in frames:
             if len(frame):
-                address, held = _address_of(frame)
+                address, held = address_of(frame)
                 sources.append(held)
                 self._queue.copy(target, address, len(frame))
                 target += len(frame)
@@ -180,7 +180,7 @@ class RingReader:
         if not 0 <= slot < len(self._events) or not 0 < size <= self._slot_bytes:
             raise WireError(f"{size} bytes in device slot {slot} of {len(self._events)} of {self._slot_bytes} bytes")
         memory = self._memory.host_memory(size)
-        fetch, (address, held) = SlotFetch(memory.toreadonly(), lengths), _address_of(memory)
+        fetch, (address, held) = SlotFetch(memory.toreadonly(), lengths), address_of(memory)
         self._queue.wait(self._events[slot])
         self._queue.copy(address, self._address + slot * self._slot_bytes, size)
         self._queue.call(partial(self._end, fetch, held))
@@ -206,7 +206,7 @@ class RingReader:
         self._arrived()
 
 
-def _address_of(buffer: Buffer) -> tuple[int, object]:
+def address_of(buffer: Buffer) -> tuple[int, object]:
     """Return the address of a buffer, and what keeps it in memory."""
     import numpy as np  # ctypes gives no address of memory that is read-only
 

@@ -70,6 +70,12 @@ class DeviceMemory(Protocol):
 
     def queue(self) -> CopyQueue: ...
 
+    def pin(self, address: int, nbytes: int, *, written: bool) -> None:
+        """Let the device copy from host memory by itself, and to it where it is ``written``."""
+
+    def unpin(self, address: int) -> None:
+        """End ``pin``. No copy under way uses the memory."""
+
     def host_memory(self, nbytes: int) -> memoryview:
         """Return memory of the host that the device copies to fastest."""
 

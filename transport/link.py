@@ -18,6 +18,7 @@ from .address import PeerId
 from .clock import Clock, Timer
 from .device_link import DeviceRing
 from .errors import MessageTooLarge, PeerGone, QueueFull
+from .nccl_link import NcclSender
 from .shared_memory import SharedPool, Slot
 from .transfer import OutgoingTransfer, Transfer, as_bytes
 from .wire import Buffer
@@ -27,6 +28,7 @@ QUEUE_MESSAGES = 8192
 QUEUE_BYTES = 2 << 30  # by reference, unsent
 RETRY, LONGEST_RETRY = 0.02, 1.0  # seconds until the receiver is asked again, doubling
 PATIENCE = 1.0  # seconds without an acknowledgement until the receiver is asked for its counts
+SHARED = (LinkKind.PINNED_MEMORY, LinkKind.SHARED_MEMORY)
 SLACK = 0.01  # seconds that a limited link may catch up after its timer came late
 
 
@@ -39,7 +41,10 @@ class LinkCarrier(Protocol):
 
 
 class Link:
-    """The sender's end of a link (see the module). ``pool`` and ``ring``: the slots to send from, if this node has any."""
+    """The sender's end of a link (see the module). ``pool`` and ``ring``: the slots to send from, if this node has any.
+
+    ``open_nccl`` makes the link's own NCCL channel; None without a card.
+    """
 
     def __init__(
         self,
@@ -48,12 +53,15 @@ class Link:
         clock: Clock,
         pool: Callable[[], SharedPool | None],
         ring: Callable[[], DeviceRing | None],
+        open_nccl: Callable[[], NcclSender | None],
     ) -> None:
         self.peer = peer
         self.rate: float | None = None
         self._carrier = carrier
         self._clock = clock
         self._pool, self._ring = pool, ring
+        self._open_nccl = open_nccl
+        self.nccl: NcclSender | None = None  # this link's channel, once there is a card
         self._by_reference = carrier.link_kind == "reference"
         self._kind = LinkKind.REFERENCE if self._by_reference else LinkKind.FRAMES  # until the receiver answers
         self._refused = ""  # why a faster kind was not chosen
@@ -88,8 +96,8 @@ class Link:
 
     @property
     def kind(self) -> str:
-        """The name of the ``LinkKind`` that the receiver chose; "reference" or "frames" until it has answered."""
-        return self._kind.label
+        """The name of the ``LinkKind`` by which chunks go now; "reference" or "frames" until the receiver has answered."""
+        return self._way.label
 
     @property
     def attached(self) -> bool:
@@ -132,7 +140,7 @@ class Link:
 
         May be called from any thread.
         """
-        pool = self._pool() if self._kind is LinkKind.SHARED_MEMORY else None
+        pool = self._pool() if self._way in SHARED else None
         return pool.allocate(size) if pool is not None else None
 
     def inspect(self) -> dict[str, Any]:
@@ -169,15 +177,28 @@ class Link:
         self._delay = RETRY
         self._cancel_timer()
         self._settle(welcome.taken)
+        if self.nccl is not None:
+            self.nccl.rewind(welcome.received)
+            if self._kind is not LinkKind.NCCL:
+                self.nccl.leave(f"the receiver chose {self._kind.label}")
+            elif self.nccl.begin():
+                self.renew()
         self._order.rewind(dict(zip(Traffic, welcome.received, strict=True)))
         self._busy_bytes = 0
         self._pump()
+        if self._open and self._timer is None and self._order.unacknowledged:
+            self._arm(PATIENCE, self._check, self._taken)  # what the receiver waits for may never come
 
     def on_ack(self, ack: link_wire.Ack) -> None:
         if self._why:
             return
         self._settle(ack.taken)
         self._pump()
+
+    def on_posted(self, posted: link_wire.Posted) -> None:
+        """Send by NCCL what the receiver waits for."""
+        if self.nccl is not None and not self._why:
+            self.nccl.on_posted(posted.posted)
 
     def renew(self) -> None:
         """Ask the receiver again, because this end has more to offer."""
@@ -197,6 +218,8 @@ class Link:
         """Fail every unfinished transfer, because the life of the peer is over. Idempotent."""
         self._why = self._why or why
         self._open = False
+        if self.nccl is not None:
+            self.nccl.abort(self._why)
         self._cancel_timer()
         if self._pacer is not None:
             self._pacer.cancel()
@@ -225,9 +248,22 @@ class Link:
         offers = {LinkKind.FRAMES: b""}
         if (pool := self._pool()) is not None:
             offers[LinkKind.SHARED_MEMORY] = link_wire.pack_shared(pool.offer)
+            if pool.pinned:
+                offers[LinkKind.PINNED_MEMORY] = b""
+        if self.nccl is None:
+            self.nccl = self._open_nccl()
+        if self.nccl is not None and not self.nccl.error():
+            offers[LinkKind.NCCL] = self.nccl.offer
         if (ring := self._ring()) is not None:
             offers[LinkKind.DEVICE_SLOT] = ring.offer
         return offers
+
+    @property
+    def _way(self) -> LinkKind:
+        """The kind by which the next chunk goes: the chosen one, but by NCCL only when all pairs have joined."""
+        if self._kind is not LinkKind.NCCL or (self.nccl is not None and self.nccl.ready):
+            return self._kind
+        return LinkKind.SHARED_MEMORY if self._attached and self._pool() is not None else LinkKind.FRAMES
 
     def _offer(self, frames: list[Buffer]) -> bool:
         try:
@@ -255,11 +291,14 @@ class Link:
         self._pump()
 
     def _transmit(self, chunk: Chunk) -> None:
-        shared = self._pool() if self._kind is LinkKind.SHARED_MEMORY else None
+        way = self._way
+        shared = self._pool() if way in SHARED else None
         if self.rate is not None:
             self._free_at = max(self._free_at, self._clock.now() - SLACK) + chunk.size / self.rate
         frames = self._messages[chunk.message].frames(chunk, shared, self._by_reference)
-        if self._kind is LinkKind.DEVICE_SLOT and (ring := self._ring()) is not None:
+        if way is LinkKind.NCCL and self.nccl is not None:
+            frames = self.nccl.lay(chunk, frames)
+        if way is LinkKind.DEVICE_SLOT and (ring := self._ring()) is not None:
             frames = ring.lay(self.peer, chunk, frames)
         if not self._offer(frames):
             self.on_broken()
@@ -277,6 +316,8 @@ class Link:
             self._busy_bytes += chunk.size
             if (ring := self._ring()) is not None:
                 ring.release(self.peer, chunk)
+            if self.nccl is not None:
+                self.nccl.release(chunk)
             transfer = self._messages[chunk.message].transfer
             if chunk.last:
                 del self._messages[chunk.message]

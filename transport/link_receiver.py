@@ -19,6 +19,7 @@ from ..policies.cluster.chunk_order import URGENT_BYTES, URGENT_CHUNKS, Traffic
 from . import link_wire
 from .device_link import RingReader, SlotFetch
 from .link_wire import ArrivedChunk, Counts, Description
+from .nccl_link import NcclReceiver
 from .shared_memory import Attached
 from .wire import WireError
 
@@ -95,7 +96,10 @@ class Arrivals:
         self._deliver = deliver
         self._release = release
         self.attached: Attached | None = None  # the sender's shared memory
+        self.pinned = False  # for this node's device
         self.reader: RingReader | None = None  # of the sender's device slots
+        self.nccl: NcclReceiver | None = None
+        self.nccl_failed = ""  # why NCCL is not opened again
         self._arrived = {kind: Arrived() for kind in Traffic}
         self._waiting: dict[Traffic, deque[tuple[ArrivedChunk, SlotFetch | None]]] = {kind: deque() for kind in Traffic}
         self._assemblies: dict[Traffic, _Assembly] = {}
@@ -137,17 +141,42 @@ class Arrivals:
             raise WireError(f"{len(waiting)} unacknowledged chunks of {piece.kind.name} wait, and more are sent")
         fetch = None
         if piece.laid is not None:
-            if self.reader is None:
-                raise WireError("a chunk in a device slot, and none was opened")
-            fetch = self.reader.fetch(*piece.laid)
+            fetch = self._fetch(piece, *piece.laid)
         arrived.received += 1
         waiting.append((piece, fetch))
         self._take(piece.kind)
+
+    def end_nccl(self, why: str) -> NcclReceiver | None:
+        """End NCCL for good, if it is open, and take back the chunks that it has not brought. Return its channel."""
+        channel, self.nccl = self.nccl, None
+        if channel is None:
+            return None
+        channel.abort(why)
+        self.nccl_failed = channel.failed
+        for kind, waiting in self._waiting.items():
+            kept = list[tuple[ArrivedChunk, SlotFetch | None]]()
+            for piece, fetch in waiting:
+                if fetch is not None and not fetch.ended:
+                    break
+                kept.append((piece, fetch))
+            self._arrived[kind].received -= len(waiting) - len(kept)
+            self._waiting[kind] = deque(kept)
+        return channel
 
     def resume(self) -> None:
         """Try waiting chunks again, after memory may have come back or a copy may have ended."""
         for kind in Traffic:
             self._take(kind)
+
+    def _fetch(self, piece: ArrivedChunk, slot: int, lengths: tuple[int, ...]) -> SlotFetch:
+        """Begin to fetch the bytes of a chunk that came without them. Raises WireError."""
+        if slot != link_wire.BY_NCCL:
+            if self.reader is None:
+                raise WireError("a chunk in a device slot, and none was opened")
+            return self.reader.fetch(slot, lengths)
+        if self.nccl is None:
+            raise WireError("a chunk by NCCL, which is not open")
+        return self.nccl.fetch(piece.kind, piece.number, lengths)
 
     def _take(self, kind: Traffic) -> None:
         waiting, arrived = self._waiting[kind], self._arrived[kind]

@@ -27,8 +27,9 @@ from .device_memory import DeviceMemory, DeviceMemoryError
 from .errors import PeerGone, QueueFull
 from .link import Link, LinkCarrier
 from .link_receiver import BUDGET, Arrivals, Budget
-from .link_wire import ArrivedChunk, LinkOpen, Release, Released, Welcome
-from .shared_memory import SharedPool, Slot, attach
+from .link_wire import ArrivedChunk, LinkOpen, Posted, Release, Released, Welcome
+from .nccl_link import Nccl, NcclReceiver, NcclSender, parse_pair_offer
+from .shared_memory import PINNED_BYTES, POOL_BYTES, SharedPool, Slot, attach
 from .transfer import SHARE_LEAST
 from .wire import Buffer, WireError
 
@@ -84,26 +85,32 @@ class LinkTable:
         self.share = share
         self._shared: SharedPool | None = None
         self._device: DeviceMemory | None = None
+        self._nccl: Nccl | None = None
         self._slots: DeviceRing | None = None
-        self._closing: list[RingReader] = []  # of peers that are gone
+        self._closing: list[RingReader | NcclSender | NcclReceiver] = []  # of peers that are gone
         self._closed = False
 
-    def offer_device(self, memory: DeviceMemory) -> None:
+    def offer_device(self, memory: DeviceMemory, nccl: Nccl | None = None) -> None:
         """Let tensors travel through slots in a device's memory, from and to peers that use it, too.
 
-        Raises DeviceMemoryError if there is no room for the slots.
+        To other cards they go by ``nccl``, and through shared memory that is pinned for the device. Raises
+        DeviceMemoryError if there are no slots; the other ways are used even so.
         """
-        self._slots = DeviceRing(memory)
-        self._device = memory
-        for link in self._links.values():
-            link.renew()
+        self._device, self._nccl = memory, nccl
+        if self._shared is not None:
+            self._pin(self._shared)
+        try:
+            self._slots = DeviceRing(memory)
+        finally:
+            for link in self._links.values():
+                link.renew()
 
     def link(self, peer: PeerId) -> Link:
         """Return the one sender to this life of a node; make it on first use."""
         link = self._links.get(peer)
         if link is None:
             carrier = _ToSelf(self) if peer == self.me else self._carrier
-            link = self._links[peer] = Link(peer, carrier, self._clock, self._pool, lambda: self._slots)
+            link = self._links[peer] = Link(peer, carrier, self._clock, self._pool, lambda: self._slots, self._open_nccl)
         return link
 
     def kind(self, peer: PeerId) -> str:
@@ -159,6 +166,8 @@ class LinkTable:
             if (known := self._from.get(peer)) is not None:
                 try:
                     known.arrivals.on_piece(message)
+                    if message.laid is not None:
+                        self._tell_posted(peer, known)
                 finally:
                     small = message.kind is Traffic.ACTIVATION and message.size <= ACK_BYTES
                     self._acknowledge(peer, known, urgent=not small)
@@ -174,6 +183,8 @@ class LinkTable:
             raise WireError(f"{peer} answers on a link that was not opened")
         elif isinstance(message, Welcome):
             link.on_welcome(message)
+        elif isinstance(message, Posted):
+            link.on_posted(message)
         else:
             link.on_ack(message)
 
@@ -188,10 +199,15 @@ class LinkTable:
         """End the links of a life of ``peer`` that is over: its transfers fail, slots lent to it return."""
         if (link := self._links.pop(peer, None)) is not None:
             link.gone(why)
+            self._close(link.nccl)
         known = self._from.pop(peer, None)
-        if known is not None and (reader := known.arrivals.reader) is not None:
-            self._closing.append(reader)
-            reader.close()
+        if known is not None:
+            if (reader := known.arrivals.reader) is not None:
+                self._closing.append(reader)
+                reader.close()
+            self._close(known.arrivals.end_nccl(why))
+            if known.arrivals.pinned and self._device is not None and known.arrivals.attached is not None:
+                self._device.unpin(known.arrivals.attached.address)
         self._releases_seen.pop(peer, None)
         if self._shared is not None:
             self._shared.forget(peer)
@@ -231,23 +247,63 @@ class LinkTable:
         attached = arrivals.attached is not None
         welcome = Welcome(message.attempt, kind, attached, arrivals.received, arrivals.taken, refused)
         self._tell(peer, link_wire.pack_welcome(welcome))
+        self._tell_posted(peer, known)
 
     def _choose(self, peer: PeerId, offers: dict[LinkKind, bytes], arrivals: Arrivals) -> tuple[LinkKind, str]:
         """Return the kind of the link, with what it needs opened, and why a faster one was refused. Raises WireError."""
         able, refused = set(LinkKind), ""
         if self._device is None:
             able.discard(LinkKind.DEVICE_SLOT)
+        failed = arrivals.nccl.error() if arrivals.nccl is not None else ""
+        if failed or LinkKind.NCCL not in offers:
+            self._close(arrivals.end_nccl(failed or "the sender offers it no more"))
+        if self._device is None or self._nccl is None:
+            able.discard(LinkKind.NCCL)
         if (offer := offers.get(LinkKind.SHARED_MEMORY)) is not None:
             shared = link_wire.parse_shared(offer)
             if arrivals.attached is None and self.share:
                 arrivals.attached = attach(shared)  # also for buffers of other messages
         if arrivals.attached is None:
-            able.discard(LinkKind.SHARED_MEMORY)
-        kind = choose_kind(offers.keys(), able)
-        if kind is LinkKind.DEVICE_SLOT and (refused := self._open_slots(offers[kind], arrivals)):
-            log.warning("node %s refused to read from %s: %s", self.me, peer, refused)
-            kind = choose_kind(offers.keys(), able - {kind})
+            able -= {LinkKind.PINNED_MEMORY, LinkKind.SHARED_MEMORY}
+        opened: dict[LinkKind, Callable[[bytes, Arrivals], str]] = {
+            LinkKind.DEVICE_SLOT: self._open_slots,
+            LinkKind.NCCL: self._join_nccl,
+            LinkKind.PINNED_MEMORY: self._pin_attached,
+        }
+        while (kind := choose_kind(offers.keys(), able)) in opened:
+            why = opened[kind](offers[kind], arrivals)
+            if not why:
+                break
+            log.info("node %s refused to read from %s by %s: %s", self.me, peer, kind.label, why)
+            able.discard(kind)
+            refused = f"{refused}; {why}" if refused else why
         return kind, refused
+
+    def _join_nccl(self, offer: bytes, arrivals: Arrivals) -> str:
+        """Join a peer's pairs, unless they are. Return why they cannot be joined."""
+        if arrivals.nccl_failed:
+            return f"NCCL has failed before: {arrivals.nccl_failed}"
+        assert self._device is not None, "it was chosen because there is a device"
+        assert self._nccl is not None, "and NCCL"
+        try:
+            if arrivals.nccl is None or not arrivals.nccl.identities:
+                arrivals.nccl = NcclReceiver(self._nccl, self._device, offer, self._clock, self._soon)
+            elif parse_pair_offer(offer).identities != arrivals.nccl.identities:
+                return "other pairs of NCCL were offered before; a link joins once"
+        except DeviceMemoryError as error:
+            return str(error)
+        return ""
+
+    def _pin_attached(self, offer: bytes, arrivals: Arrivals) -> str:
+        """Pin a peer's shared memory for this node's device, if it has one. Return why it cannot be pinned."""
+        assert arrivals.attached is not None, "it was chosen because it is attached"
+        if self._device is not None and not arrivals.pinned:
+            try:
+                self._device.pin(arrivals.attached.address, arrivals.attached.size, written=False)
+            except DeviceMemoryError as error:
+                return str(error)
+            arrivals.pinned = True
+        return ""
 
     def _open_slots(self, offer: bytes, arrivals: Arrivals) -> str:
         """Open a peer's device slots, unless they are. Return why they cannot be opened."""
@@ -309,6 +365,9 @@ class LinkTable:
         for reader in [reader for reader in self._closing if reader.settled]:
             self._closing.remove(reader)
             reader.give_back()
+        for peer, known in self._from.items():
+            if known.arrivals.nccl is not None and known.arrivals.nccl.post():
+                self._tell_posted(peer, known)
         for peer, known in list(self._from.items()):
             before = known.arrivals.taken
             try:
@@ -336,6 +395,30 @@ class LinkTable:
 
     # ---- shared
 
+    def _tell_posted(self, peer: PeerId, known: _From) -> None:
+        if known.arrivals.nccl is not None and any(known.arrivals.nccl.posted):
+            self._tell(peer, link_wire.pack_posted(known.arrivals.nccl.posted))
+
+    def _close(self, channel: NcclSender | NcclReceiver | None) -> None:
+        """Give a channel's memory back when nothing uses it any more."""
+        if channel is not None:
+            self._closing.append(channel)
+            self._soon()
+
+    def _open_nccl(self) -> NcclSender | None:
+        if self._nccl is None or self._device is None:
+            return None
+        return NcclSender(self._nccl, self._device, self._soon)
+
+    def _pin(self, pool: SharedPool) -> None:
+        """Pin this node's shared memory for its device, so that copies need no second one on the way."""
+        assert self._device is not None, "it was offered"
+        try:
+            self._device.pin(pool.address, pool.size, written=True)
+            pool.pinned = True
+        except DeviceMemoryError as error:
+            log.info("shared memory is not pinned: %s", error)
+
     def _tell(self, peer: PeerId, frame: bytes) -> None:
         carrier = _ToSelf(self) if peer == self.me else self._carrier
         with contextlib.suppress(PeerGone, QueueFull):  # the timer repeats it, or the peer is declared down
@@ -344,7 +427,9 @@ class LinkTable:
     def _pool(self) -> SharedPool | None:
         if self._shared is None and self.share and not self._closed:
             try:
-                self._shared = SharedPool()
+                self._shared = SharedPool(POOL_BYTES if self._device is None else PINNED_BYTES)
+                if self._device is not None:
+                    self._pin(self._shared)
             except OSError as error:
                 log.warning("no shared memory, tensors travel in frames: %s", error)
                 self.share = False

@@ -3,12 +3,15 @@
 Owns the layouts and their checks; what does not fit raises ``WireError``. Frame 0 starts with a byte that says what it is:
 
     OPEN     sender to receiver: attempt, and the kinds of link that it offers, each with what the receiver opens: of shared
-             memory, process, descriptor, bytes and token; of device slots, the text of a ``RingOffer``
+             memory, process, descriptor, bytes and token; of device slots, the text of a ``RingOffer``; of NCCL, of a
+             ``PairOffer``
     WELCOME  the answer: attempt, the kind that was chosen, whether the shared memory is attached, chunks of each class
              received, those taken, and why a faster kind that was offered was refused
     CHUNK    class, number, offset, bytes; if it is the first of its message: the number of buffers, (bytes, slot) of each,
              and the message's header. Further frames: the bytes themselves, except those of buffers that lie in a slot
-    LAID     the same, but the bytes of the further frames lie in a device slot: its number, and the length of each frame
+    LAID     the same, but the bytes of the further frames lie in a device slot: its number, and the length of each frame;
+             ``BY_NCCL`` as the number announces bytes that come by NCCL
+    POSTED   receiver to sender: numbers of each class below which announced chunks have posted receives
     ACK      chunks of each class that were taken (what was received may wait for memory first)
     RELEASE  receiver to owner of shared memory: serial, offsets of slots that are no longer read
     RELEASED the answer: serial up to which releases have come
@@ -27,7 +30,8 @@ from ..policies.cluster.chunk_order import Traffic
 from ..policies.cluster.link_kind import LinkKind
 from .wire import MAX_BODY, MAX_FRAME, MAX_FRAMES, Buffer, WireError
 
-OPEN, WELCOME, CHUNK, ACK, RELEASE, RELEASED, LAID = range(1, 8)
+OPEN, WELCOME, CHUNK, ACK, RELEASE, RELEASED, LAID, POSTED = range(1, 9)
+BY_NCCL = (1 << 32) - 1  # in place of a device slot: the bytes come by NCCL
 _CLASSES = dict(enumerate(Traffic))
 _KINDS = frozenset(LinkKind)
 Counts = tuple[int, int, int]  # chunks of each class
@@ -83,6 +87,11 @@ class Ack:
 
 
 @dataclass(frozen=True, slots=True)
+class Posted:
+    posted: Counts
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     serial: int  # from 1
     slots: tuple[int, ...]
@@ -117,7 +126,7 @@ class ArrivedChunk(NamedTuple):
     laid: tuple[int, tuple[int, ...]] | None = None  # device slot, and the lengths of the frames that lie there
 
 
-Message = LinkOpen | Welcome | ArrivedChunk | Ack | Release | Released
+Message = LinkOpen | Welcome | ArrivedChunk | Ack | Posted | Release | Released
 
 
 def pack_open(attempt: int, offers: Mapping[LinkKind, bytes]) -> bytes:
@@ -158,6 +167,10 @@ def pack_first(kind: Traffic, number: int, size: int, sizes: Sequence[int], slot
 
 def pack_ack(taken: Sequence[int]) -> bytes:
     return _ACK.pack(ACK, *taken)
+
+
+def pack_posted(posted: Sequence[int]) -> bytes:
+    return _ACK.pack(POSTED, *posted)
 
 
 def pack_release(serial: int, slots: Sequence[int]) -> bytes:
@@ -210,6 +223,8 @@ def parse(frames: Sequence[memoryview]) -> Message:
             raise WireError(f"a link message {head[0]} of {len(frames)} frames")
         if head[0] == ACK:
             return Ack(_ACK.unpack(head)[1:])
+        if head[0] == POSTED:
+            return Posted(_ACK.unpack(head)[1:])
         if head[0] == OPEN:
             return LinkOpen(_OPEN.unpack_from(head)[1], _offers(head))
         if head[0] == WELCOME:

@@ -53,7 +53,7 @@ class FileQueue:
             ctypes.memmove(target, source, nbytes)
             return True
 
-        self._add(step)
+        self.add(step)
 
     def record(self, event: FileEvent) -> None:
         place = event.recorded.value = event.recorded.value + 1
@@ -62,18 +62,18 @@ class FileQueue:
             event.reached.value = place
             return True
 
-        self._add(step)
+        self.add(step)
 
     def wait(self, event: FileEvent) -> None:
         place = event.recorded.value
-        self._add(lambda: event.reached.value >= place)
+        self.add(lambda: event.reached.value >= place)
 
     def call(self, ended: Callable[[], None]) -> None:
         def step() -> bool:
             ended()
             return True
 
-        self._add(step)
+        self.add(step)
 
     def close(self, settled: Callable[[], None]) -> None:
         self._closed = True
@@ -82,7 +82,7 @@ class FileQueue:
             self._timer.cancel()
         settled()
 
-    def _add(self, step: Callable[[], bool]) -> None:
+    def add(self, step: Callable[[], bool]) -> None:
         self._steps.append(step)
         if self._timer is None and not self._closed:
             self._arm(self._seconds())
@@ -113,6 +113,7 @@ class MemoryFile:
         self._events_of: WeakValueDictionary[bytes, Attached] = WeakValueDictionary()  # by token, of other processes
         self._descriptors: list[int] = []
         weakref.finalize(self, _close, self._descriptors)
+        self.pinned: dict[int, int] = {}  # address -> bytes
         self._events_at = self.allocate(MOST_EVENTS * _EVENT_BYTES)
         self._events = 0
 
@@ -163,6 +164,14 @@ class MemoryFile:
 
     def queue(self) -> FileQueue:
         return FileQueue(self._clock, self._seconds)
+
+    def pin(self, address: int, nbytes: int, *, written: bool) -> None:
+        if address in self.pinned:
+            raise DeviceMemoryError("this memory is pinned already")
+        self.pinned[address] = nbytes
+
+    def unpin(self, address: int) -> None:
+        del self.pinned[address]
 
     def host_memory(self, nbytes: int) -> memoryview:
         return memoryview(bytearray(nbytes))

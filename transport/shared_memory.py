@@ -27,6 +27,7 @@ from .link_wire import NOTHING, SharedMemoryOffer
 from .wire import Buffer, WireError
 
 POOL_BYTES = 512 << 20  # at most; memory is taken as slots are first written
+PINNED_BYTES = 128 << 20  # of a pool that is pinned for a card, which takes all of its memory at once
 GRANULE = 64 << 10
 _NAME = "blockwright-slots"
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -67,6 +68,8 @@ class SharedPool:
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self.memory.madvise(mmap.MADV_HUGEPAGE)
         self.offer = SharedMemoryOffer(os.getpid(), self._descriptor, size, token)
+        self.size, self.pinned = size, False
+        self.address = ctypes.addressof(ctypes.c_uint8.from_buffer(self.memory))
         self._lock = threading.RLock()  # re-entered when the collector runs __del__ of a slot within take
         self._extents = RangeAllocator(size // GRANULE)
         self._extents.allocate(1)  # for the token
@@ -130,10 +133,10 @@ class Attached:
     """A peer's pool, mapped read-only. It is unmapped when the last view is gone."""
 
     def __init__(self, address: int, size: int) -> None:
-        self.address, self._size = address, size
+        self.address, self.size = address, size
 
     def __del__(self) -> None:
-        _libc.munmap(self.address, self._size)
+        _libc.munmap(self.address, self.size)
 
     def view(self, offset: int, size: int, released: Callable[[], None]) -> memoryview:
         """Return the bytes of a slot, read-only.
@@ -141,8 +144,8 @@ class Attached:
         ``released`` is called, from any thread, when nothing refers to them any more. Raises WireError for a range that
         is not in the pool, or is not the range of a slot.
         """
-        if offset % GRANULE or offset < GRANULE or size < 1 or offset + size > self._size:
-            raise WireError(f"a slot of {size} bytes at {offset} in a pool of {self._size}")
+        if offset % GRANULE or offset < GRANULE or size < 1 or offset + size > self.size:
+            raise WireError(f"a slot of {size} bytes at {offset} in a pool of {self.size}")
         # The buffer's owner must be an object of its own, which a slice of the view also refers to.
         owner = _array(-(-size // GRANULE) * GRANULE).from_address(self.address + offset)
         weakref.finalize(owner, _let_go, self, released).atexit = False

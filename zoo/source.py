@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from ..gpu.errors import CheckpointError
-from ..gpu.model.config import TensorRef
+from ..gpu.model.config import TensorRef, pools
 from ..gpu.regular_file import open_regular
 from ..gpu.weights.adapter import is_adapter, open_adapter
 from ..gpu.weights.checkpoint import Checkpoint, DeltaPart, Parts
 from ..gpu.weights.checkpoint_files import CheckpointFiles
+from ..gpu.weights.embedder import pooled_over
 from ..gpu.weights.generation import read_generation
 from ..gpu.weights.tensor_files import read_header
 from ..policies.model.tiers import folder_and_layers
@@ -98,6 +99,7 @@ def open_chain(folder: Path) -> Checkpoint:
         generation = read_generation(CheckpointFiles(folder), chain.model)
         rules = {one.layers: one.auto for one in chain.exits if one.auto is not None}
         more: dict[str, Any] = {"known": known, "hold": hold, "exits": exits, "thresholds": rules}
+        more["pooled"] = pooled_over(CheckpointFiles(folder), chain.model, embeds=pools(parts[-1][0]))
         return Checkpoint(folder, chain.model, generation, parts, deltas=deltas, **more)
     except OSError as error:
         raise ZooError(f"{error.filename} cannot be read ({error.strerror}); check its permissions") from None

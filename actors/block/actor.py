@@ -10,12 +10,13 @@ from functools import partial
 from typing import Any
 
 from ...policies.cluster.block_life import BlockLife
+from ...policies.control.loads import LoadBlock, NoCapacity
 from ...runtime.actor.actor import Actor
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.actor.ref import Ref
 from ...runtime.base.errors import RemoteError
 from ...transport.clock import Timer
-from ..worker.messages import BlockLoaded, LoadBlock, NoCapacity
+from ..worker.messages import BlockLoaded
 from .messages import BlockStatus, LastUse
 
 LOAD_TIMEOUT = 600.0  # seconds

@@ -14,12 +14,13 @@ from functools import partial
 from typing import Any, cast
 
 from ...policies.cluster.scaling import UNUSED, BlockPlace, PressedBlock, Queues, RouteQueue
+from ...policies.control.loads import LoadBlock, NoCapacity
 from ...runtime.actor.actor import Actor, Crash
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.actor.ref import Ref
 from ...runtime.base.down import Down, abnormal
 from ...runtime.base.errors import RemoteError
-from ..worker.messages import BlockLoaded, LoadBlock, NoCapacity
+from ..worker.messages import BlockLoaded
 from .actor import ANSWER, LOAD_TIMEOUT, BlockActor, BlockRefused
 from .messages import BlockStatus, LastUse
 

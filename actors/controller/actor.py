@@ -19,6 +19,14 @@ from typing import Any
 from ...policies.cluster.adapter_base import WholeModel
 from ...policies.cluster.application_life import check_default
 from ...policies.cluster.scaling import PressedBlock
+from ...policies.control import events as m
+from ...policies.control.drop_events import MemoryGroups, MemoryOrder, OverloadNote
+from ...policies.control.drop_groups import memory_groups, refusal, refused_workers
+from ...policies.control.drops_view import overload_view
+from ...policies.control.events import DrainWorker, ScalingEvent
+from ...policies.control.families import members
+from ...policies.control.residency import not_served, serving, whole_models
+from ...policies.control.state import ControllerState
 from ...policies.requests.refusal import Refusal
 from ...runtime.actor.actor import Actor, PeerInfo
 from ...runtime.actor.endpoint import endpoint
@@ -29,17 +37,9 @@ from ..conditions import Conditions, Published
 from ..gateway.port import ApplicationView, Census, DrainAnswered, RefusedChange, RemovalView
 from ..predictor.messages import NODE as PREDICTORS
 from ..worker.messages import WorkerStatus
-from . import messages as m
-from .families import members
 from .gateway_calls import GatewayCalls
 from .history import History
-from .messages import DrainWorker, ScalingEvent
-from .overload_groups import memory_groups, refusal, refused_workers
-from .overload_messages import MemoryGroups, MemoryOrder, OverloadNote
-from .overload_view import overload_view
 from .progress import Progress
-from .residency import not_served, serving, whole_models
-from .state import ControllerState
 from .view import application_view, cluster_view, removal_view
 from .worker_calls import ANSWER_TIMEOUT, WorkerCalls
 
@@ -64,6 +64,7 @@ class Controller(Actor):
         self._gateways, self._progress = list(gateways), progress
         self._has_cards = has_cards
         self._warnings: list[str] = []
+        self._preparing: dict[str, str] = {}  # worker -> how far its kernels are
         self._fatal = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._publishing = asyncio.Lock()
@@ -312,7 +313,10 @@ class Controller(Actor):
 
     def _tell(self) -> None:
         state, warnings = self._state, tuple(self._warnings)
-        self._progress.publish(Progress(state.all_up, state.serves, state.whole, state.version, warnings, self._fatal))
+        preparing = tuple(f"{name} prepares its kernels: {text}" for name, text in self._preparing.items())
+        self._progress.publish(
+            Progress(state.all_up, state.serves, state.whole, state.version, preparing, warnings, self._fatal)
+        )
 
     def _perform(self, effect: m.Effect) -> asyncio.Task[None] | None:
         match effect:
@@ -364,6 +368,10 @@ class Controller(Actor):
         if name in self._state.workers:
             said = [peer.payload.get(key, 0) for key in ("sweep_age", "waiting", "running", "routes")]
             self.handle(m.WorkerHeartbeat(name, peer.id.incarnation, *said))
+            if (text := peer.payload.get("preparing", "")) != self._preparing.get(name, ""):
+                self._preparing[name] = text
+                self._preparing = {name: text for name, text in self._preparing.items() if text}
+                self._tell()
         elif (address := f"{name}/gateway") in self._gateways:
             self._taken[address] = peer.payload.get("routes", 0)
         self._retell(peer)
@@ -405,8 +413,10 @@ class Controller(Actor):
 
     async def _ask_room(self, effect: m.AskCapacity) -> None:
         if (status := await self._calls.room(effect)) is not None:
-            if status.slow and status.slow not in self._warnings:  # all workers of one machine report the same
-                self._warnings.append(status.slow)
+            depend = f"results may depend on the batch: {why}" if (why := status.proof.get("why")) else ""
+            for warning in (status.slow, depend):
+                if warning and warning not in self._warnings:  # all workers of one machine report the same
+                    self._warnings.append(warning)
             owned = {name: owned for name, (owned, _) in status.parameters_by_application.items()}
             room = status.budget - status.parameters, status.left_alone, owned
             self.handle(m.KvCapacity(effect.worker, effect.incarnation, *room))

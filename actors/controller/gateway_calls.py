@@ -12,12 +12,17 @@ from functools import partial
 from typing import Any
 
 from ...policies.cluster.demand import Use, combined
-from ...runtime.actor.actor import ActorNode
-from ...runtime.base.clock import first_within
-from ...runtime.base.errors import ActorDied
-from ...runtime.supervisor import Supervisor
-from ..gateway.switch_messages import SwitchFigures, SwitchRoutes
-from .messages import (
+from ...policies.control.drop_events import (
+    AwaitSwitched,
+    LoadAgain,
+    LoadLater,
+    OverloadEffect,
+    OverloadEvent,
+    RequestsSwitched,
+    RoutesLeft,
+    SwitchGateways,
+)
+from ...policies.control.events import (
     AskUsage,
     AwaitQuiet,
     DemandEffect,
@@ -34,17 +39,12 @@ from .messages import (
     VacateWorker,
     WorkerStopped,
 )
-from .overload_messages import (
-    AwaitSwitched,
-    LoadAgain,
-    LoadLater,
-    OverloadEffect,
-    OverloadEvent,
-    RequestsSwitched,
-    RoutesLeft,
-    SwitchGateways,
-)
-from .state import ControllerState
+from ...policies.control.route_switch import SwitchFigures, SwitchRoutes
+from ...policies.control.state import ControllerState
+from ...runtime.actor.actor import ActorNode
+from ...runtime.base.clock import first_within
+from ...runtime.base.errors import ActorDied
+from ...runtime.supervisor import Supervisor
 from .worker_calls import ask_until_answered
 
 ASK_SECONDS = 1.0  # a gateway later than this counts as having no requests

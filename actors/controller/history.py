@@ -11,10 +11,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from .labels import label
-from .messages import ResumeWorker, ScalingEffect, StartWorker, StopWorker, VacateWorker
-from .residency import serving
-from .state import ControllerState
+from ...policies.control.events import ResumeWorker, ScalingEffect, StartWorker, StopWorker, VacateWorker
+from ...policies.control.labels import label
+from ...policies.control.residency import serving
+from ...policies.control.state import ControllerState
 
 KEPT = 200
 NAMED = 3  # models named in a line; more are counted

@@ -14,19 +14,20 @@ from typing import Any
 
 from ...policies.cluster.adapter_base import WholeModel, shown_base
 from ...policies.cluster.application_life import model_of
+from ...policies.control.events import Application
+from ...policies.control.families import members
+from ...policies.control.labels import labels as labels_of
+from ...policies.control.residency import Served, serving
+from ...policies.control.state import ControllerState
+from ...policies.control.worker_record import WorkerRecord
 from ...policies.model.chain import Chain, bases
 from ...policies.model.tier_choice import is_answered
 from ..block.messages import BlockStatus
 from ..gateway.port import ApplicationView, Census, RemovalView
 from ..worker.messages import WorkerStatus
-from .families import members
-from .labels import labels as labels_of
-from .messages import Application
-from .residency import Served, serving
-from .state import ControllerState
-from .worker_record import WorkerRecord
 
-MEMORY = ("budget", "parameters", "kv", "cached", "free")  # parts of a worker's memory; the last four add up to the first
+# parts of a worker's memory; the four behind the budget add up to it, and what is other is beside it
+MEMORY = ("budget", "parameters", "kv", "cached", "free", "other")
 
 
 def cluster_view(
@@ -106,6 +107,7 @@ def _worker(
         "cause": worker.cause,
         "device": status.device if status else "",
         "numerics": status.numerics if status else "",
+        "proof": dict(status.proof) if status else {},
         "memory": memory,
         "blocks": _blocks(state, worker),
         "queue": {
@@ -147,7 +149,7 @@ def _busiest(blocks: Iterable[BlockStatus], labels: Mapping[str, str]) -> list[d
 def _blocks(state: ControllerState, worker: WorkerRecord) -> list[str]:
     """Return blocks whose every component is resident, each once."""
     found: dict[str, None] = {}
-    for name, blocks in state.blocks.items():
+    for name, blocks in state.holdings.blocks.items():
         first = 0
         for block in blocks:
             last = first + len(block.components)
@@ -191,7 +193,7 @@ def _applications(
                 "running": sum(count.running for count in counts),
                 "waiting": sum(sum(count.waiting.values()) for count in counts),
             },
-            "blocks": [b.id.hex() for b in state.blocks.get(name, ())],
+            "blocks": [b.id.hex() for b in state.holdings.blocks.get(name, ())],
             "segments": _segments(one, users) if served.deployed else [],
             "refused": refused,
         }

@@ -14,13 +14,14 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ...policies.cluster.application_life import model_of
+from ...policies.control import events as m
+from ...policies.control.loads import NoCapacity
 from ...runtime.actor.actor import ActorNode
 from ...runtime.actor.ref import Ref
 from ...runtime.base.clock import first_within
 from ...runtime.base.errors import NodeDown, RemoteError, RuntimeFault
 from ...transport.clock import Clock
-from ..worker.messages import BlockLoaded, NoCapacity, WorkerStatus
-from . import messages as m
+from ..worker.messages import BlockLoaded, WorkerStatus
 
 log = logging.getLogger("blockwright.controller")
 LOAD_TIMEOUT = 600.0  # timeout of loading one block

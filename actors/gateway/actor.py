@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from ...policies.cluster.demand import Use
+from ...policies.control.route_switch import SwitchFigures, SwitchRoutes
 from ...policies.requests.admission_limit import Held
 from ...policies.requests.rate_limit import LimitStatus, Verdict
 from ...policies.requests.refusal import Refusal, RequestRefused
@@ -57,7 +58,6 @@ from .queue_position import QueuePositions
 from .request_views import Recoveries, described, listed
 from .state import GatewayState
 from .stream import RequestStream
-from .switch_messages import SwitchFigures, SwitchRoutes
 from .tagging import Tagging
 
 TICK = 0.1  # seconds between checks of heartbeats and waiting requests

@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
+from ...policies.control.route_switch import SwitchRoutes
 from ...policies.requests.routing_table import RoutingTable
 from ...policies.sweep.page_events import Exported, HoldPages
 from ...runtime.actor.actor import ActorNode
@@ -22,7 +23,6 @@ from ..dispatcher.messages import Ask, Chosen
 from .messages import Event, ExportAt, ExportUnsent, HoldAnswered, HoldAt, Submit, Unsent, Vacate
 from .record import RequestRecord
 from .state import GatewayState
-from .switch_messages import SwitchRoutes
 
 Handle = Callable[[Event], None]
 Until = Callable[[Callable[[], bool]], Coroutine[Any, Any, None]]

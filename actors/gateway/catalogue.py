@@ -122,7 +122,7 @@ class Catalogue:
         application = self._table.models[model]
         prompt = len(generation.prompt)
         answer = generation.max_tokens
-        if not prompt or answer < 1:
+        if not prompt or answer < (0 if generation.pooled else 1):
             return RequestRefused(Refusal.INVALID, "prompt and max_tokens need at least one token each")
         info = self._model(model, application)
         limit = info.max_length
@@ -131,6 +131,8 @@ class Catalogue:
                 f"the prompt has {prompt} tokens and the answer up to {answer}, together more than the {limit} of model "
                 f"{model!r}; shorten the prompt or lower max_tokens"
             )
+            if generation.pooled:
+                message = f"the text has {prompt} tokens, more than the {limit} of model {model!r}; shorten it"
             return RequestRefused(Refusal.TOO_LONG, message)
         room = self._table.room.get(application)
         sentence = None if room is None else admit(prompt + answer, room - info.virtual)

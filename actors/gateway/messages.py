@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...policies.control.route_switch import SwitchRoutes
 from ...policies.model.chain import Route
 from ...policies.plan.coefficients import Coefficients
 from ...policies.requests.refusal import RequestRefused
@@ -17,7 +18,6 @@ from ...policies.sweep.page_events import Export, Exported, HoldPages, Unhold
 from ..dispatcher.messages import Ask, Chosen
 from ..worker.messages import Submission, SweepReport
 from .port import Generation, MoveBegun, StreamNews
-from .switch_messages import SwitchRoutes
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class Generation:
     id: str  # "<request id>" or "<request id>/<choice>" for choice > 0
     application: str
     prompt: list[int]
-    max_tokens: int  # new tokens at most; at least 1
+    max_tokens: int  # new tokens at most; at least 1, and 0 if it gives a vector
     stop_tokens: list[int]  # ids that end the sequence (empty with ignore_eos)
     stop_strings: int = 0  # number of stop strings; ``api/`` has the texts
     sampling: SamplingParams
@@ -89,6 +89,11 @@ class Generation:
     drafts: DraftOptions | None = None  # None: no drafts; an offline request never has any
     auto: AutoTier | None = None  # ``application`` is the tier on which it starts; None: it stays there
     family: str = ""  # id of the family whose tier answers; "": the model has no tiers
+
+    @property
+    def pooled(self) -> bool:
+        """True if it gives a vector in place of tokens."""
+        return self.sampling.pooling is not None
 
     @property
     def account(self) -> str:
@@ -117,7 +122,7 @@ StreamNews = TokensEmitted | PromptScored
 """The news of a stream, in the worker's own types.
 
 Tokens come in order, without gap or repeat, whatever happens to workers. Before the first of them come, if the client
-asked, the log-probabilities of all prompt tokens but the first.
+asked, the log-probabilities of all prompt tokens but the first. A sequence with pooling has one news, with its vector.
 """
 
 
@@ -316,7 +321,8 @@ class RemovalView:
 
     gone: its memory was free within the given time plus a little more. freed: bytes of parameters that only it had.
     adapters: number of adapters on it, which keep its parameters. default: the id that stands for requests without a
-    model. answered: whether a model of that id is served.
+    model. answered: whether a model of that id is served. drafts: a sentence for each entry of the setting ``drafts`` that
+    names it or one of its tiers.
     """
 
     gone: bool
@@ -324,6 +330,7 @@ class RemovalView:
     adapters: int
     default: str
     answered: bool
+    drafts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,7 +410,8 @@ class RequestView:
     drafts: DraftView = DraftView()
     tier: TierView | None = None  # None: the request named its model
     service: ServiceView | None = None  # None: a server of an earlier release
-    parked_steps: int = 0  # steps of lower tiers that it sat out; known at its end
+    parked_steps: int = 0  # steps of lower tiers that it sat out so far
+    parked_seconds: float = 0.0  # time that these steps took
     entered: dict[str, int] = field(default_factory=dict)  # prompt tokens that began at an exit, by the layers before it
 
 

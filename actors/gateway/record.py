@@ -21,7 +21,7 @@ from ...policies.requests.queue import Key
 from ...policies.requests.routing_table import RoutingTable
 from ...policies.requests.turned_away import TurnedAway, turned_away
 from ...policies.requests.urgency import CLASSES, offline_urgency, risen_by, service_class
-from ...policies.sweep.events import DraftsVerified, ExitEntered, PromptScored, Submission, TokensEmitted
+from ...policies.sweep.events import DraftsVerified, ExitEntered, PromptScored, SatOut, Submission, TokensEmitted
 from .auto_choice import AutoChoice, HeldAnswer, likely_tokens
 from .decision import Decision
 from .drafts import draft_view
@@ -62,7 +62,8 @@ class RequestRecord:
     waits_from: float | None = None  # begin of its present wait; None: it does not wait
     yielded: int = 0  # rows that it gave to urgent requests
     drafts: dict[str, DraftCounts] = field(default_factory=dict)  # verified drafts of all attempts, by source
-    parked: int = 0  # steps of lower tiers that its finished attempts sat out
+    parked: int = 0  # steps of lower tiers that it sat out
+    parked_seconds: float = 0.0  # the time that these took
     entered: dict[int, int] = field(default_factory=dict)  # prompt tokens that began at an exit, by the layers before it
     entered_to: int = 0  # the position up to which ``entered`` counts; what is recomputed counts once
     no_drafter: str = ""  # why no tier or other model can draft for the current or last attempt
@@ -120,6 +121,11 @@ class RequestRecord:
     @property
     def emitted(self) -> int:
         return len(self.tokens) - self.begins
+
+    @property
+    def shown_tokens(self) -> int:
+        """Tokens of the answer so far; 0 for a vector, which counts as one within the server."""
+        return 0 if self.generation.pooled else self.emitted
 
     def seen(self, tokens: int) -> int:
         """Return the number of non-virtual tokens among the first ``tokens``."""
@@ -317,6 +323,11 @@ class RequestRecord:
         counts = self.drafts.get(news.source, DraftCounts())
         self.drafts[news.source] = counts.plus(news.rounds, news.drafted, news.accepted)
 
+    def sat_out(self, news: SatOut) -> None:
+        """Count steps of lower tiers that it sat out."""
+        self.parked += news.sweeps
+        self.parked_seconds += news.seconds
+
     def entered_at(self, news: ExitEntered) -> None:
         """Count prompt tokens that began at an exit. Virtual tokens, and those of the answer, do not count."""
         start, end = max(news.start, self.entered_to, self.virtual), min(news.end, self.begins)
@@ -391,7 +402,7 @@ class RequestRecord:
                 return None
             news = replace(news, position=len(self.tokens), tokens=news.tokens[skip:], logprobs=news.logprobs[skip:])
         if news.tokens and not self.emitted:
-            self.note(now, "first_token")
+            self.note(now, "vector" if self.generation.pooled else "first_token")
         if news.tokens and self.decision is not None and self.decision.first_token is None:
             self.decision.first_token = now
         self.tokens.extend(news.tokens)
@@ -417,7 +428,7 @@ class RequestRecord:
             route=[{"worker": hop.worker, "first": hop.first, "last": hop.last} for hop in hops],
             prompt_tokens=len(self.generation.prompt),
             computed_tokens=self.seen(self.computed),
-            emitted_tokens=self.emitted,
+            emitted_tokens=self.shown_tokens,
             events=[{"at": at - self.arrival, "event": event, **detail} for at, event, detail in self.events],
             dispatch=None if self.decision is None else self.decision.view(self.arrival, self.ended),
             key=self.generation.key,
@@ -428,5 +439,6 @@ class RequestRecord:
             tier=None if self.choice is None else self.choice.view(),
             service=self.service,
             parked_steps=self.parked,
+            parked_seconds=self.parked_seconds,
             entered={str(layers): tokens for layers, tokens in sorted(self.entered.items())},
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...policies.control.route_switch import SwitchRoutes
 from ...policies.model.chain import Route
 from ...policies.model.lineage import page_hashes
 from ...policies.requests.dispatch import workers_of
@@ -32,7 +33,6 @@ from .port import MoveBegun, MoveFigures
 from .record import RequestRecord
 from .request_pauses import RequestPauses
 from .route_switches import RouteSwitches
-from .switch_messages import SwitchRoutes
 
 
 class RequestMoves:

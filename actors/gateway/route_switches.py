@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from ...policies.control.route_switch import SwitchFigures, SwitchRoutes
 from ...policies.model.chain import Route
 from ...policies.overload.moving_back import MovingBack
 from ...policies.requests.moving import deal
@@ -17,7 +18,6 @@ from .messages import Move
 from .move_in_progress import MovedParts, MoveInProgress
 from .record import RequestRecord
 from .request_pauses import RequestPauses
-from .switch_messages import SwitchFigures, SwitchRoutes
 
 KEPT = 8  # switches whose figures are kept
 UNKNOWN = 1 << 60  # assumed capacity, in tokens, of a route that has not reported

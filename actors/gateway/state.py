@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ...policies.control.route_switch import SwitchRoutes
 from ...policies.model.chain import Route
 from ...policies.requests.admission_limit import AdmissionLimit
 from ...policies.requests.dispatch import dispatch, lacking_room, open_routes
@@ -49,7 +50,6 @@ from .offline import OfflineBook
 from .port import Generation, ModelInfo, RequestView, StreamNews
 from .record import RequestRecord
 from .request_moves import RequestMoves
-from .switch_messages import SwitchRoutes
 from .tier_choices import TierChoices
 from .workers import Workers
 
@@ -424,7 +424,7 @@ class GatewayState:
                 case DraftsVerified():
                     record.verified(news)
                 case SatOut():
-                    record.parked += news.sweeps
+                    record.sat_out(news)
                 case ExitEntered():
                     record.entered_at(news)
                 case TokensEmitted():

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from ...policies.control.drop_events import MemoryGroups, MemoryOrder
 from ...policies.overload.coordinator import OverloadRules
 from ...policies.overload.demand import PERIOD
 from ...policies.overload.group_reading import group_readings
@@ -25,7 +26,6 @@ from ...runtime.actor.actor import Actor, PeerInfo
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.base.errors import RuntimeFault
 from ...transport.clock import Timer
-from ..controller.overload_messages import MemoryGroups, MemoryOrder
 from ..cost_file import read_costs
 from ..settings.parameter_drops import ParameterDropSettings
 from ..settings.workers import WorkerSettings

@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...policies.control.drop_events import (
+    BreakOffRestore,
+    DropParameters,
+    MemoryGroups,
+    MemoryLacks,
+    MemoryOrder,
+    RestoreParameters,
+    ServingGroup,
+    TrimParameters,
+)
 from ...policies.model.chain import Component
 from ...policies.overload.coordinator import (
     BeginDrop,
@@ -21,16 +31,6 @@ from ...policies.overload.group_reading import as_packed
 from ...policies.overload.pool_reading import PoolReading
 from ...policies.overload.stages import component_seconds
 from ...policies.plan.coefficients import Coefficients
-from ..controller.overload_messages import (
-    BreakOffRestore,
-    DropParameters,
-    MemoryGroups,
-    MemoryLacks,
-    MemoryOrder,
-    RestoreParameters,
-    ServingGroup,
-    TrimParameters,
-)
 
 
 class ModelMemory:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from ...policies.cluster.provisioning import MODES
+from ...policies.cluster.provisioning import MODES, ProvisioningRules
 from ...policies.prediction.dispatching import POLICIES
 from .dispatching import DispatchSettings
 from .errors import SettingsError
@@ -36,6 +36,16 @@ class AutoscaleSettings(SettingsPart):
         "seconds for which latency * n / (n - 1), with n workers, must be below half of autoscale_latency before one stops",
         Bounds("seconds, 0 or more", 0),
     ] = 60.0
+
+    def rules(self, least: int) -> ProvisioningRules:
+        """Return the rules by which workers are started and drained. ``least``: workers that always run."""
+        return ProvisioningRules(
+            mode=self.autoscale,
+            limit=self.autoscale_latency,
+            least=least,
+            cool_down=self.autoscale_cooldown,
+            window=self.autoscale_window,
+        )
 
     def check_together(self) -> None:
         if self.autoscale != "off":

@@ -93,6 +93,11 @@ class DraftSettings(SettingsPart):
     draft_rule: Annotated[
         str, "acceptance of drafts: coupling or, as an ablation, rejection: other tokens", AllowedTexts(*RULES)
     ] = "coupling"
+    forced: Annotated[
+        str,
+        "on: tokens at which a constraint leaves no choice are computed together, in one step",
+        AllowedTexts("off", "on"),
+    ] = "off"
 
     def check_names(self, models: ModelSettings) -> None:
         """Refuse wrong sources, and drafts of applications that there are not."""

@@ -47,6 +47,11 @@ class WorkerSettings(SettingsPart):
         "limit for the native kernels: amx, avx512_bf16, avx512, avx2 or generic; empty: the best the processor has",
         AllowedTexts("", "amx", "avx512_bf16", "avx512", "avx2", "generic"),
     ] = ""
+    bits: Annotated[
+        str,
+        "on a card: invariant (our kernels; results do not depend on the batch) or fast (products by cuBLAS; they may)",
+        AllowedTexts("invariant", "fast"),
+    ] = "invariant"
     pipeline: Annotated[int, "pipeline stages: workers each model is spread over; must divide workers", AT_LEAST_ONE] = 1
     pipelines: Annotated[Counts, "application: its own number of pipeline stages"] = field(default_factory=dict)
     profile: Annotated[str, "device profile (a JSON file from blockwright profile) to compare steps with"] = ""
@@ -75,6 +80,10 @@ class WorkerSettings(SettingsPart):
             if self.device not in ("cpu", "auto") and value not in ("", "auto"):
                 why = f"but {setting} {value!r} is of the CPU; leave it out, or choose device cpu"
                 raise SettingsError(f"device is {self.device!r}, {why}")
+        if self.device == "cpu" and self.bits != "invariant":
+            raise SettingsError(
+                f"bits is {self.bits!r}, which is of a card, but device is 'cpu'; leave it out, or choose a card"
+            )
         for label, span in self._spans.items():
             if not 1 <= span <= self.workers or self.workers % span:
                 raise SettingsError(f"{label} is {span} with {self.workers} workers; give a divisor of workers")

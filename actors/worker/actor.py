@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,9 @@ from pathlib import Path
 
 from ...gpu.backend import Backend
 from ...gpu.executor import Executor
+from ...gpu.model.config import ComponentSpec
 from ...gpu.select import slow
+from ...policies.control.loads import LoadBlock, NoCapacity
 from ...policies.overload.pool_reading import PoolReading, pool_reading
 from ...policies.requests.routes_changed import RoutesChanged
 from ...policies.sweep.config import OPEN_PLANS
@@ -51,8 +53,6 @@ from .event_recorder import EventRecorder, Machine
 from .grammar_compiler import GrammarCompiler
 from .messages import (
     BlockLoaded,
-    LoadBlock,
-    NoCapacity,
     ParametersWanted,
     PeerReport,
     Submission,
@@ -64,6 +64,7 @@ from .messages import (
 from .outbox import Outbox
 from .pages import PageCarrier
 from .parameters import ParameterCarrier
+from .proofs import Proofs
 from .reports import Answer, OfflineCredit, Peers, Reports
 from .sweep_figures import SweepFigures, status_of
 
@@ -125,12 +126,13 @@ class Worker(Actor):
         self.device: DeviceQueue = self._open_device(
             config, self.backend, chunk, swept, self._on_fatal, self._outbox.lay_out
         )
-        self._pages = PageCarrier(self.device, self._outbox, self._apply, self._do, self._on_fatal, self._watch)
+        size = config.worker_memory.page_size
+        self._pages = PageCarrier(self.device, self._outbox, self._apply, self._do, self._on_fatal, self._watch, size)
         self._parameters = ParameterCarrier(self.node, self.device, self._outbox, self._watch, config.worker_memory.memory)
-        self._grammars = GrammarCompiler(self.device, self._apply)
+        self._grammars = GrammarCompiler(self.device, self._apply, config.tenants.tenant_weights)
         self._loader = ComponentLoader(self.device, self.backend, self._apply, self._parameters)
-        rehearse = partial(self._composed.rehearse, self.device)
-        self._block_loader = BlockLoader(config, self.backend, self._loader, rehearse, self._read_specs)
+        self._proofs = Proofs(config, self.backend, self.device, self.node.incarnation, self._apply)
+        self._block_loader = BlockLoader(config, self.backend, self._loader, self._rehearse, self._read_specs)
         self._loop = asyncio.get_running_loop()
         self._reports = Reports(config.name, self.node.incarnation)
         self._peers = Peers(f"{config.name}/worker")
@@ -171,6 +173,7 @@ class Worker(Actor):
             "reports": self._reports.last,
             "routes": self._published.version,
             **self._credit.beat(self._figures.learned),
+            **self._proofs.progress,
         }
 
     def _pass_by(self, machine: Machine) -> None:
@@ -272,6 +275,10 @@ class Worker(Actor):
     async def load(self, block: LoadBlock) -> BlockLoaded | NoCapacity:
         """Make components resident between sweeps: all of them, or none if loading fails or memory is short."""
         return await self._block_loader.load(block, self.state.parts.memory)
+
+    async def _rehearse(self, block: LoadBlock, specs: Sequence[ComponentSpec]) -> None:
+        await self._composed.rehearse(self.device, block, specs)
+        await self._proofs.prove(block)
 
     @endpoint
     async def unload(self, holder: str, ids: list[bytes], block: str = "") -> int:
@@ -391,7 +398,7 @@ class Worker(Actor):
                 elif isinstance(order, ComponentsRefused):
                     self._loader.refused(order)
                 elif isinstance(order, GrammarWanted):
-                    self._grammars.compile(order.grammar)
+                    self._grammars.compile(order.grammar, order.tenant)
                 elif isinstance(order, GrammarUnused):
                     self._grammars.release(order.key)
                 else:
@@ -426,6 +433,7 @@ class Worker(Actor):
     @endpoint(urgent=True)
     async def status(self) -> WorkerStatus:
         late, figures = self.device.lateness(), self._figures.counters() | self._parameters.counters()
-        segments, numerics = self._figures.segments, self.backend.numerics
+        segments, numerics = self._figures.segments, self._proofs.numerics
         found = status_of(self.config, self.state, self.node.incarnation, numerics, late, figures, segments, self._slow)
-        return replace(found, links=self._outbox.kinds())
+        links, other = self._outbox.kinds(), self._grammars.nbytes
+        return replace(found, links=links, proof=self._proofs.state, other=other)

@@ -15,12 +15,13 @@ from dataclasses import replace
 from ...gpu.backend import Backend
 from ...gpu.model.config import ComponentSpec
 from ...policies.cluster.application_life import model_of
+from ...policies.control.loads import LoadBlock, NoCapacity
 from ...policies.memory.packed_tensor import Shortage
 from ...policies.memory.worker_memory import WorkerMemory
 from ...policies.sweep.state import SweepState
 from ...runtime.actor.ref import Ref
 from .component_loader import ComponentLoader, ReadSpecs, refusal
-from .messages import BlockLoaded, LoadBlock, NoCapacity, WorkerConfig
+from .messages import BlockLoaded, WorkerConfig
 
 Rehearse = Callable[[LoadBlock, Sequence[ComponentSpec]], Awaitable[None]]
 

@@ -1,4 +1,4 @@
-"""News held back for a slow gateway: tokens of one request are joined, and its rounds of drafts are added up.
+"""News held back for a slow gateway: tokens of one request are joined, its rounds of drafts and its parked time added up.
 
 A slow gateway gets fewer and larger reports, and their number no longer grows with the number of sweeps.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ...policies.sweep.events import DraftsVerified, GatewayNews, TokensEmitted
+from ...policies.sweep.events import DraftsVerified, GatewayNews, SatOut, TokensEmitted
 
 
 def joined(first: TokensEmitted, then: TokensEmitted) -> TokensEmitted:
@@ -19,22 +19,26 @@ def joined(first: TokensEmitted, then: TokensEmitted) -> TokensEmitted:
 class CoalescedNews:
     """News for one gateway. The order within a request is kept, the order between requests is not.
 
-    Only the rounds of drafts come before all other news: a gateway does not count what follows a request's end.
+    Only what is added up comes before all other news: a gateway does not count what follows a request's end.
     """
 
     def __init__(self) -> None:
         self._news: list[GatewayNews] = []
         self._last: dict[str, int] = {}  # request -> index of its last news
         self._rounds: dict[tuple[str, int, str], DraftsVerified] = {}  # by request, attempt and source
+        self._parked: dict[tuple[str, int], SatOut] = {}  # by request and attempt
 
     @property
     def news(self) -> list[GatewayNews]:
-        return [*self._rounds.values(), *self._news]
+        return [*self._rounds.values(), *self._parked.values(), *self._news]
 
     def add(self, news: Iterable[GatewayNews]) -> None:
         for one in news:
             if isinstance(one, DraftsVerified):
                 self._count(one)
+                continue
+            if isinstance(one, SatOut):
+                self._park(one)
                 continue
             at = self._last.get(one.request)
             last = None if at is None else self._news[at]
@@ -51,6 +55,13 @@ class CoalescedNews:
             drafted, accepted = held.drafted + one.drafted, held.accepted + one.accepted
             one = replace(one, drafted=drafted, accepted=accepted, rounds=held.rounds + one.rounds)
         self._rounds[key] = one
+
+    def _park(self, one: SatOut) -> None:
+        """Add steps that a request sat out to the held ones of the same attempt."""
+        key = one.request, one.attempt
+        if (held := self._parked.get(key)) is not None:
+            one = replace(one, sweeps=held.sweeps + one.sweeps, seconds=held.seconds + one.seconds)
+        self._parked[key] = one
 
 
 def _follows(last: TokensEmitted, one: TokensEmitted) -> bool:

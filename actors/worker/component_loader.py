@@ -17,6 +17,7 @@ from ...gpu.executor import Executor
 from ...gpu.model.config import ComponentSpec
 from ...policies.binary_size import binary_size
 from ...policies.cluster.assignment import REMEDY
+from ...policies.control.loads import LoadBlock, NoCapacity
 from ...policies.memory.packed_tensor import PackedTensor, Shortage, WantedComponent
 from ...policies.memory.worker_memory import WorkerMemory
 from ...policies.sweep.events import (
@@ -28,7 +29,7 @@ from ...policies.sweep.events import (
 )
 from ...zoo.source import open_source
 from .device_thread import DeviceQueue
-from .messages import LoadBlock, NoCapacity, WorkerConfig
+from .messages import WorkerConfig
 from .parameters import Fetch, ParameterCarrier
 
 ReadSpecs = Callable[[LoadBlock, int, str], Awaitable[list[ComponentSpec]]]  # block, page size, data type of KV

@@ -11,10 +11,10 @@ from functools import partial
 
 from ...gpu.executor import Executor
 from ...gpu.model.config import ComponentSpec
+from ...policies.control.loads import LoadBlock
 from ...policies.model.chain import Chain, PageLayout
 from ...policies.model.runs import LocalRoute, Run
 from .device_thread import DeviceQueue
-from .messages import LoadBlock
 
 
 class ComposedRuns:

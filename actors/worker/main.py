@@ -54,7 +54,7 @@ async def start_in_process(node: Node, config: WorkerConfig) -> None:
 
 def _open(worker: WorkerSettings) -> Backend:
     name = worker.backend if worker.device == "cpu" else worker.device
-    return open_backend(name, worker.dtype, worker.threads, worker.instruction_set)
+    return open_backend(name, worker.dtype, worker.threads, worker.instruction_set, worker.bits)
 
 
 def _end(error: BaseException) -> None:

@@ -8,6 +8,7 @@ sends them again on request. A lost message is noticed by the next serial, or by
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from ...policies.memory.packed_tensor import TensorPiece
 from ...policies.plan.coefficients import Coefficients
@@ -27,8 +28,6 @@ __all__ = [
     "BlockLoaded",
     "Exported",
     "GatewayNews",
-    "LoadBlock",
-    "NoCapacity",
     "ParametersArrived",
     "ParametersWanted",
     "PeerReport",
@@ -122,30 +121,6 @@ def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int, chunk: int
 
 
 @dataclass(frozen=True, slots=True)
-class LoadBlock:
-    """controller -> worker: make components ``first`` .. ``last`` (exclusive) of a checkpoint resident.
-
-    ``ids`` are their component ids; a variant uses the ids of the components that it shares. ``hashes`` are the hashes of
-    their raw tensors by role, computed once, at the head. A component that is already resident is only reference-counted
-    again.
-    """
-
-    checkpoint: str
-    first: int
-    last: int
-    ids: list[bytes]
-    holder: str  # the application that needs them; the same holder may unload
-    hashes: list[dict[str, bytes]] = field(default_factory=list)
-    base: str = ""  # for an adapter: the checkpoint that it changes
-    # for an adapter: delta ids of the components, empty where there is none
-    deltas: list[bytes] = field(default_factory=list)
-    idle: float = 0.0  # seconds without use after which the controller wants to know; 0: never
-    length: int = 0  # tokens of the model's longest sequence
-    layers: int = 0  # layers with KV in the whole chain
-    source: str = ""  # a worker that may have them in memory and is asked first; the rest is read from files
-
-
-@dataclass(frozen=True, slots=True)
 class BlockLoaded:
     """The result of a ``LoadBlock``."""
 
@@ -170,16 +145,6 @@ class ParametersArrived:
 
     number: int
     missing: list[bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class NoCapacity:
-    """The answer to a ``LoadBlock`` that does not fit. Nothing was changed for it."""
-
-    message: str
-    lacking: int  # bytes that must become free first
-    never: bool  # it would not fit even if nothing else were loaded
-    owned: dict[str, int]  # application -> bytes of packed tensors that would be freed with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,4 +188,8 @@ class WorkerStatus:
     cached: int = 0  # bytes of KV that only the prefix cache keeps; evicted when memory is needed
     segments: list[SegmentRows] = field(default_factory=list)  # of the families that lie whole on this worker
     links: dict[str, str] = field(default_factory=dict)  # worker -> kind of the link that takes tensors there
+    proof: dict[str, Any] = field(
+        default_factory=dict
+    )  # what a card's proofs of its bits have shown (``gpu/cuda/prove.py``)
     slow: str = ""  # why native kernels are not used, unless other ones were asked for
+    other: int = 0  # bytes beside the budget: compiled grammars and their tables of tokens

@@ -15,6 +15,7 @@ from ...runtime.base.codec import encode, pack
 from ...transport.clock import Clock
 from ...transport.device_memory import DeviceMemory, DeviceMemoryError
 from ...transport.link import Link, Slot, Traffic, Transfer
+from ...transport.nccl_link import Nccl
 from ...transport.transfer import SHARE_LEAST
 from .device_thread import ExecutedPlan
 
@@ -56,7 +57,7 @@ class Outbox:
         try:
             memory = open_device_memory(device, self._node.clock)
             if memory is not None:
-                self._node.offer_device(memory)
+                self._node.offer_device(memory, open_nccl(device))
         except DeviceMemoryError as error:
             log.warning("tensors for other workers go through the memory of the host: %s", error)
 
@@ -73,6 +74,20 @@ class Outbox:
             except Exception as error:
                 # The receiver is gone or unreachable. The head will declare its end, and the rows go back then.
                 log.warning("hidden states for %s could not be sent: %s", departure.worker, error)
+
+
+def open_nccl(device: str) -> Nccl | None:
+    """Return NCCL on a worker's card ("cuda:1"); None for any other device, and where there is none."""
+    name, _, number = device.partition(":")
+    if name != CARD:
+        return None
+    from ...transport.cupy_memory import CupyNccl
+
+    try:
+        return CupyNccl(int(number or 0))
+    except DeviceMemoryError as error:
+        log.info("tensors for other cards go through the host: %s", error)
+        return None
 
 
 def open_device_memory(device: str, clock: Clock) -> DeviceMemory | None:

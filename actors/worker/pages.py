@@ -22,13 +22,17 @@ from .device_thread import DeviceQueue
 from .outbox import Outbox
 
 log = logging.getLogger(__name__)
+OTHER_SIZE = (
+    "worker %s sends pages of %s tokens, and this worker's have %d, so they are computed anew here; start all workers with "
+    "one page_size"
+)
 
 
 class PageCarrier:
     """KV page transfers of one worker (see the module).
 
     ``apply`` passes an event to the sweep machine. ``do`` runs a device operation that must succeed. ``fail`` is called with
-    an error of the device. ``watch`` monitors another worker.
+    an error of the device. ``watch`` monitors another worker. ``page_size`` is this worker's, in tokens.
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class PageCarrier:
         do: Callable[[Callable[[Executor], object]], None],
         fail: Callable[[BaseException], None],
         watch: Callable[[str], None],
+        page_size: int,
     ) -> None:
         self._device = device
         self._outbox = outbox
@@ -46,6 +51,8 @@ class PageCarrier:
         self._do = do
         self._fail = fail
         self._watch = watch
+        self._page_size = page_size
+        self._others: set[str] = set()  # workers with pages of another size
         self._number = 0  # the last arrival's number
 
     def perform(self, effect: SendPages | MoveSlots) -> None:
@@ -77,6 +84,10 @@ class PageCarrier:
     def arrived(self, sender: str, header: bytes, buffers: list[memoryview]) -> None:
         """Hand arriving pages to the device. It keeps them until a plan writes them or drops them."""
         pages: PagesArrived = decode(PagesArrived, unpack(header))
+        sizes = {group.arena.rpartition("-")[2] for group in pages.groups} - {str(self._page_size)}
+        if sizes and sender not in self._others:
+            self._others.add(sender)
+            log.warning(OTHER_SIZE, sender, min(sizes), self._page_size)
         self._number += 1
         number = self._number
         self._do(lambda ex: ex.pages.put(number, buffers[0]))

@@ -23,7 +23,8 @@ from ...runtime.base.scope import format_traceparent, new_span, parse_traceparen
 from ..batches.files import BATCHES
 from ..batches.store_service import BatchStoreService
 from ..batches.store_thread import open_store
-from ..errors import ApiError, bad_request, error_response, from_http, in_words
+from ..constraints.checker import GrammarChecker
+from ..errors import ApiError, bad_request, error_form, error_response, from_http, in_words, of_anthropic
 from ..http import expect
 from ..http.auth import ApiCaller, Keys, ModelAccess, ServiceClasses
 from ..http.body_memory import BodyMemory
@@ -31,7 +32,7 @@ from ..http.catalog import Catalog
 from ..http.content_encoding import check_encoding
 from ..http.context import BEGUN, CALLER, FAULT, FRONT, MODEL, PEER, TRACE, Front
 from ..http.cors import Cors
-from ..http.headers import log_names, mark
+from ..http.headers import answer_id, log_names, mark
 from ..http.history import keep
 from ..http.hosts import Hosts
 from ..http.info import REFERENCE
@@ -44,8 +45,9 @@ from ..http.throughput import log_throughput
 from ..http.unsupported_routes import instead
 from ..text.turn.source import read_turns
 from ..version import VERSION
+from .endpoint import Handler
 from .openapi import document
-from .routes import ADMIN, ENDPOINTS, PUBLIC, Handler
+from .routes import ADMIN, ENDPOINTS, PUBLIC
 
 OTLP = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"  # the packages of the extra otlp, for pip
 BODIES = 64 << 20  # bytes for large bodies that are read at the same time
@@ -83,6 +85,7 @@ def make_app(
         access=ModelAccess(settings.tenants.tenant_models),
         classes=ServiceClasses(settings.tenants.tenant_classes),
         limits=TenantLimits(port),
+        grammars=GrammarChecker(settings.tenants.tenant_weights),
         cors=Cors(settings.network.cors_origins),
         hosts=Hosts(settings.network),
         stages=stages or Stages(),
@@ -166,17 +169,22 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
             family = next((info.family for info in front.port.models() if info.id == model), "")
             front.metrics.rejected(model, error.code, (caller.tenant if caller else "") or family)
         request[FAULT] = f"{error.code}: {error.message}"
-        return error_response(error)
+        return _refused(request, error)
     except web.HTTPException as error:
         use = instead(request.path, {resource.canonical for resource in request.app.router.resources()})
-        return error_response(from_http(error, request.method, request.path, front.max_body, use))
+        return _refused(request, from_http(error, request.method, request.path, front.max_body, use))
     except CheckpointError as error:
-        return error_response(ApiError(500, str(error)))
+        return _refused(request, ApiError(500, str(error)))
     except Exception as error:
         if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
             return web.Response(status=LEFT)  # nothing reaches the client
         log.exception("%s %s failed", request.method, request.path, extra=log_names(request))
-        return error_response(ApiError(500, "internal error; the server's log has the details"))
+        return _refused(request, ApiError(500, "internal error; the server's log has the details"))
+
+
+def _refused(request: web.Request, error: ApiError) -> web.Response:
+    """Return an error in the form of the request's API."""
+    return error_response(error, error_form(request.path), answer_id(request))
 
 
 def _check_framing(request: web.Request) -> None:
@@ -206,7 +214,8 @@ def _authenticate(front: Front, request: web.Request) -> ApiCaller:
 
     Every path except the health probes needs a key, including unknown paths.
     """
-    caller = front.keys.caller(request.headers.get("Authorization"), own_page=_own_page(request))
+    headers = request.headers
+    caller = front.keys.caller(headers.get("Authorization"), headers.get("x-api-key"), own_page=_own_page(request))
     resource = request.match_info.route.resource
     path = resource.canonical if resource is not None else request.path
     if caller is not None:
@@ -216,9 +225,12 @@ def _authenticate(front: Front, request: web.Request) -> ApiCaller:
         return caller
     if path in PUBLIC:
         return ApiCaller(admin=False)
-    found = "is not valid" if "Authorization" in request.headers else "is missing"
-    error = ApiError(401, f"the API key {found}; send one in the header Authorization: Bearer KEY", code="invalid_api_key")
-    if "text/html" in request.headers.get("Accept", ""):  # a person opens a page: the browser asks for the key
+    found = "is not valid" if "Authorization" in headers or "x-api-key" in headers else "is missing"
+    message = f"the API key {found}; send one in the header Authorization: Bearer KEY"
+    if of_anthropic(request.path):
+        message += ", or x-api-key: KEY"
+    error = ApiError(401, message, code="invalid_api_key")
+    if "text/html" in headers.get("Accept", ""):  # a person opens a page: the browser asks for the key
         error.headers = {"WWW-Authenticate": 'Basic realm="Blockwright: any name, the API key as password"'}
     raise error
 

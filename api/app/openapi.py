@@ -11,9 +11,8 @@ import types
 from collections.abc import Sequence
 from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from ..answers import ErrorAnswer
 from ..openai.field_types import Schema, object_schema
-from .routes import Endpoint
+from .endpoint import Endpoint
 
 _REASONS = {
     200: "Success.",
@@ -51,7 +50,10 @@ def document(endpoints: Sequence[Endpoint], version: str) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": schemas.named,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
         },
     }
 
@@ -69,7 +71,7 @@ def _operation(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
             for one in endpoint.query
         ],
         "responses": _responses(endpoint, schemas),
-        "security": [] if endpoint.public else [{"key": []}],
+        "security": [] if endpoint.public else [{"key": []}, {"x-api-key": []}],
     }
     if endpoint.fields:
         name = _name(endpoint).title().replace("_", "") + "Body"
@@ -83,12 +85,12 @@ def _responses(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
     schema: Schema = schemas.of(endpoint.answer) if endpoint.answer is not None else {"type": "string"}
     content = {endpoint.media: {"schema": schema}}
     if endpoint.chunk is not None:
-        events = {"type": "string", "description": "data: lines, each with a chunk; the last is [DONE]."}
+        events = {"type": "string", "description": endpoint.stream}
         content["text/event-stream"] = {"schema": events, "x-event-schema": schemas.of(endpoint.chunk)}
     made: dict[str, Any] = {}
     for status in (endpoint.success, *endpoint.also):
         made[str(status)] = {"description": _REASONS[status], "content": content}
-    error = {"application/json": {"schema": schemas.of(ErrorAnswer)}}
+    error = {"application/json": {"schema": schemas.of(endpoint.error)}}
     for status in sorted({*endpoint.errors, *(() if endpoint.public else (401,))}):
         made[str(status)] = {"description": _REASONS[status], "content": error}
     return made

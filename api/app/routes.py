@@ -5,56 +5,20 @@ The application and ``/openapi.json`` share this one list.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
-
-from aiohttp import web
 
 from .. import answers
 from ..batches import endpoints as batches
 from ..batches import files, views
 from ..http import admin, health, history, info, models, page_files
 from ..openai import applications, moves
-from ..openai.bodies import CHAT_FIELDS, COMPLETION_FIELDS
-from ..openai.chat import CHAT
-from ..openai.completions import COMPLETIONS
-from ..openai.field_types import Field
 from ..openai.tokenize import DETOKENIZE_FIELDS, TOKENIZE_FIELDS, detokenize, tokenize
+from .endpoint import Endpoint
+from .model_routes import MODEL_ENDPOINTS
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ADMIN = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})  # besides /admin: the paths for admin keys
 CHANGING = (400, 403, 408, 409, 413, 500, 503)
 STORED = (400, 404, 408, 413, 500, 507)
-GENERATING = (400, 403, 404, 408, 409, 413, 429, 500, 503)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """An endpoint.
-
-    ``path``: in aiohttp's form. ``errors``: statuses with an ``ErrorAnswer``, besides 401 if a key is needed.
-    """
-
-    method: str
-    path: str
-    handler: Handler
-    text: str
-    fields: tuple[Field, ...] = ()  # fields of the body
-    takes: str = "application/json"  # media type of the body
-    query: tuple[Field, ...] = ()  # parameters of the query
-    answer: Any = None  # type of a success's JSON; None: see ``media``
-    chunk: Any = None  # type of a stream's events
-    media: str = "application/json"
-    errors: tuple[int, ...] = ()
-    success: int = 200
-    also: tuple[int, ...] = ()  # further statuses with the form of the success
-
-    @property
-    def public(self) -> bool:
-        return self.path in PUBLIC
-
-
 PUBLIC = health.PUBLIC  # with keys, all other paths need one; a browser that opens a page is asked for it
 ENDPOINTS = (
     Endpoint(
@@ -72,26 +36,7 @@ ENDPOINTS = (
         media="text/*",
         errors=(404,),
     ),
-    Endpoint(
-        method="POST",
-        path="/v1/completions",
-        handler=COMPLETIONS.respond,
-        text="Continue one or more prompts.",
-        fields=COMPLETION_FIELDS,
-        answer=answers.CompletionAnswer,
-        chunk=answers.CompletionChunk,
-        errors=GENERATING,
-    ),
-    Endpoint(
-        method="POST",
-        path="/v1/chat/completions",
-        handler=CHAT.respond,
-        text="Answer a conversation with the assistant's next message.",
-        fields=CHAT_FIELDS,
-        answer=answers.ChatAnswer,
-        chunk=answers.ChatChunk,
-        errors=GENERATING,
-    ),
+    *MODEL_ENDPOINTS,
     Endpoint(
         method="GET",
         path="/v1/models",

@@ -17,7 +17,7 @@ from ..checks import shown
 from ..errors import ApiError, bad_request
 from ..http.context import CALLER, FRONT, IGNORED
 from ..openai.bodies import read_fields
-from ..openai.field_types import Field, Integer, Mapping, OneOf, Record, Schema, Text
+from ..openai.field_types import MOST_PAIRS, Field, Integer, Metadata, OneOf, Record, Schema, Text
 from ..openai.request_body import read_body
 from .files import LONGEST_LIFE, SHORTEST_LIFE, query, store_of, storing
 from .lines import ENDPOINTS
@@ -25,9 +25,6 @@ from .records import INPUT, BatchRecord
 from .status import OPEN, BatchStatus
 from .views import batch_view, batches_view
 
-MOST_PAIRS = 16  # of metadata
-LONGEST_KEY = 64  # characters
-LONGEST_VALUE = 512  # characters
 LONGEST_WINDOW = 30 * 24 * 3600  # seconds
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
 
@@ -42,22 +39,6 @@ class CompletionWindow:
 
     def schema(self) -> Schema:
         return {"type": "string", "minLength": 2, "maxLength": 8}
-
-
-class Metadata:
-    """The field type of metadata: pairs of short texts."""
-
-    def read(self, value: Any, name: str) -> dict[str, str]:
-        pairs = Mapping().read(value, name)
-        if len(pairs) > MOST_PAIRS:
-            raise bad_request(f"{name} has {len(pairs)} pairs; give at most {MOST_PAIRS}", name)
-        for key, text in pairs.items():
-            Text(LONGEST_KEY).read(key, name)
-            Text(LONGEST_VALUE).read(text, f"{name}.{key[:LONGEST_KEY]}")
-        return pairs
-
-    def schema(self) -> Schema:
-        return {"type": "object", "additionalProperties": {"type": "string", "maxLength": LONGEST_VALUE}}
 
 
 _EXPIRES = (

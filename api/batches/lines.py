@@ -23,6 +23,9 @@ from ...gpu.errors import CheckpointError
 from ...policies.offline.load_tries import LoadTries
 from ...policies.requests.refusal import Refusal, RequestRefused
 from ..checks import Body, shown
+from ..embeddings.call import VectorCall
+from ..embeddings.endpoints import EMBEDDINGS, VectorEndpoint
+from ..embeddings.fields import EMBEDDING_FIELDS
 from ..errors import ApiError, bad_request, error_body, in_words
 from ..http.auth import ApiCaller
 from ..http.context import CALLER, IGNORED, OFFLINE, Front, OfflinePlace
@@ -30,14 +33,18 @@ from ..openai.bodies import CHAT_FIELDS, COMPLETION_FIELDS, FOREIGN_TO_CHAT, par
 from ..openai.chat import CHAT
 from ..openai.completions import COMPLETIONS
 from ..openai.fields import HARMLESS
-from ..openai.generate import GenerateHandler, GeneratingEndpoint, whole_answer
+from ..openai.generate import GenerateHandler, GeneratingEndpoint
+from ..openai.responses.endpoint import RESPONSES
+from ..openai.responses.request import RESPONSE_FIELDS
 
 log = logging.getLogger(__name__)
-ENDPOINTS: dict[str, GeneratingEndpoint[Any]] = {one.path: one for one in (CHAT, COMPLETIONS)}
+AnyEndpoint = GeneratingEndpoint[Any] | VectorEndpoint[Any]
+ENDPOINTS: dict[str, AnyEndpoint] = {one.path: one for one in (CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS)}
 LONGEST_ID = 512  # most characters of a custom_id
 LONG = 1 << 18  # bytes; parsing a line of this length takes some milliseconds
 _OF_LINE = frozenset(("custom_id", "method", "url", "body"))
-_OF_BODIES = {one.name for one in (*CHAT_FIELDS, *COMPLETION_FIELDS)} - HARMLESS - {"request_id"}
+_FIELDS = (*CHAT_FIELDS, *COMPLETION_FIELDS, *RESPONSE_FIELDS, *EMBEDDING_FIELDS)
+_OF_BODIES = {one.name for one in _FIELDS} - HARMLESS - {"request_id"}
 _LATER = (Refusal.OVERLOADED, Refusal.UNAVAILABLE)
 
 
@@ -60,7 +67,7 @@ class BatchLine:
     """A parsed line. ``endpoint`` answers ``body``."""
 
     custom_id: str
-    endpoint: GeneratingEndpoint[Any]
+    endpoint: AnyEndpoint
     body: Body
 
 
@@ -76,7 +83,7 @@ class PreparedLine:
     prompt: list[int]
     limit: int
     choices: int
-    call: GenerateHandler
+    call: GenerateHandler | VectorCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,8 +182,8 @@ async def prepare(front: Front, caller: ApiCaller, line: BatchLine) -> PreparedL
     return PreparedLine(
         application=call.info.id,
         prompt=call.prompts[0] if len(call.prompts) == 1 else [token for one in call.prompts for token in one],
-        limit=call.options.n * sum(call.limits),
-        choices=call.options.n * len(call.prompts),
+        limit=call.limit,
+        choices=call.sequences,
         call=call,
     )
 
@@ -190,7 +197,7 @@ async def answer(prepared: PreparedLine, place: OfflinePlace, tries: LoadTries) 
     call = prepared.call
     call.request[OFFLINE] = place
     try:
-        body = await whole_answer(call)
+        body = await call.whole()
     except (ApiError, RequestRefused) as raised:
         return refused(_refusal(raised, tries), call.id)
     except Exception:
@@ -203,7 +210,7 @@ async def answer(prepared: PreparedLine, place: OfflinePlace, tries: LoadTries) 
         request_id=call.id,
         body=body,
         prompt_tokens=usage["prompt_tokens"],
-        output_tokens=usage["completion_tokens"],
+        output_tokens=usage["total_tokens"] - usage["prompt_tokens"],
         cached=usage["prompt_tokens_details"]["cached_tokens"],
         ignored=call.request.get(IGNORED) or (),
     )

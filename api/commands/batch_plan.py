@@ -107,6 +107,9 @@ class _Served:
     def models(self) -> list[ModelInfo]:
         return [self._info]
 
+    def default_model(self) -> str:
+        return self._info.id
+
 
 def read_requests(path: Path, settings: Settings, info: ModelInfo, bar: Bar) -> BatchRequests:
     """Return the requests of a file; raise CommandError if it cannot be read or has no request that could run."""

@@ -91,7 +91,7 @@ def report(view: View) -> list[str]:
     if service := view.get("service"):
         facts.append(service_line(service))
     if parked := view.get("parked_steps"):
-        facts.append(f"  parked: it sat out {parked:,} step{'s' * (parked != 1)} in which lower tiers went on alone")
+        facts.append(parked_line(parked, view.get("parked_seconds")))
     if drafts := view.get("drafts"):
         facts += draft_lines(drafts, ended=view["state"] not in ("waiting", "running"))
     lines += ["", *facts] if facts else []
@@ -107,6 +107,12 @@ def tier_line(tier: View) -> str:
     sure = f"{tier['measure']} confidence {tier['confidence']:.3f} of {tier['tokens']} tokens, theta {tier['theta']:g}"
     up = f", escalated from {tier['start']}" if tier["escalated"] else ""
     return f"  tier: {tier['tier']}{up} ({sure}, chosen after {tier['seconds']:.3f} s)"
+
+
+def parked_line(steps: int, seconds: float | None) -> str:
+    """Return the line on the steps of lower tiers that a request sat out. Earlier releases do not report ``seconds``."""
+    time = "" if seconds is None else f"{seconds:.3f} s, "
+    return f"  parked: {time}{steps:,} step{'s' * (steps != 1)} in which lower tiers went on alone"
 
 
 def service_line(service: View) -> str:
@@ -199,7 +205,8 @@ def _sentence(event: Mapping[str, Any]) -> str:
     match name:
         case "arrived":
             expected = f", {event['expected_tokens']:,} expected" if "expected_tokens" in event else ""
-            return f"arrived with {event['prompt_tokens']:,} tokens, at most {event['max_tokens']:,} to come{expected}"
+            rest = f"at most {event['max_tokens']:,} to come{expected}" if event["max_tokens"] else "for a vector"
+            return f"arrived with {event['prompt_tokens']:,} tokens, {rest}"
         case "queued":
             return f"queued behind {event['ahead']:,}" if event["ahead"] else "queued, first in line"
         case "asked":
@@ -217,6 +224,8 @@ def _sentence(event: Mapping[str, Any]) -> str:
             return f"prefill: {event['computed']:,} of {event['of']:,} tokens{cached}"
         case "first_token":
             return "first token"
+        case "vector":
+            return "its vector was given"
         case "preempted":
             if event.get("for") == "urgent":
                 return "preempted: an urgent request took its row; what memory does not keep will be recomputed"

@@ -55,7 +55,8 @@ def ps_tables(view: View) -> Screenful:
     hidden = any(one["hidden"] for one in view["workers"])
     linked = any(one["links"] for one in view["workers"])
     named = ("WORKER", "STATE", "DEVICE", "NUMERICS", *(("LINKS",) if linked else ()))
-    counted = ("PID", "RESTARTS", "BLOCKS", "PARAMETERS", "KV", "CACHED", "FREE")
+    beside = any(one["memory"].get("other") for one in view["workers"])
+    counted = ("PID", "RESTARTS", "BLOCKS", "PARAMETERS", "KV", "CACHED", "FREE", *(("OTHER",) if beside else ()))
     workers = FittedTable(
         (*named, *counted, *(("HIDDEN",) if hidden else ())),
         [
@@ -64,11 +65,12 @@ def ps_tables(view: View) -> Screenful:
                 *((", ".join(sorted(set(one["links"].values()))) or "-",) if linked else ()),
                 *(str(one[name]) for name in ("pid", "restarts", "blocks")),
                 *(size(one["memory"][name]) for name in ("parameters", "kv", "cached", "free")),
+                *((size(one["memory"]["other"]),) if beside else ()),
                 *((size(one["hidden"]),) if hidden else ()),
             )
             for one in view["workers"]
         ],
-        numbers=7 + hidden,
+        numbers=7 + beside + hidden,
         least=("NUMERICS", "DEVICE", *(("LINKS",) if linked else ()), "BLOCKS", "STATE"),
     )
     more = [*card_lines(view["cards"]), *_autoscale(view["autoscale"]), *overload_lines(view["overload"])]

@@ -296,6 +296,8 @@ def zoo_refusals() -> Iterator[None]:
         yield
     except CheckpointError as error:
         raise CommandError(str(error), 1 if isinstance(error, StorageError | ZooDamaged) else 2) from None
+    except BrokenPipeError:  # of our output, which ``main`` handles
+        raise
     except OSError as error:
         raise CommandError(f"{error.filename or 'the zoo'}: {error.strerror}") from None
 

@@ -38,7 +38,7 @@ def choice(value: object, name: str) -> Constraint:
     sizes = [len(one.encode(errors="replace")) for one in value]
     check_length(sum(sizes), name)
     check_length(max(sizes), f"a text of {name}", LONGEST_TEXT)
-    return Constraint(REGEX, "|".join(_literal(unicode_text(one, name)) for one in value), name)
+    return Constraint(REGEX, "|".join(literal(unicode_text(one, name)) for one in value), name)
 
 
 def check_length(length: int, name: str, limit: int = LONGEST) -> None:
@@ -55,6 +55,6 @@ def text_of(value: object, name: str, limit: int = LONGEST) -> str:
     return unicode_text(value, name)
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
     """Return the expression that matches this text alone."""
     return "".join(c if c.isalnum() or ord(c) > 0x7F else f"\\x{{{ord(c):X}}}" for c in text)

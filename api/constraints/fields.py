@@ -33,32 +33,42 @@ _SHAPES: dict[str, Schema] = {
 
 @dataclass(frozen=True, slots=True)
 class ResponseFormat:
-    """OpenAI's form of an answer: text, any JSON object, or JSON by a schema."""
+    """OpenAI's form of an answer: text, any JSON object, or JSON by a schema.
+
+    ``flat``: as in responses, where the schema and its name stand beside the type.
+    """
+
+    flat: bool = False
 
     def read(self, value: Any, name: str) -> tuple[Constraint, ...]:
         kind = value.get("type") if isinstance(value, dict) else None
         if not isinstance(kind, str) or kind not in _OF_FORMAT:
             raise bad_request(f"{name} is {shown(value)}; give an object of type text, json_object or json_schema", name)
-        _only(value, _OF_FORMAT[kind], name)
+        of_schema = self.flat and kind == "json_schema"
+        _only(value, {"type", *_OF_SCHEMA} if of_schema else _OF_FORMAT[kind], name)
         if kind == "text":
             return ()
         if kind == "json_object":
             return (Constraint(JSON, _ANY_OBJECT, name),)
-        inner = value.get("json_schema")
+        inner, at = (value, name) if self.flat else (value.get("json_schema"), f"{name}.json_schema")
         if not isinstance(inner, dict) or inner.get("schema") is None:
-            raise bad_request(f"{name}.json_schema.schema is missing; give a JSON schema, or type json_object", name)
-        _only(inner, _OF_SCHEMA, f"{name}.json_schema")
+            raise bad_request(f"{at}.schema is missing; give a JSON schema, or type json_object", name)
+        if not self.flat:
+            _only(inner, _OF_SCHEMA, at)
+        for key in ("name", "description"):
+            if not isinstance(inner.get(key), str | None):
+                raise bad_request(f"{at}.{key} is {shown(inner[key])}; give a string", name, "invalid_type")
         if not isinstance(inner.get("strict", None), bool | None):
-            raise bad_request(f"{name}.json_schema.strict is {shown(inner['strict'])}; give true or false", name)
-        return (schema_constraint(inner["schema"], f"{name}.json_schema.schema"),)
+            raise bad_request(f"{at}.strict is {shown(inner['strict'])}; give true or false", name)
+        return (schema_constraint(inner["schema"], f"{at}.schema"),)
 
     def schema(self) -> Schema:
         inner = {"type": "object", "properties": {"schema": {"type": "object"}}, "required": ["schema"]}
-        properties = {"type": {"enum": [*_OF_FORMAT]}, "json_schema": inner}
+        own: Schema = {"schema": {"type": "object"}} if self.flat else {"json_schema": inner}
+        properties = {"type": {"enum": [*_OF_FORMAT]}, **own}
         return {"type": "object", "properties": properties, "required": ["type"]}
 
 
-@dataclass(frozen=True, slots=True)
 class StructuredOutputs:
     """vLLM's form: an object with one of json, regex, choice and grammar."""
 

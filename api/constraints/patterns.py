@@ -22,13 +22,16 @@ def pattern_fault(pattern: str) -> str:
     """Return half a sentence on what cannot be held exactly in an expression; empty: nothing.
 
     Look-around and the like are refused, and what is an operator in one notation and a character in the other: flags, and
-    ``[``, ``&&``, ``--`` and ``~~`` in a class. The library itself refuses back-references and anchors inside.
+    ``[``, ``&&``, ``--`` and ``~~`` in a class. The library itself refuses back-references and anchors inside. What does not
+    close is refused here, because an expression becomes a part of others.
     """
     inside = False  # in a class
-    at = 0
+    at = groups = 0
     while at < len(pattern):
         c = pattern[at]
         if c == "\\":
+            if at + 1 == len(pattern):
+                return "ends in a backslash; write two of them for the character"
             if pattern[at + 1 : at + 2] in ("b", "B"):
                 return r"has the word boundary \b, which cannot be held; write the characters instead"
             at += 2
@@ -49,8 +52,11 @@ def pattern_fault(pattern: str) -> str:
         elif c == "(" and (group := _GROUP.match(pattern, at)):
             kind = _LOOK.get(group[1][:1], "a flag")
             return f"has {kind} ({pattern[at : at + 4]}...), which cannot be held; write the expression without it"
+        groups += (c == "(") - (c == ")")
+        if groups < 0:
+            return f"has a closing bracket at {at} without its opening one; put a backslash before it"
         at += 1
-    return ""
+    return "has a bracket that does not close; close it, or put a backslash before it" if inside or groups else ""
 
 
 def schema_pattern(pattern: str) -> tuple[str, str]:

@@ -53,11 +53,11 @@ class Keys:
     def required(self) -> bool:
         return bool(self._callers)
 
-    def caller(self, authorization: str | None, *, own_page: bool = False) -> ApiCaller | None:
-        """Return the caller that an ``Authorization`` header names, or None for a missing or wrong key.
+    def caller(self, authorization: str | None, api_key: str | None = None, *, own_page: bool = False) -> ApiCaller | None:
+        """Return the caller that the headers ``Authorization`` and ``x-api-key`` name; None for missing or wrong keys.
 
-        own_page: accept also Basic, with the key as the password. Browsers add Basic by themselves, so it counts only if no
-        page of another site can have caused the request.
+        A right key in the first comes before one in the second. own_page: accept also Basic, with the key as the password.
+        Browsers add Basic by themselves, so it counts only if no page of another site can have caused the request.
         """
         if not self._callers:
             return ApiCaller()
@@ -65,6 +65,12 @@ class Keys:
         known = scheme.lower() == "bearer"
         if own_page and scheme.lower() == "basic":
             key, known = _password(key), True
+        first = self._owner(key, known=known)
+        second = self._owner(api_key or "", known=api_key is not None)
+        return first or second
+
+    def _owner(self, key: str, *, known: bool) -> ApiCaller | None:
+        """Return the owner of a key. ``known``: the key came in a way that counts."""
         given = _digest(key.strip())
         found = None
         for digest, caller in self._callers:

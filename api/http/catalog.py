@@ -14,7 +14,7 @@ import logging
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -23,15 +23,19 @@ from ...gpu.errors import CheckpointError
 from ...gpu.model.config import GenerationDefaults
 from ...gpu.regular_file import read_regular
 from ...gpu.weights.adapter import trained_on
+from ...gpu.weights.checkpoint import Checkpoint
 from ...gpu.weights.checkpoint_files import (
     ADDED_TOKENS,
     LONGEST_TEXT,
+    MODULES,
     OF_FRONT,
     SPECIAL_MAP,
     TOKENIZER,
     TOKENIZER_CONFIG,
     CheckpointFiles,
+    flattened_modules,
 )
+from ...gpu.weights.embedder import Pooled, Reranker, pooled_over
 from ...gpu.weights.generation import read_generation
 from ...policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, named_base
 from ...policies.model.tiers import no_tier
@@ -71,6 +75,7 @@ class ServedModel:
     stop_tokens: list[int]
     vocabulary: int  # number of token ids
     turn: TurnTemplate | TurnError | None  # an error: the checkpoint has one that cannot be used
+    pooled: Pooled | None = None  # None: it only generates
 
 
 def identity(files: CheckpointFiles) -> Identity:
@@ -81,6 +86,8 @@ def identity(files: CheckpointFiles) -> Identity:
     found = []
     for folder in files.folders:
         there = {name: read_regular(folder / name, LONGEST_TEXT) for name in OF_FRONT if (folder / name).is_file()}
+        if MODULES in there:  # with the configurations of all modules
+            there[MODULES] = flattened_modules(folder)
         found.append(tuple((name, hashlib.blake2b(raw, digest_size=16).digest()) for name, raw in there.items()))
     return tuple(filter(None, found))
 
@@ -129,7 +136,24 @@ def load_model(files: CheckpointFiles, codecs: MutableMapping[bytes, TextCodec] 
         stop_tokens=stops,
         vocabulary=vocabulary,
         turn=turn_of(files.merged(TOKENIZER_CONFIG).get("response_template"), template),
+        pooled=_pooled(files, checkpoint, codec),
     )
+
+
+def _pooled(files: CheckpointFiles, checkpoint: Checkpoint, codec: TextCodec) -> Pooled | None:
+    """Return the vectors or verdicts that a model gives, the tokens of a verdict as ids. Raise CheckpointError."""
+    found = pooled_over(files, checkpoint.config, embeds=checkpoint.embeds)
+    if not isinstance(found, Reranker):
+        return found
+    ids = []
+    for token in (found.yes, found.no):
+        id = codec.id_of(token) if isinstance(token, str) else token
+        if id is None or id >= checkpoint.config.vocabulary:
+            raise CheckpointError(
+                f"{files.folders[0]}: classifier_from_token names {shown(token)}, which is no token of the vocabulary"
+            )
+        ids.append(id)
+    return replace(found, yes=ids[0], no=ids[1])
 
 
 def _codec(files: CheckpointFiles, codecs: MutableMapping[bytes, TextCodec]) -> TextCodec:

@@ -191,5 +191,6 @@ METER = web.RequestKey("meter", Meter)  # counts and times so far
 FAULT = web.RequestKey("fault", str)  # reason of the refusal
 BEGUN = web.RequestKey("begun", float)  # arrival time on the loop's clock
 CALL_ID = web.RequestKey("call_id", str)  # id of the answer, once it is assigned
+UNNAMED = web.RequestKey("unnamed", str)  # id of an answer that never got one of ours
 IGNORED = web.RequestKey("ignored", tuple[str, ...])  # unknown fields of the body
 OFFLINE = web.RequestKey("offline", OfflinePlace)  # set for lines of a batch only

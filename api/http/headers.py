@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from .context import BEGUN, CALL_ID, FRONT, IGNORED, NAME, PROGRESS, TRACE, CallContext
+from ..errors import of_anthropic
+from .context import BEGUN, CALL_ID, FRONT, IGNORED, NAME, PROGRESS, TRACE, UNNAMED, CallContext
 from .limits import CHARGE, rate_headers
 
 MAX_IGNORED_SHOWN = 20
@@ -23,8 +24,9 @@ _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 async def mark(request: web.Request, response: web.StreamResponse) -> None:
     """Add the headers to an answer, for ``on_response_prepare``; streams included."""
     headers = response.headers
-    given = request.headers.get("x-request-id") or request.get(NAME, "")
-    headers["x-request-id"] = given if _REQUEST_ID.fullmatch(given) else _own_id(request)
+    headers["x-request-id"] = answer_id(request)
+    if of_anthropic(request.path):
+        headers["request-id"] = answer_id(request)
     headers.update(correlation(request))
     if (begun := request.get(BEGUN)) is not None:
         headers["openai-processing-ms"] = str(round(1000 * (asyncio.get_running_loop().time() - begun)))
@@ -55,7 +57,12 @@ def log_names(request: CallContext) -> dict[str, str]:
     return {name: value[:128] for name, value in known.items() if value} | correlation(request)
 
 
-def _own_id(request: web.Request) -> str:
-    """Return the id under which ``/v1/requests`` lists the request, or a random one if it never got an id."""
-    id = request.get(CALL_ID)
-    return id or f"req-{secrets.token_hex(12)}"
+def answer_id(request: CallContext) -> str:
+    """Return the id that an answer has in its headers: the client's own, our id, or a random one if there is none."""
+    given = request.headers.get("x-request-id") or request.get(NAME) or ""
+    if _REQUEST_ID.fullmatch(given):
+        return given
+    if request.get(UNNAMED) is None:
+        request[UNNAMED] = f"req-{secrets.token_hex(12)}"
+    id: str = request.get(CALL_ID) or request[UNNAMED]
+    return id

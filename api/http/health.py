@@ -26,7 +26,8 @@ async def ready(request: web.Request) -> web.Response:
     readiness = front.port.ready()
     body: dict[str, Any] = {"status": "ready" if readiness.ready else "not ready", "reason": readiness.reason}
     body |= front.stages.view()
-    if front.keys.caller(request.headers.get("Authorization")) is not None:
+    headers = request.headers
+    if front.keys.caller(headers.get("Authorization"), headers.get("x-api-key")) is not None:
         body["applications"] = readiness.applications
     if readiness.ready:
         return web.json_response(body)

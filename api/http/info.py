@@ -17,7 +17,11 @@ VARIANT = (
     "a worker computes with {}, whose order of sums depends on the batch; install gcc and install the package again, or "
     "serve with backend native"
 )
-UNPROVED = "a worker computes with {}, whose bits have not been proved to be free of the batch on this card"
+FAST = "-fast-"  # in the numerics of products by a library
+CHOSEN = "a worker computes with {}, whose order of sums depends on the batch, because bits is fast"
+UNPROVED = "a worker computes with {}, and has not proved yet that its bits are free of the batch on this card"
+DIFFERS = "a worker computes with {}, and its proof on this card did not hold: {}"
+CARD = "cuda-"  # prefix of the numerics of cards, and of their twins
 REFERENCE: web.AppKey[bytes] = web.AppKey("reference", bytes)  # body of /openapi.json
 _PAGE_HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
@@ -31,7 +35,7 @@ _CLUSTER_SECONDS = 2.0
 async def version(request: web.Request) -> web.Response:
     """Return the version, and the workers' devices and numerics, which tell if results depend on the batch.
 
-    With our kernels for a CPU they do not.
+    With our kernels for a CPU they do not. On a card the worker's own proof says so.
     """
     workers: list[dict[str, Any]] = []
     try:
@@ -40,19 +44,27 @@ async def version(request: web.Request) -> web.Response:
     except Exception:  # the version is known whatever is wrong with the cluster
         workers = []
     numerics = {worker["numerics"] for worker in workers if worker.get("numerics")}
-    others = sorted(name for name in numerics if not name.startswith(INVARIANT))
+    reasons = sorted({why for worker in workers if worker.get("numerics") and (why := _variant(worker))})
     answer: VersionAnswer = {
         "version": VERSION,
         "devices": sorted({worker["device"] for worker in workers if worker.get("device")}),
         "numerics": sorted(numerics),
-        "batch_invariant": not others if numerics else None,
-        "batch_variant_because": _variant(others[0]) if others else None,
+        "batch_invariant": not reasons if numerics else None,
+        "batch_variant_because": reasons[0] if reasons else None,
     }
     return web.json_response(answer)
 
 
-def _variant(numerics: str) -> str:
-    return (UNPROVED if numerics.startswith("cuda-") else VARIANT).format(numerics)
+def _variant(worker: dict[str, Any]) -> str:
+    """Return why a worker's results may depend on the batch; "" if they do not."""
+    numerics, proof = worker["numerics"], worker.get("proof") or {}
+    if numerics.startswith(INVARIANT) or proof.get("invariant"):
+        return ""
+    if not numerics.startswith(CARD):
+        return VARIANT.format(numerics)
+    if FAST in numerics:
+        return CHOSEN.format(numerics)
+    return DIFFERS.format(numerics, proof["why"]) if proof.get("why") else UNPROVED.format(numerics)
 
 
 async def load(request: web.Request) -> web.Response:

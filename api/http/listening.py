@@ -20,7 +20,7 @@ from aiohttp.http_parser import RawRequestMessage
 from ...actors.settings.errors import SettingsError
 from ...actors.settings.network import NetworkSettings
 from ...gpu.regular_file import open_plain
-from ..errors import ApiError, bad_request, error_response, from_http
+from ..errors import ApiError, bad_request, error_form, error_response, from_http
 from .context import FRONT
 from .expect import EXPECTED, take_out
 from .health import PUBLIC
@@ -181,11 +181,12 @@ class _Server(web.Server):
         Probes are answered on any connection.
         """
         if isinstance(request.protocol, _Connection) and request.protocol.excess and request.path not in PUBLIC:
-            return error_response(_too_many(self._most))
+            return error_response(_too_many(self._most), error_form(request.path))
         try:
             return await self._inner(request)
         except web.HTTPException as error:
-            return error_response(from_http(error, request.method, request.path, self._max_body))
+            refusal = from_http(error, request.method, request.path, self._max_body)
+            return error_response(refusal, error_form(request.path))
 
 
 def _too_many(limit: float) -> ApiError:

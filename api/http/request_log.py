@@ -20,7 +20,10 @@ from .spans import FinishedRequest
 LEFT = 499  # status of a client that disconnected before the answer, as in nginx
 _POLLED = ("/health", "/ping", "/load", "/metrics", "/admin/cluster", "/admin/forecasts", "/page/")
 _LOOKED_AT = ("/v1/requests", "/admin/actors")  # polled with GET by the page, ps and explain; POST changes something
-_GENERATIONS = {"/v1/completions": "text_completion", "/v1/chat/completions": "chat"}  # path -> GenAI operation
+_GENERATIONS = {  # path -> GenAI operation
+    "/v1/completions": "text_completion",
+    **dict.fromkeys(("/v1/chat/completions", "/v1/messages", "/v1/responses"), "chat"),
+}
 log = logging.getLogger(__name__)
 
 

@@ -8,19 +8,19 @@ from ...policies.nearest import nearest
 
 _OLLAMA = "ollama's API is not served; OpenAI's is, at /v1: POST /v1/chat/completions"
 _ADAPTERS = "POST /admin/apps adds a model while the server runs"
-_EMBEDDINGS = "embeddings are not supported yet: only text is generated, by POST /v1/chat/completions"
-_RERANK = "reranking is not supported: only text is generated, by POST /v1/chat/completions"
-_SCORE = "scoring is not supported; POST /v1/completions with echo and logprobs gives a text's log-probabilities"
+_EMBEDDINGS = "texts become vectors by POST /v1/embeddings"
+_RERANK = "documents are ranked by POST /v1/rerank"
 _SERVER = "GET /version and GET /admin/cluster describe the server"
 _SLEEP = "models are not put to sleep; DELETE /admin/apps/NAME removes one, POST /admin/apps adds it again"
 _CACHE = "the prefix cache cannot be emptied; requests with a cache_salt share only with requests that have the same"
 _WHOLE = "POST /v1/chat/completions takes the whole conversation"
 _SENTENCES = {
-    "/v1/messages": "Anthropic's API is not served; OpenAI's is: POST /v1/chat/completions",
-    "/v1/responses": "the Responses API is not supported yet; use POST /v1/chat/completions",
-    **dict.fromkeys(("/v1/embeddings", "/embeddings", "/embedding", "/embed", "/v2/embed", "/pooling"), _EMBEDDINGS),
-    **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank", "/reranking"), _RERANK),
-    **dict.fromkeys(("/v1/score", "/score", "/classify"), _SCORE),
+    "/v1/messages/batches": "Anthropic's batches are not served; OpenAI's are: POST /v1/batches",
+    "/v1/complete": "Anthropic's older API is not served; the one of messages is: POST /v1/messages",
+    "/v1/v1": "the base URL of this client ends before /v1",
+    **dict.fromkeys(("/embeddings", "/embedding", "/embed", "/v1/embed", "/v2/embed", "/pooling"), _EMBEDDINGS),
+    **dict.fromkeys(("/reranking", "/v1/reranking"), _RERANK),
+    "/classify": "texts are not classified; POST /v1/score scores pairs of texts",
     "/v1/audio": "audio is not supported: only text is generated, by POST /v1/chat/completions",
     "/v1/images": "images are not supported: only text is generated, by POST /v1/chat/completions",
     "/v1/moderations": "moderation is not supported: only text is generated, by POST /v1/chat/completions",
@@ -54,6 +54,9 @@ _SENTENCES = {
 }
 
 
+_BELOW = {"/v1/responses": "responses are not stored; POST /v1/responses answers, and takes the whole conversation"}
+
+
 def instead(path: str, served: Collection[str]) -> str:
     """Return a sentence for a path that is not served, or an empty text.
 
@@ -61,6 +64,9 @@ def instead(path: str, served: Collection[str]) -> str:
     """
     for known, sentence in _SENTENCES.items():
         if path == known or path.startswith(f"{known}/"):
+            return sentence
+    for known, sentence in _BELOW.items():
+        if path.startswith(f"{known}/"):
             return sentence
     meant = nearest(path, served)
     return f"did you mean {meant}?" if meant else ""

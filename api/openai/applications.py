@@ -88,7 +88,7 @@ async def remove(request: web.Request) -> web.Response:
         "freed": view.freed,
         "adapters": view.adapters,
         "default": view.default if view.answered else None,
-        "summary": _follows(name, view),
+        "summary": "; ".join([_follows(name, view), *view.drafts]),
     }
     return web.json_response(answer, status=200 if view.gone else 202)
 

@@ -17,12 +17,11 @@ from ...policies.plan.grammar import LARK
 from ..checks import Body, shown, unicode_text
 from ..errors import bad_request
 from .content import CONTENT, read_content
-from .field_types import Field, Ignored, Schema, Text, is_token
+from .field_types import Field, Ignored, NestedFields, Schema, Text, is_token
 from .fields import (
     CHAT_OPTIONS,
     COMPLETION_OPTIONS,
     HARMLESS,
-    STREAM_OPTIONS,
     ChatOptions,
     CompletionOptions,
     Options,
@@ -36,6 +35,7 @@ MAX_SEQUENCES = 1024  # most choices of one request
 LONGEST_ROLE = 64  # characters
 Values = dict[str, Any]  # given fields, after the checks
 Made = TypeVar("Made", bound=Options)
+Chat = TypeVar("Chat", bound=ChatOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +89,22 @@ def read_fields(
             raise bad_request(f"{field.name} is missing; give it", field.name, "missing_required_parameter")
     known = {field.name for field in fields}
     ignored = [name for name in body if name not in known]
-    if "stream_options" in values:
-        nested = {field.name for field in STREAM_OPTIONS}
-        ignored += [f"stream_options.{name}" for name in body["stream_options"] if name not in nested]
-    if "messages" in values:
-        ignored += _unknown_of_messages(body["messages"])
+    for field in fields:
+        if field.name in values and isinstance(field.kind, NestedFields):
+            ignored += field.kind.unknown(body[field.name], field.name)
     if ignored and unknown == "reject":
         names = ", ".join(shown(name) for name in ignored[:10])
         raise bad_request(f"unknown fields: {names}; leave them out", ignored[0], "unknown_parameter")
-    for field in fields:  # known fields without effect are reported as ignored, never refused
-        if isinstance(field.kind, Ignored) and values.get(field.name) not in (None, *field.kind.neutral):
-            ignored.append(field.name)
-    return values, tuple(ignored)
+    return values, (*ignored, *without_effect(fields, values))
+
+
+def without_effect(fields: Sequence[Field], values: Values, prefix: str = "") -> list[str]:
+    """Return the names of known fields without effect, which are reported as ignored, never refused."""
+    return [
+        f"{prefix}{field.name}"
+        for field in fields
+        if isinstance(field.kind, Ignored) and values.get(field.name) not in (None, *field.kind.neutral)
+    ]
 
 
 def parse_completion(body: Body, unknown: str) -> CompletionBody:
@@ -120,7 +124,12 @@ def parse_completion(body: Body, unknown: str) -> CompletionBody:
 def parse_chat(body: Body, unknown: str) -> ChatBody:
     """Parse and check the body of a chat. ``unknown``: the setting ``unknown_fields``."""
     values, ignored = read_fields(body, CHAT_FIELDS, unknown, FOREIGN_TO_CHAT)
-    options = _made(ChatOptions, values, ignored)
+    return ChatBody(values["messages"], template_options(values), chat_options(ChatOptions, values, ignored))
+
+
+def chat_options(record: type[Chat], values: Values, ignored: tuple[str, ...]) -> Chat:
+    """Return the options of a chat from its checked fields. Raise a 400 for contradictory ones."""
+    options = _made(record, values, ignored)
     top = options.top_logprobs
     if top is not None and not options.logprobs:
         raise bad_request(f"top_logprobs is {top} without logprobs; set logprobs to true", "top_logprobs")
@@ -130,7 +139,7 @@ def parse_chat(body: Body, unknown: str) -> ChatBody:
         if options.tools and constraint.form == LARK:
             message = f"{constraint.field} is a grammar of the whole answer, beside tools; leave one of them out"
             raise bad_request(message, constraint.field)
-    return ChatBody(values["messages"], template_options(values), options)
+    return options
 
 
 def template_options(values: Values) -> TemplateOptions:
@@ -171,7 +180,7 @@ def _made(record: type[Made], values: Values, ignored: tuple[str, ...]) -> Made:
     if options.max_tokens == 0 and not options.echoed:
         raise bad_request("max_tokens is 0 without echo; give at least 1", "max_tokens")
     if options.limit is not None and options.min_tokens is not None and options.min_tokens > options.limit:
-        message = f"min_tokens is {options.min_tokens}, more than max_tokens ({options.limit}); lower it"
+        message = f"min_tokens is {options.min_tokens}, more than {options.limit_name} ({options.limit}); lower it"
         raise bad_request(message, "min_tokens")
     return options
 
@@ -225,6 +234,16 @@ class Messages:
             raise bad_request(f"{name} is {shown(value)}; give a list of at least one message", name, "invalid_type")
         return [_message(message, f"{name}[{i}]") for i, message in enumerate(value)]
 
+    def unknown(self, value: Any, name: str) -> list[str]:
+        found = []
+        for i, message in enumerate(value):
+            at = f"{name}[{i}]"
+            parts = content if isinstance(content := message.get("content"), list) else []
+            known = {*OF_MESSAGE, *REASONING} if message.get("role") == "assistant" else OF_MESSAGE
+            found += [f"{at}.{key}" for key, inner in message.items() if inner is not None and key not in known]
+            found += [f"{at}.content[{j}].{key}" for j, part in enumerate(parts) for key in part.keys() - OF_PART]
+        return found
+
     def schema(self) -> Schema:
         message = {
             "type": "object",
@@ -261,20 +280,6 @@ FOREIGN_TO_CHAT = ForeignFields(
     CHAT_FIELDS,
     HARMLESS,
 )
-
-
-def _unknown_of_messages(messages: list[dict[str, Any]]) -> list[str]:
-    """Return unknown fields of messages, named as in a refusal.
-
-    ``null`` does not count as a field: SDKs keep it from answers without that field.
-    """
-    found = []
-    for i, message in enumerate(messages):
-        parts = content if isinstance(content := message.get("content"), list) else []
-        known = {*OF_MESSAGE, *REASONING} if message.get("role") == "assistant" else OF_MESSAGE
-        found += [f"messages[{i}].{name}" for name, value in message.items() if value is not None and name not in known]
-        found += [f"messages[{i}].content[{j}].{name}" for j, part in enumerate(parts) for name in part.keys() - OF_PART]
-    return found
 
 
 def _message(message: Any, at: str) -> dict[str, Any]:
@@ -331,18 +336,24 @@ def _call(call: Any, at: str) -> Values:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise bad_request(f"{at} is {shown(call)}; give an object with a function that has a name", at, "invalid_type")
-    given = function.get("arguments") or {}
+    arguments = call_arguments(function.get("arguments"), f"{at}.function.arguments")
+    return history_call(str(call.get("id") or ""), function["name"], arguments)
+
+
+def call_arguments(given: Any, where: str) -> Values:
+    """Return the arguments of a call in a history as an object; raise a 400."""
+    given = given or {}
     try:
         if isinstance(given, str):
-            check_size(unicode_text(given, f"{at}.function.arguments").encode())  # the body counted it as one value
+            check_size(unicode_text(given, where).encode())  # the body counted it as one value
         arguments = json.loads(given, parse_constant=_refuse_constant) if isinstance(given, str) else given
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):
-        where = f"{at}.function.arguments"
         raise bad_request(f"{where} is {shown(given)}; give a JSON object, as a string", where)
-    return {
-        "id": str(call.get("id") or ""),
-        "type": "function",
-        "function": {"name": function["name"], "arguments": arguments},
-    }
+    return arguments
+
+
+def history_call(id: str, name: str, arguments: Values) -> Values:
+    """Return a call of a history in the form that chat templates expect."""
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}

@@ -28,7 +28,8 @@ _LETTERS = string.ascii_letters + string.digits
 _ID = 9  # characters of a call's id: as many as the templates of Mistral demand
 
 
-async def _prompts(call: GenerateHandler, body: ChatBody) -> None:
+async def chat_prompts(call: GenerateHandler, body: ChatBody) -> None:
+    """Fill in the prompt of a chat, and how its answer is read. Raise a 400."""
     template, options = body.template, body.options
     source = call.served.template.of(options.tools).source if call.served.template is not None else ""
     effort = effort_variables(source, options.reasoning_effort, template.chat_template_kwargs)
@@ -150,7 +151,7 @@ class ChatShape(AnswerShape):
         function = {"arguments": call.arguments}
         if not call.name:
             return {"tool_calls": [{"index": call.index, "function": function}]}
-        made = {"index": call.index, "id": _id(), "type": "function", "function": {"name": call.name, **function}}
+        made = {"index": call.index, "id": call_id(), "type": "function", "function": {"name": call.name, **function}}
         return {"tool_calls": [made]}
 
     def _message(self, deltas: Sequence[TurnDelta]) -> dict[str, Any]:
@@ -159,7 +160,7 @@ class ChatShape(AnswerShape):
         calls: list[dict[str, Any]] = []
         for piece in (delta.call for delta in deltas if delta.call is not None):
             if piece.name:
-                calls.append({"id": _id(), "type": "function", "function": {"name": piece.name, "arguments": ""}})
+                calls.append({"id": call_id(), "type": "function", "function": {"name": piece.name, "arguments": ""}})
             calls[piece.index]["function"]["arguments"] += piece.arguments
         made: dict[str, Any] = {"content": None if calls and not content else content}
         return (
@@ -187,7 +188,8 @@ class ChatShape(AnswerShape):
         return f"{self._head}{json.dumps(made)}]{more}{self.usage_now()}}}\n\n"
 
 
-def _id() -> str:
+def call_id() -> str:
+    """Return an id for a tool call."""
     return "".join(secrets.choice(_LETTERS) for _ in range(_ID))
 
 
@@ -197,4 +199,4 @@ def _finish(choice: ChoiceText, piece: TextPiece) -> str:
     return "tool_calls" if called and piece.finish == "stop" else piece.finish
 
 
-CHAT = GeneratingEndpoint(path="/v1/chat/completions", parse=parse_chat, prompts=_prompts, shape=ChatShape)
+CHAT = GeneratingEndpoint(path="/v1/chat/completions", parse=parse_chat, prompts=chat_prompts, shape=ChatShape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache, partial
 
 from ...actors.gateway.port import ModelInfo
+from ...gpu.weights.embedder import Embedder
 from ...gpu.weights.token_table import same_tokens, token_table
 from ...policies.drafts.choice import OFF, draft_options, exit_fault, exits_below, mode_of, names_model
 from ...policies.drafts.draft_model import DraftParty, draft_model_fault, no_model
@@ -47,7 +48,8 @@ async def _model_fault(front: Front, info: ModelInfo, served: ServedModel, name:
     beside = await front.catalog.load(draft)
     party = partial(DraftParty.of, bases=bases, families=families)
     target = party(info.id, vocabulary=served.vocabulary, virtual=info.virtual)
-    drafting = party(name, vocabulary=beside.vocabulary, virtual=draft.virtual, chooses=bool(draft.starts))
+    embeds = isinstance(beside.pooled, Embedder)
+    drafting = party(name, vocabulary=beside.vocabulary, virtual=draft.virtual, chooses=bool(draft.starts), embeds=embeds)
     if fault := draft_model_fault(target, drafting, exits):
         return fault
     if served.codec is beside.codec:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ..checks import Body, shown, unicode_text
 from ..errors import bad_request
@@ -21,6 +21,14 @@ class FieldType(Protocol):
         """Return the value as the server uses it. ``name``: the field's name, for the refusal."""
 
     def schema(self) -> Schema: ...
+
+
+@runtime_checkable
+class NestedFields(Protocol):
+    """A field type whose values have fields of their own."""
+
+    def unknown(self, value: Any, name: str) -> list[str]:
+        """Return the names of unknown fields in a value that has been read. ``null`` does not count as a field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +55,19 @@ class Integer:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise bad_request(f"{name} is {shown(value)}; give an integer", name, "invalid_type")
+            raise bad_request(f"{name} is {shown(value)}; {self._remedy}", name, "invalid_type")
         if not self.low <= value <= self.high:
-            raise bad_request(f"{name} is {shown(value)}; give an integer from {self.low} to {self.high}", name)
+            raise bad_request(f"{name} is {shown(value)}; {self._remedy}", name)
         if self.wrap:
             return value % self.wrap
         return value if self.minimum is None else max(self.minimum, value)
 
     def schema(self) -> Schema:
         return {"type": "integer", "minimum": self.low, "maximum": self.high}
+
+    @property
+    def _remedy(self) -> str:
+        return f"give an integer from {self.low} to {self.high}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +80,18 @@ class Number:
 
     def read(self, value: Any, name: str) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise bad_request(f"{name} is {shown(value)}; give a number", name, "invalid_type")
+            raise bad_request(f"{name} is {shown(value)}; {self._remedy}", name, "invalid_type")
         if not self.low <= value <= self.high or (self.above and value == self.low):  # NaN fails every comparison
-            bound = f"above {self.low:g} and at most {self.high:g}" if self.above else f"from {self.low:g} to {self.high:g}"
-            raise bad_request(f"{name} is {shown(value)}; give a number {bound}", name)
+            raise bad_request(f"{name} is {shown(value)}; {self._remedy}", name)
         return float(value)
 
     def schema(self) -> Schema:
         return {"type": "number", "exclusiveMinimum" if self.above else "minimum": self.low, "maximum": self.high}
+
+    @property
+    def _remedy(self) -> str:
+        bound = f"above {self.low:g} and at most {self.high:g}" if self.above else f"from {self.low:g} to {self.high:g}"
+        return f"give a number {bound}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +211,27 @@ class Mapping:
         return {"type": "object"}
 
 
+MOST_PAIRS = 16  # of metadata
+LONGEST_KEY, LONGEST_VALUE = 64, 512  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """Pairs of short texts."""
+
+    def read(self, value: Any, name: str) -> dict[str, str]:
+        pairs = Mapping().read(value, name)
+        if len(pairs) > MOST_PAIRS:
+            raise bad_request(f"{name} has {len(pairs)} pairs; give at most {MOST_PAIRS}", name)
+        for key, text in pairs.items():
+            Text(LONGEST_KEY).read(key, name)
+            Text(LONGEST_VALUE).read(text, f"{name}.{key[:LONGEST_KEY]}")
+        return pairs
+
+    def schema(self) -> Schema:
+        return {"type": "object", "additionalProperties": {"type": "string", "maxLength": LONGEST_VALUE}}
+
+
 @dataclass(frozen=True, slots=True)
 class Anything:
     """A value that is accepted without effect."""
@@ -233,12 +270,12 @@ class Only:
     """A field that is not served: accepted only with values that request nothing."""
 
     values: tuple[Any, ...] = ()
+    remedy: str = "leave it out"
 
     def read(self, value: Any, name: str) -> Any:
         if not equals_any(value, self.values):
-            raise bad_request(
-                f"{name} ({shown(value)}) is not supported by this server; leave it out", name, "unsupported_parameter"
-            )
+            message = f"{name} ({shown(value)}) is not supported by this server; {self.remedy}"
+            raise bad_request(message, name, "unsupported_parameter")
         return value
 
     def schema(self) -> Schema:
@@ -273,6 +310,10 @@ class Record:
     def read(self, value: Any, name: str) -> dict[str, Any]:
         given = Mapping().read(value, name)
         return {f.name: f.kind.read(given[f.name], f"{name}.{f.name}") for f in self.fields if given.get(f.name) is not None}
+
+    def unknown(self, value: Any, name: str) -> list[str]:
+        known = {field.name for field in self.fields}
+        return [f"{name}.{one}" for one, inner in value.items() if one not in known and inner is not None]
 
     def schema(self) -> Schema:
         return object_schema(self.fields)

@@ -11,7 +11,7 @@ import secrets
 from collections import abc
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from ...policies.drafts.choice import MODES, TIER, mode_fault
 from ...policies.drafts.draft_model import FORM
@@ -205,6 +205,7 @@ class Options:
     guided_choice: tuple[Constraint, ...] = given(Guided("choice"), "The same as structured_outputs.choice.", ())
     guided_grammar: tuple[Constraint, ...] = given(Guided("grammar"), "The same as structured_outputs.grammar.", ())
     request_id: str | None = given(Text(128), "A name for /v1/requests, like the header x-request-id.")
+    limit_name: ClassVar[str] = "max_tokens"  # the field of most new tokens, for messages
     ignored: tuple[str, ...] = ()  # unknown fields
     named: frozenset[str] = frozenset()  # fields that the request sets
 

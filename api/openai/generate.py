@@ -29,6 +29,7 @@ from ...policies.sweep.events import TokensEmitted
 from ...runtime.base.scope import current_traceparent
 from ..answers import Usage
 from ..checks import Body
+from ..embeddings.models import check_generates
 from ..errors import ApiError, error_body, in_words
 from ..http.catalog import ServedModel
 from ..http.context import (
@@ -98,6 +99,21 @@ class GenerateHandler:
         if isinstance(prompt, str):
             prompt = await self.front.catalog.encode(self.served, prompt, special=special)
         return truncated(prompt, self.options, self.info)
+
+    @property
+    def sequences(self) -> int:
+        """The number of sequences that answer."""
+        return self.options.n * len(self.prompts)
+
+    @property
+    def limit(self) -> int:
+        """The most new tokens of all sequences together."""
+        return self.options.n * sum(self.limits)
+
+    async def whole(self) -> bytes:
+        """Return the JSON of an answer that is not streamed; raise ApiError or RequestRefused."""
+        async with _running(self) as ends:
+            return await _whole(self, ends)
 
     @property
     def tier(self) -> str:
@@ -175,6 +191,10 @@ class AnswerShape:
         """Return the body of an answer that is not streamed; one piece for each choice."""
         raise NotImplementedError
 
+    def body(self, pieces: Sequence[TextPiece]) -> str:
+        """Return the JSON of ``whole``."""
+        return written(self.whole(pieces))
+
     def end(self) -> bytes:
         """Return the last events of a stream."""
         usage = f'{self._head}],"usage":{json.dumps(self._call.usage())}}}\n\n' if self._call.options.include_usage else ""
@@ -226,14 +246,22 @@ class GeneratingEndpoint(Generic[Parsed]):
         """Return a call that has passed all checks that are possible before a worker has it; raise ApiError."""
         return await self._check(front, asking, self.parse(body, front.settings.requests.unknown_fields))
 
-    async def _check(self, front: Front, asking: CallContext, body: Parsed) -> GenerateHandler:
+    async def prompted(self, front: Front, asking: CallContext, body: Parsed) -> GenerateHandler:
+        """Return a call that has its prompts, of any length, and nothing else yet."""
         asking[IGNORED] = body.options.ignored
         info = await find_model(front, asking, body.options)
         options = filled(body.options, info.defaults)
         front.classes.check(asking[CALLER], options.service_tier)
         served = await front.catalog.load(info)
+        check_generates(info, served)
         call = GenerateHandler(front=front, request=asking, info=info, served=served, options=options, shape=self.shape)
         await self.prompts(call, body)
+        return call
+
+    async def _check(self, front: Front, asking: CallContext, body: Parsed) -> GenerateHandler:
+        call = await self.prompted(front, asking, body)
+        info, served = call.info, call.served
+        options = call.options
         check_count(front, len(call.prompts), options.n)
         max_tokens = most_tokens(info.defaults, self.shape.default_tokens)
         call.limits = [check_prompt(one, info, served, options, max_tokens) for one in call.prompts]
@@ -242,7 +270,7 @@ class GeneratingEndpoint(Generic[Parsed]):
         call.sampling = (
             await front.run_in_thread(partial(sampling_of, options, served)) if long else sampling_of(options, served)
         )
-        if (grammar := await grammar_of(front, info, served, options, call.turn)) is not None:
+        if (grammar := await grammar_of(front, info, served, options, call.turn, asking[CALLER].tenant)) is not None:
             call.sampling = replace(call.sampling, grammar=grammar)
             call.continues = True  # a blank that begins the answer is a part of its language, and is shown
         call.ends = stop_tokens(options, served)
@@ -254,12 +282,6 @@ class GeneratingEndpoint(Generic[Parsed]):
         if drafted and front.settings.drafting.draft_rule == REJECTION:
             call.sampling = replace(call.sampling, rejection=True)
         return call
-
-
-async def whole_answer(call: GenerateHandler) -> bytes:
-    """Return the JSON of an answer that is not streamed; raise ApiError or RequestRefused."""
-    async with _running(call) as ends:
-        return await _whole(call, ends)
 
 
 @dataclass(slots=True)
@@ -347,7 +369,7 @@ def _sequences(call: GenerateHandler) -> list[Generation]:
             tenant=caller.tenant,
             key=caller.key,
             priority=options.urgency,
-            salt=_salt(call.front, caller.tenant, options.cache_salt),
+            salt=cache_salt(call.front, caller.tenant, options.cache_salt),
             trace=current_traceparent(),
             offline=place is not None,
             home=place.home if place is not None else "",
@@ -368,7 +390,7 @@ def _name(front: Front, request: CallContext, options: Options) -> None:
         front.names.record(request[CALLER].key, chosen, request[CALL_ID])
 
 
-def _salt(front: Front, tenant: str, wished: str) -> bytes:
+def cache_salt(front: Front, tenant: str, wished: str) -> bytes:
     """Return the cache salt; only requests with equal salts share cached prefixes.
 
     With keys these are requests of one tenant, unless the cache is shared by all.
@@ -391,7 +413,7 @@ async def _whole(call: GenerateHandler, ends: _Ends) -> bytes:
     await _each(call.choices, collect)
 
     def answer() -> bytes:
-        return written(call.shape(call).whole(pieces)).encode()
+        return call.shape(call).body(pieces).encode()
 
     size = sum(map(_size, call.choices, pieces))
     return answer() if size < _MANY else await call.front.run_in_thread(answer)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from ...actors.gateway.port import ModelInfo
 from ...gpu.weights.checkpoint_files import TOKENIZER, CheckpointFiles
 from ...policies.plan.grammar import JSON, LARK, Grammar, TokenVocabulary
+from ...policies.sweep.compile_queue import OWN
+from ..constraints.checker import CheckerFull
 from ..errors import ApiError, bad_request
 from ..http.catalog import ServedModel
 from ..http.context import Front
 from .fields import Options
 from .turns import AnswerTurn
 
+RETRY_AFTER = 2.0  # seconds: many first tries of grammars
+
 
 async def grammar_of(
-    front: Front, info: ModelInfo, served: ServedModel, options: Options, turn: AnswerTurn | None
+    front: Front, info: ModelInfo, served: ServedModel, options: Options, turn: AnswerTurn | None, tenant: str
 ) -> Grammar | None:
     """Return the grammar of a request's answers, or None; raise a 400 for one that cannot be held exactly."""
     constraint = next(iter(options.constraints), None)
@@ -25,20 +30,28 @@ async def grammar_of(
         return None
     named = constraint.field if constraint is not None else "tools"
     vocabulary = await _vocabulary(front, info, served, named, turn)
+    forced = front.settings.drafting.forced == "on"
+    common: dict[str, Any] = {"vocabulary": vocabulary, "to_the_end": options.ignore_eos, "forced": forced}
     if constraint is not None:
-        await _check(front, constraint.form, constraint.text, constraint.field)
+        await _check(front, tenant, constraint.form, constraint.text, constraint.field)
     if turn is None or not shapes:
         assert constraint is not None
-        return Grammar(form=constraint.form, text=constraint.text, vocabulary=vocabulary, to_the_end=options.ignore_eos)
+        return Grammar(form=constraint.form, text=constraint.text, **common)
     for tool, schema in turn.use.callable:
-        await _check(front, JSON, json.dumps(schema), f"{tool.field}.function.parameters")
-    await _check(front, LARK, turn.grammar(constraint, by_name=True), named)
-    return Grammar(form=LARK, text=turn.grammar(constraint), vocabulary=vocabulary, to_the_end=options.ignore_eos)
+        await _check(front, tenant, JSON, json.dumps(schema), tool.field)
+    await _check(front, tenant, LARK, turn.grammar(constraint, by_name=True), named)
+    return Grammar(form=LARK, text=turn.grammar(constraint), **common)
 
 
-async def _check(front: Front, form: str, text: str, field: str) -> None:
-    """Raise a 400 for a grammar that cannot be compiled."""
-    if fault := await front.grammars.fault(form, text):
+async def _check(front: Front, tenant: str, form: str, text: str, field: str) -> None:
+    """Raise a 400 for a grammar that cannot be compiled, a 429 or 503 if too many wait to be tried."""
+    try:
+        fault = await front.grammars.fault(form, text, tenant)
+    except CheckerFull as full:
+        whose, status = ("of your own ", 429) if full.queue == OWN else ("", 503)
+        why = f"{full.waiting} new constraints {whose}wait to be compiled; send {field} again later, or one that is in use"
+        raise ApiError(status, why, param=field, code="too_many_constraints", retry_after=RETRY_AFTER) from None
+    if fault:
         raise bad_request(f"{field} cannot be held exactly: {fault}", field, "unsupported_constraint")
 
 

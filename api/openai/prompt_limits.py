@@ -8,7 +8,7 @@ from __future__ import annotations
 from ...actors.gateway.port import ModelInfo
 from ...policies.requests.admission import part
 from ..checks import shown
-from ..errors import bad_request
+from ..errors import ContextExceeded, bad_request
 from ..http.catalog import ServedModel
 from ..http.context import Front
 from .fields import Options
@@ -26,11 +26,13 @@ def check_prompt(tokens: list[int], info: ModelInfo, served: ServedModel, option
     asked = None if options.limit is None else max(1, options.limit)
     if room < 1 or (asked is not None and asked > room):
         wanted = f"{asked} new tokens" if asked is not None else "at least 1 new token"
-        raise bad_request(
+        raise ContextExceeded(
             f"the context of {info.id} holds {info.max_length} tokens, but the prompt has {len(tokens)} and {wanted} were "
-            "asked for; shorten the prompt or lower max_tokens",
-            "prompt" if room < 1 else "max_tokens",
-            "context_length_exceeded",
+            f"asked for; shorten the prompt or lower {options.limit_name}",
+            limit=options.limit_name,
+            prompt=len(tokens),
+            new=asked or 1,
+            context=info.max_length,
         )
     bad = next((t for t in tokens if not 0 <= t < served.vocabulary), None)
     if bad is not None:
@@ -65,7 +67,8 @@ def truncated(tokens: list[int], options: Options, info: ModelInfo) -> list[int]
         message = (
             f"the context of {info.id} holds {info.max_length} tokens and {asked} new ones were asked for, which leaves "
         )
-        raise bad_request(f"{message}no room for a prompt; lower max_tokens", "max_tokens", "context_length_exceeded")
+        name = options.limit_name
+        raise bad_request(f"{message}no room for a prompt; lower {name}", name, "context_length_exceeded")
     return tokens[max(0, len(tokens) - keep) :]
 
 

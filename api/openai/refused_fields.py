@@ -6,7 +6,7 @@ A value that requests nothing is not refused, nor is a value that the body also 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -23,9 +23,19 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 
 
 class ForeignFields:
-    """The fields that an endpoint refuses: ``foreign`` by name, and misspellings of ``fields`` that are not ``harmless``."""
+    """The fields that an endpoint refuses: ``foreign`` by name, and misspellings of ``fields`` that are not ``harmless``.
 
-    def __init__(self, foreign: Mapping[str, ForeignField], fields: Iterable[Field], harmless: Iterable[str] = ()) -> None:
+    ``reworded`` puts the remedies into the endpoint's own names of fields.
+    """
+
+    def __init__(
+        self,
+        foreign: Mapping[str, ForeignField],
+        fields: Iterable[Field],
+        harmless: Iterable[str] = (),
+        reworded: Callable[[ForeignField], ForeignField] = lambda one: one,
+    ) -> None:
+        self._reworded = reworded
         own = [field.name for field in fields]
         self._known, quiet = frozenset(own), frozenset(harmless)
         self._foreign = {_plain(name): one for name, one in foreign.items() if name not in self._known}
@@ -62,8 +72,9 @@ class ForeignFields:
             foreign = self._family(name)
         if foreign is None or equals_any(value, foreign.neutral):
             return
-        if not (self._is_off(foreign, body) or _is_obeyed(foreign.named, value, body)):
-            raise _refusal(name, value, foreign)
+        own_words = self._reworded(foreign)
+        if not (self._is_off(foreign, body) or _is_obeyed(own_words.named, value, body)):
+            raise _refusal(name, value, own_words)
 
     def _family(self, name: str) -> ForeignField | None:
         """Return the remedy for a field that no table names, by the words of its name."""

@@ -16,7 +16,7 @@ from .field_types import Schema
 MOST_TOOLS = 128
 NONE, AUTO = "none", "auto"
 REQUIRED, NAMED = "required", "named"
-_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
+NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 _NAMES = "1 to 64 letters, digits and _ . : / -"
 _OBJECT: Schema = {"type": "object"}
 
@@ -29,15 +29,16 @@ class Tool:
     given: dict[str, Any]
     parameters: dict[str, Any]
     strict: bool
-    field: str  # its place in the request
+    field: str  # place of the parameters in the request
 
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """The tools that may be called. ``mode`` NAMED: the one of that ``name``, which must be."""
+    """The tools that may be called. ``mode`` NAMED: the one of that ``name``, which must be. ``allowed``: None for all."""
 
     mode: str = AUTO
     name: str = ""
+    allowed: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +48,15 @@ class Tools:
     def read(self, value: Any, name: str) -> tuple[Tool, ...]:
         if not isinstance(value, list):
             raise bad_request(f"{name} is {shown(value)}; give a list of tools", name, "invalid_type")
-        if len(value) > MOST_TOOLS:
-            raise bad_request(f"{name} has {len(value)} tools; give at most {MOST_TOOLS}", name)
-        made = [_tool(one, f"{name}[{i}]") for i, one in enumerate(value)]
-        names = [tool.name for tool in made]
-        if twice := next((one for one in names if names.count(one) > 1), None):
-            raise bad_request(f"{name} has two tools of the name {twice}; give each its own", name)
-        return tuple(made)
+        made = tuple(_tool(one, f"{name}[{i}]") for i, one in enumerate(value))
+        check_tools(made, name)
+        return made
 
     def schema(self) -> Schema:
         function = {
             "type": "object",
             "properties": {
-                "name": {"type": "string", "pattern": f"^{_NAME.pattern}$"},
+                "name": {"type": "string", "pattern": f"^{NAME.pattern}$"},
                 "description": {"type": ["string", "null"]},
                 "parameters": {"type": ["object", "null"]},
                 "strict": {"type": ["boolean", "null"]},
@@ -81,18 +78,40 @@ def _tool(value: Any, at: str) -> Tool:
     function = value.get("function")
     if not isinstance(function, dict):
         raise bad_request(f"{at}.function is {shown(function)}; give an object with a name", at, "invalid_type")
-    name, strict, parameters = (function.get(key) for key in ("name", "strict", "parameters"))
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise bad_request(f"{at}.function.name is {shown(name)}; give {_NAMES}", f"{at}.function.name")
+    return function_tool(function, f"{at}.function", "parameters", value)
+
+
+def function_tool(function: dict[str, Any], at: str, key: str, given: dict[str, Any]) -> Tool:
+    """Return the tool that an object describes; raise a 400. ``key``: the field that has the schema of its parameters.
+
+    ``given``: the description in OpenAI's form.
+    """
+    name, strict, parameters = (function.get(one) for one in ("name", "strict", key))
+    name = tool_name(name, f"{at}.name")
     if not isinstance(strict, bool | None):
-        raise bad_request(f"{at}.function.strict is {shown(strict)}; give true or false", f"{at}.function.strict")
+        raise bad_request(f"{at}.strict is {shown(strict)}; give true or false", f"{at}.strict")
     if not isinstance(function.get("description"), str | None):
-        raise bad_request(f"{at}.function.description is no text; give one", f"{at}.function.description")
-    unicode_text(function.get("description") or "", f"{at}.function.description")
+        raise bad_request(f"{at}.description is no text; give one", f"{at}.description")
+    unicode_text(function.get("description") or "", f"{at}.description")
     if not isinstance(parameters, dict | None) or (parameters or {}).get("type", "object") != "object":
-        message = f"{at}.function.parameters is {shown(parameters)}; give the JSON schema of an object"
-        raise bad_request(message, f"{at}.function.parameters")
-    return Tool(name, value, {**_OBJECT, **(parameters or {})}, bool(strict), at)
+        raise bad_request(f"{at}.{key} is {shown(parameters)}; give the JSON schema of an object", f"{at}.{key}")
+    return Tool(name, given, {**_OBJECT, **(parameters or {})}, bool(strict), f"{at}.{key}")
+
+
+def tool_name(name: Any, at: str) -> str:
+    """Return the name of a tool; raise a 400 for one that no model could write."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise bad_request(f"{at} is {shown(name)}; give {_NAMES}", at)
+    return name
+
+
+def check_tools(tools: Sequence[Tool], name: str) -> None:
+    """Raise a 400 for too many tools, and for two of one name."""
+    if len(tools) > MOST_TOOLS:
+        raise bad_request(f"{name} has {len(tools)} tools; give at most {MOST_TOOLS}", name)
+    names = [tool.name for tool in tools]
+    if twice := next((one for one in names if names.count(one) > 1), None):
+        raise bad_request(f"{name} has two tools of the name {twice}; give each its own", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,20 +159,21 @@ def tool_use(tools: Sequence[Tool], choice: ToolChoice | None, *, parallel: bool
         return ToolUse(choice)
     if choice.mode == NONE:
         return ToolUse(choice, constrains=True)
-    found = [tool for tool in tools if choice.mode != NAMED or tool.name == choice.name]
-    if not found:
+    fewer = frozenset((choice.name,)) if choice.mode == NAMED else choice.allowed
+    found = [tool for tool in tools if fewer is None or tool.name in fewer]
+    if missing := sorted((fewer or frozenset()) - {tool.name for tool in tools}):
         names = ", ".join(tool.name for tool in tools[:20])
-        raise bad_request(f"tool_choice names {shown(choice.name)}, which is no tool; there are: {names}", "tool_choice")
+        raise bad_request(f"tool_choice names {shown(missing[0])}, which is no tool; there are: {names}", "tool_choice")
     forced = choice.mode != AUTO
     held: list[tuple[Tool, Schema]] = []
     ignored: list[str] = []
     for tool in found:
         if forced or tool.strict:
-            constraint = schema_constraint(tool.parameters, f"{tool.field}.function.parameters")
+            constraint = schema_constraint(tool.parameters, tool.field)
             held.append((tool, json.loads(constraint.text)))
             ignored += constraint.ignored
         else:
             held.append((tool, _OBJECT))
     many = parallel and choice.mode != NAMED
     strict = any(tool.strict for tool in found)
-    return ToolUse(choice, tuple(held), many, forced or strict or not parallel, tuple(ignored))
+    return ToolUse(choice, tuple(held), many, forced or strict or not parallel or len(found) < len(tools), tuple(ignored))

@@ -12,8 +12,8 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Protocol, Self, TypeVar, Unpack, overload
 
-from .client import GenerateCall, GenerateCalls, Message, Prompt
-from .options import ConversationOptions, GenerateOptions
+from .client import GenerateCall, GenerateCalls, Message, Prompt, Vector
+from .options import ConversationOptions, EmbedOptions, GenerateOptions
 from .results import Answer, Piece
 
 T = TypeVar("T")
@@ -40,6 +40,15 @@ class AsyncSession(Protocol):
     def chat(
         self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ConversationOptions]
     ) -> GenerateCall: ...
+
+    @overload
+    async def embed(  # type: ignore[overload-overlap] # as in ``Session.embed``
+        self, text: Prompt, *, model: str | None = None, **options: Unpack[EmbedOptions]
+    ) -> Vector: ...
+    @overload
+    async def embed(
+        self, text: Sequence[Prompt], *, model: str | None = None, **options: Unpack[EmbedOptions]
+    ) -> list[Vector]: ...
 
     async def models(self) -> list[str]: ...
 
@@ -194,6 +203,19 @@ class BlockingSession:
         self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ConversationOptions]
     ) -> BlockingCall:
         return BlockingCall(self._session.chat(messages, model=model, **options), self._thread)
+
+    @overload
+    def embed(  # type: ignore[overload-overlap] # as in ``Session.embed``
+        self, text: Prompt, *, model: str | None = None, **options: Unpack[EmbedOptions]
+    ) -> Vector: ...
+    @overload
+    def embed(
+        self, text: Sequence[Prompt], *, model: str | None = None, **options: Unpack[EmbedOptions]
+    ) -> list[Vector]: ...
+    def embed(self, text: Any, *, model: str | None = None, **options: Unpack[EmbedOptions]) -> Vector | list[Vector]:
+        """Return the vectors of ``Session.embed``."""
+        found: Vector | list[Vector] = self._thread.run(self._session.embed(text, model=model, **options))
+        return found
 
     def models(self) -> list[str]:
         return self._thread.run(self._session.models())

@@ -7,7 +7,10 @@ stream cancels it at the server.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
+import base64
+import struct
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from operator import index
 from typing import Any, SupportsIndex, Unpack, overload
 from urllib.parse import urlsplit
@@ -29,11 +32,13 @@ from .exchange_errors import (
     unreadable,
     warn_ignored,
 )
-from .options import ConversationOptions, GenerateOptions, check_options
+from .options import ConversationOptions, EmbedOptions, GenerateOptions, check_options
 from .results import Answer, Choice, Piece, RequestError
 
 Prompt = str | Sequence[int]
+Vector = tuple[float, ...]  # of float32 values
 AT_ONCE = 64  # most requests of one list in flight
+EMBEDDED_TOGETHER = 512  # texts of one request for vectors
 Message = Mapping[str, Any]
 
 
@@ -195,6 +200,35 @@ class Session:
         given = [{"role": "user", "content": messages}] if isinstance(messages, str) else [dict(one) for one in messages]
         return GenerateCall(self, "/v1/chat/completions", asked(model, options, messages=given))
 
+    @overload
+    async def embed(  # type: ignore[overload-overlap] # a text is a sequence of texts, too: the first wins
+        self, text: Prompt, *, model: str | None = None, **options: Unpack[EmbedOptions]
+    ) -> Vector: ...
+    @overload
+    async def embed(
+        self, text: Sequence[Prompt], *, model: str | None = None, **options: Unpack[EmbedOptions]
+    ) -> list[Vector]: ...
+    async def embed(
+        self, text: Prompt | Sequence[Prompt], *, model: str | None = None, **options: Unpack[EmbedOptions]
+    ) -> Vector | list[Vector]:
+        """Return the vector of a text (or of token ids), or one for each of a list. ``model``: as in ``generate``.
+
+        Raise TypeError for an unknown option or an invalid text, and RequestError.
+        """
+        check_options(options, EmbedOptions)
+        texts, single = as_prompts(text)
+        vectors: list[Vector] = []
+        for some in _alike(texts):
+            named = {} if model is None else {"model": model}
+            body = {
+                **named,
+                **{k: v for k, v in options.items() if v is not None},
+                "input": some,
+                "encoding_format": "base64",
+            }
+            vectors += [_vector(one) for one in (await self.post("/v1/embeddings", body, holds="data"))["data"]]
+        return vectors[0] if single else vectors
+
     async def models(self) -> list[str]:
         """Return the ids of the served models, the default first."""
         found = (await self.get("/v1/models", holds="data"))["data"]
@@ -330,6 +364,19 @@ async def _json(answer: aiohttp.ClientResponse, holds: str = "") -> Any:
 async def _text(answer: aiohttp.ClientResponse) -> str:
     """Return the text of an answer. Servers of ours send UTF-8; another's charset may have any name."""
     return (await answer.read()).decode("utf-8", "replace")
+
+
+def _alike(texts: Sequence[str | list[int]]) -> Iterator[list[str | list[int]]]:
+    """Yield stretches of texts for one request each: texts, or lists of token ids, of at most ``EMBEDDED_TOGETHER``."""
+    for _, group in groupby(texts, key=lambda one: isinstance(one, str)):
+        some = list(group)
+        for at in range(0, len(some), EMBEDDED_TOGETHER):
+            yield some[at : at + EMBEDDED_TOGETHER]
+
+
+def _vector(entry: Mapping[str, Any]) -> Vector:
+    raw = base64.b64decode(entry["embedding"])
+    return struct.unpack(f"<{len(raw) // 4}f", raw)
 
 
 def asked(model: str | None, options: Mapping[str, Any], **given: Any) -> dict[str, Any]:

@@ -83,11 +83,30 @@ class ConversationOptions(CommonOptions, total=False):
     parallel_tool_calls: bool | None
 
 
+class EmbedOptions(TypedDict, total=False):
+    """The options of ``embed``."""
+
+    dimensions: int | None
+    prompt_name: str | None
+    truncate_prompt_tokens: int | None
+    add_special_tokens: bool | None
+    cache_salt: str | None
+    priority: int | None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None
+    request_id: str | None
+    session_id: str | None
+    user: str | None
+    safety_identifier: str | None
+    prompt_cache_key: str | None
+
+
 # fields that are set in another way
-OWN = frozenset({"model", "prompt", "messages", "stream", "stream_options", "return_token_ids"})
+OWN = frozenset({"model", "prompt", "messages", "stream", "stream_options", "return_token_ids", "input", "encoding_format"})
 
 
-def check_options(options: Mapping[str, Any], kind: type[GenerateOptions] | type[ConversationOptions]) -> None:
+def check_options(
+    options: Mapping[str, Any], kind: type[GenerateOptions] | type[ConversationOptions] | type[EmbedOptions]
+) -> None:
     """Raise TypeError for an unknown name, as Python does for an argument."""
     known = get_type_hints(kind)
     for name in options:

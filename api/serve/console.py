@@ -27,6 +27,7 @@ from ..saving import saving
 
 POLL_SECONDS = 0.05  # seconds between two checks of stages and readiness
 TYPICAL = 2048  # tokens of a typical request, the unit of the reported capacity
+KERNELS = "kernels"  # the stage in which workers compile them for the first time, and prove their bits
 LOGGER = "blockwright.server"
 
 
@@ -43,6 +44,10 @@ class RunningCluster(Protocol):
     @property
     def warnings(self) -> Sequence[str]:
         """Conditions under which the cluster serves badly, each a sentence with its remedy."""
+
+    @property
+    def preparing(self) -> Sequence[str]:
+        """The kernels that workers still compile for the first time, and how far each worker is."""
 
     @property
     def peer(self) -> Ref:
@@ -157,6 +162,7 @@ class StartupReporter:
         self._named, self._logged = named, logged
         self._shown = 0  # number of stages that were reported
         self._warned = 0
+        self._preparing: Sequence[str] = ()
         self._room = ""  # the reported capacity, once the server is ready
 
     async def follow(self) -> None:
@@ -174,11 +180,24 @@ class StartupReporter:
         for text in self._running.warnings[self._warned :]:
             self._console.warn(text)
             self._warned += 1
+        self._show_preparing()
         new = self._running.stages[self._shown :]
         for name, seconds in new:
             self._console.reach(name, at=self._offset + seconds)
         self._shown += len(new)
         return bool(new)
+
+    def _show_preparing(self) -> None:
+        """Report how far workers are with their kernels, once for each change: a stage at the beginning and the end."""
+        known, self._preparing = self._preparing, tuple(self._running.preparing)
+        for text in [text for text in self._preparing if text not in known]:
+            if known:
+                self._console.note(text)
+            else:
+                self._console.reach(KERNELS, text)
+                known = self._preparing[:1]
+        if known and not self._preparing:
+            self._console.reach("kernels ready")
 
     async def announce(self, catalog: Catalog, address: str) -> None:
         """Report each model that becomes ready, then address, ids and capacity. Raise CheckpointError."""

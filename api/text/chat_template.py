@@ -11,9 +11,11 @@ import itertools
 import json
 import logging
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,24 @@ class ChatTemplate:
         made._find_forms(file)
         return made
 
+    @cached_property
+    def takes_pairs(self) -> bool:
+        """True if it prints messages of the roles query and document, which it names, as a reranker's does."""
+        if not all(re.search(f"""['"]{role}['"]""", self.source) for role in ("query", "document")):
+            return False
+        pair = [{"role": "query", "content": _MARK}, {"role": "document", "content": _OTHER}]
+        for form in (ContentForm.TEXT, ContentForm.PARTS):
+            forms = {"query": form, "document": form, "system": self._takes.get("system", form)}
+            kept, self._takes = self._takes, {**self._takes, **forms}
+            try:
+                text = self._text([self._fitting(message) for message in pair], begin=False, variables={})
+            except Exception:  # other templates refuse the roles
+                text = ""
+            if _MARK in text and _OTHER in text:
+                return True
+            self._takes = kept
+        return False
+
     def of(self, tools: Sequence[object]) -> ChatTemplate:
         """Return the template of a request with these tools."""
         return self.for_tools if tools and self.for_tools is not None else self
@@ -126,7 +146,7 @@ class ChatTemplate:
         """Find the form of content that each role's messages need; warn of a template that prints none."""
         user, renders = self._form([["user!"], ["system", "user!"], ["user", "assistant", "user!"]])
         if user is None:
-            if renders:
+            if renders and not self.takes_pairs:
                 log.warning("%s: the chat template prints no text of a user's message; chats have empty prompts", file)
             return
         before = {"system": [], "developer": [], "assistant": ["user"], "tool": ["user"]}

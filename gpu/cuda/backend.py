@@ -17,9 +17,9 @@ from ...policies.model.chain import HiddenLayout, PageLayout
 from ..backend import HOST_CHUNK, Batch, Packed
 from ..errors import BackendError
 from ..model.activations import embedding_multiplier
-from ..model.config import AttentionConfig, ComponentSpec, HeadConfig, RopeConfig, attention_of
+from ..model.config import AttentionConfig, ComponentSpec, HeadConfig, RopeConfig, attention_of, pools
 from ..model.rotary import rotary_table
-from ..row_backend import RowBackend, RowPacked
+from ..row_backend import RowBackend, RowPacked, row_states
 from ..tables import Tables
 from .components import CudaRun, HeadPart, Surroundings, describe
 from .deltas import CudaDelta, Records, delta_bytes, pack_delta
@@ -72,6 +72,7 @@ class CudaBackend(RowBackend):
         self.slot_unit, self.alignment = SLOT_UNIT, ALIGNMENT
         self.chunk = platform.chunk
         self.open_memory, self.enter = platform.open_memory, platform.enter
+        self.platform = platform
         self._device, self._ops = platform.device, platform.ops
         self._streams, self._compute = platform.streams, platform.compute
         self._copies = platform.streams.stream()
@@ -132,7 +133,8 @@ class CudaBackend(RowBackend):
             rotary.extend((cos_MH, sin_MH))
             return cos_MH.data_ptr(), sin_MH.data_ptr()
 
-        described = describe(packed, kv_layer, Surroundings(self._slots, angles))
+        computed = [part for part in packed if not pools(part.spec.config)]  # an embedder's head is computed on the host
+        described = describe(computed, kv_layer, Surroundings(self._slots, angles))
         attentions = [found for part in packed if (found := attention_of(part.spec.config)) is not None]
         config = packed[0].spec.config
         run = CudaRun(
@@ -203,8 +205,8 @@ class CudaBackend(RowBackend):
         self._download(self._scratch.tensor(name, logits_NV.nbytes), logits_NV)
         return logits_NV
 
-    def argmax(self, logits_NV: torch.Tensor) -> np.ndarray:
-        return np.asarray(np.argmax(logits_NV.numpy(), axis=1), dtype=np.int32)
+    def states(self, run: CudaRun, hidden_ND: torch.Tensor) -> np.ndarray:
+        return row_states(run.packed[0], hidden_ND)
 
     def put_hidden(self, layout: HiddenLayout, column: int, batch: Batch) -> None:
         self._need_hidden(batch.hidden_TD)

@@ -47,12 +47,7 @@ class CudaMemory(ChunkMemory):
         self._handles: dict[int, Any] = {}  # of chunks that were mapped before, by id
 
     def view(self, address: int, nbytes: int) -> torch.Tensor:
-        cupy = importlib.import_module("cupy")
-        # Naming the device: guessing it would ask the driver about memory that may not be mapped.
-        memory = cupy.cuda.UnownedMemory(address, nbytes, self, self._device)
-        array = cupy.ndarray((nbytes,), dtype=cupy.uint8, memptr=cupy.cuda.MemoryPointer(memory, 0))
-        found: torch.Tensor = torch.utils.dlpack.from_dlpack(array)
-        return found
+        return view_of_card(self._device, address, nbytes, self)
 
     def close(self) -> None:
         for address, count in self._ranges.items():
@@ -88,6 +83,16 @@ class CudaMemory(ChunkMemory):
 
     def _ok(self, call: str, *arguments: Any) -> Any:
         return _value(self._driver, call, *arguments)
+
+
+def view_of_card(device: int, address: int, nbytes: int, owner: object = None) -> torch.Tensor:
+    """Return a card's memory at ``address``, uint8 [nbytes]. It stays valid as long as ``owner`` keeps it."""
+    cupy = importlib.import_module("cupy")
+    # Naming the device: guessing it would ask the driver about memory that may not be mapped.
+    memory = cupy.cuda.UnownedMemory(address, nbytes, owner, device)
+    array = cupy.ndarray((nbytes,), dtype=cupy.uint8, memptr=cupy.cuda.MemoryPointer(memory, 0))
+    found: torch.Tensor = torch.utils.dlpack.from_dlpack(array)
+    return found
 
 
 def enter_card(device: int, driver: Any = None) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 import torch
 
@@ -17,6 +18,7 @@ from .deferred import DeferredStream, DeferredStreams
 from .driver import CudaMemory, enter_card
 from .mirror import MirrorMemory
 from .ops import Ops
+from .ops_fast import FAST, fast_on_card, fast_on_host
 from .ops_torch import TorchOps
 from .streams import TorchStream, TorchStreams
 
@@ -25,8 +27,10 @@ CARD = "cuda"
 MIRROR, INTERPRETED = "cuda-mirror", "cuda-interpreted"
 
 
-def open_card(number: int, dtype: str, threads: int = 1) -> CudaBackend:
+def open_card(number: int, dtype: str, threads: int = 1, bits: str = "invariant") -> CudaBackend:
     """Open a card for the calling thread: kernels by Triton, torch's streams, memory by the driver.
+
+    ``bits`` "fast": products by cuBLAS.
 
     Raises BackendError, with the remedy, if it does not work. Not yet proved on a card.
     """
@@ -45,7 +49,10 @@ def open_card(number: int, dtype: str, threads: int = 1) -> CudaBackend:
     def open_memory(chunk: int, chunks: int) -> CudaMemory:
         return CudaMemory(chunk, chunks, number, streams.queued)
 
-    return CudaBackend(card_platform(number, streams, streams.stream(), TritonOps(DTYPES[dtype]), open_memory), dtype)
+    compute, ops = streams.stream(), cast(Ops, TritonOps(DTYPES[dtype]))
+    if bits == FAST:
+        ops = fast_on_card(number, ops)
+    return CudaBackend(card_platform(number, streams, compute, ops, open_memory), dtype)
 
 
 def card_platform(
@@ -61,12 +68,16 @@ def card_platform(
     return Platform(name, streams.device, streams, compute, ops, open_memory, partial(enter_card, number), CHUNK)
 
 
-def open_mirror(dtype: str, threads: int = 1, seed: int = 0) -> CudaBackend:
-    """Open the mirror: operations by torch, memory by a memory file, and streams that defer work in a seeded order."""
+def open_mirror(dtype: str, threads: int = 1, seed: int = 0, bits: str = "invariant") -> CudaBackend:
+    """Open the mirror: operations by torch, memory by a memory file, and streams that defer work in a seeded order.
+
+    ``bits`` "fast": products by torch's own for whole matrices.
+    """
     torch.set_num_threads(max(1, threads))
     streams = DeferredStreams(seed)
     compute = streams.stream()
-    return _on_host(MIRROR, dtype, streams, compute, TorchOps(DTYPES.get(dtype, torch.float32), compute.launch))
+    ops = cast(Ops, TorchOps(DTYPES.get(dtype, torch.float32), compute.launch))
+    return _on_host(MIRROR, dtype, streams, compute, fast_on_host(ops, compute.launch) if bits == FAST else ops)
 
 
 def open_interpreted(dtype: str, threads: int = 1) -> CudaBackend:

@@ -115,7 +115,10 @@ class ParallelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadConfig:
-    """Norm and projection to logits. Tensors: ``norm`` [hidden], ``weight`` [vocabulary, hidden]."""
+    """Norm and projection to logits. Tensors: ``norm`` [hidden], ``weight`` [vocabulary, hidden].
+
+    The head of an embedder has a ``vocabulary`` of 0 and no ``weight``: the normed hidden states are pooled.
+    """
 
     vocabulary: int
     hidden: int
@@ -125,6 +128,11 @@ class HeadConfig:
 
 
 ComponentConfig = EmbeddingConfig | AttentionConfig | MlpConfig | ParallelConfig | HeadConfig
+
+
+def pools(config: ComponentConfig) -> bool:
+    """Return whether a component is the head of an embedder, behind which hidden states are pooled."""
+    return isinstance(config, HeadConfig) and not config.vocabulary
 
 
 def attention_of(config: ComponentConfig) -> AttentionConfig | None:
@@ -140,7 +148,8 @@ def tensor_shapes(config: ComponentConfig) -> dict[str, tuple[int, ...]]:
         case EmbeddingConfig():
             return {"weight": (config.vocabulary, config.hidden)}
         case HeadConfig():
-            return _norms(config) | {"weight": (config.vocabulary, config.hidden)}
+            weight = {"weight": (config.vocabulary, config.hidden)} if config.vocabulary else {}
+            return _norms(config) | weight
         case AttentionConfig():
             inner, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
             rows = {"q": inner, "k": kv, "v": kv}

@@ -1,9 +1,6 @@
-"""Masks of allowed tokens, from the grammars of rows.
+"""Grammars in their compiled form, by llguidance (M. Moskal et al.), which is imported when the first grammar comes.
 
-llguidance computes them (M. Moskal et al.; its limits are counts of work, so that they are the same on every machine). It is
-imported when the first grammar comes. A row's state is never stored nor sent: it follows from the grammar and the tokens
-behind the prompt, which the token table has. A matcher knows which tokens it has eaten, and eats what is missing, or goes
-back where a draft did not stand. Legend: V vocabulary, W words of 32 tokens.
+Its limits are counts of work, so that they are the same on every machine. ``masks.py`` has the states of rows.
 """
 
 from __future__ import annotations
@@ -11,11 +8,9 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from ...policies.plan.grammar import JSON, JSON_OPTIONS, REGEX, Grammar, TokenVocabulary
 from ..errors import CheckpointError
@@ -25,6 +20,10 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 IDLE = 64  # compiled grammars that are kept although no sequence has them
+IDLE_BYTES = 64 << 20  # of these
+IDLE_TABLES = 2  # tables of tokens that are kept although no grammar needs them
+BYTES_OF_TOKEN = 480  # in a table, as measured with 131,072 tokens
+GRAMMAR_BYTES, BYTES_OF_TEXT = 64 << 10, 128  # of a compiled grammar, and of each byte of its text, as measured
 SPECIAL = b"\xff"  # begins the name of a token without text
 MISSING = (
     "llguidance is not installed, so answers cannot be constrained; install it (pip install llguidance), or leave the "
@@ -137,131 +136,74 @@ def _on_one_line(error: str) -> str:
     return " ".join(error.partition("<non-verbose/>")[0].partition("<backtrace>")[0].split())[:300]
 
 
+@dataclass(slots=True)
+class CompiledGrammar:
+    """A grammar in its compiled form, and the key of its table of tokens. ``nbytes``: an estimate."""
+
+    matcher: LLMatcher
+    vocabulary: bytes
+    nbytes: int
+
+
 class GrammarStore:
     """The compiled grammars of a worker, and its tables of tokens.
 
-    Compiled on any thread; the device thread copies them, one for each row.
+    Compiled on any thread; the device thread copies them, one for each row. What no sequence needs is kept as long as it is
+    little. Its bytes are estimates, because the library does not report its memory.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._matchers: dict[bytes, LLMatcher] = {}
+        self._grammars: dict[bytes, CompiledGrammar] = {}
         self._idle: OrderedDict[bytes, None] = OrderedDict()
-        self._tokenizers: dict[bytes, LLTokenizer] = {}
+        self._tokenizers: OrderedDict[bytes, tuple[LLTokenizer, int]] = OrderedDict()  # with its bytes, the last used last
         self._reading = threading.Lock()  # a table is read once, however many grammars wait for it
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all tables and grammars, about."""
+        with self._lock:
+            grammars = sum(one.nbytes for one in self._grammars.values())
+            return grammars + sum(nbytes for _, nbytes in self._tokenizers.values())
 
     def compile(self, grammar: Grammar) -> None:
         """Compile a grammar, unless it is here. Raise GrammarError."""
         with self._lock:
             self._idle.pop(grammar.key, None)
-            if grammar.key in self._matchers:
+            if grammar.key in self._grammars:
                 return
-        with self._reading:
-            tokenizer = self._tokenizers.get(grammar.vocabulary.key)
-            if tokenizer is None:
-                tokenizer = self._tokenizers[grammar.vocabulary.key] = read_tokenizer(grammar.vocabulary)
-        matcher = compiled(grammar.form, grammar.text, tokenizer)
+        matcher = compiled(grammar.form, grammar.text, self._tokenizer(grammar.vocabulary))
+        nbytes = GRAMMAR_BYTES + BYTES_OF_TEXT * len(grammar.text)
         with self._lock:
-            self._matchers[grammar.key] = matcher
+            self._grammars[grammar.key] = CompiledGrammar(matcher, grammar.vocabulary.key, nbytes)
+
+    def _tokenizer(self, vocabulary: TokenVocabulary) -> LLTokenizer:
+        """Return the table of a vocabulary; read it if it is not here."""
+        with self._reading:
+            with self._lock:
+                if (found := self._tokenizers.get(vocabulary.key)) is not None:
+                    self._tokenizers.move_to_end(vocabulary.key)
+                    return found[0]
+            made = read_tokenizer(vocabulary)
+            with self._lock:
+                self._tokenizers[vocabulary.key] = made, BYTES_OF_TOKEN * vocabulary.size
+            return made
 
     def release(self, key: bytes) -> None:
         """Note that no sequence has a grammar; it is kept for the next one, if not too many others are."""
         with self._lock:
-            if key in self._matchers:
+            if key in self._grammars:
                 self._idle[key] = None
-            while len(self._idle) > IDLE:
+            while len(self._idle) > IDLE or sum(self._grammars[one].nbytes for one in self._idle) > IDLE_BYTES:
                 old, _ = self._idle.popitem(last=False)
-                del self._matchers[old]
+                del self._grammars[old]
+            used = {one.vocabulary for one in self._grammars.values()}
+            unused = [table for table in self._tokenizers if table not in used]
+            for table in unused[: max(0, len(unused) - IDLE_TABLES)]:
+                del self._tokenizers[table]
 
     def matcher(self, key: bytes) -> LLMatcher | None:
         """Return a fresh matcher of a grammar; None: it is not compiled here."""
         with self._lock:
-            found = self._matchers.get(key)
-        return found.deep_copy() if found is not None else None
-
-
-class RowGrammar:
-    """The grammar of one row of the tables, with the state that its tokens lead to."""
-
-    __slots__ = ("_eaten", "_ends_E", "_grammar", "_matcher", "_row_1W", "_store")
-
-    def __init__(self, grammar: Grammar, store: GrammarStore) -> None:
-        self._grammar, self._store = grammar, store
-        self._matcher: LLMatcher | None = None  # None: no token has been drawn yet
-        self._eaten = np.zeros(0, dtype=np.int32)
-        self._ends_E = np.asarray(grammar.vocabulary.ends, dtype=np.int64)
-        self._row_1W = np.zeros((1, -(-grammar.vocabulary.size // 32)), dtype=np.int32)
-
-    def mask(self, output: np.ndarray) -> Mask:
-        """Return the mask behind these tokens of the answer."""
-        if np.isin(output, self._ends_E).any():
-            return FREE  # the answer has ended before, and what is drawn now is dropped
-        if self._matcher is None:
-            self._matcher = self._store.matcher(self._grammar.key)
-        if self._matcher is None:
-            return OFF
-        row_1W, size = self._row_1W, self._grammar.vocabulary.size
-        inside = self._follow(self._matcher, output)
-        if inside:
-            self._matcher.unsafe_compute_mask_ptr(row_1W.ctypes.data, row_1W.nbytes)
-        if self._matcher.is_error() and not self._matcher.is_accepting():
-            # perhaps behind a draft that does not stand, so the next mask is made from the beginning
-            self._matcher, self._eaten = None, self._eaten[:0]
-            return OFF
-        if not inside:
-            return OUTSIDE
-        allowed_V = np.unpackbits(row_1W.view(np.uint8)[0], bitorder="little", count=size).view(np.bool_)
-        if self._grammar.to_the_end:
-            ends_E = allowed_V[self._ends_E].copy()
-            allowed_V[self._ends_E] = False
-            if not allowed_V.any():
-                allowed_V[self._ends_E] = ends_E
-        return Mask(allowed_V) if allowed_V.any() else OFF
-
-    def _follow(self, matcher: LLMatcher, output: np.ndarray) -> bool:
-        """Bring the matcher to the state behind these tokens; return whether the grammar allows them."""
-        common = min(self._eaten.size, output.size)
-        if not np.array_equal(self._eaten[:common], output[:common]):
-            common = int(np.flatnonzero(self._eaten[:common] != output[:common])[0])
-        if common < self._eaten.size:
-            matcher.rollback(self._eaten.size - common)
-            self._eaten = self._eaten[:common]
-        if common == output.size:
-            return True
-        count = matcher.try_consume_tokens(output[common:].tolist())
-        self._eaten = output[: common + count].copy()
-        return common + count == output.size
-
-
-class Mask:
-    """The allowed tokens at one position; ``allowed_V`` None: see ``FREE``, ``OUTSIDE`` and ``OFF``."""
-
-    __slots__ = ("allowed_V",)
-
-    def __init__(self, allowed_V: np.ndarray | None) -> None:
-        self.allowed_V = allowed_V
-
-
-FREE = Mask(None)  # the token does not count
-OUTSIDE = Mask(None)  # the tokens before are not in the language; only drafts that do not stand may be so
-OFF = Mask(None)  # the mask cannot be made
-
-
-def masks(
-    rows: Sequence[int], positions: Sequence[int], grammars: Sequence[RowGrammar | None], tokens: Any, prompt_length: Any
-) -> dict[int, Mask]:
-    """Return the masks of the drawn positions whose rows have a grammar, by their place in ``rows``.
-
-    The positions of a row come in ascending order. One behind a draft that the grammar rejects does not count.
-    """
-    found: dict[int, Mask] = {}
-    last: dict[int, Mask] = {}
-    for n, (row, position) in enumerate(zip(rows, positions, strict=True)):
-        grammar = grammars[row]
-        if grammar is None:
-            continue
-        made = grammar.mask(tokens[row, int(prompt_length[row]) : position])
-        if made is OUTSIDE:
-            made = FREE if row in last else OFF
-        found[n] = last[row] = made
-    return found
+            found = self._grammars.get(key)
+        return found.matcher.deep_copy() if found is not None else None

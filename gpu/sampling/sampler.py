@@ -3,7 +3,7 @@
 The order is: the grammar's mask, rules (further masks and biases), penalties, temperature, min p, top k, top p; then the
 Gumbel argmax. A row's choice is a function of its own logits, tokens and parameters alone: rows are computed one by one, in
 float64 from float32 logits, and ties go to the lower token id. Legend: N rows, V vocabulary, K candidates of one row, best
-first.
+first, S tokens of one row that the grammar allows.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ import torch
 from ...policies.plan.sampling import SamplingParams
 from ...policies.plan.sweep_plan import FAILED, NOT_FINITE, OFF_GRAMMAR, TokenLogprob
 from ..tables import Tables
-from .grammars import OFF, masks
+from .masks import TokenMasks, allowed_tokens, masks
 from .noise import gumbel, noise_key
 from .rules import RowRules
 
+NO_TOKEN = -1  # the best token of a mask that allows none
 FIRST_CANDIDATES = 256  # examined before more of the vocabulary is sorted for top p
 LARGEST = 1e30
+Some = tuple[np.ndarray, np.ndarray]  # token ids [K], ascending, and their logits [K]
+Argmax = Callable[..., np.ndarray]  # of a back end
+Allowed = Callable[[np.ndarray, np.ndarray], Some]  # of a back end
 
 
 def sample(
@@ -30,10 +34,11 @@ def sample(
     rows: Sequence[int],
     positions: Sequence[int],
     tables: Tables,
-    argmax: Callable[[torch.Tensor], np.ndarray],
+    argmax: Argmax,
+    allowed: Allowed = allowed_tokens,
 ) -> tuple[list[int], list[TokenLogprob | None]]:
     """Return the token of each row as ``choose`` does and, if requested, log-probabilities of the raw logits."""
-    tokens = choose(logits_NV, rows, positions, tables, argmax)
+    tokens = choose(logits_NV, rows, positions, tables, argmax, allowed)
     logprobs: list[TokenLogprob | None] = [None] * len(tokens)
     all_NV = logits_NV.numpy()
     for n, row in enumerate(rows):
@@ -47,35 +52,47 @@ def choose(
     rows: Sequence[int],
     positions: Sequence[int],
     tables: Tables,
-    argmax: Callable[[torch.Tensor], np.ndarray],
+    argmax: Argmax,
+    allowed: Allowed = allowed_tokens,
 ) -> list[int]:
     """Return the token of each row.
 
     A row gets ``NOT_FINITE`` if its chosen logit is not finite: its model has overflowed, and a drawn token would mean
     nothing. It gets ``OFF_GRAMMAR`` if it has a grammar whose mask cannot be made: it is never drawn freely instead.
     ``logits_NV`` is float32. ``rows`` are table rows, ``positions`` the indices of the new tokens in their
-    sequences. ``argmax`` is the back end's, and serves rows without randomness, penalties and rules.
+    sequences. ``argmax`` and ``allowed`` are the back end's. ``argmax`` serves rows without randomness, penalties and rules.
     """
     params = [tables.sampling[row] for row in rows]
     plain = [p.temperature == 0.0 and p.rules is None and not _penalised(p) for p in params]
-    tokens: list[int] = argmax(logits_NV).tolist() if any(plain) else [0] * len(params)
     all_NV = logits_NV.numpy()
-    constrained = any(p.grammar is not None for p in params)
-    masked = masks(rows, positions, tables.grammars, tables.tokens, tables.prompt_length) if constrained else {}
+    masked = _masks(rows, positions, tables, all_NV.shape[1])
+    tokens = [0] * len(params)
+    if any(plain):
+        tokens = (argmax(logits_NV) if masked is None else argmax(logits_NV, masked)).tolist()
+    off = {*masked.off} if masked is not None else set()
     for n, p in enumerate(params):
-        allowed_V = masked[n].allowed_V if n in masked else None
-        if not plain[n]:
-            known = tables.tokens[rows[n], : positions[n]]
-            prompt = int(tables.prompt_length[rows[n]])
-            tokens[n] = _choose(all_NV[n], p, tables.rules[rows[n]], positions[n], known, prompt, allowed_V)
-        elif allowed_V is not None and not allowed_V[tokens[n]]:  # else the best one of all is the best allowed one
-            allowed_K = np.flatnonzero(allowed_V)
-            tokens[n] = int(allowed_K[np.argmax(all_NV[n][allowed_K])])
+        if plain[n]:
+            if tokens[n] == NO_TOKEN:
+                off.add(n)
+            continue
+        mask = masked.of(n) if masked is not None else None
+        some = allowed(all_NV[n], mask) if mask is not None else None
+        if some is not None and not some[0].size:
+            off.add(n)
+        if n not in off:
+            known, prompt = tables.tokens[rows[n], : positions[n]], int(tables.prompt_length[rows[n]])
+            tokens[n] = _choose(all_NV[n], p, tables.rules[rows[n]], positions[n], known, prompt, some)
     for n in np.flatnonzero(~np.isfinite(all_NV[np.arange(len(tokens)), tokens])).tolist():
         tokens[n] = NOT_FINITE
-    for n in [n for n, mask in masked.items() if mask is OFF]:
+    for n in off:
         tokens[n] = OFF_GRAMMAR
     return tokens
+
+
+def _masks(rows: Sequence[int], positions: Sequence[int], tables: Tables, vocabulary: int) -> TokenMasks | None:
+    if not tables.constrained:
+        return None
+    return masks(rows, positions, tables.grammars, tables.tokens, tables.prompt_length, vocabulary, tables.masks)
 
 
 def _penalised(p: SamplingParams) -> bool:
@@ -94,9 +111,9 @@ def _choose(
     position: int,
     known: np.ndarray,
     prompt_length: int,
-    allowed_V: np.ndarray | None,
+    some: Some | None,
 ) -> int:
-    token_K, score_K = _possible(logits_V, p, rules, known, prompt_length, allowed_V)
+    token_K, score_K = _possible(logits_V, p, rules, known, prompt_length, some)
     if token_K.size == 1:
         return int(token_K[0])
     noisy_K = score_K + gumbel(noise_key(p.seed, p.choice, position), token_K)
@@ -107,9 +124,10 @@ def _choose(
 def law(logits_V: np.ndarray, row: int, position: int, tables: Tables) -> np.ndarray:
     """Return float64 [V]: the probability of each token at a position of a table row."""
     p, known = tables.sampling[row], tables.tokens[row, :position]
-    masked = masks([row], [position], tables.grammars, tables.tokens, tables.prompt_length)
-    allowed_V = masked[0].allowed_V if masked else None
-    token_K, score_K = _possible(logits_V, p, tables.rules[row], known, int(tables.prompt_length[row]), allowed_V)
+    masked = _masks([row], [position], tables, logits_V.size)
+    mask = masked.of(0) if masked is not None else None
+    some = allowed_tokens(logits_V, mask) if mask is not None else None
+    token_K, score_K = _possible(logits_V, p, tables.rules[row], known, int(tables.prompt_length[row]), some)
     weight_K = np.exp(score_K - score_K.max())
     law_V = np.zeros(logits_V.size)
     law_V[token_K] = weight_K / weight_K.sum()
@@ -122,31 +140,48 @@ def _possible(
     rules: RowRules | None,
     known: np.ndarray,
     prompt_length: int,
-    allowed_V: np.ndarray | None,
+    some: Some | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the token ids [K] that may be drawn, with their scores [K]; without randomness a single one.
 
-    ``allowed_V``: the grammar's mask; None: there is none.
+    ``some``: the tokens that the grammar allows, with their logits; None: there is no grammar.
     """
-    score_V = _finite(logits_V)
-    if allowed_V is not None:
-        score_V[~allowed_V] = -np.inf
+    id_S, score_S = _scores(logits_V, p, rules, known, prompt_length, some)
+    if p.temperature == 0.0:
+        place_K = np.argmax(score_S, keepdims=True)
+    else:
+        score_S -= score_S.max()  # changes no choice, and keeps the best at zero however small the temperature
+        with np.errstate(over="ignore"):
+            score_S /= p.temperature
+        if p.min_p > 0.0 or rules is not None or some is not None:
+            place_P = np.flatnonzero(score_S >= math.log(p.min_p) if p.min_p > 0.0 else np.isfinite(score_S))
+            place_K = place_P[candidates(score_S[place_P], p.top_k, p.top_p)]
+        else:
+            place_K = candidates(score_S, p.top_k, p.top_p)
+    return place_K if id_S is None else id_S[place_K], score_S[place_K]
+
+
+def _scores(
+    logits_V: np.ndarray,
+    p: SamplingParams,
+    rules: RowRules | None,
+    known: np.ndarray,
+    prompt_length: int,
+    some: Some | None,
+) -> tuple[np.ndarray | None, np.ndarray]:
+    """Return token ids and their scores before temperature; None instead of ids: the scores are of the vocabulary."""
+    if some is not None and rules is None and not _penalised(p):
+        return some[0], _finite(some[1])
+    if some is None:
+        score_V = _finite(logits_V)
+    else:
+        score_V = np.full(logits_V.size, -np.inf)
+        score_V[some[0]] = _finite(some[1])
     if rules is not None:
         rules.apply(score_V, known, prompt_length)
     if _penalised(p):
         penalise(score_V, p, known, prompt_length)
-    if p.temperature == 0.0:
-        best = int(np.argmax(score_V))
-        return np.asarray([best]), score_V[best : best + 1]
-    score_V -= score_V.max()  # changes no choice, and keeps the best at zero however small the temperature
-    with np.errstate(over="ignore"):
-        score_V /= p.temperature
-    if p.min_p > 0.0 or rules is not None or allowed_V is not None:
-        possible_P = np.flatnonzero(score_V >= math.log(p.min_p) if p.min_p > 0.0 else np.isfinite(score_V))
-        token_K = possible_P[candidates(score_V[possible_P], p.top_k, p.top_p)]
-    else:
-        token_K = candidates(score_V, p.top_k, p.top_p)
-    return token_K, score_V[token_K]
+    return None, score_V
 
 
 def penalise(score_V: np.ndarray, p: SamplingParams, known: np.ndarray, prompt_length: int) -> None:

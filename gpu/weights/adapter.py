@@ -24,6 +24,7 @@ from . import bottleneck, virtual_tokens
 from .bottleneck import read_bottlenecks
 from .checkpoint import Checkpoint, DeltaPart, Parts, locate, rows_of
 from .checkpoint_files import CheckpointFiles
+from .embedder import pooled_over
 from .generation import read_generation
 from .lora_rules import LoraRules, Sorted
 from .tensor_files import check_dtype, read_header
@@ -80,6 +81,11 @@ def open_adapter(source: str | Path, base: Checkpoint) -> Checkpoint:
     form = fields.text("peft_type")
     if form in LOW_RANK:
         parts, deltas = _low_rank(folder, fields, form, base)
+    elif form in virtual_tokens.FORMS and base.embeds:
+        raise CheckpointError(
+            f"{fields.source}: peft_type {form} puts virtual tokens before a text, which is not supported over an embedder; "
+            "train a LoRA instead"
+        )
     elif form in virtual_tokens.FORMS:
         tensors = _tensors(folder, WEIGHTS, PICKLE)
         parts, deltas = base.parts, read_virtual_tokens(folder / WEIGHTS, fields, form, tensors, base)
@@ -92,14 +98,16 @@ def open_adapter(source: str | Path, base: Checkpoint) -> Checkpoint:
             f"{', '.join((*LOW_RANK, *virtual_tokens.FORMS))}, and bottlenecks of the adapters library); merge it into its "
             "base and serve the whole checkpoint"
         )
-    generation = read_generation(CheckpointFiles(folder, base.path), base.config)
+    files = CheckpointFiles(folder, base.path)
+    generation = read_generation(files, base.config)
     own: dict[str, Any] = {"known": base.known, "hold": base, "tier": base.tier}
+    own["pooled"] = pooled_over(files, base.config, embeds=base.embeds)
     return Checkpoint(base.path, base.config, generation, parts, base.chain, deltas, folder, **own)
 
 
 def _low_rank(folder: Path, fields: Fields, form: str, base: Checkpoint) -> tuple[Parts, dict[int, DeltaPart]]:
     """Return the base's components, with saved modules in their places, and the deltas."""
-    rules = LoraRules.read(fields, form)
+    rules = LoraRules.read(fields, form, embeds=base.embeds)
     tensors = _named(folder, _tensors(folder, WEIGHTS, PICKLE))
     called = _called(base, tensors)
     modules, weights = _modules(base, called), _weights(base, called)
@@ -186,9 +194,12 @@ def _called(base: Checkpoint, tensors: Iterable[str]) -> dict[str, str]:
     """Return the base's tensors that peft names differently, with peft's names.
 
     Adapters that were trained with earlier releases of transformers, where the module had the name used in the files, have
-    that name in their tensors.
+    that name in their tensors. Adapters of a model without its head lack the first part of the names.
     """
     architecture = ARCHITECTURES[base.config.architecture]
+    before = architecture.embedding.partition(".")[0] + "."
+    if base.embeds and not any(name.startswith(before) for name in tensors):
+        return {source.name: source.name.removeprefix(before) for _, roles in base.chain for source in roles.values()}
     if not architecture.head_module or any(name.startswith(architecture.head.removesuffix("weight")) for name in tensors):
         return {}
     return {architecture.head: f"{architecture.head_module}.weight"}

@@ -30,12 +30,14 @@ from ..model.config import (
     ParallelConfig,
     TensorRef,
     attention_of,
+    pools,
 )
 from ..model.deltas import DeltaConfig
 from ..model.fields import Fields, named, shown
 from ..model.parts import Architecture, Part, Source
 from ..model.registry import find
 from .checkpoint_files import CheckpointFiles
+from .embedder import Embedder, Pooled, plain_embedder, read_pooled, without_head
 from .exits import Heads, below, read_exits, read_thresholds, shared_heads
 from .generation import read_generation
 from .hub import HUB_ADDRESS, HUB_ID, fetch
@@ -72,7 +74,8 @@ class Checkpoint:
     whole checkpoint adds the hashes that it has computed, and its adapters share them. ``hold`` is an object that keeps
     files from being removed while this lives. ``exits`` are the heads of a family's lower tiers, by their number of layers;
     ``thresholds`` are the rules for ``auto`` of the exits that have one; ``tier`` is the number of layers of one of them,
-    opened by itself or under an adapter, and 0 for every other checkpoint.
+    opened by itself or under an adapter, and 0 for every other checkpoint. ``pooled``: the vectors or verdicts that it
+    gives; an embedder generates nothing.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Checkpoint:
         exits: Heads | None = None,
         thresholds: dict[int, Threshold] | None = None,
         tier: int = 0,
+        pooled: Pooled | None = None,
     ) -> None:
         self.path = path  # the folder with the tokenizer; for an adapter, its base's
         self.config = config
@@ -101,6 +105,7 @@ class Checkpoint:
         self.exits = exits or {}
         self.thresholds = thresholds or {}
         self.tier = tier
+        self.pooled = pooled
         self._chain, self._hold = chain, hold
 
     @classmethod
@@ -119,6 +124,7 @@ class Checkpoint:
             raise CheckpointError(f"{path} has no config.json; name a folder in Hugging Face format")
         fields = Fields.read(path / "config.json")
         architecture = _judge(fields)
+        files = CheckpointFiles(path)
         tensors = _named_as_expected(architecture, read_tensors(path))
         _check_layers(fields, tensors)
         config, chain = architecture.read(architecture.name, fields, _stored_type(architecture, tensors))
@@ -126,12 +132,17 @@ class Checkpoint:
             raise CheckpointError(
                 f"{fields.source}: dtype {shown(config.dtype)} is not supported; convert it to float32, bfloat16 or float16"
             )
+        pooled = read_pooled(files, config)
+        if isinstance(pooled, Embedder) or (pooled is None and _lacks_head(architecture, fields, tensors)):
+            pooled, chain = pooled or plain_embedder(config), without_head(chain)
         tie = {architecture.head: architecture.embedding, architecture.embedding: architecture.head} if config.tied else {}
         parts = [(part, _assign(path, roles, tie, tensors)) for part, roles in chain]
         exits = read_exits(path, config.layers, *_head(parts))
+        if exits and isinstance(pooled, Embedder):
+            raise CheckpointError(f"{path} is an embedder, which has no exits; remove its list of exits")
         rules = read_thresholds(path, config.layers)
-        generation = read_generation(CheckpointFiles(path), config)
-        return cls(path, config, generation, parts, chain, exits=exits, thresholds=rules)
+        generation = read_generation(files, config)
+        return cls(path, config, generation, parts, chain, exits=exits, thresholds=rules, pooled=pooled)
 
     def with_shared_exits(self, layers: Sequence[int], source: str) -> Checkpoint:
         """Return this whole checkpoint as a family whose exits use its own head. ``source``: the field that asks for it.
@@ -140,6 +151,10 @@ class Checkpoint:
         """
         if self.exits:
             raise CheckpointError(f"{source} is given, but {self.path} has exits of its own; leave {source} out")
+        if self.embeds:
+            raise CheckpointError(
+                f"{source} is given, but {self.path} is an embedder, which has no exits; leave {source} out"
+            )
         exits = shared_heads(layers, _head(self.parts)[1], self.config.layers, source)
         more: dict[str, Any] = {"known": self.known, "hold": self._hold, "exits": exits}
         return Checkpoint(self.path, self.config, self.generation, self.parts, self._chain, **more)
@@ -167,6 +182,11 @@ class Checkpoint:
         return Checkpoint(self.path, config, self.generation, parts, **more)
 
     @property
+    def embeds(self) -> bool:
+        """True if it gives vectors and generates nothing."""
+        return pools(self.parts[-1][0])
+
+    @property
     def nbytes(self) -> int:
         """The raw bytes of all components; a tied tensor counts in each component that uses it."""
         return sum(ref.nbytes for _, roles in (*self.parts, *self.deltas.values()) for ref in roles.values())
@@ -188,6 +208,7 @@ class Checkpoint:
             fields = Fields.read(self.path / "config.json")
             architecture = find(fields)
             whole, chain = architecture.read(architecture.name, fields, self.config.dtype)
+            chain = without_head(chain) if self.embeds else chain
             self._chain = [*below(chain, self.tier, whole.layers), chain[-1]] if self.tier else chain
         return self._chain
 
@@ -315,7 +336,7 @@ def component_of(config: ComponentConfig, id: bytes, nbytes: int, kv: KvLayout |
         kind=KINDS[type(config)],
         nbytes=nbytes,
         width_in=0 if isinstance(config, EmbeddingConfig) else config.hidden,
-        width_out=config.vocabulary if isinstance(config, HeadConfig) else config.hidden,
+        width_out=config.vocabulary if isinstance(config, HeadConfig) and config.vocabulary else config.hidden,
         kv=kv,
     )
 
@@ -418,6 +439,13 @@ def _named_as_expected(architecture: Architecture, tensors: dict[str, TensorRef]
     if head in tensors:
         renamed[architecture.head] = tensors[head]
     return {**tensors, **renamed}
+
+
+def _lacks_head(architecture: Architecture, fields: Fields, tensors: dict[str, TensorRef]) -> bool:
+    """Return whether config.json names the model's class without its head, and the files have none."""
+    names = fields.values.get("architectures") or []
+    bare = f"{architecture.name.removesuffix('ForCausalLM')}Model"
+    return bare in names and architecture.head not in tensors
 
 
 def _stored_type(architecture: Architecture, tensors: dict[str, TensorRef]) -> str:

@@ -64,14 +64,19 @@ class LoraRules:
     tying: bool = False  # a change of the embedding or the head of a tied base changes both
 
     @classmethod
-    def read(cls, fields: Fields, form: str) -> LoraRules:
-        """Read the rules of a form: LORA, BEFT (biases are added) or BITFIT (they replace). Raises CheckpointError."""
+    def read(cls, fields: Fields, form: str, *, embeds: bool = False) -> LoraRules:
+        """Read the rules of a form: LORA, BEFT (biases are added) or BITFIT (they replace). Raises CheckpointError.
+
+        ``embeds``: the base is an embedder.
+        """
         for key, value in fields.values.items():
             if key not in IGNORED and key not in READ and value not in (None, False, [], {}, ""):
                 remedy = REMEDIES.get(key, MERGE)
                 raise CheckpointError(f"{fields.source}: {named(key)} is {shown(value)}, which is not supported; {remedy}")
-        if fields.text("task_type", "CAUSAL_LM") != "CAUSAL_LM":
-            raise fields.wrong("task_type", "CAUSAL_LM: only models that generate are served")
+        tasks = ("CAUSAL_LM", "FEATURE_EXTRACTION") if embeds else ("CAUSAL_LM",)
+        if fields.text("task_type", tasks[0]) not in tasks:
+            why = "the base is an embedder" if embeds else "only an embedder has adapters of another kind"
+            raise fields.wrong("task_type", f"{' or '.join(tasks)}: {why}")
         if fields.text("bias", "none") not in ("none", "all", "lora_only"):
             raise fields.wrong("bias", "none, all or lora_only")
         if (start := fields.values.get("init_lora_weights")) not in PLAIN_STARTS:

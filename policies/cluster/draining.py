@@ -1,6 +1,6 @@
 """Draining: which workers can be spared, since every application has a route that does not pass them.
 
-Pure. ``actors/controller/scaling.py`` stops new work for the worker and empties it.
+Pure. ``policies/control/scaling.py`` stops new work for the worker and empties it.
 """
 
 from __future__ import annotations

@@ -16,8 +16,10 @@ class LinkKind(IntEnum):
 
     REFERENCE = 0  # nothing is copied: nodes of one process
     DEVICE_SLOT = 1  # a slot in the memory of a card that both processes use
-    SHARED_MEMORY = 2  # a slot in memory of one host
-    FRAMES = 3  # bytes in messages
+    NCCL = 2  # from card to card, of one host or of two
+    PINNED_MEMORY = 3  # a slot in memory of one host that a card copies to and from by itself
+    SHARED_MEMORY = 4  # a slot in memory of one host
+    FRAMES = 5  # bytes in messages
 
     @property
     def label(self) -> str:

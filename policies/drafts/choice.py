@@ -131,6 +131,15 @@ def models_fault(
     return ""
 
 
+def absent_drafters(modes: Mapping[str, str], absent: Callable[[str], bool]) -> list[str]:
+    """Return a sentence for each entry of the setting ``drafts`` that names an ``absent`` model."""
+    return [
+        f"drafts.{model} names {mode}, which is not served: requests go on without drafts by it until it is added"
+        for model, mode in modes.items()
+        if names_model(mode) and absent(mode)
+    ]
+
+
 def mode_of(modes: Mapping[str, str], model: str, asked: str | None) -> str:
     """Return the source of a request's drafts: its own, or the setting's for its model, the family or every model."""
     return asked or next((modes[name] for name in (model, family_of(model), EVERY) if name in modes), OFF)

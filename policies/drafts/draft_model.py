@@ -30,6 +30,7 @@ class DraftParty:
     vocabulary: int
     virtual: int = 0
     chooses: bool = False
+    embeds: bool = False
 
     @classmethod
     def of(
@@ -41,10 +42,11 @@ class DraftParty:
         virtual: int,
         *,
         chooses: bool = False,
+        embeds: bool = False,
     ) -> DraftParty:
         """Return a model. ``bases`` and ``families``: of each adapter and each lower tier, by id; empty: it has none."""
         base = bases.get(id, "") or id
-        return cls(id, families.get(base, "") or base, vocabulary, virtual, chooses)
+        return cls(id, families.get(base, "") or base, vocabulary, virtual, chooses, embeds)
 
 
 def no_model(name: str, served: Iterable[str]) -> str:
@@ -64,6 +66,8 @@ def draft_model_fault(
     own, other = target.id, draft.id
     if draft.chooses:
         return f"but {other} chooses among tiers and is no model; name one of them"
+    if draft.embeds:
+        return f"but {other} is an embedder, which draws no tokens; name a model that generates"
     if own == other:
         return f"but {own} would draft for itself; give a smaller model of the same vocabulary"
     if other in exits:

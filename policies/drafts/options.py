@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+MOST_FORCED = 64  # tokens that a grammar leaves no choice in, computed together
 LARGEST = 16  # drafts of a round; more are never worth a sweep, since each must follow an accepted one
 
 PREDICTION = "prediction"  # source of drafts: the text that the request predicts
 PROMPT = "prompt"  # source of drafts: n-grams of the request's own tokens
 TIER = "tier"  # source of drafts: a lower tier of the request's model
 MODEL = "model"  # source of drafts: another model of equal vocabulary
+GRAMMAR = "grammar"  # source of drafts: the grammar of the answer, where it leaves no choice
 SOURCES = (PREDICTION, PROMPT, TIER, MODEL)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..plain import Plain, from_plain, to_plain
 from .acceptance import UNIT, Acceptance
 from .length import FIRST_PAUSE, LONGEST_PAUSE, MISSED, Cost, best_length
-from .options import LARGEST, MODEL, PREDICTION, PROMPT, TIER, DraftOptions
+from .options import GRAMMAR, LARGEST, MODEL, PREDICTION, PROMPT, TIER, DraftOptions
 from .prompt_lookup import TokenIndex, agreement, continuation
 
 TURN = 32  # rounds after which another source than the best has a turn, if there is one
@@ -34,10 +34,23 @@ class RowDrafts:
 
     ``pause``: tokens that are drawn one by one before drafts are looked for again, set by ``draft`` when it returns none.
     ``source``: the source of the last drafts. ``drafter``: the id of the tier or model that draws them, if one does.
+    ``forcing``: the sequence has a grammar whose forced tokens are drafts, too; it is asked for drafts at each token.
     """
 
-    def __init__(self, options: DraftOptions, prompt_length: int, application: str, priors: dict[str, Acceptance]) -> None:
+    def __init__(
+        self,
+        options: DraftOptions,
+        prompt_length: int,
+        application: str,
+        priors: dict[str, Acceptance],
+        *,
+        forcing: bool = False,
+    ) -> None:
         self.options, self.application = options, application
+        self.forcing = forcing
+        self._forced: list[int] = []  # tokens that must follow the first ``_forced_at`` ones
+        self._forced_at = 0
+        self._quiet = 0  # tokens below which no other drafts are looked for
         self.pause = 0
         self.source = ""
         self.drafter = ""
@@ -52,6 +65,10 @@ class RowDrafts:
         self._cursor = 0  # place in the prediction that the answer is at; its length: the answer has left it
         self._missed = 0  # tokens since the last that was the predicted one
         self._read = prompt_length  # tokens of the sequence that the cursor has seen
+
+    def force(self, length: int, tokens: list[int]) -> None:
+        """Note the tokens that must follow the first ``length`` ones."""
+        self._forced_at, self._forced = length, tokens
 
     def draft(
         self,
@@ -69,6 +86,30 @@ class RowDrafts:
         ``others`` and ``cost`` as in ``best_length``. ``tiers``: the tiers that can draft here, with the cost of theirs.
         ``model``: the offer of another model that can.
         """
+        if not self.forcing:
+            return self._guess(tokens, length, limit, others, cost, tiers, model)
+        found = self._forced[: max(limit, 0)] if self._forced_at == length else []
+        if found:
+            self.source, self.drafter = GRAMMAR, ""
+            self.price = UNIT
+            return found
+        if self.options.any and length >= self._quiet:
+            found = self._guess(tokens, length, limit, others, cost, tiers, model)
+            self._quiet = length + self.pause
+        self.pause = 1
+        return found
+
+    def _guess(
+        self,
+        tokens: Sequence[int],
+        length: int,
+        limit: int,
+        others: int,
+        cost: Cost,
+        tiers: Mapping[str, Cost] | None,
+        model: Offer | None,
+    ) -> list[int]:
+        """Return drafts that may stand, as ``draft`` does."""
         limit = min(limit, LARGEST)
         source, found = self._look_up(tokens, length, limit)
         offers = [Offer(source, len(found), cost, found)] if found else []
@@ -138,7 +179,9 @@ class RowDrafts:
         return offer.tokens[:count] if offer.tokens else [0] * count
 
     def record(self, drafted: int, accepted: int) -> None:
-        """Record a verified round of the last drafts."""
+        """Record a verified round of the last drafts. Forced ones always stand, which says nothing of others."""
+        if self.source == GRAMMAR:
+            return
         own = self._acceptance[self.drafter or self.source]
         own.record(drafted, accepted)
         if own.prior is not None:
@@ -148,7 +191,9 @@ class RowDrafts:
 
     def fork(self, priors: dict[str, Acceptance]) -> RowDrafts:
         """Return a copy whose acceptance begins with ``priors``. Its indexes are built anew when they are needed."""
-        copy = RowDrafts(self.options, self._read, self.application, priors)
+        copy = RowDrafts(self.options, self._read, self.application, priors, forcing=self.forcing)
+        copy._forced_at, copy._forced = self._forced_at, self._forced.copy()
+        copy._quiet = self._quiet
         copy._acceptance = {key: seen.fork(priors[key]) for key, seen in self._acceptance.items()}
         copy.pause = self.pause
         copy.source = self.source
@@ -171,6 +216,8 @@ class RowDrafts:
             "source": self.source,
             "drafter": self.drafter,
             "price": self.price,
+            "forcing": self.forcing,
+            "forced": [self._forced_at, self._quiet, *self._forced],
             "counts": [
                 self.pause, self._misses, self._rest, int(self._probes), self._rounds, self._turn, self._cursor,
                 self._missed, self._read,
@@ -181,7 +228,9 @@ class RowDrafts:
     def restore(cls, data: dict[str, Plain], priors: dict[str, Acceptance]) -> RowDrafts:
         options = from_plain(DraftOptions, data["options"])
         pause, misses, rest, probes, rounds, turn, cursor, missed, read = data["counts"]
-        drafts = cls(options, read, data["application"], priors)
+        drafts = cls(options, read, data["application"], priors, forcing=data["forcing"])
+        drafts._forced_at, drafts._quiet = data["forced"][:2]
+        drafts._forced = list(data["forced"][2:])
         drafts._acceptance = {key: Acceptance.restore(seen, priors[key]) for key, seen in data["acceptance"].items()}
         drafts.source = data["source"]
         drafts.drafter = data["drafter"]

@@ -102,6 +102,10 @@ class LocalPaths:
         self._known: dict[str, LocalPath] = {}  # by route id
         self._alike: dict[Nodes, Nodes] = {}  # nodes of the known paths, which are one object where they are equal
 
+    def change_numerics(self, numerics: str) -> None:
+        """Seed the lineages of paths that are not known yet with other numerics."""
+        self._numerics = numerics
+
     def cut(self, chains: Sequence[Chain], routes: Sequence[Route], kept: Container[Hashable] = ()) -> dict[str, LocalRoute]:
         """Return all routes through here, by route id, cut into runs and spans.
 

@@ -8,7 +8,7 @@ A restore after a drop, and a drop after a restore, wait ``HYSTERESIS`` from its
 waits only ``SETTLE``, since a burst does not wait, and so does a restore after a restore, since quiet for
 one group is quiet for the next. The methods ``dropped``, ``loaded`` and ``restored`` report progress, or ``adopt`` reports
 everything, if the groups are kept elsewhere. Decisions are carried out by the simulator (``simulator/parameter_drops.py``)
-and the controller (``actors/controller/parameter_drops.py``), which gets them from the memory actor
+and the controller (``policies/control/parameter_drops.py``), which gets them from the memory actor
 (``actors/memory/cluster.py``). docs/decisions/parameter-dropping.md has the reasons.
 """
 

@@ -50,13 +50,14 @@ class Grammar:
     """A grammar of a request: the answer is a text of its language. ``form`` is one of ``FORMS``.
 
     An end token may come wherever the text so far is in the language. With ``to_the_end`` it may only come where nothing
-    else can.
+    else can. With ``forced``, tokens at which the grammar leaves no choice are computed together, as drafts that stand.
     """
 
     form: str
     text: str
     vocabulary: TokenVocabulary
     to_the_end: bool = False
+    forced: bool = False
 
     @property
     def key(self) -> bytes:

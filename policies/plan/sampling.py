@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .grammar import Grammar
+from .pooling import Pooling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,4 +49,5 @@ class SamplingParams:
     prompt_logprobs: int = -1  # the same for each prompt token except the first
     rules: TokenRules | None = None  # None for most sequences
     grammar: Grammar | None = None  # the language of the answer; its state follows from the tokens
+    pooling: Pooling | None = None  # the vector that it gives in place of a token; nothing is drawn then
     rejection: bool = False  # drafts are judged by the rule of speculative sampling (``gpu/sampling/rejection.py``)

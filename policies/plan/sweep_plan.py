@@ -167,8 +167,10 @@ class SweepPlan:
     steps: list[Step] = field(default_factory=list)
     arrivals: list[Arrival] = field(default_factory=list)
     departures: list[Departure] = field(default_factory=list)
-    sample: list[int] = field(default_factory=list)  # batch rows after which a token is drawn here
-    score: list[int] = field(default_factory=list)  # batch rows whose prompt tokens' log-probabilities are wanted
+    # batch rows after which a token is drawn here; of a sequence with pooling, its vector is given in place of the token
+    sample: list[int] = field(default_factory=list)
+    # batch rows whose prompt tokens' log-probabilities are wanted, or the states of all their positions
+    score: list[int] = field(default_factory=list)
     # batch rows of ``sample`` whose tokens after the first are drafts: a token is drawn after each position
     verify: list[int] = field(default_factory=list)
     # batch rows of ``verify`` whose drafts are drawn in this plan, by steps with ``draft``, one position after the other
@@ -217,7 +219,9 @@ class SweepResult:
     ``tokens[j]`` belongs to ``plan.sample[j]``; it is one of ``FAILED`` if none could be drawn. ``scores[j]`` belongs
     to ``plan.score[j]``: an entry for each of its positions that a prompt token follows, about that token. ``verified[j]``
     belongs to ``plan.verify[j]``: the tokens after the one in ``tokens``. All but the last of the row's tokens are the
-    drafts that stood; the last one may be one of ``FAILED``.
+    drafts that stood; the last one may be one of ``FAILED``. ``vectors``: of sequences with pooling, whose token is 0: the
+    batch row, and float32 values in little-endian order. ``forced``: places in ``plan.sample`` of rows whose grammar leaves
+    no choice after their last token, and the tokens that come next.
     """
 
     number: int
@@ -228,3 +232,5 @@ class SweepResult:
     kernel_seconds: float = 0.0  # part of it inside runs and sampling
     verified: list[list[int]] = field(default_factory=list)
     verified_logprobs: list[list[TokenLogprob]] = field(default_factory=list)  # of these tokens, if requested
+    vectors: list[tuple[int, bytes]] = field(default_factory=list)
+    forced: list[tuple[int, list[int]]] = field(default_factory=list)

@@ -56,7 +56,7 @@ class LazyReplay:
         pages, known = self._parts.memory.pages, len(tokens)
         total = self._present.total(of, known)
         worker.ties += 1
-        row = LazyRow(of.request, key, of.max_length, total, 0, known, name=worker.ties)
+        row = LazyRow(of.request, key, of.limit, total, 0, known, name=worker.ties)
         if self._parts.config.prefix_cache and worker.width:
             (span,) = self._local.spans
             for token_hash in hashes[: (known - 1) // worker.size]:
@@ -87,7 +87,7 @@ class LazyReplay:
                 continue
             of, length = rows.submission[s], rows.length[s]
             total = present.total(of, length)
-            row = LazyRow(of.request, rows.key(s), of.max_length, total, rows.planned[s], rows.known[s], rows.paged[s])
+            row = LazyRow(of.request, rows.key(s), of.limit, total, rows.planned[s], rows.known[s], rows.paged[s])
             for handle in rows.pages[s][0][: rows.paged[s]] if worker.width else []:
                 if pages.references(handle) == 1 and handle not in worker.references:
                     break  # shared pages come first

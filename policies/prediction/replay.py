@@ -61,7 +61,7 @@ class MachineReplay(Machines):
             self._proceed()
 
     def _estimate(self, of: Submission, length: int) -> None:
-        if (total := self._present.total(of, length)) < of.max_length:
+        if (total := self._present.total(of, length)) < of.limit:
             self._totals[of.request] = total
 
     def play(self, request: str, horizon: int) -> None:

@@ -33,10 +33,10 @@ class TimelineEntry:
         Without an estimate of its answer (``Submission.expected``), that is its limit. Forecasts play without drafts. So of
         a sequence that has some, only as many tokens are left as it takes steps (``drafts/pace.py``).
         """
-        total = of.max_length
+        total = of.limit
         if of.expected:
             total = of.prompt_length + corrected(of.expected, of.prompt_length, length, self.more, self.spread)
-        return total if of.drafts is None else self._paced(of, length, min(total, of.max_length))
+        return total if of.drafts is None else self._paced(of, length, min(total, of.limit))
 
     def _paced(self, of: Submission, length: int, total: int) -> int:
         parts = self.state.parts

@@ -28,6 +28,7 @@ class BatchBuilder:
         self.spare = max(1, budget // SPARE)  # part of it for prompts that delay decoding accounts that were given less
         self.decoding: list[tuple[Rank, str]] = []  # the two accounts with decoding rows that were given least
         self.turn = WHOLE  # which tiers have rows in it
+        self.parked: list[int] = []  # running sequences that sit it out, as it is short
         self.starved = False  # some row lacked memory: nothing is admitted
         self.squeezed = False  # some row hit its account's cap: nothing of that account is admitted
         self.capped: set[str] = set()  # accounts at their caps of KV memory: none of their sequences is admitted

@@ -43,7 +43,7 @@ class Place(IntEnum):
 
 _PLAIN = (
     "status", "place", "row", "length", "computed", "planned", "known", "open", "paged", "hashed", "cached", "requeue",
-    "deadline", "charged", "plain_until", "drafted", "priority", "since", "yielded", "sat_out", "held",
+    "deadline", "charged", "plain_until", "drafted", "priority", "since", "yielded", "held",
 )  # fmt: skip
 _DERIVED = ("ready", "limit", "stop", "tenant", "delta", "cost_compute", "cost_memory")
 COLUMNS = (*_PLAIN, *_DERIVED, "tokens", "hashes", "pages", "entered", "submission", "route", "tier")
@@ -88,7 +88,6 @@ class Columns:
         self.tenant: list[str] = []  # account for its pages and its fair share
         self.plain_until: list[int] = []  # positions below it are drawn without drafts; ``NEVER_DRAFTED``: all
         self.drafted: list[int] = []  # drafts that an open plan verifies
-        self.sat_out: list[int] = []  # sweeps of lower tiers that it sat out
         self.charged: list[int] = []  # leading positions its account has paid for, computed or from the cache
         self.delta: list[int] = []  # number of its route's deltas (``LocalRoutes``); 0: none
         self.cost_compute: list[int] = []  # bytes of parameters that one token passes on this worker
@@ -142,7 +141,7 @@ class Columns:
         return sum(self.status[s] not in gone or self.requeue[s] > 0 for s in self._by_request.values())
 
     def scores(self, s: int, start: int) -> bool:
-        """Return whether log-probabilities of the prompt tokens after position ``start`` are wanted."""
+        """Return whether log-probabilities or states of the prompt are wanted, from position ``start`` on."""
         submission = self.submission[s]
         return start + 1 < submission.prompt_length and submission.scored
 
@@ -174,7 +173,7 @@ class Columns:
     def _fill(self, s: int) -> None:
         """Fill the columns that follow from others."""
         submission, route = self.submission[s], self.route[s]
-        self.limit[s], self.stop[s] = submission.max_length, submission.stop_tokens
+        self.limit[s], self.stop[s] = submission.limit, submission.stop_tokens
         self.tenant[s], self.delta[s] = submission.tenant, route.delta
         self.cost_compute[s], self.cost_memory[s] = route.cost_compute, route.cost_memory
         self.ready[s] = self._ready(s)
@@ -182,7 +181,7 @@ class Columns:
     def _ready(self, s: int) -> int:
         if self.status[s] != Status.RUNNING or self.place[s] != Place.LOCAL or self.held[s]:
             return 0
-        last = self.submission[s].max_length - 1
+        last = self.submission[s].limit - 1
         last = min(last, self.plain_until[s])
         return min(last, self.paged[s] * self.page_size) if self.pages[s] else last
 
@@ -293,7 +292,7 @@ class Columns:
             forward = Place.LOCAL if route.next_worker is None else Place.FORWARD
             assert self.place[s] == forward, f"sequence {s} has a wrong place in its route"
         found = (self.limit[s], self.stop[s], self.tenant[s], self.cost_compute[s], self.cost_memory[s])
-        expected = (submission.max_length, submission.stop_tokens, submission.tenant)
+        expected = (submission.limit, submission.stop_tokens, submission.tenant)
         assert 0 <= self.risen(s) <= 2, f"sequence {s} has fallen by a class, or risen above all"
         assert 0 <= self.yielded[s] <= MOST_YIELDS, f"sequence {s} has given its row to urgent ones too often"
         assert self.delta[s] == route.delta, f"sequence {s} has other deltas than its route"

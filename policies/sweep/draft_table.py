@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from ..drafts.acceptance import Acceptance
+from ..drafts.options import DraftOptions
 from ..drafts.pace import PaceTable
 from ..drafts.row_drafts import RowDrafts, keys
 from ..plain import Plain
@@ -29,19 +30,26 @@ class DraftTable:
         self._resting: dict[int, int] = {}  # sequence -> tokens that it has before another draft row is opened
 
     def takes(self, submission: Submission) -> bool:
-        """Return whether a sequence gets drafts: it asks for them and is not offline."""
+        """Return whether a sequence gets drafts: it asks for them, or its grammar forces tokens, and it is not offline."""
         drafts = submission.drafts
-        return self.wanted and drafts is not None and drafts.any and submission.priority < FIRST_OFFLINE
+        some = (drafts is not None and drafts.any) or _forces(submission)
+        return self.wanted and some and submission.priority < FIRST_OFFLINE
 
     def add(self, s: int, submission: Submission, application: str) -> None:
-        """Add a sequence that asks for drafts."""
-        assert submission.drafts is not None
+        """Add a sequence that gets drafts."""
+        options = submission.drafts or DraftOptions()
         seen = self._seen.setdefault(application, {})
-        for key in keys(submission.drafts):
+        for key in keys(options):
             if key not in seen:
                 seen[key] = Acceptance()
-        self._rows[s] = RowDrafts(submission.drafts, submission.prompt_length, application, seen)
-        self.paces.add(s, application, submission.drafts)
+        forcing = _forces(submission)
+        self._rows[s] = RowDrafts(options, submission.prompt_length, application, seen, forcing=forcing)
+        self.paces.add(s, application, options)
+
+    def force(self, s: int, length: int, tokens: list[int]) -> None:
+        """Note the tokens that must follow the first ``length`` ones of a sequence."""
+        if s in self._rows:
+            self._rows[s].force(length, tokens)
 
     def remove(self, s: int) -> None:
         """Forget a sequence that has left."""
@@ -171,3 +179,8 @@ class DraftTable:
         self.paces.check(self._rows)
         drafting = {s for s, position in plain_until.items() if position != NEVER_DRAFTED}
         assert drafting == (self._rows.keys() if self.wanted else set()), "a sequence draws with drafts and has none"
+
+
+def _forces(submission: Submission) -> bool:
+    grammar = submission.sampling.grammar
+    return grammar is not None and grammar.forced

@@ -58,8 +58,17 @@ class Submission:
 
     @property
     def scored(self) -> bool:
-        """True if log-probabilities of the prompt are wanted, so that no position of it may be skipped."""
-        return self.sampling.prompt_logprobs >= 0
+        """True if something of every position of the prompt is wanted, so that none may be skipped.
+
+        That is a log-probability, or its state for pooling.
+        """
+        pooling = self.sampling.pooling
+        return self.sampling.prompt_logprobs >= 0 or (pooling is not None and pooling.whole)
+
+    @property
+    def limit(self) -> int:
+        """The most tokens of the sequence. A vector counts as a token here, but needs no memory."""
+        return self.max_length + 1 if self.sampling.pooling is not None else self.max_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +110,16 @@ class CostsLearned:
     """A new fit of the cost of sweeps here."""
 
     costs: Coefficients
+
+
+@dataclass(frozen=True, slots=True)
+class NumericsChanged:
+    """The finding that what is loaded from now on gets other bits than the worker's numerics promise.
+
+    ``numerics`` seeds the lineages of routes that are published from now on.
+    """
+
+    numerics: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +220,10 @@ class FlightDone:
     scores: list[tuple[int, list[TokenLogprob]]]  # place in ``rows``, and the scores of its prompt tokens
     # of rows with drafts: place in ``rows``, the further tokens and their log-probabilities, as in ``SweepResult``
     verified: list[tuple[int, list[int], list[TokenLogprob]]] = field(default_factory=list)
+    vectors: list[tuple[int, bytes]] = field(
+        default_factory=list
+    )  # place in ``rows``, and the vector, as in ``SweepResult``
+    forced: list[tuple[int, list[int]]] = field(default_factory=list)  # place in ``rows``, and tokens, as in ``SweepResult``
 
 
 PeerMessage = (
@@ -213,6 +236,7 @@ Event = (
     | Cancelled
     | RoutesChanged
     | CostsLearned
+    | NumericsChanged
     | GrammarReady
     | PeerLost
     | ComponentsWanted
@@ -238,6 +262,7 @@ class TokensEmitted:
     tokens: list[int]
     logprobs: list[TokenLogprob]
     finish: str
+    vector: bytes = b""  # of a sequence with pooling, as in ``SweepResult``; its token means nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,12 +336,16 @@ class DraftsVerified:
 
 @dataclass(frozen=True, slots=True)
 class SatOut:
-    """Effect: report, before the last token of a sequence, how many ``sweeps`` of lower tiers it sat out."""
+    """Effect: report ``sweeps`` of lower tiers that a sequence sat out, which took ``seconds`` together.
+
+    Each is reported at its end. Several of one attempt may be added up on the way.
+    """
 
     gateway: str
     request: str
     attempt: int
     sweeps: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,9 +397,13 @@ class ComponentGone:
 
 @dataclass(frozen=True, slots=True)
 class GrammarWanted:
-    """Effect: compile a grammar. Answered by a ``GrammarReady``; no row with the grammar is sampled before."""
+    """Effect: compile a grammar. Answered by a ``GrammarReady``; no row with the grammar is sampled before.
+
+    ``tenant``: of the sequence, for the turns in which grammars are compiled.
+    """
 
     grammar: Grammar
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

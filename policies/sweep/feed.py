@@ -45,7 +45,15 @@ def made(plan: SweepPlan | None, now: float) -> PlanMade:
 
 def committed(result: SweepResult, now: float) -> Committed:
     """Return the entry of a result, without the parts that only its gateway needs."""
-    if any(result.logprobs) or result.scores:
+    if any(result.logprobs) or result.scores or result.vectors:
         scores: list[list[object]] = [[] for _ in result.scores]
-        result = SweepResult(result.number, result.tokens, [], scores, result.seconds, verified=result.verified)  # type: ignore[arg-type]
+        result = SweepResult(
+            result.number,
+            result.tokens,
+            [],
+            scores,  # type: ignore[arg-type]
+            result.seconds,
+            verified=result.verified,
+            forced=result.forced,
+        )
     return Committed(result, now)

@@ -24,9 +24,9 @@ def place_components(parts: Parts, event: ComponentsWanted) -> None:
     longest: dict[tuple[str, str], int] = {}  # longest sequence of each route and account
     for s in [s for s in rows.live() if not rows.is_draft_row(s)]:
         of = rows.route[s].route.id, rows.tenant[s]
-        if (known := longest.get(of)) is None or rows.limit[s] > rows.limit[known]:
+        if (known := longest.get(of)) is None or rows.submission[s].max_length > rows.submission[known].max_length:
             longest[of] = s
-    pages = {s: -(-rows.limit[s] // rows.page_size) for s in longest.values()}
+    pages = {s: -(-rows.submission[s].max_length // rows.page_size) for s in longest.values()}
     needs = [memory.chunks_for(rows.route[s].kv, rows.tenant[s], n) for s, n in pages.items()]
     moves: dict[str, dict[int, int]] = {}
     movable = None if parts.page_transfers.receiving else moves

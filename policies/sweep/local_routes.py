@@ -53,6 +53,11 @@ class LocalRoutes:
         """The version of the last publication taken."""
         return self._version
 
+    def change_numerics(self, numerics: str) -> None:
+        """Seed the lineages of routes that change from now on with other numerics. The other routes keep their pages."""
+        self._numerics = numerics
+        self._paths.change_numerics(numerics)
+
     def change(self, event: RoutesChanged, kept: set[Border]) -> bool:
         """Adopt a publication; return False if it is older than the known one. ``kept``: borders of pages and sequences."""
         if event.version <= self._version:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..plain import Plain, from_plain, to_plain
 from ..plan.sweep_plan import SweepPlan
+from .events import SatOut
 
 
 @dataclass(slots=True)
@@ -21,6 +22,7 @@ class OpenPlan:
     guessed: list[int]  # batch rows with drafts that are verified elsewhere
     plain: bool  # every row computes one position here and draws the token after it
     starved: bool  # some row lacked memory or hit its cap, so that admissions stopped
+    parked: list[SatOut]  # of each sequence that sits it out; the seconds are known at its end
 
 
 class OpenPlans:
@@ -30,10 +32,18 @@ class OpenPlans:
         self._plans: dict[int, OpenPlan] = {}
         self.number = 1  # number of the next plan
 
-    def add(self, plan: SweepPlan, sequences: list[int], guessed: list[int], plain: bool, starved: bool) -> None:
+    def add(
+        self,
+        plan: SweepPlan,
+        sequences: list[int],
+        guessed: list[int],
+        plain: bool,
+        starved: bool,
+        parked: list[SatOut],
+    ) -> None:
         """Add a plan that is handed to the device."""
         self._plans[plan.number] = OpenPlan(
-            sequences, plan.start, plan.count, plan.sample, plan.score, plan.verify, guessed, plain, starved
+            sequences, plan.start, plan.count, plan.sample, plan.score, plan.verify, guessed, plain, starved, parked
         )
         self.number += 1
 

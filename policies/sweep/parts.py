@@ -33,7 +33,7 @@ from .tier_turns import AUTO, TierTurns
 COUNTERS = (
     "prompt_tokens", "cached_tokens", "generated_tokens", "computed_tokens", "preemptions", "refused", "expired",
     "entered_tokens", "offline_tokens", "offline_yielded", "draft_rounds", "drafted_tokens", "accepted_tokens",
-    "urgent_preemptions", "class_rises",
+    "forced_tokens", "urgent_preemptions", "class_rises",
     "short_sweeps", "rows_sat_out",
     "moved_slots", "exported_pages", "exported_bytes", "imported_pages", "imported_bytes", "refused_pages",
 )  # fmt: skip

@@ -74,7 +74,7 @@ class Pipeline:
     def _pages(self, s: int, positions: int) -> int:
         """Return the pages that hosts should have for ``positions``."""
         rows = self._parts.rows
-        return min(-(-positions // rows.page_size) + STEP, -(-rows.limit[s] // rows.page_size))
+        return min(-(-positions // rows.page_size) + STEP, -(-rows.submission[s].max_length // rows.page_size))
 
     def covers(self, s: int, positions: int, growing: list[int]) -> bool:
         """Return whether all hosts have pages for ``positions`` of ``s``.
@@ -144,6 +144,8 @@ class Pipeline:
         news = iter(zip(event.tokens, event.logprobs, strict=True))
         scores = dict(event.scores)
         verified = {place: (tokens, logprobs) for place, tokens, logprobs in event.verified}
+        vectors = dict(event.vectors)
+        forced = dict(event.forced)
         for place, row in enumerate(event.rows):
             token, logprob = next(news) if row.sample else (None, None)
             s = parts.leases.find(parts.config.worker, row.lease)
@@ -152,14 +154,17 @@ class Pipeline:
             parts.leases.bring_back(s)
             more, entries = verified.get(place, ([], []))
             tokens, logprobs = [] if token is None else [token, *more], [] if logprob is None else [logprob, *entries]
-            if rows.status[s] == Status.RUNNING and tokens and tokens[0] not in FAILED:
+            pooled = place in vectors
+            if rows.status[s] == Status.RUNNING and tokens and tokens[0] not in FAILED and not pooled:
                 parts.outgoing.edit(WriteTokens(rows.row[s], rows.length[s], [max(known, 0) for known in tokens]))
             if place in scores:
                 sequences.score(s, row.start, scores[place])
             if place in verified:
                 sequences.verify(s, row.start, tokens, logprobs)
             else:
-                sequences.advance(s, row.start, row.start + row.count, tokens, logprobs)
+                sequences.advance(s, row.start, row.start + row.count, tokens, logprobs, vectors.get(place, b""))
+            if place in forced:
+                parts.drafts.force(s, rows.length[s], forced[place])
             rows.close(s)
             sequences.settle(s)
 
@@ -280,8 +285,10 @@ class Pipeline:
 class Returns:
     """The collected results of one commit, for each home of a guest."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, forced: dict[int, list[int]]) -> None:
+        """Make it for a commit. ``forced``: by sequence, as in ``SweepResult``."""
         self._parts = parts
+        self._forced = forced
         self._homes: dict[str, FlightDone] = {}
 
     def add(
@@ -292,6 +299,7 @@ class Returns:
         tokens: Sequence[int],
         logprob: TokenLogprob | None,
         scores: list[TokenLogprob] | None,
+        vector: bytes = b"",
     ) -> None:
         """Add the results of a guest's row that has passed its last stage, which is here."""
         leases = self._parts.leases
@@ -299,10 +307,14 @@ class Returns:
         done = self._homes.setdefault(home, FlightDone(self._parts.config.worker, [], [], [], []))
         if scores is not None:
             done.scores.append((len(done.rows), scores))
+        if vector:
+            done.vectors.append((len(done.rows), vector))
         done.rows.append(FlightRow(leases.number(s), start, count, bool(tokens)))
         if tokens:
             done.tokens.append(tokens[0])
             done.logprobs.append(logprob)
+            if s in self._forced:
+                done.forced.append((len(done.rows) - 1, self._forced[s]))
 
     def add_verified(self, s: int, start: int, count: int, tokens: list[int], logprobs: list[TokenLogprob]) -> None:
         """Add the results of a guest's row with drafts, which were verified here."""

@@ -60,7 +60,7 @@ class Planner:
             if self._parts.queue.offline and not turn.short:  # after the others: some may have got leases and started
                 self._backfill.fill(batch)
             if batch.picked:
-                self._take_turn(turn)
+                self._take_turn(batch)
                 break
         self._pipeline.ask_pages(batch.growing)
         return batch
@@ -100,14 +100,14 @@ class Planner:
             self._drafting.take(flight, guests)
             batch.add_flight(flight, guests, tokens)
 
-    def _take_turn(self, turn: Turn) -> None:
-        """Count a sweep that is being made, and the sequences that sit it out if it is short."""
+    def _take_turn(self, batch: BatchBuilder) -> None:
+        """Count the sweep that is being made, and note the sequences that sit it out if it is short."""
+        turn = batch.turn
         self._parts.turns.take(turn)
         if turn.short:
-            left = self._turns.sitting_out(turn)
-            self._rows.sit_out(left)
+            batch.parked = self._turns.sitting_out(turn)
             self._parts.outgoing.count("short_sweeps")
-            self._parts.outgoing.count("rows_sat_out", len(left))
+            self._parts.outgoing.count("rows_sat_out", len(batch.parked))
 
     # running sequences
 

@@ -44,7 +44,7 @@ class RowTable(Columns):
         self.status[s], self.row[s] = Status.WAITING, -1
         self.computed[s] = self.planned[s] = self.open[s] = self.paged[s] = self.cached[s] = 0
         self.ready[s] = self.requeue[s] = self.charged[s] = self.drafted[s] = 0
-        self.yielded[s] = self.sat_out[s] = self.held[s] = 0
+        self.yielded[s] = self.held[s] = 0
         self.priority[s] = submission.priority
         self.since[s] = now - submission.waited
         self.tier[s] = route.tier
@@ -194,11 +194,6 @@ class RowTable(Columns):
             self.known[s] += 1
             return True
         return False
-
-    def sit_out(self, sequences: Sequence[int]) -> None:
-        """Count a sweep of lower tiers that these sequences sit out."""
-        for s in sequences:
-            self.sat_out[s] += 1
 
     def draft_from(self, s: int, position: int) -> None:
         """Draw the tokens after positions from ``position`` on with drafts; ``NEVER_DRAFTED``: without."""

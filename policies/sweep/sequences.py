@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ..drafts.options import GRAMMAR
 from ..model.chain import Route
 from ..model.runs import LocalRoute, Span
 from ..model.tier_work import FamilyTier
@@ -183,6 +184,11 @@ class Sequences:
             parts.rows.wait(sleeper)
             parts.enqueue(sleeper)
 
+    def sitting_out(self, parked: Iterable[int]) -> list[SatOut]:
+        """Return the report on a sweep that these sequences sit out. Its seconds are not known yet."""
+        named = [self._parts.rows.submission[s] for s in parked]
+        return [SatOut(of.gateway, of.request, of.attempt, 1, 0.0) for of in named]
+
     # grammars --------------------------------------------------------------------------------------------------------
 
     def constrain(self, s: int) -> None:
@@ -192,7 +198,7 @@ class Sequences:
         if grammar is None or parts.rows.route[s].next_worker is not None:
             return
         if parts.grammars.add(s, grammar.key):
-            parts.outgoing.order(GrammarWanted(grammar))
+            parts.outgoing.order(GrammarWanted(grammar, parts.rows.tenant[s]))
         parts.rows.hold_back(s, held=parts.grammars.waits(s))
 
     def begin_drawing(self, event: GrammarReady) -> None:
@@ -220,8 +226,16 @@ class Sequences:
 
     # on --------------------------------------------------------------------------------------------------------------
 
-    def advance(self, s: int, start: int, computed: int, tokens: Sequence[int], logprobs: list[TokenLogprob]) -> None:
-        """Record that KV of ``s`` is computed from ``start`` to ``computed``, followed by ``tokens``.
+    def advance(
+        self,
+        s: int,
+        start: int,
+        computed: int,
+        tokens: Sequence[int],
+        logprobs: list[TokenLogprob],
+        vector: bytes = b"",
+    ) -> None:
+        """Record that KV of ``s`` is computed from ``start`` to ``computed``, followed by ``tokens`` or a ``vector``.
 
         It reports them, publishes pages, and perhaps finishes the sequence. KV before ``start`` is unchanged.
         """
@@ -237,7 +251,7 @@ class Sequences:
             return
         self.compute(s, start, computed, tokens)
         if not rows.is_guest(s):
-            self.emit(s, position, tokens, logprobs)
+            self.emit(s, position, tokens, logprobs, vector)
 
     def verify(self, s: int, start: int, tokens: list[int], logprobs: list[TokenLogprob]) -> None:
         """Record a round of a sequence at home: its ``tokens`` up to the first that ends it.
@@ -254,10 +268,13 @@ class Sequences:
             drafts, of = parts.drafts.of(s), rows.submission[s]
             drafts.record(drafted, accepted)
             parts.drafts.paces.end(s, len(tokens))
-            parts.outgoing.count("draft_rounds", 1)
-            parts.outgoing.count("drafted_tokens", drafted)
-            parts.outgoing.count("accepted_tokens", counting)
-            parts.outgoing.emit(DraftsVerified(of.gateway, of.request, of.attempt, drafts.source, drafted, counting))
+            if drafts.source == GRAMMAR:
+                parts.outgoing.count("forced_tokens", counting)
+            else:
+                parts.outgoing.count("draft_rounds", 1)
+                parts.outgoing.count("drafted_tokens", drafted)
+                parts.outgoing.count("accepted_tokens", counting)
+                parts.outgoing.emit(DraftsVerified(of.gateway, of.request, of.attempt, drafts.source, drafted, counting))
         self.advance(s, start, start + len(tokens), tokens, logprobs)
         rows.end_drafts(s)
 
@@ -299,27 +316,27 @@ class Sequences:
         for s in full:
             self.publish(s, self._parts.rows.computed[s] - 1)
 
-    def emit(self, s: int, position: int, tokens: Sequence[int], logprobs: list[TokenLogprob]) -> None:
+    def emit(self, s: int, position: int, tokens: Sequence[int], logprobs: list[TokenLogprob], vector: bytes = b"") -> None:
         """Report tokens from ``position`` on to the gateway, or progress without any. The last token ends the sequence."""
         outgoing, rows = self._parts.outgoing, self._parts.rows
         of = rows.submission[s]
         if not tokens:
             outgoing.emit(Progressed(of.gateway, of.request, of.attempt, rows.computed[s], rows.cached[s]))
             return
-        outgoing.count("generated_tokens", len(tokens))
-        finish = "length" if rows.length[s] >= of.max_length else ""
-        if tokens[-1] in of.stop_tokens:
+        pooled = of.sampling.pooling is not None
+        outgoing.count("generated_tokens", 0 if pooled else len(tokens))
+        finish = "length" if rows.length[s] >= of.limit else ""
+        if pooled or tokens[-1] in of.stop_tokens:
             finish = "stop"
-        if finish and rows.sat_out[s]:
-            outgoing.emit(SatOut(of.gateway, of.request, of.attempt, rows.sat_out[s]))
-        outgoing.emit(TokensEmitted(of.gateway, of.request, of.attempt, position, list(tokens), logprobs, finish))
+        outgoing.emit(TokensEmitted(of.gateway, of.request, of.attempt, position, list(tokens), logprobs, finish, vector))
         if finish:
             self.drop(s)
 
     def score(self, s: int, start: int, entries: list[TokenLogprob]) -> None:
         """Report the log-probabilities of the prompt tokens behind position ``start`` of ``s``."""
         of = self._parts.rows.submission[s]
-        self._parts.outgoing.emit(PromptScored(of.gateway, of.request, of.attempt, start + 1, entries))
+        if entries:  # none if their states are pooled on the device
+            self._parts.outgoing.emit(PromptScored(of.gateway, of.request, of.attempt, start + 1, entries))
 
     def charge(self, s: int, position: int) -> None:
         """Charge the account of a started sequence for what it has computed up to ``position``.

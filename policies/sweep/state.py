@@ -16,6 +16,7 @@ it), ``preemption.py`` and ``memory/eviction.py`` (victims), ``forecast.py`` (ju
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import TypeVar, assert_never
 
 from ..cluster.scaling import RouteQueue
@@ -43,6 +44,7 @@ from .events import (
     LeaseReturned,
     LeaseRevoked,
     LeaseWanted,
+    NumericsChanged,
     PeerLost,
     Started,
     Submission,
@@ -92,6 +94,8 @@ class SweepState:
                 self.parts.page_transfers.begin(event.incarnation)
             case CostsLearned():
                 self.parts.learn(event.costs)
+            case NumericsChanged():
+                self.parts.routes.change_numerics(event.numerics)
             case GrammarReady():
                 self._sequences.begin_drawing(event)
             case PeerLost():
@@ -203,7 +207,8 @@ class SweepState:
         if sequences:
             plan.edits = parts.outgoing.take_edits()
         plain = batch.plain and len(plan.sample) == len(sequences)
-        self._plans.add(plan, sequences, batch.guessed(plan, sequences), plain, batch.starved or batch.squeezed)
+        guessed, starved = batch.guessed(plan, sequences), batch.starved or batch.squeezed
+        self._plans.add(plan, sequences, guessed, plain, starved, self._sequences.sitting_out(batch.parked))
         parts.outgoing.plan_made()
         return plan
 
@@ -219,6 +224,8 @@ class SweepState:
         self.parts.at(now)
         ended = self._plans.end(plan.number)
         self._migration.written(plan.number)
+        if ended.parked and emit_for is None:
+            self.parts.outgoing.emit_all([replace(one, seconds=result.seconds) for one in ended.parked])
         batch, rows = ended.sequences, self.parts.rows
         tokens, logprobs = result.tokens, result.logprobs
         assert len(tokens) == len(ended.sample), f"plan {plan.number} samples {len(ended.sample)} rows, not {len(tokens)}"
@@ -229,10 +236,13 @@ class SweepState:
         decoded = tokens  # tokens of rows that may be decodes; -1 for all others
         if not ended.plain:
             decoded = [token if count == 1 else -1 for token, count in zip(tokens, ended.count, strict=True)]
-        scores = dict(zip(ended.score, result.scores, strict=True)) if ended.score else {}
+        # forecasts have no scores
+        scores = dict(zip(ended.score, result.scores, strict=True)) if ended.score and result.scores else {}
         verified = _verified(ended, result) if ended.verify else {}
+        vectors = dict(result.vectors)
+        forced = {ended.sample[place]: found for place, found in result.forced} if result.forced else {}
         ends = [start + count for start, count in zip(ended.start, ended.count, strict=True)]
-        returns = Returns(self.parts)
+        returns = Returns(self.parts, {batch[i]: found for i, found in forced.items()})
         drawing: list[int] = []  # batch rows that are draft rows
         at = silent = 0
         while True:
@@ -253,10 +263,13 @@ class SweepState:
                 at += 1
                 continue
             drawn = [] if tokens[at] == -1 else [tokens[at]]
-            self._commit_row(ended, at, drawn, logprobs[at] if logprobs else None, scores.get(at), returns, now)
+            logprob, vector = logprobs[at] if logprobs else None, vectors.get(at, b"")
+            self._commit_row(ended, at, drawn, logprob, vector, scores.get(at), returns, now)
             at += 1
         for i in drawing:
             self._sequences.draft_rows.commit(batch[i], ends[i])
+        for i, found in forced.items():
+            self.parts.drafts.force(batch[i], rows.length[batch[i]], found)
         returns.send()
         return silent
 
@@ -266,6 +279,7 @@ class SweepState:
         i: int,
         tokens: list[int],
         logprob: TokenLogprob | None,
+        vector: bytes,
         scores: list[TokenLogprob] | None,
         returns: Returns,
         now: float,
@@ -281,11 +295,11 @@ class SweepState:
             return
         if rows.is_guest(s):
             if rows.route[s].next_worker is None and rows.status[s] == Status.RUNNING:
-                returns.add(s, start, count, tokens, logprob, scores)
+                returns.add(s, start, count, tokens, logprob, scores, vector)
         elif scores is not None:
             sequences.score(s, start, scores)
         sure = 1 if i in plan.guessed else count  # the host that verifies the others tells only their home how many stood
-        sequences.advance(s, start, start + sure, tokens, [] if logprob is None else [logprob])
+        sequences.advance(s, start, start + sure, tokens, [] if logprob is None else [logprob], vector)
         rows.close(s)
         if rows.is_guest(s):
             self._pipeline.passed(s, now)
@@ -445,7 +459,8 @@ class SweepState:
         parts.check(self._plans.check())
         for s in [s for s in parts.rows.live() if not parts.rows.is_draft_row(s)]:
             room = self._sequences.capacity(parts.rows.route[s], parts.rows.tenant[s])
-            assert parts.rows.limit[s] <= room, f"sequence {s} can never have its {parts.rows.limit[s]} tokens, only {room}"
+            most = parts.rows.submission[s].max_length
+            assert most <= room, f"sequence {s} can never have its {most} tokens, only {room}"
 
 
 def digest_of(snapshot: dict[str, Plain]) -> bytes:

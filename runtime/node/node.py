@@ -22,6 +22,7 @@ from ...transport.device_memory import DeviceMemory
 from ...transport.interface import Transport
 from ...transport.link import Link
 from ...transport.link_table import LinkTable
+from ...transport.nccl_link import Nccl
 from ...transport.sockets import SocketTransport
 from ...transport.wire import Traffic
 from ..actor.actor import MAILBOX, A, Actor, OnLink, PeerInfo
@@ -356,12 +357,12 @@ class Node:
             raise NodeDown(self.table.why_down(node))
         return links.link(peer.id)
 
-    def offer_device(self, memory: DeviceMemory) -> None:
-        """Let this node's tensors travel through a device's memory, to and from nodes that use it, too.
+    def offer_device(self, memory: DeviceMemory, nccl: Nccl | None = None) -> None:
+        """Let this node's tensors travel through a device's memory, to and from nodes that use it; by ``nccl`` to others.
 
-        Raises DeviceMemoryError if there is no room for them.
+        Raises DeviceMemoryError if there is no room for slots; the other ways are used even so.
         """
-        self.tensor_links.offer_device(memory)
+        self.tensor_links.offer_device(memory, nccl)
 
     @property
     def tensor_links(self) -> LinkTable:

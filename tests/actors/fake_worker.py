@@ -12,14 +12,8 @@ from blockwright.actors.block.blocks import Blocks
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.peers import GatewayConfig
 from blockwright.actors.topology import make_gateway
-from blockwright.actors.worker.messages import (
-    BlockLoaded,
-    LoadBlock,
-    Submission,
-    SweepReport,
-    WorkerConfig,
-    WorkerStatus,
-)
+from blockwright.actors.worker.messages import BlockLoaded, Submission, SweepReport, WorkerConfig, WorkerStatus
+from blockwright.policies.control.loads import LoadBlock
 from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.page_events import Export
 from blockwright.runtime import Actor, Node, current_traceparent, endpoint

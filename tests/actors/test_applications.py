@@ -9,7 +9,22 @@ import pytest
 
 from blockwright.actors.block.messages import BlockStatus
 from blockwright.actors.controller.history import History
-from blockwright.actors.controller.messages import (
+from blockwright.actors.controller.view import (
+    ParameterShares,
+    application_view,
+    cluster_view,
+    holders,
+    parameter_shares,
+    removal_view,
+)
+from blockwright.actors.gateway.catalogue import Catalogue
+from blockwright.actors.gateway.port import Census, ModelInfo
+from blockwright.actors.worker.messages import WorkerStatus
+from blockwright.policies.cluster.adapter_base import WholeModel
+from blockwright.policies.cluster.application_life import Conflict, check_default
+from blockwright.policies.cluster.block_life import BlockStage
+from blockwright.policies.cluster.scaling import BlockUse
+from blockwright.policies.control.events import (
     Add,
     Added,
     Application,
@@ -27,29 +42,14 @@ from blockwright.actors.controller.messages import (
     Unload,
     WorkerHeartbeat,
 )
-from blockwright.actors.controller.residency import serving, whole_models
-from blockwright.actors.controller.view import (
-    ParameterShares,
-    application_view,
-    cluster_view,
-    holders,
-    parameter_shares,
-    removal_view,
-)
-from blockwright.actors.gateway.catalogue import Catalogue
-from blockwright.actors.gateway.port import Census, ModelInfo
-from blockwright.actors.worker.messages import WorkerStatus
-from blockwright.policies.cluster.adapter_base import WholeModel
-from blockwright.policies.cluster.application_life import Conflict, check_default
-from blockwright.policies.cluster.block_life import BlockStage
-from blockwright.policies.cluster.scaling import BlockUse
+from blockwright.policies.control.residency import serving, whole_models
 from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.requests.routing_table import RoutingTable
 from blockwright.policies.sweep.local_routes import merged
 from blockwright.runtime.base.buffers import Sink
 from blockwright.runtime.base.codec import encode, pack
-from blockwright.tests.actors.test_controller_state import ROOM, Bench, Published, application, kinds, started
 from blockwright.tests.claims import claim
+from blockwright.tests.policies.control.test_controller_state import ROOM, Bench, Published, application, kinds, started
 
 STATUS = WorkerStatus(
     name="w0", incarnation=1, pid=1, device="cpu", numerics="n", budget=9, parameters=1, kv=1, free=7, components=[],
@@ -147,7 +147,7 @@ def test_a_worker_that_dies_twice_while_it_loads_it_is_not_asked_again() -> None
 
 def test_what_it_shares_needs_no_room_and_what_is_missing_is_said() -> None:
     bench = paused("w0")
-    bench.state.on_demand = False
+    bench.state.holdings.on_demand = False
     bench(Add(named("copy", "eAmBnh")))  # a copy needs only a page
     wide = named("b", "eAmBxy")
     components = tuple(c if c.id in (b"e" * 16, b"A" * 16) else replaced(c, ROOM) for c in wide.components)
@@ -286,7 +286,7 @@ def test_who_takes_differences_knows_what_one_that_takes_wholes_knows() -> None:
             case 4:
                 bench.down(random.choice(list(bench.state.workers)))
             case 5 if random.random() < 0.5:
-                bench(Undeploy("a") if "a" in bench.state.blocks else Deploy("a"))
+                bench(Undeploy("a") if "a" in bench.state.holdings.blocks else Deploy("a"))
             case _:
                 for name in [name for name, worker in bench.state.workers.items() if not worker.alive]:
                     bench.up(name)

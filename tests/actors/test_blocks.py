@@ -10,9 +10,10 @@ import pytest
 
 from blockwright.actors.block.actor import BlockActor
 from blockwright.actors.block.blocks import Blocks
-from blockwright.actors.worker.messages import BlockLoaded, LoadBlock
+from blockwright.actors.worker.messages import BlockLoaded
 from blockwright.policies.cluster.block_life import BlockStage
 from blockwright.policies.cluster.scaling import PressedBlock, RouteQueue
+from blockwright.policies.control.loads import LoadBlock
 from blockwright.runtime import Actor, ManualClock, Node, RemoteError, endpoint
 
 

@@ -11,9 +11,9 @@ from blockwright.actors.cards import PERIOD, Cards
 from blockwright.actors.conditions import Published
 from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.progress import Progress
-from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.settings.settings import Settings
 from blockwright.actors.supervision_tree import tree
+from blockwright.policies.control.state import ControllerState
 from blockwright.runtime import Node
 from blockwright.runtime.tree import Branch
 from blockwright.tests.claims import claim

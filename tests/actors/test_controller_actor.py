@@ -13,7 +13,14 @@ from blockwright.actors.applications import Applications
 from blockwright.actors.block.blocks import Blocks
 from blockwright.actors.conditions import Published
 from blockwright.actors.controller.actor import Controller
-from blockwright.actors.controller.messages import (
+from blockwright.actors.controller.progress import Progress
+from blockwright.actors.gateway.port import NewApplication, RefusedChange
+from blockwright.actors.settings.settings import Settings
+from blockwright.actors.sizing import WorkerLimits
+from blockwright.actors.worker.messages import BlockLoaded, WorkerStatus
+from blockwright.policies.cluster.adapter_base import WholeModel
+from blockwright.policies.cluster.application_life import Conflict
+from blockwright.policies.control.events import (
     Application,
     Event,
     KvCapacity,
@@ -23,14 +30,8 @@ from blockwright.actors.controller.messages import (
     WorkerHeartbeat,
     WorkerUp,
 )
-from blockwright.actors.controller.progress import Progress
-from blockwright.actors.controller.state import ControllerState
-from blockwright.actors.gateway.port import NewApplication, RefusedChange
-from blockwright.actors.settings.settings import Settings
-from blockwright.actors.sizing import WorkerLimits
-from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, WorkerStatus
-from blockwright.policies.cluster.adapter_base import WholeModel
-from blockwright.policies.cluster.application_life import Conflict
+from blockwright.policies.control.loads import LoadBlock
+from blockwright.policies.control.state import ControllerState
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.requests.routes_changed import RoutesChanged

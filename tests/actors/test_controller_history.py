@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from blockwright.actors.controller.history import KEPT, History
-from blockwright.actors.controller.messages import ResumeWorker, VacateWorker
+from blockwright.policies.control.events import ResumeWorker, VacateWorker
 
 
 def worker(state: str, incarnation: int = 0, restarts: int = 0, cause: str = "") -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,14 @@ def chosen(device: str, look: LookAtCards, **settings: Any) -> ChosenDevice:
 def test_without_a_card_in_question_none_is_asked(device: str) -> None:
     found = chosen(device, never)
     assert (found.settings.worker.device, found.where, found.notice) == (device, "here", "")
+
+
+def test_bits_of_a_card_are_not_dropped_where_auto_finds_none() -> None:
+    with pytest.raises(
+        SettingsError, match=f"^bits is 'fast', which is of a card, and device auto found none: {re.escape(NO_DRIVER)}$"
+    ):
+        chosen("auto", no_driver, bits="fast")
+    assert chosen("auto", looks(h100(0)), bits="fast").settings.worker.bits == "fast"
 
 
 @pytest.mark.parametrize(("device", "number"), [("cuda", 0), ("cuda:0", 0), ("cuda:1", 1), ("auto", 1)])

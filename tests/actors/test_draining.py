@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from blockwright.actors.controller.actor import drain_worker
-from blockwright.actors.controller.messages import DrainWorker, ResumeWorker, Serve, StopWorker, Vacated, VacateWorker
 from blockwright.actors.controller.view import cluster_view
 from blockwright.actors.gateway.port import DrainAnswered
+from blockwright.policies.control.events import DrainWorker, ResumeWorker, Serve, StopWorker, Vacated, VacateWorker
 from blockwright.policies.requests.refusal import Refusal
-from blockwright.tests.actors.test_controller_state import Bench, application, kinds, started
-from blockwright.tests.actors.test_scaling import Fleet
 from blockwright.tests.claims import claim
+from blockwright.tests.policies.control.test_controller_state import Bench, application, kinds, started
+from blockwright.tests.policies.control.test_scaling import Fleet
 
 
 def open_routes(bench: Bench) -> list[str]:

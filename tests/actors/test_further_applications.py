@@ -186,3 +186,11 @@ def test_an_entry_for_a_model_that_is_not_there_is_reported(models: Path) -> Non
     *_, settings, found = opened(models, drafts=drafts, theta={"base": 0.5, "bass": 0.5}, exits={})
     reason = "names no model that is served now; it counts once a model is added under that id"
     assert absent_models(settings, found.checkpoints) == [f"drafts.anne {reason}", f"theta.bass {reason}"]
+
+
+def test_a_draft_model_that_is_not_there_is_reported(models: Path) -> None:
+    drafts = {"ann": "tier:1", "base": "small", "*": "off"}
+    *_, settings, found = opened(models, drafts=drafts)
+    reason = "which is not served: requests go on without drafts by it until it is added"
+    assert absent_models(settings, found.checkpoints) == [f"drafts.base names small, {reason}"]
+    assert absent_models(settings, {*found.checkpoints, "small"}) == []

@@ -14,7 +14,7 @@ from blockwright.actors.gateway.messages import (
     WorkerEnded,
     WorkerJoined,
 )
-from blockwright.actors.gateway.switch_messages import SwitchFigures, SwitchRoutes
+from blockwright.policies.control.route_switch import SwitchFigures, SwitchRoutes
 from blockwright.policies.model.chain import Hop, Route
 from blockwright.policies.sweep.page_events import Unhold
 from blockwright.tests.actors.gateway_bench import emitted, progressed, submits

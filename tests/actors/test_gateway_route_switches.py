@@ -18,7 +18,7 @@ from blockwright.actors.gateway.messages import (
     UnholdAt,
     WorkerJoined,
 )
-from blockwright.actors.gateway.switch_messages import SwitchFigures, SwitchRoutes
+from blockwright.policies.control.route_switch import SwitchFigures, SwitchRoutes
 from blockwright.policies.model.chain import Hop, Route
 from blockwright.policies.sweep.page_events import Exported, Unhold
 from blockwright.tests.actors.fake_fleet import GATEWAY

@@ -27,7 +27,7 @@ from blockwright.policies.model.confidence import Threshold
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.refusal import Refusal
-from blockwright.policies.sweep.events import DraftsVerified, ExitEntered
+from blockwright.policies.sweep.events import DraftsVerified, ExitEntered, SatOut
 from blockwright.policies.sweep.offline_capacity import OfflineCapacity
 from blockwright.tests.actors.fake_fleet import GATEWAY, chain, route
 from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed, scored, submits
@@ -144,6 +144,16 @@ def test_prompt_tokens_that_began_at_an_exit_are_counted_once() -> None:
     bench.report(home, ExitEntered(GATEWAY, "r", 2, 2, 0, 4), ExitEntered(GATEWAY, "r", 2, 1, 4, 8))
     bench.report(home, ExitEntered(GATEWAY, "r", 2, 2, 0, 6), ExitEntered(GATEWAY, "r", 2, 2, 6, 16))
     assert bench.state.describe("r").entered == {"1": 4, "2": 8}
+
+
+def test_the_time_that_a_request_was_parked_is_seen_while_it_runs() -> None:
+    """Time of an attempt that is over does not count."""
+    bench = bench_of("w0")
+    bench.generate(max_tokens=8, **asked())
+    bench.report("w0", progressed("r", 1, 5), SatOut(GATEWAY, "r", 1, 1, 0.25), SatOut(GATEWAY, "r", 0, 1, 8.0))
+    assert (bench.state.describe("r").parked_steps, bench.state.describe("r").parked_seconds) == (1, 0.25)
+    bench.report("w0", SatOut(GATEWAY, "r", 1, 2, 0.5), emitted("r", 1, 5, [11], finish="stop"))
+    assert (bench.state.describe("r").parked_steps, bench.state.describe("r").parked_seconds) == (3, 0.75)
 
 
 def test_virtual_tokens_do_not_count_as_entered() -> None:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from blockwright.actors.applications import Applications
-from blockwright.actors.controller.messages import Application
 from blockwright.actors.gateway.port import ApplicationView, NewApplication, RemovalView
 from blockwright.actors.settings.settings import Settings
 from blockwright.actors.sizing import WorkerLimits
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.cluster.adapter_base import WholeModel
+from blockwright.policies.control.events import Application
 from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.runtime import Actor, Node, endpoint
 from blockwright.tests.waiting import until
@@ -30,13 +30,14 @@ class Desk(Actor):
         self.names, self.serving = 0, {"m": "m"}
         self.left: dict[str, asyncio.Event] = {}
         self.why = ""
+        self.tiers: list[WholeModel] = []
 
     def ends(self, name: str) -> asyncio.Event:
         return self.left.setdefault(name, asyncio.Event())
 
     @endpoint
     async def wholes(self) -> list[WholeModel]:
-        return []
+        return self.tiers
 
     @endpoint
     async def add(self, application: Application, *, replace: bool, grace: float) -> str:
@@ -91,6 +92,27 @@ async def test_a_hold_ends_with_its_application_and_not_with_its_name() -> None:
         await apps.add(NewApplication("x", "/d"))
         desk.ends("x~3").set()
         await until(lambda: held == {"m~2": "checkpoint of /c"})
+    finally:
+        await node.stop()
+
+
+async def test_the_removal_of_a_draft_model_says_whose_drafts_end(caplog: pytest.LogCaptureFixture) -> None:
+    node, desk = Node("head", listen=False), Desk()
+    desk.serving |= {"fam": "fam", "plain": "plain"}
+    desk.tiers = [WholeModel("fam", "/fam"), WholeModel("fam:2", "/fam", family="fam")]
+    settings = Settings(drafts={"m": "fam:2", "*": "fam", "other": "prompt", "n": "small"}, app_roots="/nowhere")
+    await node.start()
+    try:
+        await node.spawn(desk, name="controller")
+        actor = Applications(settings, WorkerLimits("float32", None), "head/controller")
+        apps = await node.spawn(actor, name="applications")
+        for model in ("fam", "plain"):
+            desk.ends(model).set()
+        reason = "which is not served: requests go on without drafts by it until it is added"
+        said = (f"drafts.m names fam:2, {reason}", f"drafts.* names fam, {reason}")
+        assert (await apps.remove("fam", 5.0)).drafts == said
+        assert all(sentence in caplog.text for sentence in said)
+        assert (await apps.remove("plain", 5.0)).drafts == ()
     finally:
         await node.stop()
 

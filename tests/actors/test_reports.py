@@ -14,6 +14,7 @@ from blockwright.policies.sweep.events import (
     PeerMessage,
     Preempted,
     Progressed,
+    SatOut,
     TokensEmitted,
 )
 from blockwright.policies.sweep.offline_capacity import decode_capacities
@@ -118,6 +119,14 @@ def test_rounds_of_drafts_are_added_up_and_come_before_the_end_of_their_request(
         DraftsVerified(GATEWAY, "r0", 2, "prompt", 1, 0, 1),
         emitted("r0", 4, [1, 2, 3, 1, 2, 3, 9], finish="stop"),
     ]
+
+
+def test_steps_that_a_request_sat_out_are_added_up_and_come_before_its_end() -> None:
+    held = CoalescedNews()
+    held.add([emitted("r0", 4, [1]), SatOut(GATEWAY, "r0", 1, 1, 0.25), SatOut(GATEWAY, "r1", 1, 1, 8.0)])
+    held.add([SatOut(GATEWAY, "r0", 1, 2, 0.5), emitted("r0", 5, [2], finish="stop"), SatOut(GATEWAY, "r0", 2, 1, 4.0)])
+    parked = [SatOut(GATEWAY, "r0", 1, 3, 0.75), SatOut(GATEWAY, "r1", 1, 1, 8.0), SatOut(GATEWAY, "r0", 2, 1, 4.0)]
+    assert held.news == [*parked, emitted("r0", 4, [1, 2], finish="stop")]
 
 
 def test_reports_say_what_has_changed_while_offline_sequences_are_here() -> None:

@@ -245,6 +245,10 @@ def test_a_device_of_another_name_is_refused():
         with pytest.raises(SettingsError, match=r"device is 'cuda', but .* is of the CPU; leave it out, or"):
             Settings(applications={"m": "x"}, device="cuda", **more)
         Settings(applications={"m": "x"}, device="auto", **more)
+    with pytest.raises(SettingsError, match=r"bits is 'fast', which is of a card, but device is 'cpu'; leave it out"):
+        Settings(applications={"m": "x"}, bits="fast")
+    for device in ("cuda", "cuda-mirror", "auto"):
+        Settings(applications={"m": "x"}, device=device, bits="fast")
 
 
 async def test_gateways_share_the_places_of_the_server_by_need(checkpoint, fate):

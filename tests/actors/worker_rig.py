@@ -10,9 +10,10 @@ from typing import Any
 
 from blockwright.actors.report_sequence import ACKNOWLEDGE_EVERY
 from blockwright.actors.worker.actor import Worker
-from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, NoCapacity, Submission, SweepReport
+from blockwright.actors.worker.messages import BlockLoaded, Submission, SweepReport
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.select import open_backend
+from blockwright.policies.control.loads import LoadBlock, NoCapacity
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams

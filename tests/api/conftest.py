@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from blockwright.api.app.application import make_app
 from blockwright.api.http.listening import make_runner
 from blockwright.api.text.tokenizer import TextCodec
 from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
-from blockwright.tests.api.fake_port import FakePort, Script, make_folder, one_by_one
+from blockwright.tests.api.fake_port import EOS, FakePort, Script, make_folder, one_by_one, with_template
+from blockwright.tests.api.text.turn.chat_templates import QWEN3
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +44,25 @@ class _AsServed(TestServer):
 
 
 Serve = Callable[..., Awaitable[tuple[Any, FakePort]]]
+
+
+Qwen = Callable[..., Awaitable[tuple[Any, Any]]]
+
+
+@pytest.fixture
+def qwen(serve: Serve, codec: TextCodec, folder: Path, tmp_path: Path) -> Qwen:
+    """``client, port = await qwen(text)``: a server whose model answers with this text."""
+
+    async def make(
+        text: str = "", template: Any = QWEN3, settings: Any = None, finish: str = "stop", **more: Any
+    ) -> tuple[Any, Any]:
+        tokens = [*codec.encode(text, special=False), *([EOS] if finish == "stop" else [])]
+        made = with_template(folder, tmp_path / "qwen", template, **more)
+        client, port = await serve(lambda generation: one_by_one(tokens, finish), settings=settings, folder=made)
+        port.infos = [replace(info, max_length=4096, rooms=(8192,)) for info in port.infos]
+        return client, port
+
+    return make
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +97,7 @@ class FakePort:
         self.drained: list[float] = []
         self.added: list[NewApplication] = []
         self.removed: list[tuple[str, float]] = []
+        self.undrafted: tuple[str, ...] = ()  # what a removal says of the setting drafts
         self.sought: list[str] = []
         self.sequences: dict[str, Census] = {}  # by model
         self.accounts: dict[str, Census] = {}
@@ -193,7 +195,8 @@ class FakePort:
             raise self.refuse
         self.default = default or self.default
         answered = self.default not in (name, "") and any(info.id == self.default for info in self.infos)
-        return RemovalView(name != "slow", 0 if name == "tiny" else 3 << 20, 19 * (name == "tiny"), self.default, answered)
+        freed, adapters = (0, 19) if name == "tiny" else (3 << 20, 0)
+        return RemovalView(name != "slow", freed, adapters, self.default, answered, self.undrafted)
 
     async def charge(self, tenant: str, tokens: int) -> Verdict:
         return self.quotas.admit(tenant, tokens, self.now, self.now)
@@ -226,6 +229,11 @@ class FakePort:
 def tokens_emitted(tokens: Sequence[int], logprobs: Sequence[TokenLogprob] = (), finish: str = "") -> TokensEmitted:
     """News of a sequence, from a worker that is nowhere."""
     return TokensEmitted("", "", 1, 0, list(tokens), list(logprobs), finish)
+
+
+def vector_given(values: Sequence[float]) -> list[TokensEmitted]:
+    """News of a sequence that gives a vector."""
+    return [replace(tokens_emitted([0], finish="stop"), vector=np.asarray(values, "<f4").tobytes())]
 
 
 def prompt_scored(entries: list[TokenLogprob]) -> PromptScored:
@@ -286,6 +294,14 @@ def make_folder(folder: Path) -> Path:
     )
     write_tokenizer(folder)
     return folder
+
+
+def with_template(folder: Path, made: Path, template: Any, **more: Any) -> Path:
+    """A copy of a checkpoint with another chat template."""
+    shutil.copytree(folder, made)
+    file = made / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": template, **more}))
+    return made
 
 
 def events(body: bytes) -> list[Any]:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from blockwright.api.app.endpoint import Endpoint
 from blockwright.api.app.openapi import document
-from blockwright.api.app.routes import ENDPOINTS, Endpoint
+from blockwright.api.app.routes import ENDPOINTS
 from blockwright.api.openai.field_types import Field, Only, Record, Schema
 from blockwright.api.openai.foreign_fields import BEGINNINGS, FAMILIES, GENERATING
 from blockwright.tests.claims import claim

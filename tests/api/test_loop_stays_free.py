@@ -33,6 +33,7 @@ from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.sweep.events import PromptScored
 from blockwright.tests.api.fake_port import EOS, make_folder, one_by_one, with_logprobs
 from blockwright.tests.api.raw import listening
+from blockwright.tests.api.text.turn.chat_templates import QWEN3
 from blockwright.tests.claims import claim
 from blockwright.tests.parts import some
 
@@ -136,6 +137,43 @@ async def test_long_answers(serve: Any, stream: bool) -> None:
     async def post() -> None:
         async with client.post("/v1/completions", json=body) as answer:
             assert answer.status == 200, await answer.text()
+            async for _ in answer.content.iter_any():
+                continue
+
+    await check_free(post)
+
+
+RESPONSES: dict[str, Callable[[], dict[str, Any]]] = {
+    "many items": lambda: {"input": [{"role": ("user", "assistant")[i % 2], "content": "word"} for i in range(10_000)]},
+    "many parts": lambda: {"input": [{"role": "user", "content": [{"type": "input_text", "text": "word"}] * 20_000}]},
+    "many calls": lambda: {
+        "input": [{"type": "function_call", "call_id": f"{i}", "name": "f", "arguments": "{}"} for i in range(10_000)]
+    },
+    "instructions": lambda: {"input": "a", "instructions": "one, two: [three] " * 70_000},
+    "a repeated choice": lambda: {
+        "input": "a",
+        "tools": [{"type": "function", "name": "f"}],
+        "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}] * 20_000},
+    },
+    "unknown fields": lambda: {"input": [{"role": "user", "content": "a", **{f"k{i}": 0 for i in range(30_000)}}]},
+}
+
+
+@claim("Long bodies, templates and adapters hold the event loop for less than 0.1 s", of="http-api")
+@pytest.mark.parametrize("kind", some(RESPONSES, "many items"))
+@pytest.mark.parametrize("stream", [False, True])
+async def test_responses(serve: Any, tmp_path: Path, kind: str, stream: bool) -> None:
+    folder = make_folder(tmp_path / "m")
+    (folder / "chat_template.jinja").write_text(QWEN3)
+    client, port = await serve(
+        lambda generation: one_by_one([70, EOS], "stop"), settings={"max_model_len": 0}, folder=folder
+    )
+    port.infos = [replace(port.infos[0], max_length=4_000_000, rooms=(8_000_000,))]
+    body = json.dumps({**RESPONSES[kind](), "stream": stream}).encode()
+
+    async def post() -> None:
+        async with client.post("/v1/responses", data=io.BytesIO(body), headers=JSON) as answer:
+            assert answer.status == 200, (await answer.text())[:300]
             async for _ in answer.content.iter_any():
                 continue
 

@@ -13,6 +13,7 @@ from blockwright.api.app.openapi import Schemas, document
 from blockwright.api.app.routes import ENDPOINTS
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from blockwright.tests.api.anthropic.events import events as message_events
 from blockwright.tests.api.fake_port import events, prompt_scored, tokens_emitted
 from blockwright.tests.claims import claim
 
@@ -155,6 +156,25 @@ async def test_answers_are_as_written(serve: Any, full: bool) -> None:
         for event in streamed:
             check({"$ref": f"#/components/schemas/{chunk}"}, event)
         assert streamed[-1]["choices"] == []
+
+
+@claim("Every route is in the OpenAPI document, and answers are as written there", of="http-api")
+async def test_messages_are_as_written(qwen: Any) -> None:
+    client, _ = await qwen('<think>a</think>b<tool_call>{"name": "f", "arguments": {"c": 1}}</tool_call>')
+    tools = [{"name": "f", "input_schema": {"type": "object"}}]
+    body = {"max_tokens": 100, "messages": HELLO, "tools": tools}
+    check({"$ref": "#/components/schemas/PostV1MessagesBody"}, body)
+    answer = await client.post("/v1/messages", json=body)
+    check(answer_schema("/v1/messages"), await answer.json())
+    streamed = message_events(await (await client.post("/v1/messages", json={**body, "stream": True})).read())
+    schema = operation("/v1/messages")["responses"]["200"]["content"]["text/event-stream"]["x-event-schema"]
+    for event in streamed:
+        check(schema, event)
+    counted = await client.post("/v1/messages/count_tokens", json=body)
+    check(answer_schema("/v1/messages/count_tokens"), await counted.json())
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        refused = await client.post(path, json={**body, "model": "none"})
+        check(answer_schema(path, status=404), await refused.json())
 
 
 async def test_the_other_answers_are_as_written(serve: Any) -> None:

@@ -78,7 +78,7 @@ def streams() -> None:
 def errors() -> None:
     cases = (
         (openai.NotFoundError, "model_not_found", lambda: client.models.retrieve("none")),
-        (openai.NotFoundError, "not_found", lambda: client.embeddings.create(model=MODEL, input="a")),
+        (openai.BadRequestError, "unsupported_model", lambda: client.embeddings.create(model=MODEL, input="a")),
         (
             openai.BadRequestError,
             "no_turn_template",

@@ -19,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from blockwright.tests.api.text.turn.chat_templates import QWEN3
+from blockwright.tests.checkpoints import make_checkpoint
 from blockwright.tests.claims import claim
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +52,7 @@ class Suite:
     name: str
     commands: tuple[str, ...]
     python: tuple[int, int] = (3, 11)  # the oldest that its packages take
+    tools: bool = False  # by a model whose chat template has tools, which the demo checkpoint's has not
     report: str = ""  # a file that the tool must leave in its folder of reports
 
 
@@ -58,6 +61,8 @@ SUITES = (
     Suite("clients", (*OPENAI, "python -W ignore {here}/check_clients.py {url} {model}")),
     Suite("openai1", OPENAI[1:]),
     Suite("openai3", OPENAI),
+    Suite("responses2", ("python {here}/check_responses.py {url} {model}",), tools=True),
+    Suite("agents", ("python {here}/check_agents.py {url} {model}",), tools=True),
     Suite(
         "schemathesis",
         (
@@ -100,18 +105,28 @@ def environment(suite: Suite) -> Path:
 
 
 @contextlib.contextmanager
-def server() -> Iterator[str]:
-    """The demo checkpoint on a free port; its URL. Nothing of it is left afterwards."""
-    command = [sys.executable, "-m", "blockwright", "serve", str(CHECKPOINT), "--port", "0", "--set", "memory=512MiB"]
+def server(checkpoint: Path) -> Iterator[str]:
+    """The checkpoint on a free port; its URL. Nothing of it is left afterwards."""
+    command = [sys.executable, "-m", "blockwright", "serve", str(checkpoint), "--port", "0", "--set", "memory=512MiB"]
     command += ["--set", f"batch_dir={PLACE / 'batches'}"]
-    log = (PLACE / "server.log").open("w+")
+    said = PLACE / f"{checkpoint.name}.log"
+    log = said.open("w+")
     process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=PLACE)
     try:
-        yield _address(process, PLACE / "server.log")
+        yield _address(process, said)
     finally:
         process.terminate()
         process.wait(60)
         log.close()
+
+
+def tools_checkpoint() -> Path:
+    """A random model whose chat template has tools."""
+    folder = PLACE / "tools-model"
+    if not folder.exists():
+        make_checkpoint(folder, max_position_embeddings=8192)
+        (folder / "chat_template.jinja").write_text(QWEN3)
+    return folder
 
 
 def _address(process: subprocess.Popen[bytes], log: Path) -> str:
@@ -124,7 +139,7 @@ def _address(process: subprocess.Popen[bytes], log: Path) -> str:
     raise RuntimeError(f"the server did not start: {log.read_text()}")
 
 
-def run(suite: Suite, url: str) -> str:
+def run(suite: Suite, url: str, model: str) -> str:
     """Empty when all went well, else why not."""
     if not interpreter(suite):
         return f"not run: it needs Python {'.'.join(map(str, suite.python))} or newer, and none is on PATH"
@@ -137,7 +152,7 @@ def run(suite: Suite, url: str) -> str:
     known = {
         "url": url,
         "host": url.removeprefix("http://"),
-        "model": MODEL,
+        "model": model,
         "tokenizer": CHECKPOINT,
         "here": HERE,
         "reports": reports,
@@ -165,6 +180,7 @@ def _variables() -> dict[str, str]:
 
 
 @claim("The official openai client works unmodified", of="http-api", headline=True)
+@claim("The agents of openai-agents call tools, hand off and answer in JSON through /v1/responses", of="http-api")
 @claim("The clients litellm, langchain-openai, llm, aiperf and inference-perf work unmodified", of="http-api")
 @claim("The API fuzzer schemathesis finds no server error and no undocumented answer", of="http-api")
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -172,8 +188,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", action="append", choices=[suite.name for suite in SUITES], default=[])
     only = parser.parse_args(arguments).only
     PLACE.mkdir(exist_ok=True)
-    with server() as url:
-        results = {suite.name: run(suite, url) for suite in SUITES if not only or suite.name in only}
+    chosen = [suite for suite in SUITES if not only or suite.name in only]
+    results = {}
+    for tools in sorted({suite.tools for suite in chosen}):
+        checkpoint = tools_checkpoint() if tools else CHECKPOINT
+        with server(checkpoint) as url:
+            results |= {suite.name: run(suite, url, checkpoint.name) for suite in chosen if suite.tools is tools}
     for name, reason in results.items():
         print(f"{name:15} {reason or 'passed'}")
     return int(any(reason for reason in results.values()))

@@ -32,6 +32,7 @@ CAPABILITIES = {
     "drafts": "Drafts",
     "structured-output": "Structured output",
     "tools": "Tools and reasoning",
+    "embeddings": "Embeddings, reranking and scores",
     "speed": "Speed",
     "command-line": "Command line",
     "observability": "Observability",

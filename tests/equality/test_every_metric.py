@@ -16,9 +16,6 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from blockwright.actors.batches.actor import figures_of
-from blockwright.actors.controller.messages import LoadFailed, LoadRefused
-from blockwright.actors.controller.overload_messages import BreakOffRestore, MemoryLacks, RestoreParameters, TrimParameters
-from blockwright.actors.controller.overload_view import overload_view
 from blockwright.actors.dispatcher.messages import Chosen
 from blockwright.actors.gateway.lengths import Lengths
 from blockwright.actors.gateway.messages import WorkerJoined
@@ -26,9 +23,13 @@ from blockwright.actors.gateway.port import DraftCounts, StreamProgress, TierFig
 from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.gateway.tagging import Tagging
 from blockwright.actors.predictor.messages import Query
-from blockwright.actors.worker.messages import NoCapacity, ParametersWanted
+from blockwright.actors.worker.messages import ParametersWanted
 from blockwright.api.http.cluster_metrics import COUNTERS, SWEEP_SIZE
 from blockwright.api.http.metrics import Metrics
+from blockwright.policies.control.drop_events import BreakOffRestore, MemoryLacks, RestoreParameters, TrimParameters
+from blockwright.policies.control.drops_view import overload_view
+from blockwright.policies.control.events import LoadFailed, LoadRefused
+from blockwright.policies.control.loads import NoCapacity
 from blockwright.policies.drafts.options import MODEL, TIER
 from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest
@@ -39,15 +40,15 @@ from blockwright.policies.sweep.events import Cancelled
 from blockwright.tests.actors.fake_fleet import route
 from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed
 from blockwright.tests.actors.predictor_rig import PredictorRig
-from blockwright.tests.actors.test_controller_overload import PAIR, Burst
 from blockwright.tests.actors.test_gateway_request_moves import Mover, whole
-from blockwright.tests.actors.test_scaling import LATE, Fleet
 from blockwright.tests.actors.test_worker_parameters import fetch, pair
 from blockwright.tests.actors.worker_rig import Rig
 from blockwright.tests.claims import claim
 from blockwright.tests.docs.metrics_page import row, rows
 from blockwright.tests.equality.served import Served, serve
 from blockwright.tests.gpu.reference import prompt_of
+from blockwright.tests.policies.control.test_controller_overload import PAIR, Burst
+from blockwright.tests.policies.control.test_scaling import LATE, Fleet
 from blockwright.tests.policies.sweep_world import World, chain, replica, submission
 from blockwright.tests.policies.test_compaction import play
 from blockwright.tests.waiting import until

@@ -14,12 +14,14 @@ from blockwright.policies.memory.slots import SlotAllocator
 from blockwright.policies.model.chain import Chain, Component
 from blockwright.policies.model.lineage import lineages
 from blockwright.policies.model.runs import Run
+from blockwright.policies.plan.pooling import Pooling
 from blockwright.policies.plan.sweep_plan import (
     NO_SLOT,
     NOT_FINITE,
     HiddenRows,
     PageImport,
     SetPages,
+    SetSampling,
     Step,
     SweepPlan,
     SweepResult,
@@ -64,6 +66,8 @@ class FakeDevice:
     agreeing: int = 60  # drafts of a tier in 100 that are the model's own token
     drafts: int = 0  # drawn by tiers and other models
     drafts_of_models: int = 0  # of these, by other models
+    pools: dict[int, tuple[Pooling, list[int]]] = field(default_factory=dict)  # row -> its pooling, tokens pooled so far
+    forced: int = 0  # times that tokens were forced
     overflows: dict[str, int] = field(default_factory=dict)  # request -> tokens from which on its model gives no number
 
     def compose(self) -> None:
@@ -84,6 +88,10 @@ class FakeDevice:
             if isinstance(change, WriteTokens):
                 column = self.tokens.setdefault(change.row, [])
                 column[change.position :] = change.tokens
+            elif isinstance(change, SetSampling):
+                self.pools.pop(change.row, None)
+                if (pooling := change.params.pooling) is not None:
+                    self.pools[change.row] = pooling, []
             elif isinstance(change, SetPages):
                 for i, slot in enumerate(change.slots):
                     self.slots[change.row, change.layer + i, change.page] = slot
@@ -243,7 +251,15 @@ class FakeDevice:
 
     def _sample(self, plan: SweepPlan, sequences: list[int]) -> SweepResult:
         result = SweepResult(plan.number)
+        result.scores = [[] for _ in plan.score]
+        for i in plan.score:
+            if plan.row[i] in self.pools and i not in plan.sample:
+                self._pool(plan, i)
         for i in plan.sample:
+            if plan.row[i] in self.pools:
+                result.tokens.append(0)
+                result.vectors.append((i, self._pool(plan, i)))
+                continue
             end = plan.start[i] + plan.count[i]
             tokens = self.tokens[plan.row[i]]
             application = self.state.parts.rows.route[sequences[i]].route.application
@@ -258,4 +274,30 @@ class FakeDevice:
             result.tokens.append(drawn[0])
             if i in plan.verify:
                 result.verified.append(drawn[1:])
+            grammar = self.state.parts.rows.submission[sequences[i]].sampling.grammar
+            if grammar is not None and grammar.forced and (found := self._forced(application, tokens)):
+                result.forced.append((len(result.tokens) - 1, found))
         return result
+
+    def _pool(self, plan: SweepPlan, i: int) -> bytes:
+        """Pool the positions of a row; return the vector of its tokens so far, as its pooling sees them."""
+        pooling, seen = self.pools[plan.row[i]]
+        start, end = plan.start[i], plan.start[i] + plan.count[i]
+        tokens = self.tokens[plan.row[i]][:end]
+        if pooling.whole:
+            assert len(seen) == start, "a state is pooled twice, or not at all"
+            seen += tokens[start:]
+        return vector(tokens if not pooling.whole else seen)
+
+    def _forced(self, application: str, tokens: list[int]) -> list[int]:
+        """Return the next tokens if the grammar leaves no choice, which hangs on the tokens before."""
+        known = tuple(tokens)
+        for _ in range(hash(known) % 5):
+            known = (*known, next_token(application, known))
+        self.forced += len(known) > len(tokens)
+        return [*known[len(tokens) :]]
+
+
+def vector(tokens: list[int]) -> bytes:
+    """The fake vector of a text."""
+    return repr(tokens).encode()

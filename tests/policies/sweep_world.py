@@ -138,6 +138,7 @@ class World:
         self.wire: dict[tuple[str, str], list[object]] = {}
         self.emitted: dict[str, list[int]] = {}
         self.finished: dict[str, str] = {}
+        self.vectors: dict[str, bytes] = {}  # by request
         self.returned: list[GivenBack] = []
         self.submitted: dict[str, Submission] = {}  # the current attempt of each request
         self.exports: dict[int, tuple[str, str, set[str]]] = {}  # number -> request, next route, workers that have to answer
@@ -285,6 +286,9 @@ class World:
                 prompt = effect.position - len(column)
                 assert prompt >= 0, "a token was repeated or lost"
                 column += effect.tokens
+                if effect.vector:
+                    assert effect.finish, "a vector does not end its sequence"
+                    self.vectors[effect.request] = effect.vector
                 if effect.finish:
                     assert effect.request not in self.finished
                     self.finished[effect.request] = effect.finish

@@ -55,6 +55,19 @@ def test_the_safety_properties_hold_with_device_slots(chunk: int) -> None:
     assert kinds["device-slot"] > 20, kinds
 
 
+@claim("Transfers by NCCL end once and come whole, whatever dies, breaks or is lost", of="actor-runtime")
+@pytest.mark.parametrize("chunk", parts(20, 1))
+def test_the_safety_properties_hold_with_nccl(chunk: int) -> None:
+    kinds: Counter[str] = Counter()
+    for seed in seeds(5, first=6000 + 5 * chunk):
+        game = Game(seed, cards=True)
+        game.play()
+        assert game.hub is not None
+        assert game.hub.violations == [], seed
+        kinds += game.freight.kinds
+    assert kinds["nccl"] > 20, kinds
+
+
 def test_the_size_of_a_seed() -> None:
     assert len(PLACES) == 4  # with the head
     assert sum(PLACES.values()) == 20

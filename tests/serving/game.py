@@ -21,13 +21,13 @@ from random import Random
 from typing import Any
 
 from blockwright.actors.controller.actor import Controller
-from blockwright.actors.controller.messages import Application
-from blockwright.actors.controller.residency import serving
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.port import Generation
 from blockwright.actors.predictor.messages import NODE
 from blockwright.actors.settings.dispatching import OUTSTANDING
 from blockwright.actors.worker.actor import Worker
+from blockwright.policies.control.events import Application
+from blockwright.policies.control.residency import serving
 from blockwright.policies.drafts.options import DraftOptions
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.requests.refusal import RequestRefused

@@ -17,9 +17,7 @@ from typing import Any
 
 from blockwright.actors.conditions import Published
 from blockwright.actors.controller.actor import Controller
-from blockwright.actors.controller.messages import Application
 from blockwright.actors.controller.progress import Progress
-from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.cost_file import read_costs
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.port import ModelInfo
@@ -33,7 +31,10 @@ from blockwright.actors.sizing import WorkerLimits
 from blockwright.actors.supervision_tree import dispatchers, inside_gateway, inside_worker, tree
 from blockwright.actors.topology import tell_of_nodes
 from blockwright.actors.worker.actor import Worker
-from blockwright.actors.worker.messages import LoadBlock, WorkerConfig
+from blockwright.actors.worker.messages import WorkerConfig
+from blockwright.policies.control.events import Application
+from blockwright.policies.control.loads import LoadBlock
+from blockwright.policies.control.state import ControllerState
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.runtime import Node
 from blockwright.runtime.testing import FaultPlan, Simulation

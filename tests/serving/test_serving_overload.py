@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from blockwright.actors.controller.actor import Controller
-from blockwright.actors.controller.dropped_group import name_of, together
-from blockwright.actors.controller.messages import Application
-from blockwright.actors.controller.overload_groups import refusal
-from blockwright.actors.controller.overload_messages import (
+from blockwright.policies.control.drop_events import (
     BreakOffRestore,
     DropParameters,
     MemoryOrder,
     RestoreParameters,
     TrimParameters,
 )
+from blockwright.policies.control.drop_groups import refusal
+from blockwright.policies.control.dropped_group import name_of, together
+from blockwright.policies.control.events import Application
 from blockwright.policies.model.chain import Hop
 from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import Kill, Pause, seeds

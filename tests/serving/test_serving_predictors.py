@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.controller.messages import Application
 from blockwright.actors.predictor.actor import Predictor
 from blockwright.actors.predictor.messages import NODE, Query, predictor_of
 from blockwright.actors.report_sequence import ACKNOWLEDGE_EVERY
 from blockwright.actors.worker.messages import SweepReport
+from blockwright.policies.control.events import Application
 from blockwright.policies.prediction.candidate import Candidate
 from blockwright.policies.prediction.in_flight import PATIENCE
 from blockwright.policies.sweep.events import Submission, TokensEmitted

@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from blockwright.actors.controller.residency import Residency
-from blockwright.actors.worker.messages import LoadBlock
+from blockwright.policies.control.loads import LoadBlock
+from blockwright.policies.control.residency import Residency
 from blockwright.runtime.testing import Fault, Kill, seeds
 from blockwright.tests.parts import parts
 from blockwright.tests.serving.game import REQUESTS, STRIKES, WITHIN, Game

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from blockwright.actors.gateway.actor import Gateway
-from blockwright.actors.gateway.switch_messages import SwitchFigures, SwitchRoutes
+from blockwright.policies.control.route_switch import SwitchFigures, SwitchRoutes
 from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import seeds
 from blockwright.tests.claims import claim

@@ -17,8 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from blockwright.actors.worker.messages import LoadBlock, ParametersWanted, WorkerConfig
+from blockwright.actors.worker.messages import ParametersWanted, WorkerConfig
 from blockwright.policies.cluster.parameter_fetch import AHEAD
+from blockwright.policies.control.loads import LoadBlock
 from blockwright.policies.plan.sweep_plan import SetSampling, SweepPlan, SweepResult
 from blockwright.runtime import Node
 
@@ -132,7 +133,7 @@ async def start(node: Node, config: WorkerConfig) -> None:
 
 def name_sources(lever: Path) -> None:
     """In the head."""
-    from blockwright.actors.controller.residency import Residency
+    from blockwright.policies.control.residency import Residency
 
     first_missing = Residency._first_missing
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import jsonschema
@@ -75,6 +76,72 @@ async def test_over_a_pipeline(replicas: Server, pipeline: Server) -> None:
             assert [answer.error for answer in answers] == [None] * 4
             found.append([answer.tokens for answer in answers])
     assert found[0] == found[1]
+
+
+FORCED = {
+    "type": "object",
+    "properties": {
+        "temperature_of_the_day": {"enum": ["exceptionally warm", "exceptionally cold", "unknown"]},
+        "number_of_the_station": {"type": "integer", "minimum": 0, "maximum": 999},
+        "remarks_of_the_observer": {"type": "array", "items": {"enum": ["no remarks today", "see below"]}, "maxItems": 4},
+    },
+    "required": ["temperature_of_the_day", "number_of_the_station", "remarks_of_the_observer"],
+    "additionalProperties": False,
+}
+
+
+def mostly_forced(index: int) -> dict[str, Any]:
+    """Request ``index``: by turns greedy, sampled, and with drafts; one in four ends inside a forced run."""
+    new = 23 + index if index % 4 == 3 else NEW
+    return body(index, new, structured_outputs={"json": FORCED}, draft="prompt" if index % 4 == 2 else "off", logprobs=1)
+
+
+async def answers_of(server: Server, count: int) -> list[Answer]:
+    async with Client(server) as client:
+        await client.ready()
+        answers = [client.begin(mostly_forced(index)) for index in range(count)]
+        await client.finished()
+        return answers
+
+
+async def forced_tokens(client: Client) -> int:
+    _, cluster = await client.get("/admin/cluster")
+    return sum(int(worker["counters"]["forced_tokens"]) for worker in cluster["workers"])
+
+
+@claim("With forced=on the same tokens come, also after kill -9 and over a pipeline", of="structured-output")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"pipeline": 2},
+        pytest.param({"dtype": "bfloat16"}, marks=pytest.mark.nightly),
+        pytest.param({"backend": "torch"}, marks=pytest.mark.nightly),
+        pytest.param({"device": "cuda-mirror", "workers": 1}, marks=pytest.mark.nightly),
+    ],
+    ids=["replicas", "pipeline", "bfloat16", "torch", "cuda-mirror"],
+)
+async def test_forced_tokens_are_the_same(replicas: Server, serve: Callable[..., Server], settings: dict[str, Any]) -> None:
+    like = replicas
+    if not settings.keys() <= {"pipeline"}:
+        like = serve(**settings).whole()
+    calm = await answers_of(like, STREAMS)
+    server = serve(forced="on", **settings).whole()
+    async with Client(server) as client:
+        await client.ready()
+        with slow(server):
+            answers = [client.begin(mostly_forced(index)) for index in range(STREAMS)]
+            await until(lambda: begun(answers))
+            if settings.get("workers") != 1:
+                await client.kill("w0")
+        await client.finished()
+        assert [answer.error for answer in answers] == [None] * STREAMS
+        assert [answer.tokens for answer in answers] == [answer.tokens for answer in calm]
+        assert [answer.finish for answer in answers] == [answer.finish for answer in calm]
+        if not settings:
+            assert [answer.logprobs for answer in answers] == [answer.logprobs for answer in calm]
+        assert await forced_tokens(client) > 0
+        await client.ready()
 
 
 async def test_chats_and_hostile_schemas(replicas: Server) -> None:

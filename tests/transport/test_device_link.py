@@ -17,7 +17,9 @@ from blockwright.transport.address import PeerId
 from blockwright.transport.device_link import DeviceRing, RingReader, parse_offer
 from blockwright.transport.device_memory import DeviceMemoryError
 from blockwright.transport.errors import PeerGone
+from blockwright.transport.link_table import LinkTable
 from blockwright.transport.memory_file import MOST_EVENTS, MemoryFile
+from blockwright.transport.shared_memory import PINNED_BYTES
 from blockwright.transport.wire import Buffer, Traffic, WireError
 
 KV = Traffic.KV
@@ -217,7 +219,7 @@ async def test_a_bad_offer_is_refused_with_a_sentence_and_the_next_kind_is_used(
     rig.a._slots.offer = changed(rig.a._slots.offer)
     to_b = rig.a.link(B)
     await rig.pass_time(0.001)
-    assert to_b.kind == "shared-memory"
+    assert to_b.kind == "pinned-memory"
     assert reason in to_b.inspect()["refused"]
     transfer = to_b.send(KV, b"", [bytes(MIB)])
     await rig.pass_time(0.1)
@@ -257,3 +259,80 @@ async def test_events_are_counted(rig):
     events = [event[:-8] + "ffffffff" for event in parse_offer(ring.offer).events]
     with pytest.raises(DeviceMemoryError, match="is none of"):
         RingReader(card(rig), other(events=events)(ring.offer), lambda: None)
+
+
+class NoHandles(MemoryFile):
+    """A card whose memory other processes cannot open. ``locked``: nor can memory of the host be pinned for it."""
+
+    locked = False
+
+    def handle(self, address: int, number: int = 0) -> bytes:
+        raise DeviceMemoryError("ipcGetMemHandle of CUDA failed: cudaErrorNotSupported")
+
+    def pin(self, address: int, nbytes: int, *, written: bool) -> None:
+        if self.locked:
+            raise DeviceMemoryError("hostRegister of CUDA failed: cudaErrorMemoryAllocation")
+        super().pin(address, nbytes, written=written)
+
+
+def without_handles(rig: Rig, table: LinkTable, *, locked: bool = False) -> NoHandles:
+    memory = NoHandles(rig.clock)
+    memory.locked = locked
+    with pytest.raises(DeviceMemoryError, match="ipcGetMemHandle"):
+        table.offer_device(memory)
+    return memory
+
+
+@claim(
+    "Where a card cannot share its memory, tensors go through shared memory that is pinned for it",
+    of="actor-runtime",
+)
+@pytest.mark.parametrize("receiver", ["card", "host"])
+async def test_shared_memory_is_pinned_for_the_cards_of_both_ends(receiver: str) -> None:
+    rig = Rig(share=True)
+    ours = without_handles(rig, rig.a)
+    theirs = without_handles(rig, rig.b) if receiver == "card" else None
+    to_b = rig.a.link(B)
+    await rig.pass_time(0.001)
+    assert to_b.kind == "pinned-memory"
+    pool = rig.a._shared
+    assert pool is not None
+    assert ours.pinned == {pool.address: pool.size}
+    assert pool.size == PINNED_BYTES, "a pool that is pinned takes all of its memory at once"
+    slot = to_b.slot(MIB)
+    assert slot is not None
+    slot.view[:] = b"\x09" * MIB
+    transfers = [to_b.send(ACTIVATION, b"", [slot]), to_b.send(KV, b"", [b"\x08" * (5 * MIB)])]
+    await rig.pass_time(0.2)
+    assert all(transfer.done for transfer in transfers)
+    assert sorted(contents(rig)) == [(ACTIVATION, b"", [b"\x09" * MIB]), (KV, b"", [b"\x08" * (5 * MIB)])]
+    if theirs is not None:
+        assert list(theirs.pinned.values()) == [pool.size]
+        to_b.renew()
+        await rig.pass_time(0.01)
+        rig.b.drop(A, "killed")
+        assert theirs.pinned == {}
+    rig.close()
+
+
+@pytest.mark.parametrize(("sender", "refused"), [(True, ""), (False, "hostRegister of CUDA failed")])
+async def test_memory_that_cannot_be_pinned_is_shared_as_it_is(sender: bool, refused: str) -> None:
+    rig = Rig(share=True)
+    without_handles(rig, rig.a, locked=sender)
+    without_handles(rig, rig.b, locked=not sender)
+    to_b = rig.a.link(B)
+    await rig.pass_time(0.001)
+    assert to_b.kind == "shared-memory"
+    assert refused in to_b.inspect()["refused"]
+    rig.close()
+
+
+async def test_what_is_shared_already_is_pinned_when_the_card_comes() -> None:
+    rig = Rig(share=True)
+    to_b = rig.a.link(B)
+    await rig.pass_time(0.001)
+    assert to_b.kind == "shared-memory"
+    without_handles(rig, rig.a)
+    await rig.pass_time(0.001)
+    assert to_b.kind == "pinned-memory"
+    rig.close()

@@ -42,6 +42,8 @@ static long qkv_columns(const bw_comp *m) { return values_from(m) + kv_columns(m
 
 #include "bottleneck.h"
 
+#include "choice.h"
+
 #define ROWS_ELEMENTS 2048 /* elements of the rows of a piece */
 
 static void add_phase(bw_call *c, int comp, int stage, long items, long each) {
@@ -227,4 +229,4 @@ static void run(bw_ctx *x, const bw_call *c, const bw_phase *f, int thread, uint
     }
 }
 
-const bw_kernels KERNELS = {NAME, plan, run};
+const bw_kernels KERNELS = {NAME, plan, run, best_token, allowed_tokens};

@@ -333,26 +333,15 @@ int bw_logits(bw_ctx *x, const bw_comp *head, void *hidden, int rows, float *log
 
 typedef struct {
     const bw_call *call;
+    int (*choose)(const float *row, int n, const uint32_t *mask);
     int best;
 } argmax_work;
 
 static int argmax_row(void *work, int r) {
     argmax_work *w = work;
-    const float *row = w->call->logits + (int64_t)r * w->call->vocabulary;
-    int n = w->call->vocabulary, best = 0, i = 0;
-    float lane[16];
-    for (int j = 0; j < 16; j++)
-        lane[j] = row[0];
-    for (; i + 16 <= n; i += 16)
-        for (int j = 0; j < 16; j++)
-            lane[j] = row[i + j] > lane[j] ? row[i + j] : lane[j];
-    for (; i < n; i++)
-        lane[0] = row[i] > lane[0] ? row[i] : lane[0];
-    for (int j = 1; j < 16; j++)
-        lane[0] = lane[j] > lane[0] ? lane[j] : lane[0];
-    while (best < n - 1 && row[best] != lane[0])
-        best++;
-    w->best = best;
+    const bw_call *c = w->call;
+    const uint32_t *mask = c->masks && c->row[r] >= 0 ? c->masks + (int64_t)c->row[r] * c->words : NULL;
+    w->best = w->choose(c->logits + (int64_t)r * c->vocabulary, c->vocabulary, mask);
     return 1;
 }
 
@@ -362,19 +351,31 @@ static void put_best(void *work, int r) {
 }
 
 static void run_argmax(bw_ctx *x, const bw_call *c, const bw_phase *phase, int thread, uint64_t now) {
-    argmax_work w = {.call = c};
+    argmax_work w = {.call = c, .choose = x->kernels->best};
     bw_pieces(x, c, phase, thread, now, argmax_row, put_best, &w);
 }
 
-/* Finds the lowest index of each row's maximum. */
-void bw_argmax(bw_ctx *x, const float *logits, int rows, int vocabulary, int32_t *best) {
+/* Finds the lowest index of each row's maximum, of its allowed tokens if it has a mask; -1 if a mask allows none. Row r has
+ * mask which[r] of `masks` [..][words], none if that is -1; without masks all rows are free. Masks must stay readable until
+ * bw_settle(). */
+void bw_argmax(bw_ctx *x, const float *logits, int rows, int vocabulary, const uint32_t *masks, int words,
+               const int32_t *which, int32_t *best) {
     bw_call *c = bw_free_call(x);
     c->logits = (float *)logits;
     c->vocabulary = vocabulary;
+    c->masks = masks;
+    c->words = words;
+    if (masks)
+        memcpy(c->row, which, rows * sizeof *which);
     c->best = best;
     c->run = run_argmax;
     c->phases[0] = (bw_phase){.stage = BW_ARGMAX, .items = rows, .each = 1, .pieces = rows};
     c->n_phases = 1;
     if (rows)
         bw_run(x, c);
+}
+
+/* Writes the tokens that a mask allows, ascending, and their logits; returns how many there are. */
+int bw_allowed(const bw_ctx *x, const float *row, int vocabulary, const uint32_t *mask, int32_t *ids, float *logits) {
+    return x->kernels->allowed(row, vocabulary, mask, ids, logits);
 }

@@ -143,6 +143,8 @@ struct bw_call {
     int32_t virtual;                          /* most virtual tokens of any group */
     void *hidden;
     float *logits;
+    const uint32_t *masks;                    /* of allowed tokens, [..][words]; row r has number row[r], none: -1 */
+    int32_t words;
     int32_t *best;
 };
 
@@ -151,6 +153,8 @@ typedef struct {
     const char *name;
     void (*plan)(const bw_ctx *, bw_call *, const bw_comp *, int comp); /* appends the phases of a component */
     bw_run_phase run;
+    int (*best)(const float *row, int n, const uint32_t *mask); /* of a row's logits; without a mask all are allowed */
+    int (*allowed)(const float *row, int n, const uint32_t *mask, int32_t *ids, float *logits);
 } bw_kernels;
 
 typedef struct {

@@ -38,6 +38,8 @@ from ...model.config import (
 )
 from ...model.config import MLP as SECOND
 from ...model.rotary import rotary_table
+from ...sampling.masks import TokenMasks
+from ...sampling.pooling import host_norm, normed
 from ...slots import SlotBytes
 from ...tables import Tables
 from ...weights.identity import packed_id
@@ -113,6 +115,8 @@ class NativeBackend:
         self._tables: Tables | None = None
         self._max_logits = 0
         self._logits = torch.empty(0)
+        self._masks: np.ndarray | None = None  # the last ones
+        self._picked = np.empty((2, 0), dtype=np.int32)  # ids of allowed tokens, and their logits
 
     def slot_bytes(self, layout: PageLayout) -> int:
         return -(-layout.raw_bytes // self.slot_unit) * self.slot_unit
@@ -264,17 +268,54 @@ class NativeBackend:
             raise BackendError(f"{ERRORS[code]}: the plan is wrong")
         return self._logits[: rows * run.vocabulary].view(rows, run.vocabulary)
 
-    def argmax(self, logits_NV: torch.Tensor) -> np.ndarray:
+    def states(self, run: NativeRun, hidden_ND: torch.Tensor) -> np.ndarray:
+        (part,) = run.parts
+        config = part.spec.config
+        assert isinstance(config, HeadConfig), "states are a head's"
+        roles = ("norm", "norm_bias")
+        vectors = [part.memory[role].view(torch.float32)[: config.hidden] for role in roles if role in part.memory]
+        return normed(hidden_ND, *host_norm(vectors, 0.0), config.norm)  # the offset was added when it was packed
+
+    def argmax(self, logits_NV: torch.Tensor, masks: TokenMasks | None = None) -> np.ndarray:
         rows, vocabulary = logits_NV.shape
         if logits_NV.dtype != torch.float32 or not logits_NV.is_contiguous():
             raise BackendError(f"argmax needs contiguous float32 logits, not {logits_NV.dtype}: the caller is wrong")
         if rows > self._max_logits:
             raise BackendError(f"argmax of {rows} rows where {self._max_logits} were reserved: the caller is wrong")
         best_N = np.empty(rows, dtype=np.int32)
-        self._lib.bw_argmax(self._ctx, logits_NV.data_ptr(), rows, vocabulary, best_N.ctypes.data)
+        bits, words, which = self._masks_of(masks, rows, vocabulary) if masks is not None else (None, 0, None)
+        self._lib.bw_argmax(self._ctx, logits_NV.data_ptr(), rows, vocabulary, bits, words, which, best_N.ctypes.data)
         if logits_NV.data_ptr() != self._logits.data_ptr():
             self.settle()  # the caller's memory, which may be freed
         return best_N
+
+    def _masks_of(self, masks: TokenMasks, rows: int, vocabulary: int) -> tuple[int, int, int]:
+        bits_MW, which_N = masks.bits_MW, masks.which_N
+        words = -(-vocabulary // 32)
+        if (
+            which_N.shape != (rows,)
+            or bits_MW.shape[1] != words
+            or bits_MW.dtype != np.uint32
+            or not bits_MW.flags.c_contiguous
+        ):
+            raise BackendError(f"masks of shape {bits_MW.shape} do not fit {rows} rows of {vocabulary}: the caller is wrong")
+        if bits_MW is not self._masks:
+            self.settle()  # a late thread may still read the former ones
+            self._masks = bits_MW
+        return bits_MW.ctypes.data, words, _address(which_N)
+
+    def allowed(self, logits_V: np.ndarray, mask_W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        vocabulary = logits_V.size
+        if logits_V.dtype != np.float32 or not logits_V.flags.c_contiguous or mask_W.size * 32 < vocabulary:
+            raise BackendError(
+                f"a mask of {mask_W.size} words does not fit {vocabulary} float32 logits: the caller is wrong"
+            )
+        if vocabulary > self._picked.shape[1]:
+            self._picked = np.empty((2, vocabulary), dtype=np.int32)
+        id_V, some_V = self._picked[0], self._picked[1].view(np.float32)
+        places = logits_V.ctypes.data, vocabulary, mask_W.ctypes.data, id_V.ctypes.data, some_V.ctypes.data
+        count = int(self._lib.bw_allowed(self._ctx, *places))
+        return id_V[:count], some_V[:count]
 
     def _check(self, run: NativeRun, hidden: torch.Tensor, is_head: bool) -> None:
         if bool(run.vocabulary) != is_head:

@@ -87,7 +87,8 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "bw_delay": (None, [_PTR, _INT, _INT]),
     "bw_forward": (_INT, [_PTR, _PTR, _INT, _PTR, _PTR, _PTR, _INT, _PTR, _INT, _PTR, _INT]),
     "bw_logits": (_INT, [_PTR, _PTR, _PTR, _INT, _PTR, _PTR, _INT]),
-    "bw_argmax": (None, [_PTR, _PTR, _INT, _INT, _PTR]),
+    "bw_argmax": (None, [_PTR, _PTR, _INT, _INT, _PTR, _INT, _PTR, _PTR]),
+    "bw_allowed": (_INT, [_PTR, _PTR, _INT, _PTR, _PTR, _PTR]),
 }
 
 

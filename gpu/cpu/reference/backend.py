@@ -32,7 +32,7 @@ from ...model.config import (
     attention_of,
 )
 from ...model.rotary import rotate
-from ...row_backend import RowBackend, RowPacked
+from ...row_backend import RowBackend, RowPacked, row_states
 from ...slots import SlotBytes
 from ...tables import Tables
 from .attention import StepIndex, attend
@@ -213,11 +213,12 @@ class TorchBackend(RowBackend):
             logits_NV = logits_NV / config.divisor
         return soft_cap(logits_NV, config.softcap).float()
 
+    def states(self, run: TorchRun, hidden_ND: torch.Tensor) -> np.ndarray:
+        ((part, _),) = run.parts
+        return row_states(part, hidden_ND)
+
     def settle(self) -> None:
         """Do nothing: every call has ended when it returns."""
 
     def progress(self) -> int:
         return self._parts_done
-
-    def argmax(self, logits_NV: torch.Tensor) -> np.ndarray:
-        return np.asarray(np.argmax(logits_NV.numpy(), axis=1), dtype=np.int32)

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.controller.overload_messages import (
+from blockwright.actors.memory.cluster import ClusterMemory
+from blockwright.actors.memory.node import NodeMemory
+from blockwright.actors.settings.settings import Settings
+from blockwright.policies.control.drop_events import (
     BreakOffRestore,
     DropParameters,
     GroupStageOnWorker,
@@ -17,9 +20,6 @@ from blockwright.actors.controller.overload_messages import (
     RestoreParameters,
     ServingGroup,
 )
-from blockwright.actors.memory.cluster import ClusterMemory
-from blockwright.actors.memory.node import NodeMemory
-from blockwright.actors.settings.settings import Settings
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.policies.overload.pool_reading import PoolReading
 from blockwright.runtime import Actor, Node, endpoint

@@ -99,6 +99,7 @@ async def test_a_request_belongs_to_its_tenant(serve: Any) -> None:
             "tier",
             "service",
             "parked_steps",
+            "parked_seconds",
             "entered",
         ]
     assert (await client.get(f"/v1/requests/{VIEW.id}", headers=BOB)).status == 404

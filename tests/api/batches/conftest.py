@@ -16,8 +16,10 @@ async def start(serve: Any, tmp_path: Path) -> AsyncIterator[Start]:
     """``rig, port = await start(script, settings={...}, key="")``: batches run."""
     rigs = []
 
-    async def make(script: Any, settings: dict[str, Any] | None = None, key: str = "") -> tuple[BatchRig, Any]:
-        client, port = await serve(script, settings={"batch_dir": str(tmp_path), **(settings or {})})
+    async def make(
+        script: Any, settings: dict[str, Any] | None = None, key: str = "", **options: Any
+    ) -> tuple[BatchRig, Any]:
+        client, port = await serve(script, settings={"batch_dir": str(tmp_path), **(settings or {})}, **options)
         rigs.append(BatchRig(client, key))
         await rigs[-1].start()
         return rigs[-1], port

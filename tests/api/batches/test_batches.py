@@ -11,8 +11,9 @@ import pytest
 
 from blockwright.api.batches.lines import LONG
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from blockwright.tests import embedders
 from blockwright.tests.api.batches.batch_rig import URL, BatchRig, Start, held, line, parts
-from blockwright.tests.api.fake_port import MAX_LENGTH
+from blockwright.tests.api.fake_port import MAX_LENGTH, make_folder, vector_given
 from blockwright.tests.claims import claim
 from blockwright.tests.waiting import until
 
@@ -48,6 +49,26 @@ async def test_a_batch_from_file_to_files(start: Start, say: Any) -> None:
     assert float(lines[f"vllm:e2e_request_latency_seconds_count{label}"]) == 0
     _, page = await rig.ask("GET", "/v1/batches?limit=5")
     assert (page["data"], page["has_more"]) == ([batch], False)
+
+
+async def test_a_batch_of_vectors(start: Start, tmp_path: Path) -> None:
+    pooling = {"embedding_dimension": 8, "pooling_mode": "mean"}
+    folder = embedders.write_modules(make_folder(tmp_path / "embedder"), "pooling", pooling=pooling)
+    rig, port = await start(lambda one: vector_given([len(one.prompt), 0.5]), folder=folder)
+    url = "/v1/embeddings"
+    asked = [{"input": "abc"}, {"input": [[5], [6, 7]], "encoding_format": "base64"}, {"input": "x" * 99}, {"prompt": "a"}]
+    requests = [{"custom_id": str(i), "method": "POST", "url": url, "body": body} for i, body in enumerate(asked)]
+    batch = await rig.ended(await rig.create([json.dumps(one).encode() + b"\n" for one in requests], endpoint=url))
+    assert batch["request_counts"] == {"total": 4, "completed": 2, "failed": 2}
+    found = await rig.lines(batch["output_file_id"]) | await rig.lines(batch["error_file_id"])
+    for index, body in enumerate(asked):
+        status, answer = await rig.ask("POST", url, json=body)
+        response = found[str(index)]["response"]
+        assert response["status_code"] == status
+        assert response["body"].get("data") == answer.get("data")
+        assert response["body"].get("error") == answer.get("error")
+    assert (batch["usage"]["input_tokens"], batch["usage"]["output_tokens"]) == (6, 0)
+    assert [stream.generation.offline for stream in port.streams[:3]] == [True] * 3
 
 
 @claim("Lines of a batch are answered as the HTTP endpoints answer them", of="offline")
@@ -89,7 +110,7 @@ async def test_lines_that_are_no_requests_get_their_errors_and_the_batch_goes_on
         line("a"),
         line("get", method="GET"),
         line("other", url="/v1/chat/completions"),
-        line("nowhere", url="/v1/embeddings"),
+        line("nowhere", url="/v1/rerank"),
         line("streamed", stream=True),
         line(7),
         b'{"custom_id": "bare", "method": "POST", "url": "/v1/completions"}\n',
@@ -232,10 +253,34 @@ async def test_a_file_as_vllms_run_batch_takes_it(start: Start, say: Any) -> Non
     assert failed["4"]["error"]["code"] == "invalid_url"
 
 
+async def test_a_batch_of_responses(start: Start, say: Any) -> None:
+    rig, _ = await start(say("hello"))
+    url = "/v1/responses"
+
+    def asked(id: str, **more: Any) -> bytes:
+        body = {"model": "tiny", "input": "Hello world!", **more}
+        return json.dumps({"custom_id": id, "method": "POST", "url": url, "body": body}).encode() + b"\n"
+
+    lines = [asked("1"), asked("2", text={"verbosity": "low"}), asked("3", background=True), asked("4", stream=True)]
+    batch = await rig.ended(await rig.create(lines, endpoint=url))
+    assert batch["request_counts"] == {"total": 4, "completed": 2, "failed": 2}
+    found, failed = await rig.lines(batch["output_file_id"]), await rig.lines(batch["error_file_id"])
+    assert {one["response"]["body"]["output"][0]["content"][0]["text"] for one in found.values()} == {"hello"}
+    assert found["2"]["response"]["ignored_fields"] == ["text.verbosity"]
+    assert {id: one["response"]["body"]["error"]["param"] for id, one in failed.items()} == {
+        "3": "background",
+        "4": "stream",
+    }
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "says"),
     [
-        ({"endpoint": "/v1/embeddings"}, "endpoint", "give one of /v1/chat/completions, /v1/completions"),
+        (
+            {"endpoint": "/v1/rerank"},
+            "endpoint",
+            "give one of /v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings",
+        ),
         ({"completion_window": "31d"}, "completion_window", "give 24h, or another time up to 30d"),
         ({"completion_window": "0h"}, "completion_window", "give 24h"),
         ({"completion_window": 24}, "completion_window", "give 24h"),

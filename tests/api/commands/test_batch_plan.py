@@ -14,7 +14,7 @@ from blockwright.tests.claims import claim
 
 
 def line(n: int, model: str, url: str = "/v1/completions", **body: Any) -> str:
-    asked = {"model": model, "max_tokens": 4, **body}
+    asked = {**({"model": model} if model else {}), "max_tokens": 4, **body}
     return json.dumps({"custom_id": f"r{n}", "method": "POST", "url": url, "body": asked})
 
 
@@ -26,7 +26,7 @@ def batch(checkpoint: Callable[..., Path], tmp_path: Path) -> tuple[Path, Path]:
     shared = list(range(10, 110))
     lines = [line(n, name, prompt=[*shared, 200 + n], max_tokens=2) for n in range(20)]
     lines += [line(n, name, prompt=[3 + n], max_tokens=300) for n in range(20, 30)]
-    lines += [line(n, name, "/v1/chat/completions", messages=[{"role": "user", "content": "on the"}]) for n in range(30, 34)]
+    lines += [line(n, "", "/v1/chat/completions", messages=[{"role": "user", "content": "on the"}]) for n in range(30, 34)]
     lines += [
         "{",
         line(40, "other", prompt="in"),

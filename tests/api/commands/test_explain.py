@@ -107,6 +107,20 @@ def test_prompt_tokens_that_began_at_an_exit_are_shown() -> None:
     assert not [line for line in report({**VIEW, "entered": {}}) if "began" in line]
 
 
+@pytest.mark.parametrize(
+    ("view", "line"),
+    [
+        ({"parked_steps": 1, "parked_seconds": 0.0204}, "  parked: 0.020 s, 1 step in which lower tiers went on alone"),
+        ({"parked_steps": 1200, "parked_seconds": 3}, "  parked: 3.000 s, 1,200 steps in which lower tiers went on alone"),
+        ({"parked_steps": 2}, "  parked: 2 steps in which lower tiers went on alone"),
+        ({"parked_steps": 0, "parked_seconds": 0.0}, None),
+    ],
+)
+def test_parked_time_is_shown(view: dict[str, float], line: str | None) -> None:
+    parked = [shown for shown in report({**VIEW, **view}) if "parked" in shown]
+    assert parked == ([] if line is None else [line])
+
+
 def test_the_choice_of_a_tier_is_reported() -> None:
     event = {"at": 0.5, "event": "tier_chosen", "tier": "m", "up": True, "confidence": 0.4321, "theta": 0.7}
     tier = {

@@ -14,8 +14,9 @@ from rich.console import Console
 
 from blockwright.actors.checkpoints import open_checkpoints
 from blockwright.actors.settings.errors import SettingsError
+from blockwright.api.commands import CommandError
 from blockwright.api.commands.cli import main
-from blockwright.api.commands.zoo import added_line, list_table, list_view
+from blockwright.api.commands.zoo import added_line, list_table, list_view, zoo_refusals
 from blockwright.api.settings.options import make_settings
 from blockwright.tests.adapters import make_adapter
 from blockwright.tests.claims import claim
@@ -147,6 +148,13 @@ def test_what_is_damaged_or_refused_by_the_disk_is_exit_code_1(zoo: Path, run: A
     code, _, err = run("list", "--zoo", zoo)
     assert code == 1
     assert err.startswith(f"blockwright: {chain} is damaged: expected ")
+
+
+def test_a_reader_that_closes_the_output_is_no_fault_of_the_zoo() -> None:
+    with pytest.raises(BrokenPipeError), zoo_refusals():
+        raise BrokenPipeError(32, "Broken pipe")
+    with pytest.raises(CommandError, match=r"^the zoo: No space left on device$"), zoo_refusals():
+        raise OSError(28, "No space left on device")
 
 
 def test_serving_from_a_zoo_is_serving_its_folders(zoo: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from blockwright.api.constraints import checker
-from blockwright.api.constraints.checker import GrammarChecker
+from blockwright.api.constraints.checker import CheckerFull, GrammarChecker
 from blockwright.api.text.tokenizer import TextCodec
 from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
 from blockwright.gpu.weights.token_bytes import token_bytes
@@ -39,6 +40,67 @@ async def test_faults_are_told_and_an_ended_child_is_replaced(grammars: GrammarC
     assert "masks cost more" in await grammars.fault(REGEX, "a{1000000}")  # compiles, and fails with its second token
     assert grammars._ask(["no question"]) is None  # the child ends over it, as at its limits
     assert "missing" in await grammars.fault(LARK, "start: missing")
+
+
+async def test_a_copy_that_takes_too_long_ends_and_the_child_stays(
+    grammars: GrammarChecker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await grammars.fault(REGEX, "ab") == ""
+    child = grammars._child
+    monkeypatch.setattr(checker, "SECONDS", (0.02, 0.02))
+    assert "takes too long" in await grammars.fault(REGEX, "b{1000000}")
+    assert await grammars.fault(REGEX, "abc") == ""
+    assert grammars._child is child
+
+
+class ScriptedChecker(GrammarChecker):
+    """A checker whose child needs the seconds that a grammar's text says; ``tried``: what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tried: list[tuple[str, float]] = []
+
+    def _try(self, form: str, text: str, seconds: float) -> tuple[str | None, float]:
+        self.tried.append((text, seconds))
+        needed = float(text.split()[0])
+        return (None, seconds) if needed > seconds else ("", needed)
+
+
+@claim("Hostile grammars of one tenant delay the grammar of another by one of them at most", of="structured-output")
+async def test_tenants_take_turns_and_slow_ones_come_last() -> None:
+    made = ScriptedChecker()
+    slow = [asyncio.create_task(made.fault(REGEX, f"9 {i}", "hostile")) for i in range(50)]
+    await asyncio.sleep(0)
+    mine = asyncio.create_task(made.fault(REGEX, "0.01 mine", "me"))
+    assert await mine == ""
+    assert [text for text, _ in made.tried].index("0.01 mine") <= 2
+    late = asyncio.create_task(made.fault(REGEX, "0.01 theirs", "hostile"))  # behind the first tries of its own tenant
+    assert await late == ""
+    assert sum(seconds == checker.SECONDS[1] for _, seconds in made.tried) <= 5
+    assert all("takes too long" in fault for fault in await asyncio.gather(*slow))
+    assert len(made.tried) == 102
+    made.close()
+
+
+async def test_the_queue_of_new_grammars_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checker, "MOST", 3)
+    monkeypatch.setattr(checker, "MOST_OF_ONE", 3)
+    made = ScriptedChecker()
+    first = [asyncio.create_task(made.fault(REGEX, f"0.01 {i}", "a")) for i in range(3)]
+    await asyncio.sleep(0)
+    with pytest.raises(CheckerFull, match="own"):
+        await made.fault(REGEX, "0.01 more", "a")
+    again = asyncio.create_task(made.fault(REGEX, "0.01 2", "a"))  # waits already
+    last = asyncio.create_task(made.fault(REGEX, "0.01 b", "b"))
+    await asyncio.sleep(0)
+    with pytest.raises(CheckerFull, match="all"):
+        await made.fault(REGEX, "0.01 c", "c")
+    again.cancel()
+    first[2].cancel()
+    await asyncio.gather(*first[:2], last)
+    assert [text for text, _ in made.tried] == ["0.01 0", "0.01 b", "0.01 1"]
+    assert await made.fault(REGEX, "0.01 2", "a") == ""
+    made.close()
 
 
 async def test_the_table_of_a_tokenizer(grammars: GrammarChecker, folder: Path) -> None:

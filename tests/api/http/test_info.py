@@ -27,7 +27,37 @@ async def test_version_tells_whether_bits_depend_on_the_batch(serve: Any) -> Non
     port.body = {"workers": [on_card, on_card | {"device": "cuda:0"}]}
     body = await (await client.get("/version")).json()
     assert (body["devices"], body["batch_invariant"]) == (["cuda:0", "cuda:1"], False)
-    assert body["batch_variant_because"].endswith("have not been proved to be free of the batch on this card")
+    assert body["batch_variant_because"].endswith("has not proved yet that its bits are free of the batch on this card")
+
+
+async def test_version_says_what_a_card_has_proved(serve: Any) -> None:
+    client, port = await serve()
+    numerics = "cuda-sm90-triton-3.7.1-0a1b-bfloat16"
+
+    async def said(*workers: dict[str, Any]) -> tuple[bool, str]:
+        port.body = {"workers": [{"device": "cuda:0", "numerics": numerics, **worker} for worker in workers]}
+        body = await (await client.get("/version")).json()
+        return body["batch_invariant"], body["batch_variant_because"]
+
+    proved = {"proof": {"invariant": True, "why": ""}}
+    assert await said(proved, proved) == (True, None)
+    assert await said(proved, {"numerics": "native-avx2-float32"}) == (True, None)
+    for why in ("bits of mlp of width 64 differ beside other rows", "not all shapes were compared within 60 seconds"):
+        free, because = await said(proved, {"proof": {"invariant": False, "why": why}})
+        assert (free, because) == (
+            False,
+            f"a worker computes with {numerics}, and its proof on this card did not hold: {why}",
+        )
+    free, because = await said(proved, {"proof": {"invariant": None, "why": ""}})
+    assert not free
+    assert "has not proved yet" in because
+    free, because = await said({"numerics": "cuda-sm90-fast-torch-2.11-triton-3.7.1-0a1b-bfloat16"})
+    assert not free
+    assert because.endswith("depends on the batch, because bits is fast")
+
+
+async def test_version_without_a_head(serve: Any) -> None:
+    client, port = await serve()
 
     async def fails() -> Any:
         raise RuntimeError("no head")
@@ -51,8 +81,8 @@ async def test_load_counts_what_is_being_answered(serve: Any) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/v1/embeddings", "/v1/responses", "/v1/messages", "/sleep", "/wake_up", "/is_sleeping",
-        "/pause", "/resume", "/abort_requests", "/collective_rpc", "/reset_prefix_cache", "/v1/rerank", "/pooling",
+        "/sleep", "/wake_up", "/is_sleeping",
+        "/pause", "/resume", "/abort_requests", "/collective_rpc", "/reset_prefix_cache", "/pooling",
         "/invocations",
     ],
 )  # fmt: skip

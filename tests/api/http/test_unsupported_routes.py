@@ -13,11 +13,14 @@ from blockwright.api.http.unsupported_routes import _SENTENCES
 @pytest.mark.parametrize(
     ("method", "path", "says"),
     [
-        ("POST", "/v1/messages", "OpenAI's is: POST /v1/chat/completions"),
+        ("POST", "/v1/complete", "Anthropic's older API is not served; the one of messages is: POST /v1/messages"),
+        ("POST", "/v1/v1/messages", "the base URL of this client ends before /v1"),
         ("POST", "/api/chat", "ollama's API is not served; OpenAI's is, at /v1"),
         ("GET", "/slots", "GET /v1/requests lists running and waiting requests"),
-        ("POST", "/v1/responses", "the Responses API is not supported yet"),
-        ("POST", "/embed", "embeddings are not supported yet"),
+        ("POST", "/embed", "texts become vectors by POST /v1/embeddings"),
+        ("POST", "/reranking", "documents are ranked by POST /v1/rerank"),
+        ("GET", "/v1/responses/resp_1", "responses are not stored; POST /v1/responses answers"),
+        ("POST", "/v1/responses/resp_1/cancel", "responses are not stored"),
         ("POST", "/v1/uploads", "a file is uploaded in one request: POST /v1/files"),
         ("POST", "/v1beta/models/x:generateContent", "Gemini's API is not served"),
         ("GET", "/get_server_info", "GET /version and GET /admin/cluster describe the server"),

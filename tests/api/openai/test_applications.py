@@ -64,6 +64,13 @@ async def test_an_application_is_added_replaced_and_removed(serve: Any, folder: 
     assert port.removed == [("org/tuned", 30.0), ("slow", 30.0)]
 
 
+async def test_the_answer_to_a_removal_says_whose_drafts_end(serve: Any, folder: Path, roots: dict[str, str]) -> None:
+    client, port = await serve(settings=roots)
+    port.undrafted = ("drafts.big names small, which is not served",)
+    answer = await (await client.delete("/admin/apps/small")).json()
+    assert answer["summary"].endswith("; drafts.big names small, which is not served")
+
+
 async def test_what_follows_for_requests_without_a_model(serve: Any, folder: Path, roots: dict[str, str]) -> None:
     client, port = await serve(settings=roots)
     assert [one["default"] for one in (await (await client.get("/v1/models")).json())["data"]] == [True, False]

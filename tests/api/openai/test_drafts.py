@@ -27,7 +27,10 @@ def predicted(content: Any = "so it is") -> dict[str, Any]:
         ({"draft": " "}, "draft", "draft is ' ', which is not a source of drafts; give off, prompt, tier:LAYERS"),
         ({"draft": "tier:x"}, "draft", "draft is 'tier:x', which is not a source of drafts; give off"),
         ({"draft": True}, "draft", "draft is true; give off, prompt, tier:LAYERS, auto or the id of another model"),
-        ({"draft_tokens": 17}, "draft_tokens", "draft_tokens is 17; give an integer from 0 to 16"),
+        *[
+            ({"draft_tokens": value}, "draft_tokens", f"draft_tokens is {shown}; give an integer from 0 to 16")
+            for value, shown in ((17, "17"), (1.5, "1.5"), (-1, "-1"), (10**9, "1000000000"), ("x", "'x'"), (True, "true"))
+        ],
         ({"prediction": "so"}, "prediction", "prediction is 'so'; give an object"),
         ({"prediction": {"content": "so"}}, "prediction.type", "prediction.type is null; give content"),
         ({"prediction": predicted() | {"exact": True}}, "prediction.exact", "prediction has no field 'exact'"),

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from blockwright.api.constraints.checker import CheckerFull, GrammarChecker
 from blockwright.policies.plan.grammar import JSON, LARK, REGEX
+from blockwright.policies.sweep.compile_queue import ALL, OWN
 
 OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
 
@@ -61,7 +63,7 @@ async def test_what_has_no_effect_is_named(serve: Any, say: Any) -> None:
         ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag", "not supported"),
         ({"guided_choice": []}, "guided_choice", "none of them empty"),
         ({"guided_grammar": "root ::= x"}, "guided_grammar", "Lark"),
-        ({"guided_regex": "(a"}, "guided_regex", "cannot be held exactly"),
+        ({"guided_regex": "(a"}, "guided_regex", "does not close"),
         ({"guided_regex": "a", "allowed_token_ids": [5]}, "allowed_token_ids", "may leave no token"),
         ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice", "both constrain"),
     ],
@@ -82,3 +84,19 @@ async def test_a_tokenizer_without_a_table_is_refused(serve: Any, folder: Path, 
     answer = await client.post("/v1/completions", json={"model": "tiny", "prompt": "x", "guided_regex": "a"})
     assert answer.status == 400
     assert "stand for no bytes of their own" in (await answer.json())["error"]["message"]
+
+
+@pytest.mark.parametrize(("queue", "status", "said"), [(OWN, 429, "7 new constraints of your own"), (ALL, 503, "7 new")])
+async def test_too_many_new_constraints_are_refused_with_a_time(
+    serve: Any, monkeypatch: pytest.MonkeyPatch, queue: str, status: int, said: str
+) -> None:
+    async def full(self: GrammarChecker, form: str, text: str, tenant: str) -> str:
+        raise CheckerFull(queue, 7)
+
+    monkeypatch.setattr(GrammarChecker, "fault", full)
+    client, _ = await serve()
+    answer = await client.post("/v1/completions", json={"model": "tiny", "prompt": "x", "guided_regex": "a"})
+    error = (await answer.json())["error"]
+    assert (answer.status, error["param"], error["code"]) == (status, "guided_regex", "too_many_constraints")
+    assert said in error["message"]
+    assert answer.headers["Retry-After"] == "2"

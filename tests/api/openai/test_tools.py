@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,8 @@ import pytest
 
 from blockwright.api.program.client import Client
 from blockwright.policies.plan.grammar import LARK
-from blockwright.tests.api.fake_port import EOS, events, one_by_one
+from blockwright.tests.api.conftest import Qwen
+from blockwright.tests.api.fake_port import EOS, events, one_by_one, with_template
 from blockwright.tests.api.text.turn.chat_templates import MISTRAL, QWEN3
 from blockwright.tests.api.text.turn.turns import LITERALS, PYTHON, SOURCES, written
 from blockwright.tests.claims import claim
@@ -31,29 +30,6 @@ WEATHER = {"type": "function", "function": {"name": "weather", "description": "o
 TIME = {"type": "function", "function": {"name": "time"}}
 STRICT = {"type": "function", "function": {**WEATHER["function"], "strict": True}}  # type: ignore[dict-item]
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"place": "Bern"}}\n</tool_call>'
-Qwen = Callable[..., Awaitable[tuple[Any, Any]]]
-
-
-def with_template(folder: Path, made: Path, template: Any, **more: Any) -> Path:
-    """Return a copy of a checkpoint with another chat template."""
-    shutil.copytree(folder, made)
-    file = made / "tokenizer_config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": template, **more}))
-    return made
-
-
-@pytest.fixture
-def qwen(serve: Any, codec: Any, folder: Path, tmp_path: Path) -> Qwen:
-    """``client, port = await qwen(text)``: a server whose model answers with this text."""
-
-    async def make(text: str = "", template: Any = QWEN3, settings: Any = None, **more: Any) -> tuple[Any, Any]:
-        tokens = [*codec.encode(text, special=False), EOS]
-        made = with_template(folder, tmp_path / "qwen", template, **more)
-        client, port = await serve(lambda generation: one_by_one(tokens, "stop"), settings=settings, folder=made)
-        port.infos = [replace(info, max_length=4096, rooms=(8192,)) for info in port.infos]
-        return client, port
-
-    return make
 
 
 async def chat(client: Any, **fields: Any) -> dict[str, Any]:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from blockwright.api.embeddings.fields import EMBEDDING_FIELDS
 from blockwright.api.openai.bodies import CHAT_FIELDS, COMPLETION_FIELDS
 from blockwright.api.openai.field_types import Field, Only
 from blockwright.api.program.client import Client
 from blockwright.api.program.generate import generate
-from blockwright.api.program.options import OWN, ConversationOptions, GenerateOptions
+from blockwright.api.program.options import OWN, ConversationOptions, EmbedOptions, GenerateOptions
 from blockwright.tests.claims import claim
 
 
-@pytest.mark.parametrize(("kind", "fields"), [(GenerateOptions, COMPLETION_FIELDS), (ConversationOptions, CHAT_FIELDS)])
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [(GenerateOptions, COMPLETION_FIELDS), (ConversationOptions, CHAT_FIELDS), (EmbedOptions, EMBEDDING_FIELDS)],
+)
 def test_there_is_one_for_each_field(kind: type[GenerateOptions], fields: tuple[Field, ...]) -> None:
     served = {field.name for field in fields if not isinstance(field.kind, Only)}
     assert set(kind.__optional_keys__) == served - OWN

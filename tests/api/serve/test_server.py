@@ -55,6 +55,7 @@ class FakeCluster:
         self.peer = Alone()
         self.stages = [("hashed", 0.1)]
         self.warnings: list[str] = []
+        self.preparing: tuple[str, ...] = ()
         self.reason: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self.stopped = False
         self._refuse = refuse
@@ -500,3 +501,23 @@ async def test_the_refusal_names_what_is_served(capsys: pytest.CaptureFixture[st
     assert (
         "(Address already in use: a blockwright serves a, b, c and others there); choose another" in capsys.readouterr().err
     )
+
+
+@claim("The kernels' first compilation is shown by serve and by the health probes", of="serving")
+async def test_kernels_that_are_prepared_are_shown_with_their_progress(folder: Path) -> None:
+    cluster = FakeCluster(folder)
+    cluster.gateway.readiness = Readiness(False, "loading", applications={"tiny": "loading"})
+    cluster.gate.set()
+    session = Session(cluster)
+    await session.until("control plane up")
+    cluster.preparing = ("w0 prepares its kernels: mlp, 1 steps in 2 s", "w1 prepares its kernels: head, 9 steps in 3 s")
+    await session.until("s] w1 prepares its kernels: head, 9 steps in 3 s")
+    assert (await session.json("/health"))["stage"] == "kernels"
+    cluster.preparing = ("w0 prepares its kernels: mlp, 5 steps in 4 s",)
+    await session.until("s] w0 prepares its kernels: mlp, 5 steps in 4 s")
+    cluster.preparing = ()
+    await session.until("kernels ready")
+    names = [stage["name"] for stage in (await session.json("/health"))["stages"]]
+    assert [name for name in names if "kernels" in name] == ["kernels", "kernels ready"]
+    session.server.stop()
+    await session.task

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,36 +11,20 @@ import pytest
 import torch
 
 from blockwright.gpu.sampling import grammars
-from blockwright.gpu.sampling.grammars import GrammarError, GrammarStore, Mask, RowGrammar, compiled, masks, read_tokenizer
+from blockwright.gpu.sampling.grammars import GrammarError, GrammarStore, compiled, read_tokenizer
+from blockwright.gpu.sampling.masks import MADE, RowGrammar, TokenMasks, best_tokens, masks
 from blockwright.gpu.sampling.sampler import choose, law, sample
 from blockwright.gpu.tables import Tables
-from blockwright.gpu.weights.token_bytes import token_bytes
 from blockwright.policies.plan.grammar import JSON, LARK, REGEX, Grammar, TokenVocabulary
 from blockwright.policies.plan.sampling import SamplingParams, TokenRules
 from blockwright.policies.plan.sweep_plan import OFF_GRAMMAR, SetSampling, WriteTokens
-from blockwright.tests.checkpoints import write_tokenizer
 from blockwright.tests.claims import claim
 
-V = 300  # more than the tokenizer has
-END = 2
+from .conftest import END, V
 
 
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> TokenVocabulary:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    write_tokenizer(folder)
-    file = folder / "tokenizer.json"
-    return TokenVocabulary(file=str(file), digest=token_bytes(file).digest, size=V, ends=[END])
-
-
-@pytest.fixture(scope="module")
-def tokens(vocabulary: TokenVocabulary) -> list[bytes]:
-    found = token_bytes(Path(vocabulary.file)).tokens
-    return found + [b""] * (V - len(found))
-
-
-def argmax(logits_NV: torch.Tensor) -> np.ndarray:
-    return np.argmax(logits_NV.numpy(), axis=1)
+def argmax(logits_NV: torch.Tensor, masks: TokenMasks | None = None) -> np.ndarray:
+    return best_tokens(logits_NV.numpy(), masks)
 
 
 def tables_with(grammar: Grammar | None, rows: int = 2, compile: bool = True, **params: Any) -> Tables:
@@ -142,7 +125,12 @@ def test_a_mask_of_all_tokens_changes_nothing(
 ) -> None:
     everything = Grammar(form=REGEX, text="(?s:.*)", vocabulary=vocabulary)
     tables, free = tables_with(everything, **params), tables_with(None, **params)
-    monkeypatch.setattr(RowGrammar, "mask", lambda self, output: Mask(np.ones(V, dtype=bool)))
+
+    def all_allowed(self: RowGrammar, output: np.ndarray, bits_W: np.ndarray) -> str:
+        bits_W[:] = 0xFFFFFFFF
+        return MADE
+
+    monkeypatch.setattr(RowGrammar, "mask", all_allowed)
     for position in range(3, 60):
         logits = logits_at(position)
         assert sample(logits, [0], [position], tables, argmax) == sample(logits, [0], [position], free, argmax)
@@ -262,6 +250,33 @@ def test_a_store_keeps_few_idle_grammars(vocabulary: TokenVocabulary, monkeypatc
     assert all(store.matcher(one.key) is not None for one in made[1:])
 
 
+@claim("The grammars and token tables that a worker keeps are counted, and unused ones go", of="structured-output")
+def test_what_a_store_keeps_is_counted_and_has_a_limit(vocabulary: TokenVocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammars, "IDLE_BYTES", 200 << 10)
+    monkeypatch.setattr(grammars, "IDLE_TABLES", 1)
+    store = GrammarStore()
+    assert store.nbytes == 0
+    table, small = grammars.BYTES_OF_TOKEN * V, grammars.GRAMMAR_BYTES + grammars.BYTES_OF_TEXT
+    made = [Grammar(form=REGEX, text=text, vocabulary=vocabulary) for text in "abcd"]
+    for one in made:
+        store.compile(one)
+        store.compile(one)
+    assert store.nbytes == table + 4 * small
+    for one in made:
+        store.release(one.key)
+    assert [store.matcher(one.key) is not None for one in made] == [False, True, True, True]
+    assert store.nbytes == table + 3 * small
+    others = [Grammar(form=REGEX, text="a", vocabulary=replace(vocabulary, size=V + n)) for n in (1, 2)]
+    for one in others:
+        store.compile(one)
+    large = Grammar(form=REGEX, text="b" * 2000, vocabulary=vocabulary)
+    store.compile(large)
+    for one in (*others, large):
+        store.release(one.key)
+    assert not any(store.matcher(one.key) for one in (*made, *others, large))
+    assert store.nbytes == table  # the table that was used last
+
+
 def test_rows_without_a_grammar_have_no_mask(vocabulary: TokenVocabulary) -> None:
     tables = tables_with(None)
-    assert masks([0, 1], [3, 3], tables.grammars, tables.tokens, tables.prompt_length) == {}
+    assert masks([0, 1], [3, 3], tables.grammars, tables.tokens, tables.prompt_length, V, tables.masks) is None

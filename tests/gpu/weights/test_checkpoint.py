@@ -394,7 +394,7 @@ def test_a_checkpoint_of_the_model_without_its_head_is_what_transformers_loads(c
     import torch
     from transformers import AutoModelForCausalLM
 
-    folder = copy("llama-tied", architectures=["LlamaModel"])
+    folder = copy("llama-tied")
     whole = AutoModelForCausalLM.from_pretrained(folder).state_dict()
     original = [spec.component for spec in Checkpoint.open(folder).specs(16, "float32")]
     renamed(folder, lambda name: name.removeprefix("model."))

@@ -11,8 +11,9 @@ from blockwright.policies.plan.grammar import REGEX, Grammar, TokenVocabulary
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.requests.admission import UNHELD
 from blockwright.policies.requests.urgency import offline_urgency
-from blockwright.policies.sweep.events import GrammarReady, GrammarUnused, GrammarWanted
+from blockwright.policies.sweep.events import GrammarReady, GrammarUnused, GrammarWanted, TokensEmitted
 from blockwright.policies.sweep.state import SweepState
+from blockwright.tests.claims import claim
 from blockwright.tests.parts import examples
 
 from ..sweep_world import COMPILER, World, chain, generate, pipeline, replica, submission
@@ -21,9 +22,9 @@ BASE = chain("base")
 ROUTES = {"replica": replica("w0", BASE), "pipeline": pipeline(["w0", "w1"], BASE)}
 
 
-def constrained(text: str) -> SamplingParams:
+def constrained(text: str, *, forced: bool = False) -> SamplingParams:
     vocabulary = TokenVocabulary(file="", digest=b"", size=100, ends=[99])
-    return SamplingParams(temperature=0.0, grammar=Grammar(form=REGEX, text=text, vocabulary=vocabulary))
+    return SamplingParams(temperature=0.0, grammar=Grammar(form=REGEX, text=text, vocabulary=vocabulary, forced=forced))
 
 
 def world(kind: str) -> World:
@@ -33,10 +34,13 @@ def world(kind: str) -> World:
 
 
 @pytest.mark.parametrize("kind", ROUTES)
-@given(seed=st.integers(0, 10_000), bad=st.booleans())
+@given(seed=st.integers(0, 10_000), bad=st.booleans(), forced=st.booleans())
 @examples(40)
-def test_tokens_are_the_same_whenever_the_grammar_comes(kind: str, seed: int, bad: bool) -> None:
-    """Whether drafted, offline, preempted or in a pipeline. A grammar that cannot be compiled fails its sequences alone."""
+def test_tokens_are_the_same_whenever_the_grammar_comes(kind: str, seed: int, bad: bool, forced: bool) -> None:
+    """Whether forced, drafted, offline, preempted or in a pipeline.
+
+    A grammar that cannot be compiled fails its sequences alone.
+    """
     made = world(kind)
     if bad:
         made.uncompilable["bad"] = "it is bad"
@@ -45,7 +49,7 @@ def test_tokens_are_the_same_whenever_the_grammar_comes(kind: str, seed: int, ba
         prompt = [(seed + i + j) % 7 for j in range(1 + (seed * (i + 1)) % 20)]
         name = f"r{i}"
         expected[name] = generate("base", prompt, len(prompt) + 12, [])
-        sampling = constrained("bad" if i % 4 == 1 else "good") if i % 2 else SamplingParams(temperature=0.0)
+        sampling = constrained("bad" if i % 4 == 1 else "good", forced=forced) if i % 2 else SamplingParams(temperature=0.0)
         drafts = DraftOptions(True, 2, expected[name]) if i % 3 == 0 else None
         priority = offline_urgency() if i == 7 else 0
         more = {"arrival": float(i), "drafts": drafts, "priority": priority}
@@ -137,3 +141,44 @@ def test_a_grammar_that_failed_is_compiled_again_for_the_next() -> None:
         assert effects.orders == [GrammarUnused(sampling.grammar.key)]
         state.check()
     assert not made.wire.get((COMPILER, "w0"))
+
+
+@claim("Forced tokens come whole, in one event, and end where the answer ends", of="structured-output")
+@pytest.mark.parametrize("kind", ROUTES)
+@pytest.mark.parametrize("limit", [4, 5, 9, 40])
+def test_forced_tokens_are_computed_together(kind: str, limit: int) -> None:
+    made = world(kind)
+    prompt = [1, 2, 3]
+    expected = generate("base", prompt, 3 + limit, [])
+    made.submit(submission("r", prompt, 3 + limit, ROUTES[kind].id, sampling=constrained("a", forced=True)))
+    made.run(1)
+    assert made.emitted["r"] == expected
+    device = made.workers["w1" if kind == "pipeline" else "w0"].device
+    if limit == 40:
+        assert device.forced
+    made.assert_quiet()
+
+
+def test_a_forced_run_is_one_round() -> None:
+    """The drawn token, the forced ones behind it, and the one that is drawn behind them, in one event."""
+    made = world("replica")
+    state = made.workers["w0"].state
+    state.apply(submission("r", [1, 2, 3], 30, ROUTES["replica"].id, sampling=constrained("a", forced=True)), 0.0)
+    state.apply(GrammarReady(orders(state)[0].grammar.key), 0.0)  # type: ignore[attr-defined]
+    forced: list[int] = []
+    runs = 0
+    while (plan := state.plan(0.0)) is not None and plan.count:
+        assert plan.count[0] == (3 if not plan.start[0] else 1 + len(forced))
+        assert state.plan(0.0) is None  # what comes next is not known
+        result = made.workers["w0"].device.execute(plan, state.batch(plan.number))
+        state.commit(plan, result, 0.0)
+        (news,) = [one for one in state.take_effects().news if isinstance(one, TokensEmitted)]
+        assert news.tokens[: len(forced)] == forced
+        assert len(news.tokens) == len(forced) + 1
+        forced = result.forced[0][1] if result.forced else []
+        forced = forced[: 30 - 1 - news.position - len(news.tokens)]
+        runs += len(forced) > 1
+        copy = SweepState.restore(state.snapshot())
+        assert copy.digest() == state.digest() == state.fork().digest()
+        state.check()
+    assert runs > 2

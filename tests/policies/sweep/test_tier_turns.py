@@ -156,22 +156,43 @@ def test_tiers_without_others_never_wait(names: list[str]) -> None:
     assert_answers(made)
 
 
-def test_a_request_tells_how_many_sweeps_it_sat_out() -> None:
-    news: list[SatOut] = []
+def commit(state: SweepState, plan: SweepPlan, seconds: float) -> list[SatOut]:
+    """End a plan that took this long; return what it says of the requests that sat it out."""
+    state.commit(plan, SweepResult(plan.number, [0] * len(plan.sample), seconds=seconds), 0.0)
+    return [news for news in state.take_effects().news if isinstance(news, SatOut)]
 
-    class Listening(World):
-        def hear(self, effects: list[object]) -> list[object]:
-            news.extend(effect for effect in effects if isinstance(effect, SatOut))
-            return effects
 
-    made = Listening(["w0"], FAMILY, [replica("w0", one) for one in FAMILY], tier_sweeps="decoupled", chunk_size=8)
+@claim("A request reports how many steps of lower tiers it sat out, and how long they took on the device", of="families")
+def test_a_request_tells_how_long_it_sat_out() -> None:
+    made = world(tier_sweeps="decoupled")
     ask(made, "low", LOW.application, new=40)
     ask(made, "top", "base", new=5)
-    while step(made):
-        pass
-    assert [(one.request, one.attempt, one.sweeps) for one in news] == [("top", 1, 8)]
-    counters = made.workers["w0"].state.counters
-    assert (counters["short_sweeps"], counters["rows_sat_out"]) == (8, 8)
+    state = made.workers["w0"].state
+    said: list[SatOut] = []
+    while (plan := state.plan(0.0)) is not None:
+        said += commit(state, plan, seconds=0.5 + plan.number)
+    assert said == [SatOut("head/gateway", "top", 1, 1, 0.5 + number) for number in (2, 3, 5, 6, 8, 9, 11, 12)]
+    assert (state.counters["short_sweeps"], state.counters["rows_sat_out"]) == (8, 8)
+
+
+def test_parked_time_survives_copies_and_goes_to_no_later_request() -> None:
+    """A short sweep is open. Its parked request is cancelled, and another one takes the same index before it ends."""
+    made = world(tier_sweeps="decoupled")
+    ask(made, "low", LOW.application)
+    ask(made, "top", "base")
+    step(made)
+    state = made.workers["w0"].state
+    index = state.parts.rows.find("top")
+    plan = state.plan(0.0)
+    assert plan is not None
+    copies = [state.fork(), SweepState.restore(state.snapshot())]
+    made.cancel("top")
+    ask(made, "next", "base")
+    assert state.parts.rows.find("next") == index
+    state.take_effects()
+    parked = [SatOut("head/gateway", "top", 1, 1, 2.5)]
+    assert [commit(one, plan, 2.5) for one in (state, *copies)] == [parked] * 3
+    assert copies[0].digest() == copies[1].digest()
 
 
 def test_while_sequences_cross_workers_sweeps_are_whole() -> None:

@@ -17,6 +17,7 @@ from blockwright.runtime.testing import FaultPlan, Simulation
 from blockwright.tests.runtime.safety.haulers import Freight, Hauler
 from blockwright.tests.runtime.safety.kin import CHILDREN, FAMILY, Family
 from blockwright.tests.runtime.safety.world import Violation, Watch, World
+from blockwright.tests.transport.fake_nccl import FakeHub, FakeNccl
 from blockwright.transport.address import PeerId
 from blockwright.transport.memory_file import MemoryFile
 
@@ -190,7 +191,7 @@ class Player(Actor):
 class Game:
     """One seed."""
 
-    def __init__(self, seed: int, faults: int = FAULTS, device: bool = False) -> None:
+    def __init__(self, seed: int, faults: int = FAULTS, device: bool = False, cards: bool = False) -> None:
         nodes = ("w0", "w1", "w2")
         draw = Random(f"{seed}/plan")
         plan = FaultPlan.random(draw, ("head", *nodes), count=faults, within=WITHIN, links=LINK_FAULTS if faults else 0)
@@ -198,7 +199,8 @@ class Game:
         self.world = World(self.sim)
         self.family = Family(self.world)
         self.freight = Freight(self.world)
-        self.device = device  # transfers go through slots in a device's memory
+        self.device = device or cards  # transfers go through slots in a device's memory
+        self.hub = FakeHub() if cards else None  # or by NCCL, since each life has a card of its own
 
     def play(self) -> World:
         FAMILY[:] = [self.family]
@@ -209,7 +211,13 @@ class Game:
         self.freight.receive(node)
         if self.device:
             late = Random(f"{self.sim.seed} {node.id} device")
-            node.offer_device(MemoryFile(node.clock, lambda: late.uniform(0.0, 0.02)))
+            memory = MemoryFile(node.clock, lambda: late.uniform(0.0, 0.02))
+            if self.hub is None:
+                node.offer_device(memory)
+            else:
+                memory.card = str(node.id)
+                seconds, fails = lambda: late.uniform(0.0, 0.01), lambda: late.random() < 0.1
+                node.offer_device(memory, FakeNccl(self.hub, node.clock, seconds, fails=fails))
         self.world.observe(node)
         await node.spawn(Hauler(self.freight, Random(f"{self.sim.seed} {node.id} hauler")), name="hauler")
         await self.family.settle(node)

@@ -62,12 +62,16 @@ def vocabulary() -> Any:
 
 @cache
 def matcher_of(kind: str, rule: str, thinking: bool) -> Any:
-    template = read_template(TURNS[kind])
     try:
-        text = turn_grammar(template, RULES[rule], thinking=thinking, settled=False, special=SPECIAL)
+        return matcher_for(kind, RULES[rule], thinking)
     except TurnError:
         assert (kind, rule) in {("llama3", "json or calls"), ("llama4", "json or calls")}
         return None
+
+
+def matcher_for(kind: str, rules: TurnRules, thinking: bool) -> Any:
+    template = read_template(TURNS[kind])
+    text = turn_grammar(template, rules, thinking=thinking, settled=False, special=SPECIAL)
     return compiled(LARK, text, vocabulary())
 
 

@@ -1,0 +1,265 @@
+"""Proof of the law of bits, by the worker that will compute: it compares bits of its shapes on its own card and then serves.
+
+Each shape of a component is computed with its own parameters, on random hidden states: all tokens at once, in chunks, token
+by token behind a prefill, beside other rows, among many, and in pages of another size. Components that follow each other are
+also computed together, as in a run. All bits must be equal. The first launch of each kernel is here, too, so what has to be
+compiled is compiled before anything is served. A proof has a back end of its own on the same card, with tables, slots and
+scratch, which is dropped afterwards.
+
+Legend: T tokens, N rows, D hidden width.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..backend import Backend, Batch, Packed
+from ..errors import BackendError
+from ..model.config import EmbeddingConfig, HeadConfig, attention_of
+from ..row_backend import RowPacked
+from ..tables import Tables
+
+SECONDS = 60.0  # that all proofs of a worker may take, with the kernels' first compilation
+HEAD_ROWS = 65  # most rows of a head, whose logits are long
+DECODED = 4  # tokens that are computed one by one
+BESIDE = 3  # tokens of another row
+ROWS = 5  # of the tables
+Place = tuple[int, int, int]  # table row, first position, tokens
+
+
+@dataclass(frozen=True, slots=True)
+class ProofSize:
+    """The tokens of a proof, and the chunks in which they are computed again; what is left is the last chunk."""
+
+    tokens: int
+    chunks: tuple[int, ...]
+
+
+ON_CARD = ProofSize(300, (1, 3, 17, 64, 65))  # both tiles of a product's rows, two segments of an attention
+ON_HOST = ProofSize(12, (1, 3))
+
+
+@dataclass(slots=True)
+class ProofState:
+    """The findings of a worker's proofs so far. ``differs`` and ``unproved`` are sentences; "" for nothing to say."""
+
+    shapes: int = 0  # proved
+    steps: int = 0  # done, of all shapes
+    seconds: float = 0.0
+    began: float | None = None  # the time at which a step began that is under way
+    running: str = ""  # what is computed now
+    differs: str = ""
+    unproved: str = ""
+
+    def view(self) -> dict[str, Any]:
+        """Return the state as plain data."""
+        invariant = None if not self.shapes and not self.why else not self.why
+        return {
+            "invariant": invariant,
+            "why": self.why,
+            "shapes": self.shapes,
+            "steps": self.steps,
+            "seconds": round(self.seconds, 3),
+            "running": self.running,
+        }
+
+    @property
+    def seconds_now(self) -> float:
+        """The seconds that the proofs have taken, with the step under way. Any thread may ask."""
+        began = self.began
+        return self.seconds + (0.0 if began is None else time.monotonic() - began)
+
+    @property
+    def why(self) -> str:
+        """The reason why the law of bits is not proved."""
+        return self.differs or self.unproved
+
+
+class Prover:
+    """Owner of a worker's proofs (see the module). ``open_twin`` opens a back end on the same card, for one proof.
+
+    ``limit`` is the longest sequence of tokens that a proof computes. ``seconds`` bounds all proofs together.
+    """
+
+    def __init__(
+        self,
+        open_twin: Callable[[], Backend],
+        size: ProofSize,
+        limit: int,
+        seconds: float = SECONDS,
+    ) -> None:
+        tokens = max(min(size.tokens, limit), DECODED + 1)
+        self.state = ProofState()
+        self._open = open_twin
+        self._chunks, self._tokens = size.chunks, tokens
+        self._seconds = seconds
+        self._known: set[str] = set()  # shapes that were proved, or could not be
+
+    def prove(self, components: Sequence[Packed]) -> Iterator[None]:
+        """Prove the shapes of these components that are new, step by step. Their parameters must stay where they are."""
+        before: list[RowPacked] = []
+        for one in components:
+            assert isinstance(one, RowPacked), "a card's weights are rows"
+            yield from self._prove([one])
+            if before and not isinstance(one.spec.config, HeadConfig):
+                yield from self._prove([*before, one])
+            before = [one]
+        self.state.running = ""
+
+    def _prove(self, packed: Sequence[RowPacked]) -> Iterator[None]:
+        shape = " ".join(f"{one.spec.config} {one.spec.component.kv}" for one in packed)
+        if shape in self._known:
+            return
+        self._known.add(shape)
+        state = self.state
+        state.running = " and ".join(map(_name, packed))
+        proof = _Proof(self._open(), packed, self._tokens, self._chunks)
+        steps = proof.steps()
+        while True:
+            if state.seconds >= self._seconds:
+                state.unproved = state.unproved or f"not all shapes were compared within {self._seconds:.0f} seconds"
+                return
+            state.began = time.monotonic()
+            try:
+                found = next(steps)
+            except StopIteration:
+                state.shapes += not proof.differs
+                return
+            except (BackendError, torch.OutOfMemoryError) as error:
+                state.unproved = state.unproved or f"bits of {state.running} could not be compared: {error}"
+                return
+            finally:
+                state.seconds, state.began = state.seconds_now, None
+            state.steps += 1
+            if found:
+                proof.differs = True
+                state.differs = state.differs or f"bits of {state.running} differ {found}"
+            yield
+
+
+class _Proof:
+    """The proof of one component, or of two that follow each other. A step yields what makes its bits differ, or ""."""
+
+    def __init__(self, backend: Backend, packed: Sequence[RowPacked], tokens: int, chunks: Sequence[int]) -> None:
+        self.differs = False
+        self._backend, self._packed = backend, packed
+        self._chunks, self._tokens = chunks, tokens
+        self._config = packed[0].spec.config
+        width = packed[0].spec.component.width_in or packed[0].spec.component.width_out
+        draw = np.random.default_rng(tokens)
+        self._hidden_TD = torch.from_numpy(draw.standard_normal((tokens, width), dtype=np.float32)).to(backend.dtype)
+        self._token_T = draw.integers(0, getattr(self._config, "vocabulary", 1), tokens)
+
+    def steps(self) -> Generator[str, None, None]:
+        page = next((kv.page_size for one in self._packed if (kv := one.spec.component.kv) is not None), 16)
+        run, *parts = self._compose(page)
+        yield ""
+        if isinstance(self._config, HeadConfig):
+            yield from self._head(run)
+        elif parts:
+            yield from self._together(run, parts)
+        else:
+            yield from self._alone(run, page)
+
+    def _together(self, run: Any, parts: Sequence[Any]) -> Iterator[str]:
+        """Compare a run of two components with a run of each."""
+        last = self._tokens - 1
+        whole = self._computed(run, [(0, 0, self._tokens)])
+        yield ""
+        apart = self._hidden_TD
+        for part in parts:
+            apart = self._computed(part, [(1, 0, self._tokens)], apart)
+        yield self._compare(whole, apart, "between one run and two")
+        yield self._compare(whole[last:], self._computed(run, [(0, last, 1)]), "between prefill and decode")
+
+    def _alone(self, run: Any, page: int) -> Iterator[str]:
+        last = self._tokens - DECODED
+        whole = self._computed(run, [(0, 0, self._tokens)])
+        yield ""
+        yield self._compare(whole, self._in_chunks(run, 1), "between chunks and one prefill")
+        parts = [self._computed(run, [(2, 0, last)])]
+        parts += [self._computed(run, [(2, at, 1)]) for at in range(last, self._tokens)]
+        yield self._compare(whole, torch.cat(parts), "between prefill and decode")
+        beside = self._computed(run, [(4, 0, BESIDE), (3, 0, self._tokens), (1, self._tokens - 1, 1)])
+        yield self._compare(whole, beside[BESIDE : BESIDE + self._tokens], "beside other rows")
+        single = self._computed(run, [(3, at, 1) for at in range(self._tokens)])
+        yield self._compare(whole, single, "among many rows")
+        if attention_of(self._config) is not None:
+            self._copy_pages(page)
+            other = page // 2 if page > 1 else 2
+            (run,) = self._compose(other)
+            yield self._compare(whole, self._in_chunks(run, 0), f"between pages of {page} and {other} tokens")
+
+    def _head(self, run: Any) -> Iterator[str]:
+        rows = min(self._tokens, HEAD_ROWS)
+        whole = self._backend.logits(run, self._hidden_TD[:rows]).clone()
+        for count in (1, *self._chunks):
+            if count < rows:
+                found = self._backend.logits(run, self._hidden_TD[rows - count : rows].clone())
+                yield self._compare(whole[rows - count :], found, f"between {count} and {rows} rows")
+
+    def _compose(self, page: int) -> list[Any]:
+        """Return a run over all components, and of several one over each, with slots of their own in pages of this size."""
+        backend, placed = self._backend, list[RowPacked]()
+        tables = Tables(ROWS, self._tokens, len(self._packed), page)
+        count = tables.slots.size
+        tables.slots.reshape(-1)[:] = np.random.default_rng(7).permutation(count)
+        tables.tokens[:] = self._token_T
+        backend.reserve(tables, self._tokens + BESIDE + 1, ROWS)
+        for one in self._packed:
+            if (kv := one.spec.component.kv) is not None:
+                layout = replace(kv, page_size=page)
+                component = replace(one.spec.component, kv=layout)
+                one = RowPacked(replace(one.spec, component=component), one.weights)
+                memory = torch.full((count * backend.slot_bytes(layout),), 0xFF, dtype=torch.uint8, device=_device(one))
+                backend.add_arena(layout, memory)
+            placed.append(one)
+        runs = [backend.compose(placed, 0)]
+        if len(placed) > 1:
+            runs += [backend.compose([one], place) for place, one in enumerate(placed)]
+        return runs
+
+    def _copy_pages(self, page: int) -> None:
+        """Take a page out of the arena and put it back, as an exchange does, so that these kernels are there, too."""
+        kv = self._packed[0].spec.component.kv
+        assert kv is not None, "an attention has KV"
+        layout = replace(kv, page_size=page)
+        memory = torch.empty(1, self._backend.slot_bytes(layout), dtype=torch.uint8)
+        self._backend.export(layout, [0], memory)
+        self._backend.import_(layout, [0], memory)
+
+    def _in_chunks(self, run: Any, row: int) -> torch.Tensor:
+        parts, at = [], 0
+        for count in (*self._chunks, self._tokens):
+            if (count := min(count, self._tokens - at)) > 0:
+                parts.append(self._computed(run, [(row, at, count)]))
+                at += count
+        return torch.cat(parts)
+
+    def _computed(self, run: Any, places: Sequence[Place], source_TD: torch.Tensor | None = None) -> torch.Tensor:
+        row_N, start_N, count_N = (np.array(column, dtype=np.int32) for column in zip(*places, strict=True))
+        given_TD = self._hidden_TD if source_TD is None else source_TD
+        hidden_TD = torch.cat([given_TD[start : start + count] for _, start, count in places])
+        self._backend.forward(run, Batch(row_N, start_N, count_N, hidden_TD))
+        return hidden_TD
+
+    def _compare(self, want: torch.Tensor, found: torch.Tensor, what: str) -> str:
+        same = torch.equal(want.contiguous().view(torch.uint8), found.contiguous().view(torch.uint8))
+        return "" if same else what
+
+
+def _device(packed: RowPacked) -> torch.device:
+    return next(iter(packed.weights.values())).device
+
+
+def _name(packed: RowPacked) -> str:
+    """Return the name of a shape for a person: "attention of width 4096"."""
+    component = packed.spec.component
+    kind = "embedding" if isinstance(packed.spec.config, EmbeddingConfig) else component.kind.name.lower()
+    return f"{kind} of width {component.width_in or component.width_out}"

@@ -1,0 +1,165 @@
+"""Messages between the cluster's memory actor and the controller, and the controller's effects on gateways for them.
+
+Values only. Parameters that exist twice are dropped when KV memory runs out (``policies/overload``). The memory actor
+decides that; ``parameter_drops.py`` carries it out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..model.chain import Component, Hop
+from .route_switch import SwitchFigures
+
+
+class OverloadEvent:
+    """Base of events about parameters that are dropped or restored."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DropParameters(OverloadEvent):
+    """memory -> controller: the order that workers serve an application as one pipeline, ``hops``, and keep nothing else."""
+
+    application: str
+    hops: tuple[Hop, ...]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreParameters(OverloadEvent):
+    """memory -> controller: the order that the members of a group become replicas again.
+
+    ``sources``: worker -> the worker that sends it what it lacks, by depth. A depth without one comes from the checkpoint.
+    """
+
+    group: str
+    sources: dict[str, dict[int, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class BreakOffRestore(OverloadEvent):
+    """memory -> controller: a burst has come; a group stays a pipeline with what it has loaded."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrimParameters(OverloadEvent):
+    """memory -> controller: the order to free, for KV, what an aborted restore has loaded."""
+
+    group: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLacks(OverloadEvent):
+    """memory -> controller: bytes of KV that are lacking and that no drop can free."""
+
+    nbytes: int
+    why: str
+
+
+MemoryOrder = DropParameters | RestoreParameters | BreakOffRestore | TrimParameters | MemoryLacks
+
+
+@dataclass(frozen=True, slots=True)
+class RoutesLeft(OverloadEvent):
+    """The answer of all gateways to ``SwitchGateways``: nothing runs on the routes that ended."""
+
+    number: int
+    requests: int  # requests that left
+
+
+@dataclass(frozen=True, slots=True)
+class RequestsSwitched(OverloadEvent):
+    """The answer of all gateways to ``AwaitSwitched``, with figures of each."""
+
+    number: int
+    figures: tuple[SwitchFigures, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadAgain(OverloadEvent):
+    """The answer to ``LoadLater``."""
+
+    worker: str
+    application: str
+
+
+class OverloadEffect:
+    """Base of effects for parameters that are dropped or restored."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchGateways(OverloadEffect):
+    """The order, after all earlier publications, to move requests from the routes ``ended`` (ids) to ``to``.
+
+    See ``SwitchRoutes``.
+    """
+
+    number: int
+    ended: list[str]
+    to: list[str]
+    dropped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitSwitched(OverloadEffect):
+    """A wait until no request that left waits for its pages any more."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadLater(OverloadEffect):
+    """A retry of a restore for which a worker had no room."""
+
+    worker: str
+    application: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class OverloadNote(OverloadEffect):
+    """An event in a group's history, for people."""
+
+    group: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStageOnWorker:
+    """A worker of a group: its stage is the components ``first`` to ``last`` (exclusive).
+
+    ``held``: the depths that it has.
+    """
+
+    worker: str
+    first: int
+    last: int
+    held: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ServingGroup:
+    """Workers that hold one application together, in the order of their stages; a replica is a group of one.
+
+    ``state``: as in ``GroupState``.
+    """
+
+    application: str
+    state: str
+    members: list[GroupStageOnWorker]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryGroups:
+    """controller -> memory: the groups with what they hold, under a ``version`` of their own."""
+
+    version: int
+    groups: list[ServingGroup]
+    chains: dict[str, list[Component]]

@@ -1,0 +1,206 @@
+"""Placement of applications on workers: the planned routes of every application, and the blocks that follow from them.
+
+Owns only the routes deployed for a burst and the closed workers; it plans into the controller's records of applications
+and workers. ``policies/cluster`` decides where things go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..cluster.assignment import WorkerCapacity, page_of, routes_of_all, routes_on_new_worker, routes_where_it_fits
+from ..cluster.scaling import PressedBlock, scale_out
+from ..model.chain import Route
+from ..model.partition import cut_blocks
+from .events import Application
+from .residency import PlannedRoute, Residency, Served
+
+
+class Placement:
+    """The placement of one cluster (see the module).
+
+    memory: worker -> bytes for parameters (as stored) and KV, if known. idle: seconds without use after which a block
+    deployed for a burst ends; 0: none is deployed.
+    """
+
+    def __init__(
+        self, served: dict[str, Served], residency: Mapping[str, Residency], memory: Mapping[str, int], idle: float
+    ) -> None:
+        self._served = served
+        self._residency = residency
+        self._memory = memory
+        self._idle = idle
+        self.closed: set[str] = set()  # workers that get nothing new
+        self.extras: dict[str, PlannedRoute] = {}  # by id: routes through blocks deployed for a burst
+
+    def of_all(self, new: Mapping[str, Application]) -> list[Route]:
+        """Return the routes of applications that are added together. Raises ValueError."""
+        return routes_of_all(new, self._planned_rooms(new.values()))
+
+    def of_one(self, application: Application, *, on_demand: bool) -> tuple[list[Route], bool]:
+        """Return the routes of a single addition, and whether others must be unloaded for it, which ``on_demand`` allows.
+
+        Raises ValueError if it fits nowhere.
+        """
+        try:
+            return routes_where_it_fits(application.name, application, self._rooms([application])), False
+        except ValueError:
+            if not on_demand:
+                raise
+            rooms = {worker: WorkerCapacity(self._whole(worker), ()) for worker in self._open()}
+            if all(room.free is None for room in rooms.values()):
+                raise
+            return routes_where_it_fits(application.name, application, rooms), True
+
+    def of_one_alone(self, application: Application) -> list[Route]:
+        """Return the routes of an application that is loaded on demand. If it fits nowhere, the workers refuse it then."""
+        try:
+            return self.of_one(application, on_demand=True)[0]
+        except ValueError:
+            return routes_of_all({application.name: application}, self._planned_rooms([application]))
+
+    def plan(self, routes: Sequence[Route]) -> list[PlannedRoute]:
+        """Plan these routes: they belong on their workers from now on."""
+        pages: dict[tuple[str, int, int], tuple[int, int]] = {}  # most routes of an application are cut alike
+        planned = []
+        for route in routes:
+            served = self._served[route.application]
+            one = PlannedRoute(route, served)
+            for hop in route.hops:
+                stretch = route.application, hop.first, hop.last
+                if stretch not in pages:
+                    pages[stretch] = page_of(served.application.components, hop)
+                one.hops += (self._residency[hop.worker].plan(one, hop, pages[stretch]),)
+            served.planned.append(one)
+            planned.append(one)
+        self.cut()
+        return planned
+
+    def cut(self) -> None:
+        """Cut the blocks anew.
+
+        Shared components lie in equal blocks, so all cuts may change when an application comes or goes.
+        """
+        chains = {name: served.application.components for name, served in self._served.items()}
+        hops = {name: {hop.first for p in served.planned for hop in p.hops} for name, served in self._served.items()}
+        for name, cut in cut_blocks(chains, hops).items():
+            self._served[name].blocks = cut
+
+    # blocks deployed for a burst
+
+    def scale_out(self, worker: str, pressed: Sequence[PressedBlock]) -> PlannedRoute | None:
+        """Plan one more route past a worker's heaviest block, if there is room. Only one is deployed at a time."""
+        if not self._idle or any(extra.open for extra in self.extras.values()):
+            return None
+        known = {name: s.application for name, s in self._served.items() if s.deployed and s.shown and not s.draining}
+        blocks = [
+            PressedBlock(block.pressure, {name: at for name, at in block.applications.items() if name in known})
+            for block in pressed
+        ]
+        taken = {(name, worker) for worker, here in self._residency.items() for name, hops in here.hops.items() if hops}
+        taken |= {(name, worker) for worker, here in self._residency.items() for name in here.refused}
+        pressing = [known[name] for block in blocks for name in block.applications]
+        route = scale_out(worker, blocks, known, self._rooms(pressing), taken)
+        if route is None:
+            return None
+        (extra,) = self.plan([route])
+        extra.idle = self._idle
+        self.extras[route.id] = extra
+        return extra
+
+    # workers that are added or removed
+
+    def replicate(self, worker: str) -> list[str]:
+        """Plan what fits on a worker that has nothing; return the applications."""
+        there = {
+            name: served.application
+            for name, served in self._served.items()
+            if served.deployed and not (served.draining or served.on_demand)
+        }
+        routes = routes_on_new_worker(worker, self._memory.get(worker), there)
+        return [planned.route.application for planned in self.plan(routes)]
+
+    def end(self, routes: Iterable[PlannedRoute]) -> None:
+        """End these routes. Their components are still loaded."""
+        for one in routes:
+            self.extras.pop(one.route.id, None)
+            one.ended = True
+            one.served.planned.remove(one)
+            for hop in one.hops:
+                hop.residency.hops[one.route.application].remove(hop)
+        self.cut()
+
+    def _open(self) -> dict[str, Residency]:
+        """Return the workers that may get more."""
+        return {name: here for name, here in self._residency.items() if name not in self.closed}
+
+    # memory
+
+    def _whole(self, worker: str) -> int | None:
+        """Return a worker's bytes for parameters and KV, or None if unknown."""
+        here = self._residency[worker]
+        known = None if here.room is None else here.room + sum(self._resident(here).values())
+        return self._memory.get(worker, known)
+
+    def _rooms(self, new: Iterable[Application]) -> dict[str, WorkerCapacity]:
+        """Return each worker's room as it reported it. ``new``: the applications to place.
+
+        A worker that holds nothing has not been asked yet.
+        """
+        found, where = {}, self._where(new)
+        for name, here in self._open().items():
+            free, promised = here.room if here.resident else self._memory.get(name, here.room), self._promised(here)
+            free = None if free is None else free - sum(promised.values())
+            resident = here.resident
+            held = {t for t, at in where.items() if any(depth in resident.get(one, ()) for one, depth in at)}
+            held |= promised.keys() & where.keys()
+            found[name] = WorkerCapacity(free, held)
+        return found
+
+    def _promised(self, here: Residency) -> dict[bytes, int]:
+        """Return the tensors of suspended routes that a worker lacks: KV has their memory until they are loaded again."""
+        lacking: dict[bytes, int] = {}
+        for name, hops in here.hops.items():
+            suspended = {depth for hop in hops if hop.route.suspended for depth in range(hop.first, hop.last)}
+            for depth in suspended - here.resident.get(name, set()):
+                lacking |= self._served[name].application.tensors(depth, depth + 1)
+        held = self._resident(here) if lacking else {}
+        return {tensor: nbytes for tensor, nbytes in lacking.items() if tensor not in held}
+
+    def _where(self, new: Iterable[Application]) -> dict[bytes, list[tuple[str, int]]]:
+        """Return, for each tensor of ``new``, the components (application, depth) of served applications that contain it."""
+        found: dict[bytes, list[tuple[str, int]]] = {tensor: [] for one in new for tensor in one.tensors()}
+        for name, served in self._served.items():
+            for depth in range(len(served.application.components)):
+                for tensor in found.keys() & served.application.tensors(depth, depth + 1).keys():
+                    found[tensor].append((name, depth))
+        return found
+
+    def _resident(self, here: Residency) -> dict[bytes, int]:
+        held: dict[bytes, int] = {}
+        for name, depths in here.resident.items():
+            for depth in depths:
+                held.update(self._served[name].application.tensors(depth, depth + 1))
+        return held
+
+    def _planned_rooms(self, new: Iterable[Application]) -> dict[str, WorkerCapacity]:
+        """Return each worker's room as it will be once all that belongs there is loaded."""
+        wanted = {tensor for one in new for tensor in one.tensors()}
+        found, alike = (
+            {},
+            dict[tuple[tuple[str, int, int], ...], tuple[int, set[bytes]]](),
+        )  # workers with the same plan
+        for name, here in self._open().items():
+            memory = self._memory.get(name)
+            if memory is None:
+                found[name] = WorkerCapacity(None, ())
+                continue
+            stretches = tuple((one, hop.first, hop.last) for one, hops in here.hops.items() for hop in hops)
+            if stretches not in alike:
+                held: dict[bytes, int] = {}
+                for one, first, last in stretches:
+                    held.update(self._served[one].application.tensors(first, last))
+                alike[stretches] = sum(held.values()), held.keys() & wanted
+            used, shared = alike[stretches]
+            found[name] = WorkerCapacity(memory - used, shared)
+        return found
