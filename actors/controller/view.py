@@ -14,6 +14,7 @@ from typing import Any
 
 from ...policies.cluster.adapter_base import WholeModel, shown_base
 from ...policies.cluster.application_life import model_of
+from ...policies.control.claims import Claim, claims_on
 from ...policies.control.events import Application
 from ...policies.control.families import members
 from ...policies.control.labels import labels as labels_of
@@ -110,6 +111,7 @@ def _worker(
         "proof": dict(status.proof) if status else {},
         "memory": memory,
         "blocks": _blocks(state, worker),
+        "claims": [_claim(claim, labels) for claim in claims_on(state.holdings, worker.name)],
         "queue": {
             "waiting": status.waiting if status else worker.waiting,
             "running": status.running if status else worker.running,
@@ -144,6 +146,19 @@ def _busiest(blocks: Iterable[BlockStatus], labels: Mapping[str, str]) -> list[d
         }
         for block in blocks
     ]
+
+
+def _claim(claim: Claim, labels: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "model": labels[claim.application],
+        "first": claim.first,
+        "last": claim.last,
+        "route": claim.route,
+        "by": claim.by.value,
+        "why": claim.why,
+        "held": claim.held,
+        "paused_by": list(claim.paused_by),
+    }
 
 
 def _blocks(state: ControllerState, worker: WorkerRecord) -> list[str]:

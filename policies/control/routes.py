@@ -121,6 +121,10 @@ class Routes:
         """Return the ids of routes that one part wants paused, whatever others want."""
         return self._pausing.get(by, frozenset())
 
+    def pausing(self, route: str) -> tuple[str, ...]:
+        """Return the parts that want a route paused."""
+        return tuple(by for by, ids in self._pausing.items() if route in ids)
+
     def settle(self) -> tuple[str, ...] | None:
         """Bring routes into force and out of it.
 
