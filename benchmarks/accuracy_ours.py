@@ -86,7 +86,7 @@ def _packed(backend: HostBackend, spec: ComponentSpec) -> Packed:
     memory = {}
     for part in backend.parts(spec):
         memory[part.role] = _aligned(part.nbytes)
-        backend.pack(part, read_rows(spec.tensors[part.role], 0, part.shape[0]), memory[part.role], 0)
+        backend.pack(part, read_rows(spec.tensors[part.role], 0, part.shape[0]), memory[part.role])
     return backend.assemble(spec, memory)
 
 

@@ -94,7 +94,7 @@ def _account(part: Part) -> None:
     reserved = _reserved(part)
     rig = _rig(part, 1)
     part.card.settle()
-    ours = sum(rig.executor.committed().values()) + _reserved(part) - reserved
+    ours = sum(rig.executor.committed().values()) + _reserved(part) - reserved + rig.device.held()["graphs"]
     found = used(nvml) - before
     part.add("account", {"ours_bytes": ours, "nvml_bytes": found, "account_off": abs(found - ours) / ours}, OURS)
 

@@ -91,7 +91,7 @@ class FilledExecutor(Executor):
             memory[part.role] = self.view(offset, part.nbytes)
             flat = len(part.shape) == 1
             raw = random_tensor(card, *part.shape, seed=seed * 100 + number, spread=SPREAD, dtype=self.backend.dtype)
-            self.backend.pack(part, raw + 1 if flat else raw, memory[part.role], 0)
+            self.backend.pack(part, raw + 1 if flat else raw, memory[part.role])
         self.parameters.components[spec.name] = self.backend.assemble(spec, memory)
 
 

@@ -51,7 +51,7 @@ class Products:
         places = {}
         for part in self._backend.parts(spec):
             places[part.role] = aligned(part.nbytes)
-            self._backend.pack(part, tensors[part.role], places[part.role], 0)
+            self._backend.pack(part, tensors[part.role], places[part.role])
         self._memory += places.values()
         return self._backend.compose([self._backend.assemble(spec, places)], 0)
 

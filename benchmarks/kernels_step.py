@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -121,10 +122,11 @@ class Rig:
             return backend.pack(spec, tensors, self._memory[-1])
         parts = backend.parts(spec)
         self._memory.append(aligned(sum(-(-part.nbytes // 64) * 64 for part in parts)))
+        first = [0] if "first" in signature(backend.pack).parameters else []  # a checkout in which rows had places
         places, offset = {}, 0
         for part in parts:
             places[part.role] = self._memory[-1][offset : offset + part.nbytes]
-            backend.pack(part, tensors[part.role], places[part.role], 0)
+            backend.pack(part, tensors[part.role], places[part.role], *first)
             offset += -(-part.nbytes // 64) * 64
         return backend.assemble(spec, places)
 

@@ -90,8 +90,8 @@ class Backend(Protocol):
         A variant's delta is a single part, which ``pack_delta`` fills.
         """
 
-    def pack(self, part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, first: int) -> None:
-        """Convert rows of a raw tensor (any float type, CPU), from row ``first`` on, into the part's memory.
+    def pack(self, part: PackedPart, raw: torch.Tensor, memory: torch.Tensor) -> None:
+        """Convert a raw tensor (any float type, CPU), or rows of it that are a piece, into the part's memory.
 
         ``memory`` is uint8 [part.nbytes] on the host (``Arena.window``). It is aligned to 64 bytes unless the part is a
         piece that begins elsewhere.

@@ -82,7 +82,7 @@ class ResidentParameters:
                         yield
                     begin, piece = part.piece(first, last)
                     with self._arena.window(offset + begin, piece.nbytes) as window:
-                        self._backend.pack(piece, source.read(first, last), window, 0)
+                        self._backend.pack(piece, source.read(first, last), window)
                     done += nbytes
                 source.check()
                 self._tensors[part.id] = offset, memory

@@ -77,8 +77,8 @@ class RowBackend:
         """Return the name of a delta's packed form, and its bytes."""
         raise NotImplementedError
 
-    def pack(self, part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, first: int) -> None:
-        memory.view(self.dtype).view(part.shape)[first : first + raw.shape[0]].copy_(raw)
+    def pack(self, part: PackedPart, raw: torch.Tensor, memory: torch.Tensor) -> None:
+        memory.view(self.dtype).view(part.shape).copy_(raw)
 
     def assemble(self, spec: ComponentSpec, memory: Mapping[str, torch.Tensor]) -> Packed:
         shapes = tensor_shapes(spec.config)

@@ -33,6 +33,8 @@ from .tables import CardTables
 
 GATHERED, HEADED = "gathered", "headed"  # hidden states of some rows; of the rows of a head
 BOUNCE, CHOSEN = "bounce", "chosen"  # slots on their way, and their numbers
+SCORES, COUNTS = "scores", "counts"  # of rows that are drawn by all parameters
+CHOSEN_TOGETHER = 16  # of them, at a time
 MOST_HEADS, LEAST_HEADS = 256, 32  # rows of a head at a time
 TOGETHER = 1 << 20  # bytes of slots that are copied at once
 SLOT_UNIT = 4096  # bytes
@@ -165,6 +167,8 @@ class CudaBackend(RowBackend):
         for name in (GATHERED, HEADED):
             self.scratch.need(name, (self.tokens if name == GATHERED else self.heads) * run.width * self.dtype.itemsize)
         self.forward.reserve(run, rows, self._host_tables.max_length)
+        for name in (SCORES, COUNTS) if run.vocabulary else ():
+            self.scratch.need(name, 8 * CHOSEN_TOGETHER * run.vocabulary)
 
     def _slots(self, packed: RowPacked) -> Slots:
         layout = packed.spec.component.kv

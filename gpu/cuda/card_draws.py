@@ -22,7 +22,7 @@ from ..sampling.sampler import penalised, raw_logprobs
 from ..sweep_columns import Ints
 from ..sweep_draws import SweepOutcome
 from ..tables import Tables
-from .backend import CudaBackend
+from .backend import CHOSEN_TOGETHER, COUNTS, SCORES, CudaBackend
 from .columns import PlanColumns
 from .forward import LOGITS
 from .ops import BEST, Choices, Logprobs
@@ -30,8 +30,6 @@ from .results import PlanResults
 
 DrawnToken = tuple[int, int, SamplingParams]  # table row, position, options
 LISTED = 4096  # most tokens of a row's list
-TOGETHER = 16  # rows that are drawn by all parameters at a time: scratch of 16 bytes for each of their logits
-SCORES, COUNTS = "scores", "counts"  # buffers
 GRAMMAR, PHRASES = "grammar", "phrases"
 LISTS, REJECTION = "lists", "rejection"
 POOLING = "pooling"
@@ -118,11 +116,6 @@ class CardDraws:
         self._backend, self._tables = backend, tables
         self._columns, self._results = columns, results
 
-    def reserve(self, vocabulary: int) -> None:
-        """Have scratch for rows that are drawn by all parameters."""
-        self._backend.scratch.need(SCORES, 8 * TOGETHER * vocabulary)
-        self._backend.scratch.need(COUNTS, 8 * TOGETHER * vocabulary)
-
     def group(self, first: int, drawn: Sequence[DrawnToken], vocabulary: int, wanted: bool = True) -> DrawnGroup:
         """Add the columns of positions that are drawn together; the call's position ``first`` is their first.
 
@@ -133,8 +126,8 @@ class CardDraws:
         if len(fancy) < len(drawn):
             key_T, heat_T = simple_columns([p for _, _, p in drawn], [position for _, position, _ in drawn])
             group.simple = self._columns.add(key_T), self._columns.add(heat_T)
-        for begin in range(0, len(fancy), TOGETHER):
-            places = fancy[begin : begin + TOGETHER]
+        for begin in range(0, len(fancy), CHOSEN_TOGETHER):
+            places = fancy[begin : begin + CHOSEN_TOGETHER]
             group.chosen.append(self._choices(places, [drawn[place] for place in places], vocabulary))
         if wanted:
             self._want([p.logprobs for _, _, p in drawn], group, vocabulary)

@@ -208,8 +208,6 @@ class CardSweep:
     def _grouped(self, run: CudaRun, tokens: HeadTokens, token: int, wanted: bool = True) -> list[DrawnGroup]:
         """Draw tokens group by group, which go to offset ``token`` of the results."""
         groups, together = [], self._backend.heads
-        if not all(plain(p) for p in tokens.params):
-            self._card.reserve(run.vocabulary)
         for first in range(0, len(tokens.index_T), together):
             some = slice(first, first + together)
             drawn = list(

@@ -190,7 +190,7 @@ def pack_whole(backend: Backend, spec: ComponentSpec, tensors: dict[str, torch.T
     memory = {}
     for part in backend.parts(spec):
         memory[part.role] = aligned(part.nbytes).fill_(0xFF)
-        backend.pack(part, tensors[part.role], memory[part.role], 0)
+        backend.pack(part, tensors[part.role], memory[part.role])
     return backend.assemble(spec, memory)
 
 

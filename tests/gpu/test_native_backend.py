@@ -102,9 +102,9 @@ def test_memory_for_packing_is_checked(rig: NativeRig) -> None:
     part = next(part for part in parts if part.role == "weight")
     need = part.nbytes
     with pytest.raises(BackendError, match=str(need)):
-        rig.backend.pack(part, raw["weight"], aligned(need - 1), 0)
+        rig.backend.pack(part, raw["weight"], aligned(need - 1))
     with pytest.raises(BackendError, match="aligned"):
-        rig.backend.pack(part, raw["weight"], aligned(need + 1)[1:], 0)
+        rig.backend.pack(part, raw["weight"], aligned(need + 1)[1:])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -114,9 +114,11 @@ def test_slices_give_what_the_whole_tensor_gives(dtype: torch.dtype) -> None:
     for config, tensors in zip(chain.configs, chain.tensors, strict=True):
         for part in backend.parts(spec_of(config, None)):
             whole, sliced = aligned(part.nbytes).fill_(0xFF), aligned(part.nbytes).fill_(0xFF)
-            backend.pack(part, tensors[part.role], whole, 0)
+            backend.pack(part, tensors[part.role], whole)
             for first in range(0, part.shape[0], part.together):
-                backend.pack(part, tensors[part.role][first : first + part.together], sliced, first)
+                last = min(first + part.together, part.shape[0])
+                begin, piece = part.piece(first, last)
+                backend.pack(piece, tensors[part.role][first:last], sliced[begin : begin + piece.nbytes])
             assert torch.equal(whole, sliced), part.role
 
 

@@ -102,7 +102,7 @@ def break_card(executor: Executor) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered (planted)")
 
     backend: Any = executor.backend
-    backend._compute.launch(fault)
+    backend.compute.launch(fault)
 
 
 async def start(node: Node, config: WorkerConfig) -> None:

@@ -127,8 +127,8 @@ class NativeBackend:
             return [PackedPart("delta", name, delta_bytes(spec, self.dtype), "delta", (1,), 1)]
         return parts_of(spec, self.dtype)
 
-    def pack(self, part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, first: int) -> None:
-        pack(part, raw, memory, first, self.dtype)
+    def pack(self, part: PackedPart, raw: torch.Tensor, memory: torch.Tensor) -> None:
+        pack(part, raw, memory, self.dtype)
 
     def assemble(self, spec: ComponentSpec, memory: Mapping[str, torch.Tensor]) -> Packed:
         return NativePacked(spec, memory, self.dtype)

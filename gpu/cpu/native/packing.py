@@ -64,8 +64,8 @@ def _offset(config: ComponentConfig, role: str) -> float:
     return config.norm.offset if role in OFFSET and not isinstance(config, EmbeddingConfig) else 0.0
 
 
-def pack(part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, first: int, dtype: torch.dtype) -> None:
-    """Pack the rows of a tensor from row ``first`` on. Raises ``BackendError`` for memory that does not fit."""
+def pack(part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, dtype: torch.dtype) -> None:
+    """Pack a tensor, or a piece of it. Raises ``BackendError`` for memory that does not fit."""
     aligned = part.form == "rows" or memory.data_ptr() % ALIGNMENT == 0  # a row is copied to wherever it begins
     if memory.numel() != part.nbytes or not aligned or not memory.is_contiguous():
         raise BackendError(
@@ -77,9 +77,8 @@ def pack(part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, first: int, 
             floats = memory.view(torch.float32).zero_()
             floats[: raw.numel()] = raw.to(dtype).float() + part.added
         case "rows":
-            memory.view(dtype).view(part.shape)[first : first + raw.shape[0]].copy_(raw)
+            memory.view(dtype).view(part.shape).copy_(raw)
         case _:
             source = raw.to(dtype).contiguous()
             rows, width = source.shape
-            start = memory.data_ptr() + first * -(-width * dtype.itemsize // 4) * 4
-            library().bw_pack(start, source.data_ptr(), rows, width, dtype.itemsize, False)
+            library().bw_pack(memory.data_ptr(), source.data_ptr(), rows, width, dtype.itemsize, False)

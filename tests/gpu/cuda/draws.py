@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from blockwright.gpu.cpu.reference.backend import TorchBackend
-from blockwright.gpu.cuda.backend import CudaBackend
+from blockwright.gpu.cuda.backend import COUNTS, SCORES, CudaBackend
 from blockwright.gpu.cuda.card_draws import CardDraws, SampledCall, host_reason
 from blockwright.gpu.cuda.columns import PlanColumns
 from blockwright.gpu.cuda.forward import LOGITS
@@ -93,7 +93,8 @@ class Drawing:
         index_E, value_E = backend.tables.edits([WriteTokens(n, 0, self.tables.tokens[n].tolist()) for n in range(ROWS)])
         index, value = columns.add(index_E), columns.add(value_E)
         draws = CardDraws(backend, self.tables, columns, results)
-        draws.reserve(vocabulary)
+        for name in (SCORES, COUNTS):
+            backend.scratch.need(name, 8 * ROWS * vocabulary)
         token = results.room(4 * ROWS)
         group = draws.group(0, list(zip(range(ROWS), self.positions, self.tables.sampling, strict=True)), vocabulary)
         backend.scratch.need("result test", results.nbytes)
