@@ -10,13 +10,6 @@ from ..http.catalog import ServedModel
 _FILES = "an embedder's folder has a modules.json with a Pooling"
 
 
-def check_generates(info: ModelInfo, served: ServedModel) -> None:
-    """Raise a 400 for an embedder, which generates nothing."""
-    if isinstance(served.pooled, Embedder):
-        message = f"{info.id} is an embedder and generates no text; send texts to POST /v1/embeddings, or name another model"
-        raise bad_request(message, "model", "unsupported_model")
-
-
 def embedder_of(info: ModelInfo, served: ServedModel) -> Embedder:
     """Return the model's way to vectors. Raise a 400 if it has none."""
     if isinstance(served.pooled, Embedder):

@@ -41,7 +41,7 @@ from .field_types import (
     Texts,
     Tokens,
 )
-from .tools import Choices, Tool, ToolChoice, Tools, ToolUse, tool_use
+from .tools import Tool, ToolChoice, ToolChoices, Tools, ToolUse, tool_use
 
 MAX_N = 128  # most choices of one prompt
 MAX_STOPS, MAX_STOP_LENGTH = 4, 1024  # strings, characters
@@ -282,7 +282,7 @@ class ChatOptions(Options):
     add_special_tokens: bool = given(Flag(), "Let the tokenizer add special tokens; templates usually have done so.", False)
     tools: tuple[Tool, ...] = given(Tools(), "Functions that the model may call; the answer then has tool_calls.", ())
     tool_choice: ToolChoice | None = given(  # noqa: RUF009, it is frozen
-        Choices(), "none, auto (the default), required, or an object that names the function to call."
+        ToolChoices(), "none, auto (the default), required, or an object that names the function to call."
     )
     parallel_tool_calls: bool = given(Flag(), "Allow several calls in one answer.", True)
     reasoning_effort: str | None = given(

@@ -29,7 +29,6 @@ from ...policies.sweep.events import TokensEmitted
 from ...runtime.base.scope import current_traceparent
 from ..answers import Usage
 from ..checks import Body
-from ..embeddings.models import check_generates
 from ..errors import ApiError, error_body, in_words
 from ..http.catalog import ServedModel
 from ..http.context import (
@@ -56,7 +55,7 @@ from .fields import Options
 from .grammar import grammar_of
 from .json_pieces import written
 from .model_defaults import filled, most_tokens
-from .prompt_limits import check_count, check_prompt, truncated
+from .prompt_limits import check_count, check_generates, check_prompt, truncated
 from .quality import TIER, auto_tier, find_model
 from .request_body import read_body
 from .sampling import for_prompt, sampling_of, stop_strings, stop_tokens

@@ -6,12 +6,20 @@ Every refusal is a 400 with the numbers and the remedy. Prompts are token ids he
 from __future__ import annotations
 
 from ...actors.gateway.port import ModelInfo
+from ...gpu.weights.embedder import Embedder
 from ...policies.requests.admission import part
 from ..checks import shown
 from ..errors import ContextExceeded, bad_request
 from ..http.catalog import ServedModel
 from ..http.context import Front
 from .fields import Options
+
+
+def check_generates(info: ModelInfo, served: ServedModel) -> None:
+    """Raise a 400 for an embedder, which generates nothing."""
+    if isinstance(served.pooled, Embedder):
+        message = f"{info.id} is an embedder and generates no text; send texts to POST /v1/embeddings, or name another model"
+        raise bad_request(message, "model", "unsupported_model")
 
 
 def check_prompt(tokens: list[int], info: ModelInfo, served: ServedModel, options: Options, default: int | None) -> int:

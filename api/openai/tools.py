@@ -115,7 +115,7 @@ def check_tools(tools: Sequence[Tool], name: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class ToolChoices:
     """OpenAI's choice of a tool: none, auto, required, or an object that names one."""
 
     def read(self, value: Any, name: str) -> ToolChoice:

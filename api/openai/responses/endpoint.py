@@ -18,7 +18,7 @@ from ..chat import chat_prompts
 from ..choice import ChoiceText, TextPiece
 from ..generate import AnswerShape, GenerateHandler, GeneratingEndpoint
 from ..logprobs import chat_logprobs
-from .output import COMPLETED, IN_PROGRESS, INCOMPLETE, EventLog, Output
+from .output import COMPLETED, IN_PROGRESS, INCOMPLETE, EventSequence, Output
 from .request import ResponseOptions, parse_response
 
 FAILED = "failed"
@@ -81,7 +81,7 @@ class ResponseShape(AnswerShape):
         super().__init__(call)
         options = call.options
         assert isinstance(options, ResponseOptions)
-        self._log = EventLog(quiet=not options.stream)
+        self._log = EventSequence(quiet=not options.stream)
         stem = call.id.partition("-")[2]
         self._output = Output(stem, options.custom, self._log, summarised=options.summarised, seals=options.seals)
         self._finish = ""

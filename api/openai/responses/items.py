@@ -37,7 +37,7 @@ _SEALED = "blockwright-1."  # of the reasoning that a client gives back unread
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class GivenItems:
     """The messages of an input. ``ignored``: parts of it without effect."""
 
     messages: list[dict[str, Any]]
@@ -47,15 +47,15 @@ class Conversation:
 class InputItems:
     """The field type of an input: a text, or a list of items."""
 
-    def read(self, value: Any, name: str) -> Conversation:
+    def read(self, value: Any, name: str) -> GivenItems:
         if isinstance(value, str):
-            return Conversation([{"role": "user", "content": unicode_text(value, name)}])
+            return GivenItems([{"role": "user", "content": unicode_text(value, name)}])
         if not isinstance(value, list) or not value:
             raise bad_request(f"{name} is {shown(value)}; give a text or a list of at least one item", name, "invalid_type")
         reading = _Reading()
         for i, item in enumerate(value):
             reading.take(item, f"{name}[{i}]")
-        return Conversation(reading.messages, tuple(reading.ignored))
+        return GivenItems(reading.messages, tuple(reading.ignored))
 
     def unknown(self, value: Any, name: str) -> list[str]:
         """Return unknown fields of items. ``null`` does not count: SDKs keep it from answers without that field."""

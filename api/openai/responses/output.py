@@ -19,7 +19,7 @@ COMPLETED, INCOMPLETE = "completed", "incomplete"
 IN_PROGRESS = "in_progress"
 
 
-class EventLog:
+class EventSequence:
     """The events that were made and not yet taken, numbered from 0. ``quiet``: none are made."""
 
     def __init__(self, *, quiet: bool) -> None:
@@ -46,7 +46,7 @@ class _OpenItem:
     What clients see of it is JSON throughout, so that long answers are not written again at their end.
     """
 
-    def __init__(self, kind: str, id: str, index: int, log: EventLog, *, summary: bool = False) -> None:
+    def __init__(self, kind: str, id: str, index: int, log: EventSequence, *, summary: bool = False) -> None:
         self.kind, self.id = kind, id
         self.index = index
         self.summary = summary
@@ -137,7 +137,7 @@ class Output:
     ``summarised``, ``seals``: how reasoning is given (see ``ResponseOptions``).
     """
 
-    def __init__(self, stem: str, custom: Collection[str], log: EventLog, *, summarised: bool, seals: bool) -> None:
+    def __init__(self, stem: str, custom: Collection[str], log: EventSequence, *, summarised: bool, seals: bool) -> None:
         self._stem, self._custom = stem, custom
         self._summarised, self._seals = summarised, seals
         self._log = log

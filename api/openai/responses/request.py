@@ -20,7 +20,7 @@ from ..fields import CHAT_OPTIONS, EFFORTS, HARMLESS, LARGEST, MAX_LOGPROBS, Cha
 from ..foreign_fields import GENERATING, HISTORY, NOTHING, SYSTEM, ForeignField
 from ..json_pieces import written
 from ..refused_fields import ForeignFields
-from .items import Conversation, InputItems
+from .items import GivenItems, InputItems
 from .tools import GivenChoice, GivenTools, ResponseChoices, ResponseTools
 
 LOGPROBS, SEALED = "message.output_text.logprobs", "reasoning.encrypted_content"
@@ -157,7 +157,7 @@ class ResponseOptions(ChatOptions):
 def parse_response(body: Body, unknown: str) -> ChatBody:
     """Parse and check the body of a response; return it as a chat's. ``unknown``: the setting ``unknown_fields``."""
     values, ignored = read_fields(body, RESPONSE_FIELDS, unknown, FOREIGN_TO_RESPONSES)
-    conversation: Conversation = values["input"]
+    conversation: GivenItems = values["input"]
     tools: GivenTools = values.get("tools", GivenTools())
     text, reasoning = values.get("text", {}), values.get("reasoning", {})
     include, top = values.get("include", frozenset()), values.get("top_logprobs", 0)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .patterns import Blanks, Gap, Part, PatternError, Run, Way, read_pattern
+from .patterns import Blanks, CharacterRun, Gap, Part, PatternError, Way, read_pattern
 
 NAME = "name"
 KEY, VALUE = "key", "value"
@@ -67,7 +67,7 @@ class TagForm:
 
     head: tuple[Part, ...]
     before: str
-    key: Run
+    key: CharacterRun
     middle: tuple[Part, ...]
     after: str
     strip: str = ""
@@ -108,7 +108,7 @@ def read_form(field: dict[str, Any], head: tuple[Part, ...], tail: str, where: s
     kind, arguments = field.get("content", "text"), field.get("content_args") or {}
     if not isinstance(arguments, dict):
         raise TurnError(f"has {where}.content_args that are no object; give one")
-    named = any(isinstance(part, Run) and part.name == NAME for part in head)
+    named = any(isinstance(part, CharacterRun) and part.name == NAME for part in head)
     transform, each = field.get("transform"), field.get("transform_each", False)
     if kind == "python-calls" and not head and not tail:
         _only(arguments, {"list"}, where)
@@ -175,13 +175,13 @@ def _tags(arguments: dict[str, Any], head: tuple[Part, ...], tail: str, where: s
     place = next((i for i, part in enumerate(way.parts) if isinstance(part, Gap) and part.name == VALUE), -1)
     before, key, *middle = way.parts[:place] if place >= 3 else ("", None)
     after = [*way.parts[place + 1 :]]
-    if not isinstance(before, str) or not isinstance(key, Run) or key.name != KEY or not isinstance(middle[0], str):
+    if not isinstance(before, str) or not isinstance(key, CharacterRun) or key.name != KEY or not isinstance(middle[0], str):
         raise TurnError(f"has {where}.content_args.tag_pattern that is not a text, (?P<key>...), texts and (?P<value>.*?)")
     strip = _strip(middle[-1], after[0])
     if strip:
         middle.pop()
         after.pop(0)
-    if len(after) != 1 or not isinstance(after[0], str) or any(isinstance(part, Run | Gap) for part in middle):
+    if len(after) != 1 or not isinstance(after[0], str) or any(isinstance(part, CharacterRun | Gap) for part in middle):
         raise TurnError(f"has {where}.content_args.tag_pattern with parts that are not supported")
     return TagForm(head, before, key, tuple(middle), after[0], strip, tail, parser == _JSON_OR_TEXT)
 

@@ -18,7 +18,7 @@ from .lark import ANY, Lark, literal
 from .literal_grammar import LiteralGrammar
 from .patterns import Blanks, Gap
 from .tag_grammar import TagGrammar
-from .template import CALLS, CONTENT, THINKING, Region, TurnTemplate
+from .template import CALLS, CONTENT, THINKING, TurnRegion, TurnTemplate
 
 NEVER = "never"
 MAY, MUST = "may", "must"
@@ -147,7 +147,7 @@ class _Maker:
         self._lark.add("FREE", f"/{ANY}/{self._lark.without(texts)}{starts}")
         return "FREE"
 
-    def _calls(self, region: Region, form: Form) -> str:
+    def _calls(self, region: TurnRegion, form: Form) -> str:
         """Return the expression of all calls, from the first text that opens them. ``_behind_opening`` has it without."""
         if region.ahead and region.ahead not in _first_texts(form):
             raise TurnError(f"looks ahead for {region.ahead[:60]!r}, which no call begins with")

@@ -32,7 +32,7 @@ class Blanks:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CharacterRun:
     """The longest run of characters of a class, at least one. ``name``: the group that it is. ``count``: exactly so long."""
 
     name: str
@@ -57,7 +57,7 @@ class _Start:
     """The beginning of an answer."""
 
 
-Part = str | Blanks | Run | Gap
+Part = str | Blanks | CharacterRun | Gap
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class _Expression:
         ways, name = self.ways(inner), self._groups.get(number, "")
         if not name:
             return ways
-        if len(ways) != 1 or len(ways[0]) != 1 or not isinstance(ways[0][0], Run | Gap):
+        if len(ways) != 1 or len(ways[0]) != 1 or not isinstance(ways[0][0], CharacterRun | Gap):
             raise PatternError(f"has the group {name!r} that is no run of characters")
         return [[replace(ways[0][0], name=name)]]
 
@@ -152,9 +152,9 @@ class _Expression:
         if many and op == "MAX_REPEAT" and chars == r"[\s]":
             return [[Blanks()]]
         if many and op == "MAX_REPEAT" and str(kind) != "ANY":
-            return [[Run("", chars)], *([] if least else [[]])]
+            return [[CharacterRun("", chars)], *([] if least else [[]])]
         if least == most and least <= LONGEST_RUN and str(kind) != "ANY":
-            return [[Run("", chars, least)]]
+            return [[CharacterRun("", chars, least)]]
         raise PatternError("has a repetition that is not supported")
 
 
@@ -203,12 +203,12 @@ def _checked(parts: list[Any]) -> Way:
         end = next((one for one in made[place + 1 :] if not isinstance(one, Blanks)), None)
         if isinstance(part, Gap) and not isinstance(end, str):
             raise PatternError("has a .*? that no text ends")
-        if not isinstance(part, Run) or part.count:
+        if not isinstance(part, CharacterRun) or part.count:
             continue
-        end = next((one for one in made[place + 1 :] if isinstance(one, Run | str)), None)
+        end = next((one for one in made[place + 1 :] if isinstance(one, CharacterRun | str)), None)
         if isinstance(end, str) and re.match(part.chars, end):
             raise PatternError(f"has a run of characters among which {end[0]!r} is, which ends it")
-        if isinstance(end, Run):
+        if isinstance(end, CharacterRun):
             raise PatternError("has a run of characters whose end is not plain to see")
     return Way(tuple(made), start)
 
@@ -227,7 +227,7 @@ class PatternReader:
     @property
     def done(self) -> bool:
         """True if nothing is missing, although a last run may go on."""
-        last = self._at == len(self._parts) - 1 and isinstance(self._parts[-1], Run)
+        last = self._at == len(self._parts) - 1 and isinstance(self._parts[-1], CharacterRun)
         return self._at == len(self._parts) or (last and self._length > 0 and not self._kept)
 
     def feed(self, text: str) -> str | None:
@@ -248,7 +248,7 @@ class PatternReader:
         elif isinstance(part, Blanks):
             rest = self._kept.removeprefix("\n") if part.newline else self._kept.lstrip()
             ended, self._kept = bool(self._kept) and (part.newline or bool(rest)), rest
-        elif isinstance(part, Run):
+        elif isinstance(part, CharacterRun):
             ended = self._run(part)
         else:
             ended = self._gap(part)
@@ -256,7 +256,7 @@ class PatternReader:
             self._at, self._length = self._at + 1, 0
         return ended or self.broken
 
-    def _run(self, part: Run) -> bool:
+    def _run(self, part: CharacterRun) -> bool:
         most = part.count - self._length if part.count else len(self._kept)
         match = re.compile(f"{part.chars}{{0,{most}}}").match(self._kept)
         text = match[0] if match else ""

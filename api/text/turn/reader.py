@@ -16,7 +16,7 @@ from typing import Any
 from .calls import Calls, calls_of
 from .json_calls import CallPiece
 from .schema_types import ToolTypes
-from .template import CALLS, CONTENT, THINKING, Region, TurnTemplate
+from .template import CALLS, CONTENT, THINKING, TurnRegion, TurnTemplate
 
 PIECE = 4096  # characters that are read at a time, so that what is cut off does not grow with the text
 
@@ -69,7 +69,7 @@ class TurnReader:
         schemas: Mapping[str, Any] | None = None,
     ) -> None:
         self._content = template.regions[CONTENT]
-        self._base = Region("", (), ()) if self._content.opens else self._content  # what is in no other region
+        self._base = TurnRegion("", (), ()) if self._content.opens else self._content  # what is in no other region
         regions = [one for one in template.regions.values() if calls or one.name != CALLS]
         self._opens = {text: region for region in regions for text in region.entries}
         self._starts = [region for region in regions if region.starts]
@@ -191,7 +191,7 @@ class TurnReader:
         self._position += count
         return text
 
-    def _open(self, region: Region, delimiter: str) -> None:
+    def _open(self, region: TurnRegion, delimiter: str) -> None:
         self._region = region
         before = "".join(self._blanks)  # a part of the text, if this is no call
         self._begin_stretch()

@@ -32,7 +32,7 @@ _OF_FIELD |= {"transform", "transform_each"}
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class TurnRegion:
     """A part of a turn.
 
     ``opens`` is empty for a content that is all other text, ``closes`` for a region that lasts until the turn ends.
@@ -61,7 +61,7 @@ class TurnTemplate:
     """The regions of a turn by name. ``anchors``: texts of the prompt behind which the turn begins."""
 
     anchors: tuple[str, ...]
-    regions: Mapping[str, Region]
+    regions: Mapping[str, TurnRegion]
 
     def begun(self, prompt: str) -> str:
         """Return the part of the turn that the prompt has already."""
@@ -87,7 +87,7 @@ def read_template(value: Any) -> TurnTemplate:
     fields = value.get("fields")
     if not isinstance(fields, dict) or not fields:
         raise TurnError("has no fields; give thinking, content or tool_calls")
-    regions: dict[str, Region] = {}
+    regions: dict[str, TurnRegion] = {}
     for name, field in fields.items():
         if name not in _NAMES or _NAMES[name] in regions:
             raise TurnError(f"has the field {str(name)[:60]!r}; give thinking, content and tool_calls, each once")
@@ -97,7 +97,7 @@ def read_template(value: Any) -> TurnTemplate:
     return TurnTemplate(_texts(value, "start_anchor", ""), regions)
 
 
-def _region(name: str, field: Any) -> Region:
+def _region(name: str, field: Any) -> TurnRegion:
     where = f"fields.{name}"
     if not isinstance(field, dict):
         raise TurnError(f"has {where} that is no object; give one")
@@ -108,7 +108,9 @@ def _region(name: str, field: Any) -> Region:
         if not opening.opens and not opening.starts:
             raise TurnError(f"has {where} without open; give a text")
         form = read_form(field, opening.head, closing.tail, where)
-        return Region(name, opening.opens, closing.closes, True, repeats, form, opening.ahead, opening.starts, closing.apart)
+        return TurnRegion(
+            name, opening.opens, closing.closes, True, repeats, form, opening.ahead, opening.starts, closing.apart
+        )
     arguments, kind = field.get("content_args") or {}, field.get("content", "text")
     if not isinstance(arguments, dict) or arguments.keys() - {"strip"}:
         raise TurnError(f"has {where}.content_args; only strip can be used")
@@ -119,7 +121,7 @@ def _region(name: str, field: Any) -> Region:
         raise TurnError(f"has {where} without {missing}; give one")
     if opening.starts or opening.ahead or closing.tail or closing.apart:
         raise TurnError(f"has {where} with an expression that only tool_calls can have; give texts")
-    return Region(name, opening.opens, closing.closes, bool(arguments.get("strip", True)), repeats)
+    return TurnRegion(name, opening.opens, closing.closes, bool(arguments.get("strip", True)), repeats)
 
 
 @dataclass(frozen=True, slots=True)
