@@ -72,7 +72,7 @@ def play(seed: int) -> None:
             model.content[places[place]] = byte
         elif kind == "commit":
             ids = draw.sample(model.free, min(count, len(model.free)))
-            if span.stop <= PLACES and places.keys().isdisjoint(span[: len(ids)]):
+            if first + len(ids) <= PLACES and places.keys().isdisjoint(span[: len(ids)]):
                 arena.commit(first, ids)
                 places.update(zip(span, ids, strict=False))
             elif ids:

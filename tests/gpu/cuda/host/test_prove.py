@@ -34,7 +34,7 @@ def loaded(backend: CudaBackend, folder: Path = DEMO) -> list[RowPacked]:
     for spec in Checkpoint.open(folder).specs(16, str(backend.dtype).removeprefix("torch.")):
         memory = {part.role: torch.zeros(part.nbytes, dtype=torch.uint8) for part in backend.parts(spec)}
         for part in backend.parts(spec):
-            backend.pack(part, read_rows(spec.tensors[part.role], 0, part.shape[0]), memory[part.role], 0)
+            backend.pack(part, read_rows(spec.tensors[part.role], 0, part.shape[0]), memory[part.role])
         packed.append(backend.assemble(spec, memory))
     return packed  # type: ignore[return-value]
 
