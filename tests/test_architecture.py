@@ -68,7 +68,7 @@ SMALL_THOUGHTS = {
     "actors/profiling/link_peer.py": "the other end of a measured link, run in a process of its own",
     "api/constraints/lark.py": "the language of grammars, apart from that of schemas",
     "api/openai/quality.py": "the tier of a request, apart from the path of its answer",
-    "gpu/cuda/direct.py": "computes on a card from the host's memory, which sweeps never do",
+    "gpu/cuda/synchronous.py": "computes on a card from the host's memory, which sweeps never do",
     "gpu/model/gemma.py": "each architecture is a file, which a newcomer looks for",
     "gpu/weights/lora_product.py": "beside the check of bits, which identities need, it would close a circle",
     "policies/drafts/prompt_lookup.py": "a method of the field, which a newcomer looks for",

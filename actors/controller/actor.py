@@ -19,11 +19,10 @@ from typing import Any
 from ...policies.cluster.adapter_base import WholeModel
 from ...policies.cluster.application_life import check_default
 from ...policies.cluster.scaling import PressedBlock
-from ...policies.control import events as m
+from ...policies.control import events
 from ...policies.control.drop_events import MemoryGroups, MemoryOrder, OverloadNote
 from ...policies.control.drop_groups import memory_groups, refusal, refused_workers
 from ...policies.control.drops_view import overload_view
-from ...policies.control.events import DrainWorker, ScalingEvent
 from ...policies.control.families import members
 from ...policies.control.residency import not_served, serving, whole_models
 from ...policies.control.state import ControllerState
@@ -91,22 +90,22 @@ class Controller(Actor):
     # messages
 
     @endpoint
-    async def serve(self, applications: list[m.Application]) -> None:
+    async def serve(self, applications: list[events.Application]) -> None:
         """Serve these applications, which are hashed already: load them."""
-        self.handle(m.Serve(tuple(applications)))
+        self.handle(events.Serve(tuple(applications)))
 
     @endpoint
     async def deploy(self, application: str) -> None:
         """Serve a known application (again). KeyError for an unknown one."""
-        self.handle(m.Deploy(application))
+        self.handle(events.Deploy(application))
 
     @endpoint(concurrent=True)  # a worker that does not answer must not keep deaths and starts waiting
     async def undeploy(self, application: str) -> None:
         """Withdraw an application and unload the blocks that no other needs; return when they are unloaded."""
-        await asyncio.gather(*map(asyncio.shield, self.handle(m.Undeploy(application))))
+        await asyncio.gather(*map(asyncio.shield, self.handle(events.Undeploy(application))))
 
     @endpoint
-    async def add(self, application: m.Application, *, replace: bool, grace: float) -> str:
+    async def add(self, application: events.Application, *, replace: bool, grace: float) -> str:
         """Begin to serve one more application as ``application.model``; return its name, for ``settled``.
 
         Adding what is served already is no error. replace: take the place of that model's application, whose requests get
@@ -114,7 +113,7 @@ class Controller(Actor):
         """
         name, replaced = self._state.additions.admit(application, replace, self._state.served)
         if replaced is not None:
-            self.handle(m.Add(dataclasses.replace(application, name=name), replaced))
+            self.handle(events.Add(dataclasses.replace(application, name=name), replaced))
             if replaced:
                 self._grace[replaced] = grace
         return name
@@ -160,11 +159,11 @@ class Controller(Actor):
         view = removal_view(state, known, default)
         for one in family:
             if one.name in state.additions:
-                self.handle(m.Remove(one.name))
+                self.handle(events.Remove(one.name))
                 continue
             self._choose_default(default)  # in the same publication
             self._grace[one.name] = grace
-            self.handle(m.Retire(one.name))
+            self.handle(events.Retire(one.name))
         return [one.name for one in family], view
 
     def _choose_default(self, model: str) -> None:
@@ -185,22 +184,22 @@ class Controller(Actor):
 
     @endpoint(urgent=True)
     async def wanted(self, applications: dict[str, int]) -> None:  # see ``ApplicationsWanted``
-        self.handle(m.ApplicationsWanted(applications))
+        self.handle(events.ApplicationsWanted(applications))
 
     @endpoint
     async def unfit(self, worker: str, incarnation: int, why: str) -> None:
         """Note that a worker cannot start; it waits to be ended."""
-        self.handle(m.WorkerCannotStart(worker, incarnation, why))
+        self.handle(events.WorkerCannotStart(worker, incarnation, why))
 
     @endpoint
     async def pressed(self, worker: str, incarnation: int, blocks: list[PressedBlock]) -> None:
         """Note that blocks of a worker have nearly as long a queue as its memory allows."""
-        self.handle(m.Pressed(worker, incarnation, tuple(blocks)))
+        self.handle(events.Pressed(worker, incarnation, tuple(blocks)))
 
     @endpoint
     async def idle(self, worker: str, incarnation: int, applications: list[str]) -> None:
         """Note that a block deployed for a burst, for one of these applications, is not used any more."""
-        self.handle(m.Idle(worker, incarnation, tuple(applications)))
+        self.handle(events.Idle(worker, incarnation, tuple(applications)))
 
     @endpoint
     async def drain_worker(self, worker: str, drain: bool) -> DrainAnswered:
@@ -210,7 +209,7 @@ class Controller(Actor):
     @endpoint
     async def observed(self, measured: float, predicted: float) -> None:
         """Take a gateway's ``Observations`` since its last report."""
-        self.handle(m.Observed(measured, predicted))
+        self.handle(events.Observed(measured, predicted))
 
     @endpoint
     async def recovered(self, worker: str, outcome: str) -> None:
@@ -231,19 +230,19 @@ class Controller(Actor):
 
     @endpoint(urgent=True)
     async def worker_starting(self, worker: str, incarnation: int, pid: int) -> None:
-        self.handle(m.WorkerStarting(worker, incarnation, pid))
+        self.handle(events.WorkerStarting(worker, incarnation, pid))
 
     @endpoint(urgent=True)
     async def worker_up(self, worker: str, incarnation: int) -> None:
         for gateway in self._gateways:  # before any route through it
             self.node.ref(gateway).up.cast(worker, incarnation)
-        self.handle(m.WorkerUp(worker, incarnation))
+        self.handle(events.WorkerUp(worker, incarnation))
 
     @endpoint(urgent=True)
     async def worker_down(self, worker: str, incarnation: int, cause: str) -> None:
         for gateway in self._gateways:
             self.node.ref(gateway).down.cast(worker, incarnation, cause)
-        self.handle(m.WorkerDown(worker, incarnation, cause))
+        self.handle(events.WorkerDown(worker, incarnation, cause))
 
     @endpoint(urgent=True)
     async def gateway_up(self, gateway: str) -> None:
@@ -300,7 +299,7 @@ class Controller(Actor):
 
     # the shell
 
-    def handle(self, event: m.Event) -> list[asyncio.Task[None]]:
+    def handle(self, event: events.Event) -> list[asyncio.Task[None]]:
         """Apply an event; return the tasks that carry out its effects."""
         now = self.node.clock.now()
         effects = self._state.handle(event, now)
@@ -318,36 +317,36 @@ class Controller(Actor):
             Progress(state.all_up, state.serves, state.whole, state.version, preparing, warnings, self._fatal)
         )
 
-    def _perform(self, effect: m.Effect) -> asyncio.Task[None] | None:
+    def _perform(self, effect: events.Effect) -> asyncio.Task[None] | None:
         match effect:
-            case m.KillWorker(worker, cause):
+            case events.KillWorker(worker, cause):
                 self._kill(worker, cause)
-            case m.Load():
+            case events.Load():
                 return self._spawn(self._calls.load(effect))
-            case m.AskCapacity():
+            case events.AskCapacity():
                 return self._spawn(self._ask_room(effect))
-            case m.Publish(_, first):
+            case events.Publish(_, first):
                 self._first.update(dict.fromkeys(first))
                 return self._spawn(self._publish())
-            case m.Unload():
+            case events.Unload():
                 return self._spawn(self._calls.unload(effect))
-            case m.Added(application, error):
+            case events.Added(application, error):
                 if error:
                     self._failed[application] = error
                     if len(self._failed) > KEEP:
                         self._failed.popitem(last=False)
-            case m.DemandEffect():
+            case events.DemandEffect():
                 return self._spawn(self._gateway_calls.demand(effect, self.handle))
-            case m.ScalingEffect():
+            case events.ScalingEffect():
                 self._history.scaled(effect, self.node.clock.now())
                 return self._spawn(self._gateway_calls.scale(effect, self.handle))
             case OverloadNote(group, text):
                 self._history.record(self.node.clock.now(), "overload", group, text)
-            case m.OverloadEffect():
+            case events.OverloadEffect():
                 return self._spawn(self._gateway_calls.switch(effect, self.handle))
-            case m.FinishRequests(application):
+            case events.FinishRequests(application):
                 return self._spawn(self._drain(application))
-            case m.Fatal(message):
+            case events.Fatal(message):
                 log.info("%s", message)  # the process that started the cluster shows it to the user
                 self._fatal = self._fatal or message
         return None
@@ -367,7 +366,7 @@ class Controller(Actor):
         name = peer.id.name
         if name in self._state.workers:
             said = [peer.payload.get(key, 0) for key in ("sweep_age", "waiting", "running", "routes")]
-            self.handle(m.WorkerHeartbeat(name, peer.id.incarnation, *said))
+            self.handle(events.WorkerHeartbeat(name, peer.id.incarnation, *said))
             if (text := peer.payload.get("preparing", "")) != self._preparing.get(name, ""):
                 self._preparing[name] = text
                 self._preparing = {name: text for name, text in self._preparing.items() if text}
@@ -406,12 +405,12 @@ class Controller(Actor):
         asked = [self.node.ref(g).drained(application, version, timeout=max(grace, 1e-3)) for g in self._gateways]
         await asyncio.gather(*asked, return_exceptions=True)  # a gateway that is gone has none; a late one ends them
         try:
-            await asyncio.gather(*self.handle(m.Remove(application)))
+            await asyncio.gather(*self.handle(events.Remove(application)))
         finally:
             del self._grace[application]
             self._conditions.tick()
 
-    async def _ask_room(self, effect: m.AskCapacity) -> None:
+    async def _ask_room(self, effect: events.AskCapacity) -> None:
         if (status := await self._calls.room(effect)) is not None:
             depend = f"results may depend on the batch: {why}" if (why := status.proof.get("why")) else ""
             for warning in (status.slow, depend):
@@ -419,7 +418,7 @@ class Controller(Actor):
                     self._warnings.append(warning)
             owned = {name: owned for name, (owned, _) in status.parameters_by_application.items()}
             room = status.budget - status.parameters, status.left_alone, owned
-            self.handle(m.KvCapacity(effect.worker, effect.incarnation, *room))
+            self.handle(events.KvCapacity(effect.worker, effect.incarnation, *room))
 
     async def _publish(self) -> None:
         async with self._publishing:
@@ -447,7 +446,7 @@ class Controller(Actor):
 
 
 def drain_worker(
-    state: ControllerState, worker: str, drain: bool, handle: Callable[[ScalingEvent], object]
+    state: ControllerState, worker: str, drain: bool, handle: Callable[[events.ScalingEvent], object]
 ) -> DrainAnswered:
     """Start or end a drain. Asking for the current state is no error."""
     if (known := state.workers.get(worker)) is None:
@@ -455,5 +454,5 @@ def drain_worker(
         return DrainAnswered(refused=RefusedChange(Refusal.UNKNOWN_WORKER, message, "id"))
     if drain and worker not in state.scaling.drained and (why := state.scaling.undrainable(worker)):
         return DrainAnswered(refused=RefusedChange(Refusal.CONFLICT, f"worker {worker} cannot be drained: {why}", "id"))
-    handle(DrainWorker(worker, drain))
+    handle(events.DrainWorker(worker, drain))
     return DrainAnswered(running=known.running, waiting=known.waiting)

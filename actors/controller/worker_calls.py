@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ...policies.cluster.application_life import model_of
-from ...policies.control import events as m
+from ...policies.control import events
 from ...policies.control.loads import NoCapacity
 from ...runtime.actor.actor import ActorNode
 from ...runtime.actor.ref import Ref
@@ -54,7 +54,7 @@ class WorkerCalls:
         self,
         node: ActorNode,
         publishing: asyncio.Lock,
-        handle: Callable[[m.Event], object],
+        handle: Callable[[events.Event], object],
         kill: Callable[[str, str], None],
     ) -> None:
         self._node = node
@@ -64,7 +64,7 @@ class WorkerCalls:
         self._order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._serials = itertools.count(1)
 
-    async def load(self, effect: m.Load) -> None:
+    async def load(self, effect: events.Load) -> None:
         worker = effect.worker
         incarnation = effect.incarnation
         load = effect.load
@@ -76,15 +76,15 @@ class WorkerCalls:
             except NodeDown:
                 return  # reported by the cluster membership
             except RemoteError as error:
-                self._handle(m.LoadFailed(worker, incarnation, load, error.text))
+                self._handle(events.LoadFailed(worker, incarnation, load, error.text))
             except RuntimeFault as error:
                 if not self._node.stopping:
                     self._kill(worker, f"it did not load block {load.first}:{load.last} of {load.holder}: {error}")
             else:
                 what = worker, incarnation, load
-                self._handle(m.LoadRefused(*what, answer) if isinstance(answer, NoCapacity) else m.Loaded(*what))
+                self._handle(events.LoadRefused(*what, answer) if isinstance(answer, NoCapacity) else events.Loaded(*what))
 
-    async def unload(self, effect: m.Unload) -> None:
+    async def unload(self, effect: events.Unload) -> None:
         async with self._order[effect.worker]:  # lock first, so that loads in its place come after it
             async with self._publishing:  # wait until earlier publications are out
                 pass
@@ -96,7 +96,7 @@ class WorkerCalls:
             except RuntimeFault as error:
                 log.warning("worker %s did not unload %s: %s", effect.worker, model_of(effect.holder), error)
 
-    async def room(self, effect: m.AskCapacity) -> WorkerStatus | None:
+    async def room(self, effect: events.AskCapacity) -> WorkerStatus | None:
         """Return the worker's status before anything else is asked of it; None if it is gone."""
         async with self._order[effect.worker]:
             try:

@@ -19,13 +19,13 @@ from ...policies.requests.request_ownership import sequence_id
 from ...policies.sweep.events import TokensEmitted
 from ...runtime.base.scope import current_traceparent
 from ..answers import VectorUsage
-from ..checks import shown
 from ..errors import ApiError, bad_request
 from ..http.catalog import ServedModel
-from ..http.context import ASKED, CALL_ID, CALLER, METER, NAME, OFFLINE, PROGRESS, CallContext, Front
+from ..http.context import ASKED, CALL_ID, CALLER, METER, OFFLINE, PROGRESS, CallContext, Front
 from ..http.limits import CHARGE
 from ..http.metrics import Meter
-from ..openai.generate import cache_salt
+from ..openai.generate import cache_salt, name_request
+from ..openai.prompt_limits import check_vocabulary
 from .fields import VectorOptions
 
 TOGETHER = 256  # sequences of one request at a time
@@ -85,9 +85,7 @@ class VectorCall:
         """Name, charge and measure the request."""
         front, asking = self.front, self.request
         self.id = asking[CALL_ID] = front.new_id(self.prefix)
-        if chosen := asking.headers.get("x-request-id") or self.options.request_id:
-            asking[NAME] = chosen
-            front.names.record(asking[CALLER].key, chosen, self.id)
+        name_request(front, asking, self.options.request_id)
         offline = asking.get(OFFLINE) is not None
         tokens = sum(map(len, self.prompts))
         charge = None
@@ -185,8 +183,5 @@ def fitted(tokens: list[int], info: ModelInfo, served: ServedModel, options: Vec
             name,
             "context_length_exceeded",
         )
-    if min(tokens) < 0 or max(tokens) >= served.vocabulary:
-        bad = next(token for token in tokens if not 0 <= token < served.vocabulary)
-        message = f"token id {shown(bad)} is not in the vocabulary; give ids from 0 to {served.vocabulary - 1}"
-        raise bad_request(message, name)
+    check_vocabulary(tokens, served, name)
     return tokens

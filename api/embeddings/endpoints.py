@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from aiohttp import web
 
 from ...actors.gateway.port import ModelInfo
-from ...gpu.weights.embedder import Embedder, Reranker
+from ...gpu.weights.embedder import Embedder, Pooled, Reranker
 from ...policies.plan.pooling import Pooling
 from ..answers import EmbeddingsAnswer, RerankAnswer, RerankResult, ScoreAnswer
 from ..checks import Body, shown
@@ -34,10 +34,10 @@ from .fields import (
     parse_rerank,
     parse_score,
 )
-from .models import embedder_of, judge_of
 from .pairs import Vector, pair_text, similarity, verdict
 
 QUERY, DOCUMENT = ("query",), ("document", "passage", "corpus")  # names of prompts, the first one that there is
+_FILES = "an embedder's folder has a modules.json with a Pooling"
 
 
 class Parsed(Protocol):
@@ -107,12 +107,37 @@ class VectorEndpoint(Generic[Read]):
         return await self.make(Model(front, asking, info, await front.catalog.load(info)), body)
 
 
+# kinds of models: one generates, an embedder gives vectors, a reranker judges pairs
+
+
+def _embedder_of(info: ModelInfo, served: ServedModel) -> Embedder:
+    """Return the model's way to vectors. Raise a 400 if it has none."""
+    if isinstance(served.pooled, Embedder):
+        return served.pooled
+    if served.pooled is not None:
+        message = f"{info.id} is a reranker and gives no vectors; use POST /v1/rerank or /v1/score, or name an embedder"
+    else:
+        message = f"{info.id} generates text and gives no vectors; name an embedder ({_FILES}), or use POST /v1/completions"
+    raise bad_request(message, "model", "unsupported_model")
+
+
+def _judge_of(info: ModelInfo, served: ServedModel) -> Pooled:
+    """Return the model's way to scores of pairs. Raise a 400 if it has none."""
+    if served.pooled is None:
+        message = (
+            f"{info.id} generates text and scores no pairs; name an embedder ({_FILES}), or a reranker (with a LogitScore, "
+            'or with classifier_from_token = ["no", "yes"] in config.json)'
+        )
+        raise bad_request(message, "model", "unsupported_model")
+    return served.pooled
+
+
 # vectors
 
 
 async def _embed(model: Model, body: EmbeddingBody) -> VectorCall:
     options = body.options
-    embedder = embedder_of(model.info, model.served)
+    embedder = _embedder_of(model.info, model.served)
     if (dimensions := options.dimensions or 0) > embedder.width:
         message = f"dimensions is {dimensions}, but a vector of {model.info.id} has {embedder.width} numbers; lower it"
         raise bad_request(message, "dimensions")
@@ -173,7 +198,7 @@ async def _pairs(
 
     ``names``: the fields with the texts. ``answer``: writes the scores, given how they were made.
     """
-    judge = judge_of(model.info, model.served)
+    judge = _judge_of(model.info, model.served)
     if isinstance(judge, Reranker):
         return await _judged(model, judge, options, prefix, names[1], texts, answer)
     if options.instruction is not None:

@@ -298,7 +298,7 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
     asking = call.request
     options = call.options
     call.id = asking[CALL_ID] = front.new_id(call.shape.prefix)
-    _name(front, asking, options)
+    name_request(front, asking, options.request_id)
     charge, offline = None, asking.get(OFFLINE) is not None
     if not offline:  # lines of batches are not charged to the limits of online requests
         charged = sum(len(tokens) + options.n * limit for tokens, limit in zip(call.prompts, call.limits, strict=True))
@@ -382,9 +382,12 @@ def _sequences(call: GenerateHandler) -> list[Generation]:
     ]
 
 
-def _name(front: Front, request: CallContext, options: Options) -> None:
-    """Record the client's name for the request, under which ``/v1/requests`` and the log have it."""
-    if chosen := request.headers.get("x-request-id") or options.request_id:
+def name_request(front: Front, request: CallContext, wished: str | None) -> None:
+    """Record the client's name for the request, under which ``/v1/requests`` and the log have it.
+
+    ``wished``: the name in its body, which the one in the header precedes.
+    """
+    if chosen := request.headers.get("x-request-id") or wished:
         request[NAME] = chosen
         front.names.record(request[CALLER].key, chosen, request[CALL_ID])
 

@@ -42,14 +42,18 @@ def check_prompt(tokens: list[int], info: ModelInfo, served: ServedModel, option
             new=asked or 1,
             context=info.max_length,
         )
-    bad = next((t for t in tokens if not 0 <= t < served.vocabulary), None)
-    if bad is not None:
-        raise bad_request(
-            f"token id {shown(bad)} is not in the vocabulary; give ids from 0 to {served.vocabulary - 1}", "prompt"
-        )
+    check_vocabulary(tokens, served, "prompt")
     if asked is not None:
         return asked
     return min(bound for bound in (room, default, _own_limit(served, len(tokens))) if bound is not None)
+
+
+def check_vocabulary(tokens: list[int], served: ServedModel, name: str) -> None:
+    """Raise a 400 for the first token that the model does not have. ``name``: the field with the tokens."""
+    if min(tokens) < 0 or max(tokens) >= served.vocabulary:
+        bad = next(token for token in tokens if not 0 <= token < served.vocabulary)
+        message = f"token id {shown(bad)} is not in the vocabulary; give ids from 0 to {served.vocabulary - 1}"
+        raise bad_request(message, name)
 
 
 def _own_limit(served: ServedModel, prompt: int) -> int | None:

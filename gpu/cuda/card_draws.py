@@ -121,13 +121,13 @@ class CardDraws:
 
         With ``wanted`` log-probabilities are wanted where options ask for them.
         """
-        fancy = [place for place, (_, _, p) in enumerate(drawn) if not plain(p)]
+        chosen = [place for place, (_, _, p) in enumerate(drawn) if not plain(p)]
         group = DrawnGroup(first, len(drawn), None)
-        if len(fancy) < len(drawn):
-            key_T, heat_T = simple_columns([p for _, _, p in drawn], [position for _, position, _ in drawn])
-            group.simple = self._columns.add(key_T), self._columns.add(heat_T)
-        for begin in range(0, len(fancy), CHOSEN_TOGETHER):
-            places = fancy[begin : begin + CHOSEN_TOGETHER]
+        if len(chosen) < len(drawn):
+            key_T, temperature_T = simple_columns([p for _, _, p in drawn], [position for _, position, _ in drawn])
+            group.simple = self._columns.add(key_T), self._columns.add(temperature_T)
+        for begin in range(0, len(chosen), CHOSEN_TOGETHER):
+            places = chosen[begin : begin + CHOSEN_TOGETHER]
             group.chosen.append(self._choices(places, [drawn[place] for place in places], vocabulary))
         if wanted:
             self._want([p.logprobs for _, _, p in drawn], group, vocabulary)

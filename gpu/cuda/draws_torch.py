@@ -24,13 +24,13 @@ WORD = (1 << 64) - 1
 def draw(logits: int, rows: int, vocabulary: int, key: int, temperature: int, token: int) -> None:
     """Do what ``Ops.draw`` does."""
     all_NV, token_N = floats(logits, rows, vocabulary).numpy(), ints(token, rows)
-    heat_N = _doubles(temperature, rows).tolist()
+    temperature_N = _doubles(temperature, rows).tolist()
     for n in range(rows):
         score_V = all_NV[n].astype(np.float64)
-        if heat_N[n] > 0.0:
+        if temperature_N[n] > 0.0:
             score_V = _finite(all_NV[n])
             noise_V = gumbel(int(longs(key, rows)[n]) & WORD, np.arange(vocabulary))
-            score_V = (score_V - score_V.max()) / heat_N[n] + noise_V
+            score_V = (score_V - score_V.max()) / temperature_N[n] + noise_V
         best = int(np.argmax(score_V))
         token_N[n] = best if np.isfinite(all_NV[n, best]) else NOT_FINITE
 
@@ -40,7 +40,7 @@ def choose(logits: int, vocabulary: int, choices: Choices, token: int) -> None:
     for n, (place, row, position, prompt, top_k, first, listed, allowed) in enumerate(
         ints(choices.ints, choices.rows, 8).tolist()
     ):
-        heat, min_p, top_p, *penalties = _doubles(choices.floats, choices.rows, 6)[n].tolist()
+        temperature, min_p, top_p, *penalties = _doubles(choices.floats, choices.rows, 6)[n].tolist()
         logits_V = floats(logits + 4 * place * vocabulary, vocabulary).numpy()
         raw_V = _finite(logits_V)
         score_V = np.full(vocabulary, -np.inf) if allowed else raw_V.copy()
@@ -52,15 +52,15 @@ def choose(logits: int, vocabulary: int, choices: Choices, token: int) -> None:
             names = ("repetition_penalty", "presence_penalty", "frequency_penalty")
             known = ints(choices.table + 4 * row * choices.table_stride, position)
             penalise(score_V, SamplingParams(**dict(zip(names, penalties, strict=True))), known, prompt)
-        id = _chosen(score_V, heat, min_p, top_k, top_p, int(longs(choices.key, choices.rows)[n]) & WORD)
+        id = _chosen(score_V, temperature, min_p, top_k, top_p, int(longs(choices.key, choices.rows)[n]) & WORD)
         ints(token + 4 * place, 1)[0] = id if math.isfinite(logits_V[id]) else NOT_FINITE
 
 
-def _chosen(score_V: np.ndarray, heat: float, min_p: float, top_k: int, top_p: float, key: int) -> int:
-    if heat == 0.0:
+def _chosen(score_V: np.ndarray, temperature: float, min_p: float, top_k: int, top_p: float, key: int) -> int:
+    if temperature == 0.0:
         return int(np.argmax(score_V))
     with np.errstate(over="ignore"):
-        score_V = (score_V - score_V.max()) / heat
+        score_V = (score_V - score_V.max()) / temperature
     possible_P = np.flatnonzero(np.isfinite(score_V) & (score_V >= min_p))
     token_K = possible_P[candidates(score_V[possible_P], top_k, top_p)]
     noisy_K = score_V[token_K] + gumbel(key, token_K)

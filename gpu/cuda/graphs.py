@@ -34,7 +34,7 @@ NONE = -1
 
 
 @dataclass(slots=True, weakref_slot=True)
-class Recorded:
+class GraphBucket:
     """A bucket of a run: how often it was used and, once it is recorded, its graph."""
 
     uses: int = 0
@@ -69,7 +69,7 @@ class Graphs:
     recorded: int = 0  # number of graphs that were recorded so far
     replayed: int = 0
     _used: int = 0
-    _known: list[weakref.ref[Recorded]] = field(default_factory=list)
+    _known: list[weakref.ref[GraphBucket]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.backend.scratch.need(STATIC, STATIC_BYTES)
@@ -110,7 +110,7 @@ class Graphs:
         packing.add("index", index_N, NONE)
         packing.add("kept", kept_N4, NONE)
         packing.add("key", simple[0], kind=np.int64)
-        packing.add("heat", simple[1], kind=np.float64)
+        packing.add("temperature", simple[1], kind=np.float64)
         packing.add_deltas(delta)
         return packing.columns(0, (), any(delta))
 
@@ -157,7 +157,7 @@ class Graphs:
         def work() -> None:
             ops.gather(hidden, base + at["index"], some, step.tokens, width)
             forward.logits(part, step, some)
-            ops.draw(scratch[LOGITS], step.tokens, vocabulary, base + at["key"], base + at["heat"], token)
+            ops.draw(scratch[LOGITS], step.tokens, vocabulary, base + at["key"], base + at["temperature"], token)
             ops.keep(tables.tokens, tables.token_stride, step.tokens, base + at["kept"], token, token + 4 * BUCKETS[-1])
 
         self._play(run, columns, work)
@@ -182,7 +182,7 @@ class Graphs:
         backend = self.backend
         bucket = run.buckets.get(columns.key)
         if bucket is None:
-            bucket = run.buckets[columns.key] = Recorded()
+            bucket = run.buckets[columns.key] = GraphBucket()
             self._known.append(weakref.ref(bucket))
         self._used += 1
         bucket.uses, bucket.last = bucket.uses + 1, self._used
@@ -213,12 +213,12 @@ class Graphs:
             self._close(alive.pop(0))
 
     @staticmethod
-    def _close(bucket: Recorded) -> None:
+    def _close(bucket: GraphBucket) -> None:
         if bucket.graph is not None:
             bucket.graph.close()
             bucket.graph = None
 
-    def _alive(self) -> list[Recorded]:
+    def _alive(self) -> list[GraphBucket]:
         found = [(ref, one) for ref in self._known if (one := ref()) is not None]
         self._known = [ref for ref, _ in found]
         return [one for _, one in found]

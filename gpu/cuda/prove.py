@@ -25,7 +25,7 @@ from ..model.config import EmbeddingConfig, HeadConfig, attention_of
 from ..row_backend import RowPacked
 from ..tables import Tables
 from .backend import CudaBackend
-from .direct import DirectCard
+from .synchronous import SynchronousCard
 
 SECONDS = 60.0  # that all proofs of a worker may take, with the kernels' first compilation
 HEAD_ROWS = 65  # most rows of a head, whose logits are long
@@ -151,7 +151,7 @@ class _Proof:
     def __init__(self, backend: Backend, packed: Sequence[RowPacked], tokens: int, chunks: Sequence[int]) -> None:
         self.differs = False
         assert isinstance(backend, CudaBackend), "a card's bits are proved"
-        self._backend, self._direct = backend, DirectCard(backend)
+        self._backend, self._card = backend, SynchronousCard(backend)
         self._packed = packed
         self._chunks, self._tokens = chunks, tokens
         self._config = packed[0].spec.config
@@ -202,10 +202,10 @@ class _Proof:
 
     def _head(self, run: Any) -> Iterator[str]:
         rows = min(self._tokens, HEAD_ROWS)
-        whole = self._direct.logits(run, self._hidden_TD[:rows])
+        whole = self._card.logits(run, self._hidden_TD[:rows])
         for count in (1, *self._chunks):
             if count < rows:
-                found = self._direct.logits(run, self._hidden_TD[rows - count : rows].clone())
+                found = self._card.logits(run, self._hidden_TD[rows - count : rows].clone())
                 yield self._compare(whole[rows - count :], found, f"between {count} and {rows} rows")
 
     def _compose(self, page: int) -> list[Any]:
@@ -250,7 +250,7 @@ class _Proof:
         row_N, start_N, count_N = (np.array(column, dtype=np.int32) for column in zip(*places, strict=True))
         given_TD = self._hidden_TD if source_TD is None else source_TD
         hidden_TD = torch.cat([given_TD[start : start + count] for _, start, count in places])
-        self._direct.forward(run, Batch(row_N, start_N, count_N, hidden_TD))
+        self._card.forward(run, Batch(row_N, start_N, count_N, hidden_TD))
         return hidden_TD
 
     def _compare(self, want: torch.Tensor, found: torch.Tensor, what: str) -> str:

@@ -1,9 +1,9 @@
 """Masks of allowed tokens, one bit for each token, and the grammars of rows that they are made from.
 
 A row's state is never stored nor sent: it follows from the grammar and the tokens behind the prompt, which the token table
-has. A matcher knows which tokens it has eaten, and eats what is missing, or goes back where a draft did not stand. Back ends
-apply the masks (``argmax`` and ``allowed``); without kernels of their own they do it by the functions here. Legend: N drawn
-positions, V vocabulary, W words of 32 tokens, M masks, K allowed tokens.
+has. A matcher knows which tokens it has consumed, and takes what is missing, or goes back where a draft did not stand. Back
+ends apply the masks (``argmax`` and ``allowed``); without kernels of their own they do it by the functions here. Legend: N
+drawn positions, V vocabulary, W words of 32 tokens, M masks, K allowed tokens.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class RowGrammar:
     A mask costs the same however long the answer is, unless earlier tokens have changed.
     """
 
-    __slots__ = ("_eaten", "_ends", "_grammar", "_matcher", "_same", "_store", "_words")
+    __slots__ = ("_consumed", "_ends", "_grammar", "_matcher", "_same", "_store", "_words")
 
     def __init__(self, grammar: Grammar, store: GrammarStore) -> None:
         self._grammar, self._store = grammar, store
         self._matcher: LLMatcher | None = None  # None: no token has been drawn yet
-        self._eaten: list[int] = []  # the tokens of the answer that the matcher has
+        self._consumed: list[int] = []  # the tokens of the answer that the matcher has
         self._same = 0  # leading ones of them that are still in the table
         self._ends = frozenset(grammar.vocabulary.ends)
         self._words = -(-grammar.vocabulary.size // 32)
@@ -86,7 +86,7 @@ class RowGrammar:
     def _forget(self) -> None:
         """Forget the state, so that the next mask is made from the beginning."""
         self._matcher = None
-        self._eaten.clear()
+        self._consumed.clear()
         self._same = 0
 
     def _follow(self, matcher: LLMatcher, start: int, new: list[int]) -> bool:
@@ -94,18 +94,18 @@ class RowGrammar:
 
         Return whether the grammar allows them.
         """
-        eaten = self._eaten
-        common, count = 0, min(len(new), len(eaten) - start)
-        while common < count and new[common] == eaten[start + common]:
+        consumed = self._consumed
+        common, count = 0, min(len(new), len(consumed) - start)
+        while common < count and new[common] == consumed[start + common]:
             common += 1
         kept = start + common
-        if kept < len(eaten):
-            matcher.rollback(len(eaten) - kept)
-            del eaten[kept:]
+        if kept < len(consumed):
+            matcher.rollback(len(consumed) - kept)
+            del consumed[kept:]
         if rest := new[common:]:
-            eaten += rest[: matcher.try_consume_tokens(rest)]
-        self._same = len(eaten)
-        return len(eaten) == start + len(new)
+            consumed += rest[: matcher.try_consume_tokens(rest)]
+        self._same = len(consumed)
+        return len(consumed) == start + len(new)
 
     def _without_ends(self, bits_W: np.ndarray) -> None:
         """Take the end tokens out of a mask that has others."""

@@ -14,7 +14,7 @@ from ..cluster.application_life import model_of
 from ..cluster.demand import back_in_vain
 from ..model.chain import Route
 from ..requests.routes_changed import RoutesChanged
-from . import events as m
+from . import events
 from .additions import Additions
 from .drop_events import MemoryLacks
 from .holdings import Holdings
@@ -53,53 +53,53 @@ class ControllerState:
         self.scaling = Scaling(holdings, scaling or ScalingPlan())
         self._ranked = 0  # number of applications ever known
 
-    def handle(self, event: m.Event, now: float) -> list[m.Effect]:
+    def handle(self, event: events.Event, now: float) -> list[events.Effect]:
         """Apply one event; the effects must be performed in order."""
         self.touched.clear()
         self.table.applications.clear()
         if (
-            isinstance(event, m.WorkerStarting | m.WorkerUp | m.WorkerDown | m.WorkerCannotStart)
+            isinstance(event, events.WorkerStarting | events.WorkerUp | events.WorkerDown | events.WorkerCannotStart)
             and event.worker not in self.workers
         ):
             return []  # it was drained and forgotten
         match event:
-            case m.WorkerHeartbeat():
+            case events.WorkerHeartbeat():
                 self._beat(event)
-            case m.Loaded() | m.LoadFailed() | m.KvCapacity():
+            case events.Loaded() | events.LoadFailed() | events.KvCapacity():
                 if self.holdings.current(event.worker, event.incarnation):
                     self._answered(event)
-            case m.WorkerStarting(name, incarnation, pid):
+            case events.WorkerStarting(name, incarnation, pid):
                 self.workers[name].launched(incarnation, pid, now)
                 self.touched[name] = None
-            case m.WorkerUp(name, incarnation):
+            case events.WorkerUp(name, incarnation):
                 self._rise(self.workers[name], incarnation)
-            case m.WorkerDown(name, incarnation, cause):
+            case events.WorkerDown(name, incarnation, cause):
                 if self.workers[name].ended_by(incarnation):
                     self._fall(self.workers[name], incarnation, cause, now)
-            case m.WorkerCannotStart(name, incarnation, why):
+            case events.WorkerCannotStart(name, incarnation, why):
                 self._unfit(self.workers[name], incarnation, why)
-            case m.Serve(applications):
+            case events.Serve(applications):
                 self._serve(applications)
-            case m.Deploy(application):
+            case events.Deploy(application):
                 self._deploy(application)
-            case m.Undeploy(application):
+            case events.Undeploy(application):
                 self._undeploy(application)
-            case m.Add(application, replaces):
+            case events.Add(application, replaces):
                 self._add(application, replaces)
-            case m.Retire(application):
+            case events.Retire(application):
                 self._retire(application)
-            case m.Remove(application):
+            case events.Remove(application):
                 self._remove(application)
-            case m.LoadRefused():
+            case events.LoadRefused():
                 if self.holdings.current(event.worker, event.incarnation):
                     self._refused(event, now)
-            case m.ScalingEvent():
+            case events.ScalingEvent():
                 self.scaling.handle(event, now)
-            case m.DemandEvent():
+            case events.DemandEvent():
                 self.demand.handle(event, now)
                 for failed in self.demand.take_given_up():
                     self._answered(failed)
-            case m.OverloadEvent():
+            case events.OverloadEvent():
                 self.overload.handle(event, now)
                 if isinstance(event, MemoryLacks):
                     self.scaling.lacking(event.why)
@@ -177,17 +177,17 @@ class ControllerState:
         self.touched[worker.name] = None
         some_last = self.holdings.ever_ready and any(other.settled(now) for other in self.workers.values())
         if why := worker.hopeless(proven=self.holdings.ever_ready, some_last=some_last):
-            self.holdings.perform(m.Fatal(f"{why}: {cause}"))
+            self.holdings.perform(events.Fatal(f"{why}: {cause}"))
 
     def _unfit(self, worker: WorkerRecord, incarnation: int, why: str) -> None:
         if worker.state != "starting" or incarnation != worker.last:
             return
         if self.holdings.ever_ready:
-            self.holdings.perform(m.KillWorker(worker.name, f"it cannot start: {why}"))  # it may succeed next time
+            self.holdings.perform(events.KillWorker(worker.name, f"it cannot start: {why}"))  # it may succeed next time
         else:
-            self.holdings.perform(m.Fatal(f"worker {worker.name} cannot start: {why}"))
+            self.holdings.perform(events.Fatal(f"worker {worker.name} cannot start: {why}"))
 
-    def _beat(self, beat: m.WorkerHeartbeat) -> None:
+    def _beat(self, beat: events.WorkerHeartbeat) -> None:
         if not self.holdings.current(beat.worker, beat.incarnation):
             return
         worker = self.workers[beat.worker]
@@ -198,30 +198,30 @@ class ControllerState:
             worker.condemned = True
             self.residency[worker.name].serve(False)
             self.touched[worker.name] = None
-            self.holdings.perform(m.KillWorker(worker.name, "stalled"))
+            self.holdings.perform(events.KillWorker(worker.name, "stalled"))
 
     # what workers answer
 
-    def _answered(self, event: m.Loaded | m.LoadFailed | m.KvCapacity) -> None:
+    def _answered(self, event: events.Loaded | events.LoadFailed | events.KvCapacity) -> None:
         name, residency = event.worker, self.residency[event.worker]
         self.touched[name] = None
         match event:
-            case m.KvCapacity(_, _, nbytes, left_alone, owned):
+            case events.KvCapacity(_, _, nbytes, left_alone, owned):
                 residency.set_room(nbytes, left_alone if self.holdings.on_demand else None, owned)
                 residency.serve(self.workers[name].well)
                 if why := residency.cramped(name, self.holdings.never_ready):
-                    self.holdings.perform(m.Fatal(why))
-            case m.Loaded(_, incarnation, load):
+                    self.holdings.perform(events.Fatal(why))
+            case events.Loaded(_, incarnation, load):
                 residency.loading, residency.room_stale = None, True
                 if load.holder in self.served and self.served[load.holder].here and residency.hops.get(load.holder):
                     residency.loaded(load)
                 else:
                     ids = (*load.ids, *filter(None, load.deltas))
-                    self.holdings.perform(m.Unload(name, incarnation, load.holder, ids))
-            case m.LoadFailed():
+                    self.holdings.perform(events.Unload(name, incarnation, load.holder, ids))
+            case events.LoadFailed():
                 self._failed(event)
 
-    def _failed(self, event: m.LoadFailed) -> None:
+    def _failed(self, event: events.LoadFailed) -> None:
         """Give up an addition that a worker cannot load; let another application load elsewhere, if it can."""
         worker, name = event.worker, event.load.holder
         residency = self.residency[worker]
@@ -239,9 +239,9 @@ class ControllerState:
                 if self.holdings.note_failure(name):
                     self.demand.park(name)
         if name in self.holdings.never_ready:
-            self.holdings.perform(m.Fatal(f"worker {worker} cannot load {model_of(name)}: {event.message}"))
+            self.holdings.perform(events.Fatal(f"worker {worker} cannot load {model_of(name)}: {event.message}"))
 
-    def _refused(self, event: m.LoadRefused, now: float) -> None:
+    def _refused(self, event: events.LoadRefused, now: float) -> None:
         """Make room for a load, or let it wait or fail.
 
         Parameters that return after a burst, and late ones, wait for room.
@@ -253,7 +253,7 @@ class ControllerState:
                 self.demand.come_back(event, now)
         elif not self.demand.refused(event):
             why = event.why
-            self._answered(m.LoadFailed(event.worker, event.incarnation, event.load, why.message, why.never))
+            self._answered(events.LoadFailed(event.worker, event.incarnation, event.load, why.message, why.never))
 
     # applications
 
@@ -265,9 +265,9 @@ class ControllerState:
             raise KeyError(f"application {name!r} is not served; there are: {', '.join(self.holdings.blocks)}")
         return self.served[name]
 
-    def _serve(self, applications: Sequence[m.Application]) -> None:
+    def _serve(self, applications: Sequence[events.Application]) -> None:
         """Place the new applications. Raises ValueError; then nothing has changed."""
-        new: dict[str, m.Application] = {}
+        new: dict[str, events.Application] = {}
         for application in applications:
             name, served = application.name, self.served.get(application.name)
             known = served.application if served is not None else new.setdefault(name, application)
@@ -284,7 +284,7 @@ class ControllerState:
             self.holdings.offer(name)
         self.holdings.catalog()
 
-    def _take(self, new: Mapping[str, m.Application], routes: Sequence[Route]) -> None:
+    def _take(self, new: Mapping[str, events.Application], routes: Sequence[Route]) -> None:
         """Record applications that were unknown, and plan their routes."""
         for application in new.values():
             place = self.additions.name(application.served_as)
@@ -313,7 +313,7 @@ class ControllerState:
 
     # applications that come and go
 
-    def _add(self, application: m.Application, replaces: str) -> None:
+    def _add(self, application: events.Application, replaces: str) -> None:
         """Add an application. Raises ValueError; then nothing has changed."""
         routes, parked = self.placement.of_one(application, on_demand=self.holdings.on_demand)
         parked = parked or (
@@ -339,10 +339,10 @@ class ControllerState:
             if self._deployed(replaces):
                 self._retire(replaces)  # in the same publication
             self.holdings.catalog()
-            self.holdings.after.append(m.Added(name))
+            self.holdings.after.append(events.Added(name))
 
     def _reject(self, name: str, why: str) -> None:
-        self.holdings.after.append(m.Added(name, why))
+        self.holdings.after.append(events.Added(name, why))
         self._remove(name)
 
     def _retire(self, name: str) -> None:
@@ -350,7 +350,7 @@ class ControllerState:
         if not served.draining:
             served.draining = True
             self.holdings.catalog()
-            self.holdings.after.append(m.FinishRequests(name))
+            self.holdings.after.append(events.FinishRequests(name))
 
     def _remove(self, name: str) -> None:
         if name not in self.served:
@@ -370,7 +370,7 @@ class ControllerState:
         if not self.holdings.blocks or not worker.well or residency.loading is not None:
             return
         if not residency.lacks(self.demand.coming) and residency.ask_room():
-            self.holdings.perform(m.AskCapacity(worker.name, worker.incarnation))
+            self.holdings.perform(events.AskCapacity(worker.name, worker.incarnation))
         if residency.asking:
             return  # complete routes come into force before the next application loads
         residency.loading = self.overload.sourced(worker.name, residency.next_load())
@@ -378,4 +378,4 @@ class ControllerState:
             worker.state = "ready"
         else:
             worker.state = "loading"
-            self.holdings.perform(m.Load(worker.name, worker.incarnation, residency.loading))
+            self.holdings.perform(events.Load(worker.name, worker.incarnation, residency.loading))

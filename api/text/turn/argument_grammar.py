@@ -6,13 +6,13 @@ that cannot be a string) is left to the library, which knows schemas of JSON.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from ...constraints.patterns import names_besides
 from .call_forms import TurnError
-from .lark import ANY, Lark, literal
-from .schema_types import target_of, types_of
+from .lark_rules import ANY, LarkRules, literal
+from .schema_types import target_of, type_of, types_of
 
 DEFINITIONS = ("$defs", "definitions")
 NOTES = frozenset(
@@ -25,7 +25,7 @@ KEYWORDS: Mapping[str, Set[str]] = {
     "array": {"items", "prefixItems", "minItems", "maxItems"},
     "object": {"properties", "required", "additionalProperties", "patternProperties", "minProperties", "maxProperties"},
 }
-ANY_NAME = "[A-Za-z_][A-Za-z0-9_]{0,63}"  # of an argument that the schema does not name
+_ANY_NAME = "[A-Za-z_][A-Za-z0-9_]{0,63}"  # of an argument that the schema does not name
 DEEPEST = 100  # schemas inside of each other
 
 
@@ -65,7 +65,7 @@ def keywords_besides(kind: str) -> frozenset[str]:
 class ArgumentGrammar:
     """The rules of the arguments of one tool. ``prefix``: begins the names of its rules."""
 
-    def __init__(self, lark: Lark, prefix: str, schema: Mapping[str, Any]) -> None:
+    def __init__(self, lark: LarkRules, prefix: str, schema: Mapping[str, Any]) -> None:
         self._lark = lark
         self._prefix, self._root = prefix, schema
         self._count = 0
@@ -107,14 +107,27 @@ class ArgumentGrammar:
             raise refused("the keyword minLength", path)
         return "*" if not least and most is None else f"{{{least},{'' if most is None else most}}}"
 
+    def _other_name(self, names: Iterable[str]) -> str:
+        """Return the rule of any name of an argument that is none of these."""
+        without = "|".join(map(literal, names))
+        return self._rule(f"/{_ANY_NAME}/" + (f" & ~/({without})/" if without else ""), terminal=True)
+
+    def _listed_values(self, schema: Mapping[str, Any], path: str) -> list[Any]:
+        """Return the values of enum or const that have the schema's types."""
+        beside = sorted(schema.keys() - {"enum", "const", "type", *NOTES})
+        if beside or ("enum" in schema and "const" in schema):
+            raise refused(f"the keyword {beside[0] if beside else 'const'} beside enum", path)
+        types = types_of(schema, self._root)
+        values = schema["enum"] if "enum" in schema else [schema["const"]]
+        return [value for value in values if type_of(value) in types]
+
     def _up_to(self, text: str, end: str, besides: str = "") -> str:
         """Return the expression of a text that matches, with what ends it, which is not in it.
 
         ``besides``: an expression of texts that it is not.
         """
         if self._lark.special_in(end):
-            if self._lark.begins_plain(end):
-                raise TurnError(f"has the delimiter {end[:60]!r} with a special token inside, which no grammar can have")
+            self._lark.check_delimiter(end)
             without = f" & ~/{besides}/" if besides else ""
             return f"{self._rule(f'/{text}/{without}', terminal=True)} {self._lark.exactly(end)}"
         without = f" & ~/{besides}{literal(end)}/" if besides else ""

@@ -20,7 +20,7 @@ class TurnError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class CallForm:
+class JsonForm:
     """Calls that are JSON: an object for each call, with these keys. ``many``: they stand in a list."""
 
     many: bool
@@ -92,7 +92,7 @@ class PythonForm:
         yield from ()
 
 
-Form = CallForm | NamedForm | TagForm | PythonForm
+CallForm = JsonForm | NamedForm | TagForm | PythonForm
 
 
 def _texts(parts: tuple[Part, ...]) -> Iterator[str]:
@@ -103,7 +103,7 @@ def _texts(parts: tuple[Part, ...]) -> Iterator[str]:
             yield from part.writes
 
 
-def read_form(field: dict[str, Any], head: tuple[Part, ...], tail: str, where: str) -> Form:
+def read_form(field: dict[str, Any], head: tuple[Part, ...], tail: str, where: str) -> CallForm:
     """Return the form of a field's calls. Raise TurnError. ``tail``: a text before the one that closes the region."""
     kind, arguments = field.get("content", "text"), field.get("content_args") or {}
     if not isinstance(arguments, dict):
@@ -136,11 +136,11 @@ def _only(arguments: dict[str, Any], known: set[str], where: str) -> None:
         raise TurnError(f"has {where}.content_args.{unknown[0][:60]}; only {', '.join(sorted(known))} can be used")
 
 
-def _keys(transform: Any, each: Any, where: str) -> CallForm:
+def _keys(transform: Any, each: Any, where: str) -> JsonForm:
     """Return the form of JSON calls that a transform turns into OpenAI's."""
     function = transform.get("function") if isinstance(transform, dict) else None
     if function == "{content}" and not each:
-        return CallForm(False, "name", "arguments")
+        return JsonForm(False, "name", "arguments")
     begin = "{" if each else "{content."
     keys = []
     for key in ("name", "arguments"):
@@ -150,7 +150,7 @@ def _keys(transform: Any, each: Any, where: str) -> CallForm:
         keys.append(path[len(begin) : -1])
     if len(keys) != 2 or not all(key.isidentifier() for key in keys) or keys[0] == keys[1]:
         raise TurnError(f"has {where}.transform that does not name function.name and function.arguments; give both")
-    return CallForm(bool(each), *keys)
+    return JsonForm(bool(each), *keys)
 
 
 def _pairs(given: Any, where: str) -> tuple[tuple[str, str], ...]:
@@ -171,7 +171,7 @@ def _tags(arguments: dict[str, Any], head: tuple[Part, ...], tail: str, where: s
     parser = arguments.get("value_parser")
     if parser not in (None, {"name": "text"}, _JSON_OR_TEXT):
         raise TurnError(f"has {where}.content_args.value_parser; leave it out, or give json with allow_non_json")
-    way = tag_parts(arguments.get("tag_pattern"), f"{where}.content_args.tag_pattern")
+    way = _one_way(arguments.get("tag_pattern"), f"{where}.content_args.tag_pattern")
     place = next((i for i, part in enumerate(way.parts) if isinstance(part, Gap) and part.name == VALUE), -1)
     before, key, *middle = way.parts[:place] if place >= 3 else ("", None)
     after = [*way.parts[place + 1 :]]
@@ -193,7 +193,7 @@ def _strip(before: Part, after: Part) -> str:
     return LINE if before.newline else ALL
 
 
-def tag_parts(given: Any, where: str) -> Way:
+def _one_way(given: Any, where: str) -> Way:
     """Return the one way to write an expression. Raise TurnError."""
     if not isinstance(given, str):
         raise TurnError(f"has no {where}; give an expression")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from .arguments import JsonArguments, TagArguments
-from .call_forms import NAME, CallForm, Form, NamedForm, PythonForm, TagForm
+from .call_forms import NAME, CallForm, JsonForm, NamedForm, PythonForm, TagForm
 from .json_calls import CallPiece, JsonCalls
 from .literals import Dialect, LiteralArguments
 from .patterns import LONGEST_RUN, PatternReader
@@ -144,8 +144,8 @@ class PythonCalls:
 Calls = JsonCalls | NamedCall | PythonCalls
 
 
-def calls_of(form: Form, first: int, types: ToolTypes) -> Calls:
+def calls_of(form: CallForm, first: int, types: ToolTypes) -> Calls:
     """Return the reader of a region's calls. ``first``: the index of its first call in the turn."""
-    if isinstance(form, CallForm):
+    if isinstance(form, JsonForm):
         return JsonCalls(form, first)
     return PythonCalls(form, first) if isinstance(form, PythonForm) else NamedCall(form, first, types)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....policies.plan.grammar import JSON
-from .call_forms import NAME, CallForm, Form, NamedForm, PythonForm, TagForm, TurnError
-from .lark import ANY, Lark, literal
+from .call_forms import NAME, CallForm, JsonForm, NamedForm, PythonForm, TagForm, TurnError
+from .lark_rules import ANY, LarkRules, literal
 from .literal_grammar import LiteralGrammar
 from .patterns import Blanks, Gap
 from .tag_grammar import TagGrammar
@@ -63,7 +63,7 @@ class _Maker:
 
     def __init__(self, template: TurnTemplate, rules: TurnRules, special: Mapping[str, int]) -> None:
         self._template, self._rules = template, rules
-        self._lark = Lark(special)
+        self._lark = LarkRules(special)
         self._lark.add("BLANKS", f"/{_BLANKS}/")
         self._lark.add("SPACE", "/ ?/")
         content = template.regions[CONTENT]
@@ -96,7 +96,8 @@ class _Maker:
             return self._text()
         if region is None or region.calls is None:
             raise TurnError("has no tool_calls")
-        calls = self._calls(region, region.calls)
+        opens, behind = self._calls(region, region.calls)
+        calls = f"{opens} {behind}"
         if rules.calls == MUST:
             return f"{self._blanks} {calls}"
         if rules.form and region.starts:
@@ -110,12 +111,12 @@ class _Maker:
             self._until("before", self._framed.closes)
             before = f"{self._any(self._framed.opens)} before {self._between}" if self._framed.closes else ""
             return f"{text} | ({before})? {calls}"
-        thought = self._template.regions.get(THINKING)
         if region.starts:
             # The text must not begin like a call, which would be read as one.
             return f"{text} | BLANKS {calls}"
+        thought = self._template.regions.get(THINKING)
         self._until("before", region.opens, thought.opens if thought is not None else ())
-        return f"{text} | before {self._behind_opening}"
+        return f"{text} | before {behind}"
 
     @property
     def _blanks(self) -> str:
@@ -147,41 +148,37 @@ class _Maker:
         self._lark.add("FREE", f"/{ANY}/{self._lark.without(texts)}{starts}")
         return "FREE"
 
-    def _calls(self, region: TurnRegion, form: Form) -> str:
-        """Return the expression of all calls, from the first text that opens them. ``_behind_opening`` has it without."""
+    def _calls(self, region: TurnRegion, form: CallForm) -> tuple[str, str]:
+        """Return the expression of the first text that opens calls, and of all that follows it."""
         if region.ahead and region.ahead not in _first_texts(form):
             raise TurnError(f"looks ahead for {region.ahead[:60]!r}, which no call begins with")
-        one = " | ".join(self._call(i, tool, form) for i, tool in enumerate(self._rules.tools))
-        self._lark.add("call", one)
+        self._lark.add("call", " | ".join(self._call(i, tool, form) for i, tool in enumerate(self._rules.tools)))
         opens = self._any(region.opens) if region.opens else ""
         if region.starts:
             opens = f"{opens}?" if opens else ""
         closes = f"BLANKS {self._any(region.closes)}" if region.closes and not region.apart else ""
-        many = self._rules.many
-        if isinstance(form, CallForm) and form.many:
-            more = '("," SPACE call)*' if many else ""
-            blanks = "" if region.ahead else "BLANKS"
-            self._behind_opening = f'{blanks} "[" call {more} "]" {closes}'
-        elif isinstance(form, PythonForm):
-            listed = form.listed
-            more = ('("," SPACE call)*' if listed else r'("\n" call)*') if many else ""
-            blanks = "" if region.ahead else "BLANKS"
-            self._behind_opening = f'{blanks} "[" call {more} "]" {closes}' if listed else f"BLANKS call {more} {closes}"
-        else:
-            body = f"call {closes}"
-            if self._framed is not None and closes:
-                last = f"call ({closes})?"
-                more = f"({closes} {self._between} {opens} call)*"
-                self._behind_opening = f"call {more if many and region.repeats else ''} ({closes})?" if many else last
-            elif many and region.repeats and (region.closes or region.apart):
-                self._behind_opening = f"{body} (BLANKS {opens} {body})*"
-            else:
-                self._behind_opening = body
-        return f"{opens} {self._behind_opening}"
+        if isinstance(form, PythonForm) or (isinstance(form, JsonForm) and form.many):
+            return opens, self._list_of_calls(region, form, closes)
+        repeats = self._rules.many and region.repeats
+        if self._framed is not None and closes:
+            more = f"({closes} {self._between} {opens} call)*" if repeats else ""
+            return opens, f"call {more} ({closes})?"
+        call = f"call {closes}"
+        if repeats and (region.closes or region.apart):
+            return opens, f"{call} (BLANKS {opens} {call})*"
+        return opens, call
 
-    def _call(self, index: int, tool: ToolRule, form: Form) -> str:
+    def _list_of_calls(self, region: TurnRegion, form: JsonForm | PythonForm, closes: str) -> str:
+        """Return the expression of calls that stand together behind one opening: in a list, or each in a line."""
+        listed = isinstance(form, JsonForm) or form.listed
+        more = ('("," SPACE call)*' if listed else r'("\n" call)*') if self._rules.many else ""
+        if not listed:
+            return f"BLANKS call {more} {closes}"
+        return f'{"" if region.ahead else "BLANKS"} "[" call {more} "]" {closes}'
+
+    def _call(self, index: int, tool: ToolRule, form: CallForm) -> str:
         """Return the expression of one call."""
-        if isinstance(form, CallForm):
+        if isinstance(form, JsonForm):
             name, key, arguments = (literal(json.dumps(one)) for one in (tool.name, form.name, form.arguments))
             region = self._template.regions[CALLS]
             start = literal(region.ahead) if region.ahead.startswith("{") else ""
@@ -238,8 +235,7 @@ class _Maker:
             lark.add(f"{name}_text[lazy]", f"{name.upper()}_END")
         without = lark.without([*texts, *others])
         for n, text in enumerate(text for text in texts if lark.special_in(text)):
-            if lark.begins_plain(text):
-                raise TurnError(f"has the delimiter {text[:60]!r} with a special token inside, which no grammar can have")
+            lark.check_delimiter(text)
             lark.add(f"{name.upper()}_{n}", f"/{ANY}/{without}")
             found.append(f"{name.upper()}_{n} {lark.exactly(text)}")
         lark.add(name, " | ".join(found))
@@ -248,8 +244,8 @@ class _Maker:
         return self._lark.any(texts)
 
 
-def _first_texts(form: Form) -> tuple[str, ...]:
+def _first_texts(form: CallForm) -> tuple[str, ...]:
     """Return the texts with which calls begin."""
-    if isinstance(form, CallForm):
+    if isinstance(form, JsonForm):
         return ("[",) if form.many else ("{", "{" + json.dumps(form.name))
     return ("[",) if isinstance(form, PythonForm) and form.listed else ()

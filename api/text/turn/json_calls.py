@@ -9,7 +9,7 @@ import json
 import re
 from dataclasses import dataclass, field
 
-from .call_forms import CallForm
+from .call_forms import JsonForm
 
 _STRUCTURE = re.compile(r'["{}\[\],:]')
 _STRING_END = re.compile(r'["\\]')
@@ -28,7 +28,7 @@ class CallPiece:
 class JsonCalls:
     """The calls of one region. ``broken``: what is left of the last text, ``rest``, is no part of a call."""
 
-    form: CallForm
+    form: JsonForm
     first: int  # index of its first call in the turn
     count: int = 0  # calls whose names are known
     broken: bool = False

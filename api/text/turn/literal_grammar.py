@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .argument_grammar import ANY_NAME, DEEPEST, DEFINITIONS, NOTES, ArgumentGrammar, Members, keywords_besides, refused
+from .argument_grammar import DEEPEST, DEFINITIONS, NOTES, ArgumentGrammar, Members, keywords_besides, refused
 from .call_forms import NamedForm, PythonForm
-from .lark import Lark, literal
-from .schema_types import EVERY, type_of, types_of
+from .lark_rules import LarkRules, literal
+from .schema_types import EVERY, types_of
 
 _OF_NUMBER = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _CHARACTER = r'[^"\\\x{0}-\x{1F}\x{7F}]|\\["\\nrt]'  # of a string in quotes
@@ -19,7 +19,7 @@ MOST_ITEMS = 1000
 class LiteralGrammar(ArgumentGrammar):
     """The rules of the arguments of one tool."""
 
-    def __init__(self, lark: Lark, form: NamedForm | PythonForm, prefix: str, schema: Mapping[str, Any]) -> None:
+    def __init__(self, lark: LarkRules, form: NamedForm | PythonForm, prefix: str, schema: Mapping[str, Any]) -> None:
         super().__init__(lark, prefix, schema)
         self._form = form
         self._python = isinstance(form, PythonForm)
@@ -62,11 +62,7 @@ class LiteralGrammar(ArgumentGrammar):
         plain = name is None or (name.isascii() and name.replace("_", "a").isalnum() and not name[0].isdigit())
         if not plain and bare:
             raise refused(f"the name {str(name)[:60]!r}", path, ", as it is no name of an argument")
-        if name is None:
-            without = "|".join(map(literal, besides))
-            key = self._rule(f"/{ANY_NAME}/" + (f" & ~/({without})/" if without else ""), terminal=True)
-        else:
-            key = f"/{literal(name)}/"
+        key = self._other_name(besides) if name is None else f"/{literal(name)}/"
         unquoted = bare or (self._bare_keys and plain)
         if not unquoted:
             key = self._string_of(name, path) if name is not None else f"{self._quote(0)} {key} {self._quote(1)}"
@@ -173,12 +169,7 @@ class LiteralGrammar(ArgumentGrammar):
         return f"/{literal(written)}/"
 
     def _listed(self, schema: Mapping[str, Any], path: str) -> str:
-        beside = sorted(schema.keys() - {"enum", "const", "type", *NOTES})
-        if beside or ("enum" in schema and "const" in schema):
-            raise refused(f"the keyword {beside[0] if beside else 'const'} beside enum", path)
-        types = types_of(schema, self._root)
-        values = schema["enum"] if "enum" in schema else [schema["const"]]
-        made = [self._of_value(value, path) for value in values if type_of(value) in types]
+        made = [self._of_value(value, path) for value in self._listed_values(schema, path)]
         if not made:
             raise refused("an empty list of values", path)
         return self._rule(" | ".join(made))

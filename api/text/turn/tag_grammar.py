@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .argument_grammar import (
-    ANY_NAME,
     DEEPEST,
     DEFINITIONS,
     KEYWORDS,
@@ -18,7 +17,7 @@ from .argument_grammar import (
     refused,
 )
 from .call_forms import ALL, LINE, TagForm
-from .lark import Lark, literal
+from .lark_rules import LarkRules, literal
 from .patterns import Blanks
 from .schema_types import STRING, type_of, types_of
 
@@ -32,7 +31,7 @@ _LIKE = {"null": "null|None", "boolean": "true|false|True|False", "integer": _NU
 class TagGrammar(ArgumentGrammar):
     """The rules of the arguments of one tool."""
 
-    def __init__(self, lark: Lark, form: TagForm, prefix: str, schema: Mapping[str, Any]) -> None:
+    def __init__(self, lark: LarkRules, form: TagForm, prefix: str, schema: Mapping[str, Any]) -> None:
         super().__init__(lark, prefix, schema)
         self._form = form
 
@@ -50,8 +49,7 @@ class TagGrammar(ArgumentGrammar):
             pair = f"{self._tag(literal(name), None)} {self._value(schema, path)}"
             made.append(pair if name in members.required else f"({pair})?")
         if members.others is not False:
-            without = "|".join(map(literal, members.named))
-            names = self._rule(f"/{ANY_NAME}/" + (f" & ~/({without})/" if without else ""), terminal=True)
+            names = self._other_name(members.named)
             other = self._value(members.others, "/additionalProperties")
             made.append(f"({self._tag('', names)} {other})*")
         if form.tail:
@@ -113,13 +111,9 @@ class TagGrammar(ArgumentGrammar):
 
     def _words(self, schema: Mapping[str, Any], types: frozenset[str], path: str) -> list[str]:
         """Return expressions of the listed values, and of values that are no strings."""
-        own = types_of(schema, self._root)
         if "enum" in schema or "const" in schema:
-            beside = sorted(schema.keys() - {"enum", "const", "type", *NOTES})
-            if beside or ("enum" in schema and "const" in schema):
-                raise refused(f"the keyword {beside[0] if beside else 'const'} beside enum", path)
-            values = schema["enum"] if "enum" in schema else [schema["const"]]
-            return [self._word(value, types, path) for value in values if type_of(value) in own]
+            return [self._word(value, types, path) for value in self._listed_values(schema, path)]
+        own = types_of(schema, self._root)
         unheld = schema.keys() - {"type", *NOTES} - (_LENGTHS if STRING in own else set()) - keywords_besides("")
         unheld |= {key for kind in own for key in schema.keys() & KEYWORDS.get(kind, set()) - _LENGTHS}
         if unheld or own & {"object", "array"}:

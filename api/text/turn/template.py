@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .call_forms import Form, read_form
+from .call_forms import CallForm, read_form
 from .call_forms import TurnError as TurnError
 from .patterns import Blanks, Part, Pattern, PatternError, read_pattern
 
@@ -45,7 +45,7 @@ class TurnRegion:
     closes: tuple[str, ...]
     strip: bool = True  # blanks around its text do not count
     repeats: bool = False
-    calls: Form | None = None
+    calls: CallForm | None = None
     ahead: str = ""
     starts: bool = False
     apart: bool = False

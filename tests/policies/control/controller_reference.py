@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from blockwright.policies.binary_size import binary_size
 from blockwright.policies.cluster.restart_policy import HOPELESS
-from blockwright.policies.control import events as m
+from blockwright.policies.control import events
 from blockwright.policies.control.loads import LoadBlock
 from blockwright.policies.control.worker_record import WorkerRecord
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
@@ -42,41 +42,41 @@ class Reference:
         self.workers = {name: WorkerRecord(name) for name in workers}
         self.held = {name: Held() for name in workers}
         self.stall_timeout = stall_timeout
-        self.applications: dict[str, m.Application] = {}
+        self.applications: dict[str, events.Application] = {}
         self.deployed: set[str] = set()
         self.ever_ready: set[str] = set()
         self.routes: dict[str, Route] = {}
         self.published = RoutesChanged(0, [], [], [])
-        self.effects: list[m.Effect] = []
+        self.effects: list[events.Effect] = []
         self.failures: dict[str, LoadFailure] = {}  # the last of each application
         self.number = 0  # of the last failure of any
         self.cuts: dict[str, tuple[Block, ...]] = {}
         self.place()
 
-    def handle(self, event: m.Event, now: float) -> list[m.Effect]:
+    def handle(self, event: events.Event, now: float) -> list[events.Effect]:
         match event:
-            case m.Serve(applications):
+            case events.Serve(applications):
                 self.applications.update((a.name, a) for a in applications)
                 self.place()
                 for application in applications:
                     self.deploy(application.name)
-            case m.Deploy(name):
+            case events.Deploy(name):
                 self.deploy(name)
-            case m.Undeploy(name):
+            case events.Undeploy(name):
                 self.undeploy(name)
-            case m.WorkerUp(name, incarnation):
+            case events.WorkerUp(name, incarnation):
                 self.workers[name].rise(incarnation)
                 self.held[name] = Held()
-            case m.WorkerDown(name, incarnation, cause):
+            case events.WorkerDown(name, incarnation, cause):
                 if self.workers[name].ended_by(incarnation):
                     self.fall(name, incarnation, cause, now)
-            case m.WorkerStarting(name, incarnation, pid):
+            case events.WorkerStarting(name, incarnation, pid):
                 self.workers[name].launched(incarnation, pid, now)
-            case m.WorkerCannotStart(name, incarnation, why):
+            case events.WorkerCannotStart(name, incarnation, why):
                 if self.workers[name].state == "starting" and incarnation == self.workers[name].last:
-                    fatal = m.Fatal(f"worker {name} cannot start: {why}")
-                    self.effects.append(m.KillWorker(name, f"it cannot start: {why}") if self.ever_ready else fatal)
-            case m.Loaded() | m.LoadFailed() | m.KvCapacity() | m.WorkerHeartbeat():
+                    fatal = events.Fatal(f"worker {name} cannot start: {why}")
+                    self.effects.append(events.KillWorker(name, f"it cannot start: {why}") if self.ever_ready else fatal)
+            case events.Loaded() | events.LoadFailed() | events.KvCapacity() | events.WorkerHeartbeat():
                 worker = self.workers[event.worker]
                 if worker.alive and worker.incarnation == event.incarnation:
                     self.news(event)
@@ -92,29 +92,29 @@ class Reference:
         self.held[name] = Held()
         deaths = worker.deaths.own if self.ever_ready else worker.deaths.count
         if deaths >= HOPELESS and not (self.ever_ready and any(w.settled(now) for w in self.workers.values())):
-            self.effects.append(m.Fatal(f"worker {name} died {deaths} times while starting: {cause}"))
+            self.effects.append(events.Fatal(f"worker {name} died {deaths} times while starting: {cause}"))
 
-    def news(self, event: m.Loaded | m.LoadFailed | m.KvCapacity | m.WorkerHeartbeat) -> None:
+    def news(self, event: events.Loaded | events.LoadFailed | events.KvCapacity | events.WorkerHeartbeat) -> None:
         name, incarnation = event.worker, event.incarnation
         worker, held = self.workers[name], self.held[name]
         match event:
-            case m.WorkerHeartbeat(_, _, sweep_age, waiting, running):
+            case events.WorkerHeartbeat(_, _, sweep_age, waiting, running):
                 worker.waiting, worker.running = waiting, running
                 if sweep_age > self.stall_timeout and not worker.condemned:
                     worker.condemned = True
-                    self.effects.append(m.KillWorker(name, "stalled"))
-            case m.KvCapacity(_, _, nbytes, left_alone):
+                    self.effects.append(events.KillWorker(name, "stalled"))
+            case events.KvCapacity(_, _, nbytes, left_alone):
                 held.asking = False
                 held.room = nbytes
                 held.left_alone = left_alone
                 self.check_room(name, nbytes)
-            case m.Loaded(_, _, load):
+            case events.Loaded(_, _, load):
                 held.loading, held.room_stale = None, True
                 if load.holder in self.deployed:
                     held.resident.setdefault(load.holder, set()).update(range(load.first, load.last))
                 else:
-                    self.effects.append(m.Unload(name, incarnation, load.holder, tuple(load.ids)))
-            case m.LoadFailed(_, _, load, message):
+                    self.effects.append(events.Unload(name, incarnation, load.holder, tuple(load.ids)))
+            case events.LoadFailed(_, _, load, message):
                 held.refused[load.holder] = message
                 if held.loading is not None and held.loading.holder == load.holder:  # else it was answered already
                     held.loading = None
@@ -123,7 +123,7 @@ class Reference:
                     why = reasons({one: h.refused[load.holder] for one, h in self.held.items() if load.holder in h.refused})
                     self.failures[load.holder] = LoadFailure(load.holder, self.number, why, final=True)
                 if load.holder in self.deployed - self.ever_ready:
-                    self.effects.append(m.Fatal(f"worker {name} cannot load {load.holder}: {message}"))
+                    self.effects.append(events.Fatal(f"worker {name} cannot load {load.holder}: {message}"))
 
     def check_room(self, name: str, nbytes: int) -> None:
         for route in self.planned():
@@ -133,7 +133,7 @@ class Reference:
                 if new and self.holds(route, hop) and nbytes < page:
                     left = f"worker {name} has {binary_size(nbytes)} left for sequences of {route.application}"
                     remedy = "give workers more memory (--set memory=...)"
-                    self.effects.append(m.Fatal(f"{left}, less than one page of {binary_size(page)}; {remedy}"))
+                    self.effects.append(events.Fatal(f"{left}, less than one page of {binary_size(page)}; {remedy}"))
                     return
 
     def deploy(self, name: str) -> None:
@@ -147,7 +147,7 @@ class Reference:
         for worker, held in self.held.items():
             if depths := held.resident.pop(name, None):
                 ids = tuple(self.applications[name].components[d].id for d in sorted(depths))
-                self.effects.append(m.Unload(worker, self.workers[worker].incarnation, name, ids))
+                self.effects.append(events.Unload(worker, self.workers[worker].incarnation, name, ids))
                 held.room_stale = True
 
     def advance(self, name: str) -> None:
@@ -158,13 +158,13 @@ class Reference:
         half = any(wanted.get(a) for a in held.resident)
         if held.room_stale and not held.asking and not half and held.resident:
             held.asking, held.room_stale = True, False
-            self.effects.append(m.AskCapacity(name, worker.incarnation))
+            self.effects.append(events.AskCapacity(name, worker.incarnation))
         if held.asking:
             return
         held.loading = next((load for loads in wanted.values() for load in loads), None)
         worker.state = "ready" if held.loading is None else "loading"
         if held.loading is not None:
-            self.effects.append(m.Load(name, worker.incarnation, held.loading))
+            self.effects.append(events.Load(name, worker.incarnation, held.loading))
 
     def needs(self, name: str, application: str) -> Iterator[LoadBlock]:
         hops = [h for r in self.planned() if r.application == application for h in r.hops if h.worker == name]
@@ -218,7 +218,7 @@ class Reference:
             first = tuple(dict.fromkeys(worker for route in added for worker in workers_of(route)))
             self.routes, self.published = routes, update
             self.ever_ready |= {route.application for route in added}
-            self.effects.append(m.Publish(version, first))
+            self.effects.append(events.Publish(version, first))
 
     def place(self) -> None:
         """What the applications alone decide."""

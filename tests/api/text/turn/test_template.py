@@ -10,7 +10,7 @@ import pytest
 
 from blockwright.actors.settings.errors import SettingsError
 from blockwright.actors.settings.settings import Settings
-from blockwright.api.text.turn.call_forms import CallForm
+from blockwright.api.text.turn.call_forms import JsonForm
 from blockwright.api.text.turn.known import known_template
 from blockwright.api.text.turn.source import read_turns
 from blockwright.api.text.turn.template import TurnError, read_template
@@ -89,7 +89,7 @@ def test_a_hostile_template_is_one_sentence(value: Any, says: str) -> None:
 def test_keys_of_calls_come_from_the_transform() -> None:
     function = {"name": "{content.tool}", "arguments": "{content.parameters}"}
     made = read_template(turn(tool_calls={"open": "a", "content": "json", "transform": {"function": function}}))
-    assert made.regions["tool_calls"].calls == CallForm(False, "tool", "parameters")
+    assert made.regions["tool_calls"].calls == JsonForm(False, "tool", "parameters")
 
 
 def test_known_ones_are_told_apart() -> None:

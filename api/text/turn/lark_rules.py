@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....policies.plan.grammar import JSON_OPTIONS
+from .call_forms import TurnError
 
 ANY = "(?s:.*)"
 
 
-class Lark:
+class LarkRules:
     """The rules of one grammar. ``special``: the special tokens by their texts."""
 
     def __init__(self, special: Mapping[str, int]) -> None:
@@ -50,10 +51,11 @@ class Lark:
             at = found.end()
         return " ".join([*parts, *([json.dumps(text[at:])] if at < len(text) else [])]) or '""'
 
-    def begins_plain(self, text: str) -> bool:
-        """Return whether a text begins with characters, and has a special token behind them."""
+    def check_delimiter(self, text: str) -> None:
+        """Raise TurnError for a delimiter that begins with characters, and has a special token behind them."""
         found = self._names.search(text)
-        return found is not None and found.start() > 0
+        if found is not None and found.start() > 0:
+            raise TurnError(f"has the delimiter {text[:60]!r} with a special token inside, which no grammar can have")
 
     @staticmethod
     def json(schema: Mapping[str, Any] | bool) -> str:

@@ -1,6 +1,6 @@
-"""Direct computation on a card, of batches whose hidden states are on the host: for proofs of bits, between sweeps.
+"""Synchronous computation on a card, of batches whose hidden states are on the host: each call waits for its result.
 
-Each call waits for its result. Legend: T tokens, N rows, D hidden width, V vocabulary.
+Proofs of bits use it, between sweeps. Legend: T tokens, N rows, D hidden width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .columns import PlanColumns, head_step
 from .components import CudaRun, HeadPart
 from .forward import LOGITS
 
-STEP = "edit step"  # a buffer
+STEP = "synchronous step"  # a buffer
 
 
-class DirectCard:
-    """Runs and heads of one back end, computed at once."""
+class SynchronousCard:
+    """Runs and heads of one back end, computed while the caller waits."""
 
     def __init__(self, backend: CudaBackend) -> None:
         self._backend = backend
@@ -36,8 +36,8 @@ class DirectCard:
             columns.send(transfers, STEP)
             transfers.send(GATHERED, hidden_TD.view(torch.uint8).numpy())
             backend.forward.run(run.parts, planned.on(columns, backend.tables), backend.scratch[GATHERED])
-        (came,) = transfers.fetch([backend.scratch.tensor(GATHERED, hidden_TD.nbytes)])
-        hidden_TD.view(torch.uint8).view(-1).copy_(came)
+        (fetched,) = transfers.fetch([backend.scratch.tensor(GATHERED, hidden_TD.nbytes)])
+        hidden_TD.view(torch.uint8).view(-1).copy_(fetched)
 
     def logits(self, run: CudaRun, hidden_ND: torch.Tensor) -> torch.Tensor:
         """Return float32 logits [N, V] of a head."""
@@ -48,6 +48,6 @@ class DirectCard:
             with backend.streams.current(backend.compute):
                 backend.transfers.send(HEADED, some.contiguous().view(torch.uint8).numpy())
                 backend.forward.logits(part, head_step(len(some)), backend.scratch[HEADED])
-            (came,) = backend.transfers.fetch([backend.scratch.tensor(LOGITS, 4 * len(some) * run.vocabulary)])
-            found.append(came.view(torch.float32).view(len(some), -1).clone())
+            (fetched,) = backend.transfers.fetch([backend.scratch.tensor(LOGITS, 4 * len(some) * run.vocabulary)])
+            found.append(fetched.view(torch.float32).view(len(some), -1).clone())
         return torch.cat(found)
