@@ -48,7 +48,8 @@ class Proofs:
         def steps(executor: Executor) -> Iterator[None]:
             return prover.prove([executor.parameters.components[id] for id in block.ids])
 
-        before, state = prover.state.why, prover.state
+        state = prover.outcome
+        before = state.why
         await self._device.call_in_steps(steps)
         if state.why != before:
             log.warning(DEPEND, state.why)
@@ -59,7 +60,7 @@ class Proofs:
     @property
     def state(self) -> dict[str, Any]:
         """The state of the proofs as plain data; empty where nothing is to be proved."""
-        return {} if self._prover is None else self._prover.state.view()
+        return {} if self._prover is None else self._prover.outcome.view()
 
     @property
     def progress(self) -> dict[str, object]:
@@ -67,7 +68,7 @@ class Proofs:
 
         Empty for the others, which are not worth a line.
         """
-        state = None if self._prover is None else self._prover.state
+        state = None if self._prover is None else self._prover.outcome
         if state is None or not state.running or state.seconds_now < SHOWN:
             return {}
         return {"preparing": f"{state.running}, {state.steps} steps in {state.seconds_now:.0f} s"}

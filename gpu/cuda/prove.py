@@ -97,7 +97,7 @@ class Prover:
         seconds: float = SECONDS,
     ) -> None:
         tokens = max(min(size.tokens, limit), DECODED + 1)
-        self.state = ProofState()
+        self.outcome = ProofState()
         self._open = open_twin
         self._chunks, self._tokens = size.chunks, tokens
         self._seconds = seconds
@@ -112,14 +112,14 @@ class Prover:
             if before and not isinstance(one.spec.config, HeadConfig):
                 yield from self._prove([*before, one])
             before = [one]
-        self.state.running = ""
+        self.outcome.running = ""
 
     def _prove(self, packed: Sequence[RowPacked]) -> Iterator[None]:
         shape = " ".join(f"{one.spec.config} {one.spec.component.kv}" for one in packed)
         if shape in self._known:
             return
         self._known.add(shape)
-        state = self.state
+        state = self.outcome
         state.running = " and ".join(map(_name, packed))
         proof = _Proof(self._open(), packed, self._tokens, self._chunks)
         steps = proof.steps()
@@ -215,7 +215,7 @@ class _Proof:
         count = tables.slots.size
         tables.slots.reshape(-1)[:] = np.random.default_rng(7).permutation(count)
         tables.tokens[:] = self._token_T
-        backend.reserve(tables, self._tokens + BESIDE + 1, ROWS)
+        backend.reserve(tables, self._tokens + BESIDE + 1, HEAD_ROWS)
         for one in self._packed:
             if (kv := one.spec.component.kv) is not None:
                 layout = replace(kv, page_size=page)

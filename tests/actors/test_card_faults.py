@@ -15,6 +15,7 @@ import pytest
 from blockwright.gpu.cuda.backend import CudaBackend
 from blockwright.gpu.cuda.device import CudaDevice
 from blockwright.gpu.cuda.memory import ChunkMemory
+from blockwright.gpu.cuda.synchronous import SynchronousCard
 from blockwright.gpu.executor import Executor
 from blockwright.tests.actors.worker_rig import Rig
 from blockwright.tests.claims import claim
@@ -56,13 +57,13 @@ def grow(rig: Rig, other: Path) -> Any:
 CALLS: dict[str, tuple[type, str, Trigger]] = {
     "parameters are packed": (CudaBackend, "pack", load),
     "components are composed": (CudaBackend, "compose", load),
-    "bits are proved": (CudaBackend, "forward", load),
+    "bits are proved": (SynchronousCard, "forward", load),
     "memory is mapped": (ChunkMemory, "map", ask),
     "a sweep begins": (CudaDevice, "begin", ask),
-    "a step is computed": (CudaBackend, "forward", ask),
-    "a token is drawn": (CudaBackend, "logits", ask),
+    "a step is computed": (CudaDevice, "step", ask),
+    "a token is drawn": (CudaDevice, "sample", ask),
     "pages leave": (CudaBackend, "export", leave),
-    "pages are moved": (CudaBackend, "import_", move),
+    "pages are moved": (CudaBackend, "move", move),
     "tables grow": (CudaBackend, "reserve", grow),
     "work is waited for": (CudaBackend, "settle", ask),
 }
@@ -86,8 +87,8 @@ async def test_an_error_at_each_kind_of_call_ends_the_worker(
         raise RuntimeError("CUDA error: an illegal memory access was encountered (planted)")
 
     def planted(self: Any, *arguments: Any, **more: Any) -> Any:
-        backend._compute.launch(fault)
-        backend._streams.settle()
+        backend.compute.launch(fault)
+        backend.streams.settle()
         raise AssertionError("never gets here")
 
     monkeypatch.setattr(kind, name, planted)

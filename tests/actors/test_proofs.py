@@ -119,8 +119,8 @@ async def test_pages_of_another_size_are_said_and_not_used(
 
 def test_long_proofs_are_in_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     made = proofs.Proofs.__new__(proofs.Proofs)
-    made._prover = type("OfNothing", (), {"state": ProofState()})()  # type: ignore[assignment]
-    state = made._prover.state  # type: ignore[union-attr]
+    made._prover = type("OfNothing", (), {"outcome": ProofState()})()  # type: ignore[assignment]
+    state = made._prover.outcome  # type: ignore[union-attr]
     assert made.progress == {}
     state.running, state.steps = "mlp of width 64", 3
     state.seconds = 0.2

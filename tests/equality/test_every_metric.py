@@ -423,12 +423,15 @@ async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_
         "tenant_kv_share": {"n": 0.6},
         "profile": str(profile),
         "tagger": "history",
+        "forced": "on",
     }
     async with serve({"m": path, "n": path}, **settings) as server:
         await scrape(server, seen)
         assert await post(server, max_tokens=3, stop_token_ids=list(range(3, 300)), min_tokens=2) == 200
         await busy(server, seen)
         await drafted(server, seen)
+        assert await post(server, max_tokens=12, structured_outputs={"choice": ["aaaaaaaa"]}) == 200
+        await scrape(server, seen)
         await together(server, seen)
         await expected(server, seen)
         await gone(server)

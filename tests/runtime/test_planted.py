@@ -29,7 +29,7 @@ DAILY = ("chunks_are_taken_twice", "duplicates_are_obeyed", "fencing_by_name_alo
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
-    rooms = ("policies", "transport", "runtime", "tests/runtime/safety")
+    rooms = ("policies", "transport", "runtime", "tests/runtime/safety", "tests/transport")
     made = Copy(tmp_path_factory.mktemp("planted"), "runtime.safety.players", *rooms)
     yield made
     made.close()

@@ -235,7 +235,7 @@ FAULTS = {  # what a tool has, and the forms that cannot write it
 }
 
 
-@claim("What a form of calls cannot write exactly is refused by name", of="tools")
+@claim("A schema that a form of calls cannot write exactly is refused by name", of="tools")
 @pytest.mark.parametrize("kind", some(sorted(SOURCES), "coder", "llama4"))
 async def test_what_a_form_cannot_hold_is_refused(qwen: Qwen, kind: str) -> None:
     client, _ = await qwen("", SOURCES[kind][0])

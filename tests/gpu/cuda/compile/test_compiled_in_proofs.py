@@ -1,4 +1,4 @@
-"""Which kernels a worker's proofs launch, and so have compiled: all that its sweeps will, for every number of rows.
+"""Kernels that a worker's proofs launch, and so have compiled: all of blocks and heads, for every number of rows.
 
 Launches are recorded instead of made, with what Triton compiles a kernel anew for.
 """
@@ -20,6 +20,7 @@ from blockwright.gpu.cuda.backend import CudaBackend
 from blockwright.gpu.cuda.deferred import DeferredStreams
 from blockwright.gpu.cuda.ops_triton import TritonOps
 from blockwright.gpu.cuda.prove import ON_CARD, Prover
+from blockwright.gpu.cuda.synchronous import SynchronousCard
 from blockwright.gpu.row_backend import DTYPES, RowPacked
 from blockwright.gpu.tables import Tables
 from blockwright.gpu.weights.checkpoint import Checkpoint
@@ -52,6 +53,7 @@ def serve(backend: CudaBackend, packed: Sequence[RowPacked]) -> None:
     layout = next(one.spec.component.kv for one in packed if one.spec.component.kv is not None)
     backend.add_arena(layout, torch.zeros(4096, dtype=torch.uint8))
     run, head = backend.compose(packed[:-1], 0), backend.compose(packed[-1:], 0)
+    card = SynchronousCard(backend)
     width = packed[0].spec.component.width_out
     for places in (
         [(0, 0, 1)], [(0, 0, 40)], [(0, 0, TOKENS)], [(n, 300, 1) for n in range(40)], [(n, 9, 1) for n in range(256)],
@@ -59,8 +61,8 @@ def serve(backend: CudaBackend, packed: Sequence[RowPacked]) -> None:
     ):  # fmt: skip
         row_N, start_N, count_N = (np.array(column, dtype=np.int32) for column in zip(*places, strict=True))
         hidden_TD = torch.zeros(int(count_N.sum()), width, dtype=backend.dtype)
-        backend.forward(run, Batch(row_N, start_N, count_N, hidden_TD))
-        backend.logits(head, hidden_TD[: len(places)].contiguous())
+        card.forward(run, Batch(row_N, start_N, count_N, hidden_TD))
+        card.logits(head, hidden_TD[: len(places)].contiguous())
     memory = torch.zeros(2, backend.slot_bytes(layout), dtype=torch.uint8)
     backend.export(layout, [1, 2], memory)
     backend.import_(layout, [3, 4], memory)
@@ -72,7 +74,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Launches:
     return launches
 
 
-@claim("All kernels that a sweep launches are compiled by the proofs of a worker, before it serves", of="numerics")
+@claim("The kernels of blocks and heads are compiled by the proofs of a worker, before it serves", of="numerics")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_nothing_is_compiled_while_serving(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = opened(dtype)

@@ -47,7 +47,7 @@ def prover_of(backend: CudaBackend, **more: Any) -> Prover:
 def proved(prover: Prover, packed: Sequence[RowPacked]) -> dict[str, Any]:
     for _ in prover.prove(packed):
         pass
-    return prover.state.view()
+    return prover.outcome.view()
 
 
 @claim(
