@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 FREE = -1  # in place of the number of a mask: all tokens are allowed
+MADE = "made"  # the mask can be applied
+ENDED = "ended"  # the answer has ended before, and what is drawn now is dropped
+OUTSIDE = "outside"  # the tokens before are not in the language; only drafts that do not stand may be so
+OFF = "off"  # the mask cannot be made, so nothing may be drawn
 
 
 class RowGrammar:
@@ -116,12 +120,6 @@ class RowGrammar:
         if not bits_W.any():
             for (word, _), bit in zip(ends, taken, strict=True):
                 bits_W[word] = int(bits_W[word]) | bit
-
-
-MADE = "made"
-ENDED = "ended"  # the answer has ended before, and what is drawn now is dropped
-OUTSIDE = "outside"  # the tokens before are not in the language; only drafts that do not stand may be so
-OFF = "off"  # the mask cannot be made, so nothing may be drawn
 
 
 class TokenMasks:
