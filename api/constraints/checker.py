@@ -47,6 +47,7 @@ END = 256  # the end token beside the bytes
 KEPT = 4096  # outcomes that are remembered
 LONGEST_FAULT = 2000  # characters of a fault
 TABLE_SECONDS = 30.0  # of processor for a tokenizer's table
+_OVERLAP = "the keyword oneOf has alternatives that a value may fit at once; let them exclude each other, or use anyOf"
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from blockwright.api.constraints.checker import main; main()"
 T = TypeVar("T")
 
@@ -332,7 +333,8 @@ class _Answers:
                     compiled(form, inner, self._tokenizer)
                 except GrammarError as other:
                     found = str(other), path
-            return f"{found[0]} (at {found[1]})" if found[1] else found[0]
+            why = _OVERLAP if found[0].startswith("oneOf ") else found[0]
+            return f"{why} (at {found[1]})" if found[1] else why
 
 
 def _trial(matcher: Any) -> str:

@@ -15,6 +15,8 @@ _NUL = re.compile(r"\x00|\\(?:0|x00|u0000|U0{8}|[xu]\{0+\})")
 _LETTERS = re.compile(
     r"p(?:[LMN]|\{(?:[LMN][a-z]?|Letter|Latin|Greek|Cyrillic|Arabic|Hebrew|Han|Hiragana|Katakana|Hangul)\})"
 )
+_UNCLEAR = ("A", "z", "a")  # letters in the notation of schemas; in the library's, both ends of a text and a bell
+_UNCLEAR_REMEDY = "^, $ or the character itself"
 _LOOK = {"=": "look-ahead", "!": "look-ahead", "<": "look-behind"}
 
 
@@ -76,6 +78,8 @@ def schema_pattern(pattern: str) -> tuple[str, str]:
                 r"names the character \x00, which cannot be held; leave it out, or name it in a class like [^\x00a]",
             )
         if pattern[at] == "\\":
+            if pattern[at + 1 : at + 2] in _UNCLEAR:
+                return pattern, f"has {pattern[at : at + 2]}, which notations read differently; write {_UNCLEAR_REMEDY}"
             if not negated and pattern[at + 1 : at + 2] in ("p", "P") and not _LETTERS.match(pattern, at + 1):
                 return (
                     pattern,

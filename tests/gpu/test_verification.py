@@ -11,6 +11,7 @@ import pytest
 
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.cpu.native.backend import NativeBackend
+from blockwright.gpu.cpu.reference.backend import TorchBackend
 from blockwright.gpu.cuda.backend import CudaBackend
 from blockwright.gpu.cuda.forward import LOGITS
 from blockwright.policies.plan.sampling import SamplingParams
@@ -68,6 +69,8 @@ def verified(
 def test_drafts_change_no_token(make_backend: Make, checkpoint: MakeCheckpoint, params: SamplingParams, dtype: str) -> None:
     """Right, wrong and half-right drafts, rounds of one to nine positions."""
     rig = Rig(make_backend(dtype), checkpoint("mistral-window"))
+    if dtype == "bfloat16" and isinstance(rig.executor.backend, TorchBackend):
+        pytest.skip("torch's sums in bfloat16 depend on the number of rows, so tokens may differ")
     prompt = reference.prompt_of(21)
     count = 40
     params = replace(params, logprobs=3)

@@ -151,6 +151,8 @@ class ResponseShape(AnswerShape):
             else:
                 self._write(delta.content)
         if piece.finish:
+            if self._waiting and self._output.writing:
+                self._write("")  # of the end token, which has no text
             self._finish = piece.finish
             self._output.finish(self._status)
 

@@ -77,9 +77,11 @@ class _OpenItem:
             self._log.add(f"{self._part_name}.added", f'{self._part},"part":{self._shown_part()}')
 
     def add(self, text: str, logprobs: Sequence[str]) -> None:
-        """Add text. ``logprobs``: of its tokens."""
-        self._texts.append(text)
+        """Add text. ``logprobs``: of its tokens. Without a text they are in no delta, but in what closes it."""
         self._logprobs += logprobs
+        if not text:
+            return
+        self._texts.append(text)
         of_part = self.kind in (MESSAGE, REASONING)
         more = f',"logprobs":[{",".join(logprobs)}]' if self.kind == MESSAGE else ""
         self._log.add(f"{self._text_name}.delta", f'{self._part if of_part else self._at},"delta":{quote(text)}{more}')
@@ -152,6 +154,11 @@ class Output:
     def write(self, text: str, logprobs: Sequence[str]) -> None:
         """Add to the text. ``logprobs``: of its tokens, each as JSON."""
         self._of(MESSAGE).add(text, logprobs)
+
+    @property
+    def writing(self) -> bool:
+        """True while a text grows."""
+        return self._open is not None and self._open.kind == MESSAGE
 
     def call(self, piece: CallPiece) -> None:
         """Add to a call; one with a name begins a new one."""

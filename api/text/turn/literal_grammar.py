@@ -148,7 +148,7 @@ class LiteralGrammar(ArgumentGrammar):
             return '"[" "]"'
         item = self._literal(items, f"{path}/items")
         times = "*" if most is None and least <= 1 else f"{{{max(0, least - 1)},{'' if most is None else most - 1}}}"
-        inner = f'{item} ("," SPACE {item}){times}'
+        inner = item if most == 1 else f'{item} ("," SPACE {item}){times}'
         return f'"[" {inner} "]"' if least else f'"[" ({inner})? "]"'
 
     def _string(self, schema: Mapping[str, Any], path: str) -> str:

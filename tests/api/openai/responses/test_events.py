@@ -268,6 +268,18 @@ async def test_logprobs_are_those_of_the_text(responses: Any, codec: Any) -> Non
     assert sampling.logprobs == 2
 
 
+async def test_a_stream_has_the_logprob_of_the_end_token_too(responses: Any, codec: Any) -> None:
+    client, port = await responses("")
+    tokens = [*codec.encode("Hello", special=False), EOS]
+    port._script = lambda generation: with_logprobs(tokens, 2)
+    asked = {"top_logprobs": 2, "include": ["message.output_text.logprobs"]}
+    events = await streamed(client, **asked)
+    answer = await client.post("/v1/responses", json={"input": "hi", **asked})
+    whole = (await answer.json())["output"][-1]["content"][0]["logprobs"]
+    assert len(whole) == len(tokens)
+    assert Reference().feed(events)["output"][-1]["content"][0]["logprobs"] == whole
+
+
 @claim("Codex reads its whole list of events from a response", of="http-api")
 async def test_the_events_that_codex_reads(responses: Any) -> None:
     """Its list: what ``codex-rs`` takes from a stream, by the types and members that it names."""

@@ -174,3 +174,17 @@ def test_a_special_token_inside_of_a_delimiter_is_refused() -> None:
         **TURNS["mistral"]["fields"]["tool_calls"], "open": "a[TOOL_CALLS]"}}})  # fmt: skip
     with pytest.raises(TurnError, match="special token inside"):
         turn_grammar(template, RULES["strict"], thinking=False, settled=False, special=SPECIAL)
+
+
+@pytest.mark.parametrize("kind", sorted(TURNS))
+@pytest.mark.parametrize("bounds", [(0, 1), (1, 1), (1, 2), (2, 2), (0, 0)])
+def test_lists_have_as_many_items_as_their_schema_says(kind: str, bounds: tuple[int, int]) -> None:
+    listed = {"type": "array", "items": {"enum": [1, 2]}, "minItems": bounds[0], "maxItems": bounds[1]}
+    schema = {"type": "object", "properties": {"n": listed}, "required": ["n"], "additionalProperties": False}
+    rules = TurnRules(tools=[ToolRule("get", schema)], calls=MUST, many=False)
+    matcher = matcher_for(kind, rules, False)
+    texts = [text for seed in range(4) if (text := walk(matcher.deep_copy(), seed))]
+    assert texts
+    for text in texts:
+        ((_, found),) = read(kind, text, (), "", schemas={"get": schema}).parsed
+        jsonschema.validate(found, schema)
