@@ -1,4 +1,4 @@
-"""Masks of allowed tokens, one bit for each token, and the grammars of rows that they are made from.
+"""Constrained decoding: masks of allowed tokens, one bit for each, and the grammars of rows that they are made from.
 
 A row's state is never stored nor sent: it follows from the grammar and the tokens behind the prompt, which the token table
 has. A matcher knows which tokens it has consumed, and takes what is missing, or goes back where a draft did not stand. Back
