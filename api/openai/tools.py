@@ -1,4 +1,4 @@
-"""The field types of tools: functions that a model may call, and the choice among them."""
+"""The field types of tools (function calling): functions that a model may call, and the choice among them."""
 
 from __future__ import annotations
 

@@ -175,8 +175,8 @@ class CardDraws:
             group.wanted = _Wanted(wanted, index, numbers, ranks, best)
         group.copied = [(place, self._results.room(4 * vocabulary)) for place, best in enumerate(counts) if best > BEST]
 
-    def known(self, first: int, counts: Sequence[int], vocabulary: int) -> DrawnGroup:
-        """Return a group of positions of which nothing is drawn: the call's position ``first`` is their first."""
+    def scored_group(self, first: int, counts: Sequence[int], vocabulary: int) -> DrawnGroup:
+        """Return a group of positions that are scored, not drawn; the call's position ``first`` is their first."""
         group = DrawnGroup(first, len(counts), None)
         self._want(counts, group, vocabulary)
         return group

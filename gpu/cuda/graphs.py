@@ -1,4 +1,4 @@
-"""Recorded graphs of decode: one replay in the place of each step's and each head's launches.
+"""CUDA graphs of decode: one replay of what was recorded, in the place of each step's and each head's launches.
 
 A step of single tokens is padded to a bucket of rows. Its columns lie in static memory, where a copy brings them from the
 plan, so that a graph of one bucket serves all its steps, whichever rows and deltas they have. It is recorded behind the

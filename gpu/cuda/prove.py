@@ -1,4 +1,4 @@
-"""Proof of the law of bits, by the worker that will compute: it compares bits of its shapes on its own card and then serves.
+"""Proof of batch invariance by the worker that will compute: it compares bits of its shapes on its own card, then serves.
 
 Each shape of a component is computed with its own parameters, on random hidden states: all tokens at once, in chunks, token
 by token behind a prefill, beside other rows, among many, and in pages of another size. Components that follow each other are

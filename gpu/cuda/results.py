@@ -35,7 +35,7 @@ class PlanResults(Region):
 
 
 @dataclass(slots=True)
-class Passing:
+class ResultBuffer:
     """A buffer on the card and its copy in host memory, with the ticket that still has to read it."""
 
     name: str
@@ -94,17 +94,17 @@ class ResultRing:
     """The buffers of one device."""
 
     backend: CudaBackend
-    passing: list[Passing] = field(default_factory=list)
+    buffers: list[ResultBuffer] = field(default_factory=list)
     next: int = 0
 
     def __post_init__(self) -> None:
         for number in range(OPEN):
-            self.passing.append(Passing(f"result {number}", self._make(ROOM)))
-            self.backend.scratch.need(self.passing[-1].name, ROOM)
+            self.buffers.append(ResultBuffer(f"result {number}", self._make(ROOM)))
+            self.backend.scratch.need(self.buffers[-1].name, ROOM)
 
-    def take(self, results: PlanResults) -> Passing:
+    def take(self, results: PlanResults) -> ResultBuffer:
         """Return the next buffer, with room for these results, and set where they lie. Waits for who has it."""
-        one = self.passing[self.next]
+        one = self.buffers[self.next]
         self.next = (self.next + 1) % OPEN
         if one.ticket is not None:
             one.ticket.wait()
@@ -117,7 +117,7 @@ class ResultRing:
         results.memory = self.backend.scratch.tensor(one.name, nbytes)
         return one
 
-    def bring(self, one: Passing, results: PlanResults, ticket: CudaTicket, computed: DeviceEvent) -> None:
+    def queue_copy(self, one: ResultBuffer, results: PlanResults, ticket: CudaTicket, computed: DeviceEvent) -> None:
         """Queue the copy of the results behind ``computed``; the ticket is to read them."""
         backend = self.backend
         backend.transfers.copies.wait(computed)

@@ -87,7 +87,7 @@ class CardSweep:
                 work()
             computed.record(backend.compute)
         ticket = CudaTicket(self._outcome, began, computed)
-        ring.bring(taken, self.results, ticket, computed)
+        ring.queue_copy(taken, self.results, ticket, computed)
         return ticket
 
     # draws
@@ -191,7 +191,7 @@ class CardSweep:
         groups: list[DrawnGroup] = []
         for begin in range(0, count, together):
             some = slice(begin, begin + together)
-            group = self._card.known(begin, counts[some], run.vocabulary)
+            group = self._card.scored_group(begin, counts[some], run.vocabulary)
             head = self._head(run, index_T[some], delta * group.count)
             self.work.append(partial(self._want, run, head, group, self.columns.add(token_T[some])))
             groups.append(group)

@@ -1,4 +1,4 @@
-"""Masks of allowed tokens, one bit for each token, and the grammars of rows that they are made from.
+"""Constrained decoding: masks of allowed tokens, one bit for each, and the grammars of rows that they are made from.
 
 A row's state is never stored nor sent: it follows from the grammar and the tokens behind the prompt, which the token table
 has. A matcher knows which tokens it has consumed, and takes what is missing, or goes back where a draft did not stand. Back
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 FREE = -1  # in place of the number of a mask: all tokens are allowed
+MADE = "made"  # the mask can be applied
+ENDED = "ended"  # the answer has ended before, and what is drawn now is dropped
+OUTSIDE = "outside"  # the tokens before are not in the language; only drafts that do not stand may be so
+OFF = "off"  # the mask cannot be made, so nothing may be drawn
 
 
 class RowGrammar:
@@ -116,12 +120,6 @@ class RowGrammar:
         if not bits_W.any():
             for (word, _), bit in zip(ends, taken, strict=True):
                 bits_W[word] = int(bits_W[word]) | bit
-
-
-MADE = "made"
-ENDED = "ended"  # the answer has ended before, and what is drawn now is dropped
-OUTSIDE = "outside"  # the tokens before are not in the language; only drafts that do not stand may be so
-OFF = "off"  # the mask cannot be made, so nothing may be drawn
 
 
 class TokenMasks:

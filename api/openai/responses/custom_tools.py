@@ -115,21 +115,21 @@ class InputReader:
             ends = [end for end in (text.find('"', at), text.find("\\", at)) if end >= 0]
             end = min(ends, default=len(text))
             if end > at:
-                self._single(made)
+                self._replace_unpaired(made)
                 made.append(text[at:end])
             if end < len(text):
                 self._escape = "\\" if text[end] == "\\" else ""
                 self.ended = not self._escape
             at = end + 1
         if self.ended:
-            self._single(made)
+            self._replace_unpaired(made)
         return "".join(made)
 
     def _unescape(self, made: list[str]) -> None:
         """Read an escape, if it is complete."""
         kind = self._escape[1]
         if kind != "u":
-            self._single(made)
+            self._replace_unpaired(made)
             made.append(_ESCAPES.get(kind, kind))
         elif len(self._escape) < 6:
             return
@@ -144,13 +144,13 @@ class InputReader:
             made.append(chr(0x10000 + ((self._high - 0xD800) << 10) + (code - 0xDC00)))
             self._high = 0
             return
-        self._single(made)
+        self._replace_unpaired(made)
         if 0xD800 <= code < 0xDC00:
             self._high = code
         else:
             made.append(_REPLACEMENT if 0xDC00 <= code < 0xE000 else chr(code))
 
-    def _single(self, made: list[str]) -> None:
+    def _replace_unpaired(self, made: list[str]) -> None:
         """Replace the first half of a pair that has no second one."""
         if self._high:
             made.append(_REPLACEMENT)

@@ -185,20 +185,23 @@ def parse_response(body: Body, unknown: str) -> ChatBody:
         made["response_format"] = text["format"]
     if top or LOGPROBS in include:
         made |= {"logprobs": True, "top_logprobs": top}
-    without = [
-        *conversation.ignored,
-        *tools.ignored,
-        *without_effect(TEXT.fields, text, "text."),
-        *without_effect(REASONING.fields, reasoning, "reasoning."),
-        *(["reasoning.summary"] if summary == "concise" else []),
-        *(["max_tool_calls"] if "max_tool_calls" in values else []),
-        *(f"include.{name}" for name in sorted(include - {LOGPROBS, SEALED})),
-    ]
+    without = (*conversation.ignored, *tools.ignored, *_without_effect(values, summary))
     options = chat_options(ResponseOptions, made, (*ignored, *without))
     return ChatBody([*system, *conversation.messages], template_options(made), options)
 
 
 _OWN_NAMES = {field.name for field in _OWN}
+
+
+def _without_effect(values: Values, summary: str | None) -> list[str]:
+    """Return the names of fields that are accepted and change nothing."""
+    return [
+        *without_effect(TEXT.fields, values.get("text", {}), "text."),
+        *without_effect(REASONING.fields, values.get("reasoning", {}), "reasoning."),
+        *(["reasoning.summary"] if summary == "concise" else []),
+        *(["max_tool_calls"] if "max_tool_calls" in values else []),
+        *(f"include.{name}" for name in sorted(values.get("include", frozenset()) - {LOGPROBS, SEALED})),
+    ]
 
 
 def _repeated(values: Values, body: Mapping[str, Any], tools: GivenTools) -> str:

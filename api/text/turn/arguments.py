@@ -13,7 +13,7 @@ from .schema_types import EVERY, STRING, ToolTypes, type_of
 
 _INSIDE = re.compile(r'["\\]')
 _STRUCTURE = re.compile(r'["{}\[\]]')
-_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}  # between tags, read as JSON's
 
 
 @dataclass(slots=True)
@@ -191,7 +191,7 @@ class TagArguments:
         if self._types == {STRING}:
             return json.dumps(text, ensure_ascii=False)
         bare = text.strip()
-        bare = _PYTHON_WORDS.get(bare, bare)
+        bare = PYTHON_WORDS.get(bare, bare)
         try:
             value = json.loads(bare, parse_constant=_refuse, parse_int=lambda digits: 0)
             kind = type_of(value)

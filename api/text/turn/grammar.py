@@ -156,7 +156,7 @@ class _Maker:
         opens = self._any(region.opens) if region.opens else ""
         if region.starts:
             opens = f"{opens}?" if opens else ""
-        closes = f"BLANKS {self._any(region.closes)}" if region.closes and not region.apart else ""
+        closes = f"BLANKS {self._any(region.closes)}" if region.closes and not region.closes_ahead else ""
         if isinstance(form, PythonForm) or (isinstance(form, JsonForm) and form.many):
             return opens, self._list_of_calls(region, form, closes)
         repeats = self._rules.many and region.repeats
@@ -164,7 +164,7 @@ class _Maker:
             more = f"({closes} {self._between} {opens} call)*" if repeats else ""
             return opens, f"call {more} ({closes})?"
         call = f"call {closes}"
-        if repeats and (region.closes or region.apart):
+        if repeats and (region.closes or region.closes_ahead):
             return opens, f"{call} (BLANKS {opens} {call})*"
         return opens, call
 

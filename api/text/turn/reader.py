@@ -156,7 +156,7 @@ class TurnReader:
             return True
         opened = None if inside else self._opens.get(found[0])
         if opened is None:
-            self._close("" if self._region.apart else self._pop(len(found[0])), made)
+            self._close("" if self._region.closes_ahead else self._pop(len(found[0])), made)
         else:
             self._open(opened, self._pop(len(found[0]) - len(opened.ahead)))
         return True

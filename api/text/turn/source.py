@@ -11,7 +11,7 @@ from ....actors.settings.errors import SettingsError
 from ....gpu.errors import CheckpointError
 from ....gpu.regular_file import read_plain
 from ..chat_template import ChatTemplate
-from .known import known_template
+from .known_templates import known_template
 from .template import TurnError, TurnTemplate, read_template
 
 LONGEST_FILE = 1 << 20  # bytes

@@ -16,6 +16,7 @@ from .argument_grammar import (
     keywords_besides,
     refused,
 )
+from .arguments import PYTHON_WORDS
 from .call_forms import ALL, LINE, TagForm
 from .lark_rules import LarkRules, literal
 from .patterns import Blanks
@@ -133,7 +134,7 @@ class TagGrammar(ArgumentGrammar):
         """Return whether a string would be read as another value."""
         if types == {STRING}:
             return False
-        bare = {"True": "true", "False": "false", "None": "null"}.get(text.strip(), text.strip())
+        bare = PYTHON_WORDS.get(text.strip(), text.strip())
         try:
             return type_of(json.loads(bare)) in types - {STRING}
         except (ValueError, RecursionError):

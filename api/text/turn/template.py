@@ -37,7 +37,7 @@ class TurnRegion:
 
     ``opens`` is empty for a content that is all other text, ``closes`` for a region that lasts until the turn ends.
     ``ahead``: a text that follows each of ``opens``, and is part of the region. ``starts``: the region is open if an answer
-    begins with ``ahead``. ``apart``: a text that closes it is not used up.
+    begins with ``ahead``. ``closes_ahead``: a text that closes it is not consumed.
     """
 
     name: str
@@ -48,7 +48,7 @@ class TurnRegion:
     calls: CallForm | None = None
     ahead: str = ""
     starts: bool = False
-    apart: bool = False
+    closes_ahead: bool = False
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ def _region(name: str, field: Any) -> TurnRegion:
             raise TurnError(f"has {where} without open; give a text")
         form = read_form(field, opening.head, closing.tail, where)
         return TurnRegion(
-            name, opening.opens, closing.closes, True, repeats, form, opening.ahead, opening.starts, closing.apart
+            name, opening.opens, closing.closes, True, repeats, form, opening.ahead, opening.starts, closing.closes_ahead
         )
     arguments, kind = field.get("content_args") or {}, field.get("content", "text")
     if not isinstance(arguments, dict) or arguments.keys() - {"strip"}:
@@ -119,7 +119,7 @@ def _region(name: str, field: Any) -> TurnRegion:
     if name == THINKING and not (opening.opens and closing.closes):
         missing = "close, so no content would follow" if opening.opens else "open"
         raise TurnError(f"has {where} without {missing}; give one")
-    if opening.starts or opening.ahead or closing.tail or closing.apart:
+    if opening.starts or opening.ahead or closing.tail or closing.closes_ahead:
         raise TurnError(f"has {where} with an expression that only tool_calls can have; give texts")
     return TurnRegion(name, opening.opens, closing.closes, bool(arguments.get("strip", True)), repeats)
 
@@ -162,7 +162,7 @@ class _Closing:
 
     closes: tuple[str, ...] = ()
     tail: str = ""
-    apart: bool = False
+    closes_ahead: bool = False
 
 
 def _closing(field: dict[str, Any], where: str) -> _Closing:
@@ -175,7 +175,7 @@ def _closing(field: dict[str, Any], where: str) -> _Closing:
     at = f"{where}.close_pattern"
     found = _pattern(field["close_pattern"], at)
     if found.ahead and all(not way.parts for way in found.ways):
-        return _Closing((found.ahead,), apart=True)
+        return _Closing((found.ahead,), closes_ahead=True)
     ways = [[part for part in _bare(way.parts) if not isinstance(part, Blanks)] for way in found.ways]
     if found.ahead or not all(way and all(isinstance(part, str) for part in way) for way in ways):
         raise TurnError(f"has {at} with parts that are not supported; give texts")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.api.anthropic.shape import MessageBlocks, blocks_of
-from blockwright.api.text.turn.known import known_template
+from blockwright.api.text.turn.known_templates import known_template
 from blockwright.api.text.turn.reader import TurnReader
 from blockwright.api.text.turn.template import read_template
 from blockwright.tests.api.anthropic.events import blocks

@@ -11,7 +11,7 @@ import pytest
 from blockwright.actors.settings.errors import SettingsError
 from blockwright.actors.settings.settings import Settings
 from blockwright.api.text.turn.call_forms import JsonForm
-from blockwright.api.text.turn.known import known_template
+from blockwright.api.text.turn.known_templates import known_template
 from blockwright.api.text.turn.source import read_turns
 from blockwright.api.text.turn.template import TurnError, read_template
 from blockwright.tests.api.text.turn.turns import PYTHON, TURNS

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from blockwright.api.text.chat_template import ChatTemplate, Rendering
-from blockwright.api.text.turn.known import known_template
+from blockwright.api.text.turn.known_templates import known_template
 from blockwright.api.text.turn.reader import TurnDelta, TurnReader
 from blockwright.api.text.turn.schema_types import type_of
 from blockwright.api.text.turn.template import read_template

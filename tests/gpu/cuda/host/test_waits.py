@@ -30,7 +30,7 @@ from blockwright.tests.parts import spans
 PAGE = 8
 # By the call that comes to a wait, and by who waits.
 PLACES = {
-    "the copy of a plan's results comes behind its computation": ("bring", "stream"),
+    "the copy of a plan's results comes behind its computation": ("queue_copy", "stream"),
     "a ticket waits for that copy": ("_collect", "host"),
     "a buffer of results is taken again when it has been read": ("take", "host"),
     "a host buffer is written to again when its upload has ended": ("upload", "host"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,12 +19,12 @@ _Fields = dict[str, Any]
 class _Model:
     """A kind of models. Its chat templates have all of ``marks``, and none of ``unlike``.
 
-    ``anchors``: where a turn begins. ``calls``: the region of calls, for a chat template; none for thinking alone.
+    ``anchors``: where a turn begins. ``calls``: the region of calls; none for thinking alone.
     """
 
     marks: tuple[str, ...]
     anchors: str | list[str]
-    calls: Callable[[str], _Fields] | None = None
+    calls: _Fields | None = None
     unlike: tuple[str, ...] = ()
     content: _Fields = field(default_factory=lambda: _CONTENT)
     thinking: _Fields = field(default_factory=lambda: _THINKING)
@@ -36,7 +35,7 @@ class _Model:
         if str(self.thinking["close"]) in source:
             fields["thinking"] = self.thinking
         if self.calls is not None:
-            fields["tool_calls"] = self.calls(source)
+            fields["tool_calls"] = self.calls
         return {"defaults": _ROLE, "start_anchor": self.anchors, "fields": fields} if len(fields) > 1 else None
 
 
@@ -55,38 +54,8 @@ def _listed(open: str, close: str = "") -> _Fields:
     return {**opening, **closing, "content": "json", "transform": _EACH, "transform_each": True}
 
 
-def _tagged(source: str) -> _Fields:
-    """Return the region of calls each of which is JSON between tags."""
-    return {"open": "<tool_call>", "close": "</tool_call>", "repeats": True, "content": "json", "transform": _FUNCTION}
-
-
-def _xml(source: str) -> _Fields:
-    """Return the region of Qwen Coder's calls. A value stands on lines of its own."""
-    return {
-        "open_pattern": r"<tool_call>\s*<function=(?P<name>[^>\n]+)>",
-        "close_pattern": r"</function>\s*</tool_call>",
-        "repeats": True,
-        "content": "xml-inline",
-        "content_args": {"tag_pattern": r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>"},
-        "transform": _HEADED,
-    }
-
-
-def _glm(source: str) -> _Fields:
-    return {
-        "open_pattern": r"<tool_call>(?P<name>[^\n<]+)",
-        "close": "</tool_call>",
-        "repeats": True,
-        "content": "xml-inline",
-        "content_args": {"tag_pattern": r"<arg_key>(?P<key>[^<]+)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>"},
-        "transform": _HEADED,
-    }
-
-
-def _mistral(source: str) -> _Fields:
-    if "[ARGS]" not in source:
-        return _listed("[TOOL_CALLS]")
-    id = r"\[CALL_ID\][a-zA-Z0-9]{9}" if "[CALL_ID]" in source else ""
+def _mistral(id: str = "") -> _Fields:
+    """Return the region of newer Mistral's calls. ``id``: the expression of a call's id, which some have."""
     return {
         "open_pattern": rf"\[TOOL_CALLS\](?P<name>[^\[\s{{]+){id}\[ARGS\]",
         "close_pattern": r"(?=\[TOOL_CALLS\])",
@@ -96,43 +65,53 @@ def _mistral(source: str) -> _Fields:
     }
 
 
-def _llama3(source: str) -> _Fields:
-    """Return the region of one call, with which the answer begins. Llama's chat templates take one call at a time."""
+def _gemma(open: str, close: str, string: str) -> _Fields:
+    """Return the region of Gemma's calls. ``string``: the text on each side of a string."""
     return {
-        "open_pattern": r'(?:^\s*|<\|python_tag\|>)(?=\{"name")',
+        "open_pattern": open + r"call:(?P<name>[^{\s]+)",
+        "close": close,
         "repeats": True,
         "content": "json",
-        "transform": {"type": "function", "function": {"name": "{content.name}", "arguments": "{content.parameters}"}},
+        "content_args": {"unquoted_keys": True, "string_delims": [[string, string]]},
+        "transform": _HEADED,
     }
 
 
-def _gemma(open: str, close: str, string: str) -> Callable[[str], _Fields]:
-    def made(source: str) -> _Fields:
-        return {
-            "open_pattern": open + r"call:(?P<name>[^{\s]+)",
-            "close": close,
-            "repeats": True,
-            "content": "json",
-            "content_args": {"unquoted_keys": True, "string_delims": [[string, string]]},
-            "transform": _HEADED,
-        }
-
-    return made
+def _python(**how: Any) -> _Fields:
+    """Return the region of Python's calls. The kind of content is ours, transformers has none for them."""
+    return {"repeats": True, "content": "python-calls", **how}
 
 
-def _python(**how: Any) -> Callable[[str], _Fields]:
-    """Return what makes the region of Python's calls. The kind of content is ours, transformers has none for them."""
-
-    def made(source: str) -> _Fields:
-        return {"repeats": True, "content": "python-calls", **how}
-
-    return made
-
-
+# each call is JSON between tags
+_TAGGED = {"open": "<tool_call>", "close": "</tool_call>", "repeats": True, "content": "json", "transform": _FUNCTION}
+# Qwen Coder's, where a value stands on lines of its own
+_XML = {
+    "open_pattern": r"<tool_call>\s*<function=(?P<name>[^>\n]+)>",
+    "close_pattern": r"</function>\s*</tool_call>",
+    "repeats": True,
+    "content": "xml-inline",
+    "content_args": {"tag_pattern": r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>"},
+    "transform": _HEADED,
+}
+_GLM = {
+    "open_pattern": r"<tool_call>(?P<name>[^\n<]+)",
+    "close": "</tool_call>",
+    "repeats": True,
+    "content": "xml-inline",
+    "content_args": {"tag_pattern": r"<arg_key>(?P<key>[^<]+)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>"},
+    "transform": _HEADED,
+}
+# one call, with which the answer begins: Llama's chat templates take one call at a time
+_ONE_CALL = {
+    "open_pattern": r'(?:^\s*|<\|python_tag\|>)(?=\{"name")',
+    "repeats": True,
+    "content": "json",
+    "transform": {"type": "function", "function": {"name": "{content.name}", "arguments": "{content.parameters}"}},
+}
 _HARMONY = _Model(
     ("<|channel|>", "<|message|>", "<|start|>"),
     "<|start|>assistant",
-    lambda source: {
+    {
         "open_pattern": r"(?:<\|channel\|>(?:commentary|analysis))? to=functions\.(?P<name>[^\s<]+)"
         r"(?: <\|constrain\|>json|.*?)<\|message\|>",
         "close": "<|call|>",
@@ -150,30 +129,33 @@ _HARMONY = _Model(
 _PYTHON_LIST = {"open_pattern": r"(?:^\s*|<\|python_start\|>)(?=\[)"}
 _PYTHON_LINES = {"open": "<function_calls>", "close": "</function_calls>", "content_args": {"list": False}}
 _LFM = {"open": "<|tool_call_start|>", "close": "<|tool_call_end|>"}
+_MISTRAL = ["[/INST]", "[/TOOL_RESULTS]"]
 _GRANITE = "<|start_of_role|>assistant<|end_of_role|>"
 _LLAMA3 = "<|start_header_id|>assistant<|end_header_id|>\n\n"
 _LLAMA4 = "<|header_start|>assistant<|header_end|>\n\n"
 _GEMMA3, _GEMMA4 = "<start_of_turn>model\n", "<|turn>model\n"
 _PYTHON_MARK = "func_name1("  # in the instructions for calls
 _MODELS = (
-    _Model(("[TOOL_CALLS]", "[/INST]"), ["[/INST]", "[/TOOL_RESULTS]"], _mistral),
+    _Model(("[TOOL_CALLS]", "[/INST]", "[ARGS]", "[CALL_ID]"), _MISTRAL, _mistral(r"\[CALL_ID\][a-zA-Z0-9]{9}")),
+    _Model(("[TOOL_CALLS]", "[/INST]", "[ARGS]"), _MISTRAL, _mistral()),
+    _Model(("[TOOL_CALLS]", "[/INST]"), _MISTRAL, _listed("[TOOL_CALLS]")),
     _HARMONY,
-    _Model(("<|assistant|>", "<arg_key>", "<arg_value>"), "<|assistant|>", _glm),
-    _Model(("<|assistant|>", "functools"), "<|assistant|>", lambda source: _listed(r"functools(?=\[)")),
-    _Model(("<|assistant|>", "<|/tool|>"), "<|assistant|>", lambda source: _listed("<|tool_call|>", "<|/tool_call|>")),
-    _Model(("<|im_start|>", "<function=", "<parameter="), _CHATML, _xml),
+    _Model(("<|assistant|>", "<arg_key>", "<arg_value>"), "<|assistant|>", _GLM),
+    _Model(("<|assistant|>", "functools"), "<|assistant|>", _listed(r"functools(?=\[)")),
+    _Model(("<|assistant|>", "<|/tool|>"), "<|assistant|>", _listed("<|tool_call|>", "<|/tool_call|>")),
+    _Model(("<|im_start|>", "<function=", "<parameter="), _CHATML, _XML),
     _Model(("<|im_start|>", "<function_calls>"), _CHATML, _python(**_PYTHON_LINES)),
     _Model(("<|im_start|>", "<|tool_call_start|>"), _CHATML, _python(**_LFM)),
     _Model(("<|im_start|>", "<|tool_list_start|>"), _CHATML, _python(**_LFM)),
-    _Model(("<|im_start|>", "<tool_call>"), _CHATML, _tagged, unlike=("<function=", "<arg_key>", "<parameter=")),
+    _Model(("<|im_start|>", "<tool_call>"), _CHATML, _TAGGED, unlike=("<function=", "<arg_key>", "<parameter=")),
     _Model(("<|im_start|>",), _CHATML),
-    _Model(("<|start_of_role|>", "<tool_call>"), _GRANITE, _tagged),
-    _Model(("<|start_of_role|>", "<|tool_call|>"), _GRANITE, lambda source: _listed("<|tool_call|>")),
+    _Model(("<|start_of_role|>", "<tool_call>"), _GRANITE, _TAGGED),
+    _Model(("<|start_of_role|>", "<|tool_call|>"), _GRANITE, _listed("<|tool_call|>")),
     _Model(("<|start_of_role|>",), _GRANITE),
     _Model(("<|start_header_id|>", _PYTHON_MARK), _LLAMA3, _python(**_PYTHON_LIST)),
-    _Model(("<|start_header_id|>", '{"name": ', '"parameters": '), _LLAMA3, _llama3, unlike=("<TOOLCALL>", "<tool_call>")),
+    _Model(("<|start_header_id|>", '{"name": ', '"parameters": '), _LLAMA3, _ONE_CALL, unlike=("<TOOLCALL>", "<tool_call>")),
     _Model(("<|header_start|>", _PYTHON_MARK), _LLAMA4, _python(**_PYTHON_LIST)),
-    _Model(("<|header_start|>", '{"name": ', '"parameters": '), _LLAMA4, _llama3),
+    _Model(("<|header_start|>", '{"name": ', '"parameters": '), _LLAMA4, _ONE_CALL),
     _Model(
         ("<|turn>", "<|tool_call>"),
         [_GEMMA4, "<tool_response|>"],
