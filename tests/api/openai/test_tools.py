@@ -160,6 +160,17 @@ async def test_a_schema_constrains_what_follows_the_thinking(qwen: Qwen) -> None
     assert "thought" not in port.streams[-1].generation.sampling.grammar.text
 
 
+async def test_a_constrained_text_keeps_its_blanks_and_begins_with_none_behind_thinking(qwen: Qwen) -> None:
+    client, _ = await qwen(" a ")
+    choices: dict[str, Any] = {"guided_choice": [" a ", " b"]}
+    off = {"enable_thinking": False}
+    (choice,) = (await chat(client, **choices, chat_template_kwargs=off))["choices"]
+    assert choice["message"]["content"] == " a "
+    answer = await client.post(URL, json={"messages": ASK, **choices})
+    assert answer.status == 400
+    assert "behind thinking, where a text begins with no blank" in (await answer.json())["error"]["message"]
+
+
 async def test_special_tokens_are_delimiters(serve: Any, codec: Any, folder: Path, tmp_path: Path) -> None:
     """They are read, although the answer's text does not have them, and the grammar has their ids."""
     made = with_template(folder, tmp_path / "mistral", MISTRAL)
