@@ -92,7 +92,7 @@ class TurnReader:
             self._position = -len(self._buffer)
             self._spans = [[0, _OPEN]] if self.thinking else []
             self._behind_thinking = False
-            self._blanks = []
+            self._blanks.clear()
 
     @property
     def thinking(self) -> bool:
