@@ -112,9 +112,15 @@ class TurnReader:
                 pass
         return made
 
-    def finish(self) -> list[TurnDelta]:
-        """End the turn; return what was held back, but for the beginning of a text that would have closed a call."""
+    def finish(self, *, cut: bool = False) -> list[TurnDelta]:
+        """End the turn; return what was held back, but for the beginning of a text that would have closed a call.
+
+        ``cut``: the answer was cut off. A constrained text has not begun then with what may begin a delimiter.
+        """
         made: list[TurnDelta] = []
+        if cut and self._constrained and self._region is self._content and self._empty:
+            self._pop(len(self._buffer))
+            self._blanks.clear()
         calls = self._calls
         if calls is not None and calls.count and not calls.in_string and self._buffer in _beginnings(self._region.closes)[0]:
             self._pop(len(self._buffer))

@@ -125,6 +125,14 @@ def test_a_constrained_content_keeps_its_blanks(begun: str, cut: int) -> None:
     assert read("qwen", " \n x \n", (cut,), begun).content == "x"
 
 
+@pytest.mark.parametrize("text", ["  <thin", "<tool_c", "<think>a</think>\n\n<tool", " "])
+def test_a_constrained_content_that_is_cut_off_begins_with_no_delimiter(text: str) -> None:
+    for cut, content in ((True, ""), (False, text.rpartition("</think>\n\n")[2])):
+        reader = TurnReader(read_template(TURNS["qwen"]), constrained=True)
+        deltas = reader.feed(text) + reader.finish(cut=cut)
+        assert "".join(delta.content for delta in deltas) == content
+
+
 @pytest.mark.parametrize("cut", range(0, 24, 4))
 def test_blanks_behind_thinking_are_of_no_content(cut: int) -> None:
     turn = read("qwen", "a</think>\n\nb c \n", (cut,), "<think>\n", constrained=True)
