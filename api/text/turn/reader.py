@@ -99,6 +99,11 @@ class TurnReader:
         """True inside of thinking."""
         return self._region.name == THINKING
 
+    @property
+    def inside_text(self) -> bool:
+        """True inside of a text that has an opening one."""
+        return self._region is self._content and self._region is not self._base
+
     def reasoning_tokens(self, offsets: Sequence[int]) -> int:
         """Return the number of tokens inside of thinking. ``offsets``: the places of all tokens in the answer's text."""
         return sum(bisect_left(offsets, end) - bisect_left(offsets, begin) for begin, end in self._spans)
