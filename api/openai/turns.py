@@ -68,7 +68,7 @@ class AnswerTurn:
             rules = replace(rules, form=constraint.form, text=constraint.text)
         reader, special = self.reader(), {} if by_name else self.special
         if reader.inside_text:
-            why = "a turn is constrained from its beginning, but the prompt has begun a text; end with a message of role user"
+            why = "a turn is constrained from its beginning, but the prompt has begun a text; end with a message of a user"
             raise bad_request(why, "messages", "no_turn_template")
         try:
             return turn_grammar(self.template, rules, thinking=reader.thinking, settled=reader.settled, special=special)
