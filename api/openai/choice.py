@@ -129,7 +129,8 @@ class ChoiceText:
                 self.stream.stop()
             if self.reader is not None:
                 self._offsets.extend(piece.offsets)
-                piece.deltas = self.reader.feed(piece.text) + (self.reader.finish() if piece.finish else [])
+                piece.deltas = self.reader.feed(piece.text)
+                piece.deltas += self.reader.finish(cut=piece.finish == "length") if piece.finish else []
         if self._echo is None:
             return piece
         whole, self._echo = self._echoed(self._echo), None

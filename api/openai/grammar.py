@@ -39,12 +39,14 @@ async def grammar_of(
         return Grammar(form=constraint.form, text=constraint.text, **common)
     for tool, schema in turn.use.callable:
         await _check(front, tenant, JSON, json.dumps(schema), tool.field)
+    if constraint is not None and (text := turn.text_grammar(constraint)):
+        await _check(front, tenant, LARK, text, named, " behind thinking, where a text begins with no blank")
     await _check(front, tenant, LARK, turn.grammar(constraint, by_name=True), named)
     return Grammar(form=LARK, text=turn.grammar(constraint), **common)
 
 
-async def _check(front: Front, tenant: str, form: str, text: str, field: str) -> None:
-    """Raise a 400 for a grammar that cannot be compiled, a 429 or 503 if too many wait to be tried."""
+async def _check(front: Front, tenant: str, form: str, text: str, field: str, where: str = "") -> None:
+    """Raise a 400 for a grammar that cannot be compiled, a 429 or 503 if too many wait to be tried. ``where`` it stands."""
     try:
         fault = await front.grammars.fault(form, text, tenant)
     except CheckerFull as full:
@@ -52,7 +54,7 @@ async def _check(front: Front, tenant: str, form: str, text: str, field: str) ->
         why = f"{full.waiting} new constraints {whose}wait to be compiled; send {field} again later, or one that is in use"
         raise ApiError(status, why, param=field, code="too_many_constraints", retry_after=RETRY_AFTER) from None
     if fault:
-        raise bad_request(f"{field} cannot be held exactly: {fault}", field, "unsupported_constraint")
+        raise bad_request(f"{field} cannot be held exactly{where}: {fault}", field, "unsupported_constraint")
 
 
 async def _vocabulary(

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...actors.gateway.port import ModelInfo
-from ...policies.plan.grammar import LARK
+from ...policies.plan.grammar import LARK, REGEX
 from ..constraints.constraint import Constraint
 from ..errors import ApiError, bad_request
 from ..http.catalog import ServedModel
 from ..http.context import Front
-from ..text.turn.grammar import MAY, MUST, NEVER, ToolRule, TurnRules, turn_grammar
+from ..text.turn.grammar import MAY, MUST, NEVER, ToolRule, TurnRules, text_behind_thinking, turn_grammar
 from ..text.turn.reader import TurnReader
-from ..text.turn.template import CALLS, THINKING, TurnError, TurnTemplate
+from ..text.turn.template import CALLS, CONTENT, THINKING, TurnError, TurnTemplate
 from .fields import ChatOptions
 from .tools import AUTO, NONE, ToolUse
 
@@ -49,6 +49,11 @@ class AnswerTurn:
         reader = self.reader()
         return THINKING in self.template.regions and (reader.thinking or not reader.settled)
 
+    def text_grammar(self, constraint: Constraint) -> str:
+        """Return the grammar of what is left of a constraint behind thinking; empty: all of it."""
+        exact = constraint.form != REGEX or not self._may_think or self.template.regions[CONTENT].opens
+        return "" if exact else text_behind_thinking(constraint.text)
+
     def grammar(self, constraint: Constraint | None, *, by_name: bool = False) -> str:
         """Return the grammar of the turn. ``by_name``: special tokens are texts in it, for a vocabulary without them.
 
@@ -62,6 +67,9 @@ class AnswerTurn:
         if constraint is not None:
             rules = replace(rules, form=constraint.form, text=constraint.text)
         reader, special = self.reader(), {} if by_name else self.special
+        if reader.inside_text:
+            why = "a turn is constrained from its beginning, but the prompt has begun a text; end with a message of a user"
+            raise bad_request(why, "messages", "no_turn_template")
         try:
             return turn_grammar(self.template, rules, thinking=reader.thinking, settled=reader.settled, special=special)
         except TurnError as error:

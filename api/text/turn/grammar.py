@@ -24,6 +24,7 @@ NEVER = "never"
 MAY, MUST = "may", "must"
 _PYTHON_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _BLANKS = r"[ \n]{0,3}"
+_NO_BLANK = rf" & ~/[\s\x1C-\x1F]{ANY}/"  # blanks behind thinking are read as such, so no text begins with one there
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,17 @@ def turn_grammar(
     return _Maker(template, rules, special).made(thinking, settled)
 
 
+def text_behind_thinking(expression: str) -> str:
+    """Return the Lark grammar of the texts of an expression that may stand behind thinking."""
+    return f"start: TEXT\nTEXT: {_expression(expression)}{_NO_BLANK}\n"
+
+
+def _expression(text: str) -> str:
+    """Return an expression as Lark has it."""
+    inner = re.sub(r"\\.|/", lambda found: r"\/" if found[0] == "/" else found[0], text, flags=re.DOTALL)
+    return "/{}/".format(inner.replace("\n", r"\n"))
+
+
 class _Maker:
     """The rules of one grammar, as they are made."""
 
@@ -72,9 +84,11 @@ class _Maker:
         self._between = f"{self._any(template.anchors)}?" if self._framed is not None else "BLANKS"
 
     def made(self, thinking: bool, settled: bool) -> str:
-        start = self._turn()
         thought = self._template.regions.get(THINKING)
-        if thought is not None and (thinking or not settled):
+        thinks = thought is not None and (thinking or not settled)
+        self._behind = thinks and self._framed is None
+        start = self._turn()
+        if thought is not None and thinks:
             self._until("thought", thought.closes)
             opens = self._any(thought.opens) if self._framed is not None else self._behind_blanks(thought.opens)
             rest = f"thought {self._between} ({start})"
@@ -135,9 +149,7 @@ class _Maker:
             self._lark.add("text", self._lark.json(json.loads(self._rules.text)))
             return "text"
         if self._rules.form:
-            inner = re.sub(r"\\.|/", lambda found: r"\/" if found[0] == "/" else found[0], self._rules.text, flags=re.DOTALL)
-            inner = inner.replace("\n", r"\n")
-            self._lark.add("TEXT", f"/{inner}/")
+            self._lark.add("TEXT", _expression(self._rules.text) + (_NO_BLANK if self._behind else ""))
             return "TEXT"
         if self._framed is not None:
             self._lark.add("FREE", f"/{ANY}/{self._lark.without(self._framed.closes)}")

@@ -86,15 +86,23 @@ class TurnReader:
         self._spans: list[list[int]] = []  # begin and end of thinking
         self.settled = False
         self._constrained = constrained
+        self._behind_thinking = False  # which ended in the answer
         if begun:
             self.feed(begun)
             self._position = -len(self._buffer)
             self._spans = [[0, _OPEN]] if self.thinking else []
+            self._behind_thinking = False
+            self._blanks.clear()
 
     @property
     def thinking(self) -> bool:
         """True inside of thinking."""
         return self._region.name == THINKING
+
+    @property
+    def inside_text(self) -> bool:
+        """True inside of a text that has an opening one."""
+        return self._region is self._content and self._region is not self._base
 
     def reasoning_tokens(self, offsets: Sequence[int]) -> int:
         """Return the number of tokens inside of thinking. ``offsets``: the places of all tokens in the answer's text."""
@@ -109,9 +117,15 @@ class TurnReader:
                 pass
         return made
 
-    def finish(self) -> list[TurnDelta]:
-        """End the turn; return what was held back, but for the beginning of a text that would have closed a call."""
+    def finish(self, *, cut: bool = False) -> list[TurnDelta]:
+        """End the turn; return what was held back, but for the beginning of a text that would have closed a call.
+
+        ``cut``: the answer was cut off. A constrained text has not begun then with what may begin a delimiter.
+        """
         made: list[TurnDelta] = []
+        if cut and self._constrained and self._region is self._content and self._empty:
+            self._pop(len(self._buffer))
+            self._blanks.clear()
         calls = self._calls
         if calls is not None and calls.count and not calls.in_string and self._buffer in _beginnings(self._region.closes)[0]:
             self._pop(len(self._buffer))
@@ -119,6 +133,8 @@ class TurnReader:
             pass
         if self._region.name == CALLS:
             self._end_calls(made)
+        elif self._constrained and not self.thinking and any(self._blanks):
+            made.append(TurnDelta(content="".join(self._blanks)))
         return made
 
     def _step(self, made: list[TurnDelta], *, ended: bool) -> bool:
@@ -197,6 +213,8 @@ class TurnReader:
         self._begin_stretch()
         if region.name == THINKING:
             self._spans.append([self._position - len(delimiter), _OPEN])
+        elif region is self._content:
+            self._behind_thinking = False  # its text begins here
         elif region.calls is not None:
             self._counted = 0
             self._calls, self._raw = calls_of(region.calls, self.called, self._types), [before, delimiter]
@@ -204,7 +222,7 @@ class TurnReader:
     def _close(self, delimiter: str, made: list[TurnDelta]) -> None:
         if self._region.name == THINKING:
             self._spans[-1][1] = self._position
-            self.settled = True
+            self.settled = self._behind_thinking = True
         self._begin_stretch()
         if self._calls is not None:
             self._report(self._calls, self._calls.close(), made)
@@ -234,12 +252,14 @@ class TurnReader:
         if not self._region.name:
             return
         if self._region.strip:
+            # A constraint is of the whole text, with its blanks; those behind thinking are not of the text.
+            exact = self._constrained and not self.thinking and not self._behind_thinking
             kept = text.rstrip()
             if not kept:
-                self._blanks += [] if self._empty else [text]
+                self._blanks += [] if self._empty and not exact else [text]
                 return
             blanks, self._blanks = "".join(self._blanks), [text[len(kept) :]]
-            text = blanks + (kept.lstrip() if self._empty else kept)
+            text = blanks + (kept.lstrip() if self._empty and not exact else kept)
         self._empty = False
         self._fresh = self._fresh and (self.thinking or not text.strip())
         self.settled = self.settled or not self.thinking

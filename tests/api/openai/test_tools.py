@@ -160,6 +160,29 @@ async def test_a_schema_constrains_what_follows_the_thinking(qwen: Qwen) -> None
     assert "thought" not in port.streams[-1].generation.sampling.grammar.text
 
 
+async def test_a_constrained_text_keeps_its_blanks_and_begins_with_none_behind_thinking(qwen: Qwen) -> None:
+    client, _ = await qwen(" a ")
+    choices: dict[str, Any] = {"guided_choice": [" a ", " b"]}
+    off = {"enable_thinking": False}
+    (choice,) = (await chat(client, **choices, chat_template_kwargs=off))["choices"]
+    assert choice["message"]["content"] == " a "
+    answer = await client.post(URL, json={"messages": ASK, **choices})
+    assert answer.status == 400
+    assert "behind thinking, where a text begins with no blank" in (await answer.json())["error"]["message"]
+
+
+async def test_no_call_is_forced_inside_of_a_text(qwen: Qwen) -> None:
+    """Calls of gpt-oss stand apart from its texts, so that one behind a text that the prompt has begun would not be read."""
+    client, _ = await qwen("", SOURCES["harmony"][0])
+    begun = [*ASK, {"role": "assistant", "content": "b"}]
+    goes_on = {"continue_final_message": True, "add_generation_prompt": False}
+    asked = {"messages": begun, "tools": [TIME], "tool_choice": "required", **goes_on}
+    answer = await client.post(URL, json=asked)
+    assert answer.status == 400
+    assert "the prompt has begun a text" in (await answer.json())["error"]["message"]
+    assert (await client.post(URL, json=asked | {"tool_choice": "auto"})).status == 200
+
+
 async def test_special_tokens_are_delimiters(serve: Any, codec: Any, folder: Path, tmp_path: Path) -> None:
     """They are read, although the answer's text does not have them, and the grammar has their ids."""
     made = with_template(folder, tmp_path / "mistral", MISTRAL)

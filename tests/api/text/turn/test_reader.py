@@ -117,6 +117,33 @@ def test_a_delimiter_in_a_constrained_content_is_text() -> None:
     assert (turn.reasoning, turn.content, turn.calls) == ("a", '{"b": "<think>c</think><tool_call>"}', [])
 
 
+@pytest.mark.parametrize("cut", range(6))
+@pytest.mark.parametrize("begun", ["", "<think>\n\n</think>\n\n"])
+def test_a_constrained_content_keeps_its_blanks(begun: str, cut: int) -> None:
+    assert read("qwen", " \n x \n", (cut,), begun, constrained=True).content == " \n x \n"
+    assert read("qwen", " \n ", (cut,), begun, constrained=True).content == " \n "
+    assert read("qwen", " \n x \n", (cut,), begun).content == "x"
+
+
+@pytest.mark.parametrize("text", ["  <thin", "<tool_c", "<think>a</think>\n\n<tool", " "])
+def test_a_constrained_content_that_is_cut_off_begins_with_no_delimiter(text: str) -> None:
+    for cut, content in ((True, ""), (False, text.rpartition("</think>\n\n")[2])):
+        reader = TurnReader(read_template(TURNS["qwen"]), constrained=True)
+        deltas = reader.feed(text) + reader.finish(cut=cut)
+        assert "".join(delta.content for delta in deltas) == content
+
+
+@pytest.mark.parametrize("cut", range(0, 24, 4))
+def test_blanks_behind_thinking_are_of_no_content(cut: int) -> None:
+    turn = read("qwen", "a</think>\n\nb c \n", (cut,), "<think>\n", constrained=True)
+    assert (turn.reasoning, turn.content) == ("a", "b c \n")
+    call = '\n<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    turn = read("qwen", call, (cut,), constrained=True)
+    assert (turn.content, turn.calls) == ("", [["f", "{}"]])
+    text = "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|> b "
+    assert read("harmony", text, (cut,), constrained=True).content == " b "
+
+
 def test_tokens_of_thinking_are_counted_by_their_places() -> None:
     reader = TurnReader(read_template(TURNS["qwen"]), "")
     text = "<think>abc</think>\n\nhello"
