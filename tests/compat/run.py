@@ -63,6 +63,7 @@ SUITES = (
     Suite("openai3", OPENAI),
     Suite("responses2", ("python {here}/check_responses.py {url} {model}",), tools=True),
     Suite("agents", ("python {here}/check_agents.py {url} {model}",), tools=True),
+    Suite("langchain", ("python -W ignore {here}/check_langchain.py {url} {model}",), tools=True),
     Suite(
         "schemathesis",
         (
@@ -181,6 +182,7 @@ def _variables() -> dict[str, str]:
 
 @claim("The official openai client works unmodified", of="http-api", headline=True)
 @claim("The agents of openai-agents call tools, hand off and answer in JSON through /v1/responses", of="http-api")
+@claim("Structured output and tools of langchain-openai work unmodified", of="tools")
 @claim("The clients litellm, langchain-openai, llm, aiperf and inference-perf work unmodified", of="http-api")
 @claim("The API fuzzer schemathesis finds no server error and no undocumented answer", of="http-api")
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -84,7 +84,8 @@ def read_pattern(text: str) -> Pattern:
         parsed = _sre.parse(text, re.DOTALL)
     except (re.error, OverflowError, RecursionError) as error:
         raise PatternError(f"is no expression ({str(error)[:60]})") from None
-    found, ahead, state = list(parsed), "", parsed.state
+    found, ahead = list(parsed), ""
+    state = parsed.state
     reader = _Expression({number: name for name, number in state.groupdict.items()})
     if found and str(found[-1][0]) == "ASSERT" and found[-1][1][0] == 1:
         ways = [_joined(way) for way in reader.ways(found.pop()[1][1])]
