@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote
 
-from ...policies.plan.grammar import JSON, LARK
+from ...policies.plan.grammar import CLIENTS_LARK, JSON
 from ..checks import shown, unicode_text
 from ..errors import ApiError, bad_request
 from .constraint import Constraint, check_length, text_of
@@ -71,7 +71,7 @@ def grammar_constraint(value: object, name: str) -> Constraint:
         ignored.extend(made.ignored)
         return made.text
 
-    return Constraint(LARK, checked_grammar(text_of(value, name), name, schema), name, tuple(ignored))
+    return Constraint(CLIENTS_LARK, checked_grammar(text_of(value, name), name, schema), name, tuple(ignored))
 
 
 def _depth(value: object) -> int:

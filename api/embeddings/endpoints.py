@@ -142,6 +142,9 @@ async def _embed(model: Model, body: EmbeddingBody) -> VectorCall:
         message = f"dimensions is {dimensions}, but a vector of {model.info.id} has {embedder.width} numbers; lower it"
         raise bad_request(message, "dimensions")
     before = _named_prompt(model.info, embedder, options)
+    if options.prompt_name and not isinstance(body.inputs[0], str):
+        message = f"prompt_name is {shown(options.prompt_name)}, but token ids get no prompt; send texts, or leave it out"
+        raise bad_request(message, "prompt_name")
     many = len(body.inputs) > 1
     prompts = []
     for i, one in enumerate(body.inputs):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
-from ...policies.plan.grammar import LARK
+from ...policies.plan.grammar import CLIENTS_LARK
 from ..checks import Body, shown, unicode_text
 from ..errors import bad_request
 from .content import CONTENT, read_content
@@ -136,7 +136,7 @@ def chat_options(record: type[Chat], values: Values, ignored: tuple[str, ...]) -
     use = options.tool_use
     options = dataclasses.replace(options, ignored=(*options.ignored, *use.ignored))
     for constraint in options.constraints:
-        if options.tools and constraint.form == LARK:
+        if options.tools and constraint.form == CLIENTS_LARK:
             message = f"{constraint.field} is a grammar of the whole answer, beside tools; leave one of them out"
             raise bad_request(message, constraint.field)
     return options

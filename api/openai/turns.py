@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...actors.gateway.port import ModelInfo
-from ...policies.plan.grammar import LARK, REGEX
+from ...policies.plan.grammar import CLIENTS_LARK, REGEX
 from ..constraints.constraint import Constraint
 from ..errors import ApiError, bad_request
 from ..http.catalog import ServedModel
@@ -84,7 +84,7 @@ def turn_for(front: Front, info: ModelInfo, served: ServedModel, options: ChatOp
     if not isinstance(found, TurnTemplate):
         return None
     constraints = options.constraints
-    if constraints and constraints[0].form == LARK:
+    if constraints and constraints[0].form == CLIENTS_LARK:
         return None  # a grammar of the whole answer
     codec = served.codec
     named = {codec.said(id): id for id in codec.special if id < served.vocabulary}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...policies.plan.grammar import JSON, JSON_OPTIONS, REGEX, Grammar, TokenVocabulary
+from ...policies.plan.grammar import CLIENTS_LARK, JSON, JSON_OPTIONS, REGEX, Grammar, TokenVocabulary
 from ..errors import CheckpointError
 from ..weights.token_bytes import TokenBytes, token_bytes
 
@@ -25,6 +25,7 @@ IDLE_TABLES = 2  # tables of tokens that are kept although no grammar needs them
 BYTES_OF_TOKEN = 480  # in a table, as measured with 131,072 tokens
 GRAMMAR_BYTES, BYTES_OF_TEXT = 64 << 10, 128  # of a compiled grammar, and of each byte of its text, as measured
 SPECIAL = b"\xff"  # begins the name of a token without text
+AMBIGUOUS = 500  # ways that the parser of a client's grammar may follow at once
 MISSING = (
     "llguidance is not installed, so answers cannot be constrained; install it (pip install llguidance), or leave the "
     "constraint out"
@@ -44,13 +45,17 @@ def require() -> Any:
     return llguidance
 
 
-def limits() -> LLParserLimits:
-    """Return the limits of one grammar's work."""
+def limits(form: str) -> LLParserLimits:
+    """Return the limits of one grammar's work.
+
+    The time of a token grows with the square of the items in a row. A schema needs some for each property that may come; an
+    ambiguous grammar has more with each token, and would hold up the rows beside it.
+    """
     found: LLParserLimits = require().LLParserLimits(
         initial_lexer_fuel=1_000_000,
         step_lexer_fuel=100_000,
         step_max_items=50_000,
-        max_items_in_row=2_000,
+        max_items_in_row=AMBIGUOUS if form == CLIENTS_LARK else 2_000,
         max_lexer_states=50_000,
         max_grammar_size=200_000,
         verbose_errors=False,
@@ -111,7 +116,7 @@ def compiled(form: str, text: str, tokenizer: LLTokenizer) -> LLMatcher:
             grammar = matcher_of.grammar_from_json_schema(_without_options(text), overrides=JSON_OPTIONS)
         else:
             grammar = matcher_of.grammar_from_regex(text) if form == REGEX else matcher_of.grammar_from_lark(text)
-        matcher: LLMatcher = matcher_of(tokenizer, grammar, log_level=0, limits=limits())
+        matcher: LLMatcher = matcher_of(tokenizer, grammar, log_level=0, limits=limits(form))
     except (ValueError, RecursionError) as error:
         raise GrammarError(_on_one_line(str(error))) from None
     if not matcher.is_error():

@@ -8,8 +8,9 @@ from typing import Any
 
 JSON = "json"  # a JSON schema
 REGEX = "regex"  # an expression that the whole answer matches
-LARK = "lark"  # a context-free grammar
-FORMS = (JSON, REGEX, LARK)
+LARK = "lark"  # a context-free grammar that is made here, such as the one of a turn
+CLIENTS_LARK = "clients-lark"  # a context-free grammar of a client, which may be ambiguous
+FORMS = (JSON, REGEX, LARK, CLIENTS_LARK)
 # Blanks between the parts of a JSON text: one, or a new line. Without a bound, a weak model writes them to its limit.
 BLANKS = r"(?: |\n[ \t]{0,32})?"
 # How JSON is written. All options are set: a schema could set the others, and so loosen itself.

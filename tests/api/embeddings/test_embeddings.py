@@ -95,6 +95,8 @@ async def test_prompts_of_the_checkpoint(embed: Any, codec: Any) -> None:
     status, body = await post(client, {"input": "ab", "prompt_name": "passage"})
     assert (status, body["error"]["param"]) == (400, "prompt_name")
     assert "the prompts of tiny are: 'query', 'document'; name one of them" in body["error"]["message"]
+    status, body = await post(client, {"input": [5, 6], "prompt_name": "query"})
+    assert (status, body["error"]["param"]) == (400, "prompt_name")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from blockwright.api.constraints.checker import CheckerFull, GrammarChecker
-from blockwright.policies.plan.grammar import JSON, LARK, REGEX
+from blockwright.policies.plan.grammar import CLIENTS_LARK, JSON, REGEX
 from blockwright.policies.sweep.compile_queue import ALL, OWN
 
 OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
@@ -26,7 +26,7 @@ OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}}, "additiona
         ({"guided_json": json.dumps(OBJECT)}, JSON, json.dumps(OBJECT, separators=(",", ":"))),
         ({"guided_regex": "a|b"}, REGEX, "a|b"),
         ({"guided_choice": ["yes", "n.o\u00e9"]}, REGEX, "yes|n\\x{2E}o\u00e9"),
-        ({"structured_outputs": {"grammar": 'start: "a"'}}, LARK, 'start: "a"'),
+        ({"structured_outputs": {"grammar": 'start: "a"'}}, CLIENTS_LARK, 'start: "a"'),
     ],
 )  # fmt: skip
 async def test_the_grammar_reaches_the_gateway(serve: Any, say: Any, fields: dict[str, Any], form: str, text: str) -> None:

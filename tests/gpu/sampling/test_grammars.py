@@ -15,7 +15,7 @@ from blockwright.gpu.sampling.grammars import GrammarError, GrammarStore, compil
 from blockwright.gpu.sampling.masks import MADE, RowGrammar, TokenMasks, best_tokens, masks
 from blockwright.gpu.sampling.sampler import choose, law, sample
 from blockwright.gpu.tables import Tables
-from blockwright.policies.plan.grammar import JSON, LARK, REGEX, Grammar, TokenVocabulary
+from blockwright.policies.plan.grammar import CLIENTS_LARK, JSON, LARK, REGEX, Grammar, TokenVocabulary
 from blockwright.policies.plan.sampling import SamplingParams, TokenRules
 from blockwright.policies.plan.sweep_plan import OFF_GRAMMAR, SetSampling, WriteTokens
 from blockwright.tests.claims import claim
@@ -234,6 +234,18 @@ def test_a_schema_cannot_loosen_itself(vocabulary: TokenVocabulary) -> None:
 def test_what_does_not_compile_says_why(vocabulary: TokenVocabulary, form: str, text: str) -> None:
     with pytest.raises(GrammarError, match=r"\w+"):
         compiled(form, text, read_tokenizer(vocabulary))
+
+
+@claim("A client's grammar that becomes more ambiguous with each token ends by a count of work", of="structured-output")
+def test_an_ambiguous_grammar_ends_before_it_is_slow(vocabulary: TokenVocabulary) -> None:
+    tokenizer = read_tokenizer(vocabulary)
+    x = tokenizer.tokenize_str("x")[:1]
+    ends = []
+    for rules in ('start: s s\ns: s s | "x" |', 'start: s\ns: "x" s | "y"'):
+        matcher = compiled(CLIENTS_LARK, rules, tokenizer)
+        ends.append(next((i for i in range(400) if not matcher.consume_tokens(x)), 400))
+    assert ends[0] < 300  # a token would take a quarter of a second at 900
+    assert ends[1] == 400
 
 
 def test_a_store_keeps_few_idle_grammars(vocabulary: TokenVocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
