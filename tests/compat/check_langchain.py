@@ -1,4 +1,4 @@
-"""Structured output and tools of langchain-openai, unmodified: ``check_langchain.py URL MODEL``. Prints what it has checked."""
+"""Structured output and tools of langchain-openai: ``check_langchain.py URL MODEL``. Prints what it has checked."""
 
 from __future__ import annotations
 
