@@ -126,6 +126,8 @@ class SweepDraws:
 
     def _give_logits(self, rows: Iterable[tuple[int, int, int]], logits_TV: torch.Tensor, tokens: list[int]) -> None:
         """Give the vectors of rows that want logits: of each the batch row, the table row and the place of its logits."""
+        if not self._tables.pooled:
+            return
         for n, row, place in rows:
             if (pooling := self._tables.sampling[row].pooling) is not None:
                 tokens[place] = self.outcome.give(n, picked(logits_TV[place].numpy(), pooling))

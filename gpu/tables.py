@@ -46,6 +46,7 @@ class Tables:
         self.grammars: list[RowGrammar | None] = [None] * rows  # the grammars of ``sampling``, with their states
         self.constrained = 0  # rows that have one
         self.pools: list[RowPool | None] = [None] * rows  # of rows that give a vector, what they have of it
+        self.pooled = 0  # rows that give one
         self.compiled = GrammarStore()
         self.masks = MaskMemory()
 
@@ -114,6 +115,7 @@ class Tables:
                     self.sampling[row] = params
                     self.rules[row] = RowRules(params.rules) if params.rules is not None else None
                     self._constrain(row, params.grammar)
+                    self.pooled += (params.pooling is not None) - (self.pools[row] is not None)
                     self.pools[row] = RowPool(params.pooling) if params.pooling is not None else None
 
     def append(self, row_N: Ints, position_N: Ints, token_N: Ints) -> None:

@@ -1,4 +1,4 @@
-"""What openai-agents gets from a server through ``/v1/responses``: ``check_agents.py URL MODEL``.
+"""Checks of ``/v1/responses`` by openai-agents: ``check_agents.py URL MODEL``.
 
 Two tools, a hand-off and an answer in JSON, by a model that writes random words: the structure is what is checked. Prints
 what it has checked.

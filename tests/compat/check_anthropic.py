@@ -1,4 +1,4 @@
-"""What the anthropic package gets from a server: ``check_anthropic.py URL MODEL``. Prints what it has checked.
+"""Checks of a server by the anthropic package: ``check_anthropic.py URL MODEL``. Prints what it has checked.
 
 The model has a turn template with thinking and tool calls. The client validates each answer and event by its own models.
 """

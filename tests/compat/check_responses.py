@@ -1,4 +1,4 @@
-"""What the openai package (2.x and 3.x) gets from ``/v1/responses``: ``check_responses.py URL MODEL [ROUNDS]``.
+"""Checks of ``/v1/responses`` by the openai package (2.x and 3.x): ``check_responses.py URL MODEL [ROUNDS]``.
 
 Answers and events are parsed by the package's own types, strictly. Prints what it has checked.
 """

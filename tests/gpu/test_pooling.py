@@ -95,7 +95,7 @@ def test_the_same_bits_in_chunks_and_batches(make_backend: Callable[..., Any], f
 
 
 def test_the_last_position_is_enough_for_its_state(make_backend: Callable[..., Any], folder: Path) -> None:
-    """As behind a prefix that was found: no state of an earlier position is computed."""
+    """No state of an earlier position is computed, as behind a prefix that was found."""
     rig = Rig(make_backend(), folder)
     prompt = list(reference.prompt_of(33))
     last = Pooling(modes=["lasttoken"], normalize=True)

@@ -164,7 +164,7 @@ def test_host_memory_is_pinned_for_the_card_and_a_peers_only_to_be_read() -> Non
 
 
 class NcclError(RuntimeError):
-    """What CuPy raises for NCCL."""
+    """The error that CuPy raises for NCCL."""
 
 
 class FakeNcclLibrary:

@@ -78,7 +78,7 @@ async def test_a_reranker_scores_pairs(serve: Any, reranker: Path) -> None:
 
 
 async def test_the_prompt_of_the_model_card(serve: Any, folder: Path, tmp_path: Path) -> None:
-    """Where the chat template prints no pairs; and yes and no are named by their texts in config.json."""
+    """The chat template prints no pairs, and config.json names yes and no by their texts."""
     target = embedders.make_reranker(folder, tmp_path / "plain", template="")
     (target / "modules.json").unlink()
     config = json.loads((target / "config.json").read_text())

@@ -37,7 +37,7 @@ def world(kind: str) -> World:
 @given(seed=st.integers(0, 10_000), bad=st.booleans(), forced=st.booleans())
 @examples(40)
 def test_tokens_are_the_same_whenever_the_grammar_comes(kind: str, seed: int, bad: bool, forced: bool) -> None:
-    """Whether forced, drafted, offline, preempted or in a pipeline.
+    """A constrained request runs forced, drafted, offline, preempted or in a pipeline.
 
     A grammar that cannot be compiled fails its sequences alone.
     """

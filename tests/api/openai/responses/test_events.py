@@ -214,7 +214,7 @@ async def test_a_call_is_whole_or_not_however_the_answer_ends(responses: Any, co
 
 
 async def test_a_failure_after_the_beginning_ends_the_stream(responses: Any, codec: Any) -> None:
-    """As when all workers are killed: the client gets what was written, and the reason."""
+    """The client gets what was written and the reason, as when all workers are killed."""
     client, port = await responses("")
     tokens = codec.encode("Hello", special=False)
     gone = RequestRefused(Refusal.UNAVAILABLE, "no worker is left")

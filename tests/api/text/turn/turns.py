@@ -86,7 +86,7 @@ def schemas_of(calls: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class Turn:
-    """What deltas join to."""
+    """The parts that deltas join to."""
 
     def __init__(self, deltas: list[TurnDelta]) -> None:
         self.reasoning = "".join(delta.reasoning for delta in deltas)

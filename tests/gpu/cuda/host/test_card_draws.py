@@ -1,4 +1,4 @@
-"""What the host gives to the card's draws: with the host's own sampler in the kernels' place, tokens are the sampler's."""
+"""The inputs of the card's draws: with the host's own sampler in the kernels' place, tokens are the sampler's."""
 
 from __future__ import annotations
 
