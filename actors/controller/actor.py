@@ -39,7 +39,7 @@ from ..worker.messages import WorkerStatus
 from .gateway_calls import GatewayCalls
 from .history import History
 from .progress import Progress
-from .view import application_view, cluster_view, removal_view
+from .view import application_view, claims_view, cluster_view, removal_view
 from .worker_calls import ANSWER_TIMEOUT, WorkerCalls
 
 log = logging.getLogger("blockwright.controller")
@@ -264,6 +264,11 @@ class Controller(Actor):
             self._gateways.remove(gateway)
             self._taken.pop(gateway, None)
             self._history.record(self.node.clock.now(), "gateway", gateway, f"a process that answered HTTP ended: {gateway}")
+
+    @endpoint
+    async def claims(self, workers: list[str], models: list[str]) -> list[dict[str, Any]]:
+        """Return who claims components of these models on workers, and why."""
+        return claims_view(self._state, workers, models)
 
     @endpoint(concurrent=True)
     async def cluster(self) -> dict[str, Any]:

@@ -148,6 +148,14 @@ def _busiest(blocks: Iterable[BlockStatus], labels: Mapping[str, str]) -> list[d
     ]
 
 
+def claims_view(state: ControllerState, workers: Iterable[str], models: Sequence[str]) -> list[dict[str, Any]]:
+    """Return who claims components of these models on workers, and why."""
+    labels = labels_of(state.served)
+    found = [(name, claim) for name in workers if name in state.residency for claim in state.holdings.claims_on(name)]
+    mine = [(name, claim) for name, claim in found if state.served[claim.application].application.served_as in models]
+    return [{"worker": name, **_claim(claim, labels)} for name, claim in mine]
+
+
 def _claim(claim: ComponentClaim, labels: Mapping[str, str]) -> dict[str, Any]:
     return {
         "model": labels[claim.application],

@@ -351,6 +351,11 @@ class Gateway(Actor):
         view: dict[str, Any] = await self.node.ref(self._controller).cluster()
         return view
 
+    async def claims(self, workers: Sequence[str], models: Sequence[str]) -> list[dict[str, Any]]:
+        """Return who claims components of these models on workers, and why."""
+        found: list[dict[str, Any]] = await self.node.ref(self._controller).claims(list(workers), list(models))
+        return found
+
     async def actors(self) -> list[dict[str, Any]]:
         """List the actors of all reachable nodes (see ``GatewayPort``). A node that does not answer is left out."""
         return [dataclasses.asdict(view) for view in [self.node.inspect(), *await inspect_peers(self.node)]]

@@ -542,6 +542,9 @@ class GatewayPort(Protocol):
     async def cluster(self) -> dict[str, Any]:
         """Return the body of ``/admin/cluster``."""
 
+    async def claims(self, workers: Sequence[str], models: Sequence[str]) -> list[dict[str, Any]]:
+        """Return who claims components of these models on workers, and why: as for each worker in ``/admin/cluster``."""
+
     async def actors(self) -> list[dict[str, Any]]:
         """Return the reachable nodes, as the runtime's ``NodeView`` in plain data."""
 

@@ -94,10 +94,21 @@ def report(view: View) -> list[str]:
         facts.append(parked_line(parked, view.get("parked_seconds")))
     if drafts := view.get("drafts"):
         facts += draft_lines(drafts, ended=view["state"] not in ("waiting", "running"))
+    facts += claim_lines(view.get("claims", ()))
     lines += ["", *facts] if facts else []
     if dispatch := view.get("dispatch"):  # servers of earlier releases do not report it
         lines += ["", *decision(dispatch)]
     return lines
+
+
+def claim_lines(claims: Sequence[View]) -> list[str]:
+    """Return a line for each claim on components of the request's model on the workers of its route."""
+    paused = [f", takes no new requests ({', '.join(one['paused_by'])})" if one["paused_by"] else "" for one in claims]
+    loading = ["" if one["held"] else ", not all of them are loaded" for one in claims]
+    return [
+        f"  {one['worker']} has components {one['first']} to {one['last'] - 1} for {one['by']}: {one['why']}{there}{closed}"
+        for one, there, closed in zip(claims, loading, paused, strict=True)
+    ]
 
 
 def tier_line(tier: View) -> str:

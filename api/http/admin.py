@@ -10,6 +10,7 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from ...actors.gateway.port import GatewayPort, RequestView
 from ...actors.load_history import memory_of
 from ..checks import shown
 from ..errors import ApiError, bad_request
@@ -19,6 +20,7 @@ from .tenants import key_tenants, tenants_view
 log = logging.getLogger(__name__)
 MOST_LISTED = 1000  # most requests in one answer
 _WHOSE = "only the key that sent it may see it, or an admin key"
+_CLAIMS_SECONDS = 1.0  # after this long, a request is shown without them
 _CLUSTER_SECONDS = 2.0  # after this long, a scrape answers without the workers' numbers
 
 
@@ -52,7 +54,20 @@ async def one_request(request: web.Request) -> web.Response:
         raise ApiError(404, f"there is no request {shown(id)}; ids are kept for a while after the end{whose}", param="id")
     body = dataclasses.asdict(view)
     del body["key"], body["arrival"]
-    return web.json_response(body)
+    return web.json_response(body | {"claims": await _claims(front.port, view)})
+
+
+async def _claims(port: GatewayPort, view: RequestView) -> list[dict[str, Any]]:
+    """Return who claims the components of a request's route on its workers; nothing where the controller does not answer."""
+    models = dict.fromkeys([view.model, *([view.tier.tier] if view.tier is not None else [])])
+    if view.state not in ("waiting", "running") or not view.route:
+        return []
+    try:
+        async with asyncio.timeout(_CLAIMS_SECONDS):
+            return await port.claims([hop["worker"] for hop in view.route], [*models])
+    except Exception as error:  # the rest of the history is useful whatever is wrong with the cluster
+        log.warning("request %s without the claims on its route: %s", view.id, error)
+        return []
 
 
 async def list_requests(request: web.Request) -> web.Response:

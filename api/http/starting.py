@@ -8,6 +8,7 @@ is ready until ``become`` is called; then every call goes to the real port. If e
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from ...actors.gateway.port import (
@@ -146,6 +147,9 @@ class StartingPort:
 
     async def cluster(self) -> dict[str, Any]:
         return await self._there().cluster()
+
+    async def claims(self, workers: Sequence[str], models: Sequence[str]) -> list[dict[str, Any]]:
+        return await self._there().claims(workers, models)
 
     async def actors(self) -> list[dict[str, Any]]:
         return await self._there().actors()

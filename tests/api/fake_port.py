@@ -219,6 +219,9 @@ class FakePort:
     async def cluster(self) -> dict[str, Any]:
         return self.body
 
+    async def claims(self, workers: Sequence[str], models: Sequence[str]) -> list[dict[str, Any]]:
+        return [{"worker": worker, "model": model, "why": "it is served"} for worker in workers for model in models]
+
     async def actors(self) -> list[dict[str, Any]]:
         return self.nodes
 

@@ -101,7 +101,9 @@ async def test_a_request_belongs_to_its_tenant(serve: Any) -> None:
             "parked_steps",
             "parked_seconds",
             "entered",
+            "claims",
         ]
+        assert body["claims"] == [{"worker": "w0", "model": VIEW.model, "why": "it is served"}]
     assert (await client.get(f"/v1/requests/{VIEW.id}", headers=BOB)).status == 404
     assert (await client.get("/v1/requests/none", headers=ANN)).status == 404
 

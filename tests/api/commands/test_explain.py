@@ -100,6 +100,15 @@ def test_drafts_are_reported_by_source_or_why_there_are_none() -> None:
     assert "  no drafts: no step had any to verify" in report({**VIEW, "drafts": {"sources": {}, "reason": ""}})
 
 
+def test_it_says_who_claims_the_components_of_the_route() -> None:
+    one = {"worker": "w0", "first": 0, "last": 6, "by": "serving", "why": "it is served", "held": True, "paused_by": []}
+    other = {**one, "worker": "w1", "by": "copies", "why": "a burst", "held": False, "paused_by": ["drains", "drops"]}
+    lines = report({**VIEW, "claims": [one, other]})
+    assert "  w0 has components 0 to 5 for serving: it is served" in lines
+    rest = ", not all of them are loaded, takes no new requests (drains, drops)"
+    assert f"  w1 has components 0 to 5 for copies: a burst{rest}" in lines
+
+
 def test_prompt_tokens_that_began_at_an_exit_are_shown() -> None:
     parts = "64 began behind layer 4, 1,024 began behind layer 10"
     expected = f"  of a prompt of 1,200 tokens {parts}: a lower tier had computed the layers below"

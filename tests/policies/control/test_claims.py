@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from blockwright.actors.controller.view import cluster_view
+from blockwright.actors.controller.view import claims_view, cluster_view
 from blockwright.policies.control.claims import Claimant, ComponentClaim
 from blockwright.policies.control.drop_events import RequestsSwitched, RestoreParameters, RoutesLeft
 from blockwright.policies.control.events import Idle, Retire, Undeploy
@@ -54,6 +54,8 @@ def test_a_drop_takes_over_the_claims_of_replicas_and_gives_them_back() -> None:
     (w0, _) = cluster_view(burst.state, {}, {}, [], [])["workers"]
     replica = {"model": "a", "first": 0, "last": 6, "route": "a@w0", "by": "serving", "why": "it is served"}
     assert w0["claims"][0] == {**replica, "held": False, "paused_by": ["drops"]}
+    assert claims_view(burst.state, ["w0", "gone"], ["a"]) == [{"worker": "w0", **one} for one in w0["claims"]]
+    assert claims_view(burst.state, ["w0"], ["b"]) == []
 
 
 def test_an_application_that_is_not_served_has_no_claims() -> None:
