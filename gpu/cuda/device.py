@@ -7,7 +7,7 @@ cannot draw wait for their logits (``host_draws.py``). Legend: N batch rows, T t
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -55,7 +55,6 @@ class CudaDevice:
         self._arenas: list[MappedArena] = []
         self._results = ResultRing(backend)
         self.graphs = Graphs(backend, lambda: [(arena.memory.data_ptr(), arena.nbytes) for arena in self._arenas])
-        self.on_host: Counter[str] = Counter()  # rows that were drawn on the host, by the reason
         self._sweep: CardSweep | None = None
         self._steps: deque[DeviceEvent] = deque()  # behind steps that were queued
         self._steps_done = 0
@@ -108,7 +107,7 @@ class CudaDevice:
     def begin(self, columns: SweepColumns) -> None:
         columns.check(self.tables, self.sizes.max_tokens)
         self.tables.apply(columns.plan.edits)
-        self._sweep = CardSweep(self.backend, self.tables, columns, self.graphs, self.on_host)
+        self._sweep = CardSweep(self.backend, self.tables, columns, self.graphs)
 
     def arrive(self, width: int, at: Rows, hidden: Any) -> None:
         self.add_width(width)

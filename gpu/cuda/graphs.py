@@ -17,10 +17,10 @@ import torch
 
 from ..sweep_columns import Ints, Rows
 from .backend import GATHERED, HEADED, CudaBackend
-from .columns import PlanColumns, head_step
 from .components import CudaRun, HeadPart
 from .forward import LOGITS
 from .ops import DELTA_TILE, DeviceStep, Tiles
+from .plan_columns import PlanColumns, head_step
 from .streams import DeviceGraph, Ranges
 from .tiles import delta_tiles
 

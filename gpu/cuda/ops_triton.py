@@ -17,7 +17,7 @@ import triton.language as tl
 
 from ..errors import BackendError
 from ..model.config import AttentionConfig
-from .kernels import attention, choice, copies, deltas, draw, products, rows
+from .kernels import attention, copies, deltas, draw, products, rows, sampler
 from .ops import (
     ACTIVATIONS,
     BEST,
@@ -258,7 +258,7 @@ class TritonOps:
     def shrink(self, step: DeviceStep, x: int, width: int, terms: Terms, low: int) -> None:
         if step.changes and terms.columns:
             deltas.shrink[(step.changes, terms.roles, terms.columns // RANK_UNIT)](
-                x, low, step.changed, terms.address, W=width, R=terms.columns, RB=RANK_UNIT, M=DELTA_TILE,
+                x, low, step.changed, terms.address, terms.columns, W=width, RB=RANK_UNIT, M=DELTA_TILE,
                 KB=self.tiling.low_depth, STAGES=3, DT=self._type, num_warps=4,
             )  # fmt: skip
 
@@ -266,7 +266,7 @@ class TritonOps:
         if step.changes:
             each = self.tiling.low_outputs
             deltas.expand[(step.changes, terms.roles, -(-terms.rows // each))](
-                low, delta, step.changed, terms.address, Q=outputs, R=terms.columns, RB=RANK_UNIT, M=DELTA_TILE,
+                low, delta, step.changed, terms.address, terms.columns, Q=outputs, RB=RANK_UNIT, M=DELTA_TILE,
                 N=each,
                 DT=self._type, num_warps=4,
             )  # fmt: skip
@@ -289,17 +289,17 @@ class TritonOps:
         c, block = choices, self._logits(vocabulary)
         shape: dict[str, Any] = {"V": vocabulary, "CB": block, "num_warps": 8, "enable_fp_fusion": False}
         grid = (c.rows, -(-vocabulary // block))
-        choice.weigh[grid](logits, c.ints, c.scores, c.counts, PENALISED=c.penalised, **shape)
+        sampler.weigh[grid](logits, c.ints, c.scores, c.counts, PENALISED=c.penalised, **shape)
         if c.listed:
             blocks = -(-c.listed // EDITED)
-            choice.amend[(c.rows, blocks)](logits, c.ints, c.ids, c.values, c.scores, **shape | {"CB": EDITED})
+            sampler.amend[(c.rows, blocks)](logits, c.ints, c.ids, c.values, c.scores, **shape | {"CB": EDITED})
         if c.penalised:
-            choice.count[(c.rows,)](c.ints, c.table, c.table_stride, c.counts, **shape)
-            choice.penalise[grid](c.ints, c.floats, c.counts, c.scores, **shape)
-        choice.choose[(c.rows,)](logits, c.ints, c.floats, c.key, c.scores, token, **shape)
+            sampler.count[(c.rows,)](c.ints, c.table, c.table_stride, c.counts, **shape)
+            sampler.penalise[grid](c.ints, c.floats, c.counts, c.scores, **shape)
+        sampler.choose[(c.rows,)](logits, c.ints, c.floats, c.key, c.scores, token, **shape)
 
     def logprobs(self, logits: int, vocabulary: int, rows: int, index: int, best: int, token: int, out: Logprobs) -> None:
-        choice.logprobs[(rows,)](
+        sampler.logprobs[(rows,)](
             logits, index, token, best, out.numbers, out.ranks, V=vocabulary, CB=self._logits(vocabulary), MOST=BEST,
             num_warps=8,
         )  # fmt: skip

@@ -16,7 +16,7 @@ import torch
 from ...policies.plan.sweep_plan import SweepResult
 from ..sweep_draws import SweepOutcome
 from .backend import CudaBackend
-from .columns import Region
+from .plan_columns import Region
 from .streams import DeviceEvent
 
 OPEN = 3  # plans whose results are on their way: one more than a worker has open
