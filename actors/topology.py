@@ -51,7 +51,7 @@ from .resources import address_space, cores
 from .settings.errors import SettingsError, StartError
 from .settings.faults import FaultSettings
 from .settings.settings import Settings
-from .sizing import max_lengths, widening, worker_configs, worker_limits
+from .sizing import card_memory, max_lengths, widening, worker_configs, worker_limits
 from .supervision_tree import HEAD, PREDICTORS, WORKER, dispatchers, gateway_nodes, gateway_processes, in_head, tree
 from .worker.messages import WorkerConfig
 from .worker_processes import worker_launcher
@@ -235,6 +235,8 @@ async def start(
     opened, fronts = await _open_checkpoints(settings)
     models = {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()}
     configs = worker_configs(settings, models, **device.room, cores=cores(), address_space=address_space())
+    if settings.worker.may_be_card:
+        log.info("%s", card_memory(settings, models, configs))
     first_in_head = http is None or in_head(settings.network, cores())
     processes = gateway_processes(settings.network, first_in_head=first_in_head) if http is not None else []
     launcher = launcher or (InProcessLauncher() if in_process else worker_launcher(settings.network.directory))

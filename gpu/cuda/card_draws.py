@@ -22,7 +22,8 @@ from ..sampling.sampler import penalised, raw_logprobs
 from ..sweep_columns import Ints
 from ..sweep_draws import SweepOutcome
 from ..tables import Tables
-from .backend import CHOSEN_TOGETHER, COUNTS, SCORES, CudaBackend
+from .backend import COUNTS, SCORES, CudaBackend
+from .footprint import CHOSEN_TOGETHER
 from .forward import LOGITS
 from .ops import BEST, Choices, Logprobs
 from .plan_columns import PlanColumns
