@@ -98,6 +98,7 @@ def _buffers(model: ModelConfig, shape: WorkerShape) -> dict[str, int]:
     logits = 4 * heads * model.vocabulary
     return {
         f"hidden {model.hidden}": hidden,
+        "departures": 4 * shape.tokens * model.hidden * size,
         "gathered": hidden,
         "headed": heads * model.hidden * size,
         "input": hidden,

@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from blockwright.gpu.cuda import graphs
+from blockwright.gpu.cuda import departures, graphs
 from blockwright.gpu.cuda.deferred import DeferredStreams
 from blockwright.gpu.cuda.device import CudaDevice
 from blockwright.gpu.cuda.host_memory import ints
 from blockwright.gpu.cuda.platforms import open_mirror
+from blockwright.gpu.device import Outgoing
 from blockwright.gpu.errors import BackendError
 from blockwright.gpu.select import open_backend
 from blockwright.policies.plan.sampling import SamplingParams, TokenRules
-from blockwright.policies.plan.sweep_plan import SetSampling
+from blockwright.policies.plan.sweep_plan import Departure, SetSampling
 from blockwright.tests.claims import claim
 from blockwright.tests.gpu import reference
 from blockwright.tests.gpu.rig import GREEDY, Rig
@@ -136,3 +137,40 @@ def test_what_the_host_draws_is_counted_and_is_the_same(checkpoint: MakeCheckpoi
     found = decoded(rig, options, 5, together=3)
     assert rig.executor.execute(rig.plan([(row, 10, 1) for row in range(4)], [0, 1, 2, 3])).on_host == 2
     assert found == decoded(Rig(open_backend("torch", "float32", 1), path), options, 5)
+
+
+@claim("Hidden states that leave a card stay there until nobody has them, and no plan overwrites them", of="numerics")
+def test_departures_lie_on_the_card_as_long_as_they_are_held(checkpoint: MakeCheckpoint) -> None:
+    rig, device = mirrored(checkpoint("llama"), seed=5)
+    prompt = reference.prompt_of(9)
+    edits = [edit for row in range(2) for edit in rig.admit(row, prompt)]
+    rig.run([(0, 0, 9), (1, 0, 9)], [0, 1], edits)
+
+    def left() -> Outgoing:
+        plan = rig.plan([(0, 3, 4), (1, 5, 2)])
+        plan.steps = [replace(step, batch=[0, 1]) for step in plan.steps]
+        plan.departures = [Departure("w1", "w0", 64, [1, 0], [])]
+        ticket = rig.executor.submit(plan)
+        ticket.wait()
+        return ticket.departed[0]
+
+    def content(one: Outgoing) -> bytes:
+        memory = bytearray(one.nbytes)
+        if isinstance(one, memoryview):
+            memory[:] = one
+        else:
+            one.copy_to(memory)
+        return bytes(memory)
+
+    held = [left() for _ in range(departures.BUFFERS + 2)]
+    first = content(held[0])
+    assert [content(one) == first for one in held] == [True] * len(held)
+    places = [one.address for one in held if not isinstance(one, memoryview)]
+    assert len(set(places)) == departures.BUFFERS, "further ones came to the host with their plan's results"
+    del held[0]
+    gc.collect()
+    again = left()
+    assert not isinstance(again, memoryview)
+    assert again.address == places[0]
+    assert [content(one) == first for one in (*held, again)] == [True] * (len(held) + 1)
+    assert device.held()["departures"] == departures.BUFFERS * 512 * 64 * 4
