@@ -18,7 +18,7 @@ from .backend import CudaBackend
 BUFFERS = 4  # two plans that are open, and two whose departures are being sent
 
 
-class Departure:
+class LentBuffer:
     """Hidden states that leave, uint8 on the card (``CardBytes``)."""
 
     def __init__(self, memory: torch.Tensor) -> None:
@@ -46,7 +46,7 @@ class Departures:
         """The card's memory that buffers take."""
         return BUFFERS * self._size
 
-    def take(self, nbytes: int, most: int) -> Departure | None:
+    def take(self, nbytes: int, most: int) -> LentBuffer | None:
         """Return a departure of ``nbytes`` bytes, of at most ``most`` for any plan; None while all buffers are lent."""
         if most > self._size:
             self._size = most
@@ -55,7 +55,7 @@ class Departures:
         if not self._free:
             return None
         buffer = self._free.popleft()
-        found = Departure(buffer[:nbytes])
+        found = LentBuffer(buffer[:nbytes])
         weakref.finalize(found, self._give_back, buffer).atexit = False
         return found
 

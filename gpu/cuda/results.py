@@ -17,7 +17,7 @@ from ...policies.plan.sweep_plan import SweepResult
 from ..device import Outgoing
 from ..sweep_draws import SweepOutcome
 from .backend import CudaBackend
-from .departures import Departure
+from .departures import LentBuffer
 from .plan_columns import Region
 from .streams import DeviceEvent
 
@@ -33,7 +33,7 @@ class PlanResults(Region):
     def __init__(self) -> None:
         super().__init__()
         self.readers: list[Reader] = []
-        self.leaving: list[Departure | tuple[int, int]] = []  # on the card, or offset and bytes
+        self.leaving: list[LentBuffer | tuple[int, int]] = []  # on the card, or offset and bytes
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class CudaTicket:
         for read in self._results.readers:
             read(region_B)
         for one in self._results.leaving:
-            if isinstance(one, Departure):
+            if isinstance(one, LentBuffer):
                 self._departed.append(one)
             else:
                 self._departed.append(memoryview(region_B[one[0] : sum(one)].tobytes()))
