@@ -24,7 +24,7 @@ from .clock import Clock
 from .device_link import SlotFetch, address_of
 from .device_memory import CopyQueue, DeviceMemory, DeviceMemoryError, Frame, host_bytes
 from .link_wire import Counts
-from .wire import Buffer, WireError
+from .wire import WireError
 
 STUCK = 5.0  # seconds after which a posted receive is given up
 LONGEST_OFFER = 4096  # bytes
@@ -170,7 +170,7 @@ class NcclSender(_Channel):
     def __init__(self, nccl: Nccl, memory: DeviceMemory, changed: Callable[[], None]) -> None:
         super().__init__(nccl, memory, SENDER, changed)
         self._offer = PairOffer(nccl.version, memory.host, memory.card)
-        self._announced: dict[Traffic, deque[tuple[int, list[Buffer]]]] = {kind: deque() for kind in Traffic}
+        self._announced: dict[Traffic, deque[tuple[int, list[Frame]]]] = {kind: deque() for kind in Traffic}
         self._sources: dict[tuple[Traffic, int], list[object]] = {}  # what the copies of a chunk read
 
     @property

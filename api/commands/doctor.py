@@ -273,7 +273,8 @@ def check_cards(nvml: Nvml | None = None, driver: Path = DRIVER, host: HostParts
 
     Where there is neither a driver nor a card this is no problem: serving uses the CPU unless a card is asked for.
     """
-    from ...gpu.cuda.probe import CONTEXT, look_at_host, obstacle, read_cards
+    from ...gpu.cuda.footprint import CONTEXT
+    from ...gpu.cuda.probe import look_at_host, obstacle, read_cards
     from ...gpu.errors import BackendError
 
     try:

@@ -59,8 +59,8 @@ class FirstLaunches:
         )  # fmt: skip
         device = CudaDevice(self._backend, sizes)
         device.add_width(self._width)
-        layouts = [one.spec.component.kv for one in self._packed]
-        for layout in {self._kept, *(kv for kv in layouts if kv is not None)}:
+        layouts: set[PageLayout] = {kv for one in self._packed if (kv := one.spec.component.kv) is not None}
+        for layout in layouts | {self._kept}:
             self._add_arena(layout)
         run = self._backend.compose(self._packed, 0)
         if self._deltas:

@@ -13,8 +13,9 @@ from blockwright.actors.device_choice import ChosenDevice, LookAtCards, choose_d
 from blockwright.actors.settings.errors import SettingsError
 from blockwright.actors.settings.settings import Settings
 from blockwright.actors.sizing import card_footprint, card_memory, worker_configs
+from blockwright.gpu.cuda.footprint import CONTEXT
 from blockwright.gpu.cuda.nvml import Card
-from blockwright.gpu.cuda.probe import CONTEXT, HostParts
+from blockwright.gpu.cuda.probe import HostParts
 from blockwright.gpu.errors import BackendError
 from blockwright.policies.binary_size import binary_size
 from blockwright.tests.actors.test_sizing import model
