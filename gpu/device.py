@@ -100,7 +100,7 @@ class Pages(Protocol):
 
 
 class CardBytes(Protocol):
-    """Hidden states that leave, in a buffer of a card's memory. Whoever has this object has the buffer."""
+    """Hidden states that leave, in a buffer of a card's memory. The buffer is lent as long as this object is held."""
 
     nbytes: int
 

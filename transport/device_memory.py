@@ -22,7 +22,7 @@ class DeviceMemoryError(TransportError):
 class DeviceBytes:
     """Bytes in memory of a device that are sent, or a part of them: what can copy from there does, all else takes ``host``.
 
-    ``read`` copies all of them to the host. ``held`` keeps the memory until nobody has this object any more.
+    ``read`` copies all of them to the host. ``held`` keeps the memory as long as this object is held.
     """
 
     __slots__ = ("_held", "_host", "_read", "address", "nbytes")

@@ -1,6 +1,6 @@
 """Departures of a card: hidden states that leave for another worker stay in its memory, where a link may copy them from.
 
-A departure has a buffer until nobody has the departure any more: a link keeps it until its receiver has everything. A plan
+A departure has a buffer as long as the departure is held: a link holds it until its receiver has everything. A plan
 that finds no buffer leaves its hidden states among its results, which come to the host.
 """
 

@@ -2,7 +2,7 @@
 
 Some sweeps over components, with the deltas of their application, on a device of their own: few rows and many, at the first
 positions and at the last, tokens drawn by every kind of options, hidden states and pages that come, move and leave. They are
-queued by the code that serves, so what they launch is what serving launches. Nobody reads what they compute. Legend: T
+queued by the code that serves, so what they launch is what serving launches. What they compute is not read. Legend: T
 tokens, D hidden width.
 """
 
@@ -43,7 +43,8 @@ class FirstLaunches:
     def __init__(
         self, backend: CudaBackend, packed: Sequence[RowPacked], deltas: Mapping[int, CudaDelta], tokens: int
     ) -> None:
-        self._backend, self._packed, self._deltas = backend, packed, deltas
+        self._backend = backend
+        self._packed, self._deltas = packed, deltas
         self._tokens = tokens  # of a sequence
         self._rows = min(MANY, max(tokens - 1, FEW))
         component = packed[-1].spec.component

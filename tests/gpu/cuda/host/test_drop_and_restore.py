@@ -27,7 +27,8 @@ from blockwright.tests.gpu.rig import CHUNK, GREEDY, Rig, load, placing
 from blockwright.tests.parts import spans
 
 MakeCheckpoint = Callable[..., Path]
-ROWS, PAGE, PAGES = 5, 8, 3
+ROWS = 5
+PAGE, PAGES = 8, 3
 LENGTHS = (3, 9, 14)  # tokens of prompts
 TOKENS = 5  # that follow
 STAYS, GOES = 0, 1  # the models, and their runs
@@ -114,7 +115,8 @@ class Walk:
         batch = self.draw.sample(sorted(self.rows), self.draw.randint(0, len(self.rows)))
         if not batch:
             return
-        start, count, sample, drawn = [], [], [], []
+        start, count = list[int](), list[int]()
+        sample, drawn = list[int](), list[Running]()
         for n, row in enumerate(batch):
             one = self.rows[row]
             left = len(one.prompt) - one.computed
