@@ -53,7 +53,7 @@ from .resources import address_space, cores
 from .settings.errors import SettingsError, StartError
 from .settings.faults import FaultSettings
 from .settings.settings import Settings
-from .sizing import max_lengths, widening, worker_configs, worker_limits
+from .sizing import card_memory, max_lengths, widening, worker_configs, worker_limits
 from .supervision_tree import HEAD, PREDICTORS, WORKER, dispatchers, gateway_nodes, gateway_processes, in_head, tree
 from .worker.messages import WorkerConfig
 from .worker_processes import worker_launcher
@@ -236,7 +236,7 @@ async def start(
     settings = device.settings
     opened, fronts = await _open_checkpoints(settings)
     models = {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()}
-    configs = worker_configs(settings, models, **device.room, cores=cores(), address_space=address_space())
+    configs = _sized(device, models)
     first_in_head = http is None or in_head(settings.network, cores())
     processes = gateway_processes(settings.network, first_in_head=first_in_head) if http is not None else []
     launcher = launcher or (InProcessLauncher() if in_process else worker_launcher(settings.network.directory))
@@ -303,6 +303,15 @@ def _state(
     state.default_is_set = bool(settings.models.default_model)
     state.table.default = default
     return state
+
+
+def _sized(device: ChosenDevice, models: dict[str, ModelConfig]) -> dict[str, WorkerConfig]:
+    """Return the workers' configurations, and tell what each has of a card."""
+    settings = device.settings
+    configs = worker_configs(settings, models, **device.room, cores=cores(), address_space=address_space())
+    if settings.worker.may_be_card:
+        log.info("%s", card_memory(settings, models, configs))
+    return configs
 
 
 async def _choose(settings: Settings) -> ChosenDevice:

@@ -135,7 +135,7 @@ GUESSES = (
     ("how much memory sharing saves", "actors/controller/view.py", "memory_saved"),
     ("who wants a component on a worker: claims", "policies/control/claims.py", "claims_on"),
     ("which grammar is compiled next, and whose: compile queue", "policies/sweep/compile_queue.py", "CompileQueue"),
-    ("why a row is drawn on the host and not on the card", "gpu/cuda/card_draws.py", "host_reason"),
+    ("why a row is drawn on the host and not on the card", "gpu/cuda/card_draws.py", "is_of_host"),
     ("how a worker proves the bits of its card", "gpu/cuda/prove.py", "Prover"),
     ("how the body of a message of Anthropic's API becomes a chat", "api/anthropic/bodies.py", "parse_message"),
     ("which turn template a well-known model has", "api/text/turn/known_templates.py", "known_template"),
