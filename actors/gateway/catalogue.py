@@ -14,7 +14,7 @@ from ...policies.model.tier_choice import auto_id, family_of_auto, starting_tier
 from ...policies.model.tiers import layers_of, no_tier
 from ...policies.nearest import suggestion
 from ...policies.requests.admission import admit
-from ...policies.requests.refusal import Refusal, RequestRefused
+from ...policies.requests.refusal import SHORTER_ANSWER, Refusal, RequestRefused
 from ...policies.requests.routes_changed import RoutesChanged
 from ...policies.requests.routing_table import RoutingTable
 from .port import Generation, ModelInfo, Readiness
@@ -129,7 +129,7 @@ class Catalogue:
         if prompt + answer > limit:
             message = (
                 f"the prompt has {prompt} tokens and the answer up to {answer}, together more than the {limit} of model "
-                f"{model!r}; shorten the prompt or lower max_tokens"
+                f"{model!r}; shorten the prompt or {SHORTER_ANSWER}"
             )
             if generation.pooled:
                 message = f"the text has {prompt} tokens, more than the {limit} of model {model!r}; shorten it"
