@@ -302,7 +302,7 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
     charge, offline = None, asking.get(OFFLINE) is not None
     if not offline:  # lines of batches are not charged to the limits of online requests
         charged = sum(len(tokens) + options.n * limit for tokens, limit in zip(call.prompts, call.limits, strict=True))
-        charge = asking[CHARGE] = await front.limits.enter(asking[CALLER], charged)
+        charge = asking[CHARGE] = await front.limits.enter(asking[CALLER], charged, options.limit_name)
     ends = None
     try:
         _start(call)
@@ -315,6 +315,9 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
         asking[METER] = meter = front.metrics.begin(*labels, offline=offline)
         ends = _Ends(meter)
         yield ends
+    except RequestRefused as refused:
+        refused.limit = options.limit_name
+        raise
     finally:
         for choice in call.choices:
             if ends is None or choice.index not in ends.ended:
@@ -449,6 +452,7 @@ async def _stream(call: GenerateHandler, request: web.Request, ends: _Ends) -> w
             if not out.started:
                 raise
             if isinstance(error, RequestRefused):
+                error.limit = call.options.limit_name
                 error = in_words(error)
             if not isinstance(error, ApiError):
                 log.exception("%s failed", call.id, extra=log_names(call.request))
