@@ -24,6 +24,7 @@ from ..policies.measures import Measure
 from ..policies.requests.admission_limit import AdmissionLimit
 from ..policies.requests.book.book import RequestBook
 from ..policies.requests.book.lengths import Lengths
+from ..policies.requests.book.parts import BookParts
 from ..policies.requests.request_timeout import RequestTimeout
 from ..runtime.actor.ref import Ref
 from ..runtime.base.down import Down
@@ -417,7 +418,7 @@ def _gateway(settings: Settings, models: list[ModelInfo]) -> Gateway:
 def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter: str, others: Sequence[str]) -> Gateway:
     """Return a gateway. ``name`` appears in request ids; ``others`` are the nodes of the other gateways."""
     limits = settings.requests
-    state = RequestBook(
+    parts = BookParts(
         "",  # filled in by the actor, which knows its address
         models,
         page_size=settings.worker_memory.page_size,
@@ -427,16 +428,16 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
         lengths=Lengths(settings.tagging.is_on or bool(settings.tagging.request_log)),
         asks=settings.dispatching.is_asked,
     )
-    state.table.default = settings.models.default_model or state.table.default
-    tagging = make_tagging(settings.tagging, state.lengths, name, f"{HEAD}/tagger")
+    parts.table.default = settings.models.default_model or parts.table.default
+    tagging = make_tagging(settings.tagging, parts.lengths, name, f"{HEAD}/tagger")
     addresses = {"controller": CONTROLLER, "applications": f"{HEAD}/applications", "limiter": limiter}
-    state.asking.alone = settings.autoscaling.autoscale == "preemptive"
+    parts.asking.alone = settings.autoscaling.autoscale == "preemptive"
     more: dict[str, Any] = {"dispatchers": list(dispatchers(settings.dispatching).values())}
     more |= {
         "patience": PATIENCE * settings.dispatching.dispatch_timeout,
         "autoscale": settings.autoscaling.autoscale != "off",
     }
-    return Gateway(state, name=name, others=others, tagging=tagging, **{**addresses, **more})
+    return Gateway(RequestBook(parts), name=name, others=others, tagging=tagging, **{**addresses, **more})
 
 
 def _gateway_configs(

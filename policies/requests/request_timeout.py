@@ -25,8 +25,10 @@ class LimitedRequest(Protocol):
     arrival: seconds, on the clock of ``now``. offline: no client waits for it.
     """
 
-    state: str
     arrival: float
+
+    @property
+    def state(self) -> str: ...
 
     @property
     def offline(self) -> bool: ...

@@ -50,7 +50,7 @@ from blockwright.tests.policies.control.test_controller_overload import PAIR, Bu
 from blockwright.tests.policies.control.test_scaling import LATE, Fleet
 from blockwright.tests.policies.requests.book.fake_fleet import route
 from blockwright.tests.policies.requests.book.gateway_bench import Bench, emitted, progressed
-from blockwright.tests.policies.requests.book.test_request_moves import Mover, whole
+from blockwright.tests.policies.requests.book.test_moving import Mover, whole
 from blockwright.tests.policies.sweep_world import World, chain, replica, submission
 from blockwright.tests.policies.test_compaction import play
 from blockwright.tests.waiting import until
@@ -118,9 +118,9 @@ async def drafted(server: Served, seen: Seen) -> None:
 
 async def together(server: Served, seen: Seen) -> None:
     """Two sequences that hold the same pages at this moment."""
-    state = server.running.port.state
+    active = server.running.port.book.parts.active
     tasks = [asyncio.ensure_future(server.complete(PROMPT, 250)) for _ in range(2)]
-    await server.running.port.until(lambda: [r.emitted > 0 for r in state.active.values()] == [True, True])
+    await server.running.port.until(lambda: [r.progress.emitted > 0 for r in active.values()] == [True, True])
     await scrape(server, seen)
     await asyncio.gather(*tasks)
 
@@ -132,7 +132,7 @@ async def gone(server: Served) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
-    await server.running.port.until(lambda: not server.running.port.state.active)
+    await server.running.port.until(lambda: not server.running.port.book.parts.active)
 
 
 async def expected(server: Served, seen: Seen) -> None:
@@ -198,7 +198,7 @@ async def predicted(seen: Seen) -> None:
 def deadly(seen: Seen) -> None:
     """Two requests at two deaths of the only worker: without one both wait for it, with one the first runs alone."""
     bench = Bench("w0")
-    queue = QueuePositions(bench.state.active, bench.state.table)
+    queue = QueuePositions(bench.state.parts.active, bench.state.parts.table)
     for name in "ab":
         bench.generate(name)
     for incarnation in (1, 2):
@@ -214,7 +214,7 @@ def deadly(seen: Seen) -> None:
 def chosen(seen: Seen) -> None:
     """Requests that dispatchers and predictors answer, or not."""
     bench = Bench("w0", "w1", asks=True)
-    metrics = Metrics(dict, dispatching=lambda: bench.state.asking.figures)
+    metrics = Metrics(dict, dispatching=lambda: bench.state.parts.asking.figures)
     note(seen, metrics.render({}).decode())
     forecast = Candidate(route="m@w1", home="w1", forecast=Forecast(1.0, 2.0, 0.0, 0, 1))
     silent = {"late": 1, "dead": 1, "absent": 1}
@@ -225,7 +225,7 @@ def chosen(seen: Seen) -> None:
         said = "" if reason == "route_gone" else reason
         compared = {"candidates": [forecast], "loads": [[2.0]], "rank": 1, "ranked": 2, "unanswered": silent}
         bench(Chosen(request=name, attempt=1, route=route, reason=said, **compared), now=1.0)
-        bench.report(bench.state.active[name].workers[0], emitted(name, 1, 5, [8], finish="length"), now=3.0)
+        bench.report(bench.state.parts.active[name].placement.workers[0], emitted(name, 1, 5, [8], finish="length"), now=3.0)
     note(seen, metrics.render({}).decode())
 
 
@@ -250,7 +250,7 @@ def moved(seen: Seen) -> None:
         scraped()
     for ends in ("copied", "recomputed", "abandoned"):
         mover = Mover(whole("w1"))
-        metrics = Metrics(dict, moves=lambda mover=mover: mover.state.moving.figures)  # type: ignore[misc]
+        metrics = Metrics(dict, moves=lambda mover=mover: mover.state.parts.claims.figures)  # type: ignore[misc]
         note(seen, metrics.render({}).decode())
         mover.move()
         if ends == "abandoned":
@@ -366,7 +366,7 @@ def dropped(seen: Seen) -> None:
     burst = Burst("w0", "w1")
 
     def scraped() -> None:
-        view = overload_view(burst.state.overload, burst.state.workers, 0.0, 0.0)
+        view = overload_view(burst.state.parts.overload, burst.state.parts.workers, 0.0, 0.0)
         note(seen, Metrics(dict).render({"overload": view}).decode())
 
     scraped()
@@ -380,7 +380,7 @@ def dropped(seen: Seen) -> None:
         scraped()
     burst(MemoryLacks(700, "a burst"))
     burst.order(RestoreParameters("w0+w1", {}))
-    load, life = burst.state.residency["w0"].loading, burst.state.workers["w0"].incarnation
+    load, life = burst.state.residency["w0"].loading, burst.state.parts.workers["w0"].incarnation
     assert load is not None
     burst(LoadRefused("w0", life, load, NoCapacity("no room", 300, False, {"a": 300})))
     burst(LoadFailed("w0", life, load, "disk"))
