@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from ...policies.plan.grammar import CALLS, CLIENTS_LARK, JSON, JSON_OPTIONS, LA
 from ..errors import CheckpointError
 from ..weights.token_bytes import TokenBytes, token_bytes
 from .free_turn import FreeTurn
-from .turn_scanner import TurnScanner
+from .turn_scanner import TokenIndex, TurnScanner
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -25,6 +25,7 @@ IDLE = 64  # compiled grammars that are kept although no sequence has them
 IDLE_BYTES = 64 << 20  # of these
 IDLE_TABLES = 2  # tables of tokens that are kept although no grammar needs them
 BYTES_OF_TOKEN = 480  # in a table, as measured with 131,072 tokens
+BYTES_IN_INDEX = 30  # for turns that are free but for their calls
 GRAMMAR_BYTES, BYTES_OF_TEXT = 64 << 10, 128  # of a compiled grammar, and of each byte of its text, as measured
 SPECIAL = b"\xff"  # begins the name of a token without text
 AMBIGUOUS = 500  # ways that the parser of a client's grammar may follow at once
@@ -88,11 +89,19 @@ class ReadVocabulary:
 
     tokenizer: LLTokenizer
     tokens: list[bytes]
+    _indexes: list[TokenIndex] = field(default_factory=list)  # made when a turn first needs it
 
     @property
     def nbytes(self) -> int:
         """An estimate."""
-        return BYTES_OF_TOKEN * len(self.tokens)
+        return (BYTES_OF_TOKEN + BYTES_IN_INDEX * len(self._indexes)) * len(self.tokens)
+
+    @property
+    def index(self) -> TokenIndex:
+        """The tokens by their bytes."""
+        if not self._indexes:
+            self._indexes.append(TokenIndex(self.tokens))
+        return self._indexes[0]
 
 
 def tokenizer_of(vocabulary: TokenVocabulary, table: TokenBytes) -> LLTokenizer:
@@ -208,8 +217,7 @@ class GrammarStore:
             turn = FreeTurn.of(grammar.text)
             matcher = compiled(LARK, turn.call, vocabulary.tokenizer)
             textless = (*grammar.vocabulary.hidden, *grammar.vocabulary.ends)
-            scanner = TurnScanner(turn, vocabulary.tokens, textless, vocabulary.tokenizer, matcher)
-            nbytes += scanner.nbytes
+            scanner = TurnScanner(turn, vocabulary.index, textless, vocabulary.tokenizer, matcher)
         else:
             matcher = compiled(grammar.form, grammar.text, vocabulary.tokenizer)
         with self._lock:

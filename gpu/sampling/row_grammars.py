@@ -184,9 +184,9 @@ class RowCalls:
 
     def _follow(self, scanner: TurnScanner, output: np.ndarray) -> Place:
         """Return the place behind these tokens, of which the first ``_same`` have not changed."""
+        consumed, places = self._consumed, self._places
         start = min(self._same, output.size)
         new = output[start:].tolist()
-        consumed, places = self._consumed, self._places
         common, count = 0, min(len(new), len(consumed) - start)
         while common < count and new[common] == consumed[start + common]:
             common += 1

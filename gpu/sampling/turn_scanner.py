@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from codecs import utf_8_decode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,13 +25,16 @@ CALLING: Place = ("call", False, b"")
 LOST: Place = ("lost", False, b"")  # a call was opened by a token whose rest cannot begin it
 MOST_STEPS = 1 << 16  # that are remembered
 BLANKS = b" \n\t\r"
+_APART = b"\xff"  # in no text
 
 
 class _Delimiters:
-    """The texts that are looked for in one region."""
+    """The texts that are looked for in one region. ``begun``: finds a byte with which one of them begins."""
 
     def __init__(self, texts: Iterable[bytes]) -> None:
         ordered = sorted({*texts}, key=len, reverse=True)
+        firsts = b"".join(b"\\x%02x" % byte for byte in {text[0] for text in ordered})
+        self.begun = re.compile(b"[%s]" % firsts if firsts else rb"(?!)").search
         self._pattern = re.compile(b"|".join(map(re.escape, ordered)) or rb"(?!)")
         self._beginnings = {text[:end] for text in ordered for end in range(1, len(text))}
         self._longest = max(map(len, self._beginnings), default=0)
@@ -57,16 +60,44 @@ class _CallStart:
         self.works = self.matcher.try_consume_tokens(self.tokens) == len(self.tokens)
 
 
+class TokenIndex:
+    """The tokens of a vocabulary by their bytes."""
+
+    def __init__(self, tokens: Sequence[bytes]) -> None:
+        self.tokens = tokens
+        self._by_first: dict[int, list[int]] = {}
+        self.calling: list[int] = []  # tokens that have a blank, and a parenthesis that is not their end
+        for id, token in enumerate(tokens):
+            if token:
+                self._by_first.setdefault(token[0], []).append(id)
+                if b"(" in token[:-1] and not {*BLANKS}.isdisjoint(token):
+                    self.calling.append(id)
+        self._ends = np.cumsum([len(token) + 1 for token in tokens])
+        self._joined = _APART.join(tokens) + _APART
+
+    def beginning(self, text: bytes) -> Iterator[int]:
+        """Yield the tokens that begin with a text and go on."""
+        for id in self._by_first.get(text[0], ()):
+            if self.tokens[id].startswith(text) and len(self.tokens[id]) > len(text):
+                yield id
+
+    def having(self, texts: Iterable[bytes]) -> list[int]:
+        """Return the tokens that have one of these texts and go on behind it."""
+        found = re.finditer(b"|".join(map(re.escape, texts)), self._joined)
+        ends = [one.end() for one in found if self._joined[one.end()] != _APART[0]]
+        return sorted({int(id) for id in np.searchsorted(self._ends, ends, side="right")})
+
+
 class TurnScanner:
     """The scanner of one compiled grammar (see the module).
 
-    ``tokens``: the bytes of each token. ``hidden``: tokens without a text. ``matcher``: of a call, before its first token.
+    ``hidden``: tokens without a text. ``matcher``: of a call, before its first token.
     """
 
     def __init__(
-        self, turn: FreeTurn, tokens: Sequence[bytes], hidden: Iterable[int], tokenizer: LLTokenizer, matcher: LLMatcher
+        self, turn: FreeTurn, index: TokenIndex, hidden: Iterable[int], tokenizer: LLTokenizer, matcher: LLMatcher
     ) -> None:
-        self._tokens = tokens
+        self._index, self._tokens = index, index.tokens
         self._tokenizer, self._matcher = tokenizer, matcher
         self._ahead, self._listed = turn.ahead.encode(), turn.listed
         self.lasts = turn.lasts
@@ -84,39 +115,23 @@ class TurnScanner:
         self._openings: dict[bytes, _CallStart] = {}
         self._steps: dict[tuple[Place, int], tuple[Place, tuple[int, ...]]] = {}
         self._forbidden: dict[Place, np.ndarray] = {}
-        self._by_first: dict[int, list[int]] = {}
-        self.begin: Place = (turn.region, turn.fresh, turn.held.encode())
+        self._whole = index.having([*self._calls, *self._starts])
+        self._calm: set[Place] = {(region, False, b"") for region in self._delimiters}
+        self.begin: Place = (turn.region, turn.fresh and bool(turn.starts), turn.held.encode())
         self.behind_call: Place = (BETWEEN, False, b"")
         self.behind_end: Place = (CONTENT if self._framed else BETWEEN, False, b"")  # of a call that lasts
         self._prepare()
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of its lists of tokens, about."""
-        return 8 * (len(self._whole) + len(self._spaced) + sum(map(len, self._by_first.values())))
-
     def _prepare(self) -> None:
-        """Look at the vocabulary, and make what most turns need, so that no draw waits for it."""
-        entries = [*self._calls, *self._starts]
-        firsts = {byte for text in entries for byte in text}
-        found = re.compile(b"|".join(map(re.escape, entries)))
-        self._whole: list[int] = []  # tokens that have an opening, and go on
-        self._spaced: list[int] = []  # tokens that may have one if blanks in it do not count
-        for id, token in enumerate(self._tokens):
-            if id in self._special or not token:
-                continue
-            if token[0] in firsts:
-                self._by_first.setdefault(token[0], []).append(id)
-            if found.search(token, 0, len(token) - 1):
-                self._whole.append(id)
-            elif self._listed and b"(" in token[:-1] and not {*BLANKS}.isdisjoint(token):
-                self._spaced.append(id)
+        """Make what most turns need, so that no draw waits for it."""
         for fresh in {self.begin[1], False}:
             for held in [b"", *(text[:end] for text in self._calls for end in range(1, len(text)))]:
                 self.forbidden((BETWEEN, fresh, held))
 
     def step(self, place: Place, token: int) -> tuple[Place, tuple[int, ...]]:
         """Return the place behind a token, and the tokens that the matcher of a call begins with if it opened one."""
+        if place in self._calm and token not in self._special and not self._delimiters[place[0]].begun(self._tokens[token]):
+            return place, ()  # most tokens of a text
         found = self._steps.get((place, token))
         if found is None:
             if len(self._steps) >= MOST_STEPS:
@@ -125,7 +140,7 @@ class TurnScanner:
         return found
 
     def _moved(self, place: Place, token: int) -> tuple[Place, tuple[int, ...]]:
-        text = self._special[token] if token in self._special else self._tokens[token] if token < len(self._tokens) else b""
+        text = self._special[token] if token in self._special else self._tokens[token]
         if not text or place is LOST:
             return place, ()
         region, fresh, held = place
@@ -188,14 +203,12 @@ class TurnScanner:
         """Return the tokens that may complete a text which opens a call, and go on."""
         region, fresh, held = place
         risky = {*self._whole}
-        if fresh and region == BETWEEN and len(held) < 2:
-            risky.update(self._spaced)
+        if self._listed and fresh and region == BETWEEN and len(held) < 2:
+            risky.update(self._index.calling)  # blanks behind the first character do not count
         for text in [*self._calls, *(self._starts if fresh else ())]:
             for begun in range(1, min(len(text), len(held) + 1)):
                 if held.endswith(text[:begun]):
-                    rest = text[begun:]
-                    begins = (id for id in self._by_first.get(rest[0], ()) if self._tokens[id].startswith(rest))
-                    risky.update(id for id in begins if len(self._tokens[id]) > len(rest))
+                    risky.update(self._index.beginning(text[begun:]))
         return risky
 
 
