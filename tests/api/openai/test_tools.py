@@ -407,3 +407,55 @@ async def test_ends_that_are_ignored_end_a_turn_that_a_grammar_has_and_no_free_o
         generation = port.streams[-1].generation
         assert generation.sampling.grammar.to_the_end
         assert bool(generation.stop_tokens) is ends
+
+
+TEXTS = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+OFFERED = "{% if tools %}{{ tools | tojson }}{% for m in messages %}{{ m.tool_calls }}{% endfor %}{% endif %}" + TEXTS
+
+
+USERS = "{% for m in messages if m.role != 'tool' %}{{ m.content }}{{ m.tool_calls }}{% endfor %}"
+ASKED = [
+    *ASK,
+    {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "a", "type": "function", "function": {"name": "weather", "arguments": '{"place": "Bern"}'}}
+    ]},
+]  # fmt: skip
+RESULT = {"role": "tool", "tool_call_id": "a", "content": "rain"}
+
+
+@claim("Calls and results of a history that the chat template would leave out are refused by name", of="tools")
+@pytest.mark.parametrize(
+    ("template", "messages", "said"),
+    [
+        (TEXTS, ASKED, "messages have tool_calls, which the chat template of tiny does not print; give tiny another"),
+        (OFFERED, ASKED, "does not print without tools; send tools, too"),
+        (USERS, [*ASKED, RESULT], "messages have the role tool"),
+        (USERS, ASKED, ""),
+        (TEXTS, [*ASK, RESULT], ""),
+        (QWEN3, [*ASKED, RESULT], ""),
+    ],
+)
+async def test_a_history_that_is_not_printed_is_refused(qwen: Qwen, template: str, messages: Any, said: str) -> None:
+    client, _ = await qwen("x", template)
+    for path in (URL, "/tokenize"):
+        answer = await client.post(path, json={"model": "tiny", "messages": messages})
+        found = await answer.json()
+        assert answer.status == (400 if said else 200), found
+        assert not said or (said in found["error"]["message"], found["error"]["code"]) == (True, "unprinted_history")
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
+async def test_calls_are_held_by_the_other_chats_too(qwen: Qwen, path: str) -> None:
+    client, port = await qwen("hi")
+    ours = path == "/v1/responses"
+    key = "parameters" if ours else "input_schema"
+    kind = {"type": "function", "strict": False} if ours else {}
+    tools = [
+        {"name": "weather", key: PLACE, **kind},
+        {"name": "f", key: {"type": "object", "properties": {"a": {"not": {}}}}, **kind},
+    ]
+    body = {"input": "hi"} if ours else {"messages": ASK, "max_tokens": 9}
+    answer = await client.post(path, json={"model": "tiny", "tools": tools, **body})
+    assert answer.status == 200, await answer.text()
+    assert answer.headers["x-ignored-fields"] == f"tools[1].{key}"
+    assert "place" in FreeTurn.of(port.streams[-1].generation.sampling.grammar.text).call
