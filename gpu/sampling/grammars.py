@@ -16,7 +16,7 @@ from ...policies.plan.grammar import CALLS, CLIENTS_LARK, JSON, JSON_OPTIONS, LA
 from ..errors import CheckpointError
 from ..weights.token_bytes import TokenBytes, token_bytes
 from .free_turn import FreeTurn
-from .turn_scanner import TokenIndex, TurnScanner
+from .turn_scanner import TokensByBytes, TurnScanner
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -89,7 +89,7 @@ class ReadVocabulary:
 
     tokenizer: LLTokenizer
     tokens: list[bytes]
-    _indexes: list[TokenIndex] = field(default_factory=list)  # made when a turn first needs it
+    _indexes: list[TokensByBytes] = field(default_factory=list)  # made when a turn first needs it
 
     @property
     def nbytes(self) -> int:
@@ -97,10 +97,10 @@ class ReadVocabulary:
         return (BYTES_OF_TOKEN + BYTES_IN_INDEX * len(self._indexes)) * len(self.tokens)
 
     @property
-    def index(self) -> TokenIndex:
+    def index(self) -> TokensByBytes:
         """The tokens by their bytes."""
         if not self._indexes:
-            self._indexes.append(TokenIndex(self.tokens))
+            self._indexes.append(TokensByBytes(self.tokens))
         return self._indexes[0]
 
 

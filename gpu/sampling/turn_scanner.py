@@ -60,7 +60,7 @@ class _CallStart:
         self.works = self.matcher.try_consume_tokens(self.tokens) == len(self.tokens)
 
 
-class TokenIndex:
+class TokensByBytes:
     """The tokens of a vocabulary by their bytes."""
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
@@ -95,7 +95,7 @@ class TurnScanner:
     """
 
     def __init__(
-        self, turn: FreeTurn, index: TokenIndex, hidden: Iterable[int], tokenizer: LLTokenizer, matcher: LLMatcher
+        self, turn: FreeTurn, index: TokensByBytes, hidden: Iterable[int], tokenizer: LLTokenizer, matcher: LLMatcher
     ) -> None:
         self._index, self._tokens = index, index.tokens
         self._tokenizer, self._matcher = tokenizer, matcher
