@@ -52,7 +52,7 @@ from ..version import FINGERPRINT
 from .choice import ChoiceText, Echo, TextPiece
 from .drafts import drafts_of
 from .fields import Options
-from .grammar import grammar_of
+from .grammar import asked_grammar
 from .json_pieces import written
 from .model_defaults import filled, most_tokens
 from .prompt_limits import check_count, check_generates, check_prompt, truncated
@@ -269,10 +269,11 @@ class GeneratingEndpoint(Generic[Parsed]):
         call.sampling = (
             await front.run_in_thread(partial(sampling_of, options, served)) if long else sampling_of(options, served)
         )
-        if (grammar := await grammar_of(front, info, served, options, call.turn, asking[CALLER].tenant)) is not None:
-            call.sampling = replace(call.sampling, grammar=grammar)
-            call.continues = True  # a blank that begins the answer is a part of its language, and is shown
-        call.ends = stop_tokens(options, served)
+        asked = await asked_grammar(front, info, served, options, call.turn, asking[CALLER].tenant)
+        asking[IGNORED] = (*asking[IGNORED], *asked.ignored)
+        call.sampling = replace(call.sampling, grammar=asked.grammar)
+        call.continues |= asked.whole  # a blank that begins the answer is a part of its language, and is shown
+        call.ends = stop_tokens(options, served, whole=asked.whole)
         call.stops = stop_strings(options, served)
         call.auto = await auto_tier(front, info, served, options, len(call.prompts) * options.n)
         start = front.catalog.info(info.starts) if call.auto is not None else info

@@ -104,6 +104,11 @@ class TurnReader:
         return self._region.name == THINKING
 
     @property
+    def standing(self) -> tuple[str, bool, str]:
+        """The name of the region, whether there was neither a text nor a call, and what may begin a delimiter."""
+        return self._region.name if self._region is not self._base else "", self._fresh, self._buffer
+
+    @property
     def inside_text(self) -> bool:
         """True inside of a text that has an opening one."""
         return self._region is self._content and self._region is not self._base
@@ -221,7 +226,9 @@ class TurnReader:
             self._behind_thinking = False  # its text begins here
         elif region.calls is not None:
             self._counted = 0
-            self._calls, self._raw = calls_of(region.calls, self.called, self._types), [before, delimiter]
+            marked = bool(delimiter)
+            self._calls = calls_of(region.calls, self.called, self._types, marked=marked)
+            self._raw = [before, delimiter]
 
     def _close(self, delimiter: str, made: list[TurnDelta]) -> None:
         if self._region.name == THINKING:
