@@ -85,6 +85,7 @@ class ModelSpec:
     shares: str = ""  # a model to share parameters with, as an adapter does; its sizes are that model's
     own: Bytes = 0  # bytes of its own changes to them, its delta
     drafts: DraftSpec | None = None  # of its requests; without it, each token takes a step
+    on_demand: bool = False  # loaded only when requests ask for it; others may be unloaded for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +152,25 @@ class ProvisioningSpec:
     cool_down: float = 0.0  # after which the next one may start
     window: float = 60.0  # after which an instance that is not needed stops
     overlap: bool = False  # one may start while another one starts
+    grace: float = 30.0  # for requests to end on an instance that stops; after it they go on elsewhere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadingSpec:
+    """The time it takes to load parameters after the start, when all that belongs on instances is there already."""
+
+    disk: Bandwidth = 0.0  # bytes a second that an instance reads; 0: parameters are there at once
+    kv_reserve: Share = 0.1  # of the memory that the largest model leaves, kept for KV beside others (as in the settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeathSpec:
+    """The death of an instance at a time; its supervisor starts it again."""
+
+    instance: str
+    at: float  # seconds
+    down: float = 5.0  # seconds until it is up again, with nothing loaded
+    stalls: bool = False  # it does not die, but makes no progress until the controller kills it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +203,19 @@ class Scenario:
     links: LinkSpec = field(default_factory=LinkSpec)
     provisioning: ProvisioningSpec = field(default_factory=ProvisioningSpec)
     overload: OverloadSpec = field(default_factory=OverloadSpec)
+    loading: LoadingSpec = field(default_factory=LoadingSpec)
+    deaths: tuple[DeathSpec, ...] = ()
+
+    @property
+    def on_demand(self) -> bool:
+        """True if some model is loaded when requests ask for it."""
+        return any(model.on_demand for model in self.models)
+
+    @property
+    def controlled(self) -> bool:
+        """True if what the instances hold or serve can change, so that the controller decides."""
+        scaled, drops = self.provisioning.mode != "off", self.overload.mode != "off"
+        return scaled or drops or self.on_demand or bool(self.deaths)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.simulator.control import SimulatedControl, simulation_of
 from blockwright.simulator.description import DescriptionError, DescriptionSource, Scenario, scenario
-from blockwright.simulator.parameter_drops import ParameterDropPolicy, simulation_of
+from blockwright.simulator.memory_drops import MemoryDrops
 from blockwright.simulator.simulation import ClusterSimulation
 from blockwright.simulator.workload import WorkloadRequest
 from blockwright.tests.claims import claim
@@ -43,10 +44,10 @@ def burst(at: float, count: int, first: int = 0, prompt: int = 24, output: int =
 
 
 class Run(NamedTuple):
-    """A finished simulation, and its policy."""
+    """A finished simulation, and its drops."""
 
     cluster: ClusterSimulation
-    policy: ParameterDropPolicy
+    policy: MemoryDrops
 
     @property
     def changes(self) -> list[dict[str, Any]]:
@@ -55,9 +56,10 @@ class Run(NamedTuple):
 
 def run(described: Scenario, arrivals: list[WorkloadRequest]) -> Run:
     simulation = simulation_of(described, [COSTS], arrivals)
-    assert isinstance(simulation.policy, ParameterDropPolicy)
+    assert isinstance(simulation.policy, SimulatedControl)
+    assert simulation.policy.drops is not None
     run_through(simulation)
-    return Run(simulation, simulation.policy)
+    return Run(simulation, simulation.policy.drops)
 
 
 def run_through(simulation: ClusterSimulation) -> None:
