@@ -1,14 +1,14 @@
 """Control of a simulated cluster by the state machine of the live controller.
 
 ``policies/control/state.py`` decides what the instances hold and serve; this module tells it what happens, and carries out
-its effects in simulated time: loads take the time of their bytes, deaths and starts that of their description, requests end,
-go on elsewhere, or wait for a model. So models on demand, deaths, autoscaling, and dropped parameters are those of the live
+its effects in simulated time: loads take the seconds of their bytes, starts those of the description, and requests end, go
+on elsewhere, or wait for a model. So models on demand, deaths, autoscaling, and dropped parameters are those of the live
 code. Each instance is one worker here.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from ..policies.control.drop_events import (
     RoutesLeft,
     SwitchGateways,
 )
-from ..policies.control.loads import NoCapacity
+from ..policies.control.loads import LoadBlock, NoCapacity
 from ..policies.control.scaling import ScalingPlan
 from ..policies.control.state import ControllerState
 from ..policies.overload.demand import PERIOD
@@ -91,6 +91,7 @@ class SimulatedControl(ClusterPolicy):
         self._leaving: set[int] = set()  # places that are to become empty
         self._stuck: dict[int, list[Submission]] = {}  # by place of a worker that makes no progress: what came since
         self._down: dict[str, float] = {}  # worker that makes no progress -> seconds until it is up again once it is killed
+        self._counts = Counter[str]()
         self._beaten: dict[str, int] = {}  # worker -> requests in its last heartbeat
         self.places = [*range(len(cluster.instances))]
         self.retired: list[Instance | PipelineInstance] = []
@@ -135,6 +136,8 @@ class SimulatedControl(ClusterPolicy):
                 self._tape.append(ControlStep(self._cluster.now, event, effects))
             for effect in effects:
                 self._perform(effect)
+            if self._counts["deaths"] and self.drops is not None:
+                self._join(self.drops)
         self._handling = False
 
     def _perform(self, effect: events.Effect) -> None:
@@ -142,6 +145,7 @@ class SimulatedControl(ClusterPolicy):
             case events.Load():
                 self._load(effect)
             case events.Unload(worker, life, holder, ids) if life == self.workers[worker].life:
+                self._counts["unloads"] += 1
                 self.workers[worker].release(holder, ids)
             case events.AskCapacity(worker, life) if life == self.workers[worker].life:
                 self.handle(self.workers[worker].capacity())
@@ -196,21 +200,49 @@ class SimulatedControl(ClusterPolicy):
         self.handle(event)
         self._publish()
 
+    def _join(self, drops: MemoryDrops) -> None:
+        """Begin the pipelines that are in force again after a death."""
+        left = drops.join(self.state.table.news().routes)
+        if drops.moves.current != self.places:
+            self.places = drops.moves.current
+            self._publish()
+        for submission in left:
+            self._again(self.places[0], submission)
+
     def _later(self, seconds: float, event: events.Event) -> None:
         self._cluster.call(self._cluster.now + seconds, partial(self.handle, event))
 
     def _load(self, effect: events.Load) -> None:
-        worker, now = self.workers[effect.worker], self._cluster.now
+        worker = self.workers[effect.worker]
         if effect.incarnation != worker.life:
             return
         answer = worker.load(effect.load)
         what = effect.worker, effect.incarnation, effect.load
+        if self._began:
+            self._counts["refused" if isinstance(answer, NoCapacity) else "loads"] += 1
+            self._counts["loaded_bytes"] += 0 if isinstance(answer, NoCapacity) else answer
         if isinstance(answer, NoCapacity):
             self.handle(events.LoadRefused(*what, answer))
-        elif effect.load.source and self.drops is not None:
-            self.drops.send(effect.load.source, worker.name, answer, partial(self.handle, events.Loaded(*what)))
-        elif (disk := self._cluster.scenario.loading.disk) and answer and self._began:
-            self._cluster.call(now + answer / disk, partial(self.handle, events.Loaded(*what)))
+        elif self.drops is not None and (source := self.workers.get(effect.load.source)) is not None and source.up:
+            self.drops.send(source.name, worker.name, answer, partial(self._sent_by, source, source.life, what, answer))
+        else:
+            self._read(what, answer)
+
+    def _sent_by(self, source: SimulatedWorker, life: int, what: tuple[str, int, LoadBlock], nbytes: int) -> None:
+        """End a load from another worker. If that has died meanwhile, the rest is read, and here all of it."""
+        if source.up and source.life == life:
+            self.handle(events.Loaded(*what))
+        else:
+            self._read(what, nbytes)
+
+    def _read(self, what: tuple[str, int, LoadBlock], nbytes: int) -> None:
+        """Read parameters, and tell the controller once they are there.
+
+        At the start everything is there.
+        """
+        now = self._cluster.now
+        if (disk := self._cluster.scenario.loading.disk) and nbytes and self._began:
+            self._cluster.call(now + nbytes / disk, partial(self.handle, events.Loaded(*what)))
         else:
             self.handle(events.Loaded(*what))
 
@@ -256,10 +288,12 @@ class SimulatedControl(ClusterPolicy):
     def _die(self, name: str, cause: str, down: float) -> None:
         """End the life of a worker. Its requests go on elsewhere, and its supervisor starts it again."""
         worker, place = self.workers[name], self._places[name]
+        self._counts["deaths"] += 1
         self._note("died", name, cause)
+        gone = {place, worker.place}
         left = self._renew(name)
         for places in self._cluster.gateway.active.values():  # gateways hear of a death before the controller
-            places[:] = [other for other in places if other != place]
+            places[:] = [other for other in places if other not in gone]
         self.handle(events.WorkerDown(name, worker.life, cause))
         self._up_after(down, name)
         for submission in left:
@@ -271,6 +305,11 @@ class SimulatedControl(ClusterPolicy):
         place = self._places[name]
         instance = self._cluster.instances[place]
         self.workers[name].up = False  # what is on its way there goes on elsewhere, too
+        self.workers[name].held.clear()
+        if self.drops is not None:
+            left = self.drops.broken(name)
+            self.places = self.drops.moves.current
+            return left
         if isinstance(instance, Instance):
             instance.catch_up(self._cluster.now)
         left = [taken.submission for taken in take_out(instance, self._cluster.now)]
@@ -354,8 +393,9 @@ class SimulatedControl(ClusterPolicy):
         """Send a request again that was at an instance which has ended."""
         request = self._cluster.requests[int(submission.request[1:])]
         request.restarts += 1
+        self._counts["restarts"] += 1
         self._sent[request.demand.model] -= 1
-        del self._present[place][request.demand.number]
+        self._present[place].pop(request.demand.number, None)
         self._dispatch(request, submission)
         self._ask_for(request)
 
@@ -418,14 +458,12 @@ class SimulatedControl(ClusterPolicy):
 
     def redirect(self, place: int, submission: Submission) -> tuple[int, Submission] | None:
         """Return the instance that a submission goes to now. If its worker has ended, send it again."""
-        if self.drops is not None:
-            return self.drops.switches.redirect(place, submission)
         if place in self._stuck:
             self._stuck[place].append(submission)
-            return None
-        if self.workers[self._cluster.maker.plans[place].name].up:
-            return place, submission
-        self._again(place, submission)
+        elif not self.workers[self._cluster.maker.plans[place].name].up:
+            self._again(place, submission)
+        else:
+            return (place, submission) if self.drops is None else self.drops.switches.redirect(place, submission)
         return None
 
     def before_news(self, place: int, news: Sequence[tuple[str, str]]) -> None:
@@ -454,6 +492,11 @@ class SimulatedControl(ClusterPolicy):
     def report(self) -> dict[str, object] | None:
         """Return the figures of drops, as in ``docs/schemas/simulate.json``."""
         return None if self.drops is None else self.drops.report()
+
+    def counts(self) -> dict[str, int]:
+        """Return how often what happened after the start, as in ``docs/schemas/simulate.json``."""
+        names = ("loads", "loaded_bytes", "refused", "unloads", "deaths", "restarts")
+        return {name: self._counts[name] for name in names}
 
 
 def _applications(scenario: Scenario) -> list[events.Application]:

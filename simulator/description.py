@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ..policies.cluster.provisioning import MODES
+from ..policies.nearest import suggestion
 from ..policies.plan.coefficients import TERMS, Coefficients
 from ..policies.prediction.dispatching import POLICIES
 from ..policies.prediction.lengths import MORE
@@ -32,6 +33,7 @@ Share = Annotated[float, Most(1)]
 Bytes = Annotated[int, Size()]
 Bandwidth = Annotated[float, Size()]  # bytes a second
 OVERLOAD = ("off", "drop")
+MOST_NAMED = 12  # instances that a message names
 IN_FLIGHT = ("shared", "own", "none")
 LEAST_WORK = "least-work"  # the gateway's own rule
 DISPATCH = (LEAST_WORK, *POLICIES)
@@ -338,6 +340,7 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
     _check_pipelines(made, source)
     _check_provisioning(made, source)
     _check_overload(made, source)
+    _check_control(made, source)
     return made
 
 
@@ -458,6 +461,38 @@ def _check_overload(made: Scenario, source: DescriptionSource) -> None:
     for n, one in enumerate(made.instances):
         if one.stages > 1 or not one.memory or not one.prefix_cache:
             raise source.error(["instances", n], "needs memory, one stage and a prefix cache, for KV that moves")
+
+
+def _check_control(made: Scenario, source: DescriptionSource) -> None:
+    """Check what the controller needs: instances of one device each, and only fields that something uses."""
+    for n, model in enumerate(made.models):
+        if model.on_demand and not (model.parameters or model.own):
+            raise source.error(["models", n, "parameters"], "is missing; they are what is loaded on demand")
+    for n, one in enumerate(made.instances) if made.controlled else ():
+        if one.stages > 1:
+            says = f"is {one.stages}; instances that die, stop or load on demand have one stage"
+            raise source.error(["instances", n, "stages"], says)
+        if made.on_demand and not one.memory:
+            raise source.error(["instances", n, "memory"], "is missing; models on demand take their parameters from it")
+    _check_deaths(made, source)
+    loading, usual = made.loading, LoadingSpec()
+    if loading.disk and not made.controlled:
+        says = "is given, and nothing is loaded after the start; leave it out, or describe deaths, provisioning, overload"
+        raise source.error(["loading", "disk"], f"{says} or a model on_demand")
+    if loading.kv_reserve != usual.kv_reserve and not made.on_demand:
+        raise source.error(["loading", "kv_reserve"], "is given, and no model is on_demand; leave it out")
+
+
+def _check_deaths(made: Scenario, source: DescriptionSource) -> None:
+    """Check that deaths are of instances that exist."""
+    names = [f"{one.name}-{n}" if one.count > 1 else one.name for one in made.instances for n in range(one.count)]
+    for n, death in enumerate(made.deaths):
+        if death.instance not in names:
+            many = f"there are {len(names)}, from {names[0]} to {names[-1]}"
+            says = suggestion(death.instance, names) if len(names) <= MOST_NAMED else many
+            raise source.error(["deaths", n, "instance"], f"is {death.instance!r}; {says}")
+        if death.stalls and made.overload.mode != "off":
+            raise source.error(["deaths", n, "stalls"], "is true; with overload instances die, but do not stall")
 
 
 def profile(spec: InstanceSpec, n: int, source: DescriptionSource) -> Coefficients:

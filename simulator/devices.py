@@ -18,7 +18,7 @@ from ..policies.sweep.state import SweepState
 
 
 @dataclass(slots=True)
-class DeviceMemory:
+class DevicePages:
     """The memory of one device of an instance, on the route of the instance."""
 
     state: SweepState
@@ -67,12 +67,12 @@ def states(instance: Instance | PipelineInstance) -> dict[str, SweepState]:
     return {state.config.worker: state for state in found}
 
 
-def devices(instance: Instance | PipelineInstance) -> dict[str, DeviceMemory]:
+def devices(instance: Instance | PipelineInstance) -> dict[str, DevicePages]:
     """Return the memory of the devices of an instance with one model, by worker."""
     found = {}
     for worker, state in states(instance).items():
         (local,) = state.parts.routes.all_in_force()
-        found[worker] = DeviceMemory(state, local.spans[0])
+        found[worker] = DevicePages(state, local.spans[0])
     return found
 
 

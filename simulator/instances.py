@@ -85,11 +85,16 @@ class InstanceMaker:
         return PipelineInstance(plan.name, configs, event, costs, links, ahead=spec.ahead, accept=self._accept), routes
 
     def check(self, place: int, instance: Instance | PipelineInstance) -> None:
-        """Raise NoCapacityError if an instance has no page of KV beside its parameters."""
-        if not instance.total_blocks:
-            plan = self.plans[place]
-            held = sum(model.own if model.shares else model.parameters for model in self._models) if self._loaded else 0
-            page = self._models[0].kv_bytes * plan.spec.page_size
+        """Raise NoCapacityError if an instance has no page of KV beside its parameters.
+
+        With models on demand it need not have those of all.
+        """
+        plan = self.plans[place]
+        held = sum(model.own if model.shares else model.parameters for model in self._models)
+        page = self._models[0].kv_bytes * plan.spec.page_size
+        later = not self._loaded and plan.spec.memory and not self._memory
+        beside = held if later else 0
+        if instance.total_blocks * page <= beside:
             raise NoCapacityError(plan.entry, plan.spec, held // plan.spec.stages, page // plan.spec.stages)
 
     def pipeline(

@@ -15,7 +15,7 @@ from ..policies.prediction.machines import LinkTimes
 from ..policies.prediction.pipeline_instance import PipelineInstance
 from ..policies.sweep.events import Submission
 from .bulk import BulkLinks
-from .devices import DeviceMemory, RemovedSequence, devices, take_one
+from .devices import DevicePages, RemovedSequence, devices, take_one
 from .simulation import ClusterSimulation
 
 Held = dict[str, list[int]]  # pages, by worker
@@ -36,7 +36,7 @@ class KvMoves:
         self.places = {instance.name: place for place, instance in enumerate(cluster.instances)}
         self.at = list(range(len(cluster.instances)))  # for each place, the place of the instance that its device is in now
         # pages of sequences that continue elsewhere and have not started
-        self.kept: dict[str, tuple[Mapping[str, DeviceMemory], Held]] = {}
+        self.kept: dict[str, tuple[Mapping[str, DevicePages], Held]] = {}
         self.page_bytes = scenario.instances[0].page_size * scenario.models[0].kv_bytes
         self.stalls: list[float] = []  # pauses of sequences, in seconds
         self.moved = 0  # bytes of KV
@@ -63,7 +63,7 @@ class KvMoves:
         instance.catch_up(self.cluster.now)
         self.cluster.schedule(place)
 
-    def device(self, place: int) -> DeviceMemory:
+    def device(self, place: int) -> DevicePages:
         """Return the memory of an instance of one device."""
         instance = self.cluster.instances[place]
         self.touch(instance.name)

@@ -1,4 +1,4 @@
-"""Paid instances of a simulated cluster: those that are there, the time each one is paid for, and the reasons for changes.
+"""Paid instances of a simulated cluster: the time each one is paid for, and the reasons for changes.
 
 The controller's state machine decides (``control.py``). An instance is paid for from the decision to start it until it has
 been drained.

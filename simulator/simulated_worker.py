@@ -89,7 +89,8 @@ class SimulatedWorker:
         state = states(instance)[self.name]
         if not isinstance(instance, Instance):
             return pool_reading(state)
-        candidate, memory, rows = instance.candidate(self.cluster.now), state.parts.memory, state.parts.rows
+        candidate = instance.candidate(self.cluster.now)
+        memory, rows = state.parts.memory, state.parts.rows
         head = -(-rows.length[state.parts.queue.first()] // state.config.page_size) if state.waiting else 0
         (local,) = state.parts.routes.all_in_force()
         return PoolReading(

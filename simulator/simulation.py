@@ -94,6 +94,10 @@ class ClusterPolicy:
         """Return the figures of what moved, as in ``docs/schemas/simulate.json``; None if nothing can."""
         return None
 
+    def counts(self) -> dict[str, int] | None:
+        """Return how often what happened under the controller, as in ``docs/schemas/simulate.json``; None without it."""
+        return None
+
 
 class ClusterSimulation:
     """One run. ``coefficients`` are for each entry of ``scenario.instances``. Raises NoCapacityError when made.
@@ -227,7 +231,8 @@ class ClusterSimulation:
         if self._note is not None:
             names = [self.instances[i].name for i in placing.compared]
             self._tell("dispatched", demand.number, instance=instance.name, compared=names, loads=placing.loads)
-        route, hashed, size = self.routes[place][demand.model].id, self._hashed[place], instance.state.config.page_size
+        route, hashed = self.routes[place][demand.model].id, self._hashed[place]
+        size = instance.state.config.page_size
         if again is None:
             limit = self._limits.request_timeout
             timeout = max(limit - (now - demand.at), 1e-9) if limit else 0.0
@@ -243,7 +248,8 @@ class ClusterSimulation:
 
     def replace(self, place: int, instance: Instance | PipelineInstance, routes: dict[str, Route]) -> None:
         """Put another instance at a place."""
-        self.instances[place], self.routes[place], self.due[place] = instance, routes, IDLE
+        self.instances[place], self.routes[place] = instance, routes
+        self.due[place] = IDLE
         devices = len(instance.machines) if isinstance(instance, PipelineInstance) else 1
         self.gateway.replaced(place, devices)
 
@@ -310,6 +316,10 @@ class ClusterSimulation:
     def overload(self) -> dict[str, object] | None:
         """Return the policy's figures; None without a policy."""
         return None if self.policy is None else self.policy.report()
+
+    def control(self) -> dict[str, int] | None:
+        """Return the controller's figures; None without one."""
+        return None if self.policy is None else self.policy.counts()
 
     def drafts(self) -> dict[str, float] | None:
         """Return the figures of drafts; None if no model has any."""

@@ -45,7 +45,8 @@ class MemoryDecisions:
     """
 
     def __init__(self, rules: OverloadRules, costs: Coefficients, max_members: int) -> None:
-        self._rules, self._costs, self._max_members = rules, costs, max_members
+        self._rules, self._costs = rules, costs
+        self._max_members = max_members
         self._models: dict[str, ModelMemory] = {}  # by application
         self._groups = MemoryGroups(-1, [], {})
         self.of_groups: dict[str, DemandReading] = {}  # the last readings, by group

@@ -10,7 +10,7 @@ too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -24,7 +24,7 @@ from ..policies.overload.exchange_order import ExchangeOrder, StaleSequence
 from ..policies.prediction.instance import IDLE, Instance
 from ..policies.requests.moving import homes
 from ..policies.sweep.events import Submission
-from .devices import DeviceMemory, RemovedSequence, devices, take_out
+from .devices import DevicePages, RemovedSequence, devices, take_out
 from .moving import KvMoves
 
 Hops = tuple[Hop, ...]
@@ -56,7 +56,9 @@ class RouteSwitch:
     running: int
     taken: list[tuple[Hops, RemovedSequence]] = field(default_factory=list)
     held_back: list[Submission] = field(default_factory=list)  # submissions that came meanwhile
-    devices: dict[str, DeviceMemory] = field(default_factory=dict)  # of the new instances, by worker
+    stopped: set[int] = field(default_factory=set)  # places of instances whose sequences have been taken
+    void: bool = False  # a worker has died before the new instances began
+    devices: dict[str, DevicePages] = field(default_factory=dict)  # of the new instances, by worker
     paused: dict[str, PausedSequence] = field(default_factory=dict)
     turns: ExchangeOrder = field(default_factory=lambda: ExchangeOrder(lambda sender, receiver: 1.0))
     awaited: bool = False
@@ -77,7 +79,7 @@ class RouteSwitch:
         return "dropped" if self.order.dropped else "restored"
 
 
-class RouteSwitches:
+class SimulatedSwitches:
     """The switches of one cluster (see the module).
 
     moves: its KV. begin: makes the instance of some hops, at the place of their first worker. answer: tells the controller.
@@ -87,13 +89,14 @@ class RouteSwitches:
         self,
         moves: KvMoves,
         components: Sequence[Component],
-        begin: Callable[[Hops], int],
+        begin: Callable[[Hops], object],
         answer: Callable[[RoutesLeft | RequestsSwitched], None],
     ) -> None:
         self._moves, self._components = moves, components
         self._begin, self._answer = begin, answer
         self._cluster, self._spec = moves.cluster, moves.cluster.scenario.overload
         self._changing: dict[int, RouteSwitch] = {}  # by place of an instance that stops
+        self._waiting: list[RouteSwitch] = []  # those whose new instances have not begun
         self._moving: dict[int, RouteSwitch] = {}  # by number of the order: begun, and not answered
 
     def changes(self, worker: str) -> bool:
@@ -102,7 +105,8 @@ class RouteSwitches:
 
     def start(self, order: SwitchGateways, before: Sequence[Hops], after: Sequence[Hops]) -> None:
         """Begin a switch."""
-        self._stop(RouteSwitch(order, [*before], [*after], self._cluster.now, len(before)))
+        self._waiting.append(RouteSwitch(order, [*before], [*after], self._cluster.now, len(before)))
+        self._stop(self._waiting[-1])
 
     def wait(self, order: AwaitSwitched) -> None:
         """Answer an order once no request waits for its pages any more."""
@@ -116,10 +120,44 @@ class RouteSwitches:
             return None
         return place, self._moves.routed(place, submission)
 
+    def begins(self, workers: Iterable[str]) -> bool:
+        """Return whether another instance is to begin on one of these workers."""
+        return any(not switch.workers.isdisjoint(workers) for switch in self._waiting)
+
+    def broken(self, worker: str) -> RouteSwitch:
+        """End what cannot go on as a worker has died: switches whose new instances have not begun, and pauses for its KV.
+
+        Return one switch with all sequences and submissions that were held for them, and its ``stopped`` instances.
+        """
+        found = RouteSwitch(SwitchGateways(0, [], [], False), [], [], self._cluster.now, 0, void=True)
+        for switch in [switch for switch in self._waiting if worker in switch.workers]:
+            switch.void = True
+            found.before += switch.before
+            found.taken += switch.taken
+            found.held_back += switch.held_back
+            found.stopped |= switch.stopped
+            self._close(switch)
+        for switch in self._moving.values():
+            for request, paused in [(name, one) for name, one in switch.paused.items() if worker in one.held]:
+                for other, handles in paused.held.items():
+                    if other != worker:
+                        self._moves.touch(other)
+                        switch.devices[other].release(handles)
+                switch.turns.done(request)
+                del switch.paused[request]
+                found.held_back.append(paused.taken.submission)
+        return found
+
+    def _close(self, switch: RouteSwitch) -> None:
+        self._waiting.remove(switch)
+        self._changing = {place: other for place, other in self._changing.items() if other is not switch}
+
     # instances stop, and others begin --------------------------------------------------------------------------------
 
     def _stop(self, switch: RouteSwitch) -> None:
         """Let each instance of a switch finish the current sweep. A pipeline's sweeps under way are done again."""
+        if switch.void:
+            return
         if any(not switch.workers.isdisjoint(other.devices) and other.paused for other in self._moving.values()):
             self._cluster.call(self._cluster.now + PERIOD, partial(self._stop, switch))
             return
@@ -136,11 +174,14 @@ class RouteSwitches:
             self._stopped(switch, hops, place)
 
     def _stopped(self, switch: RouteSwitch, hops: Hops, place: int) -> None:
+        if switch.void:
+            return
         instance = self._cluster.instances[place]
         if isinstance(instance, Instance):
             instance.catch_up(self._cluster.now)
         self._cluster.due[place] = IDLE
         switch.taken += [(hops, taken) for taken in take_out(instance, self._cluster.now)]
+        switch.stopped.add(place)
         self._moves.retired.append(instance)
         switch.running -= 1
         if not switch.running:
@@ -148,13 +189,11 @@ class RouteSwitches:
 
     def _change(self, switch: RouteSwitch) -> None:
         """Begin the new instances, and tell the controller that the old routes are empty."""
-        before = [place for place, other in self._changing.items() if other is switch]
+        if switch.void:
+            return
         for hops in switch.after:
-            place = self._begin(hops)
-            for hop in hops:
-                self._moves.at[self._moves.places[hop.worker]] = place
-        for place in before:
-            del self._changing[place]
+            self._begin(hops)
+        self._close(switch)
         self._moving[switch.order.number] = switch
         self._answer(RoutesLeft(switch.order.number, len(switch.taken)))
         for hops in switch.after:
@@ -184,7 +223,8 @@ class RouteSwitches:
 
     def _pause(self, switch: RouteSwitch, taken: RemovedSequence, before: Hops, target: Hops) -> None:
         """Hold the pages of a sequence where they are, and give it its turn."""
-        chain, count, request = self._components, taken.pages, taken.submission.request
+        chain, request = self._components, taken.submission.request
+        count = taken.pages
         now = {hop.worker: hop for hops in switch.after for hop in hops}
         held = dict[str, list[int]]()
         transfers = dict[tuple[str, str], int]()
@@ -229,13 +269,13 @@ class RouteSwitches:
         if not self._running(switch.devices) and (stuck := switch.turns.stuck()) is not None:
             self._resume(switch, switch.paused[stuck.request], moved=False)
 
-    def _running(self, found: Mapping[str, DeviceMemory]) -> int:
+    def _running(self, found: Mapping[str, DevicePages]) -> int:
         places = {self._moves.at[self._moves.places[worker]] for worker in found}
         return sum(self._cluster.instances[place].candidate(self._cluster.now).running for place in places)
 
     def _arrived(self, switch: RouteSwitch, paused: PausedSequence) -> None:
         paused.left -= 1
-        if not paused.left:
+        if not paused.left and switch.paused.get(paused.taken.submission.request) is paused:
             self._resume(switch, paused, moved=True)
 
     def _resume(self, switch: RouteSwitch, paused: PausedSequence, *, moved: bool) -> None:
