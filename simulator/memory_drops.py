@@ -77,7 +77,7 @@ class MemoryDrops:
         answer: Callable[[RoutesLeft | RequestsSwitched], None],
     ) -> None:
         scenario, spec = cluster.scenario, cluster.scenario.overload
-        self._cluster, self._state = cluster, state
+        self._cluster, self.state = cluster, state
         self._workers = workers
         self._components = layered_application(scenario).components
         self.moves = KvMoves(cluster, scenario.links.bandwidth, priorities=spec.priorities)
@@ -90,7 +90,7 @@ class MemoryDrops:
     def orders(self) -> list[MemoryOrder]:
         """Read the memory of all workers that do not change now; return the orders that follow."""
         now = self._cluster.now
-        reported = memory_groups(self._state, self._decisions.version)
+        reported = memory_groups(self.state, self._decisions.version)
         names = self._decisions.workers(reported)
         names = [name for name in names if self._workers[name].up and not self.switches.changes(name)]
         orders = self._decisions.read(now, reported, {name: self._workers[name].reading() for name in names})
@@ -101,14 +101,14 @@ class MemoryDrops:
 
     def refused(self, order: MemoryOrder) -> bool:
         """Return whether the controller cannot carry out an order now; otherwise record it."""
-        if refusal(self._state, order):
+        if refusal(self.state, order):
             self._decisions.refused()
             return True
         match order:
             case DropParameters(_, hops):
                 self.moves.record("drop", "+".join(hop.worker for hop in hops), bytes=self._surplus(hops))
             case TrimParameters(group):
-                self.moves.record("drop", group, bytes=self._surplus(self._state.overload.groups[group].hops))
+                self.moves.record("drop", group, bytes=self._surplus(self.state.overload.groups[group].hops))
             case RestoreParameters(group, sources):
                 depths = [depth for own in sources.values() for depth in own]
                 self.moves.record("restore", group, bytes=sum(self._components[depth].nbytes for depth in depths))
@@ -129,7 +129,7 @@ class MemoryDrops:
         if isinstance(effect, AwaitSwitched):
             self.switches.wait(effect)
             return
-        hops = {one.route.id: one.route.hops for served in self._state.served.values() for one in served.planned}
+        hops = {one.route.id: one.route.hops for served in self.state.served.values() for one in served.planned}
         self.switches.start(effect, [hops[id] for id in effect.ended], [hops[id] for id in effect.to])
 
     def send(self, source: str, worker: str, size: int, done: Callable[[], None]) -> None:
