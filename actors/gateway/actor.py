@@ -16,6 +16,11 @@ from typing import Any
 from ...policies.cluster.demand import Use
 from ...policies.control.route_switch import SwitchFigures, SwitchRoutes
 from ...policies.requests.admission_limit import Held
+from ...policies.requests.book import messages as m
+from ...policies.requests.book.book import RequestBook
+from ...policies.requests.book.dispatch_messages import Ask
+from ...policies.requests.book.queue_position import QueuePositions
+from ...policies.requests.book.sweep_report import SweepReport
 from ...policies.requests.rate_limit import LimitStatus, Verdict
 from ...policies.requests.refusal import Refusal, RequestRefused
 from ...policies.requests.request_ownership import Viewer, sequences_of
@@ -28,10 +33,7 @@ from ...runtime.base.clock import Timer
 from ...runtime.base.errors import RuntimeFault
 from ...runtime.node.inspection import inspect_peers
 from ..conditions import Conditions
-from ..dispatcher.messages import Ask
 from ..rate_limiter import Limiter
-from ..worker.messages import SweepReport
-from . import messages as m
 from .calls import Cancellations, ask, export, hold, submit, switch, vacate
 from .port import (
     ApplicationView,
@@ -54,9 +56,7 @@ from .port import (
     TierFigures,
     accepted,
 )
-from .queue_position import QueuePositions
 from .request_views import Recoveries, described, listed
-from .state import GatewayState
 from .stream import RequestStream
 from .tagging import Tagging
 
@@ -75,7 +75,7 @@ class Gateway(Actor):
 
     def __init__(
         self,
-        state: GatewayState,
+        state: RequestBook,
         *,
         name: str,
         controller: str,

@@ -13,16 +13,25 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from ...policies.control.route_switch import SwitchRoutes
+from ...policies.requests.book.book import RequestBook
+from ...policies.requests.book.dispatch_messages import Ask, Chosen
+from ...policies.requests.book.messages import (
+    Event,
+    ExportAt,
+    ExportUnsent,
+    HoldAnswered,
+    HoldAt,
+    Submit,
+    Unsent,
+    Vacate,
+)
+from ...policies.requests.book.record import RequestRecord
 from ...policies.requests.routing_table import RoutingTable
 from ...policies.sweep.page_events import Exported, HoldPages
 from ...runtime.actor.actor import ActorNode
 from ...runtime.base.clock import Clock, first_within
 from ...runtime.base.errors import DeadlineExceeded, NodeDown, RuntimeFault
 from ...runtime.base.scope import trace
-from ..dispatcher.messages import Ask, Chosen
-from .messages import Event, ExportAt, ExportUnsent, HoldAnswered, HoldAt, Submit, Unsent, Vacate
-from .record import RequestRecord
-from .state import GatewayState
 
 Handle = Callable[[Event], None]
 Until = Callable[[Callable[[], bool]], Coroutine[Any, Any, None]]
@@ -129,7 +138,7 @@ async def vacate(
         handle(Unsent(request, active[request].attempt, f"worker {worker} is drained"))
 
 
-async def switch(state: GatewayState, order: SwitchRoutes, until: Until, handle: Callable[[Event], None]) -> int:
+async def switch(state: RequestBook, order: SwitchRoutes, until: Until, handle: Callable[[Event], None]) -> int:
     """Carry out a switch; return the number of stale requests once none is left on the ending routes."""
     await until(lambda: state.table.version >= order.version)
     handle(order)

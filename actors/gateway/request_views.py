@@ -12,16 +12,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ...policies.requests.book.book import RequestBook
+from ...policies.requests.book.queue_position import QueuePositions
+from ...policies.requests.book.record import RequestRecord
 from ...policies.requests.request_ownership import Viewer
 from .port import RequestLine, RequestView
-from .queue_position import QueuePositions
-from .record import RequestRecord
-from .state import GatewayState
 
 log = logging.getLogger(__name__)
 
 
-def described(state: GatewayState, positions: QueuePositions, request: str, now: float) -> RequestView | None:
+def described(state: RequestBook, positions: QueuePositions, request: str, now: float) -> RequestView | None:
     """Return the view of one request, or None.
 
     It counts as waiting by the rule of ``RequestRecord.waits``, and has a place in the queue if it has not begun yet.
@@ -35,7 +35,7 @@ def described(state: GatewayState, positions: QueuePositions, request: str, now:
     return dataclasses.replace(view, state="waiting", place=progress.place, queued=progress.queued, starts_in=starts)
 
 
-def listed(state: GatewayState, positions: QueuePositions, viewer: Viewer, limit: int, now: float) -> list[RequestLine]:
+def listed(state: RequestBook, positions: QueuePositions, viewer: Viewer, limit: int, now: float) -> list[RequestLine]:
     """Return the requests that the viewer may see: running and waiting ones, then ended ones; latest first in each group."""
     found: list[RequestLine] = []
     for line in _lines(state, positions, viewer, now):
@@ -45,7 +45,7 @@ def listed(state: GatewayState, positions: QueuePositions, viewer: Viewer, limit
     return found
 
 
-def _lines(state: GatewayState, positions: QueuePositions, viewer: Viewer, now: float) -> Iterator[RequestLine]:
+def _lines(state: RequestBook, positions: QueuePositions, viewer: Viewer, now: float) -> Iterator[RequestLine]:
     for record in reversed(state.active.values()):
         if viewer.may_see(record.generation.key):
             seen = record.view()

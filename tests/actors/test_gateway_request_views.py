@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.gateway.request_views import Recoveries, described, listed
+from blockwright.policies.requests.book.queue_position import QueuePositions
 from blockwright.policies.requests.request_ownership import Viewer
-from blockwright.tests.actors.gateway_bench import Bench, emitted, preempted, progressed
 from blockwright.tests.claims import claim
+from blockwright.tests.policies.requests.book.gateway_bench import Bench, emitted, preempted, progressed
 
 
 @claim("`/v1/requests` lists requests with their place, prefill and worker", of="http-api")

@@ -8,12 +8,12 @@ import pytest
 from blockwright.actors.settings.errors import SettingsError, StartError
 from blockwright.actors.settings.settings import Settings
 from blockwright.actors.topology import Http, start
-from blockwright.actors.worker.messages import SweepReport
 from blockwright.gpu.errors import CheckpointError
+from blockwright.policies.requests.book.sweep_report import SweepReport
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.tests.actors import fake_worker
-from blockwright.tests.actors.fake_fleet import generation, reference
 from blockwright.tests.claims import claim
+from blockwright.tests.policies.requests.book.fake_fleet import generation, reference
 from blockwright.tests.waiting import PATIENCE
 
 ENTRY = "blockwright.tests.actors.fake_worker:start"

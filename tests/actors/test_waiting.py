@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from blockwright.actors.gateway.port import Generation
-from blockwright.actors.gateway.record import RequestRecord
 from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.requests.book.record import RequestRecord
 from blockwright.policies.sweep.events import Preempted, Progressed, TokensEmitted
 from blockwright.tests.claims import claim
 from blockwright.tests.policies.sweep_world import World, chain, pipeline, replica, submission

@@ -16,11 +16,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from blockwright.actors.batches.actor import figures_of
-from blockwright.actors.dispatcher.messages import Chosen
-from blockwright.actors.gateway.lengths import Lengths
-from blockwright.actors.gateway.messages import WorkerJoined
 from blockwright.actors.gateway.port import DraftCounts, StreamProgress, TierFigures
-from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.gateway.tagging import Tagging
 from blockwright.actors.predictor.messages import Query
 from blockwright.actors.worker.messages import ParametersWanted
@@ -35,12 +31,13 @@ from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest
 from blockwright.policies.offline.prefix_tree import packed
 from blockwright.policies.prediction.candidate import Candidate, Forecast
+from blockwright.policies.requests.book.dispatch_messages import Chosen
+from blockwright.policies.requests.book.lengths import Lengths
+from blockwright.policies.requests.book.messages import WorkerJoined
+from blockwright.policies.requests.book.queue_position import QueuePositions
 from blockwright.policies.requests.urgency import offline_urgency, urgency
 from blockwright.policies.sweep.events import Cancelled
-from blockwright.tests.actors.fake_fleet import route
-from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed
 from blockwright.tests.actors.predictor_rig import PredictorRig
-from blockwright.tests.actors.test_gateway_request_moves import Mover, whole
 from blockwright.tests.actors.test_worker_parameters import fetch, pair
 from blockwright.tests.actors.worker_rig import Rig
 from blockwright.tests.claims import claim
@@ -49,6 +46,9 @@ from blockwright.tests.equality.served import Served, serve
 from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.policies.control.test_controller_overload import PAIR, Burst
 from blockwright.tests.policies.control.test_scaling import LATE, Fleet
+from blockwright.tests.policies.requests.book.fake_fleet import route
+from blockwright.tests.policies.requests.book.gateway_bench import Bench, emitted, progressed
+from blockwright.tests.policies.requests.book.test_request_moves import Mover, whole
 from blockwright.tests.policies.sweep_world import World, chain, replica, submission
 from blockwright.tests.policies.test_compaction import play
 from blockwright.tests.waiting import until

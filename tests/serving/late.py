@@ -15,13 +15,14 @@ from enum import Enum
 from random import Random
 from typing import Any, TypeVar
 
-from blockwright.actors.dispatcher.messages import Chosen
-from blockwright.actors.gateway import messages as m
-from blockwright.actors.gateway.record import RequestRecord
-from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.worker.event_recorder import Machine
-from blockwright.actors.worker.messages import GatewayNews, SweepReport
+from blockwright.actors.worker.messages import GatewayNews
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
+from blockwright.policies.requests.book import messages as m
+from blockwright.policies.requests.book.book import RequestBook
+from blockwright.policies.requests.book.dispatch_messages import Chosen
+from blockwright.policies.requests.book.record import RequestRecord
+from blockwright.policies.requests.book.sweep_report import SweepReport
 from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.events import (
     Effects,
@@ -107,7 +108,7 @@ def rarest(late: list[tuple[str, T]], random: Random, planted: Counter[str]) -> 
     return random.choice([one for one in late if planted[one[0]] == least]) if least < MOST else None
 
 
-class LateGateway(GatewayState):
+class LateGateway(RequestBook):
     """A gateway's state machine that hears late answers between its events."""
 
     def doubt(self, random: Random, failed: Failed, planted: Counter[str]) -> None:
@@ -117,7 +118,7 @@ class LateGateway(GatewayState):
         self._planted = planted
 
     def handle(self, event: m.Event, now: float) -> list[m.Effect]:
-        """See ``GatewayState``."""
+        """See ``RequestBook``."""
         effects = super().handle(event, now)
         idle = isinstance(event, m.GatewayTick | m.HeartbeatReceived)
         if not idle and self._random.random() < OFTEN:

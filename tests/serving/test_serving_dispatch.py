@@ -8,10 +8,10 @@ from collections import Counter
 
 import pytest
 
-from blockwright.actors.dispatcher.messages import Ask, Chosen
 from blockwright.actors.gateway import actor
 from blockwright.actors.gateway.calls import Handle
 from blockwright.policies.prediction.dispatching import POLICIES
+from blockwright.policies.requests.book.dispatch_messages import Ask, Chosen
 from blockwright.runtime import RuntimeFault
 from blockwright.runtime.actor.actor import ActorNode
 from blockwright.runtime.testing import seeds
