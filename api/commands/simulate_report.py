@@ -209,8 +209,8 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {moved} for {overload['stall_mean']:,.2f} s on average, {overload['stall_max']:,.2f} s at most"
     if (control := found.get("control")) is not None:
         loads = f"{control['loads']:,} loads of {control['loaded_bytes'] / 1e9:,.1f} GB, {control['refused']:,} without room"
-        again = f"{control['deaths']:,} deaths; {control['restarts']:,} times a request went on elsewhere"
-        yield f"controller: {loads}, {control['unloads']:,} unloads, {again}"
+        again = f"deaths: {control['deaths']:,}; requests that went on elsewhere: {control['restarts']:,}"
+        yield f"controller: {loads}; {control['unloads']:,} unloads; {again}"
     if (drafts := found.get("drafts")) is not None:
         shown = f"{drafts['accepted']:,} of {drafts['drafted']:,} stood"
         yield f"drafts: {shown}; {drafts['tokens_per_round']:,.2f} tokens a round in {drafts['rounds']:,} rounds"
