@@ -135,7 +135,7 @@ GUESSES = (
     ("what computes if there is no gcc and the native kernels do not load", "gpu/select.py", "open_backend"),
     ("where the seconds of a request went by phase: explain", "api/commands/explain.py", "phases"),
     ("how much memory sharing saves", "actors/controller/view.py", "memory_saved"),
-    ("who wants a component on a worker: claims", "policies/control/claims.py", "claims_on"),
+    ("who wants a component on a worker: claims", "policies/control/holdings.py", "claims_on"),
     ("which grammar is compiled next, and whose: compile queue", "policies/sweep/compile_queue.py", "CompileQueue"),
     ("why a row is drawn on the host and not on the card", "gpu/cuda/card_draws.py", "is_of_host"),
     ("how a worker proves the bits of its card", "gpu/cuda/prove.py", "Prover"),

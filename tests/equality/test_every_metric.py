@@ -366,7 +366,7 @@ def dropped(seen: Seen) -> None:
     burst = Burst("w0", "w1")
 
     def scraped() -> None:
-        view = overload_view(burst.state.parts.overload, burst.state.parts.workers, 0.0, 0.0)
+        view = overload_view(burst.state.overload, burst.state.served, burst.state.workers, 0.0, 0.0)
         note(seen, Metrics(dict).render({"overload": view}).decode())
 
     scraped()
