@@ -7,7 +7,7 @@ With ``peers.py`` it is all that ``api/`` imports from ``actors/gateway``. The v
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
