@@ -225,7 +225,7 @@ class Applications(Actor):
                 return RefusedChange(Refusal.CONFLICT, message, "name")
             if new.name not in before and is_answered(new.name, {one.model: one.family for one in before.values()}):
                 return RefusedChange(Refusal.CONFLICT, _chooses(new.name, "choose another name"), "name")
-            opened = await self._read(new, [*before.values()])
+            opened = await self._read(new, [*before.values()], await controller.crowded())
             served_now = {*before, *map(model_of, self._held)}
             _check_tiers(new, [application for _, application in opened[1:]], before, served_now)
             for checkpoint, application in opened:
@@ -291,12 +291,14 @@ class Applications(Actor):
                     await controller.retire(one.model, self._settings.faults.drain_timeout)
                     self._end_drafts({one.model})
 
-    async def _read(self, new: NewApplication, wholes: list[WholeModel]) -> list[tuple[Checkpoint, Application]]:
+    async def _read(
+        self, new: NewApplication, wholes: list[WholeModel], crowded: str
+    ) -> list[tuple[Checkpoint, Application]]:
         """Open, check and hash a checkpoint, off the event loop. Of a family the top comes first, then the tiers."""
         async with self._reading:
-            return await asyncio.to_thread(self._hash, new, wholes)
+            return await asyncio.to_thread(self._hash, new, wholes, crowded)
 
-    def _hash(self, new: NewApplication, wholes: list[WholeModel]) -> list[tuple[Checkpoint, Application]]:
+    def _hash(self, new: NewApplication, wholes: list[WholeModel], crowded: str) -> list[tuple[Checkpoint, Application]]:
         settings, limits = self._settings, self._limits
         roots = roots_of(settings.models)
         base = base_of(new, roots, wholes)
@@ -304,7 +306,7 @@ class Applications(Actor):
         folder = folder_below(roots, new.path)
         held = next((c for c in self._held.values() if base and located(c) == base.checkpoint and c.source == c.path), None)
         checkpoint = open_adapter(folder, held) if held else open_source(folder, base.checkpoint if base else "")
-        length = check_model(settings, limits, new.name, checkpoint.config)
+        length = check_model(settings, limits, new.name, checkpoint.config, crowded)
         span = settings.worker.stages(new.name)
         name = base.model if base is not None else stored_base(checkpoint, wholes) if checkpoint.deltas else ""
         whole, families = with_tiers({new.name: checkpoint}, settings.models)

@@ -1,4 +1,4 @@
-"""Entry point of a worker process: opens this machine's back end and starts the worker's part of the supervision tree."""
+"""Entry point of a worker process: joins with what its machine has, opens the back end, starts its supervision tree."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from ...gpu.backend import Backend
 from ...gpu.errors import BackendError
 from ...gpu.select import open_backend
 from ...runtime import Node
+from ...runtime.base.errors import RemoteError
 from ...runtime.tree import start_inside
 from ..logs import set_up
+from ..settings.errors import SettingsError
 from ..settings.workers import WorkerSettings
 from ..supervision_tree import HEAD, inside_worker
+from .joining import join, read, read_and_measure
 from .messages import WorkerConfig
 
 CONTROLLER = f"{HEAD}/controller"
@@ -28,21 +31,25 @@ async def start(node: Node, config: WorkerConfig) -> None:
     """Spawn the worker actor. If the device thread fails, the process ends and its supervisor starts another."""
     set_up(config.logs.log_format, config.logs.log_level, config.name)
     sys.setswitchinterval(SWITCH_INTERVAL)
-    torch.set_num_threads(max(1, config.worker.threads))  # by default one per core, and these would wait for one another
     try:
+        config = await join(node, config, CONTROLLER, read_and_measure)
+        torch.set_num_threads(max(1, config.worker.threads))  # by default one per core, and these would wait for one another
         backend = _open(config.worker)
         here = {"worker": (config, backend, _end), "blocks": (CONTROLLER,)}
         await start_inside(node, inside_worker(overload=config.overload), here)
-    except (BackendError, OSError, MemoryError) as error:  # faults of this machine: another life would fare no better
-        await node.ref(CONTROLLER).unfit(config.name, node.incarnation, str(error) or "there is not enough memory")
+    # faults of this machine: another life would fare no better
+    except (BackendError, SettingsError, RemoteError, OSError, MemoryError) as error:
+        why = error.text if isinstance(error, RemoteError) else str(error)
+        await node.ref(CONTROLLER).unfit(config.name, node.incarnation, why or "there is not enough memory")
         await asyncio.Event().wait()  # the controller, notified just before, ends this process
 
 
 async def start_in_process(node: Node, config: WorkerConfig) -> None:
-    """Spawn the worker actor beside others in one process (for tests).
+    """Spawn the worker actor beside others in one process (for tests). It measures no speed.
 
     A failed device thread raises its error in the event loop.
     """
+    config = await join(node, config, CONTROLLER, read)
     backend = _open(config.worker)
 
     def fail(error: BaseException) -> None:

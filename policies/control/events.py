@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ..cluster.demand import Use
 from ..cluster.scaling import PressedBlock
+from ..cluster.worker_size import WorkerReport
 from ..model.chain import Component
 from ..model.confidence import Threshold
 from .drop_events import OverloadEffect as OverloadEffect
@@ -115,6 +116,15 @@ class WorkerStarting:
     worker: str
     incarnation: int
     pid: int  # 0: it has no process of its own
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReported:
+    """A worker's report of what it has, before it is up."""
+
+    worker: str
+    incarnation: int
+    report: WorkerReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +288,8 @@ class Idle(ScalingEvent):
     applications: tuple[str, ...]
 
 
-_OfWorkers = WorkerStarting | WorkerUp | WorkerDown | WorkerCannotStart | WorkerHeartbeat | KvCapacity | Loaded | LoadFailed
+OfLives = WorkerStarting | WorkerReported | WorkerUp | WorkerDown | WorkerCannotStart
+_OfWorkers = OfLives | WorkerHeartbeat | KvCapacity | Loaded | LoadFailed
 _OfApplications = Serve | Deploy | Undeploy | Add | Retire | Remove
 Event = _OfWorkers | _OfApplications | DemandEvent | ScalingEvent | OverloadEvent
 

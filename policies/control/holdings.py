@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from ..cluster.worker_size import SizeRules
 from ..model.chain import Block
 from ..model.tiers import folder_and_layers
 from ..requests.dispatch import workers_of
@@ -24,11 +25,18 @@ from .worker_record import WorkerRecord
 class Holdings:
     """The holdings of one cluster (see the module).
 
-    memory, block_idle: see ``placement.py``. on_demand: applications that do not fit may be loaded when requests ask.
+    memory, block_idle, sizes: see ``placement.py``. on_demand: applications that do not fit may be loaded when requests
+    ask.
     """
 
     def __init__(
-        self, workers: Sequence[str], memory: Mapping[str, int], block_idle: float = 0.0, *, on_demand: bool = True
+        self,
+        workers: Sequence[str],
+        memory: Mapping[str, int],
+        block_idle: float = 0.0,
+        *,
+        on_demand: bool = True,
+        sizes: SizeRules | None = None,
     ) -> None:
         self.on_demand = on_demand
         self.served: dict[str, Served] = {}  # every known application
@@ -36,7 +44,7 @@ class Holdings:
         self.table = Routes()
         self.workers = {name: WorkerRecord(name) for name in workers}
         self.residency = {name: Residency(self.served, self.table.touched) for name in workers}
-        self.placement = Placement(self.served, self.residency, memory, block_idle)
+        self.placement = Placement(self.served, self.residency, self.workers, memory, block_idle, sizes)
         self.groups: dict[str, DroppedGroup] = {}  # workers that serve as pipelines, since they dropped parameters
         self.final: set[tuple[str, str]] = set()  # (worker, application) where loading it again is in vain
         self.touched: dict[str, None] = {}  # workers concerned by the last event, except for a heartbeat's queue figures

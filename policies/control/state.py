@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..cluster.application_life import model_of
+from ..cluster.application_life import Conflict, model_of
 from ..cluster.demand import back_in_vain
+from ..cluster.worker_size import WorkerReport, WorkerSizes
 from ..model.chain import Route
 from ..requests.routes_changed import RoutesChanged
 from . import events
@@ -28,7 +29,8 @@ from .worker_record import WorkerRecord
 class ControllerState:
     """The state of one controller (see the module).
 
-    memory, block_idle: see ``placement.py``. on_demand, scaling: see the modules of these names.
+    memory, block_idle: see ``placement.py``. on_demand, scaling: see the modules of these names. sizes: settles what each
+    worker gets of its machine; applications are placed when the workers have reported. None: they report nothing.
     """
 
     def __init__(
@@ -40,10 +42,13 @@ class ControllerState:
         block_idle: float = 0.0,
         on_demand: bool = True,
         scaling: ScalingPlan | None = None,
+        sizes: WorkerSizes | None = None,
     ) -> None:
         self.stall_timeout = stall_timeout
         self.default_is_set = False  # a setting names the default model (``table.default``)
-        self.holdings = holdings = Holdings(workers, memory or {}, block_idle, on_demand=on_demand)
+        self.sizes = sizes
+        rules = sizes.rules if sizes is not None else None
+        self.holdings = holdings = Holdings(workers, memory or {}, block_idle, on_demand=on_demand, sizes=rules)
         self.served, self.table = holdings.served, holdings.table
         self.workers, self.residency = holdings.workers, holdings.residency
         self.placement, self.touched = holdings.placement, holdings.touched
@@ -52,15 +57,13 @@ class ControllerState:
         self.demand = OnDemand(holdings, self.overload)
         self.scaling = Scaling(holdings, scaling or ScalingPlan())
         self._ranked = 0  # number of applications ever known
+        self.unplaced: list[events.Application] = []  # to serve once the workers have reported
 
     def handle(self, event: events.Event, now: float) -> list[events.Effect]:
         """Apply one event; the effects must be performed in order."""
         self.touched.clear()
         self.table.applications.clear()
-        if (
-            isinstance(event, events.WorkerStarting | events.WorkerUp | events.WorkerDown | events.WorkerCannotStart)
-            and event.worker not in self.workers
-        ):
+        if isinstance(event, events.OfLives) and event.worker not in self.workers:
             return []  # it was drained and forgotten
         match event:
             case events.WorkerHeartbeat():
@@ -71,6 +74,8 @@ class ControllerState:
             case events.WorkerStarting(name, incarnation, pid):
                 self.workers[name].launched(incarnation, pid, now)
                 self.touched[name] = None
+            case events.WorkerReported(name, incarnation, report):
+                self._reported(self.workers[name], incarnation, report)
             case events.WorkerUp(name, incarnation):
                 self._rise(self.workers[name], incarnation)
             case events.WorkerDown(name, incarnation, cause):
@@ -79,7 +84,8 @@ class ControllerState:
             case events.WorkerCannotStart(name, incarnation, why):
                 self._unfit(self.workers[name], incarnation, why)
             case events.Serve(applications):
-                self._serve(applications)
+                self.unplaced += applications
+                self._place()
             case events.Deploy(application):
                 self._deploy(application)
             case events.Undeploy(application):
@@ -103,6 +109,8 @@ class ControllerState:
                 self.overload.handle(event, now)
                 if isinstance(event, MemoryLacks):
                     self.scaling.lacking(event.why)
+        if self.unplaced:
+            self._place_if_possible()
         for name in list(self.additions.replaces) if self.touched else ():
             self._settle(name)
         self.demand.tick()
@@ -155,6 +163,17 @@ class ControllerState:
         self.overload.check()
 
     # life of workers
+
+    def _reported(self, worker: WorkerRecord, incarnation: int, report: WorkerReport) -> None:
+        """Note what a worker has. One that reports for the first time after placement gets what fits there."""
+        if incarnation < worker.last:
+            return
+        new, worker.report = worker.report is None, report
+        self.touched[worker.name] = None
+        if new and not self.unplaced and (came := self.placement.replicate(worker.name)):
+            for name in came:
+                self.residency[worker.name].want(name)
+            self.holdings.catalog()
 
     def _rise(self, worker: WorkerRecord, incarnation: int) -> None:
         self.holdings.alive += not worker.alive
@@ -265,6 +284,30 @@ class ControllerState:
             raise KeyError(f"application {name!r} is not served; there are: {', '.join(self.holdings.blocks)}")
         return self.served[name]
 
+    def _place(self) -> None:
+        """Serve what waits, unless it waits for workers to report. Raises ValueError; then nothing has changed."""
+        if self._awaits_reports():
+            return
+        applications, self.unplaced = self.unplaced, []
+        self._serve(applications)
+
+    def _place_if_possible(self) -> None:
+        try:
+            self._place()
+        except ValueError as error:  # whoever asked has been answered
+            self.holdings.perform(events.Fatal(str(error)))
+
+    def _awaits_reports(self) -> bool:
+        """Return whether placement waits for a worker.
+
+        One that died before it reported is not waited for, unless pipelines need it; it gets what fits when it is back.
+        """
+        if self.sizes is None:
+            return False
+        missing = [worker for worker in self.workers.values() if worker.report is None and not worker.extra]
+        pipelines = any(application.span > 1 for application in self.unplaced)
+        return len(missing) == len(self.workers) or any(pipelines or not worker.restarts for worker in missing)
+
     def _serve(self, applications: Sequence[events.Application]) -> None:
         """Place the new applications. Raises ValueError; then nothing has changed."""
         new: dict[str, events.Application] = {}
@@ -315,6 +358,8 @@ class ControllerState:
 
     def _add(self, application: events.Application, replaces: str) -> None:
         """Add an application. Raises ValueError; then nothing has changed."""
+        if self.unplaced:
+            raise Conflict("workers are starting and have not all reported what they have; try again in a moment")
         routes, parked = self.placement.of_one(application, on_demand=self.holdings.on_demand)
         parked = parked or (
             self.holdings.on_demand and (application.on_demand or self.demand.nowhere_but_in_pipelines(routes))
