@@ -25,6 +25,7 @@ from ..policies.cluster.application_life import model_of
 from ..policies.control.events import Application
 from ..policies.drafts.choice import absent_drafters
 from ..policies.model.tier_choice import auto_id, family_of_auto, is_answered
+from ..policies.requests.load_failure import without_folders
 from ..policies.requests.refusal import Refusal, RequestRefused
 from ..runtime.actor.actor import Actor
 from ..runtime.actor.endpoint import endpoint
@@ -142,7 +143,8 @@ class Applications(Actor):
         if not isinstance(answer, RefusedChange):
             return True
         log.warning("adapter %s cannot be served: %s", name, answer.message)
-        why = answer.message.replace(new.path, name)  # the requesting client must not see paths, nor other models' names
+        # the requesting client must not see paths, nor other models' names
+        why = without_folders(answer.message.replace(new.path, name), [])
         if answer.param == "base":
             why = f"its base is not known; the operator of the server can name it (setting bases.{name})"
         return RefusedChange(Refusal.UNKNOWN_MODEL, f"model {name!r} cannot be served: {why}", "model")

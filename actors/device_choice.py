@@ -1,4 +1,4 @@
-"""What a machine has for its workers: the device, the memory there, and cores.
+"""Readings of a machine for its workers: the device, the memory there, and cores.
 
 Asked by each worker where it runs. ``auto`` takes the first card that works, else the CPU, and says why; a device that does
 not work here is refused with what stands in the way. Only asks; opens no card.

@@ -101,9 +101,9 @@ def size_rules(settings: Settings, models: Mapping[str, ModelConfig]) -> SizeRul
     )
 
 
-def worker_configs(settings: Settings, models: Mapping[str, ModelConfig]) -> dict[str, WorkerConfig]:
-    """Return one configuration per worker. Memory, threads and device are as the settings have them: each worker is told
-    its own when it joins.
+def worker_configs(settings: Settings, models: Mapping[str, ModelConfig], head: str = "") -> dict[str, WorkerConfig]:
+    """Return one configuration per worker. Memory, threads and device are as the settings have them: each worker
+    learns its own when it joins. ``head``: the head's machine.
     """
     pace, profile = read_costs(settings.worker.pace), read_costs(settings.worker.profile)
     worker = replace(settings.worker, dtype=serving_dtype(settings.worker, models))
@@ -126,13 +126,14 @@ def worker_configs(settings: Settings, models: Mapping[str, ModelConfig]) -> dic
             check=settings.faults.check,
             overload=settings.parameter_drops.is_on,
             sharing=len(names),
+            head=head,
         )
         for name in names
     }
 
 
 def sized(config: WorkerConfig, report: WorkerReport) -> WorkerConfig:
-    """Return a worker's configuration with what it was told when it joined."""
+    """Return a worker's configuration with its size, as it was settled when the worker joined."""
     worker = replace(config.worker, threads=report.threads, device=report.device)
     return replace(config, worker=worker, worker_memory=replace(config.worker_memory, memory=report.memory))
 

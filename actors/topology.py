@@ -37,7 +37,7 @@ from .conditions import Published
 from .controller.actor import Controller
 from .controller.progress import Progress
 from .cost_file import check_costs
-from .device_choice import read_machine
+from .device_choice import read_machine, this_machine
 from .further_applications import absent_models, check_places, open_further
 from .gateway.actor import Gateway
 from .gateway.lengths import Lengths
@@ -233,7 +233,7 @@ async def start(
     here = None if launcher else await asyncio.to_thread(read_machine, settings.worker, sharing, here=True)
     opened, fronts = await _open_checkpoints(settings)
     models = {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()}
-    rules, configs = size_rules(settings, models), worker_configs(settings, models)
+    rules, configs = size_rules(settings, models), worker_configs(settings, models, this_machine())
     _refuse_early(here, rules)
     first_in_head = http is None or in_head(settings.network, cores())
     processes = gateway_processes(settings.network, first_in_head=first_in_head) if http is not None else []
@@ -304,8 +304,8 @@ def _state(settings: Settings, rules: SizeRules, default: str) -> ControllerStat
 def _refuse_early(here: WorkerReading | None, rules: SizeRules) -> None:
     """Refuse what workers that this process forks would refuse, before any is started. Raises SettingsError.
 
-    ``here``: what this machine has for them; None: they run elsewhere. Each worker is still told its size by its own
-    report.
+    ``here``: what this machine has for them; None: they run elsewhere. The size of each worker still comes from its
+    own report.
     """
     if here is not None:
         try:

@@ -1,6 +1,6 @@
 """Speed of a device, measured in a few milliseconds: bytes read and multiplications per second.
 
-Rough figures, by which workers of different machines are told apart. A card's are what its clocks and its width allow, so
+Rough figures, by which machines are compared. A card's are what its clocks and its width allow, so
 that no library takes memory on it.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -27,7 +28,7 @@ class Speed:
 
 
 def measure_speed(device: str, threads: int) -> Speed:
-    """Return the speed of a device; of the CPU that of one thread, times ``threads``.
+    """Return the speed of a device; of the CPU the speed of one thread, times ``threads``.
 
     Only time that the thread has the processor counts, since other workers may measure at the same moment.
     """
@@ -55,7 +56,7 @@ def _fastest(turn: Callable[[], object]) -> float:
     return max(min(times), 1e-9)
 
 
-def _of_card(card: torch._C._CudaDeviceProperties) -> Speed:
+def _of_card(card: Any) -> Speed:
     """Return what a card's clocks (in kHz) and its width allow. Both edges of a memory clock carry data."""
     bandwidth = 2.0 * card.memory_clock_rate * 1e3 * card.memory_bus_width / 8
     return Speed(bandwidth, FUSED * card.multi_processor_count * card.clock_rate * 1e3)

@@ -6,25 +6,59 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import torch
 
 from ...gpu.backend import Backend
 from ...gpu.errors import BackendError
 from ...gpu.select import open_backend
+from ...gpu.speed import measure_speed
+from ...policies.cluster.worker_size import SizeRules, WorkerReading, WorkerReport, threads_of
 from ...runtime import Node
 from ...runtime.base.errors import RemoteError
 from ...runtime.tree import start_inside
+from ..device_choice import read_machine, this_machine
 from ..logs import set_up
 from ..settings.errors import SettingsError
-from ..settings.workers import WorkerSettings
+from ..settings.workers import MOST_THREADS, WorkerSettings
+from ..sizing import sized
 from ..supervision_tree import HEAD, inside_worker
-from .joining import join, read, read_and_measure
 from .messages import WorkerConfig
 
 CONTROLLER = f"{HEAD}/controller"
 log = logging.getLogger(__name__)
+Read = Callable[[WorkerConfig], WorkerReading]
 SWITCH_INTERVAL = 1e-4  # seconds; by default the device thread would wait 5 ms to get the interpreter back from the loop
+
+
+def read(config: WorkerConfig) -> WorkerReading:
+    """Return what this machine has for its workers. Raises SettingsError if a setting cannot be had here."""
+    return read_machine(config.worker, config.sharing)
+
+
+def read_and_measure(config: WorkerConfig) -> WorkerReading:
+    """Return the same with the speeds of one worker."""
+    found = read(config)
+    rules = SizeRules(threads=config.worker.threads, workers=config.sharing, most_threads=MOST_THREADS)
+    speed = measure_speed(found.device, threads_of(found.cores, rules))
+    return replace(found, bandwidth=speed.bandwidth, products=speed.products)
+
+
+async def join(node: Node, config: WorkerConfig, controller: str, read: Read, machine: str = "") -> WorkerConfig:
+    """Report what this worker has, and return its configuration with the size that it gets.
+
+    ``machine``: the identity, if it is not this one's. Raises SettingsError and RemoteError if a setting cannot be had here.
+    """
+    ref, known_as = node.ref(controller), machine or this_machine()
+    kind: Any = WorkerReading | None
+    reading: WorkerReading | None = await ref.machine(known_as, returns=kind)
+    if reading is None:
+        reading = await asyncio.to_thread(read, config)
+    report: WorkerReport = await ref.join(config.name, node.incarnation, reading, returns=WorkerReport)
+    return sized(config, report)
 
 
 async def start(node: Node, config: WorkerConfig) -> None:

@@ -87,6 +87,7 @@ class WorkerConfig:
     check: bool = False  # verify the memory invariant after every seventh sweep, not only when idle
     overload: bool = False  # parameter dropping is on: the worker has a memory actor
     sharing: int = 1  # workers that share its machine
+    head: str = ""  # the head's machine, as ``WorkerReading`` has it; empty: the worker's own
 
 
 def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int, chunk: int, alignment: int) -> SweepConfig:

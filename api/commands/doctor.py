@@ -277,7 +277,7 @@ def check_workers(port: int) -> Iterator[Check]:
         workers = json.loads(connection.getresponse().read())["workers"]
         lines = reported_lines({"id": one["id"], "reported": one["reported"]} for one in workers)
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
-        return  # nobody listens, another program does, or it wants a key
+        return  # there is no server, or another program, or it wants a key
     finally:
         connection.close()
     for line in lines:

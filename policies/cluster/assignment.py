@@ -16,7 +16,7 @@ from ..model.chain import Component, Hop, Route
 from ..model.partition import hop_borders, place
 from .placement import place_by_locality
 
-STEPS = 8  # in which speeds are told apart
+STEPS = 8  # of the fastest worker's speed, to which speeds are rounded
 REMEDY = "remove another application, or give workers more memory (--set memory=...)"
 
 
@@ -37,7 +37,7 @@ class Placeable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerCapacity:
-    """What a worker has for placement.
+    """The capacity of a worker, as placement sees it.
 
     free: bytes besides its parameters; None: unknown. held: the tensors to be placed that it holds or will hold. speed:
     bytes of parameters passed in a second; 0: unknown. device: full name, or empty.
@@ -211,7 +211,8 @@ def uneven_borders(components: Sequence[Component], speeds: Sequence[float], fre
     Of equal cuts, the one with larger earlier stages. Every stage has KV if the chain has enough (see ``hop_borders``).
     Returns an empty list if there is no such cut.
     """
-    count, span, never = len(components), len(speeds), float("inf")
+    count, span = len(components), len(speeds)
+    never = float("inf")
     ahead, caches = [0], [0]
     for component in components:
         ahead.append(ahead[-1] + component.nbytes)

@@ -26,7 +26,7 @@ class SizeRefused(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReading:
-    """What a worker found on its machine, before it knows its share.
+    """A worker's reading of its machine, before it knows its share.
 
     machine: identity, equal for all workers of one machine. host: the machine's name, for people. free_memory: bytes for
     all workers of the machine, on the device. where: a phrase after "are free". address_space: bytes that a process may
@@ -48,7 +48,7 @@ class WorkerReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeRules:
-    """What the settings say about the size of each worker.
+    """Rules for the size of each worker, from the settings.
 
     memory, threads: as the settings have them; 0: the worker's share. workers: workers that share a machine. layouts:
     layouts of KV, each of which reserves addresses. most_threads: limit of threads. widening: factor by which parameters
@@ -65,7 +65,7 @@ class SizeRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """What a worker has, as it reported when it joined. Units as in ``WorkerReading``; memory: bytes of its budget."""
+    """A worker's report when it joined. Units as in ``WorkerReading``; memory: bytes of its budget."""
 
     host: str
     device: str

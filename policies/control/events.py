@@ -12,7 +12,7 @@ from ..model.chain import Component
 from ..model.confidence import Threshold
 from .drop_events import OverloadEffect as OverloadEffect
 from .drop_events import OverloadEvent as OverloadEvent
-from .loads import LoadBlock, NoCapacity
+from .loads import LoadBlock, ModelFiles, NoCapacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,18 @@ class Application:
     on_demand: bool = False  # loaded when requests ask for it, if the settings allow that
     family: str = ""  # as ``Chain`` has it
     threshold: Threshold | None = None  # as ``Chain`` has it
+    content: bytes = b""  # as ``ModelFiles`` has it, of ``checkpoint``
+    base_content: bytes = b""  # and of ``base``
+
+    @property
+    def files(self) -> ModelFiles:
+        """The files of its own checkpoint."""
+        return ModelFiles(self.content, self.checkpoint)
+
+    @property
+    def base_files(self) -> ModelFiles | None:
+        """The files of the checkpoint that an adapter changes."""
+        return ModelFiles(self.base_content, self.base) if self.base else None
 
     @property
     def served_as(self) -> str:

@@ -294,7 +294,7 @@ class ControllerState:
     def _place_if_possible(self) -> None:
         try:
             self._place()
-        except ValueError as error:  # whoever asked has been answered
+        except ValueError as error:  # the caller has its answer already
             self.holdings.perform(events.Fatal(str(error)))
 
     def _awaits_reports(self) -> bool:

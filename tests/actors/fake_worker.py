@@ -12,7 +12,7 @@ from blockwright.actors.block.blocks import Blocks
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.peers import GatewayConfig
 from blockwright.actors.topology import make_gateway
-from blockwright.actors.worker.joining import join, read
+from blockwright.actors.worker.main import join, read
 from blockwright.actors.worker.messages import BlockLoaded, Submission, SweepReport, WorkerConfig, WorkerStatus
 from blockwright.policies.cluster.worker_size import WorkerReading
 from blockwright.policies.control.loads import LoadBlock

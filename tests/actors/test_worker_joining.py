@@ -15,7 +15,7 @@ from blockwright.actors.device_choice import read_machine
 from blockwright.actors.settings.errors import StartError
 from blockwright.actors.settings.settings import Settings
 from blockwright.actors.topology import Running, start
-from blockwright.actors.worker.joining import read, read_and_measure
+from blockwright.actors.worker.main import read, read_and_measure
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.policies.cluster.worker_size import WorkerReading
 from blockwright.tests.actors import fake_worker
