@@ -10,8 +10,9 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..gpu.cuda.footprint import CONTEXT
 from ..gpu.cuda.nvml import Card
-from ..gpu.cuda.probe import CONTEXT, HostParts, choose_card, look_at_host, read_cards
+from ..gpu.cuda.probe import HostParts, choose_card, look_at_host, read_cards
 from ..gpu.errors import BackendError
 from ..policies.binary_size import binary_size
 from ..policies.cluster.worker_size import WorkerReading

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ..gpu.cuda.footprint import Footprint, WorkerShape, footprint
 from ..gpu.model.config import ModelConfig
 from ..policies.cluster.worker_size import SizeRules, WorkerReport
 from .cost_file import read_costs
@@ -91,6 +92,8 @@ def check_model(settings: Settings, limits: WorkerLimits, name: str, model: Mode
 
 def size_rules(settings: Settings, models: Mapping[str, ModelConfig]) -> SizeRules:
     """Return what the settings say about the size of each worker."""
+    taken, batching = card_footprint(settings, models), settings.batching
+    less = f"give less sweep_tokens ({batching.sweep_tokens}) or max_rows ({batching.max_rows})"
     return SizeRules(
         memory=settings.worker_memory.memory,
         threads=settings.worker.threads,
@@ -98,6 +101,10 @@ def size_rules(settings: Settings, models: Mapping[str, ModelConfig]) -> SizeRul
         layouts=len(_layouts(models)),
         most_threads=MOST_THREADS,
         widening=widening(serving_dtype(settings.worker, models), models),
+        beside=taken.total - taken.context if taken is not None else 0,
+        beside_sizes=taken.sizes if taken is not None else "",
+        less_beside=less,
+        context=taken.context if taken is not None else 0,
     )
 
 
@@ -136,6 +143,21 @@ def sized(config: WorkerConfig, report: WorkerReport) -> WorkerConfig:
     """Return a worker's configuration with its size, as it was settled when the worker joined."""
     worker = replace(config.worker, threads=report.threads, device=report.device)
     return replace(config, worker=worker, worker_memory=replace(config.worker_memory, memory=report.memory))
+
+
+def card_footprint(settings: Settings, models: Mapping[str, ModelConfig]) -> Footprint | None:
+    """Return what each worker takes of a card beside its memory; None where workers compute on none."""
+    worker = settings.worker
+    if not worker.may_be_card:
+        return None
+    shape = WorkerShape(
+        rows=settings.batching.max_rows,
+        tokens=settings.batching.sweep_tokens,
+        length=max(max_lengths(settings.requests, models).values()),
+        page=settings.worker_memory.page_size,
+        dtype=serving_dtype(worker, models),
+    )
+    return footprint(models.values(), shape)
 
 
 def _layouts(models: Mapping[str, ModelConfig]) -> frozenset[tuple[int, int]]:

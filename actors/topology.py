@@ -21,6 +21,11 @@ from ..policies.cluster.worker_size import SizeRefused, SizeRules, WorkerReading
 from ..policies.control.scaling import ScalingPlan
 from ..policies.control.state import ControllerState
 from ..policies.measures import Measure
+from ..policies.requests.admission_limit import AdmissionLimit
+from ..policies.requests.book.book import RequestBook
+from ..policies.requests.book.lengths import Lengths
+from ..policies.requests.book.parts import BookParts
+from ..policies.requests.request_timeout import RequestTimeout
 from ..runtime.actor.ref import Ref
 from ..runtime.base.down import Down
 from ..runtime.base.errors import RuntimeFault
@@ -40,10 +45,8 @@ from .cost_file import check_costs
 from .device_choice import read_machine, this_machine
 from .further_applications import absent_models, check_places, open_further
 from .gateway.actor import Gateway
-from .gateway.lengths import Lengths
 from .gateway.peers import GatewayConfig, GatewayPeer, LocalFront
 from .gateway.port import GatewayPort, ModelInfo, Readiness, Service
-from .gateway.state import GatewayState
 from .gateway.tagging import check_tagging, make_tagging
 from .predictor.messages import NODE
 from .rate_limiter import limits_of
@@ -408,27 +411,27 @@ def _gateway(settings: Settings, models: list[ModelInfo]) -> Gateway:
 
 def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter: str, others: Sequence[str]) -> Gateway:
     """Return a gateway. ``name`` appears in request ids; ``others`` are the nodes of the other gateways."""
-    state = GatewayState(
+    limits = settings.requests
+    parts = BookParts(
         "",  # filled in by the actor, which knows its address
         models,
         page_size=settings.worker_memory.page_size,
-        worker_wait=settings.faults.worker_wait,
-        limits=settings.requests,
-        gateways=settings.network.gateways,
+        timeouts=RequestTimeout(settings.faults.worker_wait, limits.request_timeout),
+        overload=AdmissionLimit(limits.max_waiting, limits.max_waiting_tokens, settings.network.gateways),
         tenants=len(settings.network.tenants),
         lengths=Lengths(settings.tagging.is_on or bool(settings.tagging.request_log)),
         asks=settings.dispatching.is_asked,
     )
-    state.table.default = settings.models.default_model or state.table.default
-    tagging = make_tagging(settings.tagging, state.lengths, name, f"{HEAD}/tagger")
+    parts.table.default = settings.models.default_model or parts.table.default
+    tagging = make_tagging(settings.tagging, parts.lengths, name, f"{HEAD}/tagger")
     addresses = {"controller": CONTROLLER, "applications": f"{HEAD}/applications", "limiter": limiter}
-    state.asking.alone = settings.autoscaling.autoscale == "preemptive"
+    parts.asking.alone = settings.autoscaling.autoscale == "preemptive"
     more: dict[str, Any] = {"dispatchers": list(dispatchers(settings.dispatching).values())}
     more |= {
         "patience": PATIENCE * settings.dispatching.dispatch_timeout,
         "autoscale": settings.autoscaling.autoscale != "off",
     }
-    return Gateway(state, name=name, others=others, tagging=tagging, **{**addresses, **more})
+    return Gateway(RequestBook(parts), name=name, others=others, tagging=tagging, **{**addresses, **more})
 
 
 def _gateway_configs(

@@ -63,9 +63,8 @@ OPENAI_WORDS = re.compile(
 )
 LEAST_FILE_LINES = 70  # of a file with one importer, which stands beside it, and no thought of its own
 SMALL_THOUGHTS = {
-    "actors/gateway/admission.py": "the admission check is a decision, and the gateway's state would exceed its limit",
-    "actors/gateway/invariants.py": "invariants are checked by tests alone, over the whole state",
     "actors/profiling/link_peer.py": "the other end of a measured link, run in a process of its own",
+    "actors/worker/coalesced_news.py": "news held back for a slow gateway, apart from the numbering of reports",
     "api/constraints/lark.py": "the language of grammars, apart from that of schemas",
     "api/openai/quality.py": "the tier of a request, apart from the path of its answer",
     "gpu/cuda/synchronous.py": "computes on a card from the host's memory, which sweeps never do",
@@ -75,6 +74,8 @@ SMALL_THOUGHTS = {
     "policies/memory/compaction.py": "a term of the field, which a newcomer looks for",
     "policies/memory/prefix_index.py": "a term of the field, which a newcomer looks for",
     "policies/offline/fed_worker.py": "mypyc compiles it, and not its importer, which has dataclasses",
+    "policies/requests/book/arrival_check.py": "the admission check is a decision about arrivals alone",
+    "policies/requests/book/invariants.py": "invariants are checked by tests alone, over the whole book",
     "policies/requests/retry_after.py": "a term of the field, which a newcomer looks for",
     "policies/sweep/backfill_repeats.py": "one mechanism of the sweep machine, with data of its own",
     "policies/sweep/draft_steps.py": "one mechanism of the planner, whose order of steps is the point",

@@ -62,11 +62,14 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def rooms(graph: dict[str, set[str]], modules: dict[str, Path]) -> dict[str, dict[str, set[str]]]:
-    """layer -> room -> rooms of the layer that it imports; the root is ""."""
+    """layer -> room -> rooms of the layer that it imports; the root is "".
+
+    A folder within a room is a room of its own.
+    """
 
     def room(name: str) -> str:
         parts = modules[name].relative_to(ROOT).parts
-        return parts[1] if len(parts) > 2 else ""
+        return "/".join(parts[1:-1])
 
     found: dict[str, dict[str, set[str]]] = {}
     for name, others in graph.items():

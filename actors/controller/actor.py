@@ -19,7 +19,7 @@ from typing import Any
 from ...policies.cluster.adapter_base import WholeModel
 from ...policies.cluster.application_life import check_default
 from ...policies.cluster.scaling import PressedBlock
-from ...policies.cluster.worker_size import WorkerReading, WorkerReport, WorkerSizes
+from ...policies.cluster.worker_size import CARD, WorkerReading, WorkerReport, WorkerSizes, card_memory
 from ...policies.control import events
 from ...policies.control.drop_events import MemoryGroups, MemoryOrder, OverloadNote
 from ...policies.control.drop_groups import memory_groups, refusal, refused_workers
@@ -241,6 +241,8 @@ class Controller(Actor):
         report = self._sizes.settle(reading)
         if new and reading.notice:
             log.log(logging.WARNING if report.device == "cpu" else logging.INFO, "%s", reading.notice)
+        if new and report.device.startswith(CARD):
+            log.info("%s", card_memory(report, self._sizes.rules))
         self.handle(events.WorkerReported(worker, incarnation, report))
         return report
 

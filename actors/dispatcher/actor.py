@@ -19,13 +19,13 @@ from typing import Any
 
 from ...policies.prediction.candidate import Candidate
 from ...policies.prediction.dispatching import POLICIES, DispatchChoice, Targets, choose, drawn, rank
+from ...policies.requests.book.dispatch_messages import Ask, Chosen
 from ...policies.sweep.events import Submission
 from ...runtime.actor.actor import Actor
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.base.errors import DeadlineExceeded, RuntimeFault
 from ..predictor.messages import Query, predictor_of
 from ..settings.dispatching import DispatchSettings
-from .messages import Ask, Chosen
 
 MINUTE = 60.0
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from ...policies.requests.book.sweep_report import joined
 from ...policies.requests.refusal import RequestRefused
 from ...policies.sweep.events import PromptScored, TokensEmitted
-from ..worker.coalesced_news import joined
 from .port import StreamNews, StreamProgress
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from ...policies.prediction.length_models import restored
 from ...policies.prediction.lengths import LengthSample
+from ...policies.requests.book.lengths import Lengths
 from ...runtime.actor.actor import ActorNode
 from ...runtime.base.errors import RuntimeFault
 from ..settings.tagging import TaggerSettings
 from ..tagger.actor import Tagger, TaggerModel, first_tagger
 from ..tagger.request_log import RequestLog
-from .lengths import Lengths
 
 SECONDS = 1.0  # between two exchanges; also the timeout of an answer
 

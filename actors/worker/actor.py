@@ -21,6 +21,7 @@ from ...gpu.model.config import ComponentSpec
 from ...gpu.select import slow
 from ...policies.control.loads import LoadBlock, NoCapacity
 from ...policies.overload.pool_reading import PoolReading, pool_reading
+from ...policies.requests.book.sweep_report import SweepReport
 from ...policies.requests.routes_changed import RoutesChanged
 from ...policies.sweep.config import OPEN_PLANS
 from ...policies.sweep.events import (
@@ -52,16 +53,7 @@ from .event_feed import Aside, EventFeed
 from .event_log_writer import EventLogWriter
 from .event_recorder import EventRecorder, Machine
 from .grammar_compiler import GrammarCompiler
-from .messages import (
-    BlockLoaded,
-    ParametersWanted,
-    PeerReport,
-    Submission,
-    SweepReport,
-    WorkerConfig,
-    WorkerStatus,
-    sweep_config,
-)
+from .messages import BlockLoaded, ParametersWanted, PeerReport, Submission, WorkerConfig, WorkerStatus, sweep_config
 from .model_folders import ModelFolders
 from .outbox import Outbox
 from .pages import PageCarrier

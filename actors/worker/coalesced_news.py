@@ -8,12 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from ...policies.requests.book.sweep_report import joined
 from ...policies.sweep.events import DraftsVerified, GatewayNews, SatOut, TokensEmitted
-
-
-def joined(first: TokensEmitted, then: TokensEmitted) -> TokensEmitted:
-    """Return one event for two consecutive token events of one attempt."""
-    return replace(then, position=first.position, tokens=first.tokens + then.tokens, logprobs=first.logprobs + then.logprobs)
 
 
 class CoalescedNews:

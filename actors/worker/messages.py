@@ -14,7 +14,6 @@ from ...policies.memory.packed_tensor import TensorPiece
 from ...policies.plan.coefficients import Coefficients
 from ...policies.sweep.config import SweepConfig
 from ...policies.sweep.events import GatewayNews, PeerMessage, Submission
-from ...policies.sweep.offline_capacity import OfflineCapacity
 from ...policies.sweep.page_events import Exported
 from ..settings.batching import BatchingSettings
 from ..settings.logs import LogSettings
@@ -32,29 +31,10 @@ __all__ = [
     "ParametersWanted",
     "PeerReport",
     "Submission",
-    "SweepReport",
     "WorkerConfig",
     "WorkerStatus",
     "sweep_config",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class SweepReport:
-    """worker -> gateway: the news of one sweep.
-
-    ``news`` is in the order in which the sweep machine emitted it; only rounds of drafts may be added up. ``offline`` is how
-    many offline requests the worker now accepts; None means no change. ``seconds`` is the duration of the sweep that is
-    reported; 0 means none.
-    """
-
-    worker: str
-    incarnation: int
-    serial: int
-    sweep: int
-    news: list[GatewayNews]
-    offline: list[OfflineCapacity] | None = None
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

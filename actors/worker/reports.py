@@ -15,14 +15,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
+from ...policies.cluster.report_sequence import ACKNOWLEDGE_EVERY, ReportSequence
 from ...policies.plan.coefficients import Coefficients
+from ...policies.requests.book.sweep_report import SweepReport
 from ...policies.sweep.events import GatewayNews, PeerMessage
 from ...policies.sweep.offline_capacity import OfflineCapacity, encode_capacities
 from ...policies.sweep.state import SweepState
 from ...runtime.actor.actor import PeerInfo
-from ..report_sequence import ACKNOWLEDGE_EVERY, ReportSequence
 from .coalesced_news import CoalescedNews
-from .messages import PeerReport, SweepReport
+from .messages import PeerReport
 
 TOGETHER = 64
 WINDOW = 4 * ACKNOWLEDGE_EVERY  # unacknowledged reports per gateway; further news waits, joined

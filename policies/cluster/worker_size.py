@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ..binary_size import binary_size
 from ..memory.residence import VIRTUAL
 
+CARD = "cuda:"  # with the number of the card
 SHARE = 0.6  # fraction of a machine's free memory that all workers together may take
 PROGRAM = 920 << 20  # bytes of address space of a worker with torch's libraries
 STACKS = 24 << 20  # bytes of address space per kernel thread: its own stack, and one in each of torch's two pools
@@ -52,7 +53,8 @@ class SizeRules:
 
     memory, threads: as the settings have them; 0: the worker's share. workers: workers that share a machine. layouts:
     layouts of KV, each of which reserves addresses. most_threads: limit of threads. widening: factor by which parameters
-    grow from their files to memory, at most.
+    grow from their files to memory, at most. beside: bytes that each worker takes of a card beside its memory and its
+    context, beside_sizes: what they are, less_beside: the remedy; context: bytes of a context on a card.
     """
 
     memory: int = 0
@@ -61,6 +63,10 @@ class SizeRules:
     layouts: int = 1
     most_threads: int = 256
     widening: int = 1
+    beside: int = 0
+    beside_sizes: str = ""
+    less_beside: str = ""
+    context: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,13 +116,16 @@ def threads_of(cores: int, rules: SizeRules) -> int:
 def size_of(reading: WorkerReading, rules: SizeRules) -> WorkerReport:
     """Return a worker's share of its machine. Raises SizeRefused."""
     workers, asked = rules.workers, rules.memory
-    if asked * workers > reading.free_memory:
+    free = reading.free_memory
+    if reading.device.startswith(CARD):
+        free = _left_on_card(reading, rules)
+    if asked * workers > free:
         all_of_them = f" for each worker, {binary_size(asked * workers)} for all {workers}" if workers > 1 else ""
         raise SizeRefused(
-            f"memory is {binary_size(asked)}{all_of_them}, but only {binary_size(reading.free_memory)} are free "
+            f"memory is {binary_size(asked)}{all_of_them}, but only {binary_size(free)} are free "
             f"{reading.where}; give less (--set memory=...)"
         )
-    memory = asked or int(reading.free_memory * SHARE) // workers
+    memory = asked or int(free * SHARE) // workers
     threads = threads_of(reading.cores, rules)
     if reading.address_space is not None:
         _check_address_space(reading.address_space, memory, threads, rules.layouts)
@@ -130,6 +139,23 @@ def size_of(reading: WorkerReading, rules: SizeRules) -> WorkerReport:
         products=reading.products,
         addresses_limited=reading.address_space is not None,
     )
+
+
+def card_memory(report: WorkerReport, rules: SizeRules) -> str:
+    """Return a sentence on the memory that each worker has on its card."""
+    memory, context = binary_size(report.memory), binary_size(rules.context)
+    return f"each worker has {memory} for parameters and KV; beside it {context} context, {rules.beside_sizes}"
+
+
+def _left_on_card(reading: WorkerReading, rules: SizeRules) -> int:
+    """Return the bytes that are left for parameters and KV; contexts were put aside before. Raises SizeRefused."""
+    left = reading.free_memory - rules.workers * rules.beside
+    if left <= 0:
+        raise SizeRefused(
+            f"workers is {rules.workers}, but only {binary_size(reading.free_memory)} are free {reading.where}, and before "
+            f"any parameter each takes {rules.beside_sizes}; start fewer, {rules.less_beside}, or choose a larger card"
+        )
+    return left
 
 
 def program_space(threads: int) -> int:

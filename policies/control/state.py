@@ -232,6 +232,7 @@ class ControllerState:
                     self.holdings.perform(events.Fatal(why))
             case events.Loaded(_, incarnation, load):
                 residency.loading, residency.room_stale = None, True
+                self.holdings.final.discard((name, load.holder))  # it can be loaded after all
                 if load.holder in self.served and self.served[load.holder].here and residency.hops.get(load.holder):
                     residency.loaded(load)
                 else:
@@ -405,6 +406,7 @@ class ControllerState:
         served = self.served.pop(name)
         self.additions.end(name)
         self.placement.cut()
+        self.table.end(served.planned)  # with their pauses
         self._withdraw(served, forget=True)
 
     # loading and publishing

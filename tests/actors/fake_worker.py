@@ -13,14 +13,15 @@ from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.peers import GatewayConfig
 from blockwright.actors.topology import make_gateway
 from blockwright.actors.worker.main import join, read
-from blockwright.actors.worker.messages import BlockLoaded, Submission, SweepReport, WorkerConfig, WorkerStatus
+from blockwright.actors.worker.messages import BlockLoaded, Submission, WorkerConfig, WorkerStatus
 from blockwright.policies.cluster.worker_size import WorkerReading
 from blockwright.policies.control.loads import LoadBlock
+from blockwright.policies.requests.book.sweep_report import SweepReport
 from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.page_events import Export
 from blockwright.runtime import Actor, Node, current_traceparent, endpoint
 from blockwright.runtime.base.errors import RemoteError
-from blockwright.tests.actors.fake_fleet import FakeWorker
+from blockwright.tests.policies.requests.book.fake_fleet import FakeWorker
 
 
 @dataclass

@@ -17,7 +17,6 @@ from blockwright.actors.controller.view import (
     parameter_shares,
     removal_view,
 )
-from blockwright.actors.gateway.catalogue import Catalogue
 from blockwright.actors.gateway.port import Census, ModelInfo
 from blockwright.actors.worker.messages import WorkerStatus
 from blockwright.policies.cluster.adapter_base import WholeModel
@@ -43,6 +42,7 @@ from blockwright.policies.control.events import (
     WorkerHeartbeat,
 )
 from blockwright.policies.control.residency import serving, whole_models
+from blockwright.policies.requests.book.catalogue import Catalogue
 from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.requests.routing_table import RoutingTable
 from blockwright.policies.sweep.local_routes import merged

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,11 +13,14 @@ from blockwright.actors import device_choice
 from blockwright.actors.device_choice import ChosenDevice, LookAtCards, choose_device, read_machine, this_machine
 from blockwright.actors.settings.errors import SettingsError
 from blockwright.actors.settings.settings import Settings
+from blockwright.actors.sizing import size_rules
+from blockwright.gpu.cuda.footprint import CONTEXT
 from blockwright.gpu.cuda.nvml import Card
-from blockwright.gpu.cuda.probe import CONTEXT, HostParts
+from blockwright.gpu.cuda.probe import HostParts
 from blockwright.gpu.errors import BackendError
 from blockwright.policies.binary_size import binary_size
-from blockwright.policies.cluster.worker_size import SizeRefused, SizeRules, WorkerReading, size_of
+from blockwright.policies.cluster.worker_size import SizeRefused, SizeRules, WorkerReading, card_memory, size_of
+from blockwright.tests.actors.test_sizing import model
 from blockwright.tests.claims import claim
 
 GIB = 1 << 30
@@ -114,6 +118,31 @@ def test_a_refusal_names_the_machine_unless_it_is_the_one_at_hand() -> None:
     elsewhere = read_machine(worker, 1)
     assert elsewhere.where == f"on {elsewhere.host}"
     assert elsewhere.cores >= 1
+
+
+@claim(
+    "A card that is too small for what a worker's shapes need beside its memory is refused with the numbers",
+    of="command-line",
+)
+def test_what_shapes_need_is_said_and_a_card_that_lacks_it_is_refused() -> None:
+    wide = {"a": replace(model(), hidden=8192, intermediate=28672, vocabulary=128256)}
+    settings = Settings(applications={"a": "x"}, device="cuda", sweep_tokens=4096)
+    rules = size_rules(settings, wide)
+    plain = {"machine": "m", "host": "h", "device": "cuda:0", "cores": 4, "where": "on card 0"}
+    found = size_of(WorkerReading(**plain, free_memory=40 * GIB), rules)
+    assert found.memory == int((40 * GIB - rules.beside) * 0.6)
+    assert card_memory(found, rules) == (
+        f"each worker has {binary_size(found.memory)} for parameters and KV; beside it 640.0 MiB context, "
+        f"{rules.beside_sizes}"
+    )
+    assert rules.beside > 4 * 4096 * 2 * 28672, "the sums of a product of all tokens of a sweep"
+    assert size_rules(Settings(applications={"a": "x"}), wide).beside == 0
+    with pytest.raises(SizeRefused) as refused:
+        size_of(WorkerReading(**plain, free_memory=2 * GIB), rules)
+    assert str(refused.value) == (
+        f"workers is 1, but only 2.0 GiB are free on card 0, and before any parameter each takes {rules.beside_sizes}; "
+        "start fewer, give less sweep_tokens (4096) or max_rows (256), or choose a larger card"
+    )
 
 
 def test_float16_has_no_kernels() -> None:

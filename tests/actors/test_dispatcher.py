@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from blockwright.actors.dispatcher.actor import Dispatcher
-from blockwright.actors.dispatcher.messages import Ask, Chosen
 from blockwright.actors.predictor.messages import NODE, Query, predictor_of
 from blockwright.actors.settings.dispatching import DispatchSettings
 from blockwright.policies.prediction.candidate import Candidate, Forecast
+from blockwright.policies.requests.book.dispatch_messages import Ask, Chosen
 from blockwright.policies.sweep.events import Submission
 from blockwright.runtime import Actor, Node, endpoint
 from blockwright.runtime.base.buffers import Sink
@@ -19,10 +19,10 @@ from blockwright.runtime.base.codec import encode, pack, unpack
 from blockwright.runtime.base.decoding import decode
 from blockwright.runtime.testing import Simulation
 from blockwright.tests.actors import fake_worker
-from blockwright.tests.actors.fake_fleet import generation, reference
-from blockwright.tests.actors.gateway_bench import Bench
 from blockwright.tests.actors.test_topology import cluster, collect
 from blockwright.tests.claims import claim
+from blockwright.tests.policies.requests.book.fake_fleet import generation, reference
+from blockwright.tests.policies.requests.book.gateway_bench import Bench
 
 WORKERS = ("w0", "w1", "w2", "w3")
 

@@ -7,7 +7,7 @@ import pytest
 from blockwright.actors.gateway.stream import RequestStream
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
-from blockwright.tests.actors.gateway_bench import emitted, scored
+from blockwright.tests.policies.requests.book.gateway_bench import emitted, scored
 
 
 def stream() -> tuple[RequestStream, list]:

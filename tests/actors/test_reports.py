@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from blockwright.actors.report_sequence import ACKNOWLEDGE_EVERY
 from blockwright.actors.worker.coalesced_news import CoalescedNews
 from blockwright.actors.worker.messages import PeerReport
 from blockwright.actors.worker.reports import TOGETHER, WINDOW, OfflineCredit, Peers, Reports
+from blockwright.policies.cluster.report_sequence import ACKNOWLEDGE_EVERY
 from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.gateway.lengths import Lengths
 from blockwright.actors.gateway.tagging import SECONDS, Tagging, check_tagging
 from blockwright.actors.settings.errors import SettingsError
 from blockwright.actors.settings.settings import Settings
@@ -22,6 +21,7 @@ from blockwright.policies.prediction.length_history import LengthHistory
 from blockwright.policies.prediction.length_models import restored
 from blockwright.policies.prediction.length_regression import LengthRegression
 from blockwright.policies.prediction.lengths import TERMS, Accuracy, Features, LengthSample
+from blockwright.policies.requests.book.lengths import Lengths
 from blockwright.runtime import ManualClock, Node
 from blockwright.runtime.base.buffers import Sink
 from blockwright.runtime.base.codec import encode, pack, unpack

@@ -8,15 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from blockwright.actors.report_sequence import ACKNOWLEDGE_EVERY
 from blockwright.actors.worker.actor import Worker
-from blockwright.actors.worker.messages import BlockLoaded, Submission, SweepReport
+from blockwright.actors.worker.messages import BlockLoaded, Submission
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.select import open_backend
+from blockwright.policies.cluster.report_sequence import ACKNOWLEDGE_EVERY
 from blockwright.policies.control.loads import LoadBlock, ModelFiles, NoCapacity
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.requests.book.sweep_report import SweepReport
 from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.events import GivenBack, TokensEmitted
 from blockwright.runtime import Actor, Node, endpoint

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.worker.messages import SweepReport
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.prediction.instance import IDLE
 from blockwright.policies.prediction.machines import LinkTimes
 from blockwright.policies.prediction.pipeline_instance import PipelineInstance
+from blockwright.policies.requests.book.sweep_report import SweepReport
 from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import Submission, TokensEmitted

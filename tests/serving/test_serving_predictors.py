@@ -14,11 +14,11 @@ import pytest
 
 from blockwright.actors.predictor.actor import Predictor
 from blockwright.actors.predictor.messages import NODE, Query, predictor_of
-from blockwright.actors.report_sequence import ACKNOWLEDGE_EVERY
-from blockwright.actors.worker.messages import SweepReport
+from blockwright.policies.cluster.report_sequence import ACKNOWLEDGE_EVERY
 from blockwright.policies.control.events import Application
 from blockwright.policies.prediction.candidate import Candidate
 from blockwright.policies.prediction.in_flight import PATIENCE
+from blockwright.policies.requests.book.sweep_report import SweepReport
 from blockwright.policies.sweep.events import Submission, TokensEmitted
 from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors import report_sequence
 from blockwright.actors.worker import reports
 from blockwright.actors.worker.coalesced_news import CoalescedNews
 from blockwright.actors.worker.messages import GatewayNews
+from blockwright.policies.cluster import report_sequence
 from blockwright.policies.plan.sweep_plan import SweepPlan
 from blockwright.runtime.testing import seeds
 from blockwright.tests.claims import claim

@@ -5,7 +5,7 @@ from __future__ import annotations
 from blockwright.policies.model.chain import Route
 from blockwright.policies.requests.offline_credit import OfflineShare, for_new, home_of, left, more
 
-from ...actors.fake_fleet import route
+from .book.fake_fleet import route
 
 
 def test_requests_on_their_way_are_subtracted_and_may_be_more_than_was_reported() -> None:
