@@ -37,7 +37,7 @@ from ...row_backend import RowBackend, RowPacked, row_states
 from ...slots import SlotBytes
 from ...tables import Tables
 from .attention import StepIndex, attend
-from .calls import Calls
+from .calls import TorchCalls
 from .deltas import Products, TorchDelta, stretches
 from .operations import adapt, feed_forward, normalise
 
@@ -62,7 +62,7 @@ class TorchBackend(RowBackend):
         self._slots: dict[PageLayout, SlotBytes] = {}
         self._hidden: dict[HiddenLayout, HiddenSlots] = {}
         self._tables: Tables | None = None
-        self._calls = Calls(fixed=self.dtype == torch.bfloat16)
+        self._calls = TorchCalls(fixed=self.dtype == torch.bfloat16)
         self._parts_done = 0  # number of components that were begun
 
     def _delta_form(self, spec: ComponentSpec) -> tuple[str, int]:

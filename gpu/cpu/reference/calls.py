@@ -24,7 +24,7 @@ def aligned(x: torch.Tensor) -> torch.Tensor:
     return x.clone() if x.data_ptr() % ALIGNMENT else x
 
 
-class Calls:
+class TorchCalls:
     """Products and functions of single elements. If not ``fixed`` they are torch's, whatever their order of sums."""
 
     def __init__(self, fixed: bool) -> None:

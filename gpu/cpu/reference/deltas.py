@@ -17,7 +17,7 @@ import torch
 
 from ...model.config import ComponentSpec
 from ...model.deltas import LoraTerm
-from .calls import Calls
+from .calls import TorchCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Products:
     """
 
     def __init__(
-        self, weights: dict[str, torch.Tensor], stretches: Sequence[Stretch], place: int, calls: Calls, prefix: str = ""
+        self, weights: dict[str, torch.Tensor], stretches: Sequence[Stretch], place: int, calls: TorchCalls, prefix: str = ""
     ) -> None:
         self.weights = weights
         self.calls = calls
