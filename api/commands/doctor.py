@@ -165,7 +165,8 @@ def check_numerics(dtype: str) -> Check:
         why = "the native kernels do not load"
     except Exception as error:
         why = str(error.__cause__ or error)
-    text = f"{backend.numerics} (the torch reference, several times slower; bits depend on the batch: {why})"
+    bits = "bits depend on the batch" if dtype == "float32" else "bits do not depend on the batch"
+    text = f"{backend.numerics} (the torch reference, several times slower; {bits}: {why})"
     return Check(name, WARNING, text, REMEDY)
 
 

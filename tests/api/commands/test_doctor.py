@@ -203,6 +203,7 @@ def test_numerics_without_kernels_and_without_anything(monkeypatch: pytest.Monke
     assert (found.status, found.text.startswith("torch-float32 (the torch reference")) == ("warning", True)
     assert "bits depend on the batch" in found.text
     assert "were not built" in found.text
+    assert "bits do not depend on the batch" in doctor.check_numerics("bfloat16").text
     monkeypatch.setattr(select, "open_backend", refuse)
     assert doctor.check_numerics("float32").status == "failed"
 
