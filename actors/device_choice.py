@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..gpu.cuda.footprint import CONTEXT
 from ..gpu.cuda.nvml import Card
-from ..gpu.cuda.probe import CONTEXT, HostParts, choose_card, look_at_host, read_cards
+from ..gpu.cuda.probe import HostParts, choose_card, look_at_host, read_cards
 from ..gpu.errors import BackendError
 from ..policies.binary_size import binary_size
 from .resources import free_memory

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ..gpu.cuda.footprint import Footprint, WorkerShape, footprint
 from ..gpu.model.config import ModelConfig
 from ..policies.binary_size import binary_size
 from ..policies.memory.residence import VIRTUAL
@@ -107,6 +108,8 @@ def worker_configs(
     ``address_space`` is the number of bytes that a process may map; None means no limit.
     """
     workers, asked = len(worker_names(settings)), settings.worker_memory.memory
+    if (beside := card_footprint(settings, models)) is not None:
+        free_memory = _left_on_card(free_memory, beside, settings, where)
     if asked * workers > free_memory:
         all_of_them = f" for each worker, {binary_size(asked * workers)} for all {workers}" if workers > 1 else ""
         raise SettingsError(
@@ -139,6 +142,42 @@ def worker_configs(
         )
         for name in worker_names(settings)
     }
+
+
+def card_footprint(settings: Settings, models: Mapping[str, ModelConfig]) -> Footprint | None:
+    """Return what each worker takes of a card beside its memory; None where workers compute on none."""
+    worker = settings.worker
+    if not worker.may_be_card:
+        return None
+    shape = WorkerShape(
+        rows=settings.batching.max_rows,
+        tokens=settings.batching.sweep_tokens,
+        length=max(max_lengths(settings.requests, models).values()),
+        page=settings.worker_memory.page_size,
+        dtype=serving_dtype(worker, models),
+    )
+    return footprint(models.values(), shape)
+
+
+def card_memory(settings: Settings, models: Mapping[str, ModelConfig], configs: Mapping[str, WorkerConfig]) -> str:
+    """Return a sentence on the memory that each worker has on its card."""
+    beside, memory = card_footprint(settings, models), next(iter(configs.values())).worker_memory.memory
+    assert beside is not None, "workers compute on a card"
+    context = binary_size(beside.context)
+    return f"each worker has {binary_size(memory)} for parameters and KV; beside it {context} context, {beside.sizes}"
+
+
+def _left_on_card(free_memory: int, beside: Footprint, settings: Settings, where: str) -> int:
+    """Return the bytes that are left for parameters and KV; contexts were put aside before. Raises SettingsError."""
+    workers = len(worker_names(settings))
+    left = free_memory - workers * (beside.total - beside.context)
+    if left <= 0:
+        raise SettingsError(
+            f"workers is {workers}, but only {binary_size(free_memory)} are free {where}, and before any parameter each "
+            f"takes {beside.sizes}; start fewer, give less sweep_tokens ({settings.batching.sweep_tokens}) or max_rows "
+            f"({settings.batching.max_rows}), or choose a larger card"
+        )
+    return left
 
 
 def program_space(threads: int) -> int:

@@ -24,6 +24,7 @@ from ..policies.measures import Measure
 from ..policies.requests.admission_limit import AdmissionLimit
 from ..policies.requests.book.book import RequestBook
 from ..policies.requests.book.lengths import Lengths
+from ..policies.requests.book.parts import BookParts
 from ..policies.requests.request_timeout import RequestTimeout
 from ..runtime.actor.ref import Ref
 from ..runtime.base.down import Down
@@ -53,7 +54,7 @@ from .resources import address_space, cores
 from .settings.errors import SettingsError, StartError
 from .settings.faults import FaultSettings
 from .settings.settings import Settings
-from .sizing import max_lengths, widening, worker_configs, worker_limits
+from .sizing import card_memory, max_lengths, widening, worker_configs, worker_limits
 from .supervision_tree import HEAD, PREDICTORS, WORKER, dispatchers, gateway_nodes, gateway_processes, in_head, tree
 from .worker.messages import WorkerConfig
 from .worker_processes import worker_launcher
@@ -236,7 +237,7 @@ async def start(
     settings = device.settings
     opened, fronts = await _open_checkpoints(settings)
     models = {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()}
-    configs = worker_configs(settings, models, **device.room, cores=cores(), address_space=address_space())
+    configs = _sized(device, models)
     first_in_head = http is None or in_head(settings.network, cores())
     processes = gateway_processes(settings.network, first_in_head=first_in_head) if http is not None else []
     launcher = launcher or (InProcessLauncher() if in_process else worker_launcher(settings.network.directory))
@@ -303,6 +304,15 @@ def _state(
     state.default_is_set = bool(settings.models.default_model)
     state.table.default = default
     return state
+
+
+def _sized(device: ChosenDevice, models: dict[str, ModelConfig]) -> dict[str, WorkerConfig]:
+    """Return the workers' configurations, and tell what each has of a card."""
+    settings = device.settings
+    configs = worker_configs(settings, models, **device.room, cores=cores(), address_space=address_space())
+    if settings.worker.may_be_card:
+        log.info("%s", card_memory(settings, models, configs))
+    return configs
 
 
 async def _choose(settings: Settings) -> ChosenDevice:
@@ -408,7 +418,7 @@ def _gateway(settings: Settings, models: list[ModelInfo]) -> Gateway:
 def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter: str, others: Sequence[str]) -> Gateway:
     """Return a gateway. ``name`` appears in request ids; ``others`` are the nodes of the other gateways."""
     limits = settings.requests
-    state = RequestBook(
+    parts = BookParts(
         "",  # filled in by the actor, which knows its address
         models,
         page_size=settings.worker_memory.page_size,
@@ -418,16 +428,16 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
         lengths=Lengths(settings.tagging.is_on or bool(settings.tagging.request_log)),
         asks=settings.dispatching.is_asked,
     )
-    state.table.default = settings.models.default_model or state.table.default
-    tagging = make_tagging(settings.tagging, state.lengths, name, f"{HEAD}/tagger")
+    parts.table.default = settings.models.default_model or parts.table.default
+    tagging = make_tagging(settings.tagging, parts.lengths, name, f"{HEAD}/tagger")
     addresses = {"controller": CONTROLLER, "applications": f"{HEAD}/applications", "limiter": limiter}
-    state.asking.alone = settings.autoscaling.autoscale == "preemptive"
+    parts.asking.alone = settings.autoscaling.autoscale == "preemptive"
     more: dict[str, Any] = {"dispatchers": list(dispatchers(settings.dispatching).values())}
     more |= {
         "patience": PATIENCE * settings.dispatching.dispatch_timeout,
         "autoscale": settings.autoscaling.autoscale != "off",
     }
-    return Gateway(state, name=name, others=others, tagging=tagging, **{**addresses, **more})
+    return Gateway(RequestBook(parts), name=name, others=others, tagging=tagging, **{**addresses, **more})
 
 
 def _gateway_configs(

@@ -129,9 +129,9 @@ def test_the_nearest_tests_come_first_then_the_room_then_the_seeds() -> None:
     assert own == ["tests/policies/memory/test_chunks.py"]
     assert all("blockwright.policies.memory.chunks import" in texts[test] for test in users)
     assert "tests/policies/memory/test_slots.py" in {*users, *near}
-    own, near, wide = stages("policies/requests/book/request_pauses.py", texts)  # no test imports it
-    assert own == ["tests/policies/requests/book/test_request_pauses.py"]
-    assert "tests/policies/requests/book/test_route_switches.py" in near
+    own, near, wide = stages("policies/requests/book/pausing.py", texts)  # no test imports it
+    assert own == ["tests/policies/requests/book/test_pausing.py"]
+    assert "tests/policies/requests/book/test_switching.py" in near
     assert {f"tests/serving/test_serving_{game}.py" for game in GAMES} <= {*wide}
     assert stages("gpu/cpu/kernels/rows.h", texts)[0][0].startswith("tests/gpu/")
     for path in sorted([*ROOT.glob("policies/*/*.py"), *ROOT.glob("actors/**/*.py")]):
@@ -143,7 +143,7 @@ def test_the_nearest_tests_come_first_then_the_room_then_the_seeds() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["policies/sweep/backfill.py", "policies/requests/book/request_pauses.py", "policies/memory/slots.py"]
+    "path", ["policies/sweep/backfill.py", "policies/requests/book/pausing.py", "policies/memory/slots.py"]
 )
 def test_every_mutant_of_a_source_is_another_program(path: str) -> None:
     source = (ROOT / path).read_text()

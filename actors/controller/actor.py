@@ -287,7 +287,7 @@ class Controller(Actor):
             asked_memory = self.node.ref(f"{self.node.name}/memory").view(timeout=VIEW_TIMEOUT, returns=dict[str, Any])
             memory_view = (await asyncio.gather(asked_memory, return_exceptions=True))[0]
             more = {"refused": refused_workers(self._state)} | (memory_view if isinstance(memory_view, dict) else {})
-            view["overload"] = overload_view(self._state.overload, self._state.workers, now, wall) | more
+            view["overload"] = overload_view(self._state.overload, self._state.served, self._state.workers, now, wall) | more
         return view | {"cards": await self._cards(), "autoscale": self._state.scaling.view(now, wall)}
 
     async def _cards(self) -> list[dict[str, Any]]:
@@ -304,7 +304,7 @@ class Controller(Actor):
         now = self.node.clock.now()
         effects = self._state.handle(event, now)
         tasks = [task for effect in effects if (task := self._perform(effect)) is not None]
-        if self._state.touched or effects:
+        if self._state.changed or effects:
             self._history.tick(self._state, now)
             self._tell()
             self._conditions.tick()
@@ -452,7 +452,7 @@ def drain_worker(
     if (known := state.workers.get(worker)) is None:
         message = f"worker {worker!r} does not exist; there are: {', '.join(state.workers)}"
         return DrainAnswered(refused=RefusedChange(Refusal.UNKNOWN_WORKER, message, "id"))
-    if drain and worker not in state.scaling.drained and (why := state.scaling.undrainable(worker)):
+    if drain and worker not in state.scaling.drained and (why := state.scaling.undrainable(worker, state.holdings)):
         return DrainAnswered(refused=RefusedChange(Refusal.CONFLICT, f"worker {worker} cannot be drained: {why}", "id"))
     handle(events.DrainWorker(worker, drain))
     return DrainAnswered(running=known.running, waiting=known.waiting)

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...policies.cluster.adapter_base import WholeModel, shown_base
 from ...policies.cluster.application_life import model_of
-from ...policies.control.claims import Claim, claims_on
+from ...policies.control.claims import ComponentClaim
 from ...policies.control.events import Application
 from ...policies.control.families import members
 from ...policies.control.labels import labels as labels_of
@@ -102,7 +102,7 @@ def _worker(
     return {
         "id": worker.name,
         "pid": status.pid if status else worker.pid,
-        "state": "draining" if worker.name in state.scaling.draining else worker.state,
+        "state": "draining" if worker.name in state.holdings.draining else worker.state,
         "incarnation": worker.incarnation,
         "restarts": worker.restarts,
         "cause": worker.cause,
@@ -111,7 +111,7 @@ def _worker(
         "proof": dict(status.proof) if status else {},
         "memory": memory,
         "blocks": _blocks(state, worker),
-        "claims": [_claim(claim, labels) for claim in claims_on(state.holdings, worker.name)],
+        "claims": [_claim(claim, labels) for claim in state.holdings.claims_on(worker.name)],
         "queue": {
             "waiting": status.waiting if status else worker.waiting,
             "running": status.running if status else worker.running,
@@ -148,7 +148,7 @@ def _busiest(blocks: Iterable[BlockStatus], labels: Mapping[str, str]) -> list[d
     ]
 
 
-def _claim(claim: Claim, labels: Mapping[str, str]) -> dict[str, Any]:
+def _claim(claim: ComponentClaim, labels: Mapping[str, str]) -> dict[str, Any]:
     return {
         "model": labels[claim.application],
         "first": claim.first,
@@ -157,7 +157,7 @@ def _claim(claim: Claim, labels: Mapping[str, str]) -> dict[str, Any]:
         "by": claim.by.value,
         "why": claim.why,
         "held": claim.held,
-        "paused_by": list(claim.paused_by),
+        "paused_by": [by.value for by in claim.paused_by],
     }
 
 

@@ -1,7 +1,7 @@
-"""The gateway actor: the message and HTTP-facing shell around the gateway's state machine.
+"""The gateway actor: the message and HTTP-facing shell around the request book.
 
-Turns calls, reports and worker news into events for ``state.py``, and effects into messages and stream news. Owns the
-streams of its clients and nothing else; every decision is made in ``state.py``. Implements ``GatewayPort`` for the HTTP
+Turns calls, reports and worker news into events for the request book, and effects into messages and stream news. Owns the
+streams of its clients and nothing else; every decision is made in the request book. Implements ``GatewayPort`` for the HTTP
 front in its own process. A sweep's report is handled in one go: no task and no message per token.
 """
 
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import itertools
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...policies.cluster.demand import Use
@@ -18,7 +17,6 @@ from ...policies.control.route_switch import SwitchFigures, SwitchRoutes
 from ...policies.requests.admission_limit import Held
 from ...policies.requests.book import messages as m
 from ...policies.requests.book.book import RequestBook
-from ...policies.requests.book.dispatch_messages import Ask
 from ...policies.requests.book.queue_position import QueuePositions
 from ...policies.requests.book.sweep_report import SweepReport
 from ...policies.requests.rate_limit import LimitStatus, Verdict
@@ -34,7 +32,7 @@ from ...runtime.base.errors import RuntimeFault
 from ...runtime.node.inspection import inspect_peers
 from ..conditions import Conditions
 from ..rate_limiter import Limiter
-from .calls import Cancellations, ask, export, hold, submit, switch, vacate
+from .calls import OutgoingCalls, switch, vacate
 from .port import (
     ApplicationView,
     Census,
@@ -75,7 +73,7 @@ class Gateway(Actor):
 
     def __init__(
         self,
-        state: RequestBook,
+        book: RequestBook,
         *,
         name: str,
         controller: str,
@@ -90,22 +88,21 @@ class Gateway(Actor):
         self.name = name
         self.limiter = limiter
         self._others = others
-        self.state = state
-        self._positions, self._recoveries = QueuePositions(state.active, state.table), Recoveries(state.active)
+        self.book = book
+        parts = book.parts
+        self._positions, self._recoveries = QueuePositions(parts.active, parts.table), Recoveries(parts.active)
         self._controller, self._applications = controller, applications
         self._streams: dict[str, RequestStream] = {}  # of all active requests
         self._idle = asyncio.Event()  # set while nothing is active
-        self._sending: set[asyncio.Task[None]] = set()
-        self._cancellations = Cancellations()
+        self._calls = OutgoingCalls(controller, dispatchers, patience, self._handle)
         self._conditions = Conditions()
-        self._tagging = tagging or Tagging(state.lengths)
-        self._dispatchers, self._patience = itertools.cycle(dispatchers), patience
+        self._tagging = tagging or Tagging(parts.lengths)
         self._autoscale = autoscale
         self._timer: Timer | None = None
 
     async def on_start(self) -> None:
-        self.state.address = str(self.ref)
-        self.node.heartbeat = lambda: {"routes": self.state.table.settled}
+        self.book.parts.address = str(self.ref)
+        self.node.heartbeat = lambda: {"routes": self.book.parts.table.settled}
         self._idle.set()
         self._deafen = self.node.on_heartbeat(self._beat)
         self._tick()
@@ -115,10 +112,7 @@ class Gateway(Actor):
             self._timer.cancel()
         self._deafen()
         self._handle(m.Drain(now=True))
-        self._cancellations.send(self.node)
-        for task in self._sending:
-            task.cancel()
-        await asyncio.gather(*self._sending, return_exceptions=True)
+        await self._calls.stop(self.node)
         await self._tagging.stop(self.node)
 
     # messages
@@ -126,7 +120,7 @@ class Gateway(Actor):
     @endpoint
     async def tokens(self, report: SweepReport) -> None:
         """Take a worker's sweep report: all the news of that sweep for this gateway."""
-        self._handle(report)
+        self._perform(self.book.accept_report(report, self.node.clock.now()))
 
     @endpoint
     async def heard(self, beat: m.HeartbeatReceived) -> None:
@@ -155,30 +149,32 @@ class Gateway(Actor):
     @endpoint(urgent=True)
     async def holds(self, gateway: str, requests: int, tokens: int) -> None:
         """Take another gateway's load: its share of the requests and tokens that the server admits."""
-        self.state.overload.hear(gateway, Held(requests, tokens, self.node.clock.now()))
+        self.book.parts.overload.hear(gateway, Held(requests, tokens, self.node.clock.now()))
 
     @endpoint(concurrent=True)
     async def knows(self, version: int) -> None:
         """Return once publication ``version`` of the routes has arrived."""
-        await self.until(lambda: self.state.table.version >= version)
+        await self.until(lambda: self.book.parts.table.version >= version)
 
     @endpoint(concurrent=True)
     async def drained(self, application: str, version: int) -> None:
         """Return once publication ``version`` of the routes has arrived and the application has no request left here."""
-        await self.until(lambda: self.state.table.version >= version and self.state.usage.none(application))
+        await self.until(lambda: self.book.parts.table.version >= version and self.book.parts.usage.none(application))
 
     @endpoint(urgent=True)
     async def uses(self) -> dict[str, Use]:
         """Return the usage of each application at this gateway: its active requests, or how long it has been idle."""
-        state, waits = self.state, self.state.capacity_waits
-        return state.usage.report(state.table.routes, self.node.clock.now(), waits.wants(), waits.offline())
+        return dict(self.book.usage(self.node.clock.now()))
 
     @endpoint(concurrent=True)
     async def quiet(self, application: str, version: int) -> None:
         """Return once publication ``version`` of the routes has arrived and no worker holds a request of the application."""
-        table, active = self.state.table, self.state.active
+        table, active = self.book.parts.table, self.book.parts.active
         await self.until(
-            lambda: table.version >= version and not any(r.workers for r in active.values() if r.application == application)
+            lambda: (
+                table.version >= version
+                and not any(r.placement.workers for r in active.values() if r.application == application)
+            )
         )
 
     @endpoint(concurrent=True)
@@ -187,23 +183,21 @@ class Gateway(Actor):
 
         Requests move away; any still there after ``grace`` seconds is given back and goes on elsewhere.
         """
-        await vacate(
-            self.state.table, self.state.active, self.until, self._handle, self.node.clock, (worker, version, grace)
-        )
+        await vacate(self.book.parts, self.until, self._handle, self.node.clock, (worker, version, grace))
 
     @endpoint(concurrent=True)
     async def switch(self, order: SwitchRoutes) -> int:
         """Carry out a switch; return its number of stale requests once the ended routes hold none of this gateway's
         requests.
         """
-        return await switch(self.state, order, self.until, self._handle)
+        return await switch(self.book.parts, order, self.until, self._handle)
 
     @endpoint(concurrent=True)
     async def switched(self, number: int) -> SwitchFigures:
         """Return the figures of a switch, once none of its stale requests waits any more."""
-        switching = self.state.moving.switching
-        await self.until(lambda: switching.settled(number))
-        return switching.figures(number)
+        switches = self.book.parts.switches
+        await self.until(lambda: switches.settled(number))
+        return switches.figures(number)
 
     @endpoint(urgent=True)
     async def sequences(self) -> dict[str, Census]:
@@ -222,19 +216,19 @@ class Gateway(Actor):
     # GatewayPort
 
     def models(self) -> list[ModelInfo]:
-        return self.state.catalogue.models()
+        return self.book.parts.catalogue.models()
 
     def default_model(self) -> str:
-        return self.state.table.default
+        return self.book.parts.table.default
 
     def ready(self) -> Readiness:
-        return self.state.catalogue.ready(self.state.draining)
+        return self.book.parts.catalogue.ready(self.book.parts.draining)
 
     def describe(self, request: str) -> RequestView | None:
-        return described(self.state, self._positions, request, self.node.clock.now())
+        return described(self.book, self._positions, request, self.node.clock.now())
 
     def requests(self, viewer: Viewer, limit: int) -> list[RequestLine]:
-        return listed(self.state, self._positions, viewer, limit, self.node.clock.now())
+        return listed(self.book, self._positions, viewer, limit, self.node.clock.now())
 
     def generate(self, generation: Generation) -> RequestStream:
         """See ``GatewayPort``."""
@@ -246,32 +240,32 @@ class Gateway(Actor):
         error = stream.refused()
         if error is not None:
             raise error
-        record = self.state.active.get(generation.id)
+        record = self.book.parts.active.get(generation.id)
         if record is not None:
             stream.progress = lambda: self._positions.progress(record, self.node.clock.now())
         return stream
 
     def credits(self, application: str) -> list[Credit]:
-        start = self.state.catalogue.start(application)
-        return self.state.offline.credits(self.state.table.models.get(start, start))
+        start = self.book.parts.catalogue.start(application)
+        return self.book.credits(self.book.parts.table.models.get(start, start))
 
     async def credit_grown(self) -> None:
-        seen = self.state.offline.grown
-        await self.until(lambda: self.state.offline.grown > seen)
+        seen = self.book.growth()
+        await self.until(lambda: self.book.growth() > seen)
 
     def move(self, request: str, worker: str, route: str) -> list[MoveBegun]:
         """See ``GatewayPort``."""
         now, sequences = self.node.clock.now(), sequences_of(request, self._streams)
-        moves = [self.state.moving.plan(id, worker, route, now) for id in sequences]
+        moves = [self.book.plan_move(id, worker, route, now) for id in sequences]
         for move in moves:
             self._handle(move)
         return [move.begun for move in moves]
 
     def moves(self) -> MoveFigures:
-        return self.state.moving.figures
+        return self.book.parts.claims.figures
 
     def tiers(self) -> TierFigures:
-        return self.state.choosing.figures
+        return self.book.parts.choices.figures
 
     def census(self) -> dict[str, Census]:
         return self._positions.census()
@@ -280,10 +274,10 @@ class Gateway(Actor):
         return self._positions.tenants()
 
     def lengths(self) -> LengthFigures:
-        return self.state.lengths.figures
+        return self.book.parts.lengths.figures
 
     def dispatching(self) -> DispatchFigures:
-        return self.state.asking.figures
+        return self.book.parts.asking.figures
 
     def cancel(self, request: str) -> bool:
         """See ``GatewayPort``."""
@@ -375,7 +369,8 @@ class Gateway(Actor):
         self._handle(m.GatewayTick())
         if self._others:
             self._share()
-        if self._autoscale and (seen := self.state.asking.seen(self.state.active, self.node.clock.now())) is not None:
+        parts, now = self.book.parts, self.node.clock.now()
+        if self._autoscale and (seen := parts.asking.seen(parts.active, now)) is not None:
             self.node.ref(self._controller).observed.cast(*seen)
         self._tagging.tick(self.node)
         for worker, outcome in self._recoveries.tick():
@@ -384,50 +379,31 @@ class Gateway(Actor):
     def _beat(self, peer: PeerInfo) -> None:
         if (reports := peer.payload.get("reports")) is not None:  # sent by a worker
             capacities = decode_capacities(peer.payload)
-            beat = m.HeartbeatReceived(peer.id.name, peer.incarnation, reports.get(self.state.address, 0), *capacities)
-            self.node.ref(self.state.address).heard.cast(beat)
+            beat = m.HeartbeatReceived(peer.id.name, peer.incarnation, reports.get(self.book.parts.address, 0), *capacities)
+            self.node.ref(self.book.parts.address).heard.cast(beat)
 
     def _share(self) -> None:
         """Tell the other gateways this one's load, and take its share of the capacity that is free overall."""
-        held = self.state.overload.tick(self.node.clock.now())
+        held = self.book.parts.overload.tick(self.node.clock.now())
         for name in sorted(self.node.peers().keys() & set(self._others)):
             self.node.ref(f"{name}/gateway").holds.cast(self.node.name, held.requests, held.tokens)
 
     def _handle(self, event: m.Event) -> None:
-        for effect in self.state.handle(event, self.node.clock.now()):
+        self._perform(self.book.handle(event, self.node.clock.now()))
+
+    def _perform(self, effects: list[m.Effect]) -> None:
+        for effect in effects:
             match effect:
                 case m.Deliver(news):
                     ended = isinstance(news, TokensEmitted) and news.finish
                     stream = self._streams.pop(news.request) if ended else self._streams[news.request]
                     stream.put(news)
-                case m.Submit():
-                    self._send(submit(effect, self.node, self._handle))
-                case m.ExportAt():
-                    self._send(export(effect, self.node, self._handle))
-                case m.HoldAt():
-                    self._send(hold(effect, self.node, self._handle))
-                case m.UnholdAt(workers, unhold):
-                    for worker in workers:
-                        self.node.ref(f"{worker}/worker").unhold.cast(unhold)
-                case Ask():
-                    self._send(ask(effect, self.node, next(self._dispatchers), self._patience, self._handle))
-                case m.WantRoutes(applications):
-                    self.node.ref(self._controller).wanted.cast(applications)
-                case m.CancelAt(worker, requests):
-                    self._cancellations.add(self.node, worker, requests)
-                case m.Acknowledge(worker, serial):
-                    self.node.ref(f"{worker}/worker").ack.cast(self.state.address, serial)
-                case m.Replay(worker, serial):
-                    self.node.ref(f"{worker}/worker").replay.cast(self.state.address, serial)
                 case m.Closed(request):
                     self._streams.pop(request).close()
                 case m.Fail(request, refused):
                     self._streams.pop(request).fail(refused)
+                case _:
+                    self._calls.send(self.node, self.book.parts.address, effect)
         if not self._streams:
             self._idle.set()
         self._conditions.tick()
-
-    def _send(self, call: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(call)
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)

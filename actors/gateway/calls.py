@@ -9,24 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from ...policies.control.route_switch import SwitchRoutes
-from ...policies.requests.book.book import RequestBook
 from ...policies.requests.book.dispatch_messages import Ask, Chosen
 from ...policies.requests.book.messages import (
+    Acknowledge,
+    CancelAt,
+    Effect,
     Event,
     ExportAt,
     ExportUnsent,
     HoldAnswered,
     HoldAt,
+    Replay,
     Submit,
+    UnholdAt,
     Unsent,
     Vacate,
+    WantRoutes,
 )
-from ...policies.requests.book.record import RequestRecord
-from ...policies.requests.routing_table import RoutingTable
+from ...policies.requests.book.parts import BookParts
 from ...policies.sweep.page_events import Exported, HoldPages
 from ...runtime.actor.actor import ActorNode
 from ...runtime.base.clock import Clock, first_within
@@ -109,9 +114,57 @@ class Cancellations:
             node.ref(f"{worker}/worker").cancel.cast(requests)
 
 
+class OutgoingCalls:
+    """The messages of one gateway to workers, dispatchers and the controller, with the calls that are not answered yet.
+
+    controller: its address. dispatchers: addresses asked in turn, each for ``patience`` seconds. handle: takes answers.
+    """
+
+    def __init__(self, controller: str, dispatchers: Iterable[str], patience: float, handle: Handle) -> None:
+        self._controller = controller
+        self._dispatchers, self._patience = itertools.cycle(dispatchers), patience
+        self._handle = handle
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._cancellations = Cancellations()
+
+    def send(self, node: ActorNode, gateway: str, effect: Effect) -> None:
+        """Send what an effect says; ``gateway`` is the sender's address."""
+        match effect:
+            case Submit():
+                self._call(submit(effect, node, self._handle))
+            case Acknowledge(worker, serial):
+                node.ref(f"{worker}/worker").ack.cast(gateway, serial)
+            case CancelAt(worker, requests):
+                self._cancellations.add(node, worker, requests)
+            case Ask():
+                self._call(ask(effect, node, next(self._dispatchers), self._patience, self._handle))
+            case WantRoutes(applications):
+                node.ref(self._controller).wanted.cast(applications)
+            case Replay(worker, serial):
+                node.ref(f"{worker}/worker").replay.cast(gateway, serial)
+            case ExportAt():
+                self._call(export(effect, node, self._handle))
+            case HoldAt():
+                self._call(hold(effect, node, self._handle))
+            case UnholdAt(workers, unhold):
+                for worker in workers:
+                    node.ref(f"{worker}/worker").unhold.cast(unhold)
+
+    async def stop(self, node: ActorNode) -> None:
+        """Send pending cancellations, and give up all calls."""
+        self._cancellations.send(node)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _call(self, call: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(call)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
 async def vacate(
-    table: RoutingTable,
-    active: Mapping[str, RequestRecord],
+    parts: BookParts,
     until: Until,
     handle: Callable[[Event], None],
     clock: Clock,
@@ -123,6 +176,7 @@ async def vacate(
     there after that time is given back, unless the worker serves again meanwhile.
     """
     worker, version, grace = order
+    table = parts.table
 
     async def empty() -> None:
         await until(lambda: table.version >= version)
@@ -135,13 +189,13 @@ async def vacate(
     finally:
         emptied.cancel()
     for request in () if table.serves(worker) else sorted(table.on.get(worker, ())):
-        handle(Unsent(request, active[request].attempt, f"worker {worker} is drained"))
+        handle(Unsent(request, parts.active[request].placement.attempt, f"worker {worker} is drained"))
 
 
-async def switch(state: RequestBook, order: SwitchRoutes, until: Until, handle: Callable[[Event], None]) -> int:
+async def switch(parts: BookParts, order: SwitchRoutes, until: Until, handle: Callable[[Event], None]) -> int:
     """Carry out a switch; return the number of stale requests once none is left on the ending routes."""
-    await until(lambda: state.table.version >= order.version)
+    await until(lambda: parts.table.version >= order.version)
     handle(order)
-    switching = state.moving.switching
-    await until(lambda: switching.off(order.number))
-    return switching.figures(order.number).stale
+    switches = parts.switches
+    await until(lambda: switches.off(order.number, parts.active, parts.pauses.leaving))
+    return switches.figures(order.number).stale

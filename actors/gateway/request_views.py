@@ -15,44 +15,45 @@ from dataclasses import dataclass
 from ...policies.requests.book.book import RequestBook
 from ...policies.requests.book.queue_position import QueuePositions
 from ...policies.requests.book.record import RequestRecord
+from ...policies.requests.book.request_view import view_of
 from ...policies.requests.request_ownership import Viewer
 from .port import RequestLine, RequestView
 
 log = logging.getLogger(__name__)
 
 
-def described(state: RequestBook, positions: QueuePositions, request: str, now: float) -> RequestView | None:
+def described(book: RequestBook, positions: QueuePositions, request: str, now: float) -> RequestView | None:
     """Return the view of one request, or None.
 
-    It counts as waiting by the rule of ``RequestRecord.waits``, and has a place in the queue if it has not begun yet.
+    It counts as waiting by the rule of ``TokenProgress.waits``, and has a place in the queue if it has not begun yet.
     ``starts_in`` is forecast from the rate at which requests ended lately; it is None while that rate is unknown.
     """
-    view, record = state.describe(request), state.active.get(request)
-    if view is None or record is None or not record.waits:
+    view, record = book.describe(request), book.parts.active.get(request)
+    if view is None or record is None or not record.progress.waits:
         return view
     progress = positions.progress(record, now)
-    starts = state.overload.pace.starts_in(progress.place, now) if progress.place else None
+    starts = book.parts.overload.pace.starts_in(progress.place, now) if progress.place else None
     return dataclasses.replace(view, state="waiting", place=progress.place, queued=progress.queued, starts_in=starts)
 
 
-def listed(state: RequestBook, positions: QueuePositions, viewer: Viewer, limit: int, now: float) -> list[RequestLine]:
+def listed(book: RequestBook, positions: QueuePositions, viewer: Viewer, limit: int, now: float) -> list[RequestLine]:
     """Return the requests that the viewer may see: running and waiting ones, then ended ones; latest first in each group."""
     found: list[RequestLine] = []
-    for line in _lines(state, positions, viewer, now):
+    for line in _lines(book, positions, viewer, now):
         if len(found) >= limit:
             break
         found.append(line)
     return found
 
 
-def _lines(state: RequestBook, positions: QueuePositions, viewer: Viewer, now: float) -> Iterator[RequestLine]:
-    for record in reversed(state.active.values()):
+def _lines(book: RequestBook, positions: QueuePositions, viewer: Viewer, now: float) -> Iterator[RequestLine]:
+    for record in reversed(book.parts.active.values()):
         if viewer.may_see(record.generation.key):
-            seen = record.view()
+            seen = view_of(record)
             place = positions.progress(record, now).place
-            word = "waiting" if record.waits else seen.state
+            word = "waiting" if record.progress.waits else seen.state
             yield _line(seen, word, place, now - record.arrival)
-    for view in reversed(state.past.values()):
+    for view in reversed(book.parts.past.values()):
         if viewer.may_see(view.key):
             age = view.events[-1]["at"]
             yield _line(view, view.state, 0, age, max(0.0, now - view.arrival - age))
@@ -82,7 +83,9 @@ class Recoveries:
 
     def lost(self, worker: str, cause: str, now: float) -> None:
         """Note that a worker has died. Call it before its requests are changed."""
-        ran = tuple((record, record.attempt) for record in self._active.values() if worker in record.workers)
+        ran = tuple(
+            (record, record.placement.attempt) for record in self._active.values() if worker in record.placement.workers
+        )
         if ran:
             log.info("%s died (%s); requests that ran there: %d", worker, cause, len(ran))
             self._open.append(_Loss(worker, now, ran))
@@ -100,7 +103,7 @@ class Recoveries:
 
 def _settled(record: RequestRecord, attempt: int) -> bool:
     """Return whether the request has ended or a later attempt runs."""
-    return record.state not in ("waiting", "running") or (record.attempt > attempt and record.planned)
+    return record.state not in ("waiting", "running") or (record.placement.attempt > attempt and record.progress.planned)
 
 
 def _outcome(loss: _Loss) -> str:
@@ -108,11 +111,11 @@ def _outcome(loss: _Loss) -> str:
     worst = 0.0
     ended = 0
     for record, attempt in loss.requests:
-        again = [at for at, event, detail in record.events if event == "resumed" and detail["attempt"] > attempt]
-        if not again or record.route is None:
+        again = [at for at, event, detail in record.history.events if event == "resumed" and detail["attempt"] > attempt]
+        if not again or record.placement.route is None:
             ended += 1
             continue
-        homes[record.route.home] += 1
+        homes[record.placement.route.home] += 1
         worst = max(worst, min(again) - loss.at)
     moved = ", ".join(f"{count} request{'s' * (count != 1)} moved to {home}" for home, count in sorted(homes.items()))
     said = [f"{moved}, the last after {worst:.2f} s"] if homes else []

@@ -273,6 +273,7 @@ def check_cards(nvml: Nvml | None = None, driver: Path = DRIVER, host: HostParts
 
     Where there is neither a driver nor a card this is no problem: serving uses the CPU unless a card is asked for.
     """
+    from ...gpu.cuda.footprint import CONTEXT
     from ...gpu.cuda.probe import look_at_host, obstacle, read_cards
     from ...gpu.errors import BackendError
 
@@ -292,7 +293,8 @@ def check_cards(nvml: Nvml | None = None, driver: Path = DRIVER, host: HostParts
         elif missing:
             yield _obstructed(name, found, missing)
         else:
-            yield Check(name, OK, f"{found} (serve with --device cuda:{card.number}; not yet proved on a card)")
+            beside = f"each worker takes {binary_size(CONTEXT)} beside its memory, and what its models' shapes need"
+            yield Check(name, OK, f"{found} (serve with --device cuda:{card.number}; {beside}; not yet proved on a card)")
 
 
 def card_line(card: Card) -> str:

@@ -131,6 +131,7 @@ def top_view(before: Sample, after: Sample) -> dict[str, Any]:
                 "kv_cached": _part(w["memory"]["cached"], _kv_room([w])),
                 "hidden": _part(_hidden(w), _kv_room([w])),
                 "cache_hits": _part(*(w["counters"].get(name, 0) for name in ("cached_tokens", "prompt_tokens"))),
+                "on_host": min(1.0, _part(*(w["counters"].get(name, 0) for name in ("drawn_on_host", "generated_tokens")))),
             }
             for w in cluster["workers"]
         ],

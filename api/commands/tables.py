@@ -209,18 +209,20 @@ def change_line(last: View) -> str:
 
 
 def top_tables(view: View) -> Screenful:
-    hidden = any(one["hidden"] for one in view["workers"])
+    hidden, on_host = (any(one[name] for one in view["workers"]) for name in ("hidden", "on_host"))
+    columns = (*(("HIDDEN",) if hidden else ()), *(("ON HOST",) if on_host else ()))
     workers = FittedTable(
-        ("WORKER", "STATE", "RUN", "WAIT", "KV", "CACHED", "HITS", *(("HIDDEN",) if hidden else ())),
+        ("WORKER", "STATE", "RUN", "WAIT", "KV", "CACHED", "HITS", *columns),
         [
             (
                 *(one["id"], one["state"], str(one["running"]), str(one["waiting"])),
                 *(share(one[name]) for name in ("kv_used", "kv_cached", "cache_hits")),
                 *((share(one["hidden"]),) if hidden else ()),
+                *((share(one["on_host"]),) if on_host else ()),
             )
             for one in view["workers"]
         ],
-        numbers=5 + hidden,
+        numbers=5 + hidden + on_host,
     )
     held = in_memory([one["parameters"] for one in view["workers"]])
     more_lines = [*card_lines(view["cards"]), *overload_lines(view["overload"])]

@@ -278,9 +278,39 @@ class Idle(ScalingEvent):
     applications: tuple[str, ...]
 
 
-_OfWorkers = WorkerStarting | WorkerUp | WorkerDown | WorkerCannotStart | WorkerHeartbeat | KvCapacity | Loaded | LoadFailed
+class Conclusion:
+    """Base of events that come from a party instead of outside; all parties hear of them in turn."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Park(Conclusion):
+    """An application on demand gives way: no worker keeps anything of it until it is asked for."""
+
+    application: str
+
+
+@dataclass(frozen=True, slots=True)
+class AllFit(Conclusion):
+    """Applications that were loaded on demand fit beside all others: they are served from now on."""
+
+    applications: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoWayBack(Conclusion):
+    """Dropped parameters have had no room to come back for longer than a burst takes."""
+
+    refused: LoadRefused
+
+
+WorkerNews = (
+    WorkerStarting | WorkerUp | WorkerDown | WorkerCannotStart | WorkerHeartbeat | KvCapacity | Loaded | LoadFailed
+    | LoadRefused
+)  # fmt: skip
 _OfApplications = Serve | Deploy | Undeploy | Add | Retire | Remove
-Event = _OfWorkers | _OfApplications | DemandEvent | ScalingEvent | OverloadEvent
+Event = WorkerNews | _OfApplications | DemandEvent | ScalingEvent | OverloadEvent | Conclusion
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """Placement of applications on workers: the planned routes of every application, and the blocks that follow from them.
 
-Owns only the routes deployed for a burst and the closed workers; it plans into the controller's records of applications
-and workers. ``policies/cluster`` decides where things go.
+It plans into the controller's records of applications and workers. ``policies/cluster`` decides where things go.
 """
 
 from __future__ import annotations
@@ -9,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..cluster.assignment import WorkerCapacity, page_of, routes_of_all, routes_on_new_worker, routes_where_it_fits
-from ..cluster.scaling import PressedBlock, scale_out
 from ..model.chain import Route
 from ..model.partition import cut_blocks
+from .claims import ClaimKind, Claims
 from .events import Application
 from .residency import PlannedRoute, Residency, Served
 
@@ -19,19 +18,22 @@ from .residency import PlannedRoute, Residency, Served
 class Placement:
     """The placement of one cluster (see the module).
 
-    memory: worker -> bytes for parameters (as stored) and KV, if known. idle: seconds without use after which a block
-    deployed for a burst ends; 0: none is deployed.
+    routes: every planned route, by id. memory: worker -> bytes for parameters (as stored) and KV, if known.
     """
 
     def __init__(
-        self, served: dict[str, Served], residency: Mapping[str, Residency], memory: Mapping[str, int], idle: float
+        self,
+        served: dict[str, Served],
+        residency: Mapping[str, Residency],
+        routes: dict[str, PlannedRoute],
+        memory: Mapping[str, int],
+        claims: Claims,
     ) -> None:
         self._served = served
         self._residency = residency
+        self._routes = routes
         self._memory = memory
-        self._idle = idle
-        self.closed: set[str] = set()  # workers that get nothing new
-        self.extras: dict[str, PlannedRoute] = {}  # by id: routes through blocks deployed for a burst
+        self._claims = claims
 
     def of_all(self, new: Mapping[str, Application]) -> list[Route]:
         """Return the routes of applications that are added together. Raises ValueError."""
@@ -43,7 +45,7 @@ class Placement:
         Raises ValueError if it fits nowhere.
         """
         try:
-            return routes_where_it_fits(application.name, application, self._rooms([application])), False
+            return routes_where_it_fits(application.name, application, self.rooms([application])), False
         except ValueError:
             if not on_demand:
                 raise
@@ -72,6 +74,7 @@ class Placement:
                     pages[stretch] = page_of(served.application.components, hop)
                 one.hops += (self._residency[hop.worker].plan(one, hop, pages[stretch]),)
             served.planned.append(one)
+            self._routes[route.id] = one
             planned.append(one)
         self.cut()
         return planned
@@ -86,44 +89,21 @@ class Placement:
         for name, cut in cut_blocks(chains, hops).items():
             self._served[name].blocks = cut
 
-    # blocks deployed for a burst
-
-    def scale_out(self, worker: str, pressed: Sequence[PressedBlock]) -> PlannedRoute | None:
-        """Plan one more route past a worker's heaviest block, if there is room. Only one is deployed at a time."""
-        if not self._idle or any(extra.open for extra in self.extras.values()):
-            return None
-        known = {name: s.application for name, s in self._served.items() if s.deployed and s.shown and not s.draining}
-        blocks = [
-            PressedBlock(block.pressure, {name: at for name, at in block.applications.items() if name in known})
-            for block in pressed
-        ]
-        taken = {(name, worker) for worker, here in self._residency.items() for name, hops in here.hops.items() if hops}
-        taken |= {(name, worker) for worker, here in self._residency.items() for name in here.refused}
-        pressing = [known[name] for block in blocks for name in block.applications]
-        route = scale_out(worker, blocks, known, self._rooms(pressing), taken)
-        if route is None:
-            return None
-        (extra,) = self.plan([route])
-        extra.idle = self._idle
-        self.extras[route.id] = extra
-        return extra
-
     # workers that are added or removed
 
-    def replicate(self, worker: str) -> list[str]:
-        """Plan what fits on a worker that has nothing; return the applications."""
+    def on_new_worker(self, worker: str) -> list[Route]:
+        """Return the routes that fit on a worker that has nothing."""
         there = {
             name: served.application
             for name, served in self._served.items()
             if served.deployed and not (served.draining or served.on_demand)
         }
-        routes = routes_on_new_worker(worker, self._memory.get(worker), there)
-        return [planned.route.application for planned in self.plan(routes)]
+        return routes_on_new_worker(worker, self._memory.get(worker), there)
 
     def end(self, routes: Iterable[PlannedRoute]) -> None:
         """End these routes. Their components are still loaded."""
         for one in routes:
-            self.extras.pop(one.route.id, None)
+            del self._routes[one.route.id]
             one.ended = True
             one.served.planned.remove(one)
             for hop in one.hops:
@@ -132,7 +112,7 @@ class Placement:
 
     def _open(self) -> dict[str, Residency]:
         """Return the workers that may get more."""
-        return {name: here for name, here in self._residency.items() if name not in self.closed}
+        return {name: here for name, here in self._residency.items() if not self._claims.on(ClaimKind.CLOSED, name)}
 
     # memory
 
@@ -142,7 +122,7 @@ class Placement:
         known = None if here.room is None else here.room + sum(self._resident(here).values())
         return self._memory.get(worker, known)
 
-    def _rooms(self, new: Iterable[Application]) -> dict[str, WorkerCapacity]:
+    def rooms(self, new: Iterable[Application]) -> dict[str, WorkerCapacity]:
         """Return each worker's room as it reported it. ``new``: the applications to place.
 
         A worker that holds nothing has not been asked yet.

@@ -15,6 +15,7 @@ class WorkerRecord:
     """A worker's record (see the module)."""
 
     name: str
+    rank: int = field(default=0, compare=False)  # its place in the order in which workers came
     extra: bool = False  # started by autoscaling
     state: str = "down"  # "down" | "starting" | "loading" | "ready"
     incarnation: int = 0  # current incarnation; 0 while down or starting
@@ -24,6 +25,7 @@ class WorkerRecord:
     deaths: EarlyDeaths = field(default_factory=EarlyDeaths)
     restarts: int = 0
     cause: str = ""  # cause of the last death
+    lost: str = field(default="", compare=False)  # the application that it was loading at its last death
     condemned: bool = False  # a kill was ordered; nothing more is expected of this incarnation
     waiting: int = 0
     running: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ import pytest
 from blockwright.actors.device_choice import ChosenDevice, LookAtCards, choose_device
 from blockwright.actors.settings.errors import SettingsError
 from blockwright.actors.settings.settings import Settings
-from blockwright.actors.sizing import worker_configs
+from blockwright.actors.sizing import card_footprint, card_memory, worker_configs
+from blockwright.gpu.cuda.footprint import CONTEXT
 from blockwright.gpu.cuda.nvml import Card
-from blockwright.gpu.cuda.probe import CONTEXT, HostParts
+from blockwright.gpu.cuda.probe import HostParts
 from blockwright.gpu.errors import BackendError
 from blockwright.policies.binary_size import binary_size
 from blockwright.tests.actors.test_sizing import model
@@ -90,17 +92,48 @@ def test_workers_of_one_card_share_its_memory() -> None:
         configs = worker_configs(found.settings, {"a": model()}, **found.room, cores=4)
         return configs["w0"].worker_memory.memory
 
-    assert memory(chosen("cuda", looks(h100(0)), workers=2)) == int((79 * GIB - 2 * CONTEXT) * 0.6) // 2
+    two = chosen("cuda", looks(h100(0)), workers=2)
+    beside = card_footprint(two.settings, {"a": model()})
+    assert beside is not None
+    left = 79 * GIB - 2 * beside.total
+    assert memory(two) == int(left * 0.6) // 2
     assert memory(chosen("cuda", looks(h100(0)), workers=2, memory=38 * GIB)) == 38 * GIB
     with pytest.raises(SettingsError) as refused:
         memory(chosen("cuda", looks(h100(0)), workers=2, memory=39 * GIB))
-    free = binary_size(79 * GIB - 2 * CONTEXT)
+    free = binary_size(left)
     assert str(refused.value) == (
         f"memory is 39.0 GiB for each worker, 78.0 GiB for all 2, but only {free} are free for them on card 0 (H100); "
         "give less (--set memory=...)"
     )
     with pytest.raises(SettingsError, match=r"workers is 3, but card 0 .H100. has 1.7 GiB free, and each takes 640"):
         chosen("cuda", looks(h100(0, 1740 << 20)), workers=3)
+
+
+@claim(
+    "A card that is too small for what a worker's shapes need beside its memory is refused with the numbers",
+    of="command-line",
+)
+def test_what_shapes_need_is_said_and_a_card_that_lacks_it_is_refused() -> None:
+    wide = {"a": replace(model(), hidden=8192, intermediate=28672, vocabulary=128256)}
+    found = chosen("cuda", looks(h100(0, 40 * GIB)), sweep_tokens=4096)
+    beside = card_footprint(found.settings, wide)
+    assert beside is not None
+    configs = worker_configs(found.settings, wide, **found.room, cores=4)
+    said = card_memory(found.settings, wide, configs)
+    assert said == (
+        f"each worker has {binary_size(int((40 * GIB - beside.total) * 0.6))} for parameters and KV; beside it 640.0 MiB "
+        f"context, {beside.sizes}"
+    )
+    assert beside.scratch > 4 * 4096 * 2 * 28672, "the sums of a product of all tokens of a sweep"
+    assert card_footprint(Settings(applications={"a": "x"}), wide) is None
+    small = chosen("cuda", looks(h100(0, 3 * GIB)), sweep_tokens=4096)
+    with pytest.raises(SettingsError) as refused:
+        worker_configs(small.settings, wide, **small.room, cores=4)
+    assert str(refused.value) == (
+        f"workers is 1, but only {binary_size(3 * GIB - CONTEXT)} are free for them on card 0 (H100), and before any "
+        f"parameter each takes {beside.sizes}; start fewer, give less sweep_tokens (4096) or max_rows (256), or choose a "
+        "larger card"
+    )
 
 
 def test_float16_has_no_kernels() -> None:

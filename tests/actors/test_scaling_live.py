@@ -36,23 +36,23 @@ async def test_what_runs_on_a_drained_worker_ends_as_if_nothing_had_been(
         gateway = running.port
         fate.hold = asyncio.Event()
         await running.controller.observed(2000.0, 0.0)
-        await gateway.until(lambda: len(gateway.state.table.routes["m"]) == 2)
+        await gateway.until(lambda: len(gateway.book.parts.table.routes["m"]) == 2)
         asked = [generation(f"r{i}", prompt=20 + i, max_tokens=90) for i in range(6)]
         streams = [asyncio.create_task(collect(gateway.generate(g))) for g in asked]
-        await gateway.until(lambda: len(gateway.state.table.on["w1"]) == 3)
+        await gateway.until(lambda: len(gateway.book.parts.table.on["w1"]) == 3)
         if how == "they are given back":
             fate.hold.set()
-            await gateway.until(lambda: all(record.emitted for record in gateway.state.active.values()))
+            await gateway.until(lambda: all(record.progress.emitted for record in gateway.book.parts.active.values()))
             fate.hold.clear()
-        await gateway.until(lambda: len(gateway.state.table.routes["m"]) == 1)  # nobody was late, so one goes
+        await gateway.until(lambda: len(gateway.book.parts.table.routes["m"]) == 1)  # nobody was late, so one goes
         asked.append(generation("new", prompt=4, max_tokens=9))
         streams.append(asyncio.create_task(collect(gateway.generate(asked[-1]))))
-        await gateway.until(lambda: len(gateway.state.active) == 7)
+        await gateway.until(lambda: len(gateway.book.parts.active) == 7)
         assert gateway.describe("new").home == "w0"
         if how == "it is killed":
             running.launcher.kill(running.cluster.members()["w1"].id)
         await until(lambda: _gone(running), "the worker was stopped")
-        assert not gateway.state.table.on.get("w1")
+        assert not gateway.book.parts.table.on.get("w1")
         fate.hold.set()
         answers = await asyncio.gather(*streams)
         assert answers == [(reference(g), "length") for g in asked]
@@ -67,7 +67,7 @@ async def test_what_runs_on_a_drained_worker_ends_as_if_nothing_had_been(
             "drain w1",
         )
         await running.controller.observed(2000.0, 0.0)
-        await gateway.until(lambda: len(gateway.state.table.routes["m"]) == 2)  # it comes again
+        await gateway.until(lambda: len(gateway.book.parts.table.routes["m"]) == 2)  # it comes again
 
 
 async def _gone(running: object) -> bool:
@@ -80,7 +80,9 @@ async def test_gateways_tell_how_long_requests_take(checkpoint: Callable[..., Pa
         fate.hold = asyncio.Event()
         asked = generation("slow", max_tokens=9)
         stream = asyncio.create_task(collect(running.port.generate(asked)))
-        await running.port.until(lambda: len(running.port.state.table.routes["m"]) == 2)  # by the age of what has not ended
+        await running.port.until(
+            lambda: len(running.port.book.parts.table.routes["m"]) == 2
+        )  # by the age of what has not ended
         view = (await running.port.cluster())["autoscale"]
         assert view["last"]["decision"] == "start w1"
         assert "measured, the limit is 0.2 s" in view["last"]["why"]

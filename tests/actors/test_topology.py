@@ -107,7 +107,7 @@ async def test_a_crowd_that_leaves_is_one_message_for_each_worker(checkpoint, fa
         for stream in streams:
             if how != "cancelled":
                 stream.cancel() if how == "clients gone" else stream.stop()
-        assert not running.port.state.active
+        assert not running.port.book.parts.active
         await running.port.until(lambda: sum(fate.running.values()) == 0)
         assert len(fate.cancels) == 2, "1,600 of them would not have fitted the mailbox of 1,024"
         assert sum(fate.cancels) == len(asked)
@@ -261,21 +261,21 @@ async def test_gateways_share_the_places_of_the_server_by_need(checkpoint, fate)
         def fill(gateway, name):
             with contextlib.suppress(RequestRefused):
                 while True:
-                    gateway.generate(generation(f"{name}{len(gateway.state.active)}"))
-            return len(gateway.state.active)
+                    gateway.generate(generation(f"{name}{len(gateway.book.parts.active)}"))
+            return len(gateway.book.parts.active)
 
         async def filled(gateway, name, count):
             while fill(gateway, name) < count:
-                await gateway.until(lambda: gateway.state.overload.limit > len(gateway.state.active))
+                await gateway.until(lambda: gateway.book.parts.overload.limit > len(gateway.book.parts.active))
             return fill(gateway, name)
 
         assert fill(head, "a") == 5, "half of them at first"
         assert await filled(head, "b", 10) == 10
-        await other.until(lambda: other.state.overload.limit == 0)
+        await other.until(lambda: other.book.parts.overload.limit == 0)
         assert fill(other, "c") == 0, "the head has all"
         head.cancel("a0")
         assert await filled(other, "d", 1) == 1
-        await head.until(lambda: head.state.overload.limit == 9)
+        await head.until(lambda: head.book.parts.overload.limit == 9)
         assert fill(head, "e") == 9
         await running.cluster.kill("g1")
         assert await filled(head, "f", 10) == 10

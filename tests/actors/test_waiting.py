@@ -9,7 +9,9 @@ import pytest
 
 from blockwright.actors.gateway.port import Generation
 from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.requests.book.lifecycle import LifeEvent
 from blockwright.policies.requests.book.record import RequestRecord
+from blockwright.policies.requests.book.token_progress import TokenProgress
 from blockwright.policies.sweep.events import Preempted, Progressed, TokensEmitted
 from blockwright.tests.claims import claim
 from blockwright.tests.policies.sweep_world import World, chain, pipeline, replica, submission
@@ -34,20 +36,24 @@ class WatchedWorld(World):
             stop_tokens=[],
             sampling=SamplingParams(temperature=0.0),
         )
-        record = self.records[name] = RequestRecord(generation, len(self.records), arrival, "base")
+        record = self.records[name] = RequestRecord(
+            generation, len(self.records), arrival, "base", TokenProgress(prompt, new)
+        )
+        record.apply(LifeEvent.SEND)
         record.start(self.routes[route], arrival)
         self.submit(submission(name, prompt, len(prompt) + new, route, arrival=arrival))
 
     def hear(self, effects: list[Any]) -> list[Any]:
         for effect in effects:
             match effect:
-                case Preempted(_, request, _):
-                    self.records[request].preempted(1.0)
+                case Preempted():
+                    self.records[effect.request].preempted(effect, 1.0)
                     self.preempted += 1
                 case Progressed():
-                    self.records[effect.request].progressed(effect.computed, effect.cached, 1.0, 0.0)
+                    self.records[effect.request].progressed(effect, 1.0, 0.0)
                 case TokensEmitted():
-                    self.records[effect.request].plan_seen(1.0, 0.0)
+                    if not self.records[effect.request].progress.planned:
+                        self.records[effect.request].plan_seen(1.0, 0.0)
                     self.records[effect.request].extend(effect, 1.0)
                     if effect.finish:
                         del self.records[effect.request]
@@ -56,7 +62,7 @@ class WatchedWorld(World):
     def _move(self, kind: str, what: object) -> bool:
         moved = super()._move(kind, what)
         states = [worker.state for worker in self.workers.values()]
-        waiting = sum(record.waits for record in self.records.values())
+        waiting = sum(record.progress.waits for record in self.records.values())
         assert waiting == sum(state.awaiting for state in states)
         assert len(self.records) - waiting == sum(state.running for state in states)
         self.longest = max(self.longest, waiting)

@@ -150,17 +150,20 @@ async def test_auto_survives_kills(family: Path, workers: int, pipeline: int) ->
     jobs.append({"prompt": PROMPTS[0], "n": 2, "temperature": 0.8, "seed": 3, "max_tokens": 60})
     settings: dict[str, Any] = {"workers": workers, "pipeline": pipeline, "chunk_size": 16, "memory": 48 << 20}
     async with serve({"m": family}, theta={"m": SOME}, heartbeat=0.02, silence=1.0, **settings) as server:
-        active = server.running.port.state.active
+        active = server.running.port.book.parts.active
         calm = [await post(server, **job, model="m:auto") for job in jobs]
         asked = [asyncio.create_task(post(server, **job, model="m:auto")) for job in jobs]
-        for when in (lambda r: r.held is not None and r.emitted > 2, lambda r: r.held is None and 4 < r.emitted < 50):
+        for when in (
+            lambda r: r.held is not None and r.progress.emitted > 2,
+            lambda r: r.held is None and 4 < r.progress.emitted < 50,
+        ):
             await server.running.port.until(lambda when=when: any(when(record) for record in active.values()))
             server.running.launcher.kill(server.running.cluster.members()[f"w{workers - 1}"].id)
             await server.running.port.until(
-                lambda: all(not record.workers or record.attempt > 1 for record in active.values())
+                lambda: all(not record.placement.workers or record.placement.attempt > 1 for record in active.values())
             )
         disturbed = await asyncio.gather(*asked)
-        views = [view for view in server.running.port.state.past.values() if view.attempt > 1]
+        views = [view for view in server.running.port.book.parts.past.values() if view.attempt > 1]
         assert sum(event["event"] == "worker_died" for view in views for event in view.events) > len(jobs)
         assert [(comparable(one), tier) for one, tier in disturbed] == [(comparable(one), tier) for one, tier in calm]
         assert {tier for _, tier in calm} == {TOP, LOW}, "both happen"

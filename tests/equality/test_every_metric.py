@@ -22,6 +22,7 @@ from blockwright.actors.predictor.messages import Query
 from blockwright.actors.worker.messages import ParametersWanted
 from blockwright.api.http.cluster_metrics import COUNTERS, SWEEP_SIZE
 from blockwright.api.http.metrics import Metrics
+from blockwright.gpu.cuda.platforms import MIRROR
 from blockwright.policies.control.drop_events import BreakOffRestore, MemoryLacks, RestoreParameters, TrimParameters
 from blockwright.policies.control.drops_view import overload_view
 from blockwright.policies.control.events import LoadFailed, LoadRefused
@@ -30,6 +31,7 @@ from blockwright.policies.drafts.options import MODEL, TIER
 from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest
 from blockwright.policies.offline.prefix_tree import packed
+from blockwright.policies.plan.sampling import SamplingParams, TokenRules
 from blockwright.policies.prediction.candidate import Candidate, Forecast
 from blockwright.policies.requests.book.dispatch_messages import Chosen
 from blockwright.policies.requests.book.lengths import Lengths
@@ -48,7 +50,7 @@ from blockwright.tests.policies.control.test_controller_overload import PAIR, Bu
 from blockwright.tests.policies.control.test_scaling import LATE, Fleet
 from blockwright.tests.policies.requests.book.fake_fleet import route
 from blockwright.tests.policies.requests.book.gateway_bench import Bench, emitted, progressed
-from blockwright.tests.policies.requests.book.test_request_moves import Mover, whole
+from blockwright.tests.policies.requests.book.test_moving import Mover, whole
 from blockwright.tests.policies.sweep_world import World, chain, replica, submission
 from blockwright.tests.policies.test_compaction import play
 from blockwright.tests.waiting import until
@@ -116,9 +118,9 @@ async def drafted(server: Served, seen: Seen) -> None:
 
 async def together(server: Served, seen: Seen) -> None:
     """Two sequences that hold the same pages at this moment."""
-    state = server.running.port.state
+    active = server.running.port.book.parts.active
     tasks = [asyncio.ensure_future(server.complete(PROMPT, 250)) for _ in range(2)]
-    await server.running.port.until(lambda: [r.emitted > 0 for r in state.active.values()] == [True, True])
+    await server.running.port.until(lambda: [r.progress.emitted > 0 for r in active.values()] == [True, True])
     await scrape(server, seen)
     await asyncio.gather(*tasks)
 
@@ -130,7 +132,7 @@ async def gone(server: Served) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
-    await server.running.port.until(lambda: not server.running.port.state.active)
+    await server.running.port.until(lambda: not server.running.port.book.parts.active)
 
 
 async def expected(server: Served, seen: Seen) -> None:
@@ -151,8 +153,8 @@ async def expected(server: Served, seen: Seen) -> None:
 
 async def refused(seen: Seen, checkpoint: Path, profile: Path) -> None:
     """A worker refuses what it can never hold and ends what is late; a gateway refuses both itself, so this one is asked
-    without."""
-    rig = await Rig.start([checkpoint], memory=2 << 20, profile=str(profile))
+    without. Its device is a card's twin, which leaves a rule about repeats to the host."""
+    rig = await Rig.start([checkpoint], backend=MIRROR, memory=2 << 20, profile=str(profile))
     try:
         for _ in range(2):
             counters = (await rig.worker.status()).counters
@@ -162,6 +164,8 @@ async def refused(seen: Seen, checkpoint: Path, profile: Path) -> None:
             await rig.finish("r")
             await rig.submit("late", PROMPT, 100, expires=1e-9)
             await rig.finish("late")
+            await rig.submit("rules", PROMPT, 2, sampling=SamplingParams(rules=TokenRules(no_repeat=1)))
+            await rig.finish("rules")
             await rig.quiet()
         counters = (await rig.worker.status()).counters
         note(seen, Metrics(dict).render({"workers": [{"id": "w0", "counters": counters}]}).decode())
@@ -194,7 +198,7 @@ async def predicted(seen: Seen) -> None:
 def deadly(seen: Seen) -> None:
     """Two requests at two deaths of the only worker: without one both wait for it, with one the first runs alone."""
     bench = Bench("w0")
-    queue = QueuePositions(bench.state.active, bench.state.table)
+    queue = QueuePositions(bench.state.parts.active, bench.state.parts.table)
     for name in "ab":
         bench.generate(name)
     for incarnation in (1, 2):
@@ -210,7 +214,7 @@ def deadly(seen: Seen) -> None:
 def chosen(seen: Seen) -> None:
     """Requests that dispatchers and predictors answer, or not."""
     bench = Bench("w0", "w1", asks=True)
-    metrics = Metrics(dict, dispatching=lambda: bench.state.asking.figures)
+    metrics = Metrics(dict, dispatching=lambda: bench.state.parts.asking.figures)
     note(seen, metrics.render({}).decode())
     forecast = Candidate(route="m@w1", home="w1", forecast=Forecast(1.0, 2.0, 0.0, 0, 1))
     silent = {"late": 1, "dead": 1, "absent": 1}
@@ -221,7 +225,7 @@ def chosen(seen: Seen) -> None:
         said = "" if reason == "route_gone" else reason
         compared = {"candidates": [forecast], "loads": [[2.0]], "rank": 1, "ranked": 2, "unanswered": silent}
         bench(Chosen(request=name, attempt=1, route=route, reason=said, **compared), now=1.0)
-        bench.report(bench.state.active[name].workers[0], emitted(name, 1, 5, [8], finish="length"), now=3.0)
+        bench.report(bench.state.parts.active[name].placement.workers[0], emitted(name, 1, 5, [8], finish="length"), now=3.0)
     note(seen, metrics.render({}).decode())
 
 
@@ -246,7 +250,7 @@ def moved(seen: Seen) -> None:
         scraped()
     for ends in ("copied", "recomputed", "abandoned"):
         mover = Mover(whole("w1"))
-        metrics = Metrics(dict, moves=lambda mover=mover: mover.state.moving.figures)  # type: ignore[misc]
+        metrics = Metrics(dict, moves=lambda mover=mover: mover.state.parts.claims.figures)  # type: ignore[misc]
         note(seen, metrics.render({}).decode())
         mover.move()
         if ends == "abandoned":
@@ -362,7 +366,7 @@ def dropped(seen: Seen) -> None:
     burst = Burst("w0", "w1")
 
     def scraped() -> None:
-        view = overload_view(burst.state.overload, burst.state.workers, 0.0, 0.0)
+        view = overload_view(burst.state.overload, burst.state.served, burst.state.workers, 0.0, 0.0)
         note(seen, Metrics(dict).render({"overload": view}).decode())
 
     scraped()
@@ -376,7 +380,7 @@ def dropped(seen: Seen) -> None:
         scraped()
     burst(MemoryLacks(700, "a burst"))
     burst.order(RestoreParameters("w0+w1", {}))
-    load, life = burst.state.residency["w0"].loading, burst.state.workers["w0"].incarnation
+    load, life = burst.state.residency["w0"].loading, burst.state.parts.workers["w0"].incarnation
     assert load is not None
     burst(LoadRefused("w0", life, load, NoCapacity("no room", 300, False, {"a": 300})))
     burst(LoadFailed("w0", life, load, "disk"))

@@ -148,11 +148,11 @@ async def test_every_sampling_field_survives_a_kill(
         calm = await answers(server)
         asked = asyncio.create_task(answers(server))
         await server.running.port.until(
-            lambda: any(4 < record.emitted < 40 for record in server.running.port.state.active.values())
+            lambda: any(4 < record.progress.emitted < 40 for record in server.running.port.book.parts.active.values())
         )
         server.running.launcher.kill(server.running.cluster.members()[f"w{workers - 1}"].id)
         disturbed = await asked
-        attempts = [view.attempt for view in server.running.port.state.past.values()]
+        attempts = [view.attempt for view in server.running.port.book.parts.past.values()]
     assert max(attempts) > 1, "nothing was running when the worker died"
     assert (
         disturbed == calm if backend == "native" else [d["token_ids"] for d in disturbed] == [c["token_ids"] for c in calm]

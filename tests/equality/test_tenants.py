@@ -111,11 +111,13 @@ async def test_a_worker_is_killed(tenants: Tenants) -> None:
     """The second of a pipeline, while all tenants are being answered."""
     async with serve(tenants.applications, workers=2, pipeline=2, heartbeat=0.02, silence=1.0) as server:
         asked = asyncio.create_task(ask_all(server, tenants, (40,)))
-        state = server.running.port.state
-        await server.running.port.until(lambda: sum(2 < record.emitted < 20 for record in state.active.values()) > 5)
+        parts = server.running.port.book.parts
+        await server.running.port.until(
+            lambda: sum(2 < record.progress.emitted < 20 for record in parts.active.values()) > 5
+        )
         server.running.launcher.kill(server.running.cluster.members()["w1"].id)
         await asked
-        attempts = [view.attempt for view in state.past.values()]
+        attempts = [view.attempt for view in parts.past.values()]
     assert max(attempts) > 1, "nothing was running when the worker died"
 
 

@@ -291,7 +291,7 @@ class Game:
             views = [view for request in self.requests if (view := gateway.describe(request.id)) is not None]
             self.attempts.update(view.attempt for view in views)
             self.counters["hops of 3"] += sum(len(view.route) >= 3 for view in views)
-            figures = gateway.state.asking.figures
+            figures = gateway.book.parts.asking.figures
             self.counters.update(figures.fallbacks)
             self.counters["fell back"] += sum(figures.fallbacks.values())
             self.counters["asked"] += sum(figures.asked.counts)
@@ -347,8 +347,8 @@ class Game:
     def _lacking(self) -> str:
         """Who keeps the cluster from being whole."""
         state = self.house.state
-        states = {name: (worker.state, state.residency[name].loading) for name, worker in state.workers.items()}
-        missing = [route.id for route in state.table.planned.values() if route.id not in state.routes]
+        states = {name: (worker.state, state.residency[name].loading) for name, worker in state.parts.workers.items()}
+        missing = [route.id for route in state.parts.table.planned.values() if route.id not in state.routes]
         return f"{states}, routes {missing}, gateways {[*self.house.gateways]} of {self.house.plan.gateways}"
 
     def _routed(self, model: str) -> bool:
@@ -389,9 +389,9 @@ class Game:
         lives = self.sim._launcher.list()
         for name, gateway in self.house.gateways.items():
             if name == HEAD or gateway.node.id in lives:
-                gateway.state.check()
-                if gateway.state.active or gateway._streams or any(gateway.state.table.on.values()):
-                    return f"gateway {gateway.node.id} holds {[*gateway.state.active, *gateway._streams]}"
+                gateway.book.check()
+                if gateway.book.parts.active or gateway._streams or any(gateway.book.parts.table.on.values()):
+                    return f"gateway {gateway.node.id} holds {[*gateway.book.parts.active, *gateway._streams]}"
         for worker in self.house.workers.values():
             if worker.node.id in lives and (held := held_by(worker)):
                 return f"worker {worker.node.id} holds {held}"
@@ -402,9 +402,9 @@ class Game:
         """What the gateway and the workers know of a request, and what was done to messages."""
         lines = [str(hit) for hit in self.strikes.hits] + [str(fault) for fault in self.faults]
         for gateway in self.house.gateways.values():
-            record = gateway.state.active.get(request.id)
+            record = gateway.book.parts.active.get(request.id)
             if record is not None:
-                lines += [f"{at:.3f} {event} {detail}" for at, event, detail in record.events]
+                lines += [f"{at:.3f} {event} {detail}" for at, event, detail in record.history.events]
         lines += [f"{worker.node.id}: {held_by(worker)}" for worker in self.house.workers.values()]
         return "\n".join(lines)
 

@@ -25,7 +25,6 @@ from blockwright.actors.predictor.main import start_in_process as start_predicto
 from blockwright.actors.predictor.messages import NODE
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.settings.dispatching import OUTSTANDING
-from blockwright.actors.settings.requests import RequestSettings
 from blockwright.actors.settings.settings import Settings
 from blockwright.actors.sizing import WorkerLimits
 from blockwright.actors.supervision_tree import dispatchers, inside_gateway, inside_worker, tree
@@ -36,6 +35,9 @@ from blockwright.policies.control.events import Application
 from blockwright.policies.control.loads import LoadBlock
 from blockwright.policies.control.state import ControllerState
 from blockwright.policies.model.chain import Component, Kind, KvLayout
+from blockwright.policies.requests.admission_limit import AdmissionLimit
+from blockwright.policies.requests.book.parts import BookParts
+from blockwright.policies.requests.request_timeout import RequestTimeout
 from blockwright.runtime import Node
 from blockwright.runtime.testing import FaultPlan, Simulation
 from blockwright.runtime.testing import simulation as entrance
@@ -205,13 +207,12 @@ class House:
     def _gateway(self, node: str, others: list[str]) -> Gateway:
         models = [ModelInfo(a.name, a.checkpoint, a.max_length, 0, False) for a in self.plan.applications]
         asked = list(dispatchers(self.plan.settings.dispatching).values())
-        state = LateGateway(
-            "", models, page_size=PAGE, worker_wait=20.0, limits=RequestSettings(max_waiting=1000),
-            gateways=1 + len(self.plan.gateways), asks=bool(asked),
-        )  # fmt: skip
-        state.doubt(Random(f"{self.seed} {node} late"), self._late, self.late)
+        timeouts, overload = RequestTimeout(20.0, 0.0), AdmissionLimit(1000, 0, 1 + len(self.plan.gateways))
+        parts = BookParts("", models, page_size=PAGE, timeouts=timeouts, overload=overload, asks=bool(asked))
+        book = LateGateway(parts)
+        book.doubt(Random(f"{self.seed} {node} late"), self._late, self.late)
         name, controller = "g0" if node == HEAD else node, f"{HEAD}/controller"
-        return Gateway(state, name=name, controller=controller, limiter=f"{HEAD}/limiter", others=others, dispatchers=asked)
+        return Gateway(book, name=name, controller=controller, limiter=f"{HEAD}/limiter", others=others, dispatchers=asked)
 
     def _late(self, text: str) -> None:
         """A late answer has changed something."""

@@ -20,9 +20,13 @@ from blockwright.actors.worker.messages import GatewayNews
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.requests.book import messages as m
 from blockwright.policies.requests.book.book import RequestBook
+from blockwright.policies.requests.book.choosing import settle_choices
 from blockwright.policies.requests.book.dispatch_messages import Chosen
 from blockwright.policies.requests.book.record import RequestRecord
+from blockwright.policies.requests.book.reports import heed
+from blockwright.policies.requests.book.settling import settle_due
 from blockwright.policies.requests.book.sweep_report import SweepReport
+from blockwright.policies.requests.book.switching import settle_moves
 from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.events import (
     Effects,
@@ -120,18 +124,33 @@ class LateGateway(RequestBook):
     def handle(self, event: m.Event, now: float) -> list[m.Effect]:
         """See ``RequestBook``."""
         effects = super().handle(event, now)
-        idle = isinstance(event, m.GatewayTick | m.HeartbeatReceived)
-        if not idle and self._random.random() < OFTEN:
+        if not isinstance(event, m.GatewayTick | m.HeartbeatReceived | SweepReport):
+            self._perhaps_plant(now)
+        return effects
+
+    def accept_report(self, report: SweepReport, now: float) -> list[m.Effect]:
+        """See ``RequestBook``."""
+        effects = super().accept_report(report, now)
+        self._perhaps_plant(now)
+        return effects
+
+    def _perhaps_plant(self, now: float) -> None:
+        if self._random.random() < OFTEN:
             late = rarest([*self._of_requests(), *self._of_lives()], self._random, self._planted)
             if late is not None:
                 self._plant(*late, now)
-        return effects
 
     def _plant(self, name: str, late: AtGateway, now: float) -> None:
         before = picture(self)
         if isinstance(late, tuple):
-            self._heed(*late, now)
-            caused, self._effects = self._effects, []
+            news, report = late
+            heed(self.parts, news, report.worker, report.seconds, now)
+            settle_moves(self.parts, now)
+            settle_due(self.parts, now)
+            settle_choices(self.parts, now)
+            caused = self.parts.take_effects()
+        elif isinstance(late, SweepReport):
+            caused = super().accept_report(late, now)
         else:
             caused = super().handle(late, now)
         after = picture(self)
@@ -141,43 +160,46 @@ class LateGateway(RequestBook):
 
     def _of_requests(self) -> Iterator[tuple[str, AtGateway]]:
         """Yield answers about earlier attempts of requests that have not ended."""
-        gateway = self.address
-        for record in self.active.values():
+        parts = self.parts
+        gateway = parts.address
+        for record in parts.active.values():
             id = record.id
-            now = record.attempt
-            under = self.moving.moves.get(record.id)
-            question = self.asking.open.get(id)
+            now = record.placement.attempt
+            under = parts.claims.open.get(record.id)
+            question = parts.asking.open.get(id)
             asked = question.submission.attempt if question is not None else 0
             yield (
                 f"chosen{', asked again' if question is not None else ''}",
                 Chosen(request=id, attempt=asked - 1, reason="late"),
             )
-            leaves = ", leaving" if id in self.moving.pausing.leaving else ""
+            leaves = ", leaving" if id in parts.pauses.leaving else ""
             for expects in (False, True):
                 yield f"hold answered{leaves}", m.HoldAnswered(id, now - 1, expects, room=expects)
             if under is not None and not under.pauses and not leaves:
                 yield "hold answered, gone on", m.HoldAnswered(id, now, expects=True, room=True)
-            if record.route is None:
+            if record.placement.route is None:
                 continue
-            home = record.route.home
+            home = record.placement.route.home
             asked_for = under.waiting.get(home) if under is not None else None
             name, number = ("exported", GONE) if asked_for is None else ("exported, asked again", asked_for - 1)
             yield name, m.ExportUnsent(home, Exported(gateway, id, number, 3, 5, 1, "late"))
-            over = now if not record.workers else now - 1
-            yield f"unsent{'' if record.workers else ', waiting'}", m.Unsent(id, over, "late")
-            if over >= 1 and home in self.table.alive:
+            over = now if not record.placement.workers else now - 1
+            yield f"unsent{'' if record.placement.workers else ', waiting'}", m.Unsent(id, over, "late")
+            if over >= 1 and home in parts.table.alive:
                 report = SweepReport(home, 1, GONE, 1, [])
                 for news in _news(gateway, record, over):
-                    waits = "" if record.workers else ", waiting"
+                    waits = "" if record.placement.workers else ", waiting"
                     yield f"{type(news).__name__}{waits}", (news, report)
 
     def _of_lives(self) -> Iterator[tuple[str, AtGateway]]:
         """Yield what lives of workers that have ended would say."""
-        for worker in sorted(self.table.alive):
-            current = self.workers.incarnation(worker)
+        for worker in sorted(self.parts.table.alive):
+            current = self.parts.workers.incarnation(worker)
             assert current is not None, "a worker that lives has an incarnation"
-            if current > 1 and self.workers.has_ended(worker, current - 1):
-                news: list[GatewayNews] = [GivenBack(self.address, id, r.attempt, "late") for id, r in self.active.items()]
+            if current > 1 and self.parts.workers.has_ended(worker, current - 1):
+                news: list[GatewayNews] = [
+                    GivenBack(self.parts.address, id, r.placement.attempt, "late") for id, r in self.parts.active.items()
+                ]
                 yield "report", SweepReport(worker, current - 1, 1, 1, news)
                 yield "joined", m.WorkerJoined(worker, current - 1)
                 yield "ended", m.WorkerEnded(worker, current - 1, "late")
@@ -186,7 +208,7 @@ class LateGateway(RequestBook):
 
 def _news(gateway: str, record: RequestRecord, attempt: int) -> Iterator[GatewayNews]:
     """Yield what a worker says of an attempt."""
-    position = len(record.tokens)
+    position = len(record.progress.tokens)
     yield TokensEmitted(gateway, record.id, attempt, position, [1], [], "")
     yield TokensEmitted(gateway, record.id, attempt, position + 1, [1], [], "")
     yield TokensEmitted(gateway, record.id, attempt, position, [1], [], "stop")

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from blockwright.actors.gateway import actor
+from blockwright.actors.gateway import calls
 from blockwright.actors.gateway.calls import Handle
 from blockwright.policies.prediction.dispatching import POLICIES
 from blockwright.policies.requests.book.dispatch_messages import Ask, Chosen
@@ -56,7 +56,7 @@ def test_a_lost_answer_is_replaced_and_if_it_were_not_the_seeds_would_see_it(mon
         with contextlib.suppress(RuntimeFault):
             handle(await node.ref(dispatcher).choose(effect, timeout=patience, returns=Chosen))
 
-    monkeypatch.setattr(actor, "ask", forgets)
+    monkeypatch.setattr(calls, "ask", forgets)
     with pytest.raises(Violation, match=r"^ended"):
         Game(1, strikes=lost, dispatch="random").play()
 

@@ -58,7 +58,7 @@ class Unrest(Game):
         for _ in range(MOVES):
             await asyncio.sleep(random.uniform(0.0, 2 * SPAN / MOVES))
             gateway = random.choice([*self.house.gateways.values()])
-            running = [id for id, record in gateway.state.active.items() if record.workers]
+            running = [id for id, record in gateway.book.parts.active.items() if record.placement.workers]
             if random.random() < DRAINS:
                 with contextlib.suppress(RuntimeFault):
                     await controller.drain_worker(random.choice(workers), True)

@@ -7,12 +7,11 @@ that wait for a route.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ..dispatch import RouteQuery, lacking_room
 from ..queue import WaitingQueue
-from ..refusal import RequestRefused
 from ..request_timeout import RequestTimeout
 from ..routing_table import RoutingTable
 from .record import RequestRecord
@@ -27,26 +26,23 @@ class CapacityWait:
 
 
 class CapacityWaits:
-    """The room waits at one gateway (see the module).
+    """The capacity waits at one gateway (see the module).
 
-    ``active``: the requests that have not ended, including those in ``queue``.
+    ``table``, ``queue`` and ``active`` of its methods: the routes, the requests without one, and all that have not ended.
     """
 
-    def __init__(self, table: RoutingTable, queue: WaitingQueue, active: Mapping[str, RequestRecord]) -> None:
-        self._table = table
-        self._queue = queue
-        self._active = active
+    def __init__(self) -> None:
         self._waits: dict[str, CapacityWait] = {}
         self._unsent: dict[str, int] = {}  # like ``wants``, for requests the controller does not know of
 
-    def arrived(self, record: RequestRecord) -> None:
+    def arrived(self, record: RequestRecord, table: RoutingTable) -> None:
         """Note that a request waits for a route from now on."""
-        if self._table.absent(record.application):
-            self._tell(record.application, record.total)
+        if table.absent(record.application):
+            self._tell(record.application, record.progress.total)
 
-    def tick(self, wanted: RouteQuery, now: float) -> bool:
+    def tick(self, wanted: RouteQuery, table: RoutingTable, now: float) -> bool:
         """Return whether a request has to wait for room, and record its wait."""
-        tokens = lacking_room(wanted, self._table)
+        tokens = lacking_room(wanted, table)
         if not tokens:
             self.drop(wanted.request)
             return False
@@ -60,28 +56,28 @@ class CapacityWaits:
         """Remove a request that starts or ends. No-op if it does not wait here."""
         self._waits.pop(request, None)
 
-    def wants(self) -> dict[str, int]:
+    def wants(self, table: RoutingTable, queue: WaitingQueue, active: Mapping[str, RequestRecord]) -> dict[str, int]:
         """Return the applications that requests wait for, with the tokens of the longest of these requests.
 
         They have no route, because they are loaded on demand, or none with room.
         """
-        absent = [name for name in self._queue.applications() if self._table.absent(name)]
-        found = {name: max(self._active[request].total for request in self._queue.in_order([name])) for name in absent}
+        absent = [name for name in queue.applications() if table.absent(name)]
+        found = {name: max(active[request].progress.total for request in queue.in_order([name])) for name in absent}
         for request, wait in self._waits.items():
-            name = self._active[request].application
+            name = active[request].application
             found[name] = max(wait.tokens, found.get(name, 0))
         return found
 
-    def offline(self) -> set[str]:
+    def offline(self, table: RoutingTable, queue: WaitingQueue, active: Mapping[str, RequestRecord]) -> set[str]:
         """Return the subset of these applications for which only offline requests wait."""
-        absent = [name for name in self._queue.applications() if self._table.absent(name)]
-        waiting = [*self._queue.in_order(absent), *self._waits]
-        online = {self._active[request].application for request in waiting if not self._active[request].offline}
-        return {self._active[request].application for request in waiting} - online
+        absent = [name for name in queue.applications() if table.absent(name)]
+        waiting = [*queue.in_order(absent), *self._waits]
+        online = {active[request].application for request in waiting if not active[request].offline}
+        return {active[request].application for request in waiting} - online
 
-    def repeat(self) -> None:
+    def repeat(self, table: RoutingTable, queue: WaitingQueue, active: Mapping[str, RequestRecord]) -> None:
         """Queue all wants to be sent again."""
-        self._unsent = self.wants()
+        self._unsent = self.wants(table, queue, active)
 
     def drain(self) -> list[dict[str, int]]:
         """Return the wants to send to the controller now: one dict or none."""
@@ -93,13 +89,9 @@ class CapacityWaits:
     def _tell(self, application: str, tokens: int) -> None:
         self._unsent[application] = max(tokens, self._unsent.get(application, 0))
 
-    def late(self, timeouts: RequestTimeout, now: float) -> Iterator[tuple[str, RequestRefused]]:
-        """Yield requests that have waited too long for any route (``RequestTimeout.unserved``) or for room, each with its
-        refusal.
-        """
-        yield from timeouts.unserved(self._queue, self._table, now)
-        for request in [request for request, wait in self._waits.items() if timeouts.waited(wait.since, now)]:
-            yield request, timeouts.crowded(self._active[request].model)
+    def late(self, timeouts: RequestTimeout, now: float) -> list[str]:
+        """Return the requests that have waited too long for room."""
+        return [request for request, wait in self._waits.items() if timeouts.waited(wait.since, now)]
 
     def check(self, waiting: Collection[str]) -> None:
         """Raise AssertionError when an invariant is broken. ``waiting``: all requests without a route."""

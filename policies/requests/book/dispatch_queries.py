@@ -116,7 +116,7 @@ class DispatchQueries:
         if record.offline:
             return
         self.observations.ended(now - record.arrival)
-        decision = record.decision
+        decision = record.placement.decision
         if decision is None or decision.forecast is None or decision.first_token is None or record.state != "finished":
             return
         first, last = decision.errors(now)

@@ -1,56 +1,51 @@
-"""Invariants of the gateway's state machine, checked by tests after every event."""
+"""Invariants of the request book, checked by tests after every event."""
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from ..admission_limit import AdmissionLimit
-from ..queue import WaitingQueue
-from .application_usage import ApplicationUsage
-from .capacity_waits import CapacityWaits
-from .dispatch_queries import DispatchQueries
-from .move_in_progress import MovedParts
-from .offline import OfflineBook
-from .request_moves import RequestMoves
-from .tier_choices import TierChoices
-from .workers import Workers
+from .lifecycle import LifeStage
+from .parts import BookParts
+from .record import RequestRecord
 
 
-class CheckedParts(MovedParts, Protocol):
-    """The parts of a ``RequestBook`` that must agree with one another."""
-
-    queue: WaitingQueue
-    workers: Workers
-    asking: DispatchQueries
-    moving: RequestMoves
-    overload: AdmissionLimit
-    usage: ApplicationUsage
-    choosing: TierChoices
-    offline: OfflineBook
-    capacity_waits: CapacityWaits
-
-
-def check_state(state: CheckedParts) -> None:
+def check_parts(parts: BookParts) -> None:
     """Raise AssertionError when an invariant is broken."""
-    active, table = state.active.values(), state.table
+    active, table = parts.active.values(), parts.table
     table.check()
-    state.quarantine.check()
-    state.queue.check()
-    state.workers.check(table.alive)
-    waiting = {r.id for r in active if r.state == "waiting"}
-    assert set(state.queue.in_order(state.queue.applications())) == waiting
-    state.asking.check(waiting)
-    state.capacity_waits.check(waiting)
-    state.moving.check()
-    assert all((r.state == "running") == bool(r.workers) for r in active)
-    assert all(r.state in ("running", "waiting", "held") for r in active)
-    assert all((r.waits_from is not None) == r.waits for r in active if r.state != "held"), "a wait is lost"
-    state.choosing.check(active)
-    assert set(state.quarantine.routes) <= {r.id for r in active if r.alone or r.deaths.suspect}
-    assert all(r.counted == r.cost() for r in active)
-    state.overload.check([(r.account, r.counted) for r in active if not r.offline])
-    state.offline.check(active)
-    state.usage.check(name for r in active for name in r.applications)
+    parts.quarantine.check()
+    parts.queue.check()
+    parts.workers.check(table.alive)
+    waiting = {r.id for r in active if r.waiting}
+    assert set(parts.queue.in_order(parts.queue.applications())) == waiting
+    parts.asking.check(waiting)
+    parts.capacity_waits.check(waiting)
+    parts.claims.check(parts.active)
+    parts.pauses.check(parts.claims.open)
+    parts.switches.check(parts.claims.open)
+    for record in active:
+        _check_stage(parts, record)
+    parts.choices.check(active)
+    assert not parts.due, "a claim is not settled"
+    assert set(parts.quarantine.routes) <= {r.id for r in active if r.placement.alone or r.deaths.suspect}
+    assert all(r.placement.counted == r.cost() for r in active)
+    parts.overload.check([(r.account, r.placement.counted) for r in active if not r.offline])
+    parts.offline.check(active, table.alive)
+    parts.usage.check(name for r in active for name in r.applications)
     for worker, on in table.on.items():
-        assert on == {r.id for r in active if worker in r.workers}, worker
-        assert table.work[worker] == sum(state.active[request].counted for request in on), worker
+        assert on == {r.id for r in active if worker in r.placement.workers}, worker
+        assert table.work[worker] == sum(parts.active[request].placement.counted for request in on), worker
+
+
+def _check_stage(parts: BookParts, record: RequestRecord) -> None:
+    """Check that a request's stage is what its parts say."""
+    stage, progress = record.stage, record.progress
+    claim = parts.claims.open.get(record.id)
+    assert (record.state == "running") == bool(record.placement.workers), record.id
+    assert record.state in ("running", "waiting", "held"), record.id
+    if record.state != "held":
+        assert (record.history.waits_from is not None) == progress.waits, f"a wait of {record.id} is lost"
+    assert (stage is LifeStage.ASKED) == (record.id in parts.asking.open), f"{record.id} is {stage.name}"
+    assert (stage is LifeStage.MOVING) == (claim is not None and claim.left is None), f"{record.id} is {stage.name}"
+    if claim is not None:
+        assert (stage is LifeStage.PAUSED) == claim.pauses, f"{record.id} is {stage.name}"
+    if stage in (LifeStage.SENT, LifeStage.STREAMING, LifeStage.MOVING):
+        assert (stage is not LifeStage.SENT) == progress.planned, f"{record.id} is {stage.name}"

@@ -46,7 +46,7 @@ class Lengths:
         """
         features = record.features
         expected = record.expected
-        length = record.emitted
+        length = record.progress.emitted
         if features is None or features.stated or record.state != "finished" or not length:
             return
         if expected:

@@ -7,16 +7,13 @@ with its tokens, and goes before all new ones. Owns the workers' statements, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import islice
-from typing import Protocol
 
 from ...model.chain import Route
 from ...plan.coefficients import Coefficients
 from ...sweep.offline_capacity import OfflineCapacity
-from ..dispatch import open_routes
 from ..offline_credit import OfflineShare, for_new, home_of, left, more
-from ..poison import Quarantine
 from ..routing_table import RoutingTable
 from .record import RequestRecord
 from .values import Credit
@@ -24,19 +21,10 @@ from .values import Credit
 NONE = OfflineCapacity((), 0, 0, 0)
 
 
-class OfflineParts(Protocol):
-    """The parts of ``RequestBook`` that offline requests need."""
-
-    table: RoutingTable
-    quarantine: Quarantine
-    active: dict[str, RequestRecord]
-
-
 class OfflineBook:
-    """The credit and the waiting offline requests of one gateway (see the module). ``state``: the owner of the requests."""
+    """The credit and the waiting offline requests of one gateway (see the module)."""
 
-    def __init__(self, state: OfflineParts) -> None:
-        self._state = state
+    def __init__(self) -> None:
         self._said: dict[str, list[OfflineCapacity]] = {}  # worker -> its last statement
         self._rooms: dict[str, dict[str, OfflineCapacity]] = {}  # the same by application
         self._costs: dict[str, Coefficients] = {}
@@ -45,26 +33,22 @@ class OfflineBook:
         self._waiting: dict[str, dict[str, None]] = {}  # intended home -> requests that wait here, in order
         self._grown = 0  # times that a worker's credit has grown
 
-    @property
-    def grown(self) -> int:
-        """A counter that rises whenever credit grows or may have grown.
+    def growth(self, version: int) -> int:
+        """Return a counter that rises whenever credit grows or may have grown.
 
-        It includes the publication version: an application that is on demand, or served again, is announced there.
+        It includes the ``version`` of the routes: an application that is on demand, or served again, is published there.
         """
-        return self._grown + self._state.table.version
+        return self._grown + version
 
     # what workers say ------------------------------------------------------------------------------------------------
 
     def accept_report(
         self, worker: str, rooms: list[OfflineCapacity] | None, costs: Coefficients | None = None, sweeps: int | None = None
     ) -> bool:
-        """Take a worker's statement; return whether its credit has grown.
+        """Take the statement of a live worker; return whether its credit has grown.
 
-        Ignored for a worker that is not known to be alive. ``rooms``: None if not stated. ``costs``: of the worker's
-        sweeps. ``sweeps``: how many it has made.
+        ``rooms``: None if not stated. ``costs``: of the worker's sweeps. ``sweeps``: how many it has made.
         """
-        if worker not in self._state.table.alive:
-            return False
         if costs is not None:
             self._costs[worker] = costs
         if sweeps is not None:
@@ -105,27 +89,27 @@ class OfflineBook:
         """Remove a request that neither waits nor runs any more."""
         if record.offline:
             self._waiting.get(record.generation.home, {}).pop(record.id, None)
-            for worker in record.workers[:1]:
+            for worker in record.placement.workers[:1]:
                 if self._starting.get(worker, {}).pop(record.id, None) is not None:
                     self._grown += 1
 
-    def route(self, record: RequestRecord, now: float) -> Route | None:
-        """Return the route that the request can take now, or None."""
-        routes = open_routes(record.wanted(now), self._state.table, self._state.quarantine)
-        need = len(record.tokens) if record.attempt else 0  # for a new request only the sender knows the shared prefix
+    def route(self, record: RequestRecord, routes: Sequence[Route]) -> Route | None:
+        """Return the route of ``routes``, which are open, that the request can take now, or None."""
+        need = (
+            len(record.progress.tokens) if record.placement.attempt else 0
+        )  # for a new request only the sender knows the shared prefix
         return home_of(routes, record.generation.home, need, lambda worker: self._left(worker, record.application))
 
     # credit ----------------------------------------------------------------------------------------------------------
 
-    def credits(self, application: str) -> list[Credit]:
+    def credits(self, application: str, table: RoutingTable, active: Mapping[str, RequestRecord]) -> list[Credit]:
         """Return the credit of each worker for an application (see ``GatewayPort``)."""
-        table = self._state.table
         if table.absent(application) or table.given_up(application):
-            return self._first(application)
+            return self._first(application, table.chains[application].max_length, active)
         routes = {route.home: route for route in table.routes.get(application, [])}
         found = []
         for worker in sorted(routes):
-            held = (len(record.tokens) for record in self._held_for(worker, application, routes))
+            held = (len(record.progress.tokens) for record in self._held_for(worker, application, routes, active))
             share = for_new(self._left(worker, application), held)
             room = self._capacity_of(worker, application).room or table.capacity.get(routes[worker].id, 0)
             costs, sweeps = self._costs.get(worker), self._sweeps.get(worker, 0)
@@ -136,20 +120,21 @@ class OfflineBook:
             )  # fmt: skip
         return found
 
-    def _first(self, application: str) -> list[Credit]:
+    def _first(self, application: str, length: int, active: Mapping[str, RequestRecord]) -> list[Credit]:
         """Return credit for one request of an application that no worker holds.
 
         That request makes it load, or is refused.
         """
-        waits = any(self._state.active[id].application == application for those in self._waiting.values() for id in those)
-        length = self._state.table.chains[application].max_length
+        waits = any(active[id].application == application for those in self._waiting.values() for id in those)
         return [] if waits else [Credit(worker="", rows=1, positions=1, room=length)]
 
-    def _held_for(self, worker: str, application: str, routes: Mapping[str, Route]) -> Iterable[RequestRecord]:
+    def _held_for(
+        self, worker: str, application: str, routes: Mapping[str, Route], active: Mapping[str, RequestRecord]
+    ) -> Iterable[RequestRecord]:
         """Yield requests that wait here and may go to the worker."""
         for home, those in self._waiting.items():
             if home == worker or home not in routes:
-                for record in map(self._state.active.__getitem__, those):
+                for record in map(active.__getitem__, those):
                     if record.application == application:
                         yield record
 
@@ -158,18 +143,21 @@ class OfflineBook:
 
     def _left(self, worker: str, application: str) -> OfflineShare:
         """Return the worker's credit minus the requests on their way there."""
-        starting = {id: r for id, r in self._starting.get(worker, {}).items() if not r.planned}
+        starting = {id: r for id, r in self._starting.get(worker, {}).items() if not r.progress.planned}
         self._starting[worker] = starting  # the worker's statement includes requests that have started
-        return left(_share(self._capacity_of(worker, application)), (len(record.tokens) for record in starting.values()))
+        return left(
+            _share(self._capacity_of(worker, application)), (len(record.progress.tokens) for record in starting.values())
+        )
 
-    def check(self, active: Iterable[RequestRecord]) -> None:
+    def check(self, active: Iterable[RequestRecord], alive: Set[str]) -> None:
         """Raise AssertionError when an invariant is broken."""
         offline = [record for record in active if record.offline]
         waiting = {request for those in self._waiting.values() for request in those}
-        assert waiting == {r.id for r in offline if r.state == "waiting"}, "a waiting offline request is lost"
-        sent = {(w, id) for w, those in self._starting.items() for id, r in those.items() if not r.planned}
-        assert sent == {(r.workers[0], r.id) for r in offline if r.workers and not r.planned}, "credit is lost"
-        assert self._rooms.keys() <= self._state.table.alive, "a worker that has ended gives credit"
+        assert waiting == {r.id for r in offline if r.waiting}, "a waiting offline request is lost"
+        sent = {(w, id) for w, those in self._starting.items() for id, r in those.items() if not r.progress.planned}
+        placed = [r for r in offline if r.placement.workers and not r.progress.planned]
+        assert sent == {(r.placement.workers[0], r.id) for r in placed}, "credit is lost"
+        assert self._rooms.keys() <= alive, "a worker that has ended gives credit"
 
 
 def _share(room: OfflineCapacity) -> OfflineShare:

@@ -25,7 +25,7 @@ class QueuePositions:
 
     def progress(self, record: RequestRecord, now: float) -> StreamProgress:
         """Return the progress of a request, ended or not."""
-        queued = record.state in ("waiting", "running") and not record.planned and not record.emitted
+        queued = record.state in ("waiting", "running") and not record.progress.planned and not record.progress.emitted
         place = total = 0
         if queued:
             if now - self._counted >= FRESH or record.id not in self._places:
@@ -35,11 +35,11 @@ class QueuePositions:
             place=place,
             queued=total,
             prompt=len(record.generation.prompt),
-            computed=min(record.seen(record.computed), len(record.generation.prompt)),
-            cached=record.seen(record.cached),
-            queue_seconds=None if record.begun is None else record.begun - record.arrival,
-            preemptions=record.preemptions,
-            drafts=record.drafts,
+            computed=min(record.progress.seen(record.progress.computed), len(record.generation.prompt)),
+            cached=record.progress.seen(record.progress.cached),
+            queue_seconds=None if record.history.begun is None else record.history.begun - record.arrival,
+            preemptions=record.history.preemptions,
+            drafts=record.history.drafts,
             tier=record.model if record.held is None else "",
         )
 
@@ -57,7 +57,7 @@ class QueuePositions:
     def _counted_by(self, name: Callable[[RequestRecord], str]) -> dict[str, Census]:
         found: dict[str, Census] = {}
         for record in self._active.values():
-            if record.offline and not record.planned:
+            if record.offline and not record.progress.planned:
                 continue
             one = found.setdefault(name(record), Census())
             reason = self._reason(record)
@@ -69,14 +69,14 @@ class QueuePositions:
 
     def _reason(self, record: RequestRecord) -> str:
         """Return the reason why a request waits; empty for a running one."""
-        if not record.waits:
+        if not record.progress.waits:
             return ""
-        if record.state == "waiting" and not self._table.routes.get(record.application):
+        if record.waiting and not self._table.routes.get(record.application):
             return "no_worker"
-        return "isolated" if record.state == "waiting" and record.deaths.suspect else "capacity"
+        return "isolated" if record.waiting and record.deaths.suspect else "capacity"
 
     def _count(self, now: float) -> None:
-        waiting = [r for r in self._active.values() if not (r.planned or r.emitted or r.offline)]
+        waiting = [r for r in self._active.values() if not (r.progress.planned or r.progress.emitted or r.offline)]
         waiting.sort(key=lambda record: record.key)
         self._places = {record.id: place for place, record in enumerate(waiting, 1)}
         self._counted = now

@@ -104,7 +104,8 @@ def test_the_cards(tmp_path: Path) -> None:
     assert found[0].text == (
         "NVIDIA H100, driver 570.86.15, compute capability 9.0, 30.0 GiB of 80.0 GiB free, used by processes 4711, 12, "
         "83% busy, 654 of 700 W, 1410 of 1980 MHz, held down by power limit and heat, ECC on, 2 errors not corrected "
-        "(serve with --device cuda:0; not yet proved on a card)"
+        "(serve with --device cuda:0; each worker takes 640.0 MiB beside its memory, and what its models' shapes need; "
+        "not yet proved on a card)"
     )
     assert found[1].text == (
         "NVIDIA H100, driver 570.86.15, compute capability 9.0, 79.0 GiB of 80.0 GiB free, MIG on; "

@@ -69,7 +69,10 @@ CLUSTER = {
         "tuned": application(["a", "c"], 10, 30, "base"),
         "other": application(["d"], 50, 0),
     },
-    "workers": [worker("w0", 20, 60, prompt_tokens=100, cached_tokens=25), worker("w1", 0, 50)],
+    "workers": [
+        worker("w0", 20, 60, prompt_tokens=100, cached_tokens=25, generated_tokens=9, drawn_on_host=12),
+        worker("w1", 0, 50),
+    ],
     "routes": [route("base", "w0"), route("base", "w1"), route("tuned", "w0", "w1")],
     "parameter_bytes": 100,
     "saved_bytes": 60,
@@ -164,6 +167,7 @@ def test_top_is_of_the_time_between_two_looks() -> None:
     assert (tuned["tokens_per_s"], tuned["ttft_p50"]) == (0.0, None)
     assert (other["kv_used"], other["shared"]) == (0.0, 0.0)
     assert top_view(before, after)["workers"][0]["cache_hits"] == 0.25
+    assert [one["on_host"] for one in top_view(before, after)["workers"]] == [1.0, 0.0]
 
 
 def test_the_first_line_of_top_fits_80_columns() -> None:

@@ -7,7 +7,6 @@ from collections import Counter
 
 import pytest
 
-from blockwright.policies.control.claims import claims_on
 from blockwright.tests.claims import claim
 from blockwright.tests.policies.control.world import ControlWorld
 
@@ -39,7 +38,7 @@ def at_rest(world: ControlWorld) -> None:
     assert not state.overload.groups, "a group of dropped parameters never ends"
     assert (state.demand.coming, state.demand.leaving) == ("", ""), "a swap never ends"
     drained = {
-        p.route.id for served in state.served.values() for p in served.planned for w in state.scaling.draining if p.is_on(w)
+        p.route.id for served in state.served.values() for p in served.planned for w in state.holdings.draining if p.is_on(w)
     }
     assert state.table.paused == drained, "a pause outlives its party"
     for name, worker in state.workers.items():
@@ -47,7 +46,7 @@ def at_rest(world: ControlWorld) -> None:
         assert worker.state == "ready" or not state.holdings.blocks, name
         assert (residency.loading, residency.asking) == (None, False), name
         claimed = {
-            (one.application, depth) for one in claims_on(state.holdings, name) for depth in range(one.first, one.last)
+            (one.application, depth) for one in state.holdings.claims_on(name) for depth in range(one.first, one.last)
         }
         held = {(holder, depth) for holder, depths in residency.resident.items() for depth in depths}
         assert held <= claimed, f"worker {name} holds what nobody claims"

@@ -22,7 +22,7 @@ from blockwright.policies.control.loads import LoadBlock, NoCapacity
 from blockwright.policies.control.route_switch import SwitchFigures
 from blockwright.policies.control.scaling import ScalingPlan
 from blockwright.policies.control.state import ControllerState
-from blockwright.policies.model.chain import Component, Hop, Kind, KvLayout
+from blockwright.policies.model.chain import Component, Hop, Kind, KvLayout, Route
 
 KV = KvLayout(1, 8, "float32", 16)  # 1,024 bytes a page
 SIZE = 100  # bytes of a component
@@ -116,6 +116,7 @@ class ControlWorld:
     def apply(self, event: events.Event) -> list[events.Effect]:
         """Hand an event to the state and take its effects."""
         self.count += 1
+        before = [*self.state.routes.values()]
         try:
             effects = self.state.handle(event, self.now)
         except (ValueError, KeyError) as error:
@@ -128,9 +129,23 @@ class ControlWorld:
         self.state.check()
         for effect in effects:
             self.seen.add(type(effect).__name__)
+            if isinstance(effect, events.Publish):
+                before = []
+            if isinstance(effect, events.Unload):
+                self.out_of_use(effect, before)
             self.take(effect)
         self.compare()
         return effects
+
+    def out_of_use(self, unload: events.Unload, routes: Iterable[Route]) -> None:
+        """Check that no route of gateways needs what is unloaded: they hear that it ends before the components go."""
+        if (served := self.state.served.get(unload.holder)) is None:
+            return
+        parts = served.application.components
+        for route in (one for one in routes if one.application == unload.holder):
+            hops = [hop for hop in route.hops if hop.worker == unload.worker]
+            needed = {one.shared for hop in hops for one in parts[hop.first : hop.last]}
+            assert not needed & {*unload.ids}, f"{unload.holder} leaves {unload.worker} while {route.id} is in force"
 
     def take(self, effect: events.Effect) -> None:
         match effect:
@@ -336,15 +351,16 @@ class ControlWorld:
             self.apply(events.Pressed(worker, self.state.workers[worker].incarnation, (block,)))
 
     def _idle(self) -> None:
-        for extra in [*self.state.placement.extras.values()][:1]:
-            worker = extra.route.hops[-1].worker
-            names = (extra.route.application,)
+        for id in self.state.holdings.copies(lambda _: True)[:1]:
+            route = self.state.holdings.plan[id].route
+            worker = route.hops[-1].worker
+            names = (route.application,)
             self.apply(events.Idle(worker, self.state.workers[worker].incarnation, names))
 
     def _drain(self) -> None:
         worker = self._worker()
         drained = worker in self.state.scaling.drained
-        if drained or not self.state.scaling.undrainable(worker):
+        if drained or not self.state.scaling.undrainable(worker, self.state.holdings):
             self.apply(events.DrainWorker(worker, not drained))
 
     def _load(self) -> None:

@@ -26,6 +26,7 @@ from blockwright.policies.requests.book.messages import (
     WorkerEnded,
     WorkerJoined,
 )
+from blockwright.policies.requests.book.parts import BookParts
 from blockwright.policies.requests.book.sweep_report import SweepReport
 from blockwright.policies.requests.request_timeout import RequestTimeout
 from blockwright.policies.requests.routes_changed import RoutesChanged
@@ -53,7 +54,7 @@ def gateway(
 ) -> RequestBook:
     models = [ModelInfo(name, "/models/" + name, 4096, 0, False) for name in applications]
     timeouts, overload = RequestTimeout(worker_wait, request_timeout), AdmissionLimit(max_waiting, 0, 1)
-    return RequestBook(GATEWAY, models, page_size=4, timeouts=timeouts, overload=overload, asks=asks)
+    return RequestBook(BookParts(GATEWAY, models, page_size=4, timeouts=timeouts, overload=overload, asks=asks))
 
 
 def generation(name: str = "r", prompt: int = 5, max_tokens: int = 4, application: str = "m", **more: object) -> Generation:
@@ -213,9 +214,9 @@ class Fleet:
     def settle(self, steps: int = 2000) -> None:
         """Run without further faults until every request has ended."""
         for i in range(steps):
-            if not self.state.active:
+            if not self.state.parts.active:
                 return
             self.step()
             if i % 5 == 0:
                 self.heartbeats()
-        raise AssertionError(f"still active: {sorted(self.state.active)}")
+        raise AssertionError(f"still active: {sorted(self.state.parts.active)}")

@@ -25,8 +25,19 @@ class Bench:
 
     def publish(self, routes, chains=None, capacity=None, now=0.0, **more):
         self.version += 1
-        chains = [chain(name) for name in self.state.catalogue.configured] if chains is None else chains
+        chains = [chain(name) for name in self.state.parts.catalogue.configured] if chains is None else chains
         return self(RoutesChanged(self.version, chains, routes, routes, capacity=capacity or {}, **more), now)
+
+    def wants(self):
+        """What the applications that requests wait for need, and those for which only offline ones wait."""
+        parts = self.state.parts
+        waits, wanted = parts.capacity_waits, (parts.table, parts.queue, parts.active)
+        return waits.wants(*wanted), waits.offline(*wanted)
+
+    def off(self, number):
+        """Whether no attempt is left on the routes that a switch ended."""
+        parts = self.state.parts
+        return parts.switches.off(number, parts.active, parts.pauses.leaving)
 
     def generate(self, *args, now=0.0, **more):
         return self(generation(*args, **more), now)
@@ -39,10 +50,10 @@ class Bench:
 
     def die(self, worker, now=0.0, back=True):
         """Down and, unless ``back`` is false, up again with its routes."""
-        incarnation = self.state.workers.incarnation(worker)
+        incarnation = self.state.parts.workers.incarnation(worker)
         effects = self(WorkerEnded(worker, incarnation, "killed"), now)
         if back:
-            routes = [r for rs in self.state.table.routes.values() for r in rs]
+            routes = [r for rs in self.state.parts.table.routes.values() for r in rs]
             self(WorkerJoined(worker, incarnation + 1), now)
             effects += self.publish([*routes, route(worker)], now=now)
         return effects

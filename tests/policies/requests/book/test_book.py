@@ -19,6 +19,7 @@ from blockwright.policies.requests.book.messages import (
     WorkerJoined,
 )
 from blockwright.policies.requests.book.queue_position import QueuePositions
+from blockwright.policies.requests.book.request_view import view_of
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.requests.urgency import urgency
@@ -108,7 +109,7 @@ def test_virtual_tokens_are_the_workers_business_alone():
     assert effects[1].news.tokens == [9]
     view = bench.state.describe("r")
     assert (view.prompt_tokens, view.computed_tokens, view.emitted_tokens) == (5, 5, 1)
-    progress = QueuePositions(bench.state.active, bench.state.table).progress(bench.state.active["r"], 0.0)
+    progress = QueuePositions(bench.state.parts.active, bench.state.parts.table).progress(bench.state.parts.active["r"], 0.0)
     assert (progress.prompt, progress.computed, progress.cached) == (5, 5, 1)
     (again,) = (effect.submission for effect in bench.die("w0") if isinstance(effect, Submit))
     assert (again.tokens, again.prompt_length, again.max_length) == ([*tokens, 9], 8, 12)
@@ -126,11 +127,11 @@ def test_a_draining_server_takes_nothing_and_ends_the_rest_on_request():
     bench.generate("a")
     bench(Drain())
     assert bench.generate("b")[0].refused.why is Refusal.UNAVAILABLE
-    assert not bench.state.catalogue.ready(bench.state.draining).ready
+    assert not bench.state.parts.catalogue.ready(bench.state.parts.draining).ready
     effects = bench(Drain(now=True))
     assert effects[0] == CancelAt("w0", ("a",))
     assert effects[1].refused.why is Refusal.UNAVAILABLE
-    assert not bench.state.active
+    assert not bench.state.parts.active
 
 
 # dispatch
@@ -169,7 +170,7 @@ def test_a_pipeline_needs_all_of_its_workers():
 def test_an_older_update_is_ignored():
     bench = Bench("w0")
     bench(RoutesChanged(1, [], [], []))
-    assert bench.state.catalogue.models()[0].ready
+    assert bench.state.parts.catalogue.models()[0].ready
 
 
 # tokens
@@ -228,7 +229,7 @@ def test_scores_of_the_prompt_are_reported_once_and_survive_an_attempt():
     entries = [TokenLogprob(-float(i), []) for i in range(1, 5)]
     bench = Bench("w0", "w1")
     bench(generation("a", prompt=5, sampling=SamplingParams(temperature=0.0, prompt_logprobs=0)))
-    home = bench.state.active["a"].workers[0]
+    home = bench.state.parts.active["a"].placement.workers[0]
     other = "w1" if home == "w0" else "w0"
     assert bench.report(home, progressed("a", 1, 3, 0), scored("a", 1, 1, entries[:2])) == []
     again = [e for e in bench.die(home, back=False) if isinstance(e, Submit)]
@@ -247,21 +248,21 @@ def test_the_view_of_a_request_tells_its_class_its_account_and_whose_row_it_gave
     bench = Bench("w0")
     bench.generate("a", family="m", priority=urgency("flex", 0))
     bench.report("w0", progressed("a", 1, 0, 0), preempted("a"), now=1.0)
-    view = bench.state.active["a"].view().service
+    view = view_of(bench.state.parts.active["a"]).service
     assert view == ServiceView(asked="batch", account="m", tier="m")
     bench.report("w0", Preempted(GATEWAY, "a", 1, urgent=True), now=2.0)
     bench.report("w0", replace(progressed("a", 1, 0, 0), risen=2), now=3.0)
-    record = bench.state.active["a"]
-    assert record.view().service == ServiceView(asked="batch", account="m", tier="m", risen=2, yielded=1)
-    shown = [event for event in record.view().events if event["event"] in ("preempted", "risen")]
+    record = bench.state.parts.active["a"]
+    assert view_of(record).service == ServiceView(asked="batch", account="m", tier="m", risen=2, yielded=1)
+    shown = [event for event in view_of(record).events if event["event"] in ("preempted", "risen")]
     assert [(event["at"], event.get("for"), event.get("to")) for event in shown] == [
         (1.0, None, None), (2.0, "urgent", None), (3.0, None, "urgent"),
     ]  # fmt: skip
     bench.die("w0", now=4.0)
-    assert record.service.risen == 0, "the next worker says it again"
+    assert view_of(record).service.risen == 0, "the next worker says it again"
     bench.report("w0", replace(progressed("a", 2, 0, 0), risen=1), incarnation=2, now=5.0)
-    assert record.service.risen == 1
-    assert record.view().events[-2:][0]["to"] == "normal"
+    assert view_of(record).service.risen == 1
+    assert view_of(record).events[-2:][0]["to"] == "normal"
 
 
 def test_an_attempt_brings_along_what_its_request_has_waited():

@@ -47,7 +47,7 @@ def failed(effects: list[Effect]) -> list[Refusal]:
 
 def uses(made: Bench) -> int:
     """The waiting requests that are reported to the controller."""
-    return made.state.usage.report(["m"], 0.0, made.state.capacity_waits.wants())["m"].waits
+    return made.state.parts.usage.report(["m"], 0.0, made.wants()[0])["m"].waits
 
 
 def test_it_asks_for_room_and_starts_when_that_comes() -> None:
@@ -98,13 +98,13 @@ def test_of_two_that_come_back_at_once_the_longest_is_reported() -> None:
 def test_what_only_offline_requests_wait_for_is_reported_apart() -> None:
     made = bench()
     made.generate("later", prompt=60, max_tokens=40, offline=True)
-    assert (uses(made), made.state.capacity_waits.offline()) == (100, {"m"})
+    assert (uses(made), made.wants()[1]) == (100, {"m"})
     made.generate("now", prompt=60, max_tokens=40)
-    assert made.state.capacity_waits.offline() == set()
+    assert made.wants()[1] == set()
     made(End("now"))
-    assert made.state.capacity_waits.offline() == {"m"}
+    assert made.wants()[1] == {"m"}
     made(End("later"))
-    assert made.state.capacity_waits.offline() == set()
+    assert made.wants()[1] == set()
 
 
 def test_only_what_never_fits_is_refused_with_the_limit_of_an_empty_worker() -> None:
@@ -172,7 +172,7 @@ def test_the_death_of_the_worker_loses_nothing_that_waits_for_its_room() -> None
     made = bench()
     made.generate("long", prompt=60, max_tokens=40)
     made(WorkerEnded("w0", 1, "killed"), 0.5)
-    assert made.state.active["long"].state == "waiting"
+    assert made.state.parts.active["long"].state == "waiting"
     made(WorkerJoined("w0", 2), 1.0)
     assert wants(publish(made, NOW, MOST, at=1.0)) == [{"m": 100}]
     assert submits(publish(made, 100, MOST, at=1.1)) == [("w0", "long", 1)]
@@ -198,7 +198,7 @@ def test_a_request_that_waits_for_a_model_that_cannot_be_loaded_gets_the_reason(
         "model 'm' cannot be loaded: a tensor is damaged"
     ]
     assert failed(made.generate("next", now=1.3)) == [Refusal.UNAVAILABLE], "not tried for each request"
-    assert made.state.catalogue.ready(False).applications == {"m": "failed"}
+    assert made.state.parts.catalogue.ready(False).applications == {"m": "failed"}
     later = made.generate("later", now=9.0)
     assert (wants(later), failed(later)) == ([{"m": 9}], [])
     assert submits(made.publish([route("w0")], now=9.5)) == [("w0", "later", 1)], "it was repaired"

@@ -40,7 +40,7 @@ def test_random_kills_drops_and_duplicates_leave_every_stream_exact(seed, pipeli
         fleet.start(worker)
     asked = ask(fleet, 8)
     kills = 2  # a request present at three deaths would rightly fail
-    while fleet.state.active and kills:
+    while fleet.state.parts.active and kills:
         for _ in range(fleet.random.randrange(1, 12)):
             fleet.step()
         if fleet.random.random() < 0.5:
@@ -68,7 +68,7 @@ def test_a_poisonous_request_fails_alone(seed):
     asked = ask(fleet, 6)
     fleet.poison = {"r3"}
     for _ in range(2000):
-        if not fleet.state.active:
+        if not fleet.state.parts.active:
             break
         fleet.step()
         fleet.heartbeats()

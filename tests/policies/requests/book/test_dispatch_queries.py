@@ -68,7 +68,7 @@ def test_one_route_and_the_setting_outstanding_ask_nobody() -> None:
     assert submits(bench("w0").generate()) == [("w0", "r", 1)]
     assert submits(Bench("w0", "w1").generate()) == [("w0", "r", 1)]
     alone = bench("w0")
-    alone.state.asking.alone = True  # whoever provisions wants to know the forecast
+    alone.state.parts.asking.alone = True  # whoever provisions wants to know the forecast
     (question,) = alone.generate()
     assert isinstance(question, Ask)
     made = bench(capacity={"m@w0": 50, "m@w1": 100})
@@ -80,7 +80,7 @@ def test_without_a_dispatcher_the_gateway_chooses_and_counts_it(reason: str) -> 
     made = bench()
     made.generate()
     assert submits(made(Chosen(request="r", attempt=1, reason=reason))) == [("w0", "r", 1)]
-    assert made.state.asking.figures.fallbacks == {reason: 1}
+    assert made.state.parts.asking.figures.fallbacks == {reason: 1}
     assert made.state.describe("r").dispatch["fell_back"] == reason
 
 
@@ -89,7 +89,7 @@ def test_a_choice_that_is_not_open_any_more_counts_as_none() -> None:
     made.generate()
     made(WorkerEnded("w1", 1))
     assert submits(made(chosen("m@w1"))) == [("w0", "r", 1)]
-    assert made.state.asking.figures.fallbacks == {"route_gone": 1}
+    assert made.state.parts.asking.figures.fallbacks == {"route_gone": 1}
     made(End("r"))
     made.generate("s")
     for worker in ("w0", "w2"):
@@ -116,7 +116,7 @@ def test_a_question_is_over_with_its_request() -> None:
     made.generate()
     (fail,) = made(Drain(now=True))
     assert isinstance(fail, Fail)
-    assert not made.state.asking.open
+    assert not made.state.parts.asking.open
 
 
 def test_a_retry_after_a_death_is_asked_about_again_from_the_tokens_that_are_there() -> None:
@@ -145,13 +145,13 @@ def test_a_suspect_runs_alone_and_nobody_is_asked_about_it() -> None:
     made.generate("r")
     made(chosen("m@w1"))
     for attempt, home in ((1, "w1"), (2, "w0")):
-        made.report(home, progressed("r", attempt, 1, 0), incarnation=made.state.workers.incarnation(home))
+        made.report(home, progressed("r", attempt, 1, 0), incarnation=made.state.parts.workers.incarnation(home))
         effects = made.die(home)
         if attempt == 1:
             assert submits(effects) == [("w0", "r", 2)], "the only one left"
-    assert made.state.active["r"].deaths.suspect
-    assert not made.state.asking.open
-    home = made.state.active["r"].workers[0]
+    assert made.state.parts.active["r"].deaths.suspect
+    assert not made.state.parts.asking.open
+    home = made.state.parts.active["r"].placement.workers[0]
     other = ({"w0", "w1"} - {home}).pop()
     assert submits(made.generate("s")) == [(other, "s", 1)], "one route is open beside the suspect's"
 
@@ -164,12 +164,12 @@ def test_what_a_suspect_has_closed_meanwhile_is_not_taken() -> None:
     made.die("w1")
     made.report("w0", progressed("r", 2, 1, 0))
     made.generate("s")
-    assert made.state.asking.open.keys() == {"s"}
+    assert made.state.parts.asking.open.keys() == {"s"}
     made.die("w0")
-    (home,) = made.state.active["r"].workers
+    (home,) = made.state.parts.active["r"].placement.workers
     other = ({"w0", "w1"} - {home}).pop()
     assert submits(made(chosen(f"m@{home}", "s"))) == [(other, "s", 1)]
-    assert made.state.asking.figures.fallbacks == {"route_gone": 1}
+    assert made.state.parts.asking.figures.fallbacks == {"route_gone": 1}
 
 
 # explained
@@ -191,7 +191,7 @@ def test_the_view_shows_candidates_the_choice_and_what_came_of_it() -> None:
     assert view["candidates"][0]["forecast"] == {"first_token": 0.25, "last_token": 2.0, "delayed": 0.5, "preemptions": 1}
     assert view["actual"] == {"first_token": 0.75, "last_token": 1.0}
     assert view["error"] == {"first_token": pytest.approx(2 / 3), "last_token": 1.0}
-    figures = made.state.asking.figures
+    figures = made.state.parts.asking.figures
     assert (figures.first_token_error.total, figures.latency_error.total) == (pytest.approx(2 / 3), 1.0)
     assert (figures.rank.total, figures.asked.total, figures.unanswered) == (1, 0.5, {"late": 1})
     (point,) = figures.points
@@ -212,8 +212,8 @@ def test_what_is_never_to_end_is_reported_in_json_and_no_point() -> None:
     view = made.state.describe("r").dispatch
     json.dumps(view, allow_nan=False)
     assert view["candidates"][0]["forecast"]["last_token"] is None
-    assert not made.state.asking.figures.points
-    assert made.state.asking.figures.latency_error.counts[-1] == 1
+    assert not made.state.parts.asking.figures.points
+    assert made.state.parts.asking.figures.latency_error.counts[-1] == 1
 
 
 def test_an_end_before_its_time_says_nothing_of_forecasts() -> None:
@@ -223,7 +223,7 @@ def test_an_end_before_its_time_says_nothing_of_forecasts() -> None:
     made.report("w1", emitted("r", 1, 5, [8]), now=1.5)
     assert CancelAt("w1", ("r",)) in made(End("r"), now=2.0)
     assert made.state.describe("r").dispatch["error"] is None
-    assert not any(made.state.asking.figures.latency_error.counts)
+    assert not any(made.state.parts.asking.figures.latency_error.counts)
 
 
 # whatever happens
@@ -234,7 +234,7 @@ class Asked(Fleet):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, REPLICAS, drop=0.2, double=0.2)
-        self.state.asking.wanted = True
+        self.state.parts.asking.wanted = True
         self.questions: list[Ask] = []
 
     def perform(self, effect: object) -> None:
@@ -261,7 +261,7 @@ def test_random_answers_kills_and_losses_leave_every_stream_exact(seed: int) -> 
         fleet.start(worker)
     asked = ask(fleet, 8)
     kills = 2  # a request present at three deaths would rightly fail
-    while fleet.state.active and kills:
+    while fleet.state.parts.active and kills:
         for _ in range(fleet.random.randrange(1, 12)):
             fleet.step()
         fleet.heartbeats()
@@ -277,15 +277,15 @@ def test_random_answers_kills_and_losses_leave_every_stream_exact(seed: int) -> 
     fleet.settle()
     assert not fleet.failures
     assert_exact(fleet, asked)
-    assert not fleet.state.asking.open
-    assert sum(fleet.state.asking.figures.asked.counts) > 0
+    assert not fleet.state.parts.asking.open
+    assert sum(fleet.state.parts.asking.figures.asked.counts) > 0
 
 
 def test_the_least_forecast_and_the_longest_request_are_reported_to_the_provisioner() -> None:
     made = bench()
     made.generate(prompt=9, now=1.0)
     made(chosen(), now=1.25)
-    seen = made.state.asking.observations
+    seen = made.state.parts.asking.observations
     assert seen.take(0.5) == (0.5, 2.0), "the age of the oldest; the forecast at w1"
     assert seen.take(0.0) is None
     made(End("r"), now=4.0)

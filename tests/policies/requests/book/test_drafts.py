@@ -35,7 +35,7 @@ def test_every_attempt_asks_for_the_drafts_and_all_are_counted() -> None:
     assert drafts_of(bench.generate(drafts=WANTED)) == [WANTED]
     bench.report("w0", progressed("r", 1, 5), verified(1, "prompt", 4, 1), emitted("r", 1, 5, [9, 9]))
     bench.report("w0", verified(1, "prompt", 4, 4), verified(1, "prediction", 2, 0))
-    record = bench.state.active["r"]
+    record = bench.state.parts.active["r"]
     effects = bench.die("w0")
     assert drafts_of(effects) == [WANTED], "the one after a death, too"
     bench.report("w1", verified(1, "prompt", 4, 4), DraftsVerified(GATEWAY, "r", 2, "prediction", 6, 2, 3))
@@ -43,7 +43,7 @@ def test_every_attempt_asks_for_the_drafts_and_all_are_counted() -> None:
     bench.report("w0", verified(3, "prompt", 1, 1), emitted("r", 3, 7, [9, 9], finish="length"), incarnation=2)
     counts = {"prompt": DraftCounts(3, 9, 6), "prediction": DraftCounts(4, 8, 2)}
     assert bench.state.describe("r").drafts == DraftView(prompt=True, prediction_tokens=2, tokens=4, sources=counts)
-    assert QueuePositions(bench.state.active, bench.state.table).progress(record, 0.0).drafts == counts
+    assert QueuePositions(bench.state.parts.active, bench.state.parts.table).progress(record, 0.0).drafts == counts
 
 
 def test_the_reason_is_reported_if_there_are_none() -> None:
@@ -105,7 +105,7 @@ def test_a_draft_model_that_went_while_the_request_ran_is_reported_after_its_end
     bench.generate("a", drafts=DraftOptions(tokens=2, model="small"))
     bench.publish([route("w0")])
     bench.report("w0", emitted("a", 1, 5, [9], finish="length"))
-    assert "a" in bench.state.past
+    assert "a" in bench.state.parts.past
     assert bench.state.describe("a").drafts.reason == "small is not served whole by w0, where the request runs"
 
 

@@ -3,7 +3,6 @@
 import pytest
 
 from blockwright.policies.model.lineage import page_hashes
-from blockwright.policies.requests.book.book import KEEP
 from blockwright.policies.requests.book.messages import (
     CancelAt,
     Closed,
@@ -16,6 +15,7 @@ from blockwright.policies.requests.book.messages import (
     WorkerEnded,
     WorkerJoined,
 )
+from blockwright.policies.requests.book.settling import KEEP
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.sweep.offline_capacity import OfflineCapacity
 from blockwright.tests.claims import claim
@@ -63,9 +63,9 @@ def test_a_preemption_of_the_attempt_before_says_nothing_of_this_one():
     assert submits(bench(GatewayTick(), 5.0)) == [("w0", "a", 2)]
     bench.report("w0", progressed("a", 2, 5), now=5.1)
     bench.report("w0", preempted("a", 1), now=5.2)
-    assert not bench.state.active["a"].waits
+    assert not bench.state.parts.active["a"].progress.waits
     bench.report("w0", preempted("a", 2), now=5.3)
-    assert bench.state.active["a"].waits
+    assert bench.state.parts.active["a"].progress.waits
 
 
 def test_a_dead_incarnation_takes_no_offline_request_for_its_successor():
@@ -74,9 +74,9 @@ def test_a_dead_incarnation_takes_no_offline_request_for_its_successor():
     bench.die("w0")
     room = [OfflineCapacity(("m",), 3, 50, 100)]
     bench(HeartbeatReceived("w0", 1, 0, room))
-    assert [credit.rows for credit in bench.state.offline.credits("m")] == [0]
+    assert [credit.rows for credit in bench.state.credits("m")] == [0]
     bench(HeartbeatReceived("w0", 2, 0, room))
-    assert [credit.rows for credit in bench.state.offline.credits("m")] == [3]
+    assert [credit.rows for credit in bench.state.credits("m")] == [3]
 
 
 def test_a_new_attempt_is_prompt_plus_emitted_with_the_same_sampling():
@@ -130,7 +130,7 @@ def test_what_a_home_gives_back_starts_again_elsewhere(reason):
     bench.generate("a")
     effects = bench.report("w0", progressed("a", 1, 2, 0), given_back("a", 1, reason))
     assert submits(effects) == [("w1", "a", 2)]
-    assert bench.state.active["a"].deaths.present == (1 if reason == "host-lost" else 0)
+    assert bench.state.parts.active["a"].deaths.present == (1 if reason == "host-lost" else 0)
 
 
 def test_the_only_route_is_tried_again_after_a_pause():
@@ -153,7 +153,7 @@ def test_a_model_that_overflows_does_so_everywhere():
     bench.generate("a")
     (fail,) = bench.report("w0", given_back("a", 1, "broken: the activations overflow at token 6"))
     assert (fail.refused.why, fail.refused.message) == (Refusal.BROKEN, "the activations overflow at token 6")
-    assert "a" not in bench.state.active
+    assert "a" not in bench.state.parts.active
 
 
 def test_a_refusal_fails_it_only_when_no_other_route_can_hold_it():
@@ -172,17 +172,17 @@ def test_deaths_count_only_after_a_first_plan():
     bench.generate("a")
     for _ in range(3):
         bench.die("w0")
-    assert bench.state.active["a"].deaths.present == 0
+    assert bench.state.parts.active["a"].deaths.present == 0
     bench.report("w0", progressed("a", 4, 1, 0), incarnation=4)
     bench.die("w0")
-    assert bench.state.active["a"].deaths.present == 1
+    assert bench.state.parts.active["a"].deaths.present == 1
 
 
 def test_a_request_that_kills_before_any_report_is_found_all_the_same():
     bench = Bench("w0")
     bench.generate("a")
     deaths = 0
-    while bench.state.active:
+    while bench.state.parts.active:
         bench.die("w0")
         deaths += 1
         assert deaths < 10
@@ -209,7 +209,7 @@ def test_a_suspect_waits_for_an_idle_route_that_meanwhile_takes_nobody():
     bench = Bench("w0", "w1")
     bench.generate("a", prompt=100)  # on w0
     bench.generate("b", prompt=10)  # on w1
-    record = bench.state.active["b"]
+    record = bench.state.parts.active["b"]
     record.deaths.present = 2
     bench.report("w1", given_back("b", 1, "route"))
     assert bench.state.describe("b").state == "waiting", "w1 is avoided, w0 is busy: b waits for w0"
@@ -226,7 +226,7 @@ def test_of_several_suspects_one_holds_a_route_while_others_have_work():
         bench.generate(name)
     bench(WorkerEnded("w0", 1))
     for name in "ab":
-        bench.state.active[name].deaths.present = 2
+        bench.state.parts.active[name].deaths.present = 2
     bench(WorkerEnded("w1", 1))
     for worker in ("w0", "w1"):
         bench(WorkerJoined(worker, 2))
@@ -277,7 +277,7 @@ def test_a_request_expires_wherever_it_is():
     assert bench(GatewayTick(), 10.0) == []
     (fail,) = bench.report(submit.worker, given_back("b", 2, "deadline"), now=10.1)
     assert (fail.request, fail.refused.why) == ("b", Refusal.EXPIRED)
-    assert not bench.state.active
+    assert not bench.state.parts.active
 
 
 # ends
@@ -300,7 +300,7 @@ def test_an_attempt_that_did_not_arrive_is_sent_again():
     bench.generate("a")
     assert submits(bench(Unsent("a", 1, "mailbox full"))) == [("w1", "a", 2)]
     assert bench(Unsent("a", 1, "mailbox full")) == []
-    assert bench.state.active["a"].deaths.present == 0
+    assert bench.state.parts.active["a"].deaths.present == 0
 
 
 def test_a_withdrawn_application_is_unknown_and_its_requests_end():
@@ -309,7 +309,7 @@ def test_a_withdrawn_application_is_unknown_and_its_requests_end():
     effects = bench.publish([route("w0")], chains=[chain("m")])
     assert [(e.request, e.refused.why) for e in effects] == [("a", Refusal.UNKNOWN_MODEL)]
     assert bench.generate("b", application="n")[0].refused.why is Refusal.UNKNOWN_MODEL
-    assert [m.id for m in bench.state.catalogue.models()] == ["m"]
+    assert [m.id for m in bench.state.parts.catalogue.models()] == ["m"]
     bench.publish([route("w0"), route("w0", application="n")], chains=[chain("m"), chain("n")])
     assert submits(bench.generate("c", application="n")) == [("w0", "c", 1)]
 
@@ -370,7 +370,7 @@ def test_a_request_begins_when_its_first_sweep_does():
     for name, began in (("a", 2.5), ("b", 0.0)):  # never before it was sent, whatever clocks say
         events = [(e["event"], e["at"]) for e in bench.state.describe(name).events]
         assert events[2:] == [("first_plan", began), ("first_token", 3.0 if name == "a" else 0.25)]
-    assert bench.state.active["a"].begun == 3.5, "which x-queue-ms and the metrics of waiting are made of"
+    assert bench.state.parts.active["a"].history.begun == 3.5, "which x-queue-ms and the metrics of waiting are made of"
 
 
 def test_a_waiting_request_shows_its_place_in_the_queue():
@@ -391,13 +391,13 @@ def test_a_waiting_request_shows_its_place_in_the_queue():
 
 def test_readiness_follows_the_routes():
     bench = Bench("w0", routes=[], applications=("m", "n"))
-    assert bench.state.catalogue.ready(bench.state.draining).applications == {"m": "loading", "n": "loading"}
+    assert bench.state.parts.catalogue.ready(bench.state.parts.draining).applications == {"m": "loading", "n": "loading"}
     bench.publish([route("w0")], chains=[chain("m"), chain("n")])
-    ready = bench.state.catalogue.ready(bench.state.draining)
+    ready = bench.state.parts.catalogue.ready(bench.state.parts.draining)
     assert ready.ready
     assert ready.applications == {"m": "ready", "n": "loading"}
     bench(WorkerEnded("w0", 1))
-    ready = bench.state.catalogue.ready(bench.state.draining)
+    ready = bench.state.parts.catalogue.ready(bench.state.parts.draining)
     assert not ready.ready
     assert ready.applications["m"] == "waiting"
 
@@ -405,12 +405,12 @@ def test_readiness_follows_the_routes():
 def test_a_heartbeat_stands_in_for_a_lost_word_that_a_worker_is_up_but_not_for_one_that_ended():
     bench = Bench(routes=[])
     bench(HeartbeatReceived("w0", 1, 0), 1.0)
-    assert bench.state.workers.incarnation("w0") == 1
+    assert bench.state.parts.workers.incarnation("w0") == 1
     bench(WorkerEnded("w0", 1, "killed"), 2.0)
     bench(HeartbeatReceived("w0", 1, 0), 3.0)
-    assert bench.state.workers.incarnation("w0") is None
+    assert bench.state.parts.workers.incarnation("w0") is None
     bench(WorkerEnded("w0", 2, "killed before it was known"), 4.0)
     bench(HeartbeatReceived("w0", 2, 0), 5.0)
-    assert bench.state.workers.incarnation("w0") is None
+    assert bench.state.parts.workers.incarnation("w0") is None
     bench(HeartbeatReceived("w0", 3, 0), 6.0)
-    assert bench.state.workers.incarnation("w0") == 3
+    assert bench.state.parts.workers.incarnation("w0") == 3

@@ -28,8 +28,8 @@ class Guess:
 
 def bench(estimator: Any = None) -> Bench:
     made = Bench("w0")
-    made.state.lengths = Lengths(wanted=True)
-    made.state.lengths.estimator = estimator
+    made.state.parts.lengths = Lengths(wanted=True)
+    made.state.parts.lengths.estimator = estimator
     return made
 
 
@@ -49,11 +49,11 @@ def test_an_estimate_is_in_the_submission_and_in_the_story() -> None:
     made.report("w0", emitted("r", 2, 6, [8, 9], finish="stop"), incarnation=2)
     end = made.state.describe("r").events[-1]
     assert (end["event"], end["expected_tokens"], end["tokens"]) == ("finished", 7, 3)
-    (lesson,) = made.state.lengths.take()
+    (lesson,) = made.state.parts.lengths.take()
     assert (lesson.length, lesson.whole, lesson.expected) == (3, True, 7)
     assert lesson.features.application == "m"
-    assert made.state.lengths.figures.accuracy.figures()["mean_error"] == 4
-    assert made.state.lengths.take() == []
+    assert made.state.parts.lengths.figures.accuracy.figures()["mean_error"] == 4
+    assert made.state.parts.lengths.take() == []
 
 
 def test_who_ends_teaches_by_how() -> None:
@@ -64,9 +64,9 @@ def test_who_ends_teaches_by_how() -> None:
     made.report("w0", emitted("limit", 1, 7, [8, 8], finish="length"))
     made(End("client"))
     made(End("text", stop=True))
-    lessons = made.state.lengths.take()
+    lessons = made.state.parts.lengths.take()
     assert [(one.length, one.whole) for one in lessons] == [(4, False), (2, True)]
-    assert made.state.lengths.figures.accuracy.count == 2
+    assert made.state.parts.lengths.figures.accuracy.count == 2
 
 
 def test_a_stated_length_is_used_and_teaches_nothing() -> None:
@@ -82,17 +82,17 @@ def test_a_stated_length_is_used_and_teaches_nothing() -> None:
     assert submission(made.generate("texts", max_tokens=20, stop_strings=1)).expected == 7
     assert submission(made.generate("some", max_tokens=20, stop_tokens=[9], sampling=least)).expected == 12
     assert submission(made.generate("few", max_tokens=3, stop_tokens=[9])).expected == 3
-    assert made.state.lengths.take() == []
+    assert made.state.parts.lengths.take() == []
 
 
 def test_nothing_is_looked_at_where_nobody_wants_to_know() -> None:
     made = Bench("w0")
     assert submission(made.generate("r", stop_tokens=[9])).expected == 0
-    assert made.state.active["r"].features is None
+    assert made.state.parts.active["r"].features is None
     assert "expected_tokens" not in made.state.describe("r").events[0]
     made.report("w0", emitted("r", 1, 5, [9], finish="stop"))
     assert "tokens" not in made.state.describe("r").events[-1]
-    assert made.state.lengths.take() == []
+    assert made.state.parts.lengths.take() == []
 
 
 def test_lessons_that_nobody_takes_are_bounded() -> None:
@@ -100,7 +100,7 @@ def test_lessons_that_nobody_takes_are_bounded() -> None:
     for number in range(MOST_LESSONS + 3):
         made.generate(f"r{number}", stop_tokens=[9])
         made.report("w0", emitted(f"r{number}", 1, 5, [9], finish="stop"))
-    assert len(made.state.lengths.take()) == MOST_LESSONS
+    assert len(made.state.parts.lengths.take()) == MOST_LESSONS
 
 
 async def test_a_cluster_learns_from_what_it_serves_and_logs_it(checkpoint: Any, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ async def test_a_cluster_learns_from_what_it_serves_and_logs_it(checkpoint: Any,
             assert await collect(stream) == (reference(asked[0]), "stop")
         length = len(reference(asked[0]))
         await running.answering.until(bool)
-        for lengths in (running.port.state.lengths, fate.gateways["g1"].state.lengths):
+        for lengths in (running.port.book.parts.lengths, fate.gateways["g1"].book.parts.lengths):
             await until(lambda lengths=lengths: lengths.expect(asked[0], "m")[1] == length)
         await collect(running.port.generate(generation("next", max_tokens=40, stop_tokens=[stop])))
         events = running.port.describe("next").events
@@ -143,5 +143,5 @@ async def test_what_a_gateway_of_its_own_learned_last_is_kept(checkpoint: Any, t
         stop = reference(generation("r", max_tokens=6))[-1]
         await collect(gateway.generate(generation("r", max_tokens=40, stop_tokens=[stop])))
         await gateway.drain(5.0)
-        assert gateway.state.lengths.take() == []
+        assert gateway.book.parts.lengths.take() == []
     assert json.loads((kept / "tagger.json").read_text())["estimator"]["kind"] == "history"

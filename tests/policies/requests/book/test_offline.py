@@ -25,7 +25,7 @@ def ask(bench: Bench, name: str, prompt: int = 5, **more: object) -> list:
 
 
 def credit(bench: Bench, worker: str = "w0") -> tuple[int, int]:
-    (found,) = [one for one in bench.state.offline.credits("m") if one.worker == worker]
+    (found,) = [one for one in bench.state.credits("m") if one.worker == worker]
     return found.rows, found.positions
 
 
@@ -59,7 +59,7 @@ def test_what_is_given_back_waits_for_room_and_keeps_its_tokens() -> None:
     assert submits(ask(bench, "a", 10, max_tokens=9)) == [("w0", "a", 1)]
     tokens = [emitted("a", 1, 10 + i, [40 + i]) for i in range(3)]
     assert submits(bench.report("w0", progressed("a", 1, 9), *tokens, given_back("a", 1, YIELDED))) == []
-    assert bench.state.active["a"].preemptions == 1
+    assert bench.state.parts.active["a"].history.preemptions == 1
     assert submits(heard(bench, "w0", 1, 12)) == [], "it has 13 tokens now"
     (again,) = [effect for effect in heard(bench, "w0", 1, 13) if isinstance(effect, Submit)]
     assert again.submission.attempt == 2
@@ -75,7 +75,7 @@ def test_the_submission_says_class_and_side_and_never_expires() -> None:
     assert sent.submission.timeout == 0.0
     ask(bench, "b")
     assert bench(GatewayTick(), 100.0) == []
-    assert bench.state.active.keys() == {"a", "b"}
+    assert bench.state.parts.active.keys() == {"a", "b"}
 
 
 def test_offline_requests_crowd_nobody_out_and_count_as_no_work() -> None:
@@ -87,7 +87,7 @@ def test_offline_requests_crowd_nobody_out_and_count_as_no_work() -> None:
     (refused,) = bench.generate("more", 5)
     assert isinstance(refused, Fail)
     assert refused.refused.why is Refusal.OVERLOADED
-    assert len(bench.state.offline.credits("m")) == 2
+    assert len(bench.state.credits("m")) == 2
 
 
 def test_of_a_home_that_died_they_go_where_there_is_room() -> None:
@@ -98,7 +98,7 @@ def test_of_a_home_that_died_they_go_where_there_is_room() -> None:
     assert submits(bench.die("w0", back=False)) == [("w1", "a", 2)]
     assert submits(heard(bench, "w1", 2)) == [("w1", "b", 1)]
     bench.report("w1", progressed("a", 2, 0), emitted("a", 2, 5, [9], finish="stop"))
-    assert bench.state.active.keys() == {"b"}
+    assert bench.state.parts.active.keys() == {"b"}
 
 
 def test_a_request_that_can_never_fit_is_refused_as_any_other() -> None:
@@ -112,19 +112,18 @@ def test_a_request_that_can_never_fit_is_refused_as_any_other() -> None:
 def test_a_model_in_no_worker_is_loaded_for_one_request_and_the_others_follow() -> None:
     bench = Bench("w0", routes=[])
     bench.publish([], on_demand=["m"])
-    (one,) = bench.state.offline.credits("m")
+    (one,) = bench.state.credits("m")
     assert (one.worker, one.rows, one.room) == ("", 1, 4096)
-    grown = bench.state.offline.grown
+    grown = bench.state.growth()
     effects = ask(bench, "a", home="")
     assert [effect.applications for effect in effects if isinstance(effect, WantRoutes)] == [{"m": 9}]
-    assert bench.state.offline.credits("m") == [], "it is asked for"
-    waits = bench.state.capacity_waits
-    events = bench.state.usage.report(["m"], 0.0, waits.wants(), waits.offline())["m"]
+    assert bench.state.credits("m") == [], "it is asked for"
+    events = bench.state.parts.usage.report(["m"], 0.0, *bench.wants())["m"]
     assert (events.waits, events.offline) == (9, True)
     bench(generation("b", 5))
-    assert not waits.offline(), "somebody waits for it"
+    assert not bench.wants()[1], "somebody waits for it"
     bench.publish([route("w0")], on_demand=["m"])
-    assert bench.state.offline.grown > grown, "who drives a batch looks again"
+    assert bench.state.growth() > grown, "who drives a batch looks again"
     assert submits(heard(bench, "w0", 3)) == [("w0", "a", 1)]
     assert credit(bench)[0] == 2
 
@@ -132,12 +131,12 @@ def test_a_model_in_no_worker_is_loaded_for_one_request_and_the_others_follow() 
 def test_lines_of_a_model_that_cannot_be_loaded_fail_with_the_reason_as_others_do() -> None:
     """It is not on demand, so that nobody tries again: without credit they would wait until their batch is over."""
     bench = Bench("w0", routes=[])
-    assert bench.state.offline.credits("m") == [], "its workers begin"
+    assert bench.state.credits("m") == [], "its workers begin"
     bench.publish([], failed=[LoadFailure("m", 4, "its checkpoint is gone", final=True)])
-    (one,) = bench.state.offline.credits("m")
+    (one,) = bench.state.credits("m")
     assert (one.worker, one.rows) == ("", 1)
     (refused,) = ask(bench, "a", home="")
     assert isinstance(refused, Fail)
     assert (refused.refused.in_vain, refused.refused.failure) == (True, 4)
     bench.publish([route("w0")])
-    assert [one.worker for one in bench.state.offline.credits("m")] == ["w0"], "it was mended"
+    assert [one.worker for one in bench.state.credits("m")] == ["w0"], "it was mended"

@@ -52,7 +52,7 @@ def test_it_is_the_same_request_and_what_the_survivor_did_meanwhile_does_not_cou
     late = bench.report("w0", progressed("b", 2, 5), emitted("b", 2, 5, [10]))
     assert late == [CancelAt("w0", ("b",))], "it had begun before the cancellation came"
     assert bench.report("w1", emitted("b", 3, 5, [10]), incarnation=2) == [delivered("b", 3, 5, [10])]
-    assert bench.state.active["b"].deaths.present == 0
+    assert bench.state.parts.active["b"].deaths.present == 0
 
 
 def test_who_runs_stays_and_who_was_preempted_leaves() -> None:
@@ -60,7 +60,7 @@ def test_who_runs_stays_and_who_was_preempted_leaves() -> None:
     bench.report("w0", progressed("b", 2, 5), emitted("b", 2, 5, [10]), progressed("c", 1, 5), emitted("c", 1, 5, [10]))
     bench.report("w0", preempted("c"))
     assert submits(back(bench)) == [("w1", "c", 2)]
-    assert bench.state.active["c"].tokens == [1, 2, 3, 4, 5, 10]
+    assert bench.state.parts.active["c"].progress.tokens == [1, 2, 3, 4, 5, 10]
 
 
 def test_a_suspect_stays_where_it_is_alone() -> None:
@@ -68,15 +68,15 @@ def test_a_suspect_stays_where_it_is_alone() -> None:
     bench = fallen(0)
     bench.generate("s", max_tokens=LONG)
     for _ in range(2):
-        life, attempt = bench.state.workers.incarnation("w0"), bench.state.active["s"].attempt
+        life, attempt = bench.state.parts.workers.incarnation("w0"), bench.state.parts.active["s"].placement.attempt
         bench.report("w0", progressed("s", attempt, 5), incarnation=life)
         bench.die("w0", now=1.0)
-    record = bench.state.active["s"]
-    assert record.alone
-    assert not record.planned
-    attempt = record.attempt
+    record = bench.state.parts.active["s"]
+    assert record.placement.alone
+    assert not record.progress.planned
+    attempt = record.placement.attempt
     assert submits(back(bench)) == []
-    assert (record.workers, record.attempt) == (("w0",), attempt)
+    assert (record.placement.workers, record.placement.attempt) == (("w0",), attempt)
 
 
 def test_routes_of_others_move_nobody_and_one_opens_once() -> None:

@@ -24,7 +24,7 @@ from blockwright.policies.sweep.page_events import Exported, Unhold
 from blockwright.tests.claims import claim
 from blockwright.tests.policies.requests.book.fake_fleet import GATEWAY
 from blockwright.tests.policies.requests.book.gateway_bench import Bench, emitted, preempted, progressed, submits
-from blockwright.tests.policies.requests.book.test_request_moves import PAGE_BYTES, target, whole
+from blockwright.tests.policies.requests.book.test_moving import PAGE_BYTES, target, whole
 
 PIPELINE = Route("m@w0+w1", 1, "m", (Hop("w0", 0, 3), Hop("w1", 3, 6)))
 REPLICAS = [whole("w0"), whole("w1")]
@@ -40,16 +40,16 @@ class Switched(Bench):
         for request, prompt in LENGTHS.items():
             self.generate(request, prompt=prompt, max_tokens=40)
         for request, prompt in LENGTHS.items():
-            home = self.state.active[request].route.home
+            home = self.state.parts.active[request].placement.route.home
             self.report(home, progressed(request, 1, prompt))
             for number in range(4):
                 self.report(home, emitted(request, 1, prompt + number, [number]))
 
     def homes(self) -> dict[str, str]:
-        return {id: record.route.id for id, record in self.state.active.items()}
+        return {id: record.placement.route.id for id, record in self.state.parts.active.items()}
 
     def switch(self, to: list[Route], *, dropped: bool, now: float = 1.0, number: int = 7) -> list[Any]:
-        ended = sorted({record.route.id for record in self.state.active.values()})
+        ended = sorted({record.placement.route.id for record in self.state.parts.active.values()})
         self.publish(to, [target()], now=now)
         return self(SwitchRoutes(number, self.version, ended, [route.id for route in to], dropped), now)
 
@@ -68,10 +68,10 @@ class Switched(Bench):
 
     @property
     def switching(self) -> Any:
-        return self.state.moving.switching
+        return self.state.parts.switches
 
     def story(self, request: str, event: str) -> list[dict[str, Any]]:
-        return [detail for _, name, detail in self.state.active[request].events if name == event]
+        return [detail for _, name, detail in self.state.parts.active[request].history.events if name == event]
 
 
 def holds(effects: list[Any]) -> dict[str, tuple[list[str], bool]]:
@@ -90,9 +90,9 @@ def test_all_leave_at_once_when_parameters_are_dropped_and_begin_when_their_page
     (_, events), *_ = effects[0].holds
     assert (events.attempt, events.route, len(events.hashes)) == (1, "m@w0", 3)
     assert bench.switch([PIPELINE], dropped=True) == [], "an order that comes twice"
-    assert not bench.switching.off(7)
+    assert not bench.off(7)
     assert bench.left("a", "b", "c") == {"a": (["w1"], True), "b": (["w0"], True), "c": (["w0"], True)}
-    assert bench.switching.off(7)
+    assert bench.off(7)
     for number, request in enumerate("abc", 2):
         (asked,) = bench(HoldAnswered(request, 2, expects=True, room=True), float(number))
         assert isinstance(asked, ExportAt)
@@ -115,12 +115,12 @@ def test_of_whom_nothing_was_computed_yet_nobody_waits() -> None:
     the drop does not take as long as its queue."""
     bench = Switched(REPLICAS)
     bench.generate("d", prompt=9)
-    assert bench.state.active["d"].route is not None
+    assert bench.state.parts.active["d"].placement.route is not None
     assert "d" in holds(bench.switch([PIPELINE], dropped=True)), "its worker is to end its attempt like any other"
     bench.left("a", "b", "c")
-    assert not bench.switching.off(7)
+    assert not bench.off(7)
     assert submits(bench(HoldAnswered("d", 2, expects=False, room=False), 1.0)) == [("w0", "d", 2)], "without any pages"
-    assert bench.switching.off(7)
+    assert bench.off(7)
     for request in "abc":
         bench(End(request), 2.0)
     assert bench.switching.settled(7)
@@ -204,13 +204,13 @@ def test_all_decode_on_when_parameters_come_back_and_are_dealt_out() -> None:
     assert {type(effect) for effect in effects} == {ExportAt}
     targets = {effect.wanted.request: {to.worker for to in effect.wanted.to} for effect in effects}
     assert targets == {"a": {"w0"}, "b": {"w1"}, "c": {"w1"}}, "the longest apart from the two others"
-    assert not bench.switching.off(7)
+    assert not bench.off(7)
     for effect in effects:
         news = Exported(GATEWAY, effect.wanted.request, effect.wanted.number, 2, 2 * PAGE_BYTES, 0, "")
         (begun,) = [e for e in bench.report(effect.worker, news, now=2.0) if isinstance(e, Submit)]
         bench.report(begun.worker, progressed(effect.wanted.request, 2, 8, 8), now=2.5)
     assert bench.homes() == {"a": "m@w0", "b": "m@w1", "c": "m@w1"}
-    assert bench.switching.off(7)
+    assert bench.off(7)
     assert bench.switching.settled(7)
     assert bench.switching.figures(7) == SwitchFigures(7, 3, 3, 6, 6 * PAGE_BYTES, 6 + 4 + 2, 1.5, 0.5)
 
@@ -225,11 +225,11 @@ def test_as_many_move_at_a_time_as_their_new_route_has_room_for_beyond_all_that_
     assert bench(GatewayTick(), 1.1) == []
     bench(End("b"), 1.15)
     assert [effect.wanted.request for effect in bench(GatewayTick(), 1.2)] == ["c"]
-    assert not bench.switching.off(7)
+    assert not bench.off(7)
     bench = Switched([PIPELINE])
     bench.publish(REPLICAS, [target()], {"m@w1": 12 + 10 + 22})
     bench(SwitchRoutes(7, bench.version, [PIPELINE.id], ["m@w0", "m@w1"], dropped=False), 1.0)
-    assert {*bench.state.moving.moves} == {"a", "b", "c"}, "there is room for both, and to w0 for who knows how many"
+    assert {*bench.state.parts.claims.open} == {"a", "b", "c"}, "there is room for both, and to w0 for who knows how many"
 
 
 def test_who_ends_before_its_turn_is_not_waited_for() -> None:
@@ -243,7 +243,7 @@ def test_who_ends_before_its_turn_is_not_waited_for() -> None:
         (begun,) = [e for e in bench.exported(effect, 2, 2.0) if isinstance(e, Submit)]
         bench.report(begun.worker, progressed(request, 2, 8, 8), now=2.5)
     bench(GatewayTick(), 3.0)
-    assert bench.switching.off(7)
+    assert bench.off(7)
     assert bench.switching.settled(7)
 
 
@@ -255,18 +255,18 @@ def test_who_ends_or_dies_is_not_waited_for() -> None:
     assert isinstance(cancelled, CancelAt)
     assert unheld == UnholdAt(("w0", "w1"), Unhold("a", 1))
     bench.die("w0", back=False)
-    assert not bench.switching.off(7), "one has not left as far as is known"
+    assert not bench.off(7), "one has not left as far as is known"
     bench(HoldAnswered("c", 2, expects=False, room=False), 2.0)
-    assert bench.switching.off(7)
+    assert bench.off(7)
     assert bench.switching.settled(7)
     assert bench.switching.figures(7).stale == 3
-    assert not bench.state.active["b"].workers, "they wait for a route, like everybody"
+    assert not bench.state.parts.active["b"].placement.workers, "they wait for a route, like everybody"
 
 
 def test_without_a_route_that_holds_it_a_request_waits() -> None:
     bench = Switched(REPLICAS)
     effects = bench.switch([], dropped=True)
     assert not submits(effects)
-    assert bench.switching.off(7)
+    assert bench.off(7)
     assert bench.switching.settled(7)
     assert submits(bench.publish([whole("w0")], [target()])) == [("w0", "a", 2), ("w0", "b", 2), ("w0", "c", 2)]

@@ -18,7 +18,7 @@ from blockwright.policies.requests.book.messages import (
 )
 from blockwright.policies.sweep.page_events import Unhold
 from blockwright.tests.policies.requests.book.gateway_bench import emitted, progressed, submits
-from blockwright.tests.policies.requests.book.test_route_switches import PIPELINE, REPLICAS, Switched, holds, target
+from blockwright.tests.policies.requests.book.test_switching import PIPELINE, REPLICAS, Switched, holds, target
 
 BACK = Route("m@w1+w0", 1, "m", (Hop("w1", 0, 3), Hop("w0", 3, 6)))
 
@@ -35,7 +35,7 @@ def paused_again(*, ran: bool) -> Switched:
             bench.report("w0", progressed(request, 2, 8, 8), progressed(request, 2, prompt), now=1.0)
             bench.report("w0", emitted(request, 2, prompt, [4]), now=1.0)
     bench.switch([BACK], dropped=True, now=2.0, number=8)
-    assert {record.attempt for record in bench.state.active.values()} == {3}
+    assert {record.placement.attempt for record in bench.state.parts.active.values()} == {3}
     return bench
 
 
@@ -43,16 +43,16 @@ def test_an_answer_to_the_pause_before_does_not_say_that_the_next_attempt_has_le
     bench = paused_again(ran=False)
     for request in "abc":
         assert bench(HoldAnswered(request, 2, expects=False, room=False), 2.1) == []
-    assert not bench.switching.off(8), "their workers have not answered"
+    assert not bench.off(8), "their workers have not answered"
     for request in "abc":
         assert submits(bench(HoldAnswered(request, 3, expects=False, room=False), 2.2)) == [("w1", request, 3)]
-    assert bench.switching.off(8)
+    assert bench.off(8)
 
 
 def test_an_answer_that_comes_after_its_request_has_paused_for_the_next_attempt_asks_for_no_room() -> None:
     bench = paused_again(ran=True)
     assert bench(HoldAnswered("a", 2, expects=False, room=False), 2.1) == []
-    assert not bench.switching.off(8)
+    assert not bench.off(8)
     assert holds(bench(HoldAnswered("a", 3, expects=False, room=False), 2.2)) == {"a": (["w0", "w1"], True)}
 
 
@@ -108,8 +108,8 @@ def test_a_death_on_the_new_route_is_one_reason_to_begin_anew() -> None:
     bench(WorkerEnded("w1", 1, "killed"), 2.0)
     for request in "abc":
         assert bench.story(request, "not_moved") == []
-        assert bench.state.active[request].attempt == 2
-        assert bench.state.active[request].state == "waiting"
+        assert bench.state.parts.active[request].placement.attempt == 2
+        assert bench.state.parts.active[request].state == "waiting"
 
 
 def test_what_an_old_attempt_tells_while_its_pages_are_copied_ends_no_stall() -> None:
@@ -133,6 +133,6 @@ def test_a_copy_that_ends_late_begins_no_attempt_of_the_next_move() -> None:
     old = first["b"]
     assert second["b", old.worker].wanted.number > old.wanted.number
     assert bench.exported(old, 2, 1.6) == []
-    assert bench.state.active["b"].attempt == 1
+    assert bench.state.parts.active["b"].placement.attempt == 1
     (begun,) = [e for e in bench.exported(second["b", old.worker], 2, 1.7) if isinstance(e, Submit)]
     assert begun.submission.attempt == 2

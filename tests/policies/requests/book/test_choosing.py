@@ -75,8 +75,8 @@ def applications(effects: Sequence[object]) -> list[str]:
 def test_a_sure_answer_goes_on_after_its_first_tokens() -> None:
     bench = bench_of("w0")
     assert applications(bench.generate(max_tokens=8, **asked())) == ["m:2@w0"]
-    record = bench.state.active["r"]
-    positions = QueuePositions(bench.state.active, bench.state.table)
+    record = bench.state.parts.active["r"]
+    positions = QueuePositions(bench.state.parts.active, bench.state.parts.table)
     assert delivered(bench.report("w0", emitted("r", 1, 5, [11, 12], sure(0.9, 0.7)))) == []
     assert positions.progress(record, 0.0).tier == ""
     assert bench.state.describe("r").tier == TierView(tier="", start=LOW, theta=0.8, measure="mean")
@@ -88,7 +88,7 @@ def test_a_sure_answer_goes_on_after_its_first_tokens() -> None:
     assert seen.confidence == pytest.approx(0.8)
     assert bench.state.describe("r").model == "m:auto"
     assert delivered(bench.report("w0", emitted("r", 1, 8, [14], sure(0.1)))) == [("r", 8, [14])], "chosen once"
-    assert bench.state.choosing.figures.chosen == {(TOP, LOW): 1}
+    assert bench.state.parts.choices.figures.chosen == {(TOP, LOW): 1}
 
 
 def test_an_unsure_answer_begins_anew_on_the_top_tier_with_its_seed_and_none_of_its_tokens() -> None:
@@ -106,11 +106,11 @@ def test_an_unsure_answer_begins_anew_on_the_top_tier_with_its_seed_and_none_of_
     assert (submit.worker, outcome.route, outcome.attempt) == (home, f"m@{home}", 2), "where KV of its prompt is"
     assert (outcome.tokens, outcome.prompt_length, outcome.max_length) == ([1, 2, 3, 4, 5], 5, 13)
     assert (outcome.sampling, outcome.drafts, outcome.tenant) == (sampling, above, TOP)
-    record = bench.state.active["r"]
-    assert record.drafts == {}, "drafts of an answer that nobody gets"
+    record = bench.state.parts.active["r"]
+    assert record.history.drafts == {}, "drafts of an answer that nobody gets"
     bench.report(home, ExitEntered(GATEWAY, "r", 2, 2, 0, 4))
     bench.report(home, emitted("r", 1, 8, [14], sure(0.9)))
-    assert bench.state.active["r"].emitted == 0, "the old attempt does not count any more"
+    assert bench.state.parts.active["r"].progress.emitted == 0, "the old attempt does not count any more"
     own = sure(0.3)
     assert delivered(bench.report(home, emitted("r", 2, 5, [21], own))) == [("r", 5, [21])]
     effects = bench.report(home, emitted("r", 2, 6, [22], own, finish="stop"), now=5.0)
@@ -119,7 +119,7 @@ def test_an_unsure_answer_begins_anew_on_the_top_tier_with_its_seed_and_none_of_
     assert (seen.tier, seen.start, seen.escalated, seen.seconds) == (TOP, LOW, True, 3.0)
     assert bench.state.describe("r").emitted_tokens == 2
     assert bench.state.describe("r").entered == {"2": 4}, "the move up is reported, too"
-    assert bench.state.choosing.figures.chosen == {(TOP, TOP): 1}
+    assert bench.state.parts.choices.figures.chosen == {(TOP, TOP): 1}
 
 
 def test_the_wait_on_the_lower_tier_counts_on_the_top_tier() -> None:
@@ -159,10 +159,10 @@ def test_the_time_that_a_request_was_parked_is_seen_while_it_runs() -> None:
 def test_virtual_tokens_do_not_count_as_entered() -> None:
     bench = bench_of("w0")
     bench.generate(prompt=12, max_tokens=8, **asked())
-    record = bench.state.active["r"]
-    record.virtual, record.tokens = 4, [0] * 4 + record.tokens
-    record.entered_at(ExitEntered(GATEWAY, "r", 1, 2, 0, 8))
-    assert record.entered == {2: 4}
+    record = bench.state.parts.active["r"]
+    record.progress.virtual, record.progress.tokens = 4, [0] * 4 + record.progress.tokens
+    record.history.entered_at(ExitEntered(GATEWAY, "r", 1, 2, 0, 8), record.progress.virtual, record.progress.begins)
+    assert record.history.entered == {2: 4}
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_an_answer_that_ends_before_is_judged_by_what_there_is(stays: bool) -> N
     effects = bench.report("w0", emitted("r", 1, 5, [11], sure(0.9 if stays else 0.5), finish="length"))
     assert delivered(effects) == ([("r", 5, [11])] if stays else [])
     assert applications(effects) == ([] if stays else ["m@w0"])
-    assert bool(bench.state.active) is not stays
+    assert bool(bench.state.parts.active) is not stays
 
 
 def test_tokens_behind_a_stop_string_do_not_count() -> None:
@@ -210,15 +210,15 @@ def test_the_least_sure_choice_decides_for_all_and_ended_ones_wait() -> None:
         for name in ("r", "r/1", "r/2"):
             bench.generate(name, max_tokens=3, **asked(sequences=3))
         assert delivered(bench.report("w0", emitted("r", 1, 5, [1, 2, 3], sure(0.9, 0.9, 0.9), finish="length"))) == []
-        assert (bench.state.active["r"].state, bench.state.describe("r").state) == ("held", "running")
+        assert (bench.state.parts.active["r"].state, bench.state.describe("r").state) == ("held", "running")
         assert delivered(bench.report("w0", emitted("r/1", 1, 5, [4, 5, 6], sure(1.0, 1.0, 1.0)))) == []
         bench(GatewayTick(), now=1.0)
         effects = bench.report("w0", emitted("r/2", 1, 5, [7], sure(last), finish="stop"))
         assert applications(effects) == (["m@w0"] * 3 if up else [])
         tokens = [("r", 5, [1, 2, 3]), ("r/1", 5, [4, 5, 6]), ("r/2", 5, [7])]
         assert delivered(effects) == ([] if up else tokens)
-        assert set(bench.state.active) == ({"r", "r/1", "r/2"} if up else {"r/1"})
-        assert bench.state.choosing.figures.chosen == {(TOP, TOP if up else LOW): 1}, "one request"
+        assert set(bench.state.parts.active) == ({"r", "r/1", "r/2"} if up else {"r/1"})
+        assert bench.state.parts.choices.figures.chosen == {(TOP, TOP if up else LOW): 1}, "one request"
 
 
 def test_a_death_before_the_choice_loses_nothing_and_one_after_it_stays_on_the_tier() -> None:
@@ -244,10 +244,10 @@ def test_a_death_while_an_ended_choice_waits_does_not_touch_it() -> None:
     bench = bench_of("w0", "w1")
     for name in ("r", "r/1"):
         bench.generate(name, max_tokens=3, **asked(sequences=2))
-    first, second = (bench.state.active[name].workers[0] for name in ("r", "r/1"))
+    first, second = (bench.state.parts.active[name].placement.workers[0] for name in ("r", "r/1"))
     bench.report(first, emitted("r", 1, 5, [1], sure(0.9), finish="stop"))
     bench(WorkerEnded(first, 1, "killed"))
-    assert bench.state.active["r"].state == "held"
+    assert bench.state.parts.active["r"].state == "held"
     effects = bench.report(second, emitted("r/1", 1, 5, [2], sure(0.1), finish="stop"))
     assert applications(effects) == [f"m@{second}"] * 2, "the worker that has its KV is gone"
 
@@ -259,9 +259,9 @@ def test_a_client_that_leaves_before_the_choice_frees_everything() -> None:
     bench.report("w0", emitted("r", 1, 5, [1], sure(0.9), finish="stop"))
     assert bench(End("r")) != []
     assert CancelAt("w0", ("r/1",)) in bench(End("r/1"))
-    assert not bench.state.active
-    assert bench.state.usage.none(TOP)
-    assert bench.state.usage.none(LOW)
+    assert not bench.state.parts.active
+    assert bench.state.parts.usage.none(TOP)
+    assert bench.state.parts.usage.none(LOW)
 
 
 def test_a_request_whose_time_is_over_fails_before_and_after_the_choice() -> None:
@@ -321,7 +321,7 @@ def test_a_top_tier_that_is_not_loaded_is_asked_for_when_it_is_needed() -> None:
     bench.generate(max_tokens=8, **asked())
     effects = bench.report("w0", emitted("r", 1, 5, [1, 2, 3], sure(0.1, 0.1, 0.1)))
     assert applications(effects) == []
-    assert bench.state.active["r"].state == "waiting"
+    assert bench.state.parts.active["r"].state == "waiting"
     assert applications(bench.publish(routes("w0"), [chain(TOP), lower])) == ["m@w0"]
 
 
@@ -329,11 +329,11 @@ def test_the_model_that_chooses_is_listed_behind_its_tiers() -> None:
     stored = Threshold(theta=0.5)
     lower = [replace(chain(name), family=TOP, threshold=rule) for name, rule in ((LOW, None), ("m:3", stored))]
     bench = Bench("w0", applications=(TOP, LOW, "m:3", "n"), chains=[chain(TOP), *lower, chain("n")], routes=routes("w0"))
-    models = {info.id: info for info in bench.state.catalogue.models()}
+    models = {info.id: info for info in bench.state.parts.catalogue.models()}
     assert list(models) == [TOP, LOW, "m:3", "m:auto", "n"]
     auto = models["m:auto"]
     assert (auto.starts, auto.threshold, auto.family, auto.parent) == ("m:3", stored, TOP, TOP), "the lowest with a rule"
     assert not auto.ready, "one of its tiers is not"
     assert models[TOP].tiers == (LOW, "m:3")
-    assert bench.state.catalogue.start("m:auto") == "m:3"
-    assert bench.state.catalogue.start("n") == "n"
+    assert bench.state.parts.catalogue.start("m:auto") == "m:3"
+    assert bench.state.parts.catalogue.start("n") == "n"

@@ -57,15 +57,20 @@ class Mover(Bench):
             self.report("w0", emitted("r", 1, 10 + number, [number]))
 
     def move(self, worker: str = "", name: str = "", now: float = 1.0) -> list[Any]:
-        return self(self.state.moving.plan("r", worker, name, now), now)
+        return self(self.state.plan_move("r", worker, name, now), now)
 
     def exported(self, worker: str, number: int, pages: int, reason: str = "", now: float = 2.0) -> list[Any]:
         return self.report(worker, Exported(GATEWAY, "r", number, pages, pages * PAGE_BYTES, 0, reason), now=now)
 
     def story(self, event: str) -> list[dict[str, Any]]:
-        record = self.state.active.get("r")
+        record = self.state.parts.active.get("r")
         assert record is not None
-        return [detail for _, name, detail in record.events if name == event]
+        return [detail for _, name, detail in record.history.events if name == event]
+
+
+def work_when_moved(bench: Bench) -> dict[str, int]:
+    """The work of each worker once all moves are done."""
+    return bench.state.parts.claims.work(bench.state.parts.table.work, bench.state.parts.active)
 
 
 def exports(effects: list[Any]) -> list[ExportAt]:
@@ -96,8 +101,8 @@ def test_pages_first_then_what_became_full_then_the_attempt() -> None:
     assert moved == {
         "source": "w0", "target": "w1", "pages": 4, "bytes": 4 * PAGE_BYTES, "recomputed": 3, "paused": 0.5,
     }  # fmt: skip
-    assert bench.state.moving.figures.outcomes == {"copied": 1, "recomputed": 0, "abandoned": 0}
-    record = bench.state.active["r"]
+    assert bench.state.parts.claims.figures.outcomes == {"copied": 1, "recomputed": 0, "abandoned": 0}
+    record = bench.state.parts.active["r"]
     assert (record.deaths.present, record.deaths.near) == (0, 0)
 
 
@@ -134,7 +139,7 @@ def test_what_has_not_decoded_begins_there_at_once() -> None:
     effects = bench.move("w1")
     assert [type(effect) for effect in effects] == [ExportAt, CancelAt, Submit]
     bench.report("w1", emitted("r", 2, 10, [0]))
-    assert bench.state.moving.figures.outcomes["recomputed"] == 1
+    assert bench.state.parts.claims.figures.outcomes["recomputed"] == 1
     assert bench.exported("w0", effects[0].wanted.number, 2) == []
 
 
@@ -150,7 +155,7 @@ def test_a_copy_that_ends_after_the_attempt_has_begun_begins_it_no_second_time(d
     if decodes:
         assert submits(bench(GatewayTick(), 1.0 + PATIENCE + 0.1)) == [("w1", "r", 2)]
     assert bench.exported("w0", number, 2, now=90.0) == []
-    assert bench.state.active["r"].attempt == 2
+    assert bench.state.parts.active["r"].placement.attempt == 2
     bench.report("w1", emitted("r", 2, 14 if decodes else 10, [9]), now=91.0)
     assert bench.story("moved")[0]["pages"] == 2
 
@@ -160,11 +165,11 @@ def test_a_request_that_has_left_counts_for_its_new_worker_once() -> None:
     bench = Mover(whole("w1"), whole("w2"))
     bench.decode(4)
     bench.move("w1")
-    work = bench.state.moving._work()
-    assert (work["w1"], work.get("w2", 0)) == (bench.state.active["r"].counted, 0), "it is on its way there"
+    work = work_when_moved(bench)
+    assert (work["w1"], work.get("w2", 0)) == (bench.state.parts.active["r"].placement.counted, 0), "it is on its way there"
     bench.exported("w0", 1, 3)
-    assert bench.state.moving._work() == bench.state.table.work
-    assert bench.state.table.work["w1"] == bench.state.active["r"].counted
+    assert work_when_moved(bench) == bench.state.parts.table.work
+    assert bench.state.parts.table.work["w1"] == bench.state.parts.active["r"].placement.counted
 
 
 def test_what_no_worker_has_begun_just_moves() -> None:
@@ -238,7 +243,7 @@ def test_a_target_that_is_drained_is_left_out_while_pages_are_copied_there() -> 
     assert submits(bench.exported("w0", 1, 3)) == []
     assert bench.story("not_moved") == [{"reason": "route m@w1 is gone"}]
     bench.report("w0", emitted("r", 1, 14, [4]), now=3.0)
-    assert not bench.state.moving.moves
+    assert not bench.state.parts.claims.open
 
 
 def test_a_target_that_dies_leaves_the_request_where_it_is() -> None:
@@ -248,8 +253,8 @@ def test_a_target_that_dies_leaves_the_request_where_it_is() -> None:
     bench.die("w1", back=False)
     assert bench.story("not_moved") == [{"reason": "worker w1 died"}]
     assert bench.exported("w0", asked.wanted.number, 1) == []
-    assert bench.state.active["r"].attempt == 1
-    assert bench.state.moving.figures.outcomes["abandoned"] == 1
+    assert bench.state.parts.active["r"].placement.attempt == 1
+    assert bench.state.parts.claims.figures.outcomes["abandoned"] == 1
 
 
 def test_a_source_that_dies_ends_the_move() -> None:
@@ -257,7 +262,7 @@ def test_a_source_that_dies_ends_the_move() -> None:
     bench.decode(3)
     bench.move()
     assert submits(bench.die("w0", back=False)) == [("w1", "r", 2)]
-    assert bench.state.moving.figures.outcomes["abandoned"] == 1
+    assert bench.state.parts.claims.figures.outcomes["abandoned"] == 1
 
 
 @pytest.mark.parametrize("how", ["late", "unreached", "failed"])
@@ -275,7 +280,7 @@ def test_a_copy_that_fails_is_not_waited_for(how: str) -> None:
     assert submits(effects) == [("w1", "r", 2)]
     bench.report("w1", emitted("r", 2, 13, [9]))
     assert "reason" in bench.story("moved")[0]
-    assert bench.state.moving.figures.outcomes == {"copied": 0, "recomputed": 1, "abandoned": 0}
+    assert bench.state.parts.claims.figures.outcomes == {"copied": 0, "recomputed": 1, "abandoned": 0}
 
 
 def test_a_request_that_ends_first() -> None:
@@ -284,4 +289,4 @@ def test_a_request_that_ends_first() -> None:
     (asked,) = bench.move()
     bench.report("w0", emitted("r", 1, 13, [9], finish="stop"))
     assert bench.exported("w0", asked.wanted.number, 2) == []
-    assert not bench.state.active
+    assert not bench.state.parts.active

@@ -1,0 +1,69 @@
+"""The history of a request: its events, its waits, and what workers have reported about its run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...sweep.events import DraftsVerified, ExitEntered, SatOut
+from .values import DraftCounts
+
+MAX_EVENTS = 128  # events kept for one request; beyond them only the end is added
+
+
+@dataclass(slots=True, eq=False)
+class RequestHistory:
+    """The past of one request, for people. Decides nothing; its waiting time goes to workers."""
+
+    waits_from: float | None = None  # begin of its present wait; None: it does not wait
+    waited: float = 0.0  # seconds of its waits that are over, in all attempts
+    begun: float | None = None  # start of the first reported plan
+    ended: float | None = None  # time of its last token, or when its text was complete
+    preemptions: int = 0
+    yielded: int = 0  # rows that it gave to urgent requests
+    drafts: dict[str, DraftCounts] = field(default_factory=dict)  # verified drafts of all attempts, by source
+    parked: int = 0  # steps of lower tiers that it sat out
+    parked_seconds: float = 0.0  # the time that these took
+    entered: dict[int, int] = field(default_factory=dict)  # prompt tokens that began at an exit, by the layers before it
+    entered_to: int = 0  # the position up to which ``entered`` counts; what is recomputed counts once
+    events: list[tuple[float, str, dict[str, Any]]] = field(default_factory=list)
+
+    def note(self, now: float, event: str, **detail: Any) -> None:
+        """Add an event."""
+        if len(self.events) < MAX_EVENTS:
+            self.events.append((now, event, detail))
+
+    def waiting_time(self, now: float) -> float:
+        """Return the seconds that it has waited in all, at its gateway and on workers."""
+        return self.waited + (0.0 if self.waits_from is None else max(0.0, now - self.waits_from))
+
+    def begin_wait(self, now: float) -> None:
+        """Count from now, unless it waits already."""
+        if self.waits_from is None:
+            self.waits_from = now
+
+    def end_wait(self, now: float) -> None:
+        self.waited, self.waits_from = self.waiting_time(now), None
+
+    def begin_anew(self) -> None:
+        """Forget what was reported of an answer that is dropped."""
+        self.drafts = {}
+        self.entered = {}
+        self.entered_to = 0
+
+    def verified(self, news: DraftsVerified) -> None:
+        """Count a round of drafts, or several that were reported together."""
+        counts = self.drafts.get(news.source, DraftCounts())
+        self.drafts[news.source] = counts.plus(news.rounds, news.drafted, news.accepted)
+
+    def sat_out(self, news: SatOut) -> None:
+        """Count steps of lower tiers that it sat out."""
+        self.parked += news.sweeps
+        self.parked_seconds += news.seconds
+
+    def entered_at(self, news: ExitEntered, virtual: int, begins: int) -> None:
+        """Count prompt tokens that began at an exit. Virtual tokens, and those of the answer, do not count."""
+        start, end = max(news.start, self.entered_to, virtual), min(news.end, begins)
+        if start < end:
+            self.entered[news.layers] = self.entered.get(news.layers, 0) + end - start
+            self.entered_to = end
