@@ -269,8 +269,10 @@ class SimulatedControl(ClusterPolicy):
         if not death.stalls:
             self._die(death.instance, "killed", death.down)
             return
-        self._down[death.instance] = death.down
         place = self._places[death.instance]
+        if place in self._stuck:
+            return
+        self._down[death.instance] = death.down
         instance = self._cluster.instances[place]
         assert isinstance(instance, Instance), "only instances of one device die"
         instance.catch_up(self._cluster.now)

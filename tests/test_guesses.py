@@ -24,6 +24,8 @@ GUESSES = (
     ("how much KV an account holds", "policies/memory/accounts.py", "PageAccounts"),
     ("whose account a request is on", "policies/requests/account.py", "account_of"),
     ("which application goes on which worker: placement", "policies/cluster/placement.py", "place_by_locality"),
+    ("what a worker reports and how large it is: worker size", "policies/cluster/worker_size.py", "WorkerSizes"),
+    ("where a worker finds the files of a model: model folders", "actors/worker/model_folders.py", "ModelFolders"),
     ("who may send how much: rate limit", "policies/requests/rate_limit.py", "Quotas"),
     ("whether the server takes one more request: admission limit", "policies/requests/admission_limit.py", "AdmissionLimit"),
     ("how long a 503 client should wait: retry after", "policies/requests/retry_after.py", "forecast"),

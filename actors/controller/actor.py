@@ -19,6 +19,7 @@ from typing import Any
 from ...policies.cluster.adapter_base import WholeModel
 from ...policies.cluster.application_life import check_default
 from ...policies.cluster.scaling import PressedBlock
+from ...policies.cluster.worker_size import CARD, WorkerReading, WorkerReport, WorkerSizes, card_memory
 from ...policies.control import events
 from ...policies.control.drop_events import MemoryGroups, MemoryOrder, OverloadNote
 from ...policies.control.drop_groups import memory_groups, refusal, refused_workers
@@ -229,6 +230,34 @@ class Controller(Actor):
         return why
 
     @endpoint(urgent=True)
+    async def machine(self, machine: str) -> WorkerReading | None:
+        """Return what another worker found on a machine, or None."""
+        return self._sizes.known(machine)
+
+    @endpoint(urgent=True)
+    async def join(self, worker: str, incarnation: int, reading: WorkerReading) -> WorkerReport:
+        """Take what a worker has, and return its share. Raises SizeRefused if a setting demands more."""
+        new = self._sizes.known(reading.machine) is None
+        report = self._sizes.settle(reading)
+        if new and reading.notice:
+            log.log(logging.WARNING if report.device == "cpu" else logging.INFO, "%s", reading.notice)
+        if new and report.device.startswith(CARD):
+            log.info("%s", card_memory(report, self._sizes.rules))
+        self.handle(events.WorkerReported(worker, incarnation, report))
+        return report
+
+    @endpoint
+    async def crowded(self) -> str:
+        """Return a host on which the processes of workers may not map as much as they like, or an empty text."""
+        reports = [worker.report for worker in self._state.workers.values() if worker.report is not None]
+        return next((report.host for report in reports if report.addresses_limited), "")
+
+    @property
+    def _sizes(self) -> WorkerSizes:
+        assert self._state.sizes is not None, "the workers of this cluster report nothing"
+        return self._state.sizes
+
+    @endpoint(urgent=True)
     async def worker_starting(self, worker: str, incarnation: int, pid: int) -> None:
         self.handle(events.WorkerStarting(worker, incarnation, pid))
 
@@ -300,7 +329,8 @@ class Controller(Actor):
             return []
         asked = self.node.ref(f"{self.node.name}/cards").view(timeout=VIEW_TIMEOUT, returns=list[dict[str, Any]])
         found = (await asyncio.gather(asked, return_exceptions=True))[0]
-        return found if isinstance(found, list) else []
+        used = {worker.report.device for worker in self._state.workers.values() if worker.report is not None}
+        return [card for card in found if not used or card["id"] in used] if isinstance(found, list) else []
 
     # the shell
 

@@ -19,7 +19,7 @@ from ...policies.model.tier_choice import is_answered
 from ..program.duration import duration
 from ..saving import in_memory, saving
 from .family_tables import family_lines, load_tables, tier_table
-from .observe import ASKED, actor_address
+from .observe import ASKED, actor_address, reported_lines
 from .output import FittedTable
 from .screen import Screenful
 
@@ -73,7 +73,12 @@ def ps_tables(view: View) -> Screenful:
         numbers=7 + beside + hidden,
         least=("NUMERICS", "DEVICE", *(("LINKS",) if linked else ()), "BLOCKS", "STATE"),
     )
-    more = [*card_lines(view["cards"]), *_autoscale(view["autoscale"]), *overload_lines(view["overload"])]
+    more = [
+        *reported_lines(view["workers"]),
+        *card_lines(view["cards"]),
+        *_autoscale(view["autoscale"]),
+        *overload_lines(view["overload"]),
+    ]
     held = in_memory([one["memory"]["parameters"] for one in view["workers"]])
     families = {one["id"]: one["family"] for one in view["applications"]}
     lines = [default_line(view["default"], families), *family_lines(families)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from ..cluster.worker_size import SizeRules
 from ..model.chain import Block
 from ..model.tiers import folder_and_layers
 from ..requests.dispatch import workers_of
@@ -21,10 +22,12 @@ from .worker_record import WorkerRecord
 class Holdings:
     """The holdings of one cluster (see the module).
 
-    memory: see ``placement.py``. on_demand: applications that do not fit may be loaded when requests ask.
+    memory, sizes: see ``placement.py``. on_demand: applications that do not fit may be loaded when requests ask.
     """
 
-    def __init__(self, workers: Sequence[str], memory: Mapping[str, int], *, on_demand: bool = True) -> None:
+    def __init__(
+        self, workers: Sequence[str], memory: Mapping[str, int], *, on_demand: bool = True, sizes: SizeRules | None = None
+    ) -> None:
         self.on_demand = on_demand
         self.claims = Claims()
         self.served: dict[str, Served] = {}  # every known application
@@ -33,7 +36,7 @@ class Holdings:
         self.table = Routes()
         self.workers = {name: WorkerRecord(name, rank) for rank, name in enumerate(workers)}
         self.residency = {name: Residency(self.served, self.table.unsettled) for name in workers}
-        self.placement = Placement(self.served, self.residency, self.plan, memory, self.claims)
+        self.placement = Placement(self.served, self.residency, self.workers, self.plan, memory, self.claims, sizes)
         self.final: set[tuple[str, str]] = set()  # (worker, application) where loading it again is in vain
         self.changed: dict[str, None] = {}  # workers concerned by the event in hand, except for a heartbeat's queue figures
         self.alive = 0  # number of live workers

@@ -392,7 +392,7 @@ class Residency:
         hashes = application.hashes[first:last]
         idle = min(hop.route.idle for hop in needed if hop.first <= first and last <= hop.last)
         length, layers = application.max_length, sum(c.kv is not None for c in application.components)
-        block = LoadBlock(application.checkpoint, first, last, ids, name, list(hashes), application.base, deltas)
+        block = LoadBlock(application.files, first, last, ids, name, list(hashes), application.base_files, deltas)
         return replace(block, idle=idle, length=length, layers=layers)
 
     def _turn(self, hop: PlannedHop, gained: bool) -> None:

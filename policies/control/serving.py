@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from ..cluster.application_life import Conflict
 from ..model.chain import Route
 from ..requests.dispatch import workers_of
 from .additions import Additions
@@ -18,6 +19,7 @@ from .events import (
     Application,
     Deploy,
     Event,
+    Fatal,
     FinishRequests,
     LoadFailed,
     Park,
@@ -26,6 +28,7 @@ from .events import (
     Serve,
     Undeploy,
     WorkerDown,
+    WorkerReported,
 )
 from .holdings import Holdings
 from .party import Conclusions, Party
@@ -36,15 +39,24 @@ ENDING = "it takes no new requests, and running ones end"
 
 
 class Serving(Party):
-    """The served models of one cluster (see the module)."""
+    """The served models of one cluster (see the module).
 
-    def __init__(self) -> None:
+    reports: workers report what they have, and models are placed when they have.
+    """
+
+    def __init__(self, *, reports: bool = False) -> None:
         self.additions = Additions()
+        self.unplaced: list[Application] = []  # to be served once the workers have reported
+        self._reports = reports
 
     def handle(self, event: Event, view: Holdings, now: float) -> Conclusions:
         match event:
-            case Serve(applications):
-                yield from self._serve(applications, view)
+            case Serve(applications, answered):
+                self.unplaced += applications
+                yield from self._place(view, answered=answered)
+            case WorkerReported(worker) if view.workers[worker].reports == 1 and not self.unplaced:
+                if routes := view.placement.on_new_worker(worker):
+                    yield PlanRoutes(Claimant.SERVING, "it is placed there", tuple(routes))
             case Deploy(name):
                 yield from self._deploy(name, view)
             case Undeploy(name):
@@ -73,7 +85,33 @@ class Serving(Party):
 
     # models that are served from the start, or again -----------------------------------------------------------------
 
-    def _serve(self, applications: Sequence[Application], view: Holdings) -> Conclusions:
+    def _place(self, view: Holdings, *, answered: bool) -> Conclusions:
+        """Serve what waits, unless it waits for workers to report. Raises ValueError; then nothing has changed.
+
+        answered: the caller has its answer already, so that an error ends the cluster.
+        """
+        if self._awaits_reports(view):
+            return
+        applications, self.unplaced = self.unplaced, []
+        try:
+            yield from self._serve(applications, view, answered=answered)
+        except ValueError as error:
+            if not answered:
+                raise
+            yield Fatal(str(error))
+
+    def _awaits_reports(self, view: Holdings) -> bool:
+        """Return whether placement waits for a worker.
+
+        One that died before it reported is not waited for, unless pipelines need it; it gets what fits when it is back.
+        """
+        if not self._reports:
+            return False
+        missing = [worker for worker in view.workers.values() if worker.report is None and not worker.extra]
+        pipelines = any(application.span > 1 for application in self.unplaced)
+        return len(missing) == len(view.workers) or any(pipelines or not worker.restarts for worker in missing)
+
+    def _serve(self, applications: Sequence[Application], view: Holdings, *, answered: bool) -> Conclusions:
         """Place the new applications. Raises ValueError; then nothing has changed."""
         new: dict[str, Application] = {}
         for application in applications:
@@ -89,7 +127,7 @@ class Serving(Party):
             for name in others:
                 yield from self._offer(name, view)
             if lazy:
-                yield Serve(tuple(lazy.values()))  # each alone must fit, beside the others' plans
+                yield Serve(tuple(lazy.values()), answered)  # each alone must fit, beside the others' plans
             return
         yield from self._take(lazy, [r for one in lazy.values() for r in view.placement.of_one_alone(one)], lazy.keys())
         for name in lazy:
@@ -116,6 +154,8 @@ class Serving(Party):
 
     def _add(self, application: Application, replaces: str, view: Holdings) -> Conclusions:
         """Add an application. Raises ValueError; then nothing has changed."""
+        if self.unplaced:
+            raise Conflict("workers are starting and have not all reported what they have; try again in a moment")
         name = application.name
         routes, parked = view.placement.of_one(application, on_demand=view.on_demand)
         if view.on_demand and not parked:
@@ -132,8 +172,11 @@ class Serving(Party):
         return any(view.dropped_on(worker) for worker in workers_of(route))
 
     def settle(self, view: Holdings, now: float) -> Conclusions:
-        """Bring additions into service as soon as they are whole, or give them up."""
+        """Place what waited for reports; bring additions into service as soon as they are whole, or give them up."""
         if not view.changed:
+            return
+        if self.unplaced:
+            yield from self._place(view, answered=True)
             return
         for name in list(self.additions.replaces):
             why = self.additions.verdict(view.served[name], view.workers)

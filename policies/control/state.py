@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..cluster.application_life import model_of
+from ..cluster.worker_size import WorkerSizes
 from ..model.chain import Route
 from ..requests.routes_changed import RoutesChanged
 from .copies import Copies
@@ -24,6 +25,7 @@ from .events import (
     WorkerCannotStart,
     WorkerDown,
     WorkerNews,
+    WorkerReported,
     WorkerStarting,
     WorkerUp,
 )
@@ -41,6 +43,8 @@ class ControllerState:
     """The state of one controller (see the module).
 
     memory: see ``placement.py``. block_idle: see ``copies.py``. on_demand, scaling: see the modules of these names.
+    sizes: settles what each worker gets of its machine; applications are placed when the workers have reported. None: they
+    report nothing.
     """
 
     def __init__(
@@ -52,15 +56,18 @@ class ControllerState:
         block_idle: float = 0.0,
         on_demand: bool = True,
         scaling: ScalingPlan | None = None,
+        sizes: WorkerSizes | None = None,
     ) -> None:
         self.default_is_set = False  # a setting names the default model (``table.default``)
-        self.holdings = holdings = Holdings(workers, memory or {}, on_demand=on_demand)
+        self.sizes = sizes
+        rules = sizes.rules if sizes is not None else None
+        self.holdings = holdings = Holdings(workers, memory or {}, on_demand=on_demand, sizes=rules)
         self.served, self.table = holdings.served, holdings.table
         self.workers, self.residency = holdings.workers, holdings.residency
         self.placement, self.changed = holdings.placement, holdings.changed
         self.overload = ParameterDrops()
         self.demand = OnDemand()
-        self.serving = Serving()
+        self.serving = Serving(reports=sizes is not None)
         self.additions = self.serving.additions
         self.scaling = Scaling(scaling or ScalingPlan())
         # Who claims for another's sake hears of an event first, and gives up before the other does.
@@ -75,7 +82,7 @@ class ControllerState:
         self.changed.clear()
         self.table.applications.clear()
         if (
-            isinstance(event, WorkerStarting | WorkerUp | WorkerDown | WorkerCannotStart)
+            isinstance(event, WorkerStarting | WorkerReported | WorkerUp | WorkerDown | WorkerCannotStart)
             and event.worker not in self.workers
         ):
             return []  # it was drained and forgotten

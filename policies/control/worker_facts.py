@@ -17,6 +17,7 @@ from .events import (
     WorkerDown,
     WorkerHeartbeat,
     WorkerNews,
+    WorkerReported,
     WorkerStarting,
     WorkerUp,
 )
@@ -41,6 +42,12 @@ class WorkerFacts:
         match event:
             case WorkerStarting(_, incarnation, pid):
                 worker.launched(incarnation, pid, now)
+                self._holdings.changed[worker.name] = None
+            case WorkerReported(_, incarnation, report):
+                if incarnation < worker.last:
+                    return False
+                worker.report = report
+                worker.reports += 1
                 self._holdings.changed[worker.name] = None
             case WorkerUp(_, incarnation):
                 self._rise(worker, incarnation)

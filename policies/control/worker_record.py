@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..cluster.restart_policy import EarlyDeaths
+from ..cluster.worker_size import WorkerReport
 
 
 @dataclass(slots=True)
@@ -30,6 +31,8 @@ class WorkerRecord:
     waiting: int = 0
     running: int = 0
     routes: int = 0  # version of the publication in its last heartbeat
+    report: WorkerReport | None = None  # what it has, as it said when it joined last; None: it has not joined yet
+    reports: int = 0  # how often it has joined
 
     @property
     def alive(self) -> bool:

@@ -100,7 +100,8 @@ def test_the_requests_of_an_instance_that_dies_go_on_elsewhere_with_their_tokens
 
 def test_an_instance_that_makes_no_progress_is_killed_by_the_controller() -> None:
     tape = list[ControlStep]()
-    deaths = [{"instance": "i-1", "at": 0.25, "down": 2.0, "stalls": True}]
+    once = {"instance": "i-1", "down": 2.0, "stalls": True}
+    deaths = [{**once, "at": 0.25}, {**once, "at": 5.0}]  # it stalls already
     spec = described(deaths=deaths, dispatch={"policy": "round-robin"})
     arrivals = requests(*((n * 0.1, "m0") for n in range(200)))
     simulation, log = run(spec, arrivals=arrivals, tape=tape)

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from rich.console import Console, Group
 
 from blockwright.actors.batches.actor import figures_of
-from blockwright.api.commands.observe import ps_view, quantile, read_sample, top_view
+from blockwright.api.commands.observe import ps_view, quantile, read_sample, reported_lines, top_view
 from blockwright.api.commands.output import FittedTable
 from blockwright.api.commands.tables import (
     app_tables,
@@ -134,6 +134,19 @@ def test_ps_shows_how_tensors_travel_once_they_do() -> None:
     place = found[1].columns.index("LINKS")
     assert [row[place] for row in found[1].rows] == ["device-slot, shared-memory", "-"]
     assert len(found[1].rows[0]) == len(found[1].columns) == len(found[0].columns) + 1
+
+
+def test_what_workers_reported_is_one_line_for_those_that_are_alike() -> None:
+    speed = {"bandwidth": 12_340_000_000, "products": 23_600_000_000}
+    said = {"host": "pod", "device": "cpu", "cores": 4, "threads": 2, "memory": 3 << 30, "speed": speed}
+    small = {**said, "host": "nook", "cores": 1, "threads": 1, "speed": {"bandwidth": 0, "products": 0}}
+    workers = [{**worker(f"w{n}", 0, 0), "reported": one} for n, one in enumerate((said, small, said, {}))]
+    view = ps_view({**CLUSTER, "workers": workers})
+    assert [one["reported"] for one in view["workers"]] == [said, small, said, {}]
+    assert reported_lines(view["workers"]) == [
+        "w0, w2 reported 2 of 4 cores, 3.0 GiB, cpu, 12.3 GB/s read, 24 G products/s on pod",
+        "w1 reported 1 of 1 core, 3.0 GiB, cpu on nook",
+    ]
 
 
 def test_ps_and_apps_name_the_ids_that_choose_among_tiers() -> None:

@@ -188,7 +188,7 @@ class Reference:
                 deltas = [c.delta for c in block.components]
                 one = self.applications[application]
                 layers = sum(c.kv is not None for c in one.components)
-                block = LoadBlock(one.checkpoint, first, last, ids, application, [], "", deltas)
+                block = LoadBlock(one.files, first, last, ids, application, [], None, deltas)
                 yield replace(block, length=one.max_length, layers=layers)
             first = last
 

@@ -35,7 +35,7 @@ from blockwright.policies.control.events import (
     WorkerStarting,
     WorkerUp,
 )
-from blockwright.policies.control.loads import LoadBlock
+from blockwright.policies.control.loads import LoadBlock, ModelFiles
 from blockwright.policies.control.scaling import ScalingPlan
 from blockwright.policies.control.state import ControllerState
 from blockwright.policies.model.chain import Component, Kind, KvLayout
@@ -96,7 +96,7 @@ class World:
             "serve": lambda: Serve(tuple(self.unserved.pop() for _ in range(min(2, len(self.unserved))))),
             "deploy": lambda: Deploy(known) if known else None,
             "undeploy": lambda: Undeploy(known) if known in self.state.holdings.blocks else None,
-            "stray": lambda: Loaded(name, current, LoadBlock("", 0, 3, [b"x"], known)) if known else None,
+            "stray": lambda: Loaded(name, current, LoadBlock(ModelFiles(b"", ""), 0, 3, [b"x"], known)) if known else None,
             "answer": self.answer,
         }
 
