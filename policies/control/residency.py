@@ -323,6 +323,10 @@ class Residency:
             self.asking, self.room_stale = True, False
         return due
 
+    def needs(self, load: LoadBlock) -> bool:
+        """Return whether a route needs all of a loaded block here."""
+        return any(hop.first <= load.first and load.last <= hop.last for hop in self._needed(load.holder))
+
     def lacks(self, name: str) -> bool:
         """Return whether components of the application are to be loaded here, and can be."""
         return name in self._served and self._wants(name)

@@ -65,7 +65,7 @@ class WorkerFacts:
                 return False
             case Loaded() | LoadFailed() | LoadRefused() | KvCapacity():
                 self._answered(event)
-        return True
+        return isinstance(event, WorkerReported | WorkerDown | LoadFailed | LoadRefused)  # what parties act on
 
     def _rise(self, worker: WorkerRecord, incarnation: int) -> None:
         self._holdings.alive += not worker.alive
@@ -137,9 +137,8 @@ class WorkerFacts:
         served = self._holdings.served.get(load.holder)
         if served is not None and served.wanted and residency.hops.get(load.holder):
             residency.loaded(load)
-            if self._holdings.leftovers(event.worker, load.holder) and not self._holdings.restores(
-                event.worker, load.holder
-            ):
+            spare = not residency.needs(load) and self._holdings.leftovers(event.worker, load.holder)
+            if spare and not self._holdings.restores(event.worker, load.holder):
                 self._reconcile.unload(event.worker, served, residency.release(load.holder))  # its route ended meanwhile
         else:
             ids = (*load.ids, *filter(None, load.deltas))
