@@ -25,6 +25,7 @@ from ..policies.cluster.application_life import model_of
 from ..policies.control.events import Application
 from ..policies.drafts.choice import absent_drafters
 from ..policies.model.tier_choice import auto_id, family_of_auto, is_answered
+from ..policies.requests.load_failure import without_folders
 from ..policies.requests.refusal import Refusal, RequestRefused
 from ..runtime.actor.actor import Actor
 from ..runtime.actor.endpoint import endpoint
@@ -142,7 +143,8 @@ class Applications(Actor):
         if not isinstance(answer, RefusedChange):
             return True
         log.warning("adapter %s cannot be served: %s", name, answer.message)
-        why = answer.message.replace(new.path, name)  # the requesting client must not see paths, nor other models' names
+        # the requesting client must not see paths, nor other models' names
+        why = without_folders(answer.message.replace(new.path, name), [])
         if answer.param == "base":
             why = f"its base is not known; the operator of the server can name it (setting bases.{name})"
         return RefusedChange(Refusal.UNKNOWN_MODEL, f"model {name!r} cannot be served: {why}", "model")
@@ -225,7 +227,7 @@ class Applications(Actor):
                 return RefusedChange(Refusal.CONFLICT, message, "name")
             if new.name not in before and is_answered(new.name, {one.model: one.family for one in before.values()}):
                 return RefusedChange(Refusal.CONFLICT, _chooses(new.name, "choose another name"), "name")
-            opened = await self._read(new, [*before.values()])
+            opened = await self._read(new, [*before.values()], await controller.crowded())
             served_now = {*before, *map(model_of, self._held)}
             _check_tiers(new, [application for _, application in opened[1:]], before, served_now)
             for checkpoint, application in opened:
@@ -291,12 +293,14 @@ class Applications(Actor):
                     await controller.retire(one.model, self._settings.faults.drain_timeout)
                     self._end_drafts({one.model})
 
-    async def _read(self, new: NewApplication, wholes: list[WholeModel]) -> list[tuple[Checkpoint, Application]]:
+    async def _read(
+        self, new: NewApplication, wholes: list[WholeModel], crowded: str
+    ) -> list[tuple[Checkpoint, Application]]:
         """Open, check and hash a checkpoint, off the event loop. Of a family the top comes first, then the tiers."""
         async with self._reading:
-            return await asyncio.to_thread(self._hash, new, wholes)
+            return await asyncio.to_thread(self._hash, new, wholes, crowded)
 
-    def _hash(self, new: NewApplication, wholes: list[WholeModel]) -> list[tuple[Checkpoint, Application]]:
+    def _hash(self, new: NewApplication, wholes: list[WholeModel], crowded: str) -> list[tuple[Checkpoint, Application]]:
         settings, limits = self._settings, self._limits
         roots = roots_of(settings.models)
         base = base_of(new, roots, wholes)
@@ -304,7 +308,7 @@ class Applications(Actor):
         folder = folder_below(roots, new.path)
         held = next((c for c in self._held.values() if base and located(c) == base.checkpoint and c.source == c.path), None)
         checkpoint = open_adapter(folder, held) if held else open_source(folder, base.checkpoint if base else "")
-        length = check_model(settings, limits, new.name, checkpoint.config)
+        length = check_model(settings, limits, new.name, checkpoint.config, crowded)
         span = settings.worker.stages(new.name)
         name = base.model if base is not None else stored_base(checkpoint, wholes) if checkpoint.deltas else ""
         whole, families = with_tiers({new.name: checkpoint}, settings.models)

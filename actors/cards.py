@@ -1,6 +1,6 @@
-"""Cards actor: reads the card that workers compute on once a second, by NVML. Lives on the head, the only process that asks.
+"""Cards actor: reads the cards of the head's machine once a second, by NVML. Lives on the head, the only process that asks.
 
-Where no worker computes on a card there is no such actor.
+Where workers are not meant for a card there is no such actor.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ PERIOD = 1.0  # seconds between two readings
 
 
 class Cards(Actor):
-    """The cards actor (see the module). ``number`` is the card's; ``module`` stands for ``pynvml`` in tests."""
+    """The cards actor (see the module).
 
-    def __init__(self, number: int, module: Any = None) -> None:
+    ``number`` is the card's; None: the workers choose, and all are read. ``module`` stands for ``pynvml`` in tests.
+    """
+
+    def __init__(self, number: int | None, module: Any = None) -> None:
         self._number, self._module = number, module
         self._nvml: Nvml | None = None
-        self._card: Card | None = None  # as read last; None while it does not answer
+        self._cards: list[Card] = []  # as read last; empty while they do not answer
         self._timer: Timer | None = None
 
     async def on_start(self) -> None:
@@ -40,18 +43,21 @@ class Cards(Actor):
     @endpoint(urgent=True)
     async def view(self) -> list[dict[str, Any]]:
         """Return the last reading as ``/admin/cluster`` shows it; nothing while the card does not answer."""
-        return [] if self._card is None else [card_view(self._card)]
+        return [card_view(card) for card in self._cards]
 
     async def _read(self) -> None:
         try:
             if self._nvml is None:
                 self._nvml = await asyncio.to_thread(Nvml, self._module)
             cards = await asyncio.to_thread(self._nvml.cards)
-            self._card = next((card for card in cards if card.number == self._number), None)
+            self._cards = [card for card in cards if self._number in (None, card.number)]
         except BackendError as error:
-            if self._card is not None:  # said once for each time that it falls silent
-                log.warning("card %s is not shown: %s", self._number, error)
-            self._card = None
+            if self._nvml is None and self._number is None:
+                return  # this machine has none
+            if self._cards:  # said once for each time that they fall silent
+                numbers = ", ".join(str(card.number) for card in self._cards)
+                log.warning("card %s is not shown: %s", numbers, error)
+            self._cards = []
         clock = self.node.clock
         self._timer = clock.call_at(clock.now() + PERIOD, lambda: self.node.post(self.ref.address, self._read))
 

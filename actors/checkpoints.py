@@ -11,6 +11,7 @@ from ..gpu.errors import CheckpointError
 from ..gpu.model.config import ComponentSpec
 from ..gpu.weights.adapter import is_adapter, open_adapter, trained_on
 from ..gpu.weights.checkpoint import Checkpoint
+from ..gpu.weights.identity import checkpoint_id
 from ..gpu.weights.token_table import same_tokens, token_table
 from ..policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, is_named
 from ..policies.control.events import Application
@@ -271,10 +272,11 @@ def application_of(
             f"{name} has {checkpoint.virtual} virtual tokens before every prompt, but a sequence may have {length}; raise "
             "max_model_len"
         )
+    components = tuple(spec.component for spec in specs)
     return Application(
         name,
         located(checkpoint),
-        tuple(spec.component for spec in specs),
+        components,
         length,
         span,
         tuple(spec.hashes for spec in specs),
@@ -284,4 +286,6 @@ def application_of(
         base_model=base_model,
         family=family,
         threshold=checkpoint.thresholds.get(checkpoint.tier),
+        content=checkpoint_id([c.shared for c in components], [c.delta for c in components]),
+        base_content=checkpoint.over.content() if checkpoint.over is not None else b"",
     )

@@ -1,22 +1,25 @@
-"""Choice of the device, once when a cluster starts: the CPU, a card, or a refusal that says what stands in the way.
+"""Readings of a machine for its workers: the device, the memory there, and cores.
 
-``auto`` takes the first card that works, else the CPU, and says why. Only asks; opens no card.
+Asked by each worker where it runs. ``auto`` takes the first card that works, else the CPU, and says why; a device that does
+not work here is refused with what stands in the way. Only asks; opens no card.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from ..gpu.cuda.footprint import CONTEXT
 from ..gpu.cuda.nvml import Card
-from ..gpu.cuda.probe import CONTEXT, HostParts, choose_card, look_at_host, read_cards
+from ..gpu.cuda.probe import HostParts, choose_card, look_at_host, read_cards
 from ..gpu.errors import BackendError
 from ..policies.binary_size import binary_size
-from .resources import free_memory
+from ..policies.cluster.worker_size import WorkerReading
+from ..transport.device_memory import this_host
+from .resources import address_space, cores, free_memory
 from .settings.errors import SettingsError
-from .settings.settings import Settings
-from .sizing import worker_names
+from .settings.workers import WorkerSettings
 
 LookAtCards = Callable[[], tuple[Sequence[Card], HostParts]]
 HERE = "here"
@@ -25,20 +28,15 @@ TOO_MANY = "workers is {}, but {} has {} free, and each takes {} for torch and i
 
 @dataclass(frozen=True, slots=True)
 class ChosenDevice:
-    """The settings with the device by its full name, and the bytes that its workers share, which are ``where``.
+    """The device by its full name, and the bytes that its workers share; ``where`` says whose they are.
 
-    ``notice`` is for the person who started it.
+    ``notice`` is for the person who started the cluster.
     """
 
-    settings: Settings
+    device: str
     free_memory: int
-    where: str = HERE
+    where: str = ""
     notice: str = ""
-
-    @property
-    def room(self) -> dict[str, Any]:
-        """The memory, as ``worker_configs`` takes it."""
-        return {"free_memory": self.free_memory, "where": self.where}
 
 
 def look_at_cards() -> tuple[Sequence[Card], HostParts]:
@@ -46,31 +44,57 @@ def look_at_cards() -> tuple[Sequence[Card], HostParts]:
     return read_cards(), look_at_host()
 
 
-def choose_device(settings: Settings, look: LookAtCards = look_at_cards) -> ChosenDevice:
-    """Choose the device that the settings ask for. Raises SettingsError, with the remedy, if it does not work here."""
-    asked = settings.worker.device
-    if not settings.worker.may_be_card:
-        return ChosenDevice(settings, free_memory())
+def choose_device(worker: WorkerSettings, sharing: int, look: LookAtCards = look_at_cards) -> ChosenDevice:
+    """Choose the device that the settings ask for, for ``sharing`` workers.
+
+    Raises SettingsError, with the remedy, if it does not work here.
+    """
+    asked = worker.device
+    if not worker.may_be_card:
+        return ChosenDevice(asked, free_memory())
     try:
         cards, host = look()
-        chosen = choose_card(settings.worker.card, cards, host)
+        chosen = choose_card(worker.card, cards, host)
         card, why = chosen.card, chosen.why
     except BackendError as error:
         card, why = None, str(error)
     if card is not None:
-        return _on_card(settings, card)
+        return _on_card(card, sharing)
     if asked != "auto":
         raise SettingsError(f"device is {asked!r}, but {why}")
-    if settings.worker.bits != "invariant":
-        raise SettingsError(f"bits is {settings.worker.bits!r}, which is of a card, and device auto found none: {why}")
-    notice = f"device auto computes on the CPU: {why}"
-    return ChosenDevice(settings.changed(device="cpu"), free_memory(), notice=notice)
+    if worker.bits != "invariant":
+        raise SettingsError(f"bits is {worker.bits!r}, which is of a card, and device auto found none: {why}")
+    return ChosenDevice("cpu", free_memory(), notice=f"device auto computes on the CPU: {why}")
 
 
-def _on_card(settings: Settings, card: Card) -> ChosenDevice:
-    workers = len(worker_names(settings))
-    beside = workers * CONTEXT
+def _on_card(card: Card, sharing: int) -> ChosenDevice:
+    beside = sharing * CONTEXT
     if card.free <= beside:
-        raise SettingsError(TOO_MANY.format(workers, card.label, binary_size(card.free), binary_size(CONTEXT)))
+        raise SettingsError(TOO_MANY.format(sharing, card.label, binary_size(card.free), binary_size(CONTEXT)))
     where, device = f"for them on {card.label}", f"cuda:{card.number}"
-    return ChosenDevice(settings.changed(device=device), card.free - beside, where, f"the workers compute on {card.label}")
+    return ChosenDevice(device, card.free - beside, where, f"the workers compute on {card.label}")
+
+
+def this_machine() -> str:
+    """Return what tells this machine from all others; a container is a machine of its own."""
+    return f"{socket.gethostname()} {this_host()}"
+
+
+def read_machine(worker: WorkerSettings, sharing: int, *, here: bool = False) -> WorkerReading:
+    """Return what this machine has for ``sharing`` workers, without speeds. Raises SettingsError.
+
+    ``here``: the sentence of a refusal need not name the machine.
+    """
+    chosen, host = choose_device(worker, sharing), socket.gethostname()
+    place = HERE if here else f"on {host}"
+    where = f"{chosen.where}{'' if here else f' of {host}'}" if chosen.where else place
+    return WorkerReading(
+        machine=this_machine(),
+        host=host,
+        device=chosen.device,
+        cores=cores(),
+        free_memory=chosen.free_memory,
+        where=where,
+        address_space=address_space(),
+        notice=chosen.notice,
+    )

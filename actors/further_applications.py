@@ -128,7 +128,7 @@ def open_further(settings: Settings, opened: OpenedCheckpoints, changes: Changes
     defaults = dict(opened.defaults)
     families = dict(opened.families)
     models = {name: one.config for name, one in opened.checkpoints.items()}
-    limits = worker_limits(settings.worker, models, None)
+    limits = worker_limits(settings.worker, models)
     for new in _further(settings.models, changes, warnings):
         try:
             checkpoint, base = _open(new, settings, limits, checkpoints, families)

@@ -1,6 +1,7 @@
-"""Sizing of workers: their configuration from the settings, the checkpoints' configurations and the machine.
+"""Configurations of workers from the settings and the checkpoints' configurations.
 
-Pure: the machine's free memory and cores are arguments. Refuses impossible combinations with ``SettingsError``.
+Pure. What depends on a worker's machine is settled when the worker joins (``policies/cluster/worker_size.py``). Refuses
+impossible combinations with ``SettingsError``.
 """
 
 from __future__ import annotations
@@ -8,20 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ..gpu.cuda.footprint import Footprint, WorkerShape, footprint
 from ..gpu.model.config import ModelConfig
-from ..policies.binary_size import binary_size
-from ..policies.memory.residence import VIRTUAL
+from ..policies.cluster.worker_size import SizeRules, WorkerReport
 from .cost_file import read_costs
 from .settings.errors import SettingsError
 from .settings.requests import LONGEST_CONTEXT, RequestSettings
 from .settings.settings import Settings
 from .settings.workers import MOST_THREADS, WorkerSettings
 from .worker.messages import WorkerConfig
-
-SHARE = 0.6  # fraction of free memory that all workers together may take
-PROGRAM = 920 << 20  # bytes of address space of a worker with torch's libraries
-STACKS = 24 << 20  # bytes of address space per kernel thread: its own stack, and one in each of torch's two pools
-HEAP = 64 << 20  # bytes that malloc reserves for each thread but the first; without them it still works
 
 
 def worker_names(settings: Settings) -> list[str]:
@@ -60,23 +56,25 @@ def max_lengths(requests: RequestSettings, models: Mapping[str, ModelConfig]) ->
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """The limits that the workers were started with. An application that is added later has to fit them."""
+    """The limits that the workers were started with. An application that is added later has to fit them.
 
-    dtype: str  # type that they compute in
-    # (KV heads, head size) of the layouts that have addresses; None: any can get them
-    layouts: frozenset[tuple[int, int]] | None
+    dtype: the type that they compute in. layouts: (KV heads, head size) of the layouts of KV that they have for certain.
+    """
+
+    dtype: str
+    layouts: frozenset[tuple[int, int]]
 
 
-def worker_limits(worker: WorkerSettings, models: Mapping[str, ModelConfig], address_space: int | None) -> WorkerLimits:
+def worker_limits(worker: WorkerSettings, models: Mapping[str, ModelConfig]) -> WorkerLimits:
     """Return the limits of the workers that ``worker_configs`` describes."""
-    layouts = frozenset((model.kv_heads, model.head_dim) for model in models.values())
-    return WorkerLimits(serving_dtype(worker, models), None if address_space is None else layouts)
+    return WorkerLimits(serving_dtype(worker, models), _layouts(models))
 
 
-def check_model(settings: Settings, limits: WorkerLimits, name: str, model: ModelConfig) -> int:
+def check_model(settings: Settings, limits: WorkerLimits, name: str, model: ModelConfig, crowded: str = "") -> int:
     """Check a further model against the workers as they were started. Raises SettingsError.
 
-    Returns the tokens of its longest sequence.
+    ``crowded``: a host on which a process may not map as much as it likes, or none. Returns the tokens of the model's
+    longest sequence.
     """
     length = max_lengths(settings.requests, {name: model})[name]
     if settings.worker.dtype == "auto" and limits.dtype == "bfloat16" and model.dtype != "bfloat16":
@@ -84,46 +82,44 @@ def check_model(settings: Settings, limits: WorkerLimits, name: str, model: Mode
             f"{name} is stored in {model.dtype}, but the workers compute in bfloat16, the type of what they were started "
             f"with; convert it, or restart with --dtype float32 or bfloat16"
         )
-    if limits.layouts is not None and (model.kv_heads, model.head_dim) not in limits.layouts:
+    if crowded and (model.kv_heads, model.head_dim) not in limits.layouts:
         raise SettingsError(
-            f"{name} has KV of {model.kv_heads} heads of {model.head_dim}, for which a process here has no addresses left "
-            f"(ulimit -v or -d); raise the limit and restart"
+            f"{name} has KV of {model.kv_heads} heads of {model.head_dim}, for which a process on {crowded} has no "
+            f"addresses left (ulimit -v or -d); raise the limit and restart"
         )
     return length
 
 
-def worker_configs(
-    settings: Settings,
-    models: Mapping[str, ModelConfig],
-    *,
-    free_memory: int,
-    cores: int,
-    address_space: int | None = None,
-    where: str = "here",
-) -> dict[str, WorkerConfig]:
-    """Return one configuration per worker. Raises SettingsError.
+def size_rules(settings: Settings, models: Mapping[str, ModelConfig]) -> SizeRules:
+    """Return what the settings say about the size of each worker."""
+    taken, batching = card_footprint(settings, models), settings.batching
+    less = f"give less sweep_tokens ({batching.sweep_tokens}) or max_rows ({batching.max_rows})"
+    return SizeRules(
+        memory=settings.worker_memory.memory,
+        threads=settings.worker.threads,
+        workers=len(worker_names(settings)),
+        layouts=len(_layouts(models)),
+        most_threads=MOST_THREADS,
+        widening=widening(serving_dtype(settings.worker, models), models),
+        beside=taken.total - taken.context if taken is not None else 0,
+        beside_sizes=taken.sizes if taken is not None else "",
+        less_beside=less,
+        context=taken.context if taken is not None else 0,
+    )
 
-    ``free_memory`` is in bytes, and lies ``where``.
-    ``address_space`` is the number of bytes that a process may map; None means no limit.
+
+def worker_configs(settings: Settings, models: Mapping[str, ModelConfig], head: str = "") -> dict[str, WorkerConfig]:
+    """Return one configuration per worker. Memory, threads and device are as the settings have them: each worker
+    learns its own when it joins. ``head``: the head's machine.
     """
-    workers, asked = len(worker_names(settings)), settings.worker_memory.memory
-    if asked * workers > free_memory:
-        all_of_them = f" for each worker, {binary_size(asked * workers)} for all {workers}" if workers > 1 else ""
-        raise SettingsError(
-            f"memory is {binary_size(asked)}{all_of_them}, but only {binary_size(free_memory)} are free {where}; "
-            "give less (--set memory=...)"
-        )
     pace, profile = read_costs(settings.worker.pace), read_costs(settings.worker.profile)
-    memory = asked or int(free_memory * SHARE) // workers
-    threads = settings.worker.threads or min(max(cores // workers, 1), MOST_THREADS)
-    if address_space is not None:
-        _check_address_space(address_space, memory, threads, models)
-    worker = replace(settings.worker, dtype=serving_dtype(settings.worker, models), threads=threads)
+    worker = replace(settings.worker, dtype=serving_dtype(settings.worker, models))
+    names = worker_names(settings)
     return {
         name: WorkerConfig(
             name=name,
             worker=worker,
-            worker_memory=replace(settings.worker_memory, memory=memory),
+            worker_memory=settings.worker_memory,
             batching=settings.batching,
             tenants=settings.tenants,
             tiering=settings.tiering,
@@ -136,30 +132,33 @@ def worker_configs(
             profile=profile,
             check=settings.faults.check,
             overload=settings.parameter_drops.is_on,
+            sharing=len(names),
+            head=head,
         )
-        for name in worker_names(settings)
+        for name in names
     }
 
 
-def program_space(threads: int) -> int:
-    """Return the bytes of address space of a worker with ``threads`` kernel threads, before any for models (measured).
-
-    Two heaps are created early, so parameters and KV do not get their space.
-    """
-    return PROGRAM + threads * STACKS + min(threads - 1, 2) * HEAP
+def sized(config: WorkerConfig, report: WorkerReport) -> WorkerConfig:
+    """Return a worker's configuration with its size, as it was settled when the worker joined."""
+    worker = replace(config.worker, threads=report.threads, device=report.device)
+    return replace(config, worker=worker, worker_memory=replace(config.worker_memory, memory=report.memory))
 
 
-def _check_address_space(limit: int, memory: int, threads: int, models: Mapping[str, ModelConfig]) -> None:
-    """Check that the address space suffices. Raises SettingsError.
+def card_footprint(settings: Settings, models: Mapping[str, ModelConfig]) -> Footprint | None:
+    """Return what each worker takes of a card beside its memory; None where workers compute on none."""
+    worker = settings.worker
+    if not worker.may_be_card:
+        return None
+    shape = WorkerShape(
+        rows=settings.batching.max_rows,
+        tokens=settings.batching.sweep_tokens,
+        length=max(max_lengths(settings.requests, models).values()),
+        page=settings.worker_memory.page_size,
+        dtype=serving_dtype(worker, models),
+    )
+    return footprint(models.values(), shape)
 
-    A worker reserves ranges for parameters and for each layout's KV. They cost nothing but addresses.
-    """
-    ranges = VIRTUAL + len({(model.kv_heads, model.head_dim) for model in models.values()})
-    program = program_space(threads)
-    if (need := program + ranges * memory) > limit:
-        fits = (limit - program) // ranges
-        less = f" or give less memory (--set memory={fits >> 20}MiB)" if fits >= 1 << 20 else ""
-        raise SettingsError(
-            f"a process here may map {binary_size(limit)} (ulimit -v or -d), but a worker with memory {binary_size(memory)} "
-            f"needs about {binary_size(need)}; raise the limit (ulimit -v unlimited){less}"
-        )
+
+def _layouts(models: Mapping[str, ModelConfig]) -> frozenset[tuple[int, int]]:
+    return frozenset((model.kv_heads, model.head_dim) for model in models.values())

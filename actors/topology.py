@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..gpu.model.config import ModelConfig
 from ..gpu.weights.checkpoint import Checkpoint
+from ..policies.cluster.worker_size import SizeRefused, SizeRules, WorkerReading, WorkerSizes, size_of
 from ..policies.control.scaling import ScalingPlan
 from ..policies.control.state import ControllerState
 from ..policies.measures import Measure
@@ -42,7 +42,7 @@ from .conditions import Published
 from .controller.actor import Controller
 from .controller.progress import Progress
 from .cost_file import check_costs
-from .device_choice import ChosenDevice, choose_device
+from .device_choice import read_machine, this_machine
 from .further_applications import absent_models, check_places, open_further
 from .gateway.actor import Gateway
 from .gateway.peers import GatewayConfig, GatewayPeer, LocalFront
@@ -50,13 +50,12 @@ from .gateway.port import GatewayPort, ModelInfo, Readiness, Service
 from .gateway.tagging import check_tagging, make_tagging
 from .predictor.messages import NODE
 from .rate_limiter import limits_of
-from .resources import address_space, cores
+from .resources import cores
 from .settings.errors import SettingsError, StartError
 from .settings.faults import FaultSettings
 from .settings.settings import Settings
-from .sizing import max_lengths, widening, worker_configs, worker_limits
+from .sizing import max_lengths, size_rules, worker_configs, worker_limits, worker_names
 from .supervision_tree import HEAD, PREDICTORS, WORKER, dispatchers, gateway_nodes, gateway_processes, in_head, tree
-from .worker.messages import WorkerConfig
 from .worker_processes import worker_launcher
 
 log = logging.getLogger("blockwright.cluster")
@@ -233,11 +232,12 @@ async def start(
     of the usual one. Raises CheckpointError or SettingsError: one sentence for the person who started it.
     """
     began = time.monotonic()
-    device = await _choose(settings)
-    settings = device.settings
+    sharing = len(worker_names(settings))
+    here = None if launcher else await asyncio.to_thread(read_machine, settings.worker, sharing, here=True)
     opened, fronts = await _open_checkpoints(settings)
     models = {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()}
-    configs = worker_configs(settings, models, **device.room, cores=cores(), address_space=address_space())
+    rules, configs = size_rules(settings, models), worker_configs(settings, models, this_machine())
+    _refuse_early(here, rules)
     first_in_head = http is None or in_head(settings.network, cores())
     processes = gateway_processes(settings.network, first_in_head=first_in_head) if http is not None else []
     launcher = launcher or (InProcessLauncher() if in_process else worker_launcher(settings.network.directory))
@@ -254,10 +254,10 @@ async def start(
         infos = _models(opened, max_lengths(settings.requests, models))
         gateway = _gateway(fronts, infos) if first_in_head else None
         running = Running(cluster, launcher, gateway, began, dict(opened.checkpoints))
-        state = _state(settings, configs, models, fronts.models.default_model)
+        state = _state(settings, rules, fronts.models.default_model)
         values: dict[str, Any] = {
             **_services(settings, http.batch_service if http is not None else None),
-            "applications": (settings, worker_limits(settings.worker, models, address_space()), CONTROLLER, running.held),
+            "applications": (settings, worker_limits(settings.worker, models), CONTROLLER, running.held),
             "gateway": gateway,
             "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress, settings.worker.may_be_card),
             "peer": (http.front if http is not None else None, processes),
@@ -292,26 +292,29 @@ def _services(settings: Settings, batch_service: BatchService | None) -> dict[st
     return {**own, "batches": (batch_service,), NODE: settings, **asked}
 
 
-def _state(
-    settings: Settings, configs: dict[str, WorkerConfig], models: dict[str, ModelConfig], default: str
-) -> ControllerState:
-    memory = {name: config.worker_memory.memory // widening(config.worker.dtype, models) for name, config in configs.items()}
+def _state(settings: Settings, rules: SizeRules, default: str) -> ControllerState:
     more: dict[str, Any] = {"block_idle": settings.worker_memory.block_idle, "on_demand": settings.models.on_demand}
-    least = settings.worker.workers
-    more["scaling"] = ScalingPlan(settings.autoscaling.rules(least), list(configs), settings.faults.drain_timeout)
-    state = ControllerState(list(configs)[:least], settings.faults.stall_timeout, memory=memory, **more)
+    names, least = worker_names(settings), settings.worker.workers
+    more["scaling"] = ScalingPlan(settings.autoscaling.rules(least), names, settings.faults.drain_timeout)
+    more["sizes"] = WorkerSizes(rules)
+    state = ControllerState(names[:least], settings.faults.stall_timeout, **more)
     state.overload.watched = settings.parameter_drops.is_on
     state.default_is_set = bool(settings.models.default_model)
     state.table.default = default
     return state
 
 
-async def _choose(settings: Settings) -> ChosenDevice:
-    """Choose the device, and tell which if there was a choice."""
-    device = await asyncio.to_thread(choose_device, settings)
-    if device.notice:
-        log.log(logging.INFO if device.settings.worker.may_be_card else logging.WARNING, "%s", device.notice)
-    return device
+def _refuse_early(here: WorkerReading | None, rules: SizeRules) -> None:
+    """Refuse what workers that this process forks would refuse, before any is started. Raises SettingsError.
+
+    ``here``: what this machine has for them; None: they run elsewhere. The size of each worker still comes from its
+    own report.
+    """
+    if here is not None:
+        try:
+            size_of(here, rules)
+        except SizeRefused as refused:
+            raise SettingsError(str(refused)) from None
 
 
 async def _open_checkpoints(settings: Settings) -> tuple[OpenedCheckpoints, Settings]:

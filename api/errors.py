@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from ..policies.requests.refusal import Refusal, RequestRefused
+from ..policies.requests.refusal import SHORTER_ANSWER, Refusal, RequestRefused
 
 _CODES = {
     400: "invalid_value",
@@ -48,7 +48,7 @@ _WORDS: dict[Refusal, tuple[int, str | None, str]] = {
     Refusal.UNKNOWN_MODEL: (404, "model", "model_not_found"),
     Refusal.UNKNOWN_WORKER: (404, "id", "not_found"),
     Refusal.INVALID: (400, None, "invalid_value"),
-    Refusal.TOO_LONG: (400, "max_tokens", "context_length_exceeded"),
+    Refusal.TOO_LONG: (400, None, "context_length_exceeded"),
     Refusal.OVERLOADED: (503, None, "unavailable"),
     Refusal.UNAVAILABLE: (503, None, "unavailable"),
     Refusal.EXPIRED: (504, None, "timeout"),
@@ -101,7 +101,14 @@ class ContextExceeded(ApiError):
 def in_words(refused: RequestRefused) -> ApiError:
     """Return the error for a gateway's refusal or failure, in the words of HTTP and OpenAI."""
     status, param, code = _WORDS[refused.why]
-    return ApiError(status, refused.message, param=refused.param or param, code=code, retry_after=refused.retry_after)
+    if refused.why is Refusal.TOO_LONG:
+        param = refused.limit or "prompt"
+    message, limit = refused.message, refused.limit
+    if limit:
+        message = message.replace(SHORTER_ANSWER, f"lower {limit}")
+    else:
+        message = message.replace(f"{SHORTER_ANSWER}, ", "").replace(f", or {SHORTER_ANSWER}", "")
+    return ApiError(status, message, param=refused.param or param, code=code, retry_after=refused.retry_after)
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:

@@ -95,7 +95,7 @@ def at_rest(workers: int, applications: int) -> ControllerState:
     for name, worker in state.workers.items():
         effects = state.handle(WorkerUp(name, 1), 0.0)
         for one in served:
-            load = LoadBlock(one.checkpoint, 0, len(KINDS), [c.id for c in one.components], one.name)
+            load = LoadBlock(one.files, 0, len(KINDS), [c.id for c in one.components], one.name)
             effects += state.handle(Loaded(name, 1, load), 0.0)
         for effect in effects:
             if isinstance(effect, AskCapacity):

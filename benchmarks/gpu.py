@@ -82,18 +82,18 @@ def measure(device: str, chosen: Sequence[str], sizes_name: str, path: Path | No
     return document(report, card, states)
 
 
-def sanitize() -> int:
-    """Run the kernels under compute-sanitizer, and return its exit code."""
+def sanitize(parts: Sequence[str]) -> int:
+    """Run these parts under compute-sanitizer, and return its exit code."""
     tool = shutil.which("compute-sanitizer")
     if tool is None:
         raise SystemExit("--sanitize needs compute-sanitizer, which comes with CUDA's toolkit; add its bin folder to PATH")
     command = [tool, "--tool", "memcheck", "--error-exitcode", "1", sys.executable, str(Path(__file__).resolve())]
-    return subprocess.run([*command, "--quick", "--only", *SANITIZED], check=False).returncode
+    return subprocess.run([*command, "--quick", "--only", *parts], check=False).returncode
 
 
 def main(arguments: Sequence[str] | None = None) -> Any:
     parser = harness.parser(__doc__)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help="just these")
+    parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help="just these")
     parser.add_argument("--sanitize", action="store_true", help="the kernels under compute-sanitizer instead")
     parser.add_argument("--device", choices=(CARD, MIRROR), help="the card, or its mirror (the card where there is one)")
     chosen = parser.parse_args(arguments)
@@ -105,13 +105,19 @@ def main(arguments: Sequence[str] | None = None) -> Any:
     if chosen.sanitize:
         if chosen.device == MIRROR:
             parser.error("--sanitize needs a card; here is none")
-        return sanitize()
+        if chosen.json is not None or not set(chosen.only or ()) <= set(SANITIZED):
+            parser.error(
+                f"--sanitize runs {' and '.join(SANITIZED)}, and keeps no figures; leave other parts and --json out"
+            )
+        return sanitize(chosen.only or SANITIZED)
+    if chosen.json is not None and not chosen.json.resolve().parent.is_dir():
+        parser.error(f"--json {chosen.json} is in a folder that does not exist; make it, or give another path")
     if chosen.device == MIRROR and chosen.json is not None and chosen.json.resolve().parent == RESULTS:
         parser.error(
             f"figures of the mirror are no figures of a card, and {RESULTS.name}/ keeps figures; give another --json"
         )
     sizes = "tiny" if chosen.device == MIRROR else "quick" if chosen.quick else "whole"
-    measure(chosen.device, [part for part in PARTS if part in chosen.only], sizes, chosen.json)
+    measure(chosen.device, [part for part in PARTS if part in (chosen.only or PARTS)], sizes, chosen.json)
     return 0
 
 

@@ -12,7 +12,7 @@ import torch
 from gpu_card import Card, in_order, poisoned
 
 from blockwright.gpu.cuda.ops import DELTA_TILE, DeviceStep, Ops, Slots, Sum, Tiles, Weight
-from blockwright.gpu.cuda.tiles import attention_tiles, delta_tiles
+from blockwright.gpu.cuda.plan_columns import attention_tiles, delta_tiles
 from blockwright.gpu.model.config import AttentionConfig, NormConfig, RopeConfig
 
 LAYERS = 2

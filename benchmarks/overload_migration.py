@@ -20,9 +20,9 @@ from blockwright.policies.cluster.chunk_order import Traffic
 from blockwright.policies.overload.demand import PERIOD
 from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.events import Submission
-from blockwright.simulator.groups import RemovedSequence
+from blockwright.simulator.devices import RemovedSequence
 from blockwright.simulator.moving import KvMoves
-from blockwright.simulator.simulation import ClusterSimulation
+from blockwright.simulator.simulation import ClusterPolicy, ClusterSimulation
 
 LEAST = 3.0  # free pages for each sequence
 WORTH = 2  # least pages of a sequence that is worth a migration
@@ -82,21 +82,15 @@ def migrated(pages: Mapping[str, int], reading: FreenessReading, *, least: float
     return request
 
 
-class MigrationPolicy:
+class MigrationPolicy(ClusterPolicy):
     """Policy that migrates running sequences between instances by load (see the module)."""
-
-    retired = ()
 
     def __init__(self, cluster: ClusterSimulation) -> None:
         self._cluster = cluster
+        self.places = [*range(len(cluster.instances))]
         self.moves = KvMoves(cluster, cluster.scenario.links.bandwidth)
         self._busy: set[str] = set()  # instances that take part in a migration
         self._cluster.call(0.0, self._read)
-
-    @property
-    def places(self) -> list[int]:
-        """The places of the current instances."""
-        return self.moves.current
 
     def redirect(self, place: int, submission: Submission) -> tuple[int, Submission] | None:
         """Send a submission where the dispatcher or a migration sends it."""
@@ -105,9 +99,6 @@ class MigrationPolicy:
     def before_news(self, place: int, news: Sequence[tuple[str, str]]) -> None:
         """Release the pages of sequences that have started at their destination."""
         self.moves.release_started(news)
-
-    def after_news(self, place: int, news: Sequence[tuple[str, str]]) -> None:
-        """Decide nothing: readings decide, every ``PERIOD`` seconds."""
 
     def report(self) -> dict[str, object]:
         """Return the figures, as in ``docs/schemas/simulate.json``."""

@@ -190,7 +190,7 @@ def made(system: System, scenario: Any, coefficients: Sequence[Any], demands: Se
     from overload_migration import MigrationPolicy
     from overload_swapping import SwapPolicy
 
-    from blockwright.simulator.parameter_drops import simulation_of
+    from blockwright.simulator.control import simulation_of
     from blockwright.simulator.simulation import ClusterSimulation
 
     policies: dict[str, Any] = {"swap": partial(SwapPolicy, bandwidth=HOST), "migrate": MigrationPolicy}
@@ -237,7 +237,7 @@ def moved(run: Any) -> dict[str, float]:
     if capacities := [reading["capacity"] for reading in report["readings"]]:
         found["capacity"] = max(capacities) / capacities[0]
         chunk = max(LEAST, min(MOST, LINK * TARGET)) / LINK
-        found["activation_wait_p99"] = percentiles("wait", run.policy.moves.links.waits or [0.0])["wait_p99"] / chunk
+        found["activation_wait_p99"] = percentiles("wait", run.policy.drops.moves.links.waits or [0.0])["wait_p99"] / chunk
     return found
 
 

@@ -18,9 +18,9 @@ from functools import partial
 from blockwright.policies.cluster.chunk_order import Traffic
 from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.events import Submission
-from blockwright.simulator.groups import RemovedSequence
+from blockwright.simulator.devices import RemovedSequence
 from blockwright.simulator.moving import KvMoves
-from blockwright.simulator.simulation import ClusterSimulation
+from blockwright.simulator.simulation import ClusterPolicy, ClusterSimulation
 
 WAITING = (Status.WAITING, Status.PARKED)
 SPARE = 0.01  # fraction of memory kept free for running sequences (vLLM's watermark)
@@ -84,16 +84,15 @@ class SwapQueue:
         return sum(sequence.pages for sequence in self._out.values())
 
 
-class SwapPolicy:
+class SwapPolicy(ClusterPolicy):
     """Policy that swaps the KV of preempted sequences to host memory (see the module). Host memory is never full.
 
     ``bandwidth`` is of the link to the host, in bytes per second each way.
     """
 
-    retired = ()
-
     def __init__(self, cluster: ClusterSimulation, bandwidth: float) -> None:
         self._cluster = cluster
+        self.places = [*range(len(cluster.instances))]
         self.moves = KvMoves(cluster, bandwidth)
         self._queues = [SwapQueue(instance.total_blocks) for instance in self._cluster.instances]
         self._swapped: dict[str, tuple[RemovedSequence, float]] = {}  # by request, since when
@@ -101,11 +100,6 @@ class SwapPolicy:
         self._leaving = False
         # sequences that wait behind them, by place
         self._outside: list[dict[str, Submission]] = [{} for _ in self._cluster.instances]
-
-    @property
-    def places(self) -> list[int]:
-        """The places of the current instances."""
-        return self.moves.current
 
     def redirect(self, place: int, submission: Submission) -> tuple[int, Submission] | None:
         """Hold a submission back while a sequence of its instance is swapped out."""

@@ -49,7 +49,7 @@ def sources() -> str:
 @kept
 def simulate(run: Run) -> dict[str, float]:
     """Seconds, and what memory was like."""
-    from blockwright.simulator.simulation import ClusterSimulation
+    from blockwright.simulator.control import simulation_of
 
     scenario, coefficients, requests = described(run)
     forecasts: dict[int, float] = {}
@@ -59,7 +59,7 @@ def simulate(run: Run) -> dict[str, float]:
             forecasts[entry["request"]] = load[0]
 
     noted = note if scenario.dispatch.policy == "predicted-latency" else None
-    simulation = ClusterSimulation(scenario, coefficients, requests, note=noted)
+    simulation = simulation_of(scenario, coefficients, requests, note=noted)
     simulation.run()
     counted = [one for one in simulation.requests if one.demand.at >= run.warm]
     assert not any(one.failed for one in counted), "a request was refused"

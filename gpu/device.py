@@ -99,6 +99,22 @@ class Pages(Protocol):
         """Write pages that arrived. Raises ExecutorError if they did not arrive or are too short."""
 
 
+class CardBytes(Protocol):
+    """Hidden states that leave, in a buffer of a card's memory. The buffer is lent as long as this object is held."""
+
+    nbytes: int
+
+    @property
+    def address(self) -> int:
+        """The address in the card's memory, for what copies from there."""
+
+    def copy_to(self, memory: Any) -> None:
+        """Copy the bytes to host memory (writable, bytes-like), which they fill. Any thread may."""
+
+
+Outgoing = memoryview | CardBytes  # of a device whose memory the host can address: the bytes themselves
+
+
 class Ticket(Protocol):
     """A sweep that was submitted."""
 
@@ -110,8 +126,8 @@ class Ticket(Protocol):
         """Return the sweep's result when it has ended. Tickets are waited for in the order of their sweeps."""
 
     @property
-    def departed(self) -> Sequence[memoryview]:
-        """The bytes of each departure of the plan, rows in its order. They are complete once ``wait`` has returned."""
+    def departed(self) -> Sequence[Outgoing]:
+        """Each departure of the plan, rows in its order. They are complete once ``wait`` has returned."""
 
 
 class Device(Protocol):

@@ -62,11 +62,11 @@ def open_device(backend: Backend, sizes: DeviceSizes) -> Device:
 
 
 def open_prover(backend: Backend, limit: int) -> Prover | None:
-    """Return the owner of a card's proofs of its bits (``cuda/prove.py``), of at most ``limit`` tokens each.
+    """Return the owner of a card's first launches and of the proofs of its bits (``cuda/prove.py``), None for a CPU.
 
-    None for a CPU, and for products in an order that promises nothing.
+    Each has at most ``limit`` tokens. Products in an order that promises nothing are not proved.
     """
-    if not backend.name.startswith("cuda-") or FAST in backend.numerics:
+    if not backend.name.startswith("cuda-"):
         return None
     from .cuda.backend import CudaBackend
     from .cuda.prove import ON_CARD, ON_HOST, Prover
@@ -74,7 +74,8 @@ def open_prover(backend: Backend, limit: int) -> Prover | None:
     assert isinstance(backend, CudaBackend)
     size = ON_HOST if backend.name in HOST_CUDA else ON_CARD
     dtype = str(backend.dtype).removeprefix("torch.")
-    return Prover(lambda: cast(Backend, CudaBackend(backend.platform, dtype)), size, limit)
+    compares = FAST not in backend.numerics
+    return Prover(lambda: cast(Backend, CudaBackend(backend.platform, dtype)), size, limit, compares=compares)
 
 
 def slow(name: str, backend: Backend, dtype: str, threads: int) -> str:

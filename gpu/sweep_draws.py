@@ -49,6 +49,7 @@ class SweepOutcome:
         self.scores: dict[int, list[TokenLogprob]] = {}
         self.vectors: dict[int, bytes] = {}
         self.forced: dict[int, list[int]] = {}  # tokens that must follow
+        self.on_host = 0  # rows that a card left to the host
 
     def set(self, n: int, tokens: list[int], logprobs: list[TokenLogprob | None]) -> None:
         """Set the tokens of a batch row that count: one, or several of a row that was verified."""
@@ -76,6 +77,7 @@ class SweepOutcome:
             verified_logprobs=[self.verified[n][1] for n in plan.verify],
             vectors=list(self.vectors.items()),
             forced=[(place, self.forced[n]) for place, n in enumerate(plan.sample) if n in self.forced],
+            on_host=self.on_host,
         )
 
 

@@ -17,8 +17,9 @@ from ..policies.plan.sampling import SamplingParams
 from ..policies.plan.sweep_plan import Edit, SetPages, SetSampling, WriteTokens
 from .errors import ExecutorError
 from .sampling.grammars import GrammarStore
-from .sampling.masks import MaskMemory, RowGrammar
+from .sampling.masks import MaskMemory
 from .sampling.pooling import RowPool
+from .sampling.row_grammars import RowCalls, RowGrammar, row_grammar
 from .sampling.rules import RowRules
 
 SLICE = 4 << 20  # bytes that are copied between two sweeps
@@ -43,7 +44,7 @@ class Tables:
         self.prompt_length = np.zeros(rows, dtype=np.int32)
         self.sampling: list[SamplingParams] = [SamplingParams(temperature=0.0)] * rows
         self.rules: list[RowRules | None] = [None] * rows  # the rules of ``sampling``, as arrays
-        self.grammars: list[RowGrammar | None] = [None] * rows  # the grammars of ``sampling``, with their states
+        self.grammars: list[RowGrammar | RowCalls | None] = [None] * rows  # the grammars of ``sampling``, with their states
         self.constrained = 0  # rows that have one
         self.pools: list[RowPool | None] = [None] * rows  # of rows that give a vector, what they have of it
         self.pooled = 0  # rows that give one
@@ -129,7 +130,7 @@ class Tables:
     def _constrain(self, row: int, grammar: Grammar | None) -> None:
         """Set or drop the grammar of a row."""
         self.constrained += (grammar is not None) - (self.grammars[row] is not None)
-        self.grammars[row] = RowGrammar(grammar, self.compiled) if grammar is not None else None
+        self.grammars[row] = row_grammar(grammar, self.compiled) if grammar is not None else None
 
     def _changed(self, row: int, position: int) -> None:
         """Note that the tokens of a row were written from a position on."""

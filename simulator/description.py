@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ..policies.cluster.provisioning import MODES
+from ..policies.nearest import suggestion
 from ..policies.plan.coefficients import TERMS, Coefficients
 from ..policies.prediction.dispatching import POLICIES
 from ..policies.prediction.lengths import MORE
@@ -32,6 +33,7 @@ Share = Annotated[float, Most(1)]
 Bytes = Annotated[int, Size()]
 Bandwidth = Annotated[float, Size()]  # bytes a second
 OVERLOAD = ("off", "drop")
+MOST_NAMED = 12  # instances that a message names
 IN_FLIGHT = ("shared", "own", "none")
 LEAST_WORK = "least-work"  # the gateway's own rule
 DISPATCH = (LEAST_WORK, *POLICIES)
@@ -85,6 +87,7 @@ class ModelSpec:
     shares: str = ""  # a model to share parameters with, as an adapter does; its sizes are that model's
     own: Bytes = 0  # bytes of its own changes to them, its delta
     drafts: DraftSpec | None = None  # of its requests; without it, each token takes a step
+    on_demand: bool = False  # loaded only when requests ask for it; others may be unloaded for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +154,25 @@ class ProvisioningSpec:
     cool_down: float = 0.0  # after which the next one may start
     window: float = 60.0  # after which an instance that is not needed stops
     overlap: bool = False  # one may start while another one starts
+    grace: float = 30.0  # for requests to end on an instance that stops; after it they go on elsewhere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadingSpec:
+    """The time it takes to load parameters after the start, when all that belongs on instances is there already."""
+
+    disk: Bandwidth = 0.0  # bytes a second that an instance reads; 0: parameters are there at once
+    kv_reserve: Share = 0.1  # of the memory that the largest model leaves, kept for KV beside others (as in the settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeathSpec:
+    """The death of an instance at a time; its supervisor starts it again."""
+
+    instance: str
+    at: float  # seconds
+    down: float = 5.0  # seconds until it is up again, with nothing loaded
+    stalls: bool = False  # it does not die, but makes no progress until the controller kills it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +205,19 @@ class Scenario:
     links: LinkSpec = field(default_factory=LinkSpec)
     provisioning: ProvisioningSpec = field(default_factory=ProvisioningSpec)
     overload: OverloadSpec = field(default_factory=OverloadSpec)
+    loading: LoadingSpec = field(default_factory=LoadingSpec)
+    deaths: tuple[DeathSpec, ...] = ()
+
+    @property
+    def on_demand(self) -> bool:
+        """True if some model is loaded when requests ask for it."""
+        return any(model.on_demand for model in self.models)
+
+    @property
+    def controlled(self) -> bool:
+        """True if what the instances hold or serve can change, so that the controller decides."""
+        scaled, drops = self.provisioning.mode != "off", self.overload.mode != "off"
+        return scaled or drops or self.on_demand or bool(self.deaths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +340,7 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
     _check_pipelines(made, source)
     _check_provisioning(made, source)
     _check_overload(made, source)
+    _check_control(made, source)
     return made
 
 
@@ -425,6 +461,38 @@ def _check_overload(made: Scenario, source: DescriptionSource) -> None:
     for n, one in enumerate(made.instances):
         if one.stages > 1 or not one.memory or not one.prefix_cache:
             raise source.error(["instances", n], "needs memory, one stage and a prefix cache, for KV that moves")
+
+
+def _check_control(made: Scenario, source: DescriptionSource) -> None:
+    """Check what the controller needs: instances of one device each, and only fields that something uses."""
+    for n, model in enumerate(made.models):
+        if model.on_demand and not (model.parameters or model.own):
+            raise source.error(["models", n, "parameters"], "is missing; they are what is loaded on demand")
+    for n, one in enumerate(made.instances) if made.controlled else ():
+        if one.stages > 1:
+            says = f"is {one.stages}; instances that die, stop or load on demand have one stage"
+            raise source.error(["instances", n, "stages"], says)
+        if made.on_demand and not one.memory:
+            raise source.error(["instances", n, "memory"], "is missing; models on demand take their parameters from it")
+    _check_deaths(made, source)
+    loading, usual = made.loading, LoadingSpec()
+    if loading.disk and not made.controlled:
+        says = "is given, and nothing is loaded after the start; leave it out, or describe deaths, provisioning, overload"
+        raise source.error(["loading", "disk"], f"{says} or a model on_demand")
+    if loading.kv_reserve != usual.kv_reserve and not made.on_demand:
+        raise source.error(["loading", "kv_reserve"], "is given, and no model is on_demand; leave it out")
+
+
+def _check_deaths(made: Scenario, source: DescriptionSource) -> None:
+    """Check that deaths are of instances that exist."""
+    names = [f"{one.name}-{n}" if one.count > 1 else one.name for one in made.instances for n in range(one.count)]
+    for n, death in enumerate(made.deaths):
+        if death.instance not in names:
+            many = f"there are {len(names)}, from {names[0]} to {names[-1]}"
+            says = suggestion(death.instance, names) if len(names) <= MOST_NAMED else many
+            raise source.error(["deaths", n, "instance"], f"is {death.instance!r}; {says}")
+        if death.stalls and made.overload.mode != "off":
+            raise source.error(["deaths", n, "stalls"], "is true; with overload instances die, but do not stall")
 
 
 def profile(spec: InstanceSpec, n: int, source: DescriptionSource) -> Coefficients:

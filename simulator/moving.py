@@ -12,9 +12,10 @@ from typing import Any
 
 from ..policies.prediction.instance import Instance
 from ..policies.prediction.machines import LinkTimes
+from ..policies.prediction.pipeline_instance import PipelineInstance
 from ..policies.sweep.events import Submission
 from .bulk import BulkLinks
-from .groups import GroupDevice, RemovedSequence, devices, take_one
+from .devices import DevicePages, RemovedSequence, devices, take_one
 from .simulation import ClusterSimulation
 
 Held = dict[str, list[int]]  # pages, by worker
@@ -29,17 +30,18 @@ class KvMoves:
 
     def __init__(self, cluster: ClusterSimulation, bandwidth: float, *, priorities: bool = True) -> None:
         scenario = cluster.scenario
-        self._cluster = cluster
+        self.cluster = cluster
         self.times = LinkTimes(scenario.links.latency, bandwidth)
         self.links = BulkLinks(self.times, bandwidth, cluster.call, priorities=priorities)
         self.places = {instance.name: place for place, instance in enumerate(cluster.instances)}
         self.at = list(range(len(cluster.instances)))  # for each place, the place of the instance that its device is in now
         # pages of sequences that continue elsewhere and have not started
-        self.kept: dict[str, tuple[Mapping[str, GroupDevice], Held]] = {}
+        self.kept: dict[str, tuple[Mapping[str, DevicePages], Held]] = {}
         self.page_bytes = scenario.instances[0].page_size * scenario.models[0].kv_bytes
         self.stalls: list[float] = []  # pauses of sequences, in seconds
         self.moved = 0  # bytes of KV
         self.changes: list[dict[str, Any]] = []
+        self.retired: list[Instance | PipelineInstance] = []  # instances that have stopped
 
     @property
     def current(self) -> list[int]:
@@ -48,39 +50,39 @@ class KvMoves:
 
     def record(self, what: str, group: str, **more: Any) -> None:
         """Record a change."""
-        self.changes.append({"at": self._cluster.now, "what": what, "group": group, **more})
-        self._cluster.record(self.changes[-1])
+        self.changes.append({"at": self.cluster.now, "what": what, "group": group, **more})
+        self.cluster.record(self.changes[-1])
 
     def touch(self, worker: str) -> None:
         """Prepare for a change of a worker's memory: it must not be within a jump."""
         place = self.at[self.places[worker]]
-        instance = self._cluster.instances[place]
+        instance = self.cluster.instances[place]
         if not isinstance(instance, Instance):
             instance.mark_changed()
             return
-        instance.catch_up(self._cluster.now)
-        self._cluster.schedule(place)
+        instance.catch_up(self.cluster.now)
+        self.cluster.schedule(place)
 
-    def device(self, place: int) -> GroupDevice:
+    def device(self, place: int) -> DevicePages:
         """Return the memory of an instance of one device."""
-        instance = self._cluster.instances[place]
+        instance = self.cluster.instances[place]
         self.touch(instance.name)
         return devices(instance)[instance.name]
 
     def take(self, place: int, request: str) -> RemovedSequence:
         """Remove a sequence from the instance of one device at a place."""
-        instance = self._cluster.instances[place]
+        instance = self.cluster.instances[place]
         assert isinstance(instance, Instance), "one sequence was to leave a pipeline"
-        taken, news = take_one(instance, request, self._cluster.now)
-        self._cluster.news(place, news)
+        taken, news = take_one(instance, request, self.cluster.now)
+        self.cluster.news(place, news)
         return taken
 
     def resume(self, place: int, taken: RemovedSequence, held: list[int]) -> None:
         """Continue a sequence at the instance of one device at a place, where its KV has arrived."""
-        device, name = self.device(place), self._cluster.instances[place].name
+        device, name = self.device(place), self.cluster.instances[place].name
         hashes = taken.submission.page_hashes[: taken.pages]
         self.kept[taken.submission.request] = {name: device}, {name: device.publish(held, hashes)}
-        self._cluster.deliver(place, taken.submission)
+        self.cluster.deliver(place, taken.submission)
 
     def release_started(self, news: Sequence[tuple[str, str]]) -> None:
         """Release the held pages of sequences that have started, or ended."""
@@ -93,7 +95,7 @@ class KvMoves:
 
     def routed(self, place: int, submission: Submission) -> Submission:
         """Return a submission with the route of the instance at a place."""
-        (route,) = self._cluster.routes[place].values()
+        (route,) = self.cluster.routes[place].values()
         return submission if submission.route == route.id else replace(submission, route=route.id)
 
     def report(self) -> dict[str, object]:

@@ -86,7 +86,7 @@ class SimulatedGateway:
         self._drafts = {model.name: model.drafts for model in models}
         self._alone = len(models) == 1
         rooms = [instance.total_blocks * instance.state.config.page_size for instance in instances]  # in tokens
-        self._room = max(rooms)
+        self.longest = dict.fromkeys(self._contexts, max(rooms))  # by model: tokens of one request that fit somewhere
         self._capacity = {route.id: room for room, own in zip(rooms, routes, strict=True) for route in own.values()}
         self._homes = {name: [own[name] for own in routes] for name in self._contexts}  # by model: routes of all instances
         self._overload = AdmissionLimit(limits.max_waiting, 0)
@@ -94,7 +94,10 @@ class SimulatedGateway:
         self._sent: list[list[deque[float]]] = [[deque() for _ in instances] for _ in range(dispatch.dispatchers)]
         self._numbers, self._counts = [0] * dispatch.dispatchers, dispatch.policy == "min-qpm"
         self._plain = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].load is POLICIES["random"].load
-        self.active = list(range(len(instances)))  # places that requests go to
+        every = list(range(len(instances)))
+        self.active = dict.fromkeys(self._contexts, every)  # by model: places that requests go to
+        # by model: tokens of one request that a place holds, where places are known to differ
+        self.rooms: dict[str, dict[int, int]] = {}
         self.predicts = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].fallback != ""
         self._blanks = [Candidate(route="", home="")] * len(instances)  # for policies that need no knowledge
         self._looks: list[InstanceSnapshot | None] = [None] * len(instances)
@@ -105,6 +108,7 @@ class SimulatedGateway:
         self.devices: dict[int, int] = {}
         # by place: requests that wait for an instance elsewhere, and their blocks
         self.outside: dict[int, tuple[int, int]] = {}
+        self.held = 0  # requests that wait for an instance that can have them
 
     def refusal(self, demand: WorkloadRequest, now: float) -> str:
         """Return why a request is refused; empty if it is accepted."""
@@ -112,12 +116,20 @@ class SimulatedGateway:
         if tokens > self._contexts[demand.model]:
             return f"{tokens} tokens are more than the {self._contexts[demand.model]} of {demand.model}"
         full = self._overload.refusal(demand.model, tokens, 0, now, alone=self._alone)
-        return full.message if full else admit(tokens, self._room) or ""
+        return full.message if full else admit(tokens, self.longest[demand.model]) or ""
 
-    def begin(self, demand: WorkloadRequest, now: float) -> DispatchDecision:
-        """Accept a request and choose its instance."""
-        self._overload.begin(demand.model)
-        choices, compared = self._dispatch.choices, self.active
+    def begin(self, model: str) -> None:
+        """Note that a request is accepted."""
+        self._overload.begin(model)
+
+    def places(self, demand: WorkloadRequest) -> list[int]:
+        """Return the places that a request can go to."""
+        active, rooms = self.active[demand.model], self.rooms.get(demand.model)
+        return active if rooms is None else [place for place in active if demand.total <= rooms[place]]
+
+    def choose(self, demand: WorkloadRequest, now: float) -> DispatchDecision:
+        """Choose the instance of a request."""
+        choices, compared = self._dispatch.choices, self.places(demand)
         dispatcher = self._source.randrange(self._dispatch.dispatchers) if self._dispatch.dispatchers > 1 else 0
         if 0 < choices < len(compared):
             compared = [compared[at] for at in drawn(len(compared), [self._source.random() for _ in range(choices)])]
@@ -131,9 +143,15 @@ class SimulatedGateway:
             self._flying[placing.place].append(InFlightRequest(now + self._latency, dispatcher, sent, blocks))
         return placing
 
-    def changed(self, active: Sequence[int]) -> None:
-        """Note that there are other instances at some places. Nothing is known of them, and requests go to these."""
-        self.active, self._looks = list(active), [None] * len(self._instances)
+    def replaced(self, place: int, devices: int = 1) -> None:
+        """Note that there is another instance, of some devices, at a place. Nothing is known of it yet."""
+        self._looks[place] = None
+        self._flying[place].clear()
+        self.devices[place] = devices
+        instance = self._instances[place]
+        for model, route in self._routes[place].items():
+            self._homes[model][place] = route
+            self._capacity[route.id] = instance.total_blocks * instance.state.config.page_size
 
     def end(self, model: str, now: float) -> None:
         """Note the end of a request."""

@@ -9,21 +9,20 @@ from __future__ import annotations
 import gc
 import hashlib
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
-from ..policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
+from ..policies.model.chain import Route
+from ..policies.model.lineage import page_hashes
 from ..policies.plan.coefficients import Coefficients
 from ..policies.prediction.instance import IDLE, Instance
-from ..policies.prediction.machines import LinkTimes
 from ..policies.prediction.pipeline_instance import PipelineInstance
-from ..policies.requests.routes_changed import RoutesChanged
-from ..policies.sweep.config import SweepConfig
 from ..policies.sweep.events import Submission
-from .description import InstanceSpec, ModelSpec, Scenario
-from .drafts import DraftOutcomes, draft_figures
-from .provisioning import InstanceChange, Provisioner
+from .description import Scenario
+from .drafts import draft_figures
+from .instances import InstanceMaker
+from .provisioning import PaidInstances
 from .simulated_gateway import DispatchDecision, SimulatedGateway
 from .workload import WorkloadRequest
 
@@ -32,8 +31,7 @@ Note = Callable[[dict[str, Any]], None]  # receives a decision, or the result of
 _DELIVERY = 1
 _END = 2
 _SAMPLE = 3
-_READY = 4
-_CALL = 5
+_CALL = 4
 SAMPLES, FEWEST_SAMPLES = 120, 12  # samples of the cluster's state while requests arrive
 LOOKS = 12_000  # most readings of instances in all samples together; more only if there are more requests
 
@@ -48,6 +46,7 @@ class SimulatedRequest:
     first: float = -1.0
     ended: float = -1.0
     preemptions: int = 0
+    restarts: int = 0  # times that it was sent again, since its instance had died or stopped
     failed: str = ""
 
 
@@ -61,30 +60,26 @@ class ClusterSample:
     memory: list[float]  # share of KV in use, by instance
 
 
-class NoCapacityError(ValueError):
-    """The memory of an entry of ``instances`` holds no KV beside the parameters. ``entry`` is its number."""
+class ClusterPolicy:
+    """The decisions in a simulated cluster beyond the choice of an instance; owns what moves and changes meanwhile.
 
-    def __init__(self, entry: int, spec: InstanceSpec, held: int, page: int) -> None:
-        beside = f" beside {held:,} bytes of parameters" if held else ""
-        super().__init__(
-            f"is {spec.memory:,}; it holds no page of KV ({page:,} bytes, in chunks of memory_chunk){beside}; give more"
-        )
-        self.entry = entry
+    This one decides nothing. places: of the current instances. retired: instances that have stopped.
+    """
 
+    places: Sequence[int]
+    retired: Sequence[Instance | PipelineInstance] = ()
 
-class KvShortagePolicy(Protocol):
-    """A policy of a simulated cluster for a shortage of KV memory, besides preemption. It owns what moves meanwhile."""
+    def admits(self, request: SimulatedRequest) -> bool:
+        """Return whether an accepted request can be dispatched now; otherwise the policy dispatches it later."""
+        return True
 
-    @property
-    def places(self) -> Sequence[int]:
-        """The places of the current instances."""
-
-    @property
-    def retired(self) -> Sequence[Instance | PipelineInstance]:
-        """The instances that have stopped."""
+    def placed(self, request: SimulatedRequest, placing: DispatchDecision) -> DispatchDecision:
+        """Return the decision on a request's instance, which may be another one now."""
+        return placing
 
     def redirect(self, place: int, submission: Submission) -> tuple[int, Submission] | None:
         """Return the place where a submission goes, in the form that it has there; None holds it back."""
+        return place, submission
 
     def before_news(self, place: int, news: Sequence[tuple[str, str]]) -> None:
         """Prepare for the news of an instance."""
@@ -92,14 +87,23 @@ class KvShortagePolicy(Protocol):
     def after_news(self, place: int, news: Sequence[tuple[str, str]]) -> None:
         """Act on the news of an instance, which the cluster has handled."""
 
-    def report(self) -> dict[str, object]:
-        """Return the figures, as in ``docs/schemas/simulate.json``."""
+    def finish(self) -> None:
+        """End what is left when nothing happens any more."""
+
+    def report(self) -> dict[str, object] | None:
+        """Return the figures of what moved, as in ``docs/schemas/simulate.json``; None if nothing can."""
+        return None
+
+    def counts(self) -> dict[str, int] | None:
+        """Return how often what happened under the controller, as in ``docs/schemas/simulate.json``; None without it."""
+        return None
 
 
 class ClusterSimulation:
     """One run. ``coefficients`` are for each entry of ``scenario.instances``. Raises NoCapacityError when made.
 
-    ``policy`` makes the policy for a shortage of KV; without one, instances only preempt.
+    ``policy`` makes the policy; without one, instances only preempt, and all are there from beginning to end. A scenario
+    that is controlled needs the policy of ``control.py``.
     """
 
     def __init__(
@@ -110,53 +114,36 @@ class ClusterSimulation:
         *,
         jumps: bool = True,
         note: Note | None = None,
-        policy: Callable[[ClusterSimulation], KvShortagePolicy] | None = None,
+        policy: Callable[[ClusterSimulation], ClusterPolicy] | None = None,
     ) -> None:
+        assert policy is not None or not scenario.controlled, "the controller of a simulation is missing; see control.py"
         self.scenario = scenario
         self.requests = [SimulatedRequest(demand) for demand in demands]
         self.samples: list[ClusterSample] = []
         self._progress: Callable[[], None] | None = None
-        self.instances: list[Instance | PipelineInstance] = []
         self.now = 0.0
         self._note, self._limits = note, scenario.limits
         self._drafts = {model.name: model.drafts for model in scenario.models}
-        drafts = {name: spec for name, spec in self._drafts.items() if spec is not None}
-        accept = DraftOutcomes(scenario.seed, drafts) if drafts else None
-        self.routes: list[dict[str, Route]] = []
-        for entry, (spec, found) in enumerate(zip(scenario.instances, coefficients, strict=True)):
-            chains = [chain_of(model, spec) for model in scenario.models]
-            for n in range(spec.count):
-                name = f"{spec.name}-{n}" if spec.count > 1 else spec.name
-                configs = sweep_configs(name, spec, scenario.models)
-                hops = hops_of([config.worker for config in configs])
-                routes = {c.application: Route(f"{c.application}@{name}", 1, c.application, hops) for c in chains}
-                event = RoutesChanged(1, chains, [*routes.values()], [*routes.values()])
-                if spec.stages == 1:
-                    self.instances.append(Instance(configs[0], event, found, ahead=spec.ahead, jumps=jumps, accept=accept))
-                else:
-                    links = LinkTimes(scenario.links.latency, scenario.links.bandwidth)
-                    costs = sized(found, scenario.models[0])
-                    self.instances.append(
-                        PipelineInstance(name, configs, event, costs, links, ahead=spec.ahead, accept=accept)
-                    )
-                self.routes.append(routes)
-            if not self.instances[-1].total_blocks:
-                held = sum(model.own if model.shares else model.parameters for model in scenario.models)
-                page = scenario.models[0].kv_bytes * spec.page_size
-                raise NoCapacityError(entry, spec, held // spec.stages, page // spec.stages)
+        self.maker = InstanceMaker(scenario, coefficients, jumps=jumps, loaded=not scenario.controlled)
+        made = [self.maker.make(place) for place in range(len(self.maker.plans))]
+        self.instances: list[Instance | PipelineInstance] = [instance for instance, _ in made]
+        self.routes: list[dict[str, Route]] = [routes for _, routes in made]
+        for place, instance in enumerate(self.instances):
+            self.maker.check(place, instance)
         self._hashed = [instance.state.config.prefix_cache for instance in self.instances]
         self.gateway = SimulatedGateway(
             scenario.dispatch, scenario.limits, scenario.models, self.instances, self.routes, scenario.seed
         )
-        self.provisioner = Provisioner(scenario.provisioning, [instance.name for instance in self.instances])
-        self.gateway.active = self.provisioner.active
+        self.provisioner = PaidInstances(scenario.provisioning, [instance.name for instance in self.instances])
+        first = list(range(self.provisioner.least))
+        self.gateway.active = dict.fromkeys(self.gateway.active, first)
         self._oldest = 0  # all requests before this one have ended
         self._heap: list[tuple[float, int, int, int]] = []  # time, kind, number of an instance or a request, instance
         self._submissions: dict[int, Submission] = {}  # on their way
         self.due = [IDLE] * len(self.instances)  # the ends that are in the heap
         self._calls: dict[int, Callable[[], None]] = {}  # pending calls, by number
         self._called = 0
-        self.policy: KvShortagePolicy | None = None
+        self.policy: ClusterPolicy | None = None
         if policy is not None:
             self.policy = policy(self)
 
@@ -197,12 +184,12 @@ class ClusterSimulation:
                     self.news(number, self.instances[number].finish())
             elif kind == _DELIVERY:
                 self.deliver(place, self._submissions.pop(number))
-            elif kind == _READY:
-                self._changed(self.provisioner.ready(number, self.now))
             elif kind == _CALL:
                 self._calls.pop(number)()
             else:
                 self._sample()
+        if self.policy is not None:
+            self.policy.finish()
 
     def call(self, at: float, what: Callable[[], None]) -> None:
         """Schedule a function at a time, after everything else that happens then."""
@@ -218,58 +205,57 @@ class ClusterSimulation:
     def _arrive(self, request: SimulatedRequest) -> None:
         demand, now = request.demand, self.now
         if refused := self.gateway.refusal(demand, now):
-            request.failed, request.ended = refused, now
-            self._tell("refused", demand.number, why=refused)
-            self._ended()
+            self.fail(request, refused, "refused")
             return
-        self._look_at_ages()
-        placing = self.gateway.begin(demand, now)
+        self.gateway.begin(demand.model)
+        if self.policy is None or self.policy.admits(request):
+            self.dispatch(request)
+
+    def fail(self, request: SimulatedRequest, why: str, what: str = "failed") -> None:
+        """End a request that no instance has."""
+        request.failed, request.ended = why, self.now
+        self._tell(what, request.demand.number, why=why)
+        self._ended()
+
+    def dispatch(self, request: SimulatedRequest, again: Submission | None = None) -> None:
+        """Send a request to an instance. ``again``: its submission, with the tokens so far, if it was at another one."""
+        demand, now = request.demand, self.now
+        placing = self.gateway.choose(demand, now)
         if self.gateway.predicts:  # a forecast advances an instance to the current time, and cuts its jump short
             for compared in placing.compared:
                 self.schedule(compared)
-        placing = self._provision(placing)
+        if self.policy is not None:
+            placing = self.policy.placed(request, placing)
         place, instance = placing.place, self.instances[placing.place]
-        self.provisioner.dispatched(place)
         request.instance = instance.name
         if self._note is not None:
             names = [self.instances[i].name for i in placing.compared]
             self._tell("dispatched", demand.number, instance=instance.name, compared=names, loads=placing.loads)
-        route, timeout = self.routes[place][demand.model].id, self._limits.request_timeout
+        route, hashed = self.routes[place][demand.model].id, self._hashed[place]
         size = instance.state.config.page_size
-        submission = demand.submission(
-            route, size, hashed=self._hashed[place], timeout=timeout, drafts=self._drafts[demand.model]
-        )
+        if again is None:
+            limit = self._limits.request_timeout
+            timeout = max(limit - (now - demand.at), 1e-9) if limit else 0.0
+            submission = demand.submission(route, size, hashed=hashed, timeout=timeout, drafts=self._drafts[demand.model])
+        else:
+            hashes = page_hashes(again.tokens, size, again.salt) if hashed else []
+            submission = replace(again, route=route, attempt=again.attempt + 1, page_hashes=hashes)
         if self._limits.latency:
             self._submissions[demand.number] = submission
             heapq.heappush(self._heap, (now + self._limits.latency, _DELIVERY, demand.number, place))
         else:
             self.deliver(place, submission)
 
-    def _look_at_ages(self) -> None:
-        """Report the age of the oldest unfinished request to the provisioner.
+    def replace(self, place: int, instance: Instance | PipelineInstance, routes: dict[str, Route]) -> None:
+        """Put another instance at a place."""
+        self.instances[place], self.routes[place] = instance, routes
+        self.due[place] = IDLE
+        devices = len(instance.machines) if isinstance(instance, PipelineInstance) else 1
+        self.gateway.replaced(place, devices)
 
-        This comes first, so that no request is sent to an instance that is drained now.
-        """
-        while self.requests[self._oldest].ended >= 0:
-            self._oldest += 1
-        for change in self.provisioner.tick(self.now, measured=self.now - self.requests[self._oldest].demand.at):
-            self._changed(change)
-
-    def _provision(self, placing: DispatchDecision) -> DispatchDecision:
-        """Start an instance if a forecast asks for one. If it is ready at once it gets the request, as in the paper."""
-        for change in self.provisioner.tick(self.now, predicted=placing.predicted) if self.gateway.predicts else ():
-            self._changed(change)
-            if change.what == "active":
-                known = len(placing.loads)  # the compared list may be the list of active instances, which is longer now
-                compared, loads = [*placing.compared[:known], change.place], [*placing.loads, None]
-                placing = replace(placing, place=change.place, compared=compared, loads=loads)
-        return placing
-
-    def _changed(self, change: InstanceChange) -> None:
-        if change.what == "starting" and (cold := self.provisioner.spec.cold_start):
-            heapq.heappush(self._heap, (self.now + cold, _READY, change.place, 0))
-        name = self.instances[change.place].name
-        self.record({"at": self.now, "what": change.what, "instance": name, "why": change.why})
+    def oldest(self) -> SimulatedRequest | None:
+        """Return the oldest request that has not ended."""
+        return None if self.ended else self.requests[self._oldest]
 
     def deliver(self, place: int, submission: Submission) -> None:
         """Hand a submission to the instance at a place, or to where the policy redirects it."""
@@ -301,10 +287,6 @@ class ClusterSimulation:
                 request.failed = "" if what == "finished" else what
                 self.gateway.end(request.demand.model, now)
                 self._ended()
-                if (stopped := self.provisioner.ended(place, now)) is not None:
-                    self._changed(stopped)
-                for change in self.provisioner.tick(now, measured=request.ended - request.demand.at):
-                    self._changed(change)
             self._tell(what, number, instance=instance.name)
         self.schedule(place)
         if self.policy is not None:
@@ -335,9 +317,13 @@ class ClusterSimulation:
         """Return the policy's figures; None without a policy."""
         return None if self.policy is None else self.policy.report()
 
+    def control(self) -> dict[str, int] | None:
+        """Return the controller's figures; None without one."""
+        return None if self.policy is None else self.policy.counts()
+
     def drafts(self) -> dict[str, float] | None:
         """Return the figures of drafts; None if no model has any."""
-        return draft_figures(self.instances) if any(self._drafts.values()) else None
+        return draft_figures(self.served) if any(self._drafts.values()) else None
 
     @property
     def served(self) -> list[Instance | PipelineInstance]:
@@ -359,8 +345,8 @@ class ClusterSimulation:
     def _sample(self) -> None:
         loads = [instance.candidate(self.now) for instance in self.serving]
         running, waiting = sum(load.running for load in loads), sum(load.waiting for load in loads)
-        waiting += sum(count for count, _ in self.gateway.outside.values())
-        memory = [load.used_blocks / load.total_blocks for load in loads]
+        waiting += self.gateway.held + sum(count for count, _ in self.gateway.outside.values())
+        memory = [load.used_blocks / max(load.total_blocks, 1) for load in loads]
         self.samples.append(ClusterSample(self.now, running, waiting, memory))
 
 
@@ -370,83 +356,3 @@ def sample_count(instances: int, requests: int) -> int:
     Each sample reads all instances: 120 samples of 1,000 instances took a tenth of a run of 12,000 requests.
     """
     return max(FEWEST_SAMPLES, min(SAMPLES, max(LOOKS, requests) // instances))
-
-
-def chain_of(model: ModelSpec, spec: InstanceSpec) -> Chain:
-    """Return a model's chain with all layers of a device as one component.
-
-    Pages have the same bytes then, and one slot instead of one for each layer.
-    """
-    layout = KvLayout(1, model.kv_bytes // 4 // spec.stages, "bfloat16", spec.page_size)
-    body = model.parameters - model.embedding - model.head
-    layers = [(Kind.ATTENTION, body * (n + 1) // spec.stages - body * n // spec.stages, layout) for n in range(spec.stages)]
-    kinds = ((Kind.EMBEDDING, model.embedding, None), *layers, (Kind.HEAD, model.head, None))
-    parts = tuple(
-        Component(_identity(model, depth), kind, nbytes, 1, max(1, model.hidden_bytes), kv)
-        for depth, (kind, nbytes, kv) in enumerate(kinds)
-    )
-    if model.own:
-        deltas = [model.own * (n + 1) // spec.stages - model.own * n // spec.stages for n in range(spec.stages)]
-        changed = [part.variant(_hash(f"{model.name}/{n}"), deltas[n]) for n, part in enumerate(parts[1:-1])]
-        parts = (parts[0], *changed, parts[-1])
-    return Chain(model.name, (Block(parts),), model.context)
-
-
-def _identity(model: ModelSpec, depth: int) -> bytes:
-    """Return the same identity for a model and the models that share its parameters."""
-    return _hash(f"{model.shares or model.name}/{depth}")
-
-
-def _hash(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
-
-
-def held_bytes(components: Iterable[Component]) -> int:
-    """Return the memory of parameters on one device. Parameters that several models share count once."""
-    shared, deltas = dict[bytes, int](), dict[bytes, int]()
-    for component in components:
-        shared[component.shared] = component.nbytes
-        if component.delta:
-            deltas[component.delta] = component.delta_nbytes
-    return sum(shared.values()) + sum(deltas.values())
-
-
-def hops_of(devices: Sequence[str]) -> tuple[Hop, ...]:
-    """Return the hops of a pipeline. The first device has the embedding, the last one the head."""
-    last = len(devices) - 1
-    return tuple(Hop(name, n + (n > 0), n + 2 + (n == last)) for n, name in enumerate(devices))
-
-
-def sweep_configs(name: str, spec: InstanceSpec, models: Sequence[ModelSpec]) -> list[SweepConfig]:
-    """Return the configurations of an instance's devices. ``blocks`` are mapped all at once."""
-    found, last = [], spec.stages - 1
-    chains = [chain_of(model, spec) for model in models]
-    for n, hop in enumerate(hops_of([""] * spec.stages)):
-        held = held_bytes(component for chain in chains for component in chain.components[hop.first : hop.last])
-        budget, chunk = spec.memory - held, spec.memory_chunk
-        if spec.blocks:
-            budget = chunk = spec.blocks * models[0].kv_bytes // spec.stages * spec.page_size
-        found.append(
-            SweepConfig(
-                worker=f"{name}.{n}" if last else name,
-                numerics="simulated",
-                budget=max(budget, 0),
-                slot_unit=1,
-                granule=1,
-                memory_chunk=chunk,
-                page_size=spec.page_size,
-                chunk_size=spec.chunk_size,
-                sweep_tokens=spec.sweep_tokens,
-                max_rows=spec.max_rows,
-                prefix_cache=spec.prefix_cache,
-                class_ageing=spec.class_ageing,
-            )
-        )
-    return found
-
-
-def sized(costs: Coefficients, model: ModelSpec) -> Coefficients:
-    """Return coefficients with the sizes of their model; each device of a pipeline has a part of it."""
-    if costs.parameters:
-        return costs
-    return replace(costs, parameters=float(model.parameters - model.embedding), kv=float(model.kv_bytes))

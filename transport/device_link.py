@@ -20,8 +20,8 @@ from typing import Any
 from ..policies.cluster.chunk_order import MOST, Chunk, Traffic
 from . import link_wire
 from .address import PeerId
-from .device_memory import DeviceMemory, DeviceMemoryError
-from .wire import Buffer, WireError
+from .device_memory import DeviceBytes, DeviceMemory, DeviceMemoryError, Frame, host_bytes
+from .wire import WireError
 
 SLOTS = 32
 MOST_OFFERED = 1024  # slots of another process's ring
@@ -86,12 +86,12 @@ class DeviceRing:
         """The number of slots that hold no chunk."""
         return len(self._free)
 
-    def lay(self, peer: PeerId, chunk: Chunk, frames: list[Buffer]) -> list[Buffer]:
+    def lay(self, peer: PeerId, chunk: Chunk, frames: list[Frame]) -> list[Frame]:
         """Return the frames of a chunk with its bytes in a slot; unchanged if it has none or there is no slot.
 
         The bytes must not change until the chunk is acknowledged. A chunk that is sent again lies where it was.
         """
-        head, rest = frames[0], frames[1:]
+        head, rest = host_bytes(frames[0]), frames[1:]
         key, size = (chunk.kind, chunk.number), sum(map(len, rest))
         slot = self._lent.get(peer, {}).get(key)
         if slot is None:
@@ -100,7 +100,7 @@ class DeviceRing:
             slot = self._free.popleft()
             self._lent.setdefault(peer, {})[key] = slot
             self._write(slot, rest)
-        return link_wire.pack_laid(bytes(head), slot, rest)
+        return list(link_wire.pack_laid(bytes(head), slot, rest))
 
     def release(self, peer: PeerId, chunk: Chunk) -> None:
         """Take back the slot of a chunk that was acknowledged, if it had one."""
@@ -118,7 +118,7 @@ class DeviceRing:
         self._lent.clear()
         self._queue.close(self._sources.clear)
 
-    def _write(self, slot: int, frames: Sequence[Buffer]) -> None:
+    def _write(self, slot: int, frames: Sequence[Frame]) -> None:
         target, sources = self._address + slot * self.slot_bytes, []
         for frame in frames:
             if len(frame):
@@ -206,8 +206,10 @@ class RingReader:
         self._arrived()
 
 
-def address_of(buffer: Buffer) -> tuple[int, object]:
+def address_of(buffer: Frame) -> tuple[int, object]:
     """Return the address of a buffer, and what keeps it in memory."""
+    if isinstance(buffer, DeviceBytes):
+        return buffer.address, buffer
     import numpy as np  # ctypes gives no address of memory that is read-only
 
     array = np.frombuffer(buffer, dtype=np.uint8)

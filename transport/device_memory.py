@@ -12,10 +12,46 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .errors import TransportError
+from .wire import Buffer
 
 
 class DeviceMemoryError(TransportError):
     """Memory of a device that cannot be had, or not be opened; the text is the reason."""
+
+
+class DeviceBytes:
+    """Bytes in memory of a device that are sent, or a part of them: what can copy from there does, all else takes ``host``.
+
+    ``read`` copies all of them to the host. ``held`` keeps the memory as long as this object is held.
+    """
+
+    __slots__ = ("_held", "_host", "_read", "address", "nbytes")
+
+    def __init__(self, address: int, nbytes: int, read: Callable[[], memoryview], held: object) -> None:
+        self.address, self.nbytes = address, nbytes
+        self._read, self._held = read, held
+        self._host: memoryview | None = None
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+    def part(self, start: int, stop: int) -> DeviceBytes:
+        """Return the bytes from ``start`` to ``stop``."""
+        return DeviceBytes(self.address + start, stop - start, lambda: self.host()[start:stop], self)
+
+    def host(self) -> memoryview:
+        """Return the bytes in memory of the host, to which they are copied once."""
+        if self._host is None:
+            self._host = self._read()
+        return self._host
+
+
+Frame = Buffer | DeviceBytes
+
+
+def host_bytes(frame: Frame) -> Buffer:
+    """Return a frame in memory of the host."""
+    return frame.host() if isinstance(frame, DeviceBytes) else frame
 
 
 class CopyQueue(Protocol):

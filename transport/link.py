@@ -17,6 +17,7 @@ from . import link_wire, wire
 from .address import PeerId
 from .clock import Clock, Timer
 from .device_link import DeviceRing
+from .device_memory import DeviceBytes, host_bytes
 from .errors import MessageTooLarge, PeerGone, QueueFull
 from .nccl_link import NcclSender
 from .shared_memory import SharedPool, Slot
@@ -104,7 +105,7 @@ class Link:
         """True if the peer reads this node's shared memory, whatever way tensors go."""
         return self._attached
 
-    def send(self, kind: Traffic, header: bytes = b"", buffers: Sequence[Buffer | Slot] = ()) -> Transfer:
+    def send(self, kind: Traffic, header: bytes = b"", buffers: Sequence[Buffer | Slot | DeviceBytes] = ()) -> Transfer:
         """Queue one message. It arrives after all earlier ones of its class on this link, or the peer is lost.
 
         ``buffers`` (anything with contiguous memory, which arrives as its bytes) must not change until the transfer is
@@ -117,8 +118,8 @@ class Link:
             Traffic(kind),
             bytes(as_bytes(header)),
         )  # a bad message fails here, not in the queue
-        views = [b.view if isinstance(b, Slot) else as_bytes(b) for b in buffers]
-        wire.checked(header, views)
+        views = [b.view if isinstance(b, Slot) else b if isinstance(b, DeviceBytes) else as_bytes(b) for b in buffers]
+        wire.check_sizes(header, views)
         sizes = tuple([len(view) for view in views])
         size = sum(sizes)
         if size > link_wire.MAX_MESSAGE:
@@ -134,6 +135,11 @@ class Link:
         self._order.add(kind, number, size)
         self._pump()
         return transfer
+
+    @property
+    def reads_device(self) -> bool:
+        """True if tensors go by a way that copies from the memory of a device: ``DeviceBytes`` are sent as they are."""
+        return self._way in (LinkKind.DEVICE_SLOT, LinkKind.NCCL)
 
     def slot(self, size: int) -> Slot | None:
         """Return memory that the peer can read, to be written and sent as a buffer, or None if there is none.
@@ -295,12 +301,14 @@ class Link:
         shared = self._pool() if way in SHARED else None
         if self.rate is not None:
             self._free_at = max(self._free_at, self._clock.now() - SLACK) + chunk.size / self.rate
-        frames = self._messages[chunk.message].frames(chunk, shared, self._by_reference)
+        message = self._messages[chunk.message]
+        frames = message.frames(chunk, shared, self._by_reference)
         if way is LinkKind.NCCL and self.nccl is not None:
             frames = self.nccl.lay(chunk, frames)
         if way is LinkKind.DEVICE_SLOT and (ring := self._ring()) is not None:
             frames = ring.lay(self.peer, chunk, frames)
-        if not self._offer(frames):
+        # what is of a device still travels as bytes
+        if not self._offer(list(map(host_bytes, frames))):
             self.on_broken()
         elif self._timer is None:
             self._arm(PATIENCE, self._check, self._taken)

@@ -22,7 +22,7 @@ All numbers are little-endian. A slot is an offset in the sender's shared memory
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -150,7 +150,7 @@ def pack_welcome(welcome: Welcome) -> bytes:
     return head + welcome.refused.encode()[:MAX_REASON]
 
 
-def pack_laid(head: bytes, slot: int, frames: Sequence[Buffer]) -> list[Buffer]:
+def pack_laid(head: bytes, slot: int, frames: Sequence[Sized]) -> list[Buffer]:
     """Return the frames of a chunk whose bytes lie in a device slot. ``head``: its frame 0 as if it had the bytes."""
     lengths = [len(frame) for frame in frames]
     return [bytes([LAID]) + head[1:], _LAID.pack(slot) + struct.pack(f"<{len(lengths)}I", *lengths)]

@@ -22,9 +22,9 @@ from ..policies.cluster.chunk_order import MOST, Chunk, Traffic
 from . import link_wire
 from .clock import Clock
 from .device_link import SlotFetch, address_of
-from .device_memory import CopyQueue, DeviceMemory, DeviceMemoryError
+from .device_memory import CopyQueue, DeviceMemory, DeviceMemoryError, Frame, host_bytes
 from .link_wire import Counts
-from .wire import Buffer, WireError
+from .wire import WireError
 
 STUCK = 5.0  # seconds after which a posted receive is given up
 LONGEST_OFFER = 4096  # bytes
@@ -170,7 +170,7 @@ class NcclSender(_Channel):
     def __init__(self, nccl: Nccl, memory: DeviceMemory, changed: Callable[[], None]) -> None:
         super().__init__(nccl, memory, SENDER, changed)
         self._offer = PairOffer(nccl.version, memory.host, memory.card)
-        self._announced: dict[Traffic, deque[tuple[int, list[Buffer]]]] = {kind: deque() for kind in Traffic}
+        self._announced: dict[Traffic, deque[tuple[int, list[Frame]]]] = {kind: deque() for kind in Traffic}
         self._sources: dict[tuple[Traffic, int], list[object]] = {}  # what the copies of a chunk read
 
     @property
@@ -195,16 +195,16 @@ class NcclSender(_Channel):
         if self._lanes:
             self.abort(why)
 
-    def lay(self, chunk: Chunk, frames: list[Buffer]) -> list[Buffer]:
+    def lay(self, chunk: Chunk, frames: list[Frame]) -> list[Frame]:
         """Return the announcement of a chunk; unchanged frames if it has no bytes, or too many.
 
         The bytes must not change until the chunk is acknowledged.
         """
-        head, rest = frames[0], frames[1:]
+        head, rest = host_bytes(frames[0]), frames[1:]
         if not 0 < sum(map(len, rest)) <= MOST:
             return frames
         self._announced[chunk.kind].append((chunk.number, rest))
-        return link_wire.pack_laid(bytes(head), link_wire.BY_NCCL, rest)
+        return list(link_wire.pack_laid(bytes(head), link_wire.BY_NCCL, rest))
 
     def rewind(self, received: Counts) -> None:
         """Forget announcements that the receiver has not got, which are repeated."""
@@ -226,7 +226,7 @@ class NcclSender(_Channel):
         super().give_back()
         self._sources.clear()
 
-    def _send(self, kind: Traffic, number: int, frames: Sequence[Buffer]) -> None:
+    def _send(self, kind: Traffic, number: int, frames: Sequence[Frame]) -> None:
         lane = self._lanes[kind]
         assert lane.pair is not None, "it is ready"
         target, sources = lane.staging, self._sources.setdefault((kind, number), [])

@@ -12,6 +12,7 @@ from collections.abc import Generator, Sequence
 from ..policies.cluster.chunk_order import Chunk, Traffic
 from . import link_wire
 from .address import PeerId
+from .device_memory import DeviceBytes, Frame
 from .errors import PeerGone
 from .shared_memory import SharedPool, Slot
 from .wire import Buffer
@@ -73,18 +74,18 @@ class OutgoingTransfer:
         self,
         transfer: Transfer,
         header: bytes,
-        views: Sequence[memoryview],
+        views: Sequence[memoryview | DeviceBytes],
         sizes: tuple[int, ...],
         slots: list[Slot | None],
     ) -> None:
         self.transfer = transfer
         self.header = header
         self.sizes = sizes
-        self._views, self._slots = views, slots
+        self._views, self._slots = list(views), slots
         self._written = [slot is not None for slot in slots]
         self._begun = False
 
-    def frames(self, chunk: Chunk, shared: SharedPool | None, by_reference: bool) -> list[Buffer]:
+    def frames(self, chunk: Chunk, shared: SharedPool | None, by_reference: bool) -> list[Frame]:
         """Return the frames of a chunk.
 
         With ``shared``, memory that the peer has attached, large buffers are laid into it.
@@ -93,14 +94,19 @@ class OutgoingTransfer:
             self._begun = True
             self._place(shared)
         if chunk.offset:
-            frames: list[Buffer] = [link_wire.pack_chunk(chunk.kind, chunk.number, chunk.offset, chunk.size)]
+            frames: list[Frame] = [link_wire.pack_chunk(chunk.kind, chunk.number, chunk.offset, chunk.size)]
         else:
             slots = [0 if slot is None else slot.offset for slot in self._slots]
             frames = [link_wire.pack_first(chunk.kind, chunk.number, chunk.size, self.sizes, slots, self.header)]
         longest = WHOLE if chunk.last and not chunk.offset else FRAME
         for index, start, stop in link_wire.ranges(self.sizes, chunk.offset, chunk.size):
             slot, view = self._slots[index], self._views[index]
-            if slot is None:
+            if isinstance(view, DeviceBytes):
+                if slot is None:
+                    frames += [view.part(start, stop)] if stop > start else []
+                elif not self._written[index]:
+                    slot.view[start:stop] = view.host()[start:stop]
+            elif slot is None:
                 frames += [view[start:stop]] if by_reference else cut(view[start:stop], longest)
             elif not self._written[index]:
                 slot.view[start:stop] = view[start:stop]

@@ -15,7 +15,7 @@ Owns that layout and the size limits; never looks into a body. What does not fit
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 
 from ..policies.cluster.chunk_order import Traffic as Traffic
 from .errors import MessageTooLarge, TransportError
@@ -88,17 +88,19 @@ def _messages(view: memoryview, lengths: Sequence[int], at: int) -> Batch:
             several = []
 
 
-def checked(body: bytes, buffers: Sequence[Buffer]) -> list[Buffer]:
-    """Return the buffers as plain bytes, ready to be sent.
-
-    Raises MessageTooLarge if the receiver would refuse them, or libzmq would cut the connection (MAXMSGSIZE).
-    """
+def check_sizes(body: bytes, buffers: Sequence[Sized]) -> None:
+    """Raise MessageTooLarge if the receiver would refuse these, or libzmq would cut the connection (MAXMSGSIZE)."""
     if len(body) > MAX_BODY:
         raise MessageTooLarge(f"a message body of {len(body)} bytes exceeds {MAX_BODY}; send large data as buffers")
     if len(buffers) > MAX_FRAMES - 4:
         raise MessageTooLarge(f"{len(buffers)} buffers exceed {MAX_FRAMES - 4} in one message; join or split them")
-    flat: list[Buffer] = [b.cast("B") if isinstance(b, memoryview) and b.format != "B" else b for b in buffers]
-    for buffer in flat:
+    for buffer in buffers:
         if len(buffer) > MAX_FRAME:
             raise MessageTooLarge(f"a buffer of {len(buffer)} bytes exceeds {MAX_FRAME}; cut it into pieces")
+
+
+def checked(body: bytes, buffers: Sequence[Buffer]) -> list[Buffer]:
+    """Return the buffers as plain bytes, ready to be sent. Raises MessageTooLarge."""
+    flat: list[Buffer] = [b.cast("B") if isinstance(b, memoryview) and b.format != "B" else b for b in buffers]
+    check_sizes(body, flat)
     return flat

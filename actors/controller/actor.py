@@ -19,6 +19,7 @@ from typing import Any
 from ...policies.cluster.adapter_base import WholeModel
 from ...policies.cluster.application_life import check_default
 from ...policies.cluster.scaling import PressedBlock
+from ...policies.cluster.worker_size import CARD, WorkerReading, WorkerReport, WorkerSizes, card_memory
 from ...policies.control import events
 from ...policies.control.drop_events import MemoryGroups, MemoryOrder, OverloadNote
 from ...policies.control.drop_groups import memory_groups, refusal, refused_workers
@@ -229,6 +230,34 @@ class Controller(Actor):
         return why
 
     @endpoint(urgent=True)
+    async def machine(self, machine: str) -> WorkerReading | None:
+        """Return what another worker found on a machine, or None."""
+        return self._sizes.known(machine)
+
+    @endpoint(urgent=True)
+    async def join(self, worker: str, incarnation: int, reading: WorkerReading) -> WorkerReport:
+        """Take what a worker has, and return its share. Raises SizeRefused if a setting demands more."""
+        new = self._sizes.known(reading.machine) is None
+        report = self._sizes.settle(reading)
+        if new and reading.notice:
+            log.log(logging.WARNING if report.device == "cpu" else logging.INFO, "%s", reading.notice)
+        if new and report.device.startswith(CARD):
+            log.info("%s", card_memory(report, self._sizes.rules))
+        self.handle(events.WorkerReported(worker, incarnation, report))
+        return report
+
+    @endpoint
+    async def crowded(self) -> str:
+        """Return a host on which the processes of workers may not map as much as they like, or an empty text."""
+        reports = [worker.report for worker in self._state.workers.values() if worker.report is not None]
+        return next((report.host for report in reports if report.addresses_limited), "")
+
+    @property
+    def _sizes(self) -> WorkerSizes:
+        assert self._state.sizes is not None, "the workers of this cluster report nothing"
+        return self._state.sizes
+
+    @endpoint(urgent=True)
     async def worker_starting(self, worker: str, incarnation: int, pid: int) -> None:
         self.handle(events.WorkerStarting(worker, incarnation, pid))
 
@@ -287,7 +316,7 @@ class Controller(Actor):
             asked_memory = self.node.ref(f"{self.node.name}/memory").view(timeout=VIEW_TIMEOUT, returns=dict[str, Any])
             memory_view = (await asyncio.gather(asked_memory, return_exceptions=True))[0]
             more = {"refused": refused_workers(self._state)} | (memory_view if isinstance(memory_view, dict) else {})
-            view["overload"] = overload_view(self._state.overload, self._state.workers, now, wall) | more
+            view["overload"] = overload_view(self._state.overload, self._state.served, self._state.workers, now, wall) | more
         return view | {"cards": await self._cards(), "autoscale": self._state.scaling.view(now, wall)}
 
     async def _cards(self) -> list[dict[str, Any]]:
@@ -295,7 +324,8 @@ class Controller(Actor):
             return []
         asked = self.node.ref(f"{self.node.name}/cards").view(timeout=VIEW_TIMEOUT, returns=list[dict[str, Any]])
         found = (await asyncio.gather(asked, return_exceptions=True))[0]
-        return found if isinstance(found, list) else []
+        used = {worker.report.device for worker in self._state.workers.values() if worker.report is not None}
+        return [card for card in found if not used or card["id"] in used] if isinstance(found, list) else []
 
     # the shell
 
@@ -304,7 +334,7 @@ class Controller(Actor):
         now = self.node.clock.now()
         effects = self._state.handle(event, now)
         tasks = [task for effect in effects if (task := self._perform(effect)) is not None]
-        if self._state.touched or effects:
+        if self._state.changed or effects:
             self._history.tick(self._state, now)
             self._tell()
             self._conditions.tick()
@@ -452,7 +482,7 @@ def drain_worker(
     if (known := state.workers.get(worker)) is None:
         message = f"worker {worker!r} does not exist; there are: {', '.join(state.workers)}"
         return DrainAnswered(refused=RefusedChange(Refusal.UNKNOWN_WORKER, message, "id"))
-    if drain and worker not in state.scaling.drained and (why := state.scaling.undrainable(worker)):
+    if drain and worker not in state.scaling.drained and (why := state.scaling.undrainable(worker, state.holdings)):
         return DrainAnswered(refused=RefusedChange(Refusal.CONFLICT, f"worker {worker} cannot be drained: {why}", "id"))
     handle(events.DrainWorker(worker, drain))
     return DrainAnswered(running=known.running, waiting=known.waiting)

@@ -45,7 +45,7 @@ class History:
 
     def tick(self, state: ControllerState, now: float) -> None:
         """Note what the last event changed."""
-        for name in state.touched:
+        for name in state.changed:
             worker = state.workers[name]
             before, life = self._workers.get(name, ("down", 0))
             here = self._workers[name] = (worker.state, worker.incarnation)

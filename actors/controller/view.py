@@ -14,7 +14,8 @@ from typing import Any
 
 from ...policies.cluster.adapter_base import WholeModel, shown_base
 from ...policies.cluster.application_life import model_of
-from ...policies.control.claims import Claim, claims_on
+from ...policies.cluster.worker_size import WorkerReport
+from ...policies.control.claims import ComponentClaim
 from ...policies.control.events import Application
 from ...policies.control.families import members
 from ...policies.control.labels import labels as labels_of
@@ -102,16 +103,17 @@ def _worker(
     return {
         "id": worker.name,
         "pid": status.pid if status else worker.pid,
-        "state": "draining" if worker.name in state.scaling.draining else worker.state,
+        "state": "draining" if worker.name in state.holdings.draining else worker.state,
         "incarnation": worker.incarnation,
         "restarts": worker.restarts,
         "cause": worker.cause,
-        "device": status.device if status else "",
+        "device": status.device if status else worker.report.device if worker.report is not None else "",
         "numerics": status.numerics if status else "",
         "proof": dict(status.proof) if status else {},
+        "reported": reported_view(worker.report),
         "memory": memory,
         "blocks": _blocks(state, worker),
-        "claims": [_claim(claim, labels) for claim in claims_on(state.holdings, worker.name)],
+        "claims": [_claim(claim, labels) for claim in state.holdings.claims_on(worker.name)],
         "queue": {
             "waiting": status.waiting if status else worker.waiting,
             "running": status.running if status else worker.running,
@@ -124,6 +126,15 @@ def _worker(
         "kv_cap_hits": dict(status.kv_cap_hits) if status else {},
         "parameters_by_application": _parameters(status.parameters_by_application, labels) if status else {},
     }
+
+
+def reported_view(report: WorkerReport | None) -> dict[str, Any]:
+    """Return what a worker reported when it joined: bytes, and bytes or multiplications per second; empty before that."""
+    if report is None:
+        return {}
+    names = ("host", "device", "cores", "threads", "memory")
+    found: dict[str, Any] = {name: getattr(report, name) for name in names}
+    return found | {"speed": {"bandwidth": round(report.bandwidth), "products": round(report.products)}}
 
 
 def _busiest(blocks: Iterable[BlockStatus], labels: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -148,7 +159,7 @@ def _busiest(blocks: Iterable[BlockStatus], labels: Mapping[str, str]) -> list[d
     ]
 
 
-def _claim(claim: Claim, labels: Mapping[str, str]) -> dict[str, Any]:
+def _claim(claim: ComponentClaim, labels: Mapping[str, str]) -> dict[str, Any]:
     return {
         "model": labels[claim.application],
         "first": claim.first,
@@ -157,7 +168,7 @@ def _claim(claim: Claim, labels: Mapping[str, str]) -> dict[str, Any]:
         "by": claim.by.value,
         "why": claim.why,
         "held": claim.held,
-        "paused_by": list(claim.paused_by),
+        "paused_by": [by.value for by in claim.paused_by],
     }
 
 

@@ -1,9 +1,9 @@
 """The cluster's memory actor, at the head: watches KV demand, and has the controller drop and restore parameters.
 
 While a worker is busy, or a group is no replica, it asks the memory actors of all workers every ``PERIOD`` seconds; at
-rest no timer runs, and a heartbeat that reports work wakes it. ``policies/overload/coordinator.py`` decides by the
-readings, one coordinator for each model. The controller reports the groups, and has the last word on whether an order is
-possible now. Owns the readings and the coordinators; what is lost with its end is reported to it again.
+rest no timer runs, and a heartbeat that reports work wakes it. ``policies/control/memory_decisions.py`` decides by the
+readings. The controller reports the groups, and has the last word on whether an order is possible now. Owns the readings
+and the decisions' state; what is lost with its end is reported to it again.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...policies.control.drop_events import MemoryGroups, MemoryOrder
+from ...policies.control.memory_decisions import MemoryDecisions
 from ...policies.overload.coordinator import OverloadRules
 from ...policies.overload.demand import PERIOD
-from ...policies.overload.group_reading import group_readings
 from ...policies.overload.message_throttle import MessageThrottle
 from ...policies.overload.pool_reading import PoolReading
 from ...policies.plan.coefficients import Coefficients
@@ -29,7 +29,6 @@ from ...transport.clock import Timer
 from ..cost_file import read_costs
 from ..settings.parameter_drops import ParameterDropSettings
 from ..settings.workers import WorkerSettings
-from .orders import ModelMemory, order_of
 
 log = logging.getLogger("blockwright.memory")
 ASK_SECONDS = 1.0  # timeout of a worker; the group of a late one is left out
@@ -41,13 +40,10 @@ class ClusterMemory(Actor):
     """The memory actor of a cluster (see the module). ``controller``: its address."""
 
     def __init__(self, drops: ParameterDropSettings, worker: WorkerSettings, controller: str) -> None:
-        self._rules = OverloadRules(
-            throttled=drops.overload_throttled, quiet=drops.overload_quiet, horizon=drops.overload_horizon
-        )
-        self._most, self._controller = drops.overload_most, controller
-        self._costs = read_costs(worker.profile or worker.pace) or EVEN
-        self._models: dict[str, ModelMemory] = {}  # by application
-        self._groups = MemoryGroups(-1, [], {})
+        rules = OverloadRules(throttled=drops.overload_throttled, quiet=drops.overload_quiet, horizon=drops.overload_horizon)
+        costs = read_costs(worker.profile or worker.pace) or EVEN
+        self._decisions = MemoryDecisions(rules, costs, drops.overload_most)
+        self._controller = controller
         self._refusals = MessageThrottle()
         self._shown: dict[str, deque[dict[str, Any]]] = {}  # by worker
         self._timer: Timer | None = None
@@ -94,42 +90,26 @@ class ClusterMemory(Actor):
     async def _looked(self) -> bool:
         kind: Any = MemoryGroups | None
         controller = self.node.ref(self._controller)
-        changed: MemoryGroups | None = await controller.groups(self._groups.version, timeout=ASK_SECONDS, returns=kind)
-        readings = await self._read(changed or self._groups)
+        changed: MemoryGroups | None = await controller.groups(self._decisions.version, timeout=ASK_SECONDS, returns=kind)
+        readings = await self._read(self._decisions.workers(changed))
         now = self.node.clock.now()
         self._show(now, readings)
-        if changed is not None:
-            self._groups = changed
-        self._adopt(now, readings)
-        for name, model in self._models.items():
-            of_groups = group_readings(model.coordinator.groups.values(), readings)
-            for decision in model.coordinator.read(now, of_groups) if of_groups else ():
-                await self._ask(order_of(name, decision, of_groups))
-        resting = all(model.coordinator.resting for model in self._models.values())
-        return not resting or any(reading.used or reading.waiting for reading in readings.values())
+        for order in self._decisions.read(now, changed, readings):
+            await self._ask(order)
+        return not self._decisions.resting or any(reading.used or reading.waiting for reading in readings.values())
 
     async def _ask(self, order: MemoryOrder) -> None:
         why: str = await self.node.ref(self._controller).change_parameters(order, timeout=ASK_SECONDS, returns=str)
         if why:
             if self._refusals.news(why, self.node.clock.now()):  # it may be refused at every reading
                 log.info("the controller does not carry out %s: %s", order, why)
-            self._groups = MemoryGroups(-1, self._groups.groups, self._groups.chains)  # requested anew
+            self._decisions.refused()
 
-    async def _read(self, groups: MemoryGroups) -> dict[str, PoolReading]:
-        """Return the readings of all workers that are in groups and answer."""
-        names = [member.worker for group in groups.groups for member in group.members]
+    async def _read(self, names: Sequence[str]) -> dict[str, PoolReading]:
+        """Return the readings of these workers, as far as they answer."""
         asked = [self.node.ref(f"{name}/memory").reading(timeout=ASK_SECONDS, returns=PoolReading) for name in names]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         return {name: a for name, a in zip(names, answers, strict=True) if isinstance(a, PoolReading)}
-
-    def _adopt(self, now: float, readings: Mapping[str, PoolReading]) -> None:
-        """Adopt the controller's last report, for workers whose budgets are known."""
-        for name in self._groups.chains.keys() - self._models.keys():
-            self._models[name] = ModelMemory(name, self._rules, self._costs, self._most)
-        for name in self._models.keys() - self._groups.chains.keys():
-            del self._models[name]
-        for model in self._models.values():
-            model.adopt(now, self._groups, readings)
 
     def _show(self, now: float, readings: Mapping[str, PoolReading]) -> None:
         for name, reading in readings.items():

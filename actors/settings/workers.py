@@ -55,6 +55,11 @@ class WorkerSettings(SettingsPart):
     pipeline: Annotated[int, "pipeline stages: workers each model is spread over; must divide workers", AT_LEAST_ONE] = 1
     pipelines: Annotated[Counts, "application: its own number of pipeline stages"] = field(default_factory=dict)
     profile: Annotated[str, "device profile (a JSON file from blockwright profile) to compare steps with"] = ""
+    model_folders: Annotated[
+        str,
+        "folders on a worker's machine, separated by commas, that hold the models which it does not find where the head has "
+        "them",
+    ] = ""
     pace: Annotated[str, "simulate slower hardware: delays per step, from a JSON file of seconds"] = ""
 
     @property
@@ -67,6 +72,11 @@ class WorkerSettings(SettingsPart):
         """The number of the card; None for the first that works."""
         _, _, number = self.device.partition(":")
         return None if self.device == "auto" else int(number or 0)
+
+    @property
+    def folders(self) -> list[str]:
+        """The folders in which workers look for models."""
+        return [part.strip() for part in self.model_folders.split(",") if part.strip()]
 
     def stages(self, application: str, family: str = "") -> int:
         """Return the pipeline stages of an application; a tier without a number of its own has its family's."""

@@ -44,8 +44,9 @@ from ...runtime import Actor, Down, endpoint
 from ...runtime.base.codec import unpack
 from ...runtime.base.decoding import decode
 from ...transport.link import Traffic
+from ..device_choice import this_machine
 from .block_loader import BlockEndings, BlockLoader
-from .component_loader import ComponentLoader, ReadSpecs, read_specs
+from .component_loader import ComponentLoader, ReadSpecs
 from .composed_runs import ComposedRuns
 from .device_thread import DeviceQueue, ExecutedPlan, OpenDevice, start_device
 from .event_feed import Aside, EventFeed
@@ -53,6 +54,7 @@ from .event_log_writer import EventLogWriter
 from .event_recorder import EventRecorder, Machine
 from .grammar_compiler import GrammarCompiler
 from .messages import BlockLoaded, ParametersWanted, PeerReport, Submission, WorkerConfig, WorkerStatus, sweep_config
+from .model_folders import ModelFolders
 from .outbox import Outbox
 from .pages import PageCarrier
 from .parameters import ParameterCarrier
@@ -79,13 +81,14 @@ class Worker(Actor):
         on_fatal: Callable[[BaseException], None],
         *,
         open_device: OpenDevice = start_device,
-        read_specs: ReadSpecs = read_specs,
+        read_specs: ReadSpecs | None = None,
         aside: Aside = asyncio.to_thread,
     ) -> None:
         self.config, self.backend = config, backend
         self._end = on_fatal
         self._open_device = open_device
-        self._read_specs = read_specs
+        folders = ModelFolders(config.worker.folders, with_head=config.head in ("", this_machine()))
+        self._read_specs = read_specs or folders.read
         self._aside = aside
         units = backend.slot_unit, backend.chunk, backend.alignment
         self.state = SweepState(sweep_config(config, backend.numerics, *units))

@@ -27,22 +27,11 @@ from ...policies.sweep.events import (
     ComponentsWanted,
     Event,
 )
-from ...zoo.source import open_source
 from .device_thread import DeviceQueue
 from .messages import WorkerConfig
 from .parameters import Fetch, ParameterCarrier
 
 ReadSpecs = Callable[[LoadBlock, int, str], Awaitable[list[ComponentSpec]]]  # block, page size, data type of KV
-
-
-async def read_specs(block: LoadBlock, page_size: int, kv_dtype: str) -> list[ComponentSpec]:
-    """Read the specs of a block's components and deltas from the checkpoint's files.
-
-    Raises CheckpointError and OSError.
-    """
-    checkpoint = await asyncio.to_thread(open_source, block.checkpoint, block.base)
-    specs = checkpoint.specs_with_ids(page_size, kv_dtype, block.ids, block.first, block.hashes, block.deltas)
-    return [needed for spec in specs for needed in spec.loads()]
 
 
 def refusal(shortage: Shortage, config: WorkerConfig, memory: WorkerMemory) -> NoCapacity:

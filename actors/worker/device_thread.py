@@ -17,17 +17,19 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from ...gpu.backend import Backend
-from ...gpu.device import DeviceSizes, Ticket
+from ...gpu.device import DeviceSizes, Outgoing, Ticket
 from ...gpu.executor import Executor
 from ...gpu.select import open_device
 from ...policies.plan.coefficients import Coefficients
 from ...policies.plan.cost import cost
 from ...policies.plan.sweep_plan import SweepPlan, SweepResult
 from ...policies.plan.time_slice import time_slice
+from ...transport.device_memory import DeviceBytes
 from ...transport.link import Slot
 from .messages import WorkerConfig
 
 T = TypeVar("T")
+Laid = memoryview | bytearray | Slot | DeviceBytes  # as a link takes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,12 @@ class ExecutedPlan:
 
     plan: SweepPlan
     result: SweepResult
-    departed: list[memoryview | Slot]
+    departed: list[Laid]
 
 
 OnSwept = Callable[[ExecutedPlan], None]
 OnFatal = Callable[[BaseException], None]
-LayOut = Callable[[str, memoryview], memoryview | Slot]
+LayOut = Callable[[str, Outgoing], Laid]
 
 
 class DeviceQueue(Protocol):

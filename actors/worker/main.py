@@ -1,4 +1,4 @@
-"""Entry point of a worker process: opens this machine's back end and starts the worker's part of the supervision tree."""
+"""Entry point of a worker process: joins with what its machine has, opens the back end, starts its supervision tree."""
 
 from __future__ import annotations
 
@@ -6,43 +6,84 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import torch
 
 from ...gpu.backend import Backend
 from ...gpu.errors import BackendError
 from ...gpu.select import open_backend
+from ...gpu.speed import measure_speed
+from ...policies.cluster.worker_size import SizeRules, WorkerReading, WorkerReport, threads_of
 from ...runtime import Node
+from ...runtime.base.errors import RemoteError
 from ...runtime.tree import start_inside
+from ..device_choice import read_machine, this_machine
 from ..logs import set_up
-from ..settings.workers import WorkerSettings
+from ..settings.errors import SettingsError
+from ..settings.workers import MOST_THREADS, WorkerSettings
+from ..sizing import sized
 from ..supervision_tree import HEAD, inside_worker
 from .messages import WorkerConfig
 
 CONTROLLER = f"{HEAD}/controller"
 log = logging.getLogger(__name__)
+Read = Callable[[WorkerConfig], WorkerReading]
 SWITCH_INTERVAL = 1e-4  # seconds; by default the device thread would wait 5 ms to get the interpreter back from the loop
+
+
+def read(config: WorkerConfig) -> WorkerReading:
+    """Return what this machine has for its workers. Raises SettingsError if a setting cannot be had here."""
+    return read_machine(config.worker, config.sharing)
+
+
+def read_and_measure(config: WorkerConfig) -> WorkerReading:
+    """Return the same with the speeds of one worker."""
+    found = read(config)
+    rules = SizeRules(threads=config.worker.threads, workers=config.sharing, most_threads=MOST_THREADS)
+    speed = measure_speed(found.device, threads_of(found.cores, rules))
+    return replace(found, bandwidth=speed.bandwidth, products=speed.products)
+
+
+async def join(node: Node, config: WorkerConfig, controller: str, read: Read, machine: str = "") -> WorkerConfig:
+    """Report what this worker has, and return its configuration with the size that it gets.
+
+    ``machine``: the identity, if it is not this one's. Raises SettingsError and RemoteError if a setting cannot be had here.
+    """
+    ref, known_as = node.ref(controller), machine or this_machine()
+    kind: Any = WorkerReading | None
+    reading: WorkerReading | None = await ref.machine(known_as, returns=kind)
+    if reading is None:
+        reading = await asyncio.to_thread(read, config)
+    report: WorkerReport = await ref.join(config.name, node.incarnation, reading, returns=WorkerReport)
+    return sized(config, report)
 
 
 async def start(node: Node, config: WorkerConfig) -> None:
     """Spawn the worker actor. If the device thread fails, the process ends and its supervisor starts another."""
     set_up(config.logs.log_format, config.logs.log_level, config.name)
     sys.setswitchinterval(SWITCH_INTERVAL)
-    torch.set_num_threads(max(1, config.worker.threads))  # by default one per core, and these would wait for one another
     try:
+        config = await join(node, config, CONTROLLER, read_and_measure)
+        torch.set_num_threads(max(1, config.worker.threads))  # by default one per core, and these would wait for one another
         backend = _open(config.worker)
         here = {"worker": (config, backend, _end), "blocks": (CONTROLLER,)}
         await start_inside(node, inside_worker(overload=config.overload), here)
-    except (BackendError, OSError, MemoryError) as error:  # faults of this machine: another life would fare no better
-        await node.ref(CONTROLLER).unfit(config.name, node.incarnation, str(error) or "there is not enough memory")
+    # faults of this machine: another life would fare no better
+    except (BackendError, SettingsError, RemoteError, OSError, MemoryError) as error:
+        why = error.text if isinstance(error, RemoteError) else str(error)
+        await node.ref(CONTROLLER).unfit(config.name, node.incarnation, why or "there is not enough memory")
         await asyncio.Event().wait()  # the controller, notified just before, ends this process
 
 
 async def start_in_process(node: Node, config: WorkerConfig) -> None:
-    """Spawn the worker actor beside others in one process (for tests).
+    """Spawn the worker actor beside others in one process (for tests). It measures no speed.
 
     A failed device thread raises its error in the event loop.
     """
+    config = await join(node, config, CONTROLLER, read)
     backend = _open(config.worker)
 
     def fail(error: BaseException) -> None:

@@ -52,7 +52,7 @@ class WorkerConfig:
     """Everything that a worker process is started with. The rest comes in messages."""
 
     name: str
-    worker: WorkerSettings  # the type and the threads are settled
+    worker: WorkerSettings  # the type is settled; threads and device are when the worker has joined
     worker_memory: MemorySettings  # so is the size
     batching: BatchingSettings
     tenants: TenantSettings
@@ -66,6 +66,8 @@ class WorkerConfig:
     profile: Coefficients | None = None  # expected costs of sweeps
     check: bool = False  # verify the memory invariant after every seventh sweep, not only when idle
     overload: bool = False  # parameter dropping is on: the worker has a memory actor
+    sharing: int = 1  # workers that share its machine
+    head: str = ""  # the head's machine, as ``WorkerReading`` has it; empty: the worker's own
 
 
 def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int, chunk: int, alignment: int) -> SweepConfig:

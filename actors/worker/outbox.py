@@ -7,17 +7,19 @@ buffers; ``send`` runs on the loop.
 from __future__ import annotations
 
 import logging
+from functools import partial
 
+from ...gpu.device import CardBytes, Outgoing
 from ...policies.sweep.events import Flight
 from ...runtime.actor.actor import ActorNode
 from ...runtime.base.buffers import Sink
 from ...runtime.base.codec import encode, pack
 from ...transport.clock import Clock
-from ...transport.device_memory import DeviceMemory, DeviceMemoryError
+from ...transport.device_memory import DeviceBytes, DeviceMemory, DeviceMemoryError
 from ...transport.link import Link, Slot, Traffic, Transfer
 from ...transport.nccl_link import Nccl
 from ...transport.transfer import SHARE_LEAST
-from .device_thread import ExecutedPlan
+from .device_thread import ExecutedPlan, Laid
 
 log = logging.getLogger(__name__)
 MIRROR, CARD = "cuda-mirror", "cuda"
@@ -30,13 +32,21 @@ class Outbox:
         self._node = node
         self._links: dict[str, Link] = {}  # by worker; to its last known life
 
-    def lay_out(self, worker: str, hidden: memoryview) -> memoryview | Slot:
-        """Return the hidden states in a slot of shared memory, or unchanged if there is none."""
-        link = self._links.get(worker)
-        slot = link.slot(len(hidden)) if link is not None and len(hidden) >= SHARE_LEAST else None
+    def lay_out(self, worker: str, hidden: Outgoing) -> Laid:
+        """Return the hidden states as they are sent.
+
+        A card's stay there if the link copies from it. Others go to a slot of shared memory, or are bytes if there is none.
+        """
+        link, nbytes = self._links.get(worker), hidden.nbytes
+        if not isinstance(hidden, memoryview) and link is not None and link.reads_device:
+            return DeviceBytes(hidden.address, nbytes, partial(_read, hidden), hidden)
+        slot = link.slot(nbytes) if link is not None and nbytes >= SHARE_LEAST else None
         if slot is None:
-            return hidden
-        slot.view[:] = hidden
+            return hidden if isinstance(hidden, memoryview) else _read(hidden)
+        if isinstance(hidden, memoryview):
+            slot.view[:] = hidden
+        else:
+            hidden.copy_to(slot.view)
         return slot
 
     def room(self, worker: str, size: int) -> bytearray | Slot:
@@ -45,9 +55,7 @@ class Outbox:
         slot = link.slot(size) if link is not None and size >= SHARE_LEAST else None
         return bytearray(size) if slot is None else slot
 
-    def send(
-        self, worker: str, header: bytes, body: memoryview | bytes | bytearray | Slot, kind: Traffic = Traffic.ACTIVATION
-    ) -> Transfer:
+    def send(self, worker: str, header: bytes, body: bytes | Laid, kind: Traffic = Traffic.ACTIVATION) -> Transfer:
         """Send a buffer to a worker. Raises NodeDown and the transport's errors if it is gone or does not read."""
         link = self._links[worker] = self._node.link(worker)
         return link.send(kind, header, [body])
@@ -74,6 +82,13 @@ class Outbox:
             except Exception as error:
                 # The receiver is gone or unreachable. The head will declare its end, and the rows go back then.
                 log.warning("hidden states for %s could not be sent: %s", departure.worker, error)
+
+
+def _read(hidden: CardBytes) -> memoryview:
+    """Return a card's bytes on the host."""
+    memory = bytearray(hidden.nbytes)
+    hidden.copy_to(memory)
+    return memoryview(memory)
 
 
 def open_nccl(device: str) -> Nccl | None:

@@ -1,5 +1,7 @@
 """Proofs of a worker's bits: on a card each new shape is proved when a block with it is loaded, before a route leads there.
 
+Before that its kernels are launched once, so that a compiler runs then and not while a request waits.
+
 Owns what is said of it: in the status, for ``/version``; in heartbeats, while a first compilation takes long. Where bits
 differ, the numerics become ones that no other worker has, so that no page of what is loaded from then on is exchanged.
 """
@@ -40,17 +42,21 @@ class Proofs:
         self._variant = VARIANT.format(backend.numerics, config.name, incarnation)
 
     async def prove(self, block: LoadBlock) -> None:
-        """Prove the shapes of a loaded block, between sweeps. What cannot be proved is said, and is no error."""
+        """Launch what serves a loaded block, and prove its shapes, between sweeps; what cannot be is said, no error."""
         prover = self._prover
         if prover is None:
             return
 
         def steps(executor: Executor) -> Iterator[None]:
-            return prover.prove([executor.parameters.components[id] for id in block.ids])
+            parameters = executor.parameters
+            deltas = [parameters.deltas[id] if id else None for id in block.deltas]
+            return prover.prove([parameters.components[id] for id in block.ids], deltas)
 
         state = prover.outcome
-        before = state.why
+        before, late = state.why, state.late
         await self._device.call_in_steps(steps)
+        if state.late != late:
+            log.warning("%s", state.late)
         if state.why != before:
             log.warning(DEPEND, state.why)
         if state.differs and self.numerics != self._variant:

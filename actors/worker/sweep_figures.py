@@ -56,7 +56,8 @@ class SweepFigures:
     def __init__(self, profile: Coefficients | None = None) -> None:
         self._profiled = profile is not None
         self._counts = [0] * (len(BOUNDS) + 1)
-        self._sums = {"sweep_tokens": 0.0, "sweep_seconds": 0.0, "kernel_seconds": 0.0, "plan_seconds": 0.0}
+        names = ("sweep_tokens", "sweep_seconds", "kernel_seconds", "plan_seconds", "drawn_on_host")
+        self._sums = dict.fromkeys(names, 0.0)
         self._costs = OnlineFit(profile) if profile is not None else None
         self._segments = SegmentFigures()
 
@@ -95,6 +96,7 @@ class SweepFigures:
         sums = self._sums
         sums["sweep_seconds"] += result.seconds
         sums["kernel_seconds"] += result.kernel_seconds
+        sums["drawn_on_host"] += result.on_host
         if not plan.row:
             return
         tokens = plan.tokens

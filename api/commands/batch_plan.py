@@ -198,17 +198,20 @@ class PlannedMachine:
 def machine_of(settings: Settings, name: str, checkpoint: Checkpoint) -> PlannedMachine:
     """Return a worker on this machine with the settings; raise CommandError, SettingsError."""
     from ...actors.cost_file import check_costs, read_costs
-    from ...actors.device_choice import choose_device
-    from ...actors.resources import cores
-    from ...actors.sizing import serving_dtype, widening, worker_configs
+    from ...actors.device_choice import read_machine
+    from ...actors.settings.errors import SettingsError
+    from ...actors.sizing import serving_dtype, size_rules, widening
+    from ...policies.cluster.worker_size import SizeRefused, size_of
     from ...policies.offline.density import Costs
 
     models = {name: checkpoint.config}
     config, dtype = checkpoint.config, serving_dtype(settings.worker, models)
     check_costs(settings.worker)
-    device = choose_device(settings)
-    config_of_each = worker_configs(device.settings, models, **device.room, cores=cores())
-    memory = next(iter(config_of_each.values())).worker_memory.memory
+    rules = size_rules(settings, models)
+    try:
+        memory = size_of(read_machine(settings.worker, rules.workers, here=True), rules).memory
+    except SizeRefused as refused:
+        raise SettingsError(str(refused)) from None
     position = 2 * config.kv_heads * config.head_dim * config.layers * (4 if dtype == "float32" else 2)
     parameters = checkpoint.nbytes * widening(dtype, models)
     if (positions := (memory - parameters) // position) < 1:

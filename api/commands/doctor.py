@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import errno
+import json
 import os
 import re
 import shutil
@@ -32,6 +33,7 @@ SETS = ("avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf
 LEAST_MEMORY = 256 << 20  # bytes; less cannot hold a model and its KV
 LEAST_SHARED = 64 << 20  # bytes: the default of containers, enough for the links of a few workers
 LEAST_FILES = 1024
+ANSWER = 2.0  # seconds that a server has to show its workers
 DRIVER = Path("/proc/driver/nvidia/version")  # there with the driver for cards
 
 
@@ -101,10 +103,12 @@ def examine(port: int) -> Iterator[Check]:
         yield check_numerics(dtype)
     yield check_scheduler()
     yield check_cores()
+    yield check_speed()
     yield check_memory(free_memory())
     yield check_shared_memory(Path("/dev/shm"))
     yield check_sockets(Path(tempfile.gettempdir()))
     yield check_port(port)
+    yield from check_workers(port)
     yield check_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     yield check_encryption()
     yield from check_cards()
@@ -161,7 +165,8 @@ def check_numerics(dtype: str) -> Check:
         why = "the native kernels do not load"
     except Exception as error:
         why = str(error.__cause__ or error)
-    text = f"{backend.numerics} (the torch reference, several times slower; bits depend on the batch: {why})"
+    bits = "bits depend on the batch" if dtype == "float32" else "bits do not depend on the batch"
+    text = f"{backend.numerics} (the torch reference, several times slower; {bits}: {why})"
     return Check(name, WARNING, text, REMEDY)
 
 
@@ -191,6 +196,18 @@ def check_cores() -> Check:
     if usable < 2:
         return Check("cores", WARNING, text, "give the container at least 2 cores: one is shared by gateway and kernels")
     return Check("cores", OK, text)
+
+
+def check_speed() -> Check:
+    """Measure what a worker here reports when it joins."""
+    try:
+        from ...gpu.speed import measure_speed
+    except (ImportError, OSError):
+        return Check("speed", FAILED, "cannot be measured without torch", "install torch, see above")
+
+    found = measure_speed("cpu", 1)
+    text = f"a thread reads {found.bandwidth / 1e9:.1f} GB and makes {found.products / 1e9:.0f} billion products a second"
+    return Check("speed", OK, text)
 
 
 def check_memory(free: int) -> Check:
@@ -249,6 +266,25 @@ def check_port(port: int) -> Check:
     return Check("port", OK, f"127.0.0.1:{port} is free")
 
 
+def check_workers(port: int) -> Iterator[Check]:
+    """Show what each worker reported to the server that listens on the port, if it is one of ours and shows it."""
+    import http.client
+
+    from .observe import reported_lines
+
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER)
+    try:
+        connection.request("GET", "/admin/cluster")
+        workers = json.loads(connection.getresponse().read())["workers"]
+        lines = reported_lines({"id": one["id"], "reported": one["reported"]} for one in workers)
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return  # there is no server, or another program, or it wants a key
+    finally:
+        connection.close()
+    for line in lines:
+        yield Check("workers", OK, line)
+
+
 def check_files(limit: int) -> Check:
     if 0 <= limit < LEAST_FILES:
         return Check(
@@ -273,6 +309,7 @@ def check_cards(nvml: Nvml | None = None, driver: Path = DRIVER, host: HostParts
 
     Where there is neither a driver nor a card this is no problem: serving uses the CPU unless a card is asked for.
     """
+    from ...gpu.cuda.footprint import CONTEXT
     from ...gpu.cuda.probe import look_at_host, obstacle, read_cards
     from ...gpu.errors import BackendError
 
@@ -292,7 +329,8 @@ def check_cards(nvml: Nvml | None = None, driver: Path = DRIVER, host: HostParts
         elif missing:
             yield _obstructed(name, found, missing)
         else:
-            yield Check(name, OK, f"{found} (serve with --device cuda:{card.number}; not yet proved on a card)")
+            beside = f"each worker takes {binary_size(CONTEXT)} beside its memory, and what its models' shapes need"
+            yield Check(name, OK, f"{found} (serve with --device cuda:{card.number}; {beside}; not yet proved on a card)")
 
 
 def card_line(card: Card) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...policies.binary_size import binary_size
 from ...policies.model.tier_choice import auto_id
 from .family_views import CHOICES, DRAFTS, draft_counts, family_load, tier_memory, tiers_of
 
@@ -94,6 +95,7 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
                 "blocks": len(worker["blocks"]),
                 "hidden": _hidden(worker),
                 "links": dict(worker.get("links", {})),
+                "reported": dict(worker.get("reported", {})),  # servers of earlier releases do not show it
             }
             for worker in cluster["workers"]
         ],
@@ -104,6 +106,24 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
         "overload": _overload(cluster),
         "cards": list(cluster.get("cards", ())),  # servers of earlier releases do not report them
     }
+
+
+def reported_lines(workers: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each group of workers that reported the same when they joined."""
+    groups: dict[str, list[str]] = {}
+    for worker in workers:
+        if report := worker["reported"]:
+            groups.setdefault(_reported(report), []).append(worker["id"])
+    return [f"{', '.join(names)} reported {text}" for text, names in groups.items()]
+
+
+def _reported(report: Mapping[str, Any]) -> str:
+    bandwidth, products = (report["speed"][name] for name in ("bandwidth", "products"))
+    said = [f"{report['threads']} of {report['cores']} core{'s' * (report['cores'] > 1)}", binary_size(report["memory"])]
+    said.append(report["device"])
+    if bandwidth and products:
+        said += [f"{bandwidth / 1e9:.1f} GB/s read", f"{products / 1e9:.0f} G products/s"]
+    return f"{', '.join(said)} on {report['host']}"
 
 
 def top_view(before: Sample, after: Sample) -> dict[str, Any]:
@@ -131,6 +151,7 @@ def top_view(before: Sample, after: Sample) -> dict[str, Any]:
                 "kv_cached": _part(w["memory"]["cached"], _kv_room([w])),
                 "hidden": _part(_hidden(w), _kv_room([w])),
                 "cache_hits": _part(*(w["counters"].get(name, 0) for name in ("cached_tokens", "prompt_tokens"))),
+                "on_host": min(1.0, _part(*(w["counters"].get(name, 0) for name in ("drawn_on_host", "generated_tokens")))),
             }
             for w in cluster["workers"]
         ],

@@ -153,8 +153,8 @@ def _run_several(
 
 def _simulate(arguments: argparse.Namespace) -> tuple[ClusterSimulation, dict[str, str], Outcomes | None]:
     """Return the finished simulation, the source of the sweep costs by name of instances, and the recorded outcomes."""
-    from ...simulator.parameter_drops import simulation_of
-    from ...simulator.simulation import NoCapacityError
+    from ...simulator.control import ClusterFatalError, simulation_of
+    from ...simulator.instances import NoCapacityError
     from ..program.progress import Bar
 
     described = _described(arguments)
@@ -169,6 +169,8 @@ def _simulate(arguments: argparse.Namespace) -> tuple[ClusterSimulation, dict[st
             simulation.run(_steps(len(requests), bar.advance))
     except NoCapacityError as error:
         raise CommandError(str(described.source.error(["instances", error.entry, "memory"], str(error))), 2) from None
+    except ClusterFatalError as error:
+        raise CommandError(f"the simulated cluster ends: {error}") from None
     except OSError as error:
         raise CommandError(f"{arguments.log} cannot be written ({error.strerror}); check --log", 2) from None
     finally:

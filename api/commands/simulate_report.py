@@ -60,7 +60,7 @@ def document(
     served, instances = Counter(one.instance for one in good), dict[str, list[Instance | PipelineInstance]]()
     for instance in simulation.served:
         instances.setdefault(instance.name, []).append(instance)
-    drafts = simulation.drafts()
+    drafts, control = simulation.drafts(), simulation.control()
     latencies, first = sorted(one.ended - one.demand.at for one in good), sorted(one.first - one.demand.at for one in good)
     return {
         **settings,
@@ -94,6 +94,7 @@ def document(
         ],
         "provisioning": simulation.provisioner.figures(seconds, latencies),
         "overload": simulation.overload(),
+        **({} if control is None else {"control": control}),
         **({} if drafts is None else {"drafts": drafts}),
         **_classes(simulation, good),
         "course": [*_course(simulation)],
@@ -206,6 +207,10 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         times = ", ".join(f"{count:,} {what}" for what, count in sorted(changes.items())) or "nothing happened"
         yield f"overload: {times}; {overload['dropped_s']:,.1f} s with dropped parameters"
         yield f"  {moved} for {overload['stall_mean']:,.2f} s on average, {overload['stall_max']:,.2f} s at most"
+    if (control := found.get("control")) is not None:
+        loads = f"{control['loads']:,} loads of {control['loaded_bytes'] / 1e9:,.1f} GB, {control['refused']:,} without room"
+        again = f"deaths: {control['deaths']:,}; requests that went on elsewhere: {control['restarts']:,}"
+        yield f"controller: {loads}; {control['unloads']:,} unloads; {again}"
     if (drafts := found.get("drafts")) is not None:
         shown = f"{drafts['accepted']:,} of {drafts['drafted']:,} stood"
         yield f"drafts: {shown}; {drafts['tokens_per_round']:,.2f} tokens a round in {drafts['rounds']:,} rounds"

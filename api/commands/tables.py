@@ -19,7 +19,7 @@ from ...policies.model.tier_choice import is_answered
 from ..program.duration import duration
 from ..saving import in_memory, saving
 from .family_tables import family_lines, load_tables, tier_table
-from .observe import ASKED, actor_address
+from .observe import ASKED, actor_address, reported_lines
 from .output import FittedTable
 from .screen import Screenful
 
@@ -73,7 +73,12 @@ def ps_tables(view: View) -> Screenful:
         numbers=7 + beside + hidden,
         least=("NUMERICS", "DEVICE", *(("LINKS",) if linked else ()), "BLOCKS", "STATE"),
     )
-    more = [*card_lines(view["cards"]), *_autoscale(view["autoscale"]), *overload_lines(view["overload"])]
+    more = [
+        *reported_lines(view["workers"]),
+        *card_lines(view["cards"]),
+        *_autoscale(view["autoscale"]),
+        *overload_lines(view["overload"]),
+    ]
     held = in_memory([one["memory"]["parameters"] for one in view["workers"]])
     families = {one["id"]: one["family"] for one in view["applications"]}
     lines = [default_line(view["default"], families), *family_lines(families)]
@@ -209,18 +214,20 @@ def change_line(last: View) -> str:
 
 
 def top_tables(view: View) -> Screenful:
-    hidden = any(one["hidden"] for one in view["workers"])
+    hidden, on_host = (any(one[name] for one in view["workers"]) for name in ("hidden", "on_host"))
+    columns = (*(("HIDDEN",) if hidden else ()), *(("ON HOST",) if on_host else ()))
     workers = FittedTable(
-        ("WORKER", "STATE", "RUN", "WAIT", "KV", "CACHED", "HITS", *(("HIDDEN",) if hidden else ())),
+        ("WORKER", "STATE", "RUN", "WAIT", "KV", "CACHED", "HITS", *columns),
         [
             (
                 *(one["id"], one["state"], str(one["running"]), str(one["waiting"])),
                 *(share(one[name]) for name in ("kv_used", "kv_cached", "cache_hits")),
                 *((share(one["hidden"]),) if hidden else ()),
+                *((share(one["on_host"]),) if on_host else ()),
             )
             for one in view["workers"]
         ],
-        numbers=5 + hidden,
+        numbers=5 + hidden + on_host,
     )
     held = in_memory([one["parameters"] for one in view["workers"]])
     more_lines = [*card_lines(view["cards"]), *overload_lines(view["overload"])]

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from ...actors.gateway.port import Generation, ModelInfo
 from ...policies.plan.pooling import Pooling
 from ...policies.plan.sampling import SamplingParams
+from ...policies.requests.refusal import RequestRefused
 from ...policies.requests.request_ownership import sequence_id
 from ...policies.sweep.events import TokensEmitted
 from ...runtime.base.scope import current_traceparent
@@ -100,6 +101,9 @@ class VectorCall:
             try:
                 yield meter
                 complete = True
+            except RequestRefused as refused:
+                refused.limit = ""
+                raise
             finally:
                 meter.close(complete=complete)
         finally:

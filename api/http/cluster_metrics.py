@@ -48,6 +48,7 @@ COUNTERS = {  # counters since the start of a worker
     "unfetched_loads": "Loads that did not get everything from the worker that was named and read the rest from disk.",
     "staged_parameter_bytes": "Bytes of parameters in transfer, outside the pool; up to a sixteenth of it for a load.",
     "sweep_tokens": "Tokens in all steps.",
+    "drawn_on_host": "Rows for which a worker on a card waited for the host (grammars, phrases, long lists, vectors).",
     "cost_drift": "Share by which steps take longer than in the device profile (negative: shorter).",
     "cost_error": "Mean relative error of the cost model, which is refitted continuously to the steps.",
 }

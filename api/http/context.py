@@ -38,6 +38,7 @@ from .auth import ApiCaller, Keys, ModelAccess, ServiceClasses
 from .body_memory import BodyMemory
 from .catalog import Catalog
 from .cors import Cors
+from .held_tools import HeldToolsMemory
 from .hosts import Hosts
 from .limits import TenantLimits
 from .metrics import Meter, Metrics
@@ -91,6 +92,7 @@ class Front:
     batch_service: BatchService | None = None  # the batches, if they are enabled
     spans: Spans | None = None  # the exporter of finished requests, if one is configured
     grammars: GrammarChecker = field(default_factory=GrammarChecker)
+    held_tools: HeldToolsMemory = field(default_factory=HeldToolsMemory)
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="front"))
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:

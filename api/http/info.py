@@ -12,10 +12,10 @@ from ..answers import LoadAnswer, VersionAnswer
 from ..version import VERSION
 from .context import FRONT
 
-INVARIANT = "native-"  # prefix of our kernels' numerics, which sum in one fixed order
+INVARIANT = ("native-", "torch-bfloat16")  # how numerics begin that sum in one fixed order
 VARIANT = (
     "a worker computes with {}, whose order of sums depends on the batch; install gcc and install the package again, or "
-    "serve with backend native"
+    "serve with backend native or dtype bfloat16"
 )
 FAST = "-fast-"  # in the numerics of products by a library
 CHOSEN = "a worker computes with {}, whose order of sums depends on the batch, because bits is fast"
@@ -35,7 +35,8 @@ _CLUSTER_SECONDS = 2.0
 async def version(request: web.Request) -> web.Response:
     """Return the version, and the workers' devices and numerics, which tell if results depend on the batch.
 
-    With our kernels for a CPU they do not. On a card the worker's own proof says so.
+    With our kernels for a CPU they do not, nor with the torch back end in bfloat16. On a card the worker's own proof
+    says so.
     """
     workers: list[dict[str, Any]] = []
     try:

@@ -47,8 +47,11 @@ class TenantLimits:
     def __init__(self, port: GatewayPort) -> None:
         self._port = port
 
-    async def enter(self, caller: ApiCaller, tokens: int) -> Charge:
-        """Charge a request that costs at most ``tokens``; raise a 429 that says how long to wait."""
+    async def enter(self, caller: ApiCaller, tokens: int, limit_name: str = "") -> Charge:
+        """Charge a request that costs at most ``tokens``; raise a 429 that says how long to wait.
+
+        ``limit_name``: the field by which the request limits its answer; empty: it has no answer to limit.
+        """
         asking = asyncio.ensure_future(self._port.charge(caller.tenant, tokens))
         try:
             verdict = await asyncio.shield(asking)
@@ -61,7 +64,8 @@ class TenantLimits:
         words = _WORDS[verdict.refused]
         asked = f"; this request may cost {tokens}" if "tokens" in verdict.refused else ""
         if verdict.retry_after is None:
-            remedy = "that is more than the limit: lower max_tokens or shorten the prompt"
+            less = f"lower {limit_name} or " if limit_name else ""
+            remedy = f"that is more than the limit: {less}shorten the prompt"
         else:
             remedy = f"try again in {verdict.retry_after:.1f} s"
         error = ApiError(

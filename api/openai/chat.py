@@ -14,7 +14,7 @@ from ...actors.gateway.port import ModelInfo
 from ..errors import bad_request
 from ..http.catalog import ServedModel
 from ..http.context import IGNORED, Front
-from ..text.chat_template import Rendering
+from ..text.chat_template import ChatTemplate, Rendering
 from ..text.turn.reader import TurnDelta
 from .bodies import ChatBody, parse_chat
 from .choice import ChoiceText, TextPiece
@@ -70,9 +70,25 @@ async def render(
         )
     template = served.template.of(tools)
     text = template.render_short(messages, how)
-    if text is not None:
-        return text
-    return await front.run_in_thread(lambda: template.render(messages, how))
+    if text is None:
+        text = await front.run_in_thread(lambda: template.render(messages, how))
+    _check_history(messages, served.template, info.id, tools=bool(tools))
+    return text
+
+
+def _check_history(messages: Sequence[dict[str, Any]], template: ChatTemplate, model: str, *, tools: bool) -> None:
+    """Raise a 400 for calls, and results of tools, that the chat template would leave out of the prompt."""
+    given = {"tool_calls": any("tool_calls" in one for one in messages)}
+    given["the role tool"] = any(one["role"] == "tool" for one in messages)
+    if not any(given.values()):
+        return
+    for name in template.of([1] if tools else ()).unprinted(tools=tools):
+        if given[name]:
+            offered = not tools and name not in template.of([1]).unprinted(tools=True)
+            remedy = "send tools, too" if offered else f"give {model} another chat template, or leave {name} out"
+            without = " without tools" if offered else ""
+            why = f"messages have {name}, which the chat template of {model} does not print{without}; {remedy}"
+            raise bad_request(why, "messages", "unprinted_history")
 
 
 class ChatShape(AnswerShape):

@@ -11,7 +11,7 @@ import secrets
 from collections import abc
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from ...policies.drafts.choice import MODES, TIER, mode_fault
 from ...policies.drafts.draft_model import FORM
@@ -205,7 +205,6 @@ class Options:
     guided_choice: tuple[Constraint, ...] = given(Guided("choice"), "The same as structured_outputs.choice.", ())
     guided_grammar: tuple[Constraint, ...] = given(Guided("grammar"), "The same as structured_outputs.grammar.", ())
     request_id: str | None = given(Text(128), "A name for /v1/requests, like the header x-request-id.")
-    limit_name: ClassVar[str] = "max_tokens"  # the field of most new tokens, for messages
     ignored: tuple[str, ...] = ()  # unknown fields
     named: frozenset[str] = frozenset()  # fields that the request sets
 
@@ -224,6 +223,11 @@ class Options:
     def limit(self) -> int | None:
         """Most new tokens. 0: only the echo."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def limit_name(self) -> str:
+        """The client's field of most new tokens, for messages."""
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
 
     @property
     def scored(self) -> int:

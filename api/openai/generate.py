@@ -52,7 +52,7 @@ from ..version import FINGERPRINT
 from .choice import ChoiceText, Echo, TextPiece
 from .drafts import drafts_of
 from .fields import Options
-from .grammar import grammar_of
+from .grammar import asked_grammar
 from .json_pieces import written
 from .model_defaults import filled, most_tokens
 from .prompt_limits import check_count, check_generates, check_prompt, truncated
@@ -269,10 +269,11 @@ class GeneratingEndpoint(Generic[Parsed]):
         call.sampling = (
             await front.run_in_thread(partial(sampling_of, options, served)) if long else sampling_of(options, served)
         )
-        if (grammar := await grammar_of(front, info, served, options, call.turn, asking[CALLER].tenant)) is not None:
-            call.sampling = replace(call.sampling, grammar=grammar)
-            call.continues = True  # a blank that begins the answer is a part of its language, and is shown
-        call.ends = stop_tokens(options, served)
+        asked = await asked_grammar(front, info, served, options, call.turn, asking[CALLER].tenant)
+        asking[IGNORED] = (*asking[IGNORED], *asked.ignored)
+        call.sampling = replace(call.sampling, grammar=asked.grammar)
+        call.continues |= asked.whole  # a blank that begins the answer is a part of its language, and is shown
+        call.ends = stop_tokens(options, served, whole=asked.whole)
         call.stops = stop_strings(options, served)
         call.auto = await auto_tier(front, info, served, options, len(call.prompts) * options.n)
         start = front.catalog.info(info.starts) if call.auto is not None else info
@@ -302,7 +303,7 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
     charge, offline = None, asking.get(OFFLINE) is not None
     if not offline:  # lines of batches are not charged to the limits of online requests
         charged = sum(len(tokens) + options.n * limit for tokens, limit in zip(call.prompts, call.limits, strict=True))
-        charge = asking[CHARGE] = await front.limits.enter(asking[CALLER], charged)
+        charge = asking[CHARGE] = await front.limits.enter(asking[CALLER], charged, options.limit_name)
     ends = None
     try:
         _start(call)
@@ -315,6 +316,9 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
         asking[METER] = meter = front.metrics.begin(*labels, offline=offline)
         ends = _Ends(meter)
         yield ends
+    except RequestRefused as refused:
+        refused.limit = options.limit_name
+        raise
     finally:
         for choice in call.choices:
             if ends is None or choice.index not in ends.ended:
@@ -449,6 +453,7 @@ async def _stream(call: GenerateHandler, request: web.Request, ends: _Ends) -> w
             if not out.started:
                 raise
             if isinstance(error, RequestRefused):
+                error.limit = call.options.limit_name
                 error = in_words(error)
             if not isinstance(error, ApiError):
                 log.exception("%s failed", call.id, extra=log_names(call.request))

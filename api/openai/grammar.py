@@ -3,27 +3,75 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...actors.gateway.port import ModelInfo
 from ...gpu.weights.checkpoint_files import TOKENIZER, CheckpointFiles
-from ...policies.plan.grammar import JSON, LARK, Grammar, TokenVocabulary
+from ...policies.plan.grammar import CALLS, JSON, LARK, Grammar, TokenVocabulary
 from ...policies.sweep.compile_queue import OWN
 from ..constraints.checker import CheckerFull
 from ..errors import ApiError, bad_request
 from ..http.catalog import ServedModel
 from ..http.context import Front
 from .fields import Options
+from .held_calls import free_turn, held_tools
 from .turns import AnswerTurn
 
 RETRY_AFTER = 2.0  # seconds: many first tries of grammars
 
 
-async def grammar_of(
+@dataclass(frozen=True, slots=True)
+class AskedGrammar:
+    """The grammar of a request's answers; None: they are free. ``ignored``: fields that it does not hold."""
+
+    grammar: Grammar | None
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """True if the whole answer follows it."""
+        return self.grammar is not None and self.grammar.form != CALLS
+
+
+async def asked_grammar(
+    front: Front, info: ModelInfo, served: ServedModel, options: Options, turn: AnswerTurn | None, tenant: str
+) -> AskedGrammar:
+    """Return the grammar of a request's answers; raise a 400 for one that cannot be held exactly."""
+    if turn is not None and turn.holds_calls:
+        return await _held_calls(front, info, served, options, turn, tenant)
+    return AskedGrammar(await _whole_grammar(front, info, served, options, turn, tenant))
+
+
+async def _held_calls(
+    front: Front, info: ModelInfo, served: ServedModel, options: Options, turn: AnswerTurn, tenant: str
+) -> AskedGrammar:
+    """Return the grammar of a turn that is free but for its calls, of tools of which none is strict."""
+    codec = served.codec
+    unheld = tuple(tool.field for tool, _ in turn.use.callable)
+    try:
+        vocabulary = await _vocabulary(front, info, served, "tools", turn)
+    except ApiError as error:
+        if error.status != 400:
+            raise
+        return AskedGrammar(None, unheld)  # a tokenizer whose answers cannot be constrained
+    ends = frozenset(codec.said(token) for token in vocabulary.ends)
+    held = await held_tools(front, turn, ends, lambda form, text: _fault(front, tenant, form, text, "tools"))
+    shown = () if options.skip_special_tokens else (id for id in codec.special if id < served.vocabulary)
+    said = {id: text for text, id in turn.special.items()} | {id: codec.said(id) for id in shown}
+    found = free_turn(turn.template, turn.reader().standing, held, said) if held.grammar else None
+    if found is None:
+        return AskedGrammar(None, unheld)
+    forced = front.settings.drafting.forced == "on"
+    grammar = Grammar(form=CALLS, text=found.text, vocabulary=vocabulary, to_the_end=options.ignore_eos, forced=forced)
+    return AskedGrammar(grammar, held.ignored)
+
+
+async def _whole_grammar(
     front: Front, info: ModelInfo, served: ServedModel, options: Options, turn: AnswerTurn | None, tenant: str
 ) -> Grammar | None:
-    """Return the grammar of a request's answers, or None; raise a 400 for one that cannot be held exactly."""
+    """Return the grammar that whole answers follow, or None."""
     constraint = next(iter(options.constraints), None)
     shapes = turn is not None and turn.shapes
     if constraint is None and not shapes:
@@ -47,14 +95,18 @@ async def grammar_of(
 
 async def _check(front: Front, tenant: str, form: str, text: str, field: str, where: str = "") -> None:
     """Raise a 400 for a grammar that cannot be compiled, a 429 or 503 if too many wait to be tried. ``where`` it stands."""
+    if fault := await _fault(front, tenant, form, text, field):
+        raise bad_request(f"{field} cannot be held exactly{where}: {fault}", field, "unsupported_constraint")
+
+
+async def _fault(front: Front, tenant: str, form: str, text: str, field: str) -> str:
+    """Return why a grammar cannot be compiled, or nothing. Raise a 429 or 503 if too many wait to be tried."""
     try:
-        fault = await front.grammars.fault(form, text, tenant)
+        return await front.grammars.fault(form, text, tenant)
     except CheckerFull as full:
         whose, status = ("of your own ", 429) if full.queue == OWN else ("", 503)
         why = f"{full.waiting} new constraints {whose}wait to be compiled; send {field} again later, or one that is in use"
         raise ApiError(status, why, param=field, code="too_many_constraints", retry_after=RETRY_AFTER) from None
-    if fault:
-        raise bad_request(f"{field} cannot be held exactly{where}: {fault}", field, "unsupported_constraint")
 
 
 async def _vocabulary(

@@ -17,10 +17,9 @@ from ..text.tokenizer import TextCodec
 from .fields import Options
 
 
-def stop_tokens(options: Options, served: ServedModel) -> list[int]:
-    """Return the ids that end the sequence."""
-    # the end of a grammar ends the answer, whatever else does
-    ends = [] if options.ignore_eos and not options.constraints else served.stop_tokens
+def stop_tokens(options: Options, served: ServedModel, *, whole: bool) -> list[int]:
+    """Return the ids that end the sequence. ``whole``: all of it follows a grammar, whose end ends it in any case."""
+    ends = [] if options.ignore_eos and not whole else served.stop_tokens
     return [*ends, *(token for token in options.stop_token_ids if token not in ends)]
 
 

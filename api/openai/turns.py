@@ -45,6 +45,11 @@ class AnswerTurn:
         return self.use.constrains or (self.constrained and (bool(self.use.callable) or self._may_think))
 
     @property
+    def holds_calls(self) -> bool:
+        """True if the turn is free, but for the calls that the model makes."""
+        return self.use.choice.mode == AUTO and bool(self.use.callable) and not self.shapes
+
+    @property
     def _may_think(self) -> bool:
         reader = self.reader()
         return THINKING in self.template.regions and (reader.thinking or not reader.settled)

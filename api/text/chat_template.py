@@ -34,6 +34,14 @@ _TAG = "CONTINUE_FINAL_MESSAGE_TAG "  # marks the end of the last message, as in
 _FOR_TOOLS = "tool_use"  # the name of the template for requests with tools
 _PLAIN = ({"role": "user", "content": "hello"},)
 _MARK, _OTHER = "8qxmark5zw", "7kvother3hu"  # texts that occur in no template
+_CALL = {"id": "8qxcall5z", "type": "function", "function": {"name": "get", "arguments": {"a": _MARK}}}
+_CALLED: tuple[dict[str, Any], ...] = (  # a history with a call
+    *_PLAIN,
+    {"role": "assistant", "content": "", "tool_calls": [_CALL]},
+    {"role": "tool", "tool_call_id": _CALL["id"], "content": _OTHER},
+)
+_PARAMETERS = {"type": "object", "properties": {"a": {"type": "string"}}}
+_OFFERED = {"type": "function", "function": {"name": "get", "description": "a", "parameters": _PARAMETERS}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,7 @@ class ChatTemplate:
         self._takes: dict[str, ContentForm] = {}  # role -> accepted form; without an entry for "user", all roles get texts
         self._developer = "developer" in source
         self.for_tools: ChatTemplate | None = None
+        self._unprinted: dict[bool, tuple[str, ...]] = {}
         try:
             with self._environment.budget(0):
                 self._template = self._environment.from_string(source)
@@ -128,6 +137,21 @@ class ChatTemplate:
                 return True
             self._takes = kept
         return False
+
+    def unprinted(self, *, tools: bool) -> tuple[str, ...]:
+        """Return which of tool_calls and the role tool the template does not print. ``tools``: some are offered."""
+        if tools not in self._unprinted:
+            texts = []
+            for end in ((), _PLAIN):
+                history = [self._fitting(message) for message in (*_CALLED, *end)]
+                try:
+                    texts.append(self._text(history, begin=True, variables={}, tools=[_OFFERED] if tools else []))
+                except Exception as error:  # then a request's own history tells
+                    log.debug("a chat template refuses a history with a call: %s", _said(error))
+            marks = {"tool_calls": _MARK, "the role tool": _OTHER}
+            lacking = [name for name, mark in marks.items() if texts and not any(mark in text for text in texts)]
+            self._unprinted[tools] = tuple(lacking)
+        return self._unprinted[tools]
 
     def of(self, tools: Sequence[object]) -> ChatTemplate:
         """Return the template of a request with these tools."""

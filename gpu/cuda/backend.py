@@ -23,6 +23,7 @@ from ..row_backend import RowBackend, RowPacked, row_states
 from ..tables import Tables
 from .components import CudaRun, HeadPart, Surroundings, describe
 from .deltas import CudaDelta, Records, delta_bytes, pack_delta
+from .footprint import CHOSEN_TOGETHER, LEAST_HEADS, MOST_HEADS
 from .forward import LOGITS, Forward
 from .memory import ChunkMemory
 from .ops import DeviceStep, Ops, Slots
@@ -34,8 +35,6 @@ from .tables import CardTables
 GATHERED, HEADED = "gathered", "headed"  # hidden states of some rows; of the rows of a head
 BOUNCE, CHOSEN = "bounce", "chosen"  # slots on their way, and their numbers
 SCORES, COUNTS = "scores", "counts"  # of rows that are drawn by all parameters
-CHOSEN_TOGETHER = 16  # of them, at a time
-MOST_HEADS, LEAST_HEADS = 256, 32  # rows of a head at a time
 TOGETHER = 1 << 20  # bytes of slots that are copied at once
 SLOT_UNIT = 4096  # bytes
 ALIGNMENT = 256  # bytes; a warp loads two of its lines of 128

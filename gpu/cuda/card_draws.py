@@ -22,38 +22,29 @@ from ..sampling.sampler import penalised, raw_logprobs
 from ..sweep_columns import Ints
 from ..sweep_draws import SweepOutcome
 from ..tables import Tables
-from .backend import CHOSEN_TOGETHER, COUNTS, SCORES, CudaBackend
-from .columns import PlanColumns
+from .backend import COUNTS, SCORES, CudaBackend
+from .footprint import CHOSEN_TOGETHER
 from .forward import LOGITS
 from .ops import BEST, Choices, Logprobs
+from .plan_columns import PlanColumns
 from .results import PlanResults
 
 DrawnToken = tuple[int, int, SamplingParams]  # table row, position, options
 LISTED = 4096  # most tokens of a row's list
-GRAMMAR, PHRASES = "grammar", "phrases"
-LISTS, REJECTION = "lists", "rejection"
-POOLING = "pooling"
-PROMPT_LOGPROBS = "prompt_logprobs"
 
 
-def host_reason(tables: Tables, row: int, position: int, vocabulary: int, drafted: bool) -> str:
-    """Return why a row's token at ``position`` is drawn on the host; "": it is not.
+def is_of_host(tables: Tables, row: int, position: int, vocabulary: int, drafted: bool) -> bool:
+    """Return whether the host draws a row's token at ``position``: for a grammar, phrases, a vector, or a list too long.
 
-    ``drafted``: it is a draft, or judges one.
+    ``drafted``: it is a draft, or judges one, which the host does where the rule of rejection applies.
     """
     params, rules = tables.sampling[row], tables.rules[row]
-    if tables.grammars[row] is not None:
-        return GRAMMAR
-    if params.pooling is not None:
-        return POOLING
-    if drafted and rejection.applies(params):
-        return REJECTION
+    if tables.grammars[row] is not None or params.pooling is not None or (drafted and rejection.applies(params)):
+        return True
     if rules is None:
-        return ""
+        return False
     listed = rules.listed(position - int(tables.prompt_length[row]), vocabulary)
-    if listed is None:
-        return PHRASES
-    return LISTS if listed.id_L.size > LISTED else ""
+    return listed is None or listed.id_L.size > LISTED
 
 
 def plain(params: SamplingParams) -> bool:

@@ -28,6 +28,11 @@ class CudaDelta:
     spec: ComponentSpec
     parts: dict[str, torch.Tensor]
 
+    @property
+    def changes(self) -> list[str]:
+        """The names of its parts, which decide what is launched for it; their sizes do not."""
+        return sorted(self.parts)
+
 
 @dataclass(frozen=True, slots=True)
 class DeltaRole:

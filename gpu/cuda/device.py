@@ -7,7 +7,7 @@ cannot draw wait for their logits (``host_draws.py``). Legend: N batch rows, T t
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -22,6 +22,7 @@ from ..tables import Tables
 from .arena import MappedArena
 from .backend import GATHERED, CudaBackend, hidden_name
 from .components import CudaRun
+from .departures import Departures
 from .graphs import Graphs
 from .ops import DeviceStep
 from .results import ResultRing
@@ -54,8 +55,8 @@ class CudaDevice:
         self._memory = backend.open_memory(sizes.chunk, sizes.budget // sizes.chunk)
         self._arenas: list[MappedArena] = []
         self._results = ResultRing(backend)
+        self._departures = Departures(backend)
         self.graphs = Graphs(backend, lambda: [(arena.memory.data_ptr(), arena.nbytes) for arena in self._arenas])
-        self.on_host: Counter[str] = Counter()  # rows that were drawn on the host, by the reason
         self._sweep: CardSweep | None = None
         self._steps: deque[DeviceEvent] = deque()  # behind steps that were queued
         self._steps_done = 0
@@ -63,7 +64,7 @@ class CudaDevice:
 
     def held(self) -> dict[str, int]:
         """Return the bytes of the card that this device has beside its pool of chunks, by use."""
-        return self.backend.held() | {"graphs": self.graphs.nbytes}
+        return self.backend.held() | {"graphs": self.graphs.nbytes, "departures": self._departures.nbytes}
 
     def enter(self) -> None:
         self.backend.enter()
@@ -108,7 +109,7 @@ class CudaDevice:
     def begin(self, columns: SweepColumns) -> None:
         columns.check(self.tables, self.sizes.max_tokens)
         self.tables.apply(columns.plan.edits)
-        self._sweep = CardSweep(self.backend, self.tables, columns, self.graphs, self.on_host)
+        self._sweep = CardSweep(self.backend, self.tables, columns, self.graphs)
 
     def arrive(self, width: int, at: Rows, hidden: Any) -> None:
         self.add_width(width)
@@ -166,13 +167,14 @@ class CudaDevice:
     def depart(self, width: int, at: Rows) -> None:
         sweep = self._under_way()
         nbytes = self._bytes(at.tokens, width)
-        offset = sweep.results.room(nbytes)
-        sweep.results.leaving.append((offset, nbytes))
+        departure = self._departures.take(nbytes, self._bytes(self.sizes.max_tokens, width))
+        offset = sweep.results.room(nbytes) if departure is None else -1
+        sweep.results.leaving.append((offset, nbytes) if departure is None else departure)
         place, index = self._place(width), sweep.columns.add(_token_index(at))
 
         def leave() -> None:
-            scratch, results = self.backend.scratch, sweep.results
-            self.backend.ops.gather(scratch[place], sweep.columns.at(index), results.at(offset), at.tokens, width)
+            target = sweep.results.at(offset) if departure is None else departure.address
+            self.backend.ops.gather(self.backend.scratch[place], sweep.columns.at(index), target, at.tokens, width)
 
         sweep.work.append(leave)
 

@@ -1,4 +1,4 @@
-"""Draws of the CUDA back end on host memory: the twin of ``kernels/draw.py`` and ``kernels/choice.py`` for tests.
+"""Draws of the CUDA back end on host memory: the twin of ``kernels/draw.py`` and ``kernels/sampler.py`` for tests.
 
 Made of the host's sampler, so that a test of the card's host code shows what it gives to the kernels. Legend: as in
 ``ops.py``.

@@ -16,18 +16,19 @@ import numpy as np
 import torch
 
 from ..sweep_columns import Ints, Rows
+from . import footprint
 from .backend import GATHERED, HEADED, CudaBackend
-from .columns import PlanColumns, head_step
 from .components import CudaRun, HeadPart
 from .forward import LOGITS
 from .ops import DELTA_TILE, DeviceStep, Tiles
+from .plan_columns import PlanColumns, delta_tiles, head_step
 from .streams import DeviceGraph, Ranges
-from .tiles import delta_tiles
 
 BUCKETS = (1, 2, 4, 8, *range(16, 64, 8), 64, 96, 128, 192, 256)
 SHORTEST = 256  # positions of the shortest bucket of lengths; they double
 USES = 3  # of a bucket, before it is recorded
-MOST, MOST_BYTES = 64, 64 << 20  # of graphs together; the ones that were used longest ago are dropped
+MOST = 64  # graphs; the ones that were used longest ago are dropped
+MOST_BYTES = footprint.GRAPHS  # of all of them
 STATIC_BYTES = 64 << 10
 STATIC, STATIC_DRAWN = "static", "static drawn"  # columns; tokens and how many stand
 NONE = -1

@@ -18,9 +18,9 @@ from ..sweep_columns import Ints, Rows, SweepColumns
 from ..sweep_draws import SweepDraws
 from ..tables import Tables
 from .backend import HEADED, CudaBackend, hidden_name
-from .columns import PlanColumns
 from .components import CudaRun
 from .forward import LOGITS
+from .plan_columns import PlanColumns
 
 EDIT = "edit"  # a buffer
 

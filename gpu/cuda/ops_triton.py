@@ -17,7 +17,7 @@ import triton.language as tl
 
 from ..errors import BackendError
 from ..model.config import AttentionConfig
-from .kernels import attention, choice, copies, deltas, draw, products, rows
+from .kernels import attention, copies, deltas, draw, products, rows, sampler
 from .ops import (
     ACTIVATIONS,
     BEST,
@@ -33,7 +33,7 @@ from .ops import (
     Terms,
     Weight,
 )
-from .tiles import BFLOAT16, FLOAT32, MULTIPROCESSORS, Tiling
+from .tiles import BFLOAT16, FLOAT32, MULTIPROCESSORS, Tiling, padded_head, power
 
 TYPES: dict[torch.dtype, tuple[Any, Tiling]] = {
     torch.float32: (tl.float32, FLOAT32),
@@ -41,16 +41,10 @@ TYPES: dict[torch.dtype, tuple[Any, Tiling]] = {
 }
 KINDS = {"rms": 1, "layer": 2}
 LARGEST_ROW = 16384  # elements of a row that one program holds
-SMALLEST = 16  # side of a block that a product takes
 COPIED = 2048  # words of a program that copies slots
 EDITED = 256
 DRAFTED = 32  # drafts of a block
 NO_SUM = Sum(0, 0, 0)
-
-
-def power(n: int) -> int:
-    """Return the power of two from n on: what Triton wants of a block."""
-    return 1 << (n - 1).bit_length()
 
 
 class TritonOps:
@@ -66,9 +60,7 @@ class TritonOps:
     # products
 
     def product_bytes(self, tokens: int, width: int, outputs: int) -> int:
-        stretches = -(-width // self.tiling.columns(width, outputs))
-        few = self.tiling.products[0][0]
-        return 4 * outputs * max(tokens, stretches * min(tokens, few))
+        return self.tiling.product_bytes(tokens, width, outputs)
 
     def product(self, x: int, weight: Weight, out: int, tokens: int) -> Sum:
         tile = self.tiling.product(tokens)
@@ -204,32 +196,20 @@ class TritonOps:
 
     # attention
 
-    def _tile_tokens(self, config: AttentionConfig) -> int:
-        """Return the most tokens of an attention's tile. Raises BackendError for heads that have none."""
+    def _splits(self, tiles: int, longest: int, config: AttentionConfig) -> int:
+        """Return the segments with a program of their own: none where the tiles alone occupy the card."""
+        if tiles * config.kv_heads >= 2 * MULTIPROCESSORS:
+            return 1
+        return self.tiling.segments(longest, config.heads // config.kv_heads, config.window)
+
+    def attend_bytes(self, tiles: int, longest: int, config: AttentionConfig) -> int:
         group = config.heads // config.kv_heads
         if config.head_dim > self.tiling.largest_head() or group > self.tile_rows:
             raise BackendError(
                 f"attention with heads of {config.head_dim} and {group} of them to a KV head is not supported on CUDA; "
                 f"{self.tiling.largest_head()} and {self.tile_rows} are the most"
             )
-        return self.tile_rows // group
-
-    def _segments(self, longest: int, config: AttentionConfig) -> int:
-        """Return the most segments that a tile sees."""
-        segment = self.tiling.segment
-        segments = -(-longest // segment)
-        if config.window is None:
-            return segments
-        return min(segments, -(-(config.window + self._tile_tokens(config)) // segment) + 1)
-
-    def _splits(self, tiles: int, longest: int, config: AttentionConfig) -> int:
-        """Return the segments with a program of their own: none where the tiles alone occupy the card."""
-        return self._segments(longest, config) if tiles * config.kv_heads < 2 * MULTIPROCESSORS else 1
-
-    def attend_bytes(self, tiles: int, longest: int, config: AttentionConfig) -> int:
-        self._tile_tokens(config)
-        most = min(tiles, 2 * MULTIPROCESSORS // config.kv_heads + 1)
-        return 4 * most * config.kv_heads * self._segments(longest, config) * self.tile_rows * (_head(config) + 2)
+        return self.tiling.attend_bytes(tiles, longest, group, config.kv_heads, config.head_dim, config.window)
 
     def attend(
         self, step: DeviceStep, q: int, config: AttentionConfig, kv: Slots, layer: int, out: int, scratch: int
@@ -240,7 +220,7 @@ class TritonOps:
         tiles = step.tiles[group]
         splits = self._splits(tiles.count, step.longest, config)
         shape: dict[str, Any] = {
-            "WINDOW": config.window or 0, "KV": config.kv_heads, "G": group, "E": size, "EB": _head(config),
+            "WINDOW": config.window or 0, "KV": config.kv_heads, "G": group, "E": size, "EB": padded_head(config.head_dim),
             "M": self.tile_rows,
             "SEG": self.tiling.segment, "DT": self._type, "num_warps": tile.warps,
         }  # fmt: skip
@@ -258,7 +238,7 @@ class TritonOps:
     def shrink(self, step: DeviceStep, x: int, width: int, terms: Terms, low: int) -> None:
         if step.changes and terms.columns:
             deltas.shrink[(step.changes, terms.roles, terms.columns // RANK_UNIT)](
-                x, low, step.changed, terms.address, W=width, R=terms.columns, RB=RANK_UNIT, M=DELTA_TILE,
+                x, low, step.changed, terms.address, terms.columns, W=width, RB=RANK_UNIT, M=DELTA_TILE,
                 KB=self.tiling.low_depth, STAGES=3, DT=self._type, num_warps=4,
             )  # fmt: skip
 
@@ -266,7 +246,7 @@ class TritonOps:
         if step.changes:
             each = self.tiling.low_outputs
             deltas.expand[(step.changes, terms.roles, -(-terms.rows // each))](
-                low, delta, step.changed, terms.address, Q=outputs, R=terms.columns, RB=RANK_UNIT, M=DELTA_TILE,
+                low, delta, step.changed, terms.address, terms.columns, Q=outputs, RB=RANK_UNIT, M=DELTA_TILE,
                 N=each,
                 DT=self._type, num_warps=4,
             )  # fmt: skip
@@ -289,17 +269,17 @@ class TritonOps:
         c, block = choices, self._logits(vocabulary)
         shape: dict[str, Any] = {"V": vocabulary, "CB": block, "num_warps": 8, "enable_fp_fusion": False}
         grid = (c.rows, -(-vocabulary // block))
-        choice.weigh[grid](logits, c.ints, c.scores, c.counts, PENALISED=c.penalised, **shape)
+        sampler.weigh[grid](logits, c.ints, c.scores, c.counts, PENALISED=c.penalised, **shape)
         if c.listed:
             blocks = -(-c.listed // EDITED)
-            choice.amend[(c.rows, blocks)](logits, c.ints, c.ids, c.values, c.scores, **shape | {"CB": EDITED})
+            sampler.amend[(c.rows, blocks)](logits, c.ints, c.ids, c.values, c.scores, **shape | {"CB": EDITED})
         if c.penalised:
-            choice.count[(c.rows,)](c.ints, c.table, c.table_stride, c.counts, **shape)
-            choice.penalise[grid](c.ints, c.floats, c.counts, c.scores, **shape)
-        choice.choose[(c.rows,)](logits, c.ints, c.floats, c.key, c.scores, token, **shape)
+            sampler.count[(c.rows,)](c.ints, c.table, c.table_stride, c.counts, **shape)
+            sampler.penalise[grid](c.ints, c.floats, c.counts, c.scores, **shape)
+        sampler.choose[(c.rows,)](logits, c.ints, c.floats, c.key, c.scores, token, **shape)
 
     def logprobs(self, logits: int, vocabulary: int, rows: int, index: int, best: int, token: int, out: Logprobs) -> None:
-        choice.logprobs[(rows,)](
+        sampler.logprobs[(rows,)](
             logits, index, token, best, out.numbers, out.ranks, V=vocabulary, CB=self._logits(vocabulary), MOST=BEST,
             num_warps=8,
         )  # fmt: skip
@@ -348,11 +328,6 @@ class TritonOps:
 
     def edit(self, target: int, index: int, value: int, count: int) -> None:
         copies.edit[(-(-count // EDITED),)](target, index, value, count, CB=EDITED)
-
-
-def _head(config: AttentionConfig) -> int:
-    """Return the elements of a head with its padding: as many as a product needs."""
-    return max(SMALLEST, power(config.head_dim))
 
 
 def _biases(sum: Sum, count: int) -> tuple[int, ...]:

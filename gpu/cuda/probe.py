@@ -17,9 +17,9 @@ from pathlib import Path
 
 from ...policies.binary_size import binary_size
 from ..errors import BackendError
+from .footprint import CONTEXT
 from .nvml import ALONE, PROHIBITED, Card, Nvml
 
-CONTEXT = 640 << 20  # bytes that a worker's context, torch and the kernels' machine code take beside its memory
 LEAST = CONTEXT + (1 << 30)  # bytes that are free on a card that is worth a worker
 CAPABILITY = (8, 0)  # least
 PACKAGES = {"triton": "triton", "cuda.bindings": "cuda-bindings", "cupy": "cupy"}  # module -> name of the package

@@ -2,9 +2,9 @@
 
 Each shape of a component is computed with its own parameters, on random hidden states: all tokens at once, in chunks, token
 by token behind a prefill, beside other rows, among many, and in pages of another size. Components that follow each other are
-also computed together, as in a run. All bits must be equal. The first launch of each kernel is here, too, so what has to be
-compiled is compiled before anything is served. A proof has a back end of its own on the same card, with tables, slots and
-scratch, which is dropped afterwards.
+also computed together, as in a run. All bits must be equal. Before that everything that serving launches is launched once
+(``first_launches.py``), so that what has to be compiled is compiled before anything is served, also for an application's
+deltas. Both have a back end of their own on the same card, with tables, slots and scratch, which is dropped afterwards.
 
 Legend: T tokens, N rows, D hidden width.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from ..model.config import EmbeddingConfig, HeadConfig, attention_of
 from ..row_backend import RowPacked
 from ..tables import Tables
 from .backend import CudaBackend
+from .deltas import CudaDelta
+from .first_launches import FirstLaunches
 from .synchronous import SynchronousCard
 
 SECONDS = 60.0  # that all proofs of a worker may take, with the kernels' first compilation
@@ -49,7 +52,7 @@ ON_HOST = ProofSize(12, (1, 3))
 
 @dataclass(slots=True)
 class ProofState:
-    """The findings of a worker's proofs so far. ``differs`` and ``unproved`` are sentences; "" for nothing to say."""
+    """The findings of a worker's proofs so far. ``differs``, ``unproved`` and ``late`` are sentences, "" for nothing."""
 
     shapes: int = 0  # proved
     steps: int = 0  # done, of all shapes
@@ -58,6 +61,7 @@ class ProofState:
     running: str = ""  # what is computed now
     differs: str = ""
     unproved: str = ""
+    late: str = ""  # which kernels were not launched in time
 
     def view(self) -> dict[str, Any]:
         """Return the state as plain data."""
@@ -86,7 +90,8 @@ class ProofState:
 class Prover:
     """Owner of a worker's proofs (see the module). ``open_twin`` opens a back end on the same card, for one proof.
 
-    ``limit`` is the longest sequence of tokens that a proof computes. ``seconds`` bounds all proofs together.
+    ``limit`` is the longest sequence of tokens that is computed. ``seconds`` bounds everything together. Without
+    ``compares`` kernels are launched for the first time, and nothing is proved: bits are not promised.
     """
 
     def __init__(
@@ -95,62 +100,102 @@ class Prover:
         size: ProofSize,
         limit: int,
         seconds: float = SECONDS,
+        compares: bool = True,
     ) -> None:
         tokens = max(min(size.tokens, limit), DECODED + 1)
         self.outcome = ProofState()
         self._open = open_twin
         self._chunks, self._tokens = size.chunks, tokens
-        self._seconds = seconds
-        self._known: set[str] = set()  # shapes that were proved, or could not be
+        self._seconds, self._compares = seconds, compares
+        self._known: set[str] = set()  # what was launched or proved, or could not be
 
-    def prove(self, components: Sequence[Packed]) -> Iterator[None]:
-        """Prove the shapes of these components that are new, step by step. Their parameters must stay where they are."""
-        before: list[RowPacked] = []
+    def prove(self, components: Sequence[Packed], deltas: Sequence[Packed | None] = ()) -> Iterator[None]:
+        """Launch what will serve these components, then prove their shapes, step by step; of both what is new.
+
+        ``deltas`` are those of an application, one for each component, if it has any. Parameters must stay where they are.
+        """
+        state, packed = self.outcome, list[RowPacked]()
         for one in components:
             assert isinstance(one, RowPacked), "a card's weights are rows"
-            yield from self._prove([one])
-            if before and not isinstance(one.spec.config, HeadConfig):
-                yield from self._prove([*before, one])
-            before = [one]
-        self.outcome.running = ""
+            packed.append(one)
+        changes = dict[int, CudaDelta]()
+        for place, delta in enumerate(deltas):
+            if delta is not None:
+                assert isinstance(delta, CudaDelta), "a card's deltas are padded rows"
+                changes[place] = delta
+        for first, some in _runs(packed):
+            inside = {place - first: changes[place] for place in range(first, first + len(some)) if place in changes}
+            key = f"{_shape(some)} {[(place, delta.changes) for place, delta in inside.items()]}"
+            if self._is_new(key):
+                launches = FirstLaunches(self._twin(), some, inside, self._tokens)
+                yield from self._stepped(some, launches.steps(), self._left_uncompiled)
+        for _, some in _runs(packed) if self._compares else ():
+            if self._is_new(_shape(some)):
+                proof = _Proof(self._twin(), some, self._tokens, self._chunks)
+                yield from self._stepped(some, proof.steps(), self._left_unproved)
+                state.shapes += proof.holds
+        state.running = ""
 
-    def _prove(self, packed: Sequence[RowPacked]) -> Iterator[None]:
-        shape = " ".join(f"{one.spec.config} {one.spec.component.kv}" for one in packed)
-        if shape in self._known:
-            return
-        self._known.add(shape)
+    def _is_new(self, key: str) -> bool:
+        known = key in self._known
+        self._known.add(key)
+        return not known
+
+    def _twin(self) -> CudaBackend:
+        backend = self._open()
+        assert isinstance(backend, CudaBackend), "a card is prepared"
+        return backend
+
+    def _stepped(self, packed: Sequence[RowPacked], steps: Iterator[str], left: Callable[[str], None]) -> Iterator[None]:
+        """Take all steps within the time. A step yields in what bits differ, or "". ``left``: takes why some were left."""
         state = self.outcome
         state.running = " and ".join(map(_name, packed))
-        proof = _Proof(self._open(), packed, self._tokens, self._chunks)
-        steps = proof.steps()
         while True:
             if state.seconds >= self._seconds:
-                state.unproved = state.unproved or f"not all shapes were compared within {self._seconds:.0f} seconds"
+                left(f"{self._seconds:.0f} seconds were over")
                 return
             state.began = time.monotonic()
             try:
                 found = next(steps)
             except StopIteration:
-                state.shapes += not proof.differs
                 return
             except (BackendError, torch.OutOfMemoryError) as error:
-                state.unproved = state.unproved or f"bits of {state.running} could not be compared: {error}"
+                left(str(error))
                 return
             finally:
                 state.seconds, state.began = state.seconds_now, None
             state.steps += 1
             if found:
-                proof.differs = True
                 state.differs = state.differs or f"bits of {state.running} differ {found}"
             yield
+
+    def _left_unproved(self, why: str) -> None:
+        state = self.outcome
+        state.unproved = state.unproved or f"bits of {state.running} could not be compared: {why}"
+
+    def _left_uncompiled(self, why: str) -> None:
+        state = self.outcome
+        state.late = state.late or f"kernels of {state.running} are compiled when a request first needs them: {why}"
+
+
+def _runs(packed: Sequence[RowPacked]) -> list[tuple[int, list[RowPacked]]]:
+    """Return each component, and each two that follow each other in a run, with the place of the first."""
+    found = [(place, [one]) for place, one in enumerate(packed)]
+    for place, (one, following) in enumerate(pairwise(packed)):
+        if not isinstance(following.spec.config, HeadConfig):
+            found.append((place, [one, following]))
+    return found
+
+
+def _shape(packed: Sequence[RowPacked]) -> str:
+    return " ".join(f"{one.spec.config} {one.spec.component.kv}" for one in packed)
 
 
 class _Proof:
     """The proof of one component, or of two that follow each other. A step yields what makes its bits differ, or ""."""
 
-    def __init__(self, backend: Backend, packed: Sequence[RowPacked], tokens: int, chunks: Sequence[int]) -> None:
-        self.differs = False
-        assert isinstance(backend, CudaBackend), "a card's bits are proved"
+    def __init__(self, backend: CudaBackend, packed: Sequence[RowPacked], tokens: int, chunks: Sequence[int]) -> None:
+        self.holds = False  # all was compared, and equal
         self._backend, self._card = backend, SynchronousCard(backend)
         self._packed = packed
         self._chunks, self._tokens = chunks, tokens
@@ -165,11 +210,14 @@ class _Proof:
         run, *parts = self._compose(page)
         yield ""
         if isinstance(self._config, HeadConfig):
-            yield from self._head(run)
-        elif parts:
-            yield from self._together(run, parts)
+            compared = self._head(run)
         else:
-            yield from self._alone(run, page)
+            compared = self._together(run, parts) if parts else self._alone(run, page)
+        differs = ""
+        for found in compared:
+            differs = differs or found
+            yield found
+        self.holds = not differs
 
     def _together(self, run: Any, parts: Sequence[Any]) -> Iterator[str]:
         """Compare a run of two components with a run of each."""

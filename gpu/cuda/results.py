@@ -14,9 +14,11 @@ import numpy as np
 import torch
 
 from ...policies.plan.sweep_plan import SweepResult
+from ..device import Outgoing
 from ..sweep_draws import SweepOutcome
 from .backend import CudaBackend
-from .columns import Region
+from .departures import LentBuffer
+from .plan_columns import Region
 from .streams import DeviceEvent
 
 OPEN = 3  # plans whose results are on their way: one more than a worker has open
@@ -26,12 +28,12 @@ Reader = Callable[[np.ndarray], None]  # of the region, uint8
 
 
 class PlanResults(Region):
-    """The region of one plan. ``readers`` take from it what was drawn, ``leaving`` is where departures lie."""
+    """The region of one plan. ``readers`` take from it what was drawn, ``leaving`` are departures, or where they lie."""
 
     def __init__(self) -> None:
         super().__init__()
         self.readers: list[Reader] = []
-        self.leaving: list[tuple[int, int]] = []  # offset and bytes
+        self.leaving: list[LentBuffer | tuple[int, int]] = []  # on the card, or offset and bytes
 
 
 @dataclass(slots=True)
@@ -54,7 +56,7 @@ class CudaTicket:
         self._host = torch.empty(0, dtype=torch.uint8)
         self._lock = threading.Lock()
         self._result: SweepResult | None = None
-        self._departed: list[memoryview] = []
+        self._departed: list[Outgoing] = []
 
     def follow(self, ended: DeviceEvent, results: PlanResults, host: torch.Tensor) -> None:
         """Set what is waited for, and where the results are afterwards."""
@@ -66,7 +68,7 @@ class CudaTicket:
         return self._result is not None or (self._ended is not None and self._ended.done())
 
     @property
-    def departed(self) -> list[memoryview]:
+    def departed(self) -> list[Outgoing]:
         return self._departed
 
     def wait(self) -> SweepResult:
@@ -82,8 +84,11 @@ class CudaTicket:
         region_B = self._host.numpy()
         for read in self._results.readers:
             read(region_B)
-        for offset, nbytes in self._results.leaving:
-            self._departed.append(memoryview(region_B[offset : offset + nbytes].tobytes()))
+        for one in self._results.leaving:
+            if isinstance(one, LentBuffer):
+                self._departed.append(one)
+            else:
+                self._departed.append(memoryview(region_B[one[0] : sum(one)].tobytes()))
         seconds = self._computed.seconds_since(self._began)
         self._results, self._host = PlanResults(), torch.empty(0, dtype=torch.uint8)
         return self._outcome.result(seconds, seconds)

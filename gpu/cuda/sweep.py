@@ -6,7 +6,6 @@ T drawn positions, D hidden width, V vocabulary.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,21 +18,19 @@ from ..sweep_columns import Ints, Rows, SweepColumns
 from ..tables import Tables
 from .backend import CudaBackend, hidden_name
 from .card_draws import (
-    POOLING,
-    PROMPT_LOGPROBS,
     CardDraws,
     DrawnGroup,
     SampledCall,
-    host_reason,
+    is_of_host,
     plain,
     read_logprobs,
     simple_columns,
 )
-from .columns import PlanColumns
 from .components import CudaRun
 from .graphs import Graphs
 from .host_draws import HostHeads, WaitingDraws
 from .ops import BEST
+from .plan_columns import PlanColumns
 from .results import CudaTicket, PlanResults, ResultRing
 
 PLAN = "plan"
@@ -54,15 +51,13 @@ class HeadTokens:
 
 
 class CardSweep:
-    """One sweep of a device (see the module). ``on_host`` counts rows that the card does not draw, by the reason."""
+    """One sweep of a device (see the module)."""
 
-    def __init__(
-        self, backend: CudaBackend, tables: Tables, columns: SweepColumns, graphs: Graphs, on_host: Counter[str]
-    ) -> None:
+    def __init__(self, backend: CudaBackend, tables: Tables, columns: SweepColumns, graphs: Graphs) -> None:
         self._backend, self._tables = backend, tables
         self._of_plan, self._plan = columns, columns.plan
         self._verify = set(columns.plan.verify)
-        self._graphs, self._on_host = graphs, on_host
+        self._graphs = graphs
         self.columns, self.results = PlanColumns(), PlanResults()
         self.work: list[Callable[[], object]] = []
         self._card = CardDraws(backend, tables, self.columns, self.results)
@@ -171,14 +166,14 @@ class CardSweep:
         for i in range(len(at.batch)):
             some, numbers = some_rows(at, [i]), [delta[i]] if delta else []
             if self._tables.sampling[int(at.row_N[i])].prompt_logprobs > BEST:
-                self._on_host[PROMPT_LOGPROBS] += 1
+                self._outcome.on_host += 1
                 self.work.append(partial(self._waiting.score, run, some, numbers))
             else:
                 self._score(run, some, numbers)
 
     def pool(self, run: CudaRun, at: Rows) -> None:
         """Pool as ``Device.pool`` says, on the host."""
-        self._on_host[POOLING] += len(at.batch)
+        self._outcome.on_host += len(at.batch)
         self.work.append(lambda: self._waiting.pool(run, at))
 
     def _score(self, run: CudaRun, at: Rows, delta: list[int]) -> None:
@@ -244,10 +239,9 @@ class CardSweep:
         """Return the places of the rows that the card draws, and of the others, which are counted."""
         here, there = list[int](), list[int]()
         for i, row in enumerate(at.row_N.tolist()):
-            reason = host_reason(self._tables, row, position_N[i], run.vocabulary, drafted_N[i])
-            (there if reason else here).append(i)
-            if reason:
-                self._on_host[reason] += 1
+            of_host = is_of_host(self._tables, row, position_N[i], run.vocabulary, drafted_N[i])
+            (there if of_host else here).append(i)
+        self._outcome.on_host += len(there)
         return here, there
 
 

@@ -11,9 +11,9 @@ import torch
 from ..backend import Batch
 from ..sweep_columns import Rows
 from .backend import GATHERED, HEADED, CudaBackend
-from .columns import PlanColumns, head_step
 from .components import CudaRun, HeadPart
 from .forward import LOGITS
+from .plan_columns import PlanColumns, head_step
 
 STEP = "synchronous step"  # a buffer
 

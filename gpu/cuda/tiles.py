@@ -1,4 +1,4 @@
-"""Shapes of the kernels' tiles, and the tiles of a step. Standard library and numpy only.
+"""Shapes of the kernels' tiles, and the scratch that follows from them. Standard library only: the head asks, too.
 
 An order of sums is a function of shapes alone: stretches of a weight, keys of a block and of a segment, rows of an
 attention's tile. The tile of a product's rows and outputs follows the number of rows, and changes no bit.
@@ -7,10 +7,8 @@ attention's tile. The tile of a product's rows and outputs follows the number of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
-import numpy as np
-
+SMALLEST = 16  # side of a block that a product takes
 MULTIPROCESSORS = 132  # of an H100 and an H200: a constant of the numerics, not asked of the card
 
 
@@ -68,6 +66,24 @@ class Tiling:
         """Return the tile of an attention. Raises StopIteration beyond the largest head size."""
         return next(tile for most, tile in self.attention if head_dim <= most)
 
+    def product_bytes(self, tokens: int, width: int, outputs: int) -> int:
+        """Return the bytes that a product writes in any step of at most ``tokens`` tokens."""
+        stretches = -(-width // self.columns(width, outputs))
+        return 4 * outputs * max(tokens, stretches * min(tokens, self.products[0][0]))
+
+    def segments(self, longest: int, group: int, window: int | None) -> int:
+        """Return the most segments that a tile of an attention sees."""
+        segments = -(-longest // self.segment)
+        if window is None:
+            return segments
+        return min(segments, -(-(window + self.attention_rows // group) // self.segment) + 1)
+
+    def attend_bytes(self, tiles: int, longest: int, group: int, kv_heads: int, head_dim: int, window: int | None) -> int:
+        """Return the bytes of the parts that an attention writes; ``group``: heads to a KV head."""
+        most = min(tiles, 2 * MULTIPROCESSORS // kv_heads + 1)
+        each = self.attention_rows * (padded_head(head_dim) + 2)
+        return 4 * most * kv_heads * self.segments(longest, group, window) * each
+
     def largest_head(self) -> int:
         """Return the largest head size that has a tile."""
         return self.attention[-1][0]
@@ -100,30 +116,11 @@ SMALL = Tiling(
 )
 
 
-def attention_tiles(row_N: np.ndarray, start_N: np.ndarray, count_N: np.ndarray, each: int) -> np.ndarray:
-    """Return int32 [tiles, 4]: table row, first position, tokens (at most ``each``), first token of the step.
-
-    Batch rows follow each other in the step. A tile has tokens of one row.
-    """
-    offset_N = np.cumsum(count_N) - count_N
-    tiles_N = -(-count_N // each)
-    n = np.repeat(np.arange(len(row_N)), tiles_N)
-    before = (np.arange(len(n)) - np.repeat(np.cumsum(tiles_N) - tiles_N, tiles_N)) * each
-    columns = (row_N[n], start_N[n] + before, np.minimum(each, count_N[n] - before), offset_N[n] + before)
-    return np.stack(columns, axis=1).astype(np.int32)
+def power(n: int) -> int:
+    """Return the power of two from n on: what Triton wants of a block."""
+    return 1 << (n - 1).bit_length()
 
 
-def delta_tiles(number_N: np.ndarray, count_N: np.ndarray, each: int) -> np.ndarray:
-    """Return int32 [tiles, 3]: first token, tokens (at most ``each``), number.
-
-    Of consecutive tokens with one number that is not 0.
-    """
-    tiles = []
-    first = 0
-    borders = [0, *(np.flatnonzero(np.diff(number_N)) + 1).tolist(), len(number_N)]
-    for i, j in pairwise(borders):
-        tokens = int(count_N[i:j].sum())
-        if number_N[i]:
-            tiles += [(first + k, min(each, tokens - k), int(number_N[i])) for k in range(0, tokens, each)]
-        first += tokens
-    return np.asarray(tiles, dtype=np.int32).reshape(-1, 3)
+def padded_head(head_dim: int) -> int:
+    """Return the elements of a head with its padding: as many as a product needs."""
+    return max(SMALLEST, power(head_dim))

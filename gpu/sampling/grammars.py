@@ -1,6 +1,6 @@
 """Grammars in their compiled form, by llguidance (M. Moskal et al.), which is imported when the first grammar comes.
 
-Its limits are counts of work, so that they are the same on every machine. ``masks.py`` has the states of rows.
+Its limits are counts of work, so that they are the same on every machine. ``row_grammars.py`` has the states of rows.
 """
 
 from __future__ import annotations
@@ -8,13 +8,15 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...policies.plan.grammar import CLIENTS_LARK, JSON, JSON_OPTIONS, REGEX, Grammar, TokenVocabulary
+from ...policies.plan.grammar import CALLS, CLIENTS_LARK, JSON, JSON_OPTIONS, LARK, REGEX, Grammar, TokenVocabulary
 from ..errors import CheckpointError
 from ..weights.token_bytes import TokenBytes, token_bytes
+from .free_turn import FreeTurn
+from .turn_scanner import TokensByBytes, TurnScanner
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -23,6 +25,7 @@ IDLE = 64  # compiled grammars that are kept although no sequence has them
 IDLE_BYTES = 64 << 20  # of these
 IDLE_TABLES = 2  # tables of tokens that are kept although no grammar needs them
 BYTES_OF_TOKEN = 480  # in a table, as measured with 131,072 tokens
+BYTES_IN_INDEX = 30  # for turns that are free but for their calls
 GRAMMAR_BYTES, BYTES_OF_TEXT = 64 << 10, 128  # of a compiled grammar, and of each byte of its text, as measured
 SPECIAL = b"\xff"  # begins the name of a token without text
 AMBIGUOUS = 500  # ways that the parser of a client's grammar may follow at once
@@ -80,6 +83,27 @@ class _Words:
         return self.made.greedy_tokenize(text.decode(errors="replace")) if self.made is not None else []
 
 
+@dataclass(frozen=True, slots=True)
+class ReadVocabulary:
+    """A vocabulary in the library's form, and the bytes of its tokens."""
+
+    tokenizer: LLTokenizer
+    tokens: list[bytes]
+    _indexes: list[TokensByBytes] = field(default_factory=list)  # made when a turn first needs it
+
+    @property
+    def nbytes(self) -> int:
+        """An estimate."""
+        return (BYTES_OF_TOKEN + BYTES_IN_INDEX * len(self._indexes)) * len(self.tokens)
+
+    @property
+    def index(self) -> TokensByBytes:
+        """The tokens by their bytes."""
+        if not self._indexes:
+            self._indexes.append(TokensByBytes(self.tokens))
+        return self._indexes[0]
+
+
 def tokenizer_of(vocabulary: TokenVocabulary, table: TokenBytes) -> LLTokenizer:
     """Return the library's form of a vocabulary. Raise GrammarError if it cannot constrain an answer."""
     library = require()
@@ -87,7 +111,7 @@ def tokenizer_of(vocabulary: TokenVocabulary, table: TokenBytes) -> LLTokenizer:
         raise GrammarError(f"{vocabulary.file} has changed since the model was added; add the model again")
     if not vocabulary.ends:
         raise GrammarError("the model has no end token, so no constrained answer could end; name its eos_token_id")
-    tokens = (table.tokens + [b""] * vocabulary.size)[: vocabulary.size]
+    tokens = _padded(table, vocabulary)
     special = sorted({*vocabulary.ends, *vocabulary.hidden} & set(range(vocabulary.size)))
     for id in special:
         tokens[id] = SPECIAL + f"<[{id}]>".encode()
@@ -97,12 +121,17 @@ def tokenizer_of(vocabulary: TokenVocabulary, table: TokenBytes) -> LLTokenizer:
     return made
 
 
-def read_tokenizer(vocabulary: TokenVocabulary) -> LLTokenizer:
-    """Return the tokenizer of a vocabulary, from its file. Raise GrammarError."""
+def _padded(table: TokenBytes, vocabulary: TokenVocabulary) -> list[bytes]:
+    return (table.tokens + [b""] * vocabulary.size)[: vocabulary.size]
+
+
+def read_vocabulary(vocabulary: TokenVocabulary) -> ReadVocabulary:
+    """Return a vocabulary from its file. Raise GrammarError."""
     try:
-        return tokenizer_of(vocabulary, token_bytes(Path(vocabulary.file)))
+        table = token_bytes(Path(vocabulary.file))
     except CheckpointError as error:
         raise GrammarError(str(error)) from None
+    return ReadVocabulary(tokenizer_of(vocabulary, table), _padded(table, vocabulary))
 
 
 def compiled(form: str, text: str, tokenizer: LLTokenizer) -> LLMatcher:
@@ -143,11 +172,15 @@ def _on_one_line(error: str) -> str:
 
 @dataclass(slots=True)
 class CompiledGrammar:
-    """A grammar in its compiled form, and the key of its table of tokens. ``nbytes``: an estimate."""
+    """A grammar in its compiled form, and the key of its table of tokens. ``nbytes``: an estimate.
+
+    ``scanner``: of a turn that is free but for its calls.
+    """
 
     matcher: LLMatcher
     vocabulary: bytes
     nbytes: int
+    scanner: TurnScanner | None = None
 
 
 class GrammarStore:
@@ -161,7 +194,7 @@ class GrammarStore:
         self._lock = threading.Lock()
         self._grammars: dict[bytes, CompiledGrammar] = {}
         self._idle: OrderedDict[bytes, None] = OrderedDict()
-        self._tokenizers: OrderedDict[bytes, tuple[LLTokenizer, int]] = OrderedDict()  # with its bytes, the last used last
+        self._vocabularies: OrderedDict[bytes, ReadVocabulary] = OrderedDict()  # the last used last
         self._reading = threading.Lock()  # a table is read once, however many grammars wait for it
 
     @property
@@ -169,7 +202,7 @@ class GrammarStore:
         """The bytes of all tables and grammars, about."""
         with self._lock:
             grammars = sum(one.nbytes for one in self._grammars.values())
-            return grammars + sum(nbytes for _, nbytes in self._tokenizers.values())
+            return grammars + sum(one.nbytes for one in self._vocabularies.values())
 
     def compile(self, grammar: Grammar) -> None:
         """Compile a grammar, unless it is here. Raise GrammarError."""
@@ -177,21 +210,29 @@ class GrammarStore:
             self._idle.pop(grammar.key, None)
             if grammar.key in self._grammars:
                 return
-        matcher = compiled(grammar.form, grammar.text, self._tokenizer(grammar.vocabulary))
+        vocabulary = self._vocabulary(grammar.vocabulary)
         nbytes = GRAMMAR_BYTES + BYTES_OF_TEXT * len(grammar.text)
+        scanner: TurnScanner | None = None
+        if grammar.form == CALLS:
+            turn = FreeTurn.of(grammar.text)
+            matcher = compiled(LARK, turn.call, vocabulary.tokenizer)
+            textless = (*grammar.vocabulary.hidden, *grammar.vocabulary.ends)
+            scanner = TurnScanner(turn, vocabulary.index, textless, vocabulary.tokenizer, matcher)
+        else:
+            matcher = compiled(grammar.form, grammar.text, vocabulary.tokenizer)
         with self._lock:
-            self._grammars[grammar.key] = CompiledGrammar(matcher, grammar.vocabulary.key, nbytes)
+            self._grammars[grammar.key] = CompiledGrammar(matcher, grammar.vocabulary.key, nbytes, scanner)
 
-    def _tokenizer(self, vocabulary: TokenVocabulary) -> LLTokenizer:
+    def _vocabulary(self, vocabulary: TokenVocabulary) -> ReadVocabulary:
         """Return the table of a vocabulary; read it if it is not here."""
         with self._reading:
             with self._lock:
-                if (found := self._tokenizers.get(vocabulary.key)) is not None:
-                    self._tokenizers.move_to_end(vocabulary.key)
-                    return found[0]
-            made = read_tokenizer(vocabulary)
+                if (found := self._vocabularies.get(vocabulary.key)) is not None:
+                    self._vocabularies.move_to_end(vocabulary.key)
+                    return found
+            made = read_vocabulary(vocabulary)
             with self._lock:
-                self._tokenizers[vocabulary.key] = made, BYTES_OF_TOKEN * vocabulary.size
+                self._vocabularies[vocabulary.key] = made
             return made
 
     def release(self, key: bytes) -> None:
@@ -203,12 +244,18 @@ class GrammarStore:
                 old, _ = self._idle.popitem(last=False)
                 del self._grammars[old]
             used = {one.vocabulary for one in self._grammars.values()}
-            unused = [table for table in self._tokenizers if table not in used]
+            unused = [table for table in self._vocabularies if table not in used]
             for table in unused[: max(0, len(unused) - IDLE_TABLES)]:
-                del self._tokenizers[table]
+                del self._vocabularies[table]
 
     def matcher(self, key: bytes) -> LLMatcher | None:
         """Return a fresh matcher of a grammar; None: it is not compiled here."""
         with self._lock:
             found = self._grammars.get(key)
         return found.matcher.deep_copy() if found is not None else None
+
+    def scanner(self, key: bytes) -> TurnScanner | None:
+        """Return the scanner of a turn that is free but for its calls; None: it is not compiled here."""
+        with self._lock:
+            found = self._grammars.get(key)
+        return found.scanner if found is not None else None

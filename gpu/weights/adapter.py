@@ -100,7 +100,7 @@ def open_adapter(source: str | Path, base: Checkpoint) -> Checkpoint:
         )
     files = CheckpointFiles(folder, base.path)
     generation = read_generation(files, base.config)
-    own: dict[str, Any] = {"known": base.known, "hold": base, "tier": base.tier}
+    own: dict[str, Any] = {"known": base.known, "over": base, "tier": base.tier}
     own["pooled"] = pooled_over(files, base.config, embeds=base.embeds)
     return Checkpoint(base.path, base.config, generation, parts, base.chain, deltas, folder, **own)
 

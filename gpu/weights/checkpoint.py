@@ -41,7 +41,7 @@ from .embedder import Embedder, Pooled, plain_embedder, read_pooled, without_hea
 from .exits import Heads, below, read_exits, read_thresholds, shared_heads
 from .generation import read_generation
 from .hub import HUB_ADDRESS, HUB_ID, fetch
-from .identity import component_id, delta_id, hash_tensor
+from .identity import checkpoint_id, component_id, delta_id, hash_tensor
 from .tensor_files import check_dtype, gguf, read_tensors
 
 __all__ = ["Checkpoint", "CheckpointError"]
@@ -75,7 +75,7 @@ class Checkpoint:
     files from being removed while this lives. ``exits`` are the heads of a family's lower tiers, by their number of layers;
     ``thresholds`` are the rules for ``auto`` of the exits that have one; ``tier`` is the number of layers of one of them,
     opened by itself or under an adapter, and 0 for every other checkpoint. ``pooled``: the vectors or verdicts that it
-    gives; an embedder generates nothing.
+    gives; an embedder generates nothing. ``over``: the checkpoint that an adapter's folder changes.
     """
 
     def __init__(
@@ -94,6 +94,7 @@ class Checkpoint:
         thresholds: dict[int, Threshold] | None = None,
         tier: int = 0,
         pooled: Pooled | None = None,
+        over: Checkpoint | None = None,
     ) -> None:
         self.path = path  # the folder with the tokenizer; for an adapter, its base's
         self.config = config
@@ -106,7 +107,9 @@ class Checkpoint:
         self.thresholds = thresholds or {}
         self.tier = tier
         self.pooled = pooled
+        self.over = over
         self._chain, self._hold = chain, hold
+        self._content = b""
 
     @classmethod
     def open(cls, source: str | Path) -> Checkpoint:
@@ -232,6 +235,8 @@ class Checkpoint:
         A base of many adapters is read once: reading takes minutes for billions of parameters, and there may be twenty
         adapters.
         """
+        if self.over is not None:
+            self.over.hashes(progress)  # they are remembered, and its other adapters share them
         every = (*(roles for _, roles in (*self.parts, *self.deltas.values())), *self.exits.values())
         places = {ref for roles in every for ref in roles.values()}
         total, done = sum(ref.nbytes for ref in places - self.known.keys()), 0
@@ -248,6 +253,13 @@ class Checkpoint:
         if self.source == self.path:
             self.known.update(found)
         return found
+
+    def content(self) -> bytes:
+        """Return the identity of the whole content (``checkpoint_id``). Reads what is not hashed yet."""
+        if not self._content:
+            hashes = self.hashes()
+            self._content = checkpoint_id(self.ids(hashes), self.delta_ids(hashes))
+        return self._content
 
     def _check_terms(self) -> None:
         """Check that the product of each term's two halves is finite, unless this was checked before."""

@@ -4,7 +4,7 @@ Uses no torch; nothing stays resident. A component's id is a 128-bit BLAKE2b of 
 sorted keys) and, per role in alphabetical order, the hash of the raw tensor (type, shape, bytes as stored). The place of a
 tensor, fusion and packing do not enter. A packed tensor's id is a 128-bit BLAKE2b of the raw tensor's hash and the packed
 form, so that neither names nor components enter. A delta's id is made like a component's, from both configurations and its
-own tensors.
+own tensors. A checkpoint's id is made of the ids of its components and deltas.
 """
 
 from __future__ import annotations
@@ -94,6 +94,17 @@ def component_id(kind: Kind, config: ComponentConfig, contents: dict[str, bytes]
     digest.update(json.dumps([kind.value, _content(config)], sort_keys=True).encode())
     for role in sorted(contents):
         digest.update(b"\0" + role.encode() + b"\0" + contents[role])
+    return digest.digest()
+
+
+def checkpoint_id(ids: Sequence[bytes], deltas: Sequence[bytes]) -> bytes:
+    """Return 16 bytes over a chain: the identities of its components and deltas, in order.
+
+    Folders with equal ones are interchangeable, whatever their names; tokenizers and templates do not enter.
+    """
+    digest = hashlib.blake2b(digest_size=16, person=b"blockwright/chck")
+    for id, delta in zip(ids, deltas, strict=True):
+        digest.update(id + bytes([len(delta)]) + delta)
     return digest.digest()
 
 

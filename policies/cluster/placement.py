@@ -10,7 +10,9 @@ deterministic: equal inputs give equal answers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import combinations
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ..model.chain import Component, Hop, Route
@@ -24,13 +26,23 @@ class Cost(NamedTuple):
     unserved: int  # applications without a route
     transfers: float  # sum over applications: load times hops beyond the first, on the best route
     nbytes: int  # bytes of parameters on all workers
+    longest: float = 0.0  # bytes divided by speed, of the worker where that is most; 0 if all are equally fast
 
 
 class Draft:
-    """A placement in the making: hops by application, and the memory they take on each worker."""
+    """A placement in the making: hops by application, and the memory they take on each worker.
 
-    def __init__(self, chains: Mapping[str, Sequence[Component]], memory: Mapping[str, int]) -> None:
+    speeds: of each worker, as a part of the fastest; empty: all are equally fast.
+    """
+
+    def __init__(
+        self,
+        chains: Mapping[str, Sequence[Component]],
+        memory: Mapping[str, int],
+        speeds: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         self.chains, self._memory = chains, memory
+        self.speeds = speeds if len(set(speeds.values())) > 1 else {}
         self.hops: dict[str, list[tuple[Hop, ...]]] = {}  # routes of each application; the first was placed first
         # for each worker: component or delta -> number of hops that need it
         self._held: dict[str, dict[bytes, int]] = {worker: {} for worker in memory}
@@ -82,10 +94,27 @@ class Draft:
         return hops
 
     def nearest(self, name: str) -> str | None:
-        """Return the worker with room for the whole chain that holds most of it; of equals the one with most room left."""
+        """Return the worker with room for the whole chain that holds most of it.
+
+        Of equals, the one with most room left; of unequally fast ones, the one that then passes its parameters soonest.
+        """
         added = {worker: self.added(name, self.whole(name, worker)) for worker in self._memory}
         fitting = [worker for worker in added if added[worker] <= self.free(worker)]
-        return min(fitting, key=lambda worker: (added[worker], -self.free(worker)), default=None)
+        return min(fitting, key=lambda worker: (added[worker], self._strain(worker, added[worker])), default=None)
+
+    def _strain(self, worker: str, added: int) -> float:
+        if not self.speeds:
+            return -self.free(worker)
+        return (self.used[worker] + added) / self.speeds[worker]
+
+    def rank(self, name: str, worker: str) -> tuple[float, float]:
+        """Return the key by which the least is the best worker for one more replica."""
+        added = self.added(name, self.whole(name, worker))
+        return added, self._strain(worker, added) if self.speeds else self.used[worker]
+
+    def power(self, name: str) -> float:
+        """Return the number of an application's routes, each counted with the speed of its slowest worker."""
+        return sum(min(self.speeds.get(hop.worker, 1.0) for hop in hops) for hops in self.hops[name])
 
     def first(self, name: str) -> str | None:
         """Return the first worker with room for the whole chain."""
@@ -93,11 +122,17 @@ class Draft:
 
     def cost(self, load: Mapping[str, float]) -> Cost:
         transfers = sum(load.get(name, 1.0) * (min(map(len, routes)) - 1) for name, routes in self.hops.items())
-        return Cost(len(self.chains) - len(self.hops), transfers, sum(self.used.values()))
+        longest = max((self.used[worker] / speed for worker, speed in self.speeds.items()), default=0.0)
+        return Cost(len(self.chains) - len(self.hops), transfers, sum(self.used.values()), longest)
 
 
 def place_by_locality(
-    chains: Mapping[str, Sequence[Component]], memory: Mapping[str, int], load: Mapping[str, float], version: int = 1
+    chains: Mapping[str, Sequence[Component]],
+    memory: Mapping[str, int],
+    load: Mapping[str, float],
+    version: int = 1,
+    speeds: Mapping[str, float] = MappingProxyType({}),
+    kinds: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Route]:
     """Return routes of every application that can be served at all; the others fit nowhere.
 
@@ -105,8 +140,10 @@ def place_by_locality(
         chains: application -> components in order.
         memory: worker -> bytes for parameters (the need of KV is already subtracted).
         load: application -> expected requests in any unit; 1 if absent.
+        speeds: see ``Draft``.
+        kinds: worker -> kind of its device; pipelines stay within one. Absent: all are of one kind.
     """
-    draft = best_draft(chains, memory, load)
+    draft = best_draft(chains, memory, load, speeds, kinds)
     _replicate(draft, memory, load)
     place = {worker: n for n, worker in enumerate(memory)}
     return [
@@ -116,7 +153,13 @@ def place_by_locality(
     ]
 
 
-def best_draft(chains: Mapping[str, Sequence[Component]], memory: Mapping[str, int], load: Mapping[str, float]) -> Draft:
+def best_draft(
+    chains: Mapping[str, Sequence[Component]],
+    memory: Mapping[str, int],
+    load: Mapping[str, float],
+    speeds: Mapping[str, float] = MappingProxyType({}),
+    kinds: Mapping[str, str] = MappingProxyType({}),
+) -> Draft:
     """Return the draft of least ``Cost``, with one route of each application.
 
     The start by locality is not the best one for every zoo, and a move that saves memory may take the room that a pipeline
@@ -125,14 +168,17 @@ def best_draft(chains: Mapping[str, Sequence[Component]], memory: Mapping[str, i
     large = sorted(chains, key=lambda name: -_size(chains[name]))
     starts = [(_pairs(chains, load), True), (large, True), (large[::-1], True), (list(chains), True), (list(chains), False)]
     drafts = []
+    alike: dict[str, list[str]] = {}
+    for worker in memory:
+        alike.setdefault(kinds.get(worker, ""), []).append(worker)
     for order, nearest in starts:
         for moves in (True, False):
-            draft = Draft(chains, memory)
+            draft = Draft(chains, memory, speeds)
             for name in order:
                 _put_whole(draft, name, nearest=nearest)
             if moves:
                 _move(draft, load)
-            _spread_rest(draft, memory, load, in_order=not (nearest or moves))
+            _spread_rest(draft, alike, load, in_order=not (nearest or moves))
             drafts.append(draft)
     return min(drafts, key=lambda draft: draft.cost(load))
 
@@ -194,14 +240,15 @@ def _make_room(draft: Draft, name: str) -> None:
         draft.put(other, back)
 
 
-def _spread_rest(draft: Draft, memory: Mapping[str, int], load: Mapping[str, float], *, in_order: bool) -> None:
+def _spread_rest(draft: Draft, alike: Mapping[str, Sequence[str]], load: Mapping[str, float], *, in_order: bool) -> None:
     """Make pipelines of applications that fit whole nowhere: always the one that then takes the least additional memory.
 
-    Of equals, the most loaded goes first. ``in_order``: take them in the given order instead.
+    Of equals, the most loaded goes first. ``in_order``: take them in the given order instead. ``alike``: the workers of each
+    kind of device, among which a pipeline stays.
     """
     rest = {name for name in draft.chains if name not in draft.hops}
     while rest:
-        found = {name: hops for name in sorted(rest) if (hops := pipeline(draft, name, list(memory)))}
+        found = {name: hops for name in sorted(rest) if (hops := _shortest(draft, name, alike.values()))}
         if not found:
             return
         name = min(found, key=lambda name: (sum(draft.added(name, hop) for hop in found[name]), -load.get(name, 1.0)))
@@ -209,6 +256,11 @@ def _spread_rest(draft: Draft, memory: Mapping[str, int], load: Mapping[str, flo
             name = next(name for name in draft.chains if name in found)
         draft.put(name, found[name])
         rest.remove(name)
+
+
+def _shortest(draft: Draft, name: str, groups: Iterable[Sequence[str]]) -> tuple[Hop, ...]:
+    """Return the pipeline of fewest workers, all of them in one group; () if it fits in none."""
+    return min(filter(None, (pipeline(draft, name, workers) for workers in groups)), key=len, default=())
 
 
 def pipeline(draft: Draft, name: str, workers: Sequence[str]) -> tuple[Hop, ...]:
@@ -250,12 +302,10 @@ def _replicate(draft: Draft, memory: Mapping[str, int], load: Mapping[str, float
     """Fill the remaining memory with replicas of the application with the most load per replica, as long as one fits."""
     candidates = {name for name, routes in draft.hops.items() if len(routes[0]) == 1}
     while candidates:
-        name = max(sorted(candidates), key=lambda name: load.get(name, 1.0) / len(draft.hops[name]))
+        name = max(sorted(candidates), key=lambda name: load.get(name, 1.0) / draft.power(name))
         here = {hop.worker for hops in draft.hops[name] for hop in hops}
         fitting = [w for w in memory if w not in here and draft.fits(name, draft.whole(name, w))]
         if not fitting:
             candidates.discard(name)
             continue
-        draft.put(
-            name, (draft.whole(name, min(fitting, key=lambda w: (draft.added(name, draft.whole(name, w)), draft.used[w]))),)
-        )
+        draft.put(name, (draft.whole(name, min(fitting, key=partial(draft.rank, name))),))

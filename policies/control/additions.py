@@ -93,12 +93,6 @@ class Additions:
         assert set(hidden) == self.replaces.keys() >= self._deaths.keys()
 
 
-def is_known(route: PlannedRoute) -> bool:
-    """Return whether a route is whole and its workers have reported their remaining memory since."""
-    progress = _progress(route)
-    return progress.whole and progress.settled
-
-
 def _progress(route: PlannedRoute) -> RouteProgress:
     settled = not any(hop.residency.room_stale or hop.residency.asking for hop in route.hops)
     return RouteProgress(not route.open, settled, [(hop.residency.room or 0, hop.page_bytes) for hop in route.hops])

@@ -20,7 +20,6 @@ from .drop_events import (
     TrimParameters,
 )
 from .dropped_group import GroupStage, name_of, together
-from .parameter_drops import is_replica
 from .residency import Residency, Served
 from .state import ControllerState
 
@@ -29,7 +28,7 @@ def unfit(state: ControllerState, worker: str) -> str:
     """Return why a worker can be in no group: a sentence, or empty."""
     if worker not in state.workers:
         return f"worker {worker} does not exist"
-    if worker in state.scaling.draining:
+    if worker in state.holdings.draining:
         return f"worker {worker} is drained"
     here = together(state.served, state.residency[worker])
     if len(here) > 1 and not alike(served.application.components for served in here):
@@ -48,7 +47,8 @@ def _groups(state: ControllerState) -> list[tuple[GroupState, list[Served], tupl
         here = together(state.served, residency)
         if not unfit(state, worker) and not _apart(state, worker):
             found.append((GroupState.NORMAL, here, (Hop(worker, 0, len(here[0].application.components)),)))
-    return found + [(one.stage.group_state, one.served, one.hops) for one in state.overload.groups.values()]
+    groups = state.overload.groups.values()
+    return found + [(g.stage.group_state, [state.served[name] for name in g.applications], g.hops) for g in groups]
 
 
 def _apart(state: ControllerState, worker: str) -> str:
@@ -65,7 +65,7 @@ def _no_replica(state: ControllerState, worker: str, served: Served, residency: 
     name = served.application.served_as
     if not served.shown or served.draining:
         return f"model {name} is being {'removed' if served.draining else 'added'}"
-    replicas = [hop.route for hop in residency.hops[served.application.name] if is_replica(hop.route, state.placement)]
+    replicas = [hop.route for hop in residency.hops[served.application.name] if state.holdings.is_replica(hop.route)]
     if not replicas:
         return f"worker {worker} serves only a part of {name}"
     serves = any(one.whole and one.route.id not in state.table.paused for one in replicas)
@@ -93,7 +93,7 @@ def memory_groups(state: ControllerState, known: int) -> MemoryGroups | None:
 
 def refused_workers(state: ControllerState) -> dict[str, str]:
     """Return why workers are in no group now."""
-    alone = [worker for worker in state.workers if state.holdings.group_of(worker) is None]
+    alone = [worker for worker in state.workers if not state.holdings.dropped_on(worker)]
     return {worker: why for worker in alone if (why := unfit(state, worker) or _apart(state, worker))}
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ..model.chain import Hop
+from ..model.chain import Hop, Route
 from ..overload.coordinator import GroupState
-from .residency import PlannedRoute, Residency, Served
+from .residency import Residency, Served
 from .route_switch import SwitchFigures
 
 
@@ -39,9 +39,9 @@ class DroppedGroup:
     """Workers that serve applications as one pipeline, since each has dropped a part of their parameters."""
 
     name: str
-    pipelines: list[PlannedRoute]  # one for each application
-    replicas: list[PlannedRoute]  # one for each of its workers and applications
-    leaving: list[PlannedRoute]  # routes that its requests come from
+    pipelines: list[Route]  # one for each application
+    replicas: list[Route]  # one for each of its workers and applications
+    leaving: list[Route]  # routes that its requests come from
     before: list[DroppedGroup]  # earlier groups that were merged into this one
     stage: GroupStage = GroupStage.LEAVING
     order: int = 0  # number of the last order to gateways
@@ -50,28 +50,24 @@ class DroppedGroup:
     rescued: bool = False  # a member died: the first whole replica is enough
 
     @property
-    def served(self) -> list[Served]:
-        return [one.served for one in self.pipelines]
-
-    @property
     def applications(self) -> list[str]:
-        return [one.route.application for one in self.pipelines]
+        return [one.application for one in self.pipelines]
 
     @property
     def hops(self) -> tuple[Hop, ...]:
         """Its stages, the same for all applications."""
-        return self.pipelines[0].route.hops
+        return self.pipelines[0].hops
 
     @property
     def workers(self) -> list[str]:
         """Its workers in the order of their stages."""
         return [hop.worker for hop in self.hops]
 
-    def leave(self, application: str) -> list[PlannedRoute]:
+    def leave(self, application: str) -> list[Route]:
         """Remove an application that is no longer served; return its pipelines, here and in the merged groups."""
-        gone = [one for one in self.pipelines if one.route.application == application]
+        gone = [one for one in self.pipelines if one.application == application]
         for routes in (self.pipelines, self.replicas, self.leaving):
-            routes[:] = [one for one in routes if one.route.application != application]
+            routes[:] = [one for one in routes if one.application != application]
         return gone + [one for group in self.before for one in group.leave(application)]
 
 
@@ -96,7 +92,7 @@ def together(served: Mapping[str, Served], residency: Residency) -> list[Served]
     An application that waits for room there and is served by other workers is left out.
     """
     here = (served[name] for name, hops in residency.hops.items() if hops and not residency.waits(name))
-    return sorted((one for one in here if one.here), key=lambda one: one.rank)
+    return sorted((one for one in here if one.wanted), key=lambda one: one.rank)
 
 
 def name_of(served: Iterable[Served]) -> str:

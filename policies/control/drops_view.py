@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..overload.coordinator import GroupState
 from .dropped_group import ParameterChange
 from .parameter_drops import ParameterDrops
+from .residency import Served
 
 CHANGES = ("drop", "trim", "restore", "break off", "rescue")
 FAILURES = ("worker_died", "no_room", "load_failed", "lacking")
 TOTALS = ("dropped_bytes", "stale_requests", "copied_bytes", "recomputed_tokens", "stall_seconds")
 
 
-def overload_view(drops: ParameterDrops, workers: Iterable[str], now: float, wall: float) -> dict[str, Any]:
+def overload_view(
+    drops: ParameterDrops, served: Mapping[str, Served], workers: Iterable[str], now: float, wall: float
+) -> dict[str, Any]:
     """Return the part of the cluster's view about parameter drops. ``wall``: seconds since the epoch at ``now``."""
     groups = {
         group.name: {
-            "model": ", ".join(served.application.served_as for served in group.served),
+            "model": ", ".join(served[name].application.served_as for name in group.applications),
             "state": group.stage.group_state.value,
             "step": group.stage.value,
             "stages": [{"worker": hop.worker, "first": hop.first, "last": hop.last} for hop in group.hops],

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 from ..cluster.demand import Use
 from ..cluster.scaling import PressedBlock
+from ..cluster.worker_size import WorkerReport
 from ..model.chain import Component
 from ..model.confidence import Threshold
 from .drop_events import OverloadEffect as OverloadEffect
 from .drop_events import OverloadEvent as OverloadEvent
-from .loads import LoadBlock, NoCapacity
+from .loads import LoadBlock, ModelFiles, NoCapacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,18 @@ class Application:
     on_demand: bool = False  # loaded when requests ask for it, if the settings allow that
     family: str = ""  # as ``Chain`` has it
     threshold: Threshold | None = None  # as ``Chain`` has it
+    content: bytes = b""  # as ``ModelFiles`` has it, of ``checkpoint``
+    base_content: bytes = b""  # and of ``base``
+
+    @property
+    def files(self) -> ModelFiles:
+        """The files of its own checkpoint."""
+        return ModelFiles(self.content, self.checkpoint)
+
+    @property
+    def base_files(self) -> ModelFiles | None:
+        """The files of the checkpoint that an adapter changes."""
+        return ModelFiles(self.base_content, self.base) if self.base else None
 
     @property
     def served_as(self) -> str:
@@ -64,9 +77,13 @@ class Application:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """The order to serve these applications in addition to the known ones."""
+    """The order to serve these applications in addition to the known ones.
+
+    answered: whoever ordered it has an answer already, so that an error ends the cluster.
+    """
 
     applications: tuple[Application, ...]
+    answered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +132,15 @@ class WorkerStarting:
     worker: str
     incarnation: int
     pid: int  # 0: it has no process of its own
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReported:
+    """A worker's report of what it has, before it is up."""
+
+    worker: str
+    incarnation: int
+    report: WorkerReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,9 +304,39 @@ class Idle(ScalingEvent):
     applications: tuple[str, ...]
 
 
-_OfWorkers = WorkerStarting | WorkerUp | WorkerDown | WorkerCannotStart | WorkerHeartbeat | KvCapacity | Loaded | LoadFailed
+class Conclusion:
+    """Base of events that come from a party instead of outside; all parties hear of them in turn."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Park(Conclusion):
+    """An application on demand gives way: no worker keeps anything of it until it is asked for."""
+
+    application: str
+
+
+@dataclass(frozen=True, slots=True)
+class AllFit(Conclusion):
+    """Applications that were loaded on demand fit beside all others: they are served from now on."""
+
+    applications: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoWayBack(Conclusion):
+    """Dropped parameters have had no room to come back for longer than a burst takes."""
+
+    refused: LoadRefused
+
+
+WorkerNews = (
+    WorkerStarting | WorkerReported | WorkerUp | WorkerDown | WorkerCannotStart | WorkerHeartbeat | KvCapacity | Loaded
+    | LoadFailed | LoadRefused
+)  # fmt: skip
 _OfApplications = Serve | Deploy | Undeploy | Add | Retire | Remove
-Event = _OfWorkers | _OfApplications | DemandEvent | ScalingEvent | OverloadEvent
+Event = WorkerNews | _OfApplications | DemandEvent | ScalingEvent | OverloadEvent | Conclusion
 
 
 @dataclass(frozen=True, slots=True)

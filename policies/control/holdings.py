@@ -1,20 +1,18 @@
-"""Holdings: the applications, what of them belongs on each worker, and what is there; and every change of that.
+"""Holdings: the applications, what of them belongs on each worker, what is there, and who claims it.
 
-Owns the records of applications, workers and routes, failures to load, and the effects of the event in hand. The parties
-(models on demand, parameter drops, scaling) read it and change it by its methods, which know none of them: ``state.py``
-calls the parties in order.
+The parties read it. Only ``reconcile.py`` and ``worker_news.py`` change it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from ..cluster.worker_size import SizeRules
 from ..model.chain import Block
 from ..model.tiers import folder_and_layers
 from ..requests.dispatch import workers_of
-from ..requests.load_failure import LoadFailure, blocked, reasons, without_folders
-from .dropped_group import DroppedGroup
-from .events import Effect, LoadFailed, Publish, Unload
+from ..requests.load_failure import blocked, reasons, without_folders
+from .claims import Claimant, ClaimKind, Claims, ComponentClaim
 from .placement import Placement
 from .residency import PlannedRoute, Residency, Served
 from .routes import Routes
@@ -24,174 +22,137 @@ from .worker_record import WorkerRecord
 class Holdings:
     """The holdings of one cluster (see the module).
 
-    memory, block_idle: see ``placement.py``. on_demand: applications that do not fit may be loaded when requests ask.
+    memory, sizes: see ``placement.py``. on_demand: applications that do not fit may be loaded when requests ask.
     """
 
     def __init__(
-        self, workers: Sequence[str], memory: Mapping[str, int], block_idle: float = 0.0, *, on_demand: bool = True
+        self, workers: Sequence[str], memory: Mapping[str, int], *, on_demand: bool = True, sizes: SizeRules | None = None
     ) -> None:
         self.on_demand = on_demand
+        self.claims = Claims()
         self.served: dict[str, Served] = {}  # every known application
         self.blocks: dict[str, tuple[Block, ...]] = {}  # of deployed applications
+        self.plan: dict[str, PlannedRoute] = {}  # every planned route, by id
         self.table = Routes()
-        self.workers = {name: WorkerRecord(name) for name in workers}
-        self.residency = {name: Residency(self.served, self.table.touched) for name in workers}
-        self.placement = Placement(self.served, self.residency, memory, block_idle)
-        self.groups: dict[str, DroppedGroup] = {}  # workers that serve as pipelines, since they dropped parameters
+        self.workers = {name: WorkerRecord(name, rank) for rank, name in enumerate(workers)}
+        self.residency = {name: Residency(self.served, self.table.unsettled) for name in workers}
+        self.placement = Placement(self.served, self.residency, self.workers, self.plan, memory, self.claims, sizes)
         self.final: set[tuple[str, str]] = set()  # (worker, application) where loading it again is in vain
-        self.touched: dict[str, None] = {}  # workers concerned by the last event, except for a heartbeat's queue figures
+        self.changed: dict[str, None] = {}  # workers concerned by the event in hand, except for a heartbeat's queue figures
         self.alive = 0  # number of live workers
         self.planned = 0  # number of published routes of deployed applications
         self.ever_ready = False  # some application has had a route in force
         self.never_ready: dict[str, None] = {}  # deployed applications that never had one
-        self.after: list[Effect] = []  # effects after the publication that ends the event
-        self._effects: list[Effect] = []
-        self._failures = 0  # number of the last failure of an application to load anywhere
-
-    # views -----------------------------------------------------------------------------------------------------------
 
     def current(self, worker: str, incarnation: int) -> bool:
         """Return whether a worker lives in this incarnation."""
         record = self.workers.get(worker)
         return record is not None and record.alive and record.incarnation == incarnation
 
-    def group_of(self, worker: str) -> DroppedGroup | None:
-        """Return the group in which a worker serves as a part of a pipeline, or None."""
-        return next((group for group in self.groups.values() if worker in group.workers), None)
+    # claims ----------------------------------------------------------------------------------------------------------
 
-    # effects ---------------------------------------------------------------------------------------------------------
+    @property
+    def pipelines(self) -> list[PlannedRoute]:
+        """The routes that serve instead of replicas, since parameters are dropped."""
+        return [self.plan[id] for id in self.claims.of(ClaimKind.PLANNED, Claimant.DROPS)]
 
-    def perform(self, effect: Effect) -> None:
-        """Add an effect before the publication that ends the event."""
-        self._effects.append(effect)
+    def dropped_on(self, worker: str) -> set[str]:
+        """Return the applications of which parameters are dropped on a worker, or come back."""
+        return {one.route.application for one in self.pipelines if one.is_on(worker)}
 
-    def take_effects(self) -> list[Effect]:
-        """Return the effects of the event, in order."""
-        effects = [*self._effects, *self.after]
-        self._effects = []
-        self.after = []
-        return effects
+    @property
+    def urgent(self) -> str:
+        """The application that loads before others report their room, or ""."""
+        return next(iter(self.claims.of(ClaimKind.URGENT, Claimant.DEMAND)), "")
 
-    def publish(self) -> None:
-        """Bring routes into force and out of it; publish what changed."""
-        first = self.table.settle()
-        for name in self.table.applications:  # gained a route, or lost one
-            self.never_ready.pop(name, None)
-            self.ever_ready = True
-        if first is not None:
-            self.perform(Publish(self.table.version, first))
+    @property
+    def draining(self) -> Collection[str]:
+        """The workers that take nothing new."""
+        return self.claims.of(ClaimKind.DRAINED, Claimant.DRAINS)
 
-    # applications ----------------------------------------------------------------------------------------------------
+    def copies(self, which: Callable[[PlannedRoute], bool]) -> tuple[str, ...]:
+        """Return the ids of routes through blocks deployed for a burst."""
+        return tuple(id for id in self.claims.of(ClaimKind.PLANNED, Claimant.COPIES) if which(self.plan[id]))
 
-    def catalog(self) -> None:
-        """Update all that depends on the set of deployed applications.
+    def is_replica(self, one: PlannedRoute) -> bool:
+        """Return whether a route is a whole chain on one worker that was not deployed for a burst."""
+        return len(one.hops) == 1 and Claimant.COPIES not in self.claims.on(ClaimKind.PLANNED, one.route.id)
 
-        All known applications are cut into blocks: undeploying one moves no border, so the KV of the others stays.
-        """
-        deployed = {name: served for name, served in self.served.items() if served.deployed}
-        self.blocks = {name: served.blocks for name, served in deployed.items()}
-        shown = {name: served for name, served in deployed.items() if served.shown and not served.parked}
-        self.planned = sum(len(served.planned) for served in shown.values())
-        self.never_ready = {name: None for name, one in shown.items() if not (one.ever_ready or one.on_demand)}
-        self.table.list_chains(self.served.values())
+    def pausing(self, route: str) -> tuple[Claimant, ...]:
+        """Return the parties that want a planned route paused."""
+        found = dict.fromkeys(self.claims.on(ClaimKind.PAUSED, route))
+        for hop in self.plan[route].route.hops:
+            found |= dict.fromkeys(self.claims.on(ClaimKind.DRAINED, hop.worker))
+        return tuple(found)
 
-    def offer(self, name: str, *, anew: bool = True) -> None:
-        """Offer an application to the workers. ``anew``: also to workers on which it failed for good."""
-        self.served[name].deployed, self.served[name].failure = True, None
-        if anew:
-            self.may_load(name)
-        for worker, residency in self.residency.items():
-            if (worker, name) not in self.final:
-                residency.want(name)
-        self.touched.update(dict.fromkeys(self.workers))
+    def restores(self, worker: str, application: str) -> bool:
+        """Return whether a load brings dropped parameters back, or was deferred for them: nothing gives way for it."""
+        late = application in self.residency[worker].late and application != self.urgent
+        return late or application in self.dropped_on(worker)
 
-    def let_come(self, workers: Iterable[str]) -> None:
-        """Let workers that may be replicas again load what arrived meanwhile."""
-        for worker in (one for one in workers if one in self.workers and self.group_of(one) is None):
-            residency = self.residency[worker]
-            for name in sorted(residency.late):
-                residency.want(name)
-                self.touched[worker] = None
+    def leftovers(self, worker: str, application: str, but: Collection[str] = ()) -> set[int]:
+        """Return the depths that a worker holds and no route needs, ``but`` for these routes."""
+        residency = self.residency[worker]
+        hops = (hop for hop in residency.hops.get(application, ()) if not hop.route.suspended)
+        needed = {depth for hop in hops if hop.route.route.id not in but for depth in range(hop.first, hop.last)}
+        return residency.resident.get(application, set()) - needed
 
-    def vacate(self, served: Served, *, forget: bool = False) -> None:
-        """Take an application's components out of the workers. ``forget``: for good."""
-        name = served.application.name
-        self.table.touch(served.planned)
-        self.catalog()
-        self.publish()  # before the components go
-        for worker, residency in self.residency.items():
-            self.unload(worker, served, residency.forget(name) if forget else residency.withdraw(name))
-        self.touched.update(dict.fromkeys(self.workers))
+    def claims_on(self, worker: str) -> list[ComponentClaim]:
+        """Return the claims on a worker's memory, in order of applications and routes."""
+        found = []
+        for name, hops in self.residency[worker].hops.items():
+            for hop in (hop for hop in hops if hop.route.wanted):
+                by, why = self._claimed(hop.route)
+                id = hop.route.route.id
+                found.append(ComponentClaim(name, hop.first, hop.last, id, by, why, not hop.missing, self.pausing(id)))
+        return found
+
+    def _claimed(self, one: PlannedRoute) -> tuple[Claimant, str]:
+        """Return who wants a route's components, and why: the second half of a sentence."""
+        planned = self.claims.on(ClaimKind.PLANNED, one.route.id)
+        for by in (Claimant.DROPS, Claimant.COPIES):
+            if by in planned:
+                return by, planned[by]
+        if one.late:
+            return Claimant.SERVING, "it came while parameters were dropped there, and loads when they are back"
+        wanted = self.claims.on(ClaimKind.WANTED, one.route.application)
+        return next((by, wanted[by]) for by in Claimant if by in wanted)
 
     # failures to load ------------------------------------------------------------------------------------------------
 
-    def failed(self, event: LoadFailed) -> None:
-        """Record that a worker cannot load an application that is served."""
-        failure = event.worker, event.load.holder
-        self.residency[event.worker].refuse(event.load.holder, event.message)
-        (self.final.add if event.final else self.final.discard)(failure)
+    def blocked(self, name: str) -> tuple[str, bool] | None:
+        """Return why an application can load nowhere, and whether that is final; None if it can.
 
-    def note_failure(self, name: str) -> bool:
-        """Record that an application could not be loaded; publish it if it can now load nowhere.
-
-        The failure is final if retrying cannot help: it fits on no worker, or nothing would retry. Return whether the
-        application then waits, unloaded, until it is asked for again.
+        It is final if retrying cannot help: it fits on no worker, or nothing would retry.
         """
         served = self.served[name]
-        refusals = self._refusals(served)
-        if not served.here or not served.shown or served.in_force or not blocked(_workers(served), refusals):
-            return False  # a pipeline may still serve it where replicas cannot be loaded
-        self._failures += 1
+        refusals = self.refusals(name)
+        if not served.wanted or not served.shown or served.in_force or not blocked(self._workers(served), refusals):
+            return None  # a pipeline may still serve it where replicas cannot be loaded
         sources = (served.application.checkpoint, served.application.base)
         message = without_folders(reasons(refusals), [folder_and_layers(source)[0] for source in sources])
-        final = blocked(_workers(served), {worker for worker in refusals if (worker, name) in self.final})
-        served.failure = LoadFailure(name, self._failures, message, final or not served.on_demand)
-        if not served.on_demand:
-            self.catalog()
-        return served.on_demand
+        final = blocked(self._workers(served), {worker for worker in refusals if (worker, name) in self.final})
+        return message, final or not served.on_demand
 
-    def may_load(self, name: str) -> None:
-        """Forget on which workers an application failed for good: it is offered anew, or gone."""
-        self.final = {one for one in self.final if one[1] != name}
-
-    def clear_failures(self, worker: str) -> None:
-        """Forget the failures of a worker that ended or starts anew: whatever belongs there is loaded again."""
-        self.final = {one for one in self.final if one[0] != worker}
+    def hopeful(self, worker: str) -> list[Served]:
+        """Return the applications that could load nowhere, and can again since this worker's failures are forgotten."""
         those = [self.served[name] for name in self.residency[worker].hops]
-        again = [s for s in those if s.failure is not None and s.here and not blocked(_workers(s), self._refusals(s))]
-        for served in again:
-            served.failure = None
-        if again:
-            self.catalog()
+        return [
+            one
+            for one in those
+            if one.failure is not None
+            and one.wanted
+            and not blocked(self._workers(one), self.refusals(one.application.name))
+        ]
 
-    def _refusals(self, served: Served) -> dict[str, str]:
+    def refusals(self, name: str) -> dict[str, str]:
         """Return why an application could not be loaded, by worker."""
-        name = served.application.name
         return {worker: one.refused[name] for worker, one in self.residency.items() if name in one.refused}
 
-    # routes ----------------------------------------------------------------------------------------------------------
-
-    def end_extras(self, which: Callable[[PlannedRoute], bool]) -> None:
-        """End routes through blocks deployed for a burst."""
-        self.end_routes([extra for extra in self.placement.extras.values() if which(extra)])
-
-    def end_routes(self, routes: Sequence[PlannedRoute]) -> None:
-        """End routes, and unload what was loaded for them alone."""
-        if routes:
-            self.placement.end(routes)
-            self.table.end(routes)
-            self.catalog()
-            self.publish()  # before the components go
-        for ended in routes:
-            for worker in workers_of(ended.route):
-                self.unload(worker, ended.served, self.residency[worker].release(ended.route.application))
-
-    def unload(self, worker: str, served: Served, depths: Iterable[int]) -> None:
-        """Have a worker unload components of an application."""
-        if gone := [served.application.components[d] for d in sorted(depths)]:
-            ids = tuple(id for c in gone for id in (c.shared, c.delta) if id)
-            self.perform(Unload(worker, self.workers[worker].incarnation, served.application.name, ids))
-            self.touched[worker] = None
+    @staticmethod
+    def _workers(served: Served) -> list[list[str]]:
+        """Return the workers of each of its routes."""
+        return [list(workers_of(planned.route)) for planned in served.planned]
 
     def check(self) -> None:
         """Raise AssertionError when an invariant is broken. Reads everything."""
@@ -208,8 +169,26 @@ class Holdings:
         assert set(self.never_ready) == hopeful
         assert self.ever_ready or not any(served.ever_ready for served in self.served.values())
         self.table.check(self.served.values())
+        self._check_claims()
+
+    def _check_claims(self) -> None:
+        """Check that what is there is what is claimed."""
+        self.claims.check()
+        claims, plan = self.claims, self.plan
+        assert plan.keys() == {one.route.id for served in self.served.values() for one in served.planned}
+        assert claims.subjects(ClaimKind.PLANNED) == plan.keys(), "planned routes are not the claimed ones"
+        assert claims.subjects(ClaimKind.SUSPENDED) == {id for id, one in plan.items() if one.suspended}
+        assert claims.subjects(ClaimKind.WANTED) == {name for name, served in self.served.items() if served.wanted}
+        assert claims.subjects(ClaimKind.PAUSED) <= plan.keys(), "a pause outlives its route"
+        assert claims.subjects(ClaimKind.DRAINED) <= self.workers.keys()
+        assert claims.subjects(ClaimKind.URGENT) <= self.served.keys()
+        assert self.table.paused == {id for id in plan if self.pausing(id)}
+        for worker, residency in self.residency.items():
+            for name in residency.resident:
+                spare = not self.restores(worker, name) and self.leftovers(worker, name)
+                assert not spare, f"worker {worker} holds {name} {spare} without a claim"
 
 
-def _workers(served: Served) -> list[list[str]]:
-    """Return the workers of each of its routes."""
-    return [[hop.worker for hop in planned.route.hops] for planned in served.planned if not planned.ended]
+def workers_over(routes: Iterable[PlannedRoute]) -> list[str]:
+    """Return the workers of routes, each once, in order."""
+    return list(dict.fromkeys(hop.worker for one in routes for hop in one.route.hops))

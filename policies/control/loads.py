@@ -6,6 +6,17 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """The files of a checkpoint, named by their content; each worker finds the folder on its own machine.
+
+    content: hash of its components' identities; empty: unknown. folder: where the head has it, as a hint.
+    """
+
+    content: bytes
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
 class LoadBlock:
     """controller -> worker: make components ``first`` .. ``last`` (exclusive) of a checkpoint resident.
 
@@ -14,13 +25,13 @@ class LoadBlock:
     again.
     """
 
-    checkpoint: str
+    checkpoint: ModelFiles
     first: int
     last: int
     ids: list[bytes]
     holder: str  # the application that needs them; the same holder may unload
     hashes: list[dict[str, bytes]] = field(default_factory=list)
-    base: str = ""  # for an adapter: the checkpoint that it changes
+    base: ModelFiles | None = None  # for an adapter: the checkpoint that it changes
     # for an adapter: delta ids of the components, empty where there is none
     deltas: list[bytes] = field(default_factory=list)
     idle: float = 0.0  # seconds without use after which the controller wants to know; 0: never

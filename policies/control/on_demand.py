@@ -3,47 +3,64 @@
 A *parked* application is served but in no worker's memory. One parked application is loaded at a time, in the order they
 were asked for. Workers report the memory it lacks, gateways report the usage, and ``policies/cluster/demand.py`` chooses
 the applications to unload. A loaded application with too little room for a waiting sequence is treated the same way, until
-that sequence has been sent. Owns the requested applications and the swap in progress; ``state.py`` derives blocks and
-routes.
+that sequence has been sent. Claims the components of what is loaded on demand, their turn before others, and a pause of
+what is being emptied. Owns the requested applications and the swap in progress.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ..cluster.demand import (
     DemandState,
     UnloadCandidate,
+    UnloadDecision,
     Use,
     all_fit,
     choose,
     coming,
     in_vain,
     lacking_bytes,
-    withheld,
 )
-from ..model.chain import Route
 from ..requests.dispatch import workers_of
-from .additions import is_known
+from .claims import (
+    Change,
+    Claim,
+    Claimant,
+    ClaimKind,
+    Defer,
+    Describe,
+    LetCome,
+    NoteFailure,
+    NoteRefusal,
+    TryAgain,
+    Withdrawal,
+)
 from .events import (
+    AllFit,
     ApplicationsWanted,
     AskUsage,
     AwaitQuiet,
-    DemandEvent,
+    Event,
     LoadFailed,
     LoadRefused,
+    NoWayBack,
+    Park,
     Quiet,
     Recheck,
     RecheckLater,
+    Remove,
+    Undeploy,
     UsageAnswer,
 )
 from .holdings import Holdings
-from .parameter_drops import ParameterDrops
-from .residency import WITHHELD, PlannedRoute
+from .party import Conclusions, Party
+from .residency import PlannedRoute
 
 LOOK = 0.03  # seconds between checks of usage while something waits for it
 NOBODY = Use(0, float("inf"))  # an application missing in the answers was never used
+ASKED_FOR = "requests asked for it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +71,10 @@ class WantedApplication:
     tokens: int
 
 
-class OnDemand:
-    """The applications on demand of one cluster (see the module). ``drops`` end where an application is unloaded."""
+class OnDemand(Party):
+    """The applications on demand of one cluster (see the module)."""
 
-    def __init__(self, holdings: Holdings, drops: ParameterDrops) -> None:
-        self._holdings, self._drops = holdings, drops
-        self._served = holdings.served
-        self._residency = holdings.residency
+    def __init__(self) -> None:
         self.wanted: dict[
             str, WantedApplication
         ] = {}  # by application: parked, coming, or without room for waiting requests
@@ -72,257 +86,323 @@ class OnDemand:
         self._changed = False  # something was loaded or is gone: perhaps all fit now
         self._alone = False  # no application is left to unload for ``coming``, still refused
         self._alone_since: float | None = None  # since when
-        self._given_up: list[LoadFailed] = []  # loads for which there will never be room
+        self._paused: tuple[str, ...] = ()  # routes of ``leaving``
 
-    def handle(self, event: DemandEvent, now: float) -> None:
+    def handle(self, event: Event, view: Holdings, now: float) -> Conclusions:
         match event:
             case ApplicationsWanted(applications):
                 for name, tokens in applications.items():
-                    self._want(name, tokens, now)
+                    yield from self._want(name, tokens, view, now)
             case UsageAnswer(uses):
                 self._asking = False
                 if self.coming:
-                    self._make_room(uses, now)
-            case Quiet(application) if application == self.leaving:
-                self.park(application)
-                self._try_again()
+                    yield from self._make_room(uses, view, now)
+            case Quiet(name) if name == self.leaving:
+                yield from self._park(name)
+                yield from self._try_again(view)
             case Recheck():
                 self._looking = False
                 again = self._alone
                 self._alone = False
-                if again:
-                    self._try_again()
-                else:
-                    self._ask()
+                yield from self._try_again(view) if again else self._ask(view)
+            case Park(name):
+                yield Describe(name, on_demand=True)
+                yield Withdrawal(Claimant.DEMAND, ClaimKind.WANTED, (name,))
+            case Undeploy(name) | Remove(name) if name in view.served:
+                yield from self._forget(name)
+            case LoadRefused(worker, _, load) if not view.restores(worker, load.holder):
+                yield from self._refused(event, view)
+            case LoadFailed(worker, _, load) if load.holder in view.served and view.served[load.holder].shown:
+                yield from self._failed(worker, load.holder, view)
+            case NoWayBack(refused):
+                yield from self._come_back(refused, view, now)
 
-    def _want(self, name: str, tokens: int, now: float) -> None:
-        served, known = self._served.get(name), self.wanted.get(name)
+    def _want(self, name: str, tokens: int, view: Holdings, now: float) -> Conclusions:
+        served, known = view.served.get(name), self.wanted.get(name)
         if known is not None:
             self.wanted[name] = replace(known, tokens=max(tokens, known.tokens))
         elif served is None or not served.deployed or (served.failure is not None and served.failure.final):
             return
         elif any(one.late for one in served.planned) and not any(one.whole for one in served.planned):
-            self.park(name)  # no worker that had it loaded is left
+            yield from self._park(name)  # no worker that had it loaded is left
             self.wanted[name] = WantedApplication(now, tokens)
-        elif served.parked or not self._ended(name) or self._short(name, tokens):
+        elif served.parked or not self._ended(name, view) or self._short(name, tokens, view):
             self.wanted[name] = WantedApplication(now, tokens)
 
-    def refused(self, event: LoadRefused) -> bool:
-        """Handle a worker's lack of room: ``coming`` asks for some; other applications are on demand from now on.
+    # loads that do not fit -------------------------------------------------------------------------------------------
 
-        Return False if no room is to be made, so that the load has failed.
-        """
-        load = event.load
+    def _refused(self, event: LoadRefused, view: Holdings) -> Conclusions:
+        """Handle a worker's lack of room: ``coming`` asks for some; other applications are on demand from now on."""
+        worker, name = event.worker, event.load.holder
         why = event.why
-        residency = self._residency[event.worker]
-        extra = residency.lacks(load.holder) and not residency.lacks_replica(load.holder)
-        if not self._holdings.on_demand or why.never or extra or self._holdings.workers[event.worker].extra:
-            return False
-        residency.loading = None
-        self._holdings.touched[event.worker] = None
-        if load.holder == self.coming:
-            residency.refuse(load.holder, why.message)
-            self._lacks[event.worker], residency.owned = event, why.owned
-            self._ask()
-        elif load.holder in self._served:
-            self.park(load.holder)
-        return True
+        residency = view.residency[worker]
+        extra = residency.lacks(name) and not residency.lacks_replica(name)
+        if not view.on_demand or why.never or extra or view.workers[worker].extra:
+            yield LoadFailed(worker, event.incarnation, event.load, why.message, why.never)  # no room is to be made
+        elif name == self.coming:
+            yield NoteRefusal(worker, name, why.message, why.owned)
+            self._lacks[worker] = event
+            yield from self._ask(view, lacking=residency.misses(name))
+        elif name in view.served and view.served[name].deployed:
+            yield from self._park(name)
 
-    def come_back(self, event: LoadRefused, now: float) -> None:
+    def _come_back(self, event: LoadRefused, view: Holdings, now: float) -> Conclusions:
         """Make other applications give way to dropped parameters that have no room to return, as for one on demand.
 
         If no request uses the application, it becomes on demand itself. Until then its pipeline serves, and nothing more
         can be dropped.
         """
-        name, residency = event.load.holder, self._residency[event.worker]
-        if self._holdings.on_demand and not self.coming and residency.resident.keys() - {name}:
+        worker, name = event.worker, event.load.holder
+        if view.on_demand and not self.coming and view.residency[worker].resident.keys() - {name}:
             self.wanted.setdefault(name, WantedApplication(now, 0))
-            self.coming = name
+            yield self._come(name)
         if name == self.coming:
-            self._lacks[event.worker], residency.owned = event, event.why.owned
-            self._ask()
+            self._lacks[worker] = event
+            yield NoteRefusal(worker, name, event.why.message, event.why.owned)
+            yield from self._ask(view)
 
-    def tick(self) -> None:
-        """Check whether ``coming`` has loaded or cannot load any more; then start the next one."""
-        dropped = self._dropped()
-        if self.coming in dropped and not self._lacking():
-            self._end()  # it is loaded; dropped memory is for the requests waiting for it
-        for name, want in list(self.wanted.items()) if not self.coming else ():
-            if name in self._served and self._served[name].parked:
-                self._bring(name)
-            elif name not in self._served or (self._ended(name) and not self._short(name, want.tokens)):
-                del self.wanted[name]
-                continue
-            elif not self._ended(name) or name in dropped:
-                continue  # its worker is down or was asked for its room, or it is in a pipeline
-            self.coming = name
-            break
-        self._withhold()
-        if self.coming and self._ended(self.coming) and not self._looking:
-            self._ask()
-        if self._changed and not self.coming:
-            self._changed = False
-            self._look_whether_all_fit()
-
-    def goes_on(self, name: str, failed: str) -> bool:
-        """Return whether ``name`` is coming and can still load elsewhere, although worker ``failed`` cannot load it."""
+    def _failed(self, worker: str, name: str, view: Holdings) -> Conclusions:
+        """Let an application load elsewhere that a worker cannot load, or find that it can load nowhere."""
         if name == self.coming:
-            self._lacks.pop(failed, None)
-        return name == self.coming and bool(self._up(name))
+            self._lacks.pop(worker, None)
+            if self._up(name, view):
+                return
+        yield from self._forget(name)
+        if (blocked := view.blocked(name)) is not None:
+            yield NoteFailure(name, *blocked)
+            if view.served[name].on_demand:
+                yield from self._park(name)
 
-    def forget(self, name: str) -> None:
+    def _forget(self, name: str) -> Iterator[Change]:
         """Forget an application that is no longer served or cannot be loaded."""
         self._changed = True
         self.wanted.pop(name, None)
         self._since.pop(name, None)
         if name == self.coming:
-            self._end()
+            yield from self._end()
         elif name == self.leaving:
-            self._stay()
+            yield self._stay()
 
-    def check(self) -> None:
-        """Raise AssertionError when an invariant is broken."""
-        assert not self.coming or not self._served[self.coming].parked
-        assert not self.leaving or (self.coming and not self._served[self.leaving].parked)
+    def check(self, view: Holdings) -> None:
+        """Raise AssertionError when an invariant is broken, or a claim has no reason any more."""
+        assert not self.coming or not view.served[self.coming].parked
+        assert not self.leaving or (self.coming and not view.served[self.leaving].parked)
         assert not self.coming or self.coming in self.wanted
+        assert view.urgent == self.coming, "an application is urgent without being loaded"
+        for name in view.claims.of(ClaimKind.WANTED, Claimant.DEMAND):
+            assert view.served[name].on_demand, f"{name} is claimed on demand and is not on demand"
+        leaving = view.served[self.leaving].planned if self.leaving else ()
+        paused = view.claims.of(ClaimKind.PAUSED, Claimant.DEMAND)
+        assert {*paused} <= {one.route.id for one in leaving}, "routes are paused for a swap that is over"
 
-    def park(self, name: str) -> None:
+    # claims ----------------------------------------------------------------------------------------------------------
+
+    def _park(self, name: str) -> Conclusions:
         """Take an application out of the workers until it is asked for."""
-        served = self._served[name]
         if name == self.leaving:
-            self._stay()
-        self._holdings.end_extras(lambda extra: extra.served is served)
-        self._drops.forget(name)
-        served.parked = served.on_demand = True
-        self._holdings.vacate(served)
+            yield self._stay()
+        yield Park(name)
 
-    def _bring(self, name: str) -> None:
+    def _bring(self, name: str, view: Holdings) -> Change:
         """Let the workers load an application, including workers that had no room, but not where it failed for good."""
-        self._served[name].parked = False
-        self._holdings.offer(name, anew=False)
-        self._holdings.catalog()
+        parked = view.served[name].parked
+        return Claim(Claimant.DEMAND, ClaimKind.WANTED, (name,), ASKED_FOR) if parked else TryAgain(name)
 
-    def nowhere_but_in_pipelines(self, routes: Iterable[Route]) -> bool:
-        """Return whether all of these routes pass workers on which parameters are dropped."""
-        pipelines = self._pipelines()
-        return all(withheld(workers_of(route), pipelines) for route in routes)
+    def _come(self, name: str) -> Change:
+        self.coming = name
+        return Claim(Claimant.DEMAND, ClaimKind.URGENT, (name,), ASKED_FOR)
 
-    def _withhold(self) -> None:
-        """Withhold loads on workers of pipelines, except of the dropped applications themselves.
-
-        An application is withheld if other workers will have it or it is on demand; it loads once they are pipelines no
-        more.
-        """
-        for worker in self._holdings.touched:
-            if (group := self._holdings.group_of(worker)) is None:
-                continue
-            residency = self._residency[worker]
-            for name in (one for one in residency.hops if one not in group.applications):
-                if residency.lacks_replica(name) and (name == self.coming or self._elsewhere(name)):
-                    residency.withhold(name, WITHHELD)
-                    if name == self.coming:
-                        self._lacks[worker] = None
-                        self._ask()
-
-    def _elsewhere(self, name: str) -> bool:
-        """Return whether it belongs on live workers that are in no pipeline."""
-        routes, workers = [planned.route for planned in self._served[name].planned], self._holdings.workers
-        return not self.nowhere_but_in_pipelines(r for r in routes if all(workers[one].alive for one in workers_of(r)))
-
-    def _dropped(self) -> set[str]:
-        """Return the applications served by pipelines because their parameters are dropped."""
-        return {name for group in self._holdings.groups.values() for name in group.applications}
-
-    def _look_whether_all_fit(self) -> None:
-        """Take loaded applications off demand loading if all fit together."""
-        deployed = [one for one in self._served.values() if one.deployed]
-        if any(one.on_demand for one in deployed) and all_fit((one.parked, one.in_force > 0) for one in deployed):
-            for one in deployed:
-                one.on_demand = False
-            self._holdings.catalog()
-
-    def _pipelines(self) -> list[Collection[str]]:
-        return [group.workers for group in self._holdings.groups.values()]
-
-    def _ended(self, name: str) -> bool:
-        """Return whether it is loaded wherever it can be now. If it is loaded elsewhere, late loads are not waited for."""
-        up = self._up(name)
-        free = [p for p in up if not p.late]
-        return bool(up) and all(map(is_known, free or up))
-
-    def _up(self, name: str) -> list[PlannedRoute]:
-        """Return its routes over workers that are up and have not failed to load it."""
-        return [p for p in self._served[name].planned if all(self._can(name, hop.worker) for hop in p.route.hops)]
-
-    def _can(self, name: str, worker: str) -> bool:
-        """Return whether a worker is up and has not failed to load it.
-
-        Lack of room, or a wait for parameters to be restored first, is no failure.
-        """
-        lacks, residency = name == self.coming and worker in self._lacks, self._residency[worker]
-        failed = name in residency.refused and not lacks and not residency.waits(name)
-        return self._holdings.workers[worker].alive and not failed
-
-    def _end(self) -> None:
+    def _end(self) -> Iterator[Change]:
+        """End the load in progress."""
+        yield Withdrawal(Claimant.DEMAND, ClaimKind.URGENT, (self.coming,))
         self.coming = ""
         self._lacks = {}
         self._alone_since = None
         if self.leaving:
-            self._stay()
+            yield self._stay()
 
-    def _stay(self) -> None:
+    def _leave(self, name: str, view: Holdings) -> Change:
+        """Begin to empty an application; workers continue."""
+        self.leaving = name
+        self._paused = tuple(one.route.id for one in view.served[name].planned)
+        return Claim(Claimant.DEMAND, ClaimKind.PAUSED, self._paused, "it gives way to a model on demand")
+
+    def _stay(self) -> Change:
         """Stop emptying ``leaving``: it takes requests again."""
-        self._holdings.table.resume("demand")
         self.leaving = ""
+        return Withdrawal(Claimant.DEMAND, ClaimKind.PAUSED, self._paused)
 
-    def _ask(self) -> None:
-        if self.coming and (self._lacking() or self._ended(self.coming)) and not self._asking:
+    def _try_again(self, view: Holdings) -> Conclusions:
+        self._lacks = {}
+        if self.coming:
+            yield self._bring(self.coming, view)
+
+    # the order of loads ----------------------------------------------------------------------------------------------
+
+    def settle(self, view: Holdings, now: float) -> Conclusions:
+        """Check whether ``coming`` has loaded or cannot load any more; then start the next one."""
+        if not (view.changed or self.coming or self.wanted or self._changed):
+            return
+        dropped = {one.route.application for one in view.pipelines}
+        if self.coming in dropped and not self._lacking(view):
+            yield from self._end()  # it is loaded; dropped memory is for the requests waiting for it
+        for name, want in list(self.wanted.items()) if not self.coming else ():
+            if name not in view.served or (
+                not view.served[name].parked and self._ended(name, view) and not self._short(name, want.tokens, view)
+            ):
+                del self.wanted[name]
+            elif view.served[name].parked:
+                yield self._come(name)
+                yield self._bring(name, view)
+                return  # asked again when it is claimed
+            elif self._ended(name, view) and name not in dropped:
+                yield self._come(name)
+                break  # else its worker is down or was asked for its room, or it is in a pipeline
+        if deferred := list(self._defer(view)):
+            yield from deferred
+            if any(one.application == self.coming for one in deferred):
+                yield from self._ask(view, lacking=True)
+        else:
+            yield from self._look(view)
+
+    def _look(self, view: Holdings) -> Conclusions:
+        """Ask for the usage when it decides; see whether all fit when nothing is to be loaded."""
+        if self.coming and self._ended(self.coming, view) and not self._looking:
+            yield from self._ask(view)
+        if self._changed and not self.coming:
+            self._changed = False
+            yield from self._look_whether_all_fit(view)
+
+    def _defer(self, view: Holdings) -> Iterator[Defer]:
+        """Defer loads on workers of pipelines, except of the dropped applications themselves.
+
+        An application is deferred if other workers will have it or it is on demand; it loads once they are pipelines no
+        more.
+        """
+        for worker in view.changed if view.pipelines else ():
+            if not (dropped := view.dropped_on(worker)):
+                continue
+            residency = view.residency[worker]
+            for name in (one for one in residency.hops if one not in dropped):
+                if residency.lacks_replica(name) and (name == self.coming or self._elsewhere(name, view)):
+                    yield Defer(worker, name)
+                    if name == self.coming:
+                        self._lacks[worker] = None
+
+    def _elsewhere(self, name: str, view: Holdings) -> bool:
+        """Return whether it belongs on live workers that are in no pipeline."""
+        routes = [workers_of(planned.route) for planned in view.served[name].planned]
+        up = [workers for workers in routes if all(view.workers[one].alive for one in workers)]
+        return any(not any(view.dropped_on(one) for one in workers) for workers in up)
+
+    def _look_whether_all_fit(self, view: Holdings) -> Conclusions:
+        """Take loaded applications off demand loading if all fit together."""
+        deployed = [one for one in view.served.values() if one.deployed]
+        those = [one.application.name for one in deployed if one.on_demand]
+        if those and all_fit((one.parked, one.in_force > 0) for one in deployed):
+            yield AllFit(tuple(those))
+            for name in those:
+                yield Describe(name, on_demand=False)
+            yield Withdrawal(Claimant.DEMAND, ClaimKind.WANTED, tuple(those))
+
+    # what is there ---------------------------------------------------------------------------------------------------
+
+    def _ended(self, name: str, view: Holdings) -> bool:
+        """Return whether it is loaded wherever it can be now. If it is loaded elsewhere, late loads are not waited for."""
+        up = self._up(name, view)
+        free = [p for p in up if not p.late]
+        return bool(up) and all(one.known for one in free or up)
+
+    def _up(self, name: str, view: Holdings) -> list[PlannedRoute]:
+        """Return its routes over workers that are up and have not failed to load it."""
+        return [p for p in view.served[name].planned if all(self._can(name, hop.worker, view) for hop in p.route.hops)]
+
+    def _can(self, name: str, worker: str, view: Holdings) -> bool:
+        """Return whether a worker is up and has not failed to load it.
+
+        Lack of room, or a wait for parameters to be restored first, is no failure.
+        """
+        lacks, residency = name == self.coming and worker in self._lacks, view.residency[worker]
+        failed = name in residency.refused and not lacks and not residency.waits(name)
+        return view.workers[worker].alive and not failed
+
+    def _ask(self, view: Holdings, *, lacking: bool = False) -> Iterator[AskUsage]:
+        """Ask for the usage if it decides what is done next. ``lacking``: a worker has just refused ``coming``."""
+        if self.coming and (lacking or self._lacking(view) or self._ended(self.coming, view)) and not self._asking:
             self._asking = True
-            self._holdings.after.append(AskUsage())
+            yield AskUsage()
 
-    def _lacking(self) -> dict[str, int]:
+    def _lacking(self, view: Holdings) -> dict[str, int]:
         """Return the bytes lacking for parameters, by worker."""
         known = self._lacks.items()
-        here = ((worker, one, self._residency[worker]) for worker, one in known)
+        here = ((worker, one, view.residency[worker]) for worker, one in known)
         refused = [(worker, one) for worker, one, its in here if self.coming in its.refused and its.misses(self.coming)]
         return {worker: max(1, one.why.lacking) if one is not None else 1 for worker, one in refused}
 
-    def _short(self, name: str, tokens: int) -> dict[str, int]:
+    def _short(self, name: str, tokens: int, view: Holdings) -> dict[str, int]:
         """Return the bytes lacking for a sequence, by worker, that other applications can free."""
-        routes = [planned for planned in self._served[name].planned if planned.whole]
+        routes = [planned for planned in view.served[name].planned if planned.whole]
         rooms = [[hop.room(one.worker) for hop, one in zip(p.hops, p.route.hops, strict=True)] for p in routes]
         return lacking_bytes(tokens, rooms) or {}
 
-    def _make_room(self, uses: Mapping[str, Use], now: float) -> None:
+    # who gives way ---------------------------------------------------------------------------------------------------
+
+    def _make_room(self, uses: Mapping[str, Use], view: Holdings, now: float) -> Conclusions:
         """Advance ``coming`` by the usage at all gateways, given by application."""
-        use, here = uses.get(self.coming, NOBODY), self._ended(self.coming)
-        lacking = self._short(self.coming, use.waits) if here else self._lacking()
+        name = self.coming
+        use, here = uses.get(name, NOBODY), self._ended(name, view)
+        lacking = self._short(name, use.waits, view) if here else self._lacking(view)
         match coming(use, here=here, lacks=bool(lacking)):
             case DemandState.SERVED:
-                self._since[self.coming] = now
+                self._since[name] = now
                 self._changed = True
-                planned = self._served[self.coming].planned
-                self._holdings.let_come([worker for one in planned for worker in workers_of(one.route)])
-                del self.wanted[self.coming]
-                self._end()
+                yield LetCome(tuple(worker for one in view.served[name].planned for worker in workers_of(one.route)))
+                del self.wanted[name]
+                yield from self._end()
             case DemandState.UNWANTED:
-                del self.wanted[self.coming]
-                self.park(self.coming)
-                self._end()
+                del self.wanted[name]
+                yield from self._park(name)
+                yield from self._end()
             case DemandState.CROWDED:
-                self._give_way(lacking, uses, now)
+                yield from self._give_way(lacking, uses, view, now)
             case DemandState.WAITED_FOR:
-                self._look_later()
+                yield from self._look_later()
 
-    def _give_way(self, lacking: Mapping[str, int], uses: Mapping[str, Use], now: float) -> None:
-        residents, those = [], {worker: self._residency[worker] for worker in lacking}
+    def _give_way(self, lacking: Mapping[str, int], uses: Mapping[str, Use], view: Holdings, now: float) -> Conclusions:
+        residents, choice = self._choice(lacking, uses, view, now)
+        for name in choice.unload:
+            yield from self._park(name)
+        if choice.unload:
+            yield from self._try_again(view)
+            return
+        if choice.step_back:
+            yield from self._step_back(view)
+            return
+        if choice.drain and not self.leaving:
+            yield self._leave(choice.drain, view)
+            yield AwaitQuiet(choice.drain)
+        self._alone = not residents and not self.leaving  # it was refused while plans of unloaded applications still ran
+        if self._alone and not self._ended(self.coming, view) and not any(self._shared(one, view) for one in lacking):
+            self._alone_since = now if self._alone_since is None else self._alone_since
+            if in_vain(now - self._alone_since):
+                yield from self._give_up(view)
+                return
+        else:
+            self._alone_since = None
+        yield from self._look_later()
+
+    def _choice(
+        self, lacking: Mapping[str, int], uses: Mapping[str, Use], view: Holdings, now: float
+    ) -> tuple[list[UnloadCandidate], UnloadDecision]:
+        """Return the applications that could give way, and which of them do."""
+        residents, those = [], {worker: view.residency[worker] for worker in lacking}
         kept = {worker: residency.wanted_parts(self.coming) for worker, residency in those.items()}
-        dropped = self._dropped()
-        for name, served in self._served.items():
+        dropped = {one.route.application for one in view.pipelines}
+        for name, served in view.served.items():
             if name in (self.coming, self.leaving) or not any(name in residency.resident for residency in those.values()):
                 continue
             parts = {worker: residency.parts(name) for worker, residency in those.items()}
-            if served.here and served.shown:
+            if served.wanted and served.shown:
                 owned = {worker: residency.owned.get(name, 0) for worker, residency in those.items()}
                 age = now - self._since.get(name, float("-inf"))
                 residents.append(UnloadCandidate(name, uses.get(name, NOBODY), age, owned, parts, name in dropped))
@@ -330,59 +410,29 @@ class OnDemand:
                 for worker in lacking:
                     kept[worker] |= parts[worker]  # parts of an addition
         offline = uses.get(self.coming, NOBODY).offline
-        choice = choose(lacking, residents, now - self.wanted[self.coming].since, kept, offline=offline)
-        for name in choice.unload:
-            self.park(name)
-        if choice.unload:
-            self._try_again()
-            return
-        if choice.step_back:
-            self._step_back()
-            return
-        if choice.drain and not self.leaving:
-            self.leaving = choice.drain
-            self._holdings.table.pause(self._served[choice.drain].planned, True, "demand")  # workers continue
-            self._holdings.after.append(AwaitQuiet(choice.drain))
-        self._alone = not residents and not self.leaving  # it was refused while plans of unloaded applications still ran
-        if self._alone and not self._ended(self.coming) and not any(map(self._shared, lacking)):
-            self._alone_since = now if self._alone_since is None else self._alone_since
-            if in_vain(now - self._alone_since):
-                self._give_up()
-                return
-        else:
-            self._alone_since = None
-        self._look_later()
+        waited = now - self.wanted[self.coming].since
+        return residents, choose(lacking, residents, waited, kept, offline=offline)
 
-    def _step_back(self) -> None:
+    def _step_back(self, view: Holdings) -> Conclusions:
         """Give up a load for offline requests only, since they must not hold up online ones; gateways will ask again."""
         name = self.coming
         del self.wanted[name]
-        if not self._ended(name):
-            self.park(name)
-        self._end()
+        if not self._ended(name, view):
+            yield from self._park(name)
+        yield from self._end()
 
-    def _shared(self, worker: str) -> bool:
+    def _shared(self, worker: str, view: Holdings) -> bool:
         """Return whether something else is on a worker or being loaded there."""
-        residency = self._residency[worker]
+        residency = view.residency[worker]
         loading = residency.loading.holder if residency.loading is not None else self.coming
         return not {loading, *residency.resident} <= {self.coming}
 
-    def _give_up(self) -> None:
-        """Fail ``coming`` for good: it has all the memory, and that is too little."""
-        for lack in filter(None, [self._lacks[worker] for worker in self._lacking()]):
-            self._given_up.append(LoadFailed(lack.worker, lack.incarnation, lack.load, lack.why.message, True))
+    def _give_up(self, view: Holdings) -> Iterator[LoadFailed]:
+        """NoteFailure ``coming`` for good: it has all the memory, and that is too little."""
+        for lack in filter(None, [self._lacks[worker] for worker in self._lacking(view)]):
+            yield LoadFailed(lack.worker, lack.incarnation, lack.load, lack.why.message, True)
 
-    def take_given_up(self) -> list[LoadFailed]:
-        """Return the loads that are given up for good since the last call."""
-        given_up, self._given_up = self._given_up, []
-        return given_up
-
-    def _look_later(self) -> None:
+    def _look_later(self) -> Iterator[RecheckLater]:
         if not self._looking:
             self._looking = True
-            self._holdings.after.append(RecheckLater(LOOK))
-
-    def _try_again(self) -> None:
-        self._lacks = {}
-        if self.coming:
-            self._bring(self.coming)
+            yield RecheckLater(LOOK)

@@ -1,37 +1,46 @@
 """Placement of applications on workers: the planned routes of every application, and the blocks that follow from them.
 
-Owns only the routes deployed for a burst and the closed workers; it plans into the controller's records of applications
-and workers. ``policies/cluster`` decides where things go.
+It plans into the controller's records of applications and workers. ``policies/cluster`` decides where things go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ..cluster.assignment import WorkerCapacity, page_of, routes_of_all, routes_on_new_worker, routes_where_it_fits
-from ..cluster.scaling import PressedBlock, scale_out
+from ..cluster.worker_size import SizeRules, WorkerReport
 from ..model.chain import Route
 from ..model.partition import cut_blocks
+from .claims import ClaimKind, Claims
 from .events import Application
 from .residency import PlannedRoute, Residency, Served
+from .worker_record import WorkerRecord
 
 
 class Placement:
     """The placement of one cluster (see the module).
 
-    memory: worker -> bytes for parameters (as stored) and KV, if known. idle: seconds without use after which a block
-    deployed for a burst ends; 0: none is deployed.
+    routes: every planned route, by id. sizes: each worker reports what it has before anything is placed there; without,
+    memory: worker -> bytes for parameters (as stored) and KV, if known.
     """
 
     def __init__(
-        self, served: dict[str, Served], residency: Mapping[str, Residency], memory: Mapping[str, int], idle: float
+        self,
+        served: dict[str, Served],
+        residency: Mapping[str, Residency],
+        workers: Mapping[str, WorkerRecord],
+        routes: dict[str, PlannedRoute],
+        memory: Mapping[str, int],
+        claims: Claims,
+        sizes: SizeRules | None = None,
     ) -> None:
         self._served = served
         self._residency = residency
+        self._workers = workers
+        self._routes = routes
         self._memory = memory
-        self._idle = idle
-        self.closed: set[str] = set()  # workers that get nothing new
-        self.extras: dict[str, PlannedRoute] = {}  # by id: routes through blocks deployed for a burst
+        self._claims = claims
+        self._sizes = sizes
 
     def of_all(self, new: Mapping[str, Application]) -> list[Route]:
         """Return the routes of applications that are added together. Raises ValueError."""
@@ -43,11 +52,11 @@ class Placement:
         Raises ValueError if it fits nowhere.
         """
         try:
-            return routes_where_it_fits(application.name, application, self._rooms([application])), False
+            return routes_where_it_fits(application.name, application, self.rooms([application])), False
         except ValueError:
             if not on_demand:
                 raise
-            rooms = {worker: WorkerCapacity(self._whole(worker), ()) for worker in self._open()}
+            rooms = {worker: self._capacity(worker, self._whole(worker), ()) for worker in self._open()}
             if all(room.free is None for room in rooms.values()):
                 raise
             return routes_where_it_fits(application.name, application, rooms), True
@@ -72,6 +81,7 @@ class Placement:
                     pages[stretch] = page_of(served.application.components, hop)
                 one.hops += (self._residency[hop.worker].plan(one, hop, pages[stretch]),)
             served.planned.append(one)
+            self._routes[route.id] = one
             planned.append(one)
         self.cut()
         return planned
@@ -86,44 +96,23 @@ class Placement:
         for name, cut in cut_blocks(chains, hops).items():
             self._served[name].blocks = cut
 
-    # blocks deployed for a burst
-
-    def scale_out(self, worker: str, pressed: Sequence[PressedBlock]) -> PlannedRoute | None:
-        """Plan one more route past a worker's heaviest block, if there is room. Only one is deployed at a time."""
-        if not self._idle or any(extra.open for extra in self.extras.values()):
-            return None
-        known = {name: s.application for name, s in self._served.items() if s.deployed and s.shown and not s.draining}
-        blocks = [
-            PressedBlock(block.pressure, {name: at for name, at in block.applications.items() if name in known})
-            for block in pressed
-        ]
-        taken = {(name, worker) for worker, here in self._residency.items() for name, hops in here.hops.items() if hops}
-        taken |= {(name, worker) for worker, here in self._residency.items() for name in here.refused}
-        pressing = [known[name] for block in blocks for name in block.applications]
-        route = scale_out(worker, blocks, known, self._rooms(pressing), taken)
-        if route is None:
-            return None
-        (extra,) = self.plan([route])
-        extra.idle = self._idle
-        self.extras[route.id] = extra
-        return extra
-
     # workers that are added or removed
 
-    def replicate(self, worker: str) -> list[str]:
-        """Plan what fits on a worker that has nothing; return the applications."""
+    def on_new_worker(self, worker: str) -> list[Route]:
+        """Return the routes that fit on a worker that has nothing. Nothing fits before it has reported."""
+        if self._sizes is not None and self._report(worker) is None:
+            return []
         there = {
             name: served.application
             for name, served in self._served.items()
             if served.deployed and not (served.draining or served.on_demand)
         }
-        routes = routes_on_new_worker(worker, self._memory.get(worker), there)
-        return [planned.route.application for planned in self.plan(routes)]
+        return routes_on_new_worker(worker, self._bytes(worker), there)
 
     def end(self, routes: Iterable[PlannedRoute]) -> None:
         """End these routes. Their components are still loaded."""
         for one in routes:
-            self.extras.pop(one.route.id, None)
+            del self._routes[one.route.id]
             one.ended = True
             one.served.planned.remove(one)
             for hop in one.hops:
@@ -132,29 +121,52 @@ class Placement:
 
     def _open(self) -> dict[str, Residency]:
         """Return the workers that may get more."""
-        return {name: here for name, here in self._residency.items() if name not in self.closed}
+        return {
+            name: here
+            for name, here in self._residency.items()
+            if not self._claims.on(ClaimKind.CLOSED, name)
+            and (self._sizes is None or self._workers[name].report is not None)
+        }
 
-    # memory
+    # what workers have
+
+    def _report(self, worker: str) -> WorkerReport | None:
+        """Return what a worker has; None if it has not reported, or has yet to be enlisted."""
+        record = self._workers.get(worker)
+        return None if record is None else record.report
+
+    def _bytes(self, worker: str) -> int | None:
+        """Return a worker's bytes for parameters, as stored, and KV; None if unknown."""
+        report = self._report(worker)
+        if report is None:
+            return self._memory.get(worker)
+        return report.memory // (self._sizes.widening if self._sizes is not None else 1)
+
+    def _capacity(self, worker: str, free: int | None, held: Collection[bytes]) -> WorkerCapacity:
+        report = self._report(worker)
+        return WorkerCapacity(free, held) if report is None else WorkerCapacity(free, held, report.speed, report.device)
 
     def _whole(self, worker: str) -> int | None:
         """Return a worker's bytes for parameters and KV, or None if unknown."""
         here = self._residency[worker]
         known = None if here.room is None else here.room + sum(self._resident(here).values())
-        return self._memory.get(worker, known)
+        there = self._bytes(worker)
+        return known if there is None else there
 
-    def _rooms(self, new: Iterable[Application]) -> dict[str, WorkerCapacity]:
+    def rooms(self, new: Iterable[Application]) -> dict[str, WorkerCapacity]:
         """Return each worker's room as it reported it. ``new``: the applications to place.
 
         A worker that holds nothing has not been asked yet.
         """
         found, where = {}, self._where(new)
         for name, here in self._open().items():
-            free, promised = here.room if here.resident else self._memory.get(name, here.room), self._promised(here)
+            there = None if here.resident else self._bytes(name)
+            free, promised = here.room if there is None else there, self._promised(here)
             free = None if free is None else free - sum(promised.values())
             resident = here.resident
             held = {t for t, at in where.items() if any(depth in resident.get(one, ()) for one, depth in at)}
             held |= promised.keys() & where.keys()
-            found[name] = WorkerCapacity(free, held)
+            found[name] = self._capacity(name, free, held)
         return found
 
     def _promised(self, here: Residency) -> dict[bytes, int]:
@@ -191,9 +203,9 @@ class Placement:
             dict[tuple[tuple[str, int, int], ...], tuple[int, set[bytes]]](),
         )  # workers with the same plan
         for name, here in self._open().items():
-            memory = self._memory.get(name)
+            memory = self._bytes(name)
             if memory is None:
-                found[name] = WorkerCapacity(None, ())
+                found[name] = self._capacity(name, None, ())
                 continue
             stretches = tuple((one, hop.first, hop.last) for one, hops in here.hops.items() for hop in hops)
             if stretches not in alike:
@@ -202,5 +214,5 @@ class Placement:
                     held.update(self._served[one].application.tensors(first, last))
                 alike[stretches] = sum(held.values()), held.keys() & wanted
             used, shared = alike[stretches]
-            found[name] = WorkerCapacity(memory - used, shared)
+            found[name] = self._capacity(name, memory - used, shared)
         return found

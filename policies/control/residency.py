@@ -34,7 +34,7 @@ class Served:
     planned: list[PlannedRoute] = field(default_factory=list)  # its routes when every worker is up and loaded
     deployed: bool = True
     on_demand: bool = False  # did not fit beside the others; loaded when requests ask for it
-    parked: bool = False  # on demand, and in no worker now
+    wanted: bool = False  # a party claims its components
     shown: bool = True  # its chain and routes are published; False during an addition
     draining: bool = False  # takes no new requests
     ever_ready: bool = False  # has had a route in force
@@ -42,9 +42,9 @@ class Served:
     failure: LoadFailure | None = None  # why it can load nowhere, at the last try
 
     @property
-    def here(self) -> bool:
-        """True if its components belong on workers now."""
-        return self.deployed and not self.parked
+    def parked(self) -> bool:
+        """True if it is on demand, and in no worker now."""
+        return self.deployed and not self.wanted
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +61,17 @@ class PlannedRoute:
 
     @property
     def whole(self) -> bool:
-        return self.open == 0 and not (self.ended or self.suspended) and self.served.here and self.served.shown
+        return self.open == 0 and self.wanted and self.served.shown
+
+    @property
+    def wanted(self) -> bool:
+        """True if its components are to be loaded."""
+        return self.served.wanted and not (self.ended or self.suspended)
+
+    @property
+    def known(self) -> bool:
+        """True if all of it is loaded, and its workers have reported the room that is left since."""
+        return not self.open and not any(hop.residency.room_stale or hop.residency.asking for hop in self.hops)
 
     @property
     def late(self) -> bool:
@@ -143,13 +153,14 @@ def not_served(served: Mapping[str, Served], model: str, besides: str = "") -> L
 class Residency:
     """The residency of one worker (see the module).
 
-    ``touched`` collects the routes that gained or lost a hop, or whose capacity may have changed.
+    ``unsettled`` collects the routes that gained or lost a hop, or whose capacity may have changed.
     """
 
-    def __init__(self, served: Mapping[str, Served], touched: dict[str, PlannedRoute]) -> None:
+    def __init__(self, served: Mapping[str, Served], unsettled: dict[str, PlannedRoute]) -> None:
         self.hops: dict[str, list[PlannedHop]] = {}  # application -> its hops here, withdrawn applications included
         self.resident: dict[str, set[int]] = {}  # application -> depths of its resident components
         self.refused: dict[str, str] = {}  # application -> why it could not be loaded here
+        self.sources: dict[int, str] = {}  # depth -> worker that sends dropped parameters back
         self.late: set[str] = set()  # applications that came while parameters were dropped here, until fully loaded
         self.loading: LoadBlock | None = None  # the one load in progress
         self.room: int | None = None  # bytes left to KV at the last report
@@ -161,7 +172,7 @@ class Residency:
         self._partial: set[str] = set()  # applications that are partly loaded
         self._queue: list[tuple[int, str]] = []  # heap of (rank, application): all that may lack components, and some others
         self._queued: set[str] = set()  # applications in the heap
-        self._served, self._touched = served, touched
+        self._served, self._unsettled = served, unsettled
 
     def plan(self, route: PlannedRoute, hop: Hop, page: tuple[int, int]) -> PlannedHop:
         """Add a hop of a new route. page: its size in tokens and in bytes."""
@@ -188,7 +199,7 @@ class Residency:
         self.asking = False
         self.left_alone, self.owned = {}, {}
         self._partial.clear()
-        self._queued = {name for name, served in self._served.items() if served.here}
+        self._queued = {name for name, served in self._served.items() if served.wanted}
         self._queue = [(self._served[name].rank, name) for name in self._queued]
         heapq.heapify(self._queue)
 
@@ -210,7 +221,7 @@ class Residency:
         self.asking = False
         if changed and self.serving:
             for name in self.resident:
-                self._touched.update((hop.route.route.id, hop.route) for hop in self.hops.get(name, ()) if not hop.missing)
+                self._unsettled.update((hop.route.route.id, hop.route) for hop in self.hops.get(name, ()) if not hop.missing)
 
     def cramped(self, worker: str, applications: Iterable[str]) -> str:
         """Return why no application can be served, if parameters leave no room for one KV page; else ""."""
@@ -349,14 +360,14 @@ class Residency:
                 assert hop.missing == sum(depth not in here for depth in range(hop.first, hop.last)), name
             assert (name in self._partial) == (bool(here) and self._wants(name)), name
             assert name in self._queued or not self._wants(name), name
-            assert served.here or not here, name
-            assert name not in self.late or (served.here and any(hop.missing for hop in hops)), name
+            assert served.wanted or not here, name
+            assert name not in self.late or (served.wanted and any(hop.missing for hop in hops)), name
         assert {name for _, name in self._queue} == self._queued
         assert len(self._queue) == len(self._queued)
 
     def _wants(self, name: str) -> bool:
         served = self._served[name]
-        return served.here and name not in self.refused and any(hop.missing for hop in self._needed(name))
+        return served.wanted and name not in self.refused and any(hop.missing for hop in self._needed(name))
 
     def _needed(self, name: str) -> list[PlannedHop]:
         """Return the hops of an application that are to be served."""
@@ -381,9 +392,9 @@ class Residency:
         hashes = application.hashes[first:last]
         idle = min(hop.route.idle for hop in needed if hop.first <= first and last <= hop.last)
         length, layers = application.max_length, sum(c.kv is not None for c in application.components)
-        block = LoadBlock(application.checkpoint, first, last, ids, name, list(hashes), application.base, deltas)
+        block = LoadBlock(application.files, first, last, ids, name, list(hashes), application.base_files, deltas)
         return replace(block, idle=idle, length=length, layers=layers)
 
     def _turn(self, hop: PlannedHop, gained: bool) -> None:
         hop.route.open += -1 if gained else 1
-        self._touched[hop.route.route.id] = hop.route
+        self._unsettled[hop.route.route.id] = hop.route

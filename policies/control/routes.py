@@ -7,7 +7,7 @@ workers get the changes since the version that they have; a worker gets only wha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ..model.chain import Chain, Route
@@ -39,10 +39,8 @@ class Routes:
         self.capacity: dict[str, int] = {}  # route in force -> tokens of one sequence that its workers can hold
         self.capacity_alone: dict[str, int] = {}  # the same after unloading others; 0: none is unloaded
         self.version = 0  # version of the last publication
-        self.touched: dict[str, PlannedRoute] = {}  # by id: routes that may have come into force or gone out of it
+        self.unsettled: dict[str, PlannedRoute] = {}  # by id: routes that may have come into force or gone out of it
         self.paused: set[str] = set()  # ids of routes hidden from gateways although workers serve them
-        self.resumed = False  # routes were planned or resumed since the last check (``Scaling``)
-        self._pausing: dict[str, set[str]] = {}  # paused ids, by the part that wants it
         self.applications: dict[str, None] = {}  # applications whose routes in force changed with the last event
         self._chains: list[Chain] = []  # chains of all known applications
         self._withdrawn: list[str] = []  # applications that are not deployed
@@ -62,7 +60,6 @@ class Routes:
         ``served``: all known ones.
         """
         known = [one for one in served if one.shown]
-        self.resumed = True
         former_routes, self.planned = self.planned, {p.route.id: p.route for one in known for p in one.planned}
         last = {chain.application: chain for chain in self._chains}
         chains = [_chain(one, last.get(one.application.name)) for one in known]
@@ -90,40 +87,14 @@ class Routes:
         self.default = model
 
     def touch(self, routes: Iterable[PlannedRoute]) -> None:
-        self.touched.update((planned.route.id, planned) for planned in routes)
+        """Note that routes may have come into force or gone out of it."""
+        self.unsettled.update((planned.route.id, planned) for planned in routes)
 
-    def pause(self, routes: Iterable[PlannedRoute], paused: bool, by: str) -> None:
-        """Pause routes, so that gateways start nothing there, or end the pause as far as ``by`` is concerned.
-
-        ``by`` is "drain", "drop" or "demand". Running requests go on.
-        """
-        ids, own = {planned.route.id for planned in routes}, self._pausing.get(by, set())
-        self._now_paused(own | ids if paused else own - ids, by)
-
-    def resume(self, by: str) -> None:
-        """End all pauses of one part, including those of routes no longer planned."""
-        self._now_paused(set(), by)
-
-    def end(self, routes: Sequence[PlannedRoute]) -> None:
-        """Remove routes that are no longer planned, with their pauses."""
-        self.touch(routes)
-        ids = {planned.route.id for planned in routes}
-        for by, own in list(self._pausing.items()):
-            self._now_paused(own - ids, by)
-
-    def _now_paused(self, ids: set[str], by: str) -> None:
-        self.resumed |= not ids >= self._pausing.get(by, set())
-        self._pausing[by] = ids
-        before, self.paused = self.paused, set[str]().union(*self._pausing.values())
-        self._turned |= before ^ self.paused
-
-    def paused_by(self, by: str) -> Set[str]:
-        """Return the ids of routes that one part wants paused, whatever others want."""
-        return self._pausing.get(by, frozenset())
-
-    def pausing(self, route: str) -> tuple[str, ...]:
-        """Return the parts that want a route paused."""
-        return tuple(by for by, ids in self._pausing.items() if route in ids)
+    def pause(self, route: str, paused: bool) -> None:
+        """Hide a route from gateways, so that they start nothing there, or show it again. Running requests go on."""
+        if paused is not (route in self.paused):
+            (self.paused.add if paused else self.paused.remove)(route)
+            self._turned.add(route)
 
     def settle(self) -> tuple[str, ...] | None:
         """Bring routes into force and out of it.
@@ -136,7 +107,7 @@ class Routes:
         changed = self._turned
         first = dict[str, None]()
         self._turned = set()
-        for id, planned in self.touched.items():
+        for id, planned in self.unsettled.items():
             if planned.whole:
                 if id not in self.in_force:
                     route = self.in_force[id] = replace(planned.route, version=version)
@@ -153,7 +124,7 @@ class Routes:
                 self._count(planned.served, -1)
                 changed.add(id)
                 self._local.append(planned.route)
-        self.touched.clear()
+        self.unsettled.clear()
         if not changed and not self._renamed:
             return None
         self._log.append(Change(version, frozenset(changed), frozenset(self._changed), tuple(self._local)))
@@ -243,7 +214,7 @@ class Routes:
 
     def check(self, served: Iterable[Served]) -> None:
         """Raise AssertionError when an invariant is broken. Reads the whole state."""
-        assert not self.touched
+        assert not self.unsettled
         everyone = list(served)
         known = [planned for one in everyone for planned in one.planned]
         assert list(self.planned.values()) == [planned.route for one in everyone if one.shown for planned in one.planned]

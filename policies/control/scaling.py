@@ -1,10 +1,10 @@
-"""Scaling: blocks deployed once more for a burst, workers started and drained with the load.
+"""Scaling: workers started and drained with the load.
 
-``policies/cluster`` decides when: ``scaling.py`` for blocks, ``provisioning.py`` for workers. A new worker is known to the
-controller at once: its blocks load before its routes come into force, as for any worker. A worker that goes is *paused*
-first: gateways start nothing there. It is forgotten once nothing is left there and only then stopped, so that its end
-counts as no death. A worker drained by an operator is emptied the same way and stays. Owns the policy for workers, and the
-set of drained ones; ``state.py`` derives blocks and routes.
+``policies/cluster/provisioning.py`` decides when. A new worker is known to the controller at once: its blocks load before
+its routes come into force, as for any worker. A worker that goes is *drained* first: gateways start nothing there. It is
+forgotten once nothing is left there and only then stopped, so that its end counts as no death. A worker drained by an
+operator is emptied the same way and stays. Claims the drains, and the routes of the workers that it starts. Owns the policy
+for workers, and the set of workers that an operator drained.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ from typing import Any
 from ..cluster.draining import needed_by, relied_on, spare
 from ..cluster.provisioning import DrainOne, Provisioning, ProvisioningRules, StartOne, WorkerStage
 from ..requests.dispatch import workers_of
+from .claims import Claim, Claimant, ClaimKind, Discharge, Enlist, PlanRoutes, Withdrawal
+from .drop_events import MemoryLacks
 from .events import (
     DrainWorker,
-    Idle,
+    Event,
     Observed,
-    Pressed,
     ResumeWorker,
-    ScalingEvent,
     StartWorker,
     StopWorker,
     Vacated,
     VacateWorker,
+    WorkerDown,
     WorkerStopped,
 )
 from .holdings import Holdings
-from .residency import PlannedRoute, Residency
-from .worker_record import WorkerRecord
+from .party import Conclusions, Party
+
+BY_OPERATOR = "an operator asked for it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,96 +49,75 @@ class ScalingPlan:
     grace: float = 30.0
 
 
-class Scaling:
+class Scaling(Party):
     """The scaling of one cluster (see the module)."""
 
-    def __init__(self, holdings: Holdings, plan: ScalingPlan) -> None:
-        self._holdings, self._plan = holdings, plan
+    def __init__(self, plan: ScalingPlan) -> None:
+        self._plan = plan
         self.policy = Provisioning(plan.rules, plan.workers)
         self.drained: set[str] = set()  # workers drained by an operator
         self.last: tuple[float, str, str] | None = None  # last decision about a worker: when, what, why
         self.decisions = {"start": 0, "drain": 0}
 
-    def handle(self, event: ScalingEvent, now: float) -> None:
-        holdings = self._holdings
+    def handle(self, event: Event, view: Holdings, now: float) -> Conclusions:
         match event:
-            case Pressed(name, incarnation, blocks) if holdings.current(name, incarnation):
-                extra = holdings.placement.scale_out(name, blocks)
-                for hop in extra.hops if extra is not None else ():
-                    if hop.missing:
-                        hop.residency.want(hop.route.route.application)
-                if extra is not None:
-                    holdings.touched.update((hop.worker, None) for hop in extra.route.hops)
-                    holdings.table.touch([extra])
-                    holdings.catalog()
-            case Idle(name, incarnation, applications) if holdings.current(name, incarnation):
-                holdings.end_extras(lambda extra: extra.route.application in applications and extra.is_on(name))
             case Observed(measured, predicted):
                 self.policy.observe(now, measured=measured, predicted=predicted)
-            case DrainWorker(worker, drain):
-                self._drain(worker, drain)
+            case MemoryLacks(_, why):
+                self.policy.lacking(why)
+            case DrainWorker(worker, drain) if worker in view.workers and drain != (worker in self.drained):
+                return self._drain(worker, drain)
             case Vacated(worker) if self.policy.stage.get(worker) is WorkerStage.DRAINING:
-                self._forget(worker)
-                holdings.after.append(StopWorker(worker))
+                self.drained.discard(worker)
+                return Discharge(worker), StopWorker(worker)
             case WorkerStopped(worker):
                 self.policy.gone(worker, now)
+            case WorkerDown(worker) if worker in self.policy.stage:
+                self.policy.down(worker, now)
+        return ()
 
-    def lacking(self, why: str) -> None:
-        """Note that KV memory is lacking and no parameters can be dropped for it."""
-        self.policy.lacking(why)
+    def _drain(self, worker: str, drain: bool) -> Conclusions:
+        """Begin an operator's drain, or end it; the autoscaler's own goes on."""
+        if drain:
+            self.drained.add(worker)
+            yield VacateWorker(worker, self._plan.grace, BY_OPERATOR)
+            yield Claim(Claimant.DRAINS, ClaimKind.DRAINED, (worker,), BY_OPERATOR)
+            return
+        self.drained.discard(worker)
+        yield ResumeWorker(worker)
+        if worker not in self.policy.draining:
+            yield Withdrawal(Claimant.DRAINS, ClaimKind.DRAINED, (worker,))
 
-    def undrainable(self, worker: str) -> str:
+    def undrainable(self, worker: str, view: Holdings) -> str:
         """Return why a worker must not be drained: a sentence, or empty."""
-        if self._holdings.group_of(worker) is not None:
+        if view.dropped_on(worker):
             return "it serves as a part of a pipeline until a burst is over; wait for the restore"
-        if worker not in self.drained and worker in self.draining:
+        if worker not in self.drained and worker in view.draining:
             return "the autoscaler does that already, and stops it"
-        if model := needed_by(worker, self._serving(self._holdings.table.paused_by("drain"))):
+        if model := needed_by(worker, self._serving(view, view.draining)):
             return f"model {model} would have no route left; add a worker, or remove the model first"
         return ""
 
-    def _drain(self, worker: str, drain: bool) -> None:
-        if worker not in self._holdings.workers or drain == (worker in self.drained):
-            return
-        if drain:
-            self.drained.add(worker)
-            self._holdings.after.append(VacateWorker(worker, self._plan.grace, "an operator asked for it"))
-        else:
-            self.drained.discard(worker)
-            self._holdings.after.append(ResumeWorker(worker))
-        self._pause(worker, drain)
-
-    def down(self, worker: str, now: float) -> None:
-        """Note that a worker died."""
-        if worker in self.policy.stage:
-            self.policy.down(worker, now)
-
-    def tick(self, now: float) -> None:
+    def settle(self, view: Holdings, now: float) -> Conclusions:
         """Decide whether a worker is started or drained. Costs work for what changed, since heartbeats lead here too."""
-        for name in self._holdings.touched:
-            if self.policy.stage.get(name) is WorkerStage.STARTING and self._holdings.workers[name].state == "ready":
+        for name in view.changed:
+            if self.policy.stage.get(name) is WorkerStage.STARTING and view.workers[name].state == "ready":
                 self.policy.up(name, now)
-        if self._holdings.table.resumed:
-            self._holdings.table.resumed = False
-            for name in self.draining:
-                self._pause(name, True)  # including routes that came into force or were resumed since
         if self._plan.rules.mode == "off":
             return
-        match self.policy.decide(now, self._work):
+        match self.policy.decide(now, lambda: self._work(view)):
             case StartOne(worker, why):
                 self._decided(now, "start", worker, why)
-                self._enlist(worker)
-                self._holdings.after.append(StartWorker(worker, why))
+                yield Enlist(worker)
+                yield PlanRoutes(
+                    Claimant.DRAINS, f"worker {worker} was added: {why}", tuple(view.placement.on_new_worker(worker))
+                )
+                yield StartWorker(worker, why)
             case DrainOne(worker, why):
                 self._decided(now, "drain", worker, why)
-                self._holdings.placement.closed.add(worker)
-                self._pause(worker, True)
-                self._holdings.after.append(VacateWorker(worker, self._plan.grace, why))
-
-    @property
-    def draining(self) -> list[str]:
-        """Workers that take nothing new and have not been forgotten."""
-        return [n for n in dict.fromkeys([*sorted(self.drained), *self.policy.draining]) if n in self._holdings.workers]
+                yield Claim(Claimant.DRAINS, ClaimKind.CLOSED, (worker,), why)
+                yield Claim(Claimant.DRAINS, ClaimKind.DRAINED, (worker,), why)
+                yield VacateWorker(worker, self._plan.grace, why)
 
     def view(self, now: float, wall: float) -> dict[str, Any]:
         """Return the part of the cluster's view about scaling. ``wall``: seconds since the epoch at ``now``."""
@@ -154,44 +135,24 @@ class Scaling:
         self.last = now, f"{what} {worker}", why
         self.decisions[what] += 1
 
-    def _work(self) -> Mapping[str, float]:
+    def _work(self, view: Holdings) -> Mapping[str, float]:
         """Return the requests at each worker that can be spared. Workers of a burst's pipeline are left out."""
-        free = {n: one for n, one in self._holdings.workers.items() if self._holdings.group_of(n) is None}
-        return spare({name: one.running + one.waiting for name, one in free.items()}, self._serving(()))
+        free = {name: one for name, one in view.workers.items() if not view.dropped_on(name)}
+        return spare({name: one.running + one.waiting for name, one in free.items()}, self._serving(view, ()))
 
-    def _serving(self, drained: Container[str]) -> dict[str, list[Sequence[str]]]:
-        """Return, by application, the workers of each route that it relies on, except for ``drained`` routes."""
+    def _serving(self, view: Holdings, drained: Container[str]) -> dict[str, list[Sequence[str]]]:
+        """Return, by application, the workers of each route that it relies on, except over ``drained`` workers."""
         return {
             name: relied_on(
-                (workers_of(p.route), p.whole) for p in served.planned if not p.suspended and p.route.id not in drained
+                (workers_of(p.route), p.whole)
+                for p in served.planned
+                if not (p.suspended or any(one in drained for one in workers_of(p.route)))
             )
-            for name, served in self._holdings.served.items()
+            for name, served in view.served.items()
             if served.deployed
         }
 
-    def _routes(self, worker: str) -> list[PlannedRoute]:
-        return [p for served in self._holdings.served.values() for p in served.planned if p.is_on(worker)]
-
-    def _pause(self, worker: str, paused: bool) -> None:
-        self._holdings.table.pause(self._routes(worker), paused, "drain")
-
-    def _enlist(self, name: str) -> None:
-        """Add a worker: plan what fits there; it loads when the worker is up."""
-        holdings = self._holdings
-        holdings.workers[name] = WorkerRecord(name, extra=True)
-        holdings.residency[name] = Residency(holdings.served, holdings.table.touched)
-        holdings.placement.closed.discard(name)
-        for application in holdings.placement.replicate(name):
-            holdings.residency[name].want(application)
-        holdings.catalog()
-        holdings.touched[name] = None
-
-    def _forget(self, name: str) -> None:
-        holdings = self._holdings
-        self._pause(name, False)
-        holdings.alive -= holdings.workers[name].alive
-        holdings.residency[name].clear()
-        holdings.end_routes(self._routes(name))
-        del holdings.workers[name], holdings.residency[name]
-        self.drained.discard(name)
-        holdings.touched.pop(name, None)
+    def check(self, view: Holdings) -> None:
+        """Raise AssertionError when a claim has no reason any more."""
+        draining = {*self.drained, *self.policy.draining} & view.workers.keys()
+        assert {*view.draining} == draining, "a worker is drained that no one wants drained"

@@ -1,9 +1,9 @@
 """The controller's state machine: the blocks of each worker, and the routes in force.
 
-Owns placement, loading and the versions of routes; only the controller publishes them. A route is in force while all of
-its workers are alive and hold their hops' components; it ends with the first of them. ``handle(event, now)`` returns the
-effects to perform. It costs work for what changed: a heartbeat touches its worker, a death the routes through it. Never
-sends, waits or reads a clock, and knows nothing of requests.
+Only the controller publishes routes. A route is in force while all of its workers are alive and hold their hops' components;
+it ends with the first of them. ``handle(event, now)`` returns the effects to perform: what workers are and answer is
+recorded, the parties say what they claim, and ``reconcile.py`` makes it true. It costs work for what changed: a heartbeat
+touches its worker, a death the routes through it. Never sends, waits or reads a clock, and knows nothing of requests.
 """
 
 from __future__ import annotations
@@ -11,24 +11,40 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..cluster.application_life import model_of
-from ..cluster.demand import back_in_vain
+from ..cluster.worker_size import WorkerSizes
 from ..model.chain import Route
 from ..requests.routes_changed import RoutesChanged
-from . import events
-from .additions import Additions
-from .drop_events import MemoryLacks
+from .copies import Copies
+from .events import (
+    Effect,
+    Event,
+    Fatal,
+    LoadFailed,
+    Retire,
+    Undeploy,
+    WorkerCannotStart,
+    WorkerDown,
+    WorkerNews,
+    WorkerReported,
+    WorkerStarting,
+    WorkerUp,
+)
 from .holdings import Holdings
 from .on_demand import OnDemand
 from .parameter_drops import ParameterDrops
-from .residency import Served
+from .party import Conclusions, Party
+from .reconcile import Reconcile
 from .scaling import Scaling, ScalingPlan
-from .worker_record import WorkerRecord
+from .serving import Serving
+from .worker_facts import WorkerFacts
 
 
 class ControllerState:
     """The state of one controller (see the module).
 
-    memory, block_idle: see ``placement.py``. on_demand, scaling: see the modules of these names.
+    memory: see ``placement.py``. block_idle: see ``copies.py``. on_demand, scaling: see the modules of these names.
+    sizes: settles what each worker gets of its machine; applications are placed when the workers have reported. None: they
+    report nothing.
     """
 
     def __init__(
@@ -40,78 +56,72 @@ class ControllerState:
         block_idle: float = 0.0,
         on_demand: bool = True,
         scaling: ScalingPlan | None = None,
+        sizes: WorkerSizes | None = None,
     ) -> None:
-        self.stall_timeout = stall_timeout
         self.default_is_set = False  # a setting names the default model (``table.default``)
-        self.holdings = holdings = Holdings(workers, memory or {}, block_idle, on_demand=on_demand)
+        self.sizes = sizes
+        rules = sizes.rules if sizes is not None else None
+        self.holdings = holdings = Holdings(workers, memory or {}, on_demand=on_demand, sizes=rules)
         self.served, self.table = holdings.served, holdings.table
         self.workers, self.residency = holdings.workers, holdings.residency
-        self.placement, self.touched = holdings.placement, holdings.touched
-        self.additions = Additions()
-        self.overload = ParameterDrops(holdings)
-        self.demand = OnDemand(holdings, self.overload)
-        self.scaling = Scaling(holdings, scaling or ScalingPlan())
-        self._ranked = 0  # number of applications ever known
+        self.placement, self.changed = holdings.placement, holdings.changed
+        self.overload = ParameterDrops()
+        self.demand = OnDemand()
+        self.serving = Serving(reports=sizes is not None)
+        self.additions = self.serving.additions
+        self.scaling = Scaling(scaling or ScalingPlan())
+        # Who claims for another's sake hears of an event first, and gives up before the other does.
+        self._parties: tuple[Party, ...] = (self.scaling, Copies(block_idle), self.overload, self.demand, self.serving)
+        # What is loaded decides what is loaded next, and that decides whether dropped parameters are back.
+        self._settling: tuple[Party, ...] = (self.serving, self.demand, self.overload)
+        self._reconcile = Reconcile(holdings)
+        self._facts = WorkerFacts(holdings, self._reconcile, stall_timeout)
 
-    def handle(self, event: events.Event, now: float) -> list[events.Effect]:
+    def handle(self, event: Event, now: float) -> list[Effect]:
         """Apply one event; the effects must be performed in order."""
-        self.touched.clear()
+        self.changed.clear()
         self.table.applications.clear()
         if (
-            isinstance(event, events.WorkerStarting | events.WorkerUp | events.WorkerDown | events.WorkerCannotStart)
+            isinstance(event, WorkerStarting | WorkerReported | WorkerUp | WorkerDown | WorkerCannotStart)
             and event.worker not in self.workers
         ):
             return []  # it was drained and forgotten
+        if self._take(event, now) or self.changed:
+            for party in self._settling:
+                while self._conclude(party.settle(self.holdings, now), now):
+                    pass
+            self._reconcile.advance()
+        self._conclude(self.scaling.settle(self.holdings, now), now)  # one decision, from what workers have become
+        self._reconcile.publish()
+        return self._reconcile.take_effects()
+
+    def _take(self, event: Event, now: float) -> bool:
+        """Record an event and tell all parties; return False if it is none of their business."""
+        if isinstance(event, WorkerNews):
+            if not self._facts.take(event, now):
+                return False
+        elif isinstance(event, Undeploy | Retire):
+            self.serving.in_service(event.application, self.holdings)
+        for party in self._parties:
+            self._conclude(party.handle(event, self.holdings, now), now)
         match event:
-            case events.WorkerHeartbeat():
-                self._beat(event)
-            case events.Loaded() | events.LoadFailed() | events.KvCapacity():
-                if self.holdings.current(event.worker, event.incarnation):
-                    self._answered(event)
-            case events.WorkerStarting(name, incarnation, pid):
-                self.workers[name].launched(incarnation, pid, now)
-                self.touched[name] = None
-            case events.WorkerUp(name, incarnation):
-                self._rise(self.workers[name], incarnation)
-            case events.WorkerDown(name, incarnation, cause):
-                if self.workers[name].ended_by(incarnation):
-                    self._fall(self.workers[name], incarnation, cause, now)
-            case events.WorkerCannotStart(name, incarnation, why):
-                self._unfit(self.workers[name], incarnation, why)
-            case events.Serve(applications):
-                self._serve(applications)
-            case events.Deploy(application):
-                self._deploy(application)
-            case events.Undeploy(application):
-                self._undeploy(application)
-            case events.Add(application, replaces):
-                self._add(application, replaces)
-            case events.Retire(application):
-                self._retire(application)
-            case events.Remove(application):
-                self._remove(application)
-            case events.LoadRefused():
-                if self.holdings.current(event.worker, event.incarnation):
-                    self._refused(event, now)
-            case events.ScalingEvent():
-                self.scaling.handle(event, now)
-            case events.DemandEvent():
-                self.demand.handle(event, now)
-                for failed in self.demand.take_given_up():
-                    self._answered(failed)
-            case events.OverloadEvent():
-                self.overload.handle(event, now)
-                if isinstance(event, MemoryLacks):
-                    self.scaling.lacking(event.why)
-        for name in list(self.additions.replaces) if self.touched else ():
-            self._settle(name)
-        self.demand.tick()
-        self.overload.tick(now)
-        for name in self.touched:
-            self._advance(self.workers[name])
-        self.scaling.tick(now)
-        self.holdings.publish()
-        return self.holdings.take_effects()
+            case WorkerDown(worker):
+                self._facts.doom(self.workers[worker], now)
+            case LoadFailed(worker, _, load, message) if load.holder in self.holdings.never_ready:
+                self._reconcile.perform(Fatal(f"worker {worker} cannot load {model_of(load.holder)}: {message}"))
+        return True
+
+    def _conclude(self, conclusions: Conclusions, now: float) -> bool:
+        """Carry out what a party concludes, all of it from what it saw; return whether that is anything."""
+        found = tuple(conclusions)
+        for one in found:
+            if isinstance(one, Event):
+                self._take(one, now)
+            elif isinstance(one, Effect):
+                self._reconcile.follow(one)
+            else:
+                self._reconcile.apply(one)
+        return bool(found)
 
     def ready(self, name: str) -> bool:
         """Return whether at least one route of the application is in force."""
@@ -150,232 +160,5 @@ class ControllerState:
     def check(self) -> None:
         """Raise AssertionError when an invariant is broken. Reads the whole state."""
         self.holdings.check()
-        self.additions.check({name for name, served in self.served.items() if served.deployed and not served.shown})
-        self.demand.check()
-        self.overload.check()
-
-    # life of workers
-
-    def _rise(self, worker: WorkerRecord, incarnation: int) -> None:
-        self.holdings.alive += not worker.alive
-        worker.rise(incarnation)
-        self.residency[worker.name].clear()
-        self.holdings.clear_failures(worker.name)
-        self.touched[worker.name] = None
-
-    def _fall(self, worker: WorkerRecord, incarnation: int, cause: str, now: float) -> None:
-        self.holdings.alive -= worker.alive
-        worker.fall(incarnation, cause, now)
-        self.scaling.down(worker.name, now)
-        loading = self.residency[worker.name].loading
-        if loading is not None:
-            self.additions.died(loading.holder)
-        self.residency[worker.name].clear()
-        self.holdings.clear_failures(worker.name)
-        self.holdings.end_extras(lambda extra: extra.is_on(worker.name))
-        self.overload.died(worker.name, now)
-        self.touched[worker.name] = None
-        some_last = self.holdings.ever_ready and any(other.settled(now) for other in self.workers.values())
-        if why := worker.hopeless(proven=self.holdings.ever_ready, some_last=some_last):
-            self.holdings.perform(events.Fatal(f"{why}: {cause}"))
-
-    def _unfit(self, worker: WorkerRecord, incarnation: int, why: str) -> None:
-        if worker.state != "starting" or incarnation != worker.last:
-            return
-        if self.holdings.ever_ready:
-            self.holdings.perform(events.KillWorker(worker.name, f"it cannot start: {why}"))  # it may succeed next time
-        else:
-            self.holdings.perform(events.Fatal(f"worker {worker.name} cannot start: {why}"))
-
-    def _beat(self, beat: events.WorkerHeartbeat) -> None:
-        if not self.holdings.current(beat.worker, beat.incarnation):
-            return
-        worker = self.workers[beat.worker]
-        worker.waiting = beat.waiting
-        worker.running = beat.running
-        worker.routes = beat.routes
-        if beat.sweep_age > self.stall_timeout and not worker.condemned:
-            worker.condemned = True
-            self.residency[worker.name].serve(False)
-            self.touched[worker.name] = None
-            self.holdings.perform(events.KillWorker(worker.name, "stalled"))
-
-    # what workers answer
-
-    def _answered(self, event: events.Loaded | events.LoadFailed | events.KvCapacity) -> None:
-        name, residency = event.worker, self.residency[event.worker]
-        self.touched[name] = None
-        match event:
-            case events.KvCapacity(_, _, nbytes, left_alone, owned):
-                residency.set_room(nbytes, left_alone if self.holdings.on_demand else None, owned)
-                residency.serve(self.workers[name].well)
-                if why := residency.cramped(name, self.holdings.never_ready):
-                    self.holdings.perform(events.Fatal(why))
-            case events.Loaded(_, incarnation, load):
-                residency.loading, residency.room_stale = None, True
-                if load.holder in self.served and self.served[load.holder].here and residency.hops.get(load.holder):
-                    residency.loaded(load)
-                else:
-                    ids = (*load.ids, *filter(None, load.deltas))
-                    self.holdings.perform(events.Unload(name, incarnation, load.holder, ids))
-            case events.LoadFailed():
-                self._failed(event)
-
-    def _failed(self, event: events.LoadFailed) -> None:
-        """Give up an addition that a worker cannot load; let another application load elsewhere, if it can."""
-        worker, name = event.worker, event.load.holder
-        residency = self.residency[worker]
-        if residency.loading is not None and residency.loading.holder == name:
-            residency.loading = None
-        if name in self.additions:
-            self.demand.forget(name)
-            self._reject(name, f"worker {worker} cannot load it: {event.message}")
-        elif name in self.served:
-            self.holdings.failed(event)
-            self.overload.failed(worker, name)
-            self.holdings.end_extras(lambda extra: extra.route.application == name and extra.is_on(worker))
-            if not self.demand.goes_on(name, worker):
-                self.demand.forget(name)
-                if self.holdings.note_failure(name):
-                    self.demand.park(name)
-        if name in self.holdings.never_ready:
-            self.holdings.perform(events.Fatal(f"worker {worker} cannot load {model_of(name)}: {event.message}"))
-
-    def _refused(self, event: events.LoadRefused, now: float) -> None:
-        """Make room for a load, or let it wait or fail.
-
-        Parameters that return after a burst, and late ones, wait for room.
-        """
-        name = event.load.holder
-        late = name in self.residency[event.worker].late and name != self.demand.coming
-        if self.overload.refused(event, late=late):
-            if not late and back_in_vain(self.overload.coming_back(name, now)):
-                self.demand.come_back(event, now)
-        elif not self.demand.refused(event):
-            why = event.why
-            self._answered(events.LoadFailed(event.worker, event.incarnation, event.load, why.message, why.never))
-
-    # applications
-
-    def _deployed(self, name: str) -> bool:
-        return name in self.served and self.served[name].deployed
-
-    def _in_service(self, name: str) -> Served:
-        if not self._deployed(name) or name in self.additions:
-            raise KeyError(f"application {name!r} is not served; there are: {', '.join(self.holdings.blocks)}")
-        return self.served[name]
-
-    def _serve(self, applications: Sequence[events.Application]) -> None:
-        """Place the new applications. Raises ValueError; then nothing has changed."""
-        new: dict[str, events.Application] = {}
-        for application in applications:
-            name, served = application.name, self.served.get(application.name)
-            known = served.application if served is not None else new.setdefault(name, application)
-            if known != application:
-                raise ValueError(f"application {name!r} is known with another chain; give it another name")
-        lazy = {name: one for name, one in new.items() if one.on_demand and self.holdings.on_demand}
-        eager = {name: one for name, one in new.items() if name not in lazy}
-        self._take(eager, self.placement.of_all(eager))
-        if lazy:  # each alone must fit: nothing of them is loaded yet
-            self._take(lazy, [route for one in lazy.values() for route in self.placement.of_one_alone(one)])
-            for name in lazy:
-                self.served[name].parked = self.served[name].on_demand = True
-        for name in dict.fromkeys(a.name for a in applications):
-            self.holdings.offer(name)
-        self.holdings.catalog()
-
-    def _take(self, new: Mapping[str, events.Application], routes: Sequence[Route]) -> None:
-        """Record applications that were unknown, and plan their routes."""
-        for application in new.values():
-            place = self.additions.name(application.served_as)
-            self.served[application.name] = Served(application, self._ranked, place)
-            self._ranked += 1
-        self.placement.plan(routes)
-
-    def _deploy(self, name: str) -> None:
-        if name not in self.served:
-            raise KeyError(f"application {name!r} is not known; there are: {', '.join(self.served)}")
-        self.holdings.offer(name)
-        self.holdings.catalog()
-
-    def _undeploy(self, name: str) -> None:
-        served = self._in_service(name)
-        self.holdings.end_extras(lambda extra: extra.served is served)
-        self.overload.forget(name)
-        self._withdraw(served, forget=False)
-
-    def _withdraw(self, served: Served, *, forget: bool) -> None:
-        """Take an application out of service and its components out of the workers. ``forget``: for good."""
-        served.deployed = served.parked = False
-        self.demand.forget(served.application.name)
-        self.holdings.may_load(served.application.name)
-        self.holdings.vacate(served, forget=forget)
-
-    # applications that come and go
-
-    def _add(self, application: events.Application, replaces: str) -> None:
-        """Add an application. Raises ValueError; then nothing has changed."""
-        routes, parked = self.placement.of_one(application, on_demand=self.holdings.on_demand)
-        parked = parked or (
-            self.holdings.on_demand and (application.on_demand or self.demand.nowhere_but_in_pipelines(routes))
-        )
-        self._take({application.name: application}, routes)
-        served = self.served[application.name]
-        served.parked = served.on_demand = parked
-        served.shown = False
-        self.additions.begin(application.name, replaces)
-        self.holdings.offer(application.name)
-        self.holdings.catalog()
-
-    def _settle(self, name: str) -> None:
-        """Bring an addition into service as soon as it is whole, or give it up."""
-        served = self.served[name]
-        why = self.additions.verdict(served, self.workers)
-        if why:
-            self._reject(name, why)
-        elif why is not None:
-            replaces, served.shown = self.additions.end(name), True
-            self.table.touch(served.planned)
-            if self._deployed(replaces):
-                self._retire(replaces)  # in the same publication
-            self.holdings.catalog()
-            self.holdings.after.append(events.Added(name))
-
-    def _reject(self, name: str, why: str) -> None:
-        self.holdings.after.append(events.Added(name, why))
-        self._remove(name)
-
-    def _retire(self, name: str) -> None:
-        served = self._in_service(name)
-        if not served.draining:
-            served.draining = True
-            self.holdings.catalog()
-            self.holdings.after.append(events.FinishRequests(name))
-
-    def _remove(self, name: str) -> None:
-        if name not in self.served:
-            return
-        self.holdings.end_extras(lambda extra: extra.route.application == name)
-        self.overload.forget(name)
-        served = self.served.pop(name)
-        self.additions.end(name)
-        self.placement.cut()
-        self._withdraw(served, forget=True)
-
-    # loading and publishing
-
-    def _advance(self, worker: WorkerRecord) -> None:
-        """Advance a worker as far as possible without further news."""
-        residency = self.residency[worker.name]
-        if not self.holdings.blocks or not worker.well or residency.loading is not None:
-            return
-        if not residency.lacks(self.demand.coming) and residency.ask_room():
-            self.holdings.perform(events.AskCapacity(worker.name, worker.incarnation))
-        if residency.asking:
-            return  # complete routes come into force before the next application loads
-        residency.loading = self.overload.sourced(worker.name, residency.next_load())
-        if residency.loading is None:
-            worker.state = "ready"
-        else:
-            worker.state = "loading"
-            self.holdings.perform(events.Load(worker.name, worker.incarnation, residency.loading))
+        for party in self._parties:
+            party.check(self.holdings)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..cluster.restart_policy import EarlyDeaths
+from ..cluster.worker_size import WorkerReport
 
 
 @dataclass(slots=True)
@@ -15,6 +16,7 @@ class WorkerRecord:
     """A worker's record (see the module)."""
 
     name: str
+    rank: int = field(default=0, compare=False)  # its place in the order in which workers came
     extra: bool = False  # started by autoscaling
     state: str = "down"  # "down" | "starting" | "loading" | "ready"
     incarnation: int = 0  # current incarnation; 0 while down or starting
@@ -24,10 +26,13 @@ class WorkerRecord:
     deaths: EarlyDeaths = field(default_factory=EarlyDeaths)
     restarts: int = 0
     cause: str = ""  # cause of the last death
+    lost: str = field(default="", compare=False)  # the application that it was loading at its last death
     condemned: bool = False  # a kill was ordered; nothing more is expected of this incarnation
     waiting: int = 0
     running: int = 0
     routes: int = 0  # version of the publication in its last heartbeat
+    report: WorkerReport | None = None  # what it has, as it said when it joined last; None: it has not joined yet
+    reports: int = 0  # how often it has joined
 
     @property
     def alive(self) -> bool:

@@ -6,16 +6,14 @@ Its state: the groups, their changes in progress, and the time of the last chang
 freed at one does not help requests that wait at another. They are restored only while nothing else changes.
 A restore after a drop, and a drop after a restore, wait ``HYSTERESIS`` from its end. A drop after a drop of the same group
 waits only ``SETTLE``, since a burst does not wait, and so does a restore after a restore, since quiet for
-one group is quiet for the next. The methods ``dropped``, ``loaded`` and ``restored`` report progress, or ``adopt`` reports
-everything, if the groups are kept elsewhere. Decisions are carried out by the simulator (``simulator/parameter_drops.py``)
-and the controller (``policies/control/parameter_drops.py``), which gets them from the memory actor
-(``actors/memory/cluster.py``). docs/decisions/parameter-dropping.md has the reasons.
+one group is quiet for the next. The controller keeps the groups: ``adopt`` reports them here, and decisions become orders to
+it (``policies/control/memory_decisions.py``). docs/decisions/parameter-dropping.md has the reasons.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from ..model.chain import Component
@@ -166,11 +164,6 @@ class MemoryCoordinator:
 
     # what came of it -------------------------------------------------------------------------------------------------
 
-    def dropped(self, name: str, at: float) -> None:
-        """Note that a group serves as a pipeline."""
-        self.state[name], self._dropped = GroupState.PIPELINE, at
-        self._since = {one: since for one, since in self._since.items() if one in self.groups} | {name: at}
-
     def adopt(self, at: float, groups: Mapping[ParameterGroup, GroupState]) -> None:
         """Take these groups and their states as the current ones: members may have died, orders may have been refused.
 
@@ -192,23 +185,3 @@ class MemoryCoordinator:
     def resting(self) -> bool:
         """True if all groups are replicas: without load there is nothing to decide."""
         return all(state is GroupState.NORMAL for state in self.state.values())
-
-    def loaded(self, name: str, load: ParameterLoad) -> None:
-        """Note that a member of a group being restored has one component more."""
-        group = self.groups[name]
-        members = [
-            replace(member, held=member.held | {load.depth}) if member.worker == load.worker else member
-            for member in group.members
-        ]
-        self.groups[name] = replace(group, members=tuple(members))
-
-    def restored(self, name: str, at: float) -> list[ParameterGroup]:
-        """Note that the members of a group serve as replicas; return these."""
-        group, end = self.groups.pop(name), len(self._components)
-        del self.state[name]
-        replicas = [ParameterGroup(group.application, (replace(m, first=0, last=end),)) for m in group.members]
-        for one in replicas:
-            assert one.members[0].held == frozenset(range(end)), "a member that lacks parameters serves alone"
-            self.groups[one.name], self.state[one.name] = one, GroupState.NORMAL
-        self._restored = at
-        return replicas

@@ -67,12 +67,6 @@ class ParameterGroup:
         return replace(self, members=tuple(kept))
 
 
-def replica(application: str, worker: str, components: Sequence[Component], budget: int) -> ParameterGroup:
-    """Return a worker with the whole chain as a group of one."""
-    end = len(components)
-    return ParameterGroup(application, (GroupMember(worker, 0, end, frozenset(range(end)), budget),))
-
-
 @dataclass(frozen=True, slots=True)
 class GroupDrop:
     """A merge of the groups ``of`` into ``group``. ``freed``: bytes by worker."""

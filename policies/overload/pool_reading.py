@@ -38,7 +38,7 @@ def pool_reading(state: SweepState) -> PoolReading:
     local = next((one for one in state.parts.routes.all_in_force() if one.spans), None)
     waiting = {
         s: -(-rows.length[s] // size)
-        for s in (rows.live() if state.waiting else ())
+        for s in (rows.live() if state.awaiting else ())
         if not rows.is_guest(s)
         and not rows.is_offline(s)
         and rows.status[s] != Status.RUNNING
@@ -59,6 +59,6 @@ def pool_reading(state: SweepState) -> PoolReading:
         cached=idle,
         pages=pages,
         used=used,
-        head=waiting.get(state.parts.queue.first(), 0) if waiting else 0,
+        head=waiting.get(state.parts.queue.first(), 0) if state.waiting else 0,
         waiting=sum(waiting.values()),
     )

@@ -10,7 +10,8 @@ JSON = "json"  # a JSON schema
 REGEX = "regex"  # an expression that the whole answer matches
 LARK = "lark"  # a context-free grammar that is made here, such as the one of a turn
 CLIENTS_LARK = "clients-lark"  # a context-free grammar of a client, which may be ambiguous
-FORMS = (JSON, REGEX, LARK, CLIENTS_LARK)
+CALLS = "calls"  # a turn that is free but for its calls, as ``gpu/sampling/free_turn.py`` describes it
+FORMS = (JSON, REGEX, LARK, CLIENTS_LARK, CALLS)
 # Blanks between the parts of a JSON text: one, or a new line. Without a bound, a weak model writes them to its limit.
 BLANKS = r"(?: |\n[ \t]{0,32})?"
 # How JSON is written. All options are set: a schema could set the others, and so loosen itself.
@@ -51,7 +52,8 @@ class Grammar:
     """A grammar of a request: the answer is a text of its language. ``form`` is one of ``FORMS``.
 
     An end token may come wherever the text so far is in the language. With ``to_the_end`` it may only come where nothing
-    else can. With ``forced``, tokens at which the grammar leaves no choice are computed together, as drafts that stand.
+    else can. Where a turn is free, it may end, or go on behind an end token. With ``forced``, tokens at which the grammar
+    leaves no choice are computed together, as drafts that stand.
     """
 
     form: str

@@ -221,7 +221,8 @@ class SweepResult:
     belongs to ``plan.verify[j]``: the tokens after the one in ``tokens``. All but the last of the row's tokens are the
     drafts that stood; the last one may be one of ``FAILED``. ``vectors``: of sequences with pooling, whose token is 0: the
     batch row, and float32 values in little-endian order. ``forced``: places in ``plan.sample`` of rows whose grammar leaves
-    no choice after their last token, and the tokens that come next.
+    no choice after their last token, and the tokens that come next. ``on_host``: rows of a card's sweep that the host drew,
+    scored or pooled, for which the card's work stood still.
     """
 
     number: int
@@ -234,3 +235,4 @@ class SweepResult:
     verified_logprobs: list[list[TokenLogprob]] = field(default_factory=list)  # of these tokens, if requested
     vectors: list[tuple[int, bytes]] = field(default_factory=list)
     forced: list[tuple[int, list[int]]] = field(default_factory=list)
+    on_host: int = 0

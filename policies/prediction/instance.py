@@ -11,12 +11,21 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
+from ..memory.packed_tensor import Shortage
 from ..plan.coefficients import Coefficients
 from ..plan.cost import PlanCost, cost
 from ..plan.sweep_plan import SweepPlan
 from ..requests.routes_changed import RoutesChanged
 from ..sweep.config import SweepConfig
-from ..sweep.events import Cancelled, CostsLearned, GatewayNews, Submission
+from ..sweep.events import (
+    Cancelled,
+    ComponentsRefused,
+    ComponentsReleased,
+    ComponentsWanted,
+    CostsLearned,
+    GatewayNews,
+    Submission,
+)
 from ..sweep.state import SweepState
 from .candidate import Candidate
 from .forecast import Forecaster
@@ -67,9 +76,9 @@ class Instance:
         self._pending: list[Submission] = []  # not in the machine yet
         self._load = InstanceLoad(self.state, accept)
         self._reported: list[GatewayNews] = []  # not handled yet
-        memory, spans = self.state.parts.memory, self.state.parts.routes.all_in_force()[0].spans
-        self.total_blocks = memory.pages_of(spans, "")
-        self._block_bytes = memory.page_bytes(spans)
+        memory, self._spans = self.state.parts.memory, self.state.parts.routes.all_in_force()[0].spans
+        self.total_blocks = memory.pages_of(self._spans, "")
+        self._block_bytes = memory.page_bytes(self._spans)
 
     # what comes and what ends ----------------------------------------------------------------------------------------
 
@@ -112,6 +121,22 @@ class Instance:
         self.state.apply(Cancelled(request), now)
         self._changes += 1
         return computed, news
+
+    def change_parameters(self, worker: str, event: ComponentsWanted | ComponentsReleased, now: float) -> Shortage | None:
+        """Load or release parameters of the worker, which is this one; return why a load has no room.
+
+        Sequences that have waited for the memory start. News follow with the next event.
+        """
+        self.catch_up(now)
+        self._reported += self.state.take_effects().news
+        self.state.apply(event, now)
+        effects = self.state.take_effects()
+        self._reported += effects.news
+        self._changes += 1
+        self.total_blocks = self.state.parts.memory.pages_of(self._spans, "")
+        if not self._open:
+            self._start(now)
+        return next((order.shortage for order in effects.orders if isinstance(order, ComponentsRefused)), None)
 
     def catch_up(self, now: float) -> None:
         """Bring the machine to the state of a live worker at ``now``; after that its memory may be changed."""

@@ -17,7 +17,7 @@ from ..plan.coefficients import Coefficients
 from ..plan.cost import cost
 from ..plan.sweep_plan import SweepPlan, SweepResult
 from ..sweep.config import OPEN_PLANS
-from ..sweep.events import Event, Flight, GatewayNews
+from ..sweep.events import Effects, Event, Flight, GatewayNews
 from ..sweep.state import SweepState
 from .timeline import InFlightMessages, TimelineEntry
 
@@ -191,15 +191,17 @@ class Machines:
     def exchange(self) -> None:
         """Handle all effects and send the messages among them."""
         for machine in self.machines.values():
-            self._hear(machine)
+            self.send_effects(machine)
 
-    def _hear(self, machine: PlayedMachine) -> None:
+    def send_effects(self, machine: PlayedMachine) -> Effects:
+        """Handle the effects of a machine, send its messages, and return them all, for its own device."""
         effects = machine.state.take_effects()
         for news in effects.news:
             self.handle_effect(news)
         for worker, messages in effects.messages.items():
             if worker in self.machines:
                 self._post(self.now + self.links.latency, worker, [*messages])
+        return effects
 
     def under_way(self, now: float) -> list[InFlightMessages]:
         """Return the messages that are in flight at ``now``."""

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..memory.packed_tensor import Shortage
 from ..plan.coefficients import Coefficients
 from ..plan.cost import cost
 from ..plan.sweep_plan import SweepPlan, SweepResult
 from ..requests.routes_changed import RoutesChanged
 from ..sweep.config import OPEN_PLANS, SweepConfig
-from ..sweep.events import CostsLearned, GatewayNews, Submission
+from ..sweep.events import (
+    ComponentsRefused,
+    ComponentsReleased,
+    ComponentsWanted,
+    CostsLearned,
+    GatewayNews,
+    Submission,
+)
 from ..sweep.state import SweepState
 from .candidate import Candidate
 from .forecast import Forecaster
@@ -57,12 +65,8 @@ class PipelineInstance(Machines):
         self._ended: dict[str, float] = {}  # end of each device's last sweep; before it the home was idle
         self._load = InstanceLoad(self.home, accept)
         self._reported: list[GatewayNews] = []
-        rooms = []
-        for state in (present.state for present in presents):
-            local = state.parts.routes.passing(routes.routes[0].id)
-            assert local is not None, "a device is not on the route"
-            rooms.append(state.parts.memory.pages_of(local.kv, ""))
-        self.total_blocks = min(rooms)
+        self._route = routes.routes[0].id
+        self.total_blocks = self._room()
         home = self.home.parts.routes.home(routes.routes[0].id)
         assert home is not None, "the first device is not the home"
         self._block_bytes = self.home.parts.memory.page_bytes(home.spans)
@@ -84,6 +88,26 @@ class PipelineInstance(Machines):
             self.sweeps += 1
         self.exchange()
         return self._proceed()
+
+    def change_parameters(self, worker: str, event: ComponentsWanted | ComponentsReleased, now: float) -> Shortage | None:
+        """Load or release parameters of a device; return why a load has no room. News follow with the next event."""
+        self.now = now
+        machine = self.machines[worker]
+        machine.state.apply(event, now)
+        orders = self.send_effects(machine).orders
+        self.mark_changed()
+        self.plan_all()
+        self.total_blocks = self._room()
+        return next((order.shortage for order in orders if isinstance(order, ComponentsRefused)), None)
+
+    def _room(self) -> int:
+        """Return the pages of the device with the fewest."""
+        rooms = []
+        for state in (machine.state for machine in self.machines.values()):
+            local = state.parts.routes.passing(self._route)
+            assert local is not None, "a device is not on the route"
+            rooms.append(state.parts.memory.pages_of(local.kv, ""))
+        return min(rooms)
 
     def _proceed(self) -> list[News]:
         self.plan_all()

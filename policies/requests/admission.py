@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..binary_size import binary_size
+from .refusal import SHORTER_ANSWER
 
 # reasons of a worker to give a sequence back (``GivenBack.reason``); all but ``YIELDED`` are followed by a sentence
 YIELDED = "yielded"  # an offline sequence without room now
@@ -17,13 +18,17 @@ UNHELD = "unheld: "  # its grammar cannot be held, and could not elsewhere
 BROKEN = "broken: "  # its model has computed a value that is not a number, and would again
 
 
-def admit(tokens: int, capacity: int) -> str | None:
-    """Return None if a sequence of ``tokens`` (prompt and answer) fits ``capacity`` tokens, else the sentence why not."""
+def admit(tokens: int, capacity: int, beside: int = 0) -> str | None:
+    """Return None if a sequence of ``tokens`` (prompt and answer) fits ``capacity`` tokens, else the sentence why not.
+
+    ``beside``: bytes of its compiled grammar with the table of tokens, which leave this capacity.
+    """
     if tokens <= capacity:
         return None
+    grammar = f" beside the {binary_size(beside)} of its compiled constraint and the table of tokens" if beside else ""
     return (
-        f"the sequence needs memory for {tokens} tokens and a worker has memory for {max(capacity, 0)}; "
-        "lower max_tokens, shorten the prompt, or give workers more memory (--set memory=...)"
+        f"the sequence needs memory for {tokens} tokens and a worker has memory for {max(capacity, 0)}{grammar}; "
+        f"{SHORTER_ANSWER}, shorten the prompt, or give workers more memory (--set memory=...)"
     )
 
 

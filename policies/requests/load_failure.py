@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 # an absolute path, up to its end in a sentence; its folders are not for clients
 _FOLDERS = re.compile(r"(?<![\w.:/~])/(?:[^\s/'\":;,()]+/)*(?=[^\s/'\":;,()])")
+_QUOTED = re.compile(r"'/(?:[^']*/)?([^'/]+)/?'")  # the same between quotes, where it may have spaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ def without_folders(message: str, checkpoints: Iterable[str]) -> str:
     """
     for path in sorted((path.rstrip("/") for path in checkpoints if path.startswith("/")), key=len, reverse=True):
         message = message.replace(path, path.rpartition("/")[2])
-    return _FOLDERS.sub("", message)
+    return _FOLDERS.sub("", _QUOTED.sub(r"'\1'", message))
 
 
 def blocked(routes: Iterable[Iterable[str]], refusing: Container[str]) -> bool:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import Enum
 
+# The remedy of a shorter answer in messages. The API has the client's own name for the field in its place.
+SHORTER_ANSWER = "lower max_tokens"
+
 
 class Refusal(Enum):
     """A reason. Each has one HTTP status and one error code (``api/errors.py``)."""
@@ -28,6 +31,7 @@ class RequestRefused(Exception):
 
     message: one sentence with the numbers and the remedy. retry_after: seconds, if a retry may help. param: the request's
     parameter at fault, if ``why`` alone does not tell. failure: number of the load failure it reports; 0: none.
+    ``limit``: the field by which the request limits its answer, as far as is known; empty: it has no answer to limit.
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class RequestRefused(Exception):
         self.retry_after = retry_after
         self.param = param
         self.failure = failure
+        self.limit = "max_tokens"
 
     @property
     def in_vain(self) -> bool:

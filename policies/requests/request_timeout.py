@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from .load_failure import LoadFailure
 from .queue import WaitingQueue
-from .refusal import Refusal, RequestRefused
+from .refusal import SHORTER_ANSWER, Refusal, RequestRefused
 from .routing_table import RoutingTable
 
 SOON = 1e-3  # seconds: a worker that gets an expired request gives it back at its next plan
@@ -66,7 +66,7 @@ class RequestTimeout:
         """Return the refusal of a request that has waited too long for room."""
         message = (
             f"the request is longer than what loaded models leave of the memory, and for {self.worker_wait:g} seconds too "
-            f"many were in use to make room for it beside model {model!r}; try again, or lower max_tokens"
+            f"many were in use to make room for it beside model {model!r}; try again, or {SHORTER_ANSWER}"
         )
         return RequestRefused(Refusal.UNAVAILABLE, message, RETRY_SECONDS)
 

@@ -12,12 +12,15 @@ from blockwright.actors.block.blocks import Blocks
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.peers import GatewayConfig
 from blockwright.actors.topology import make_gateway
+from blockwright.actors.worker.main import join, read
 from blockwright.actors.worker.messages import BlockLoaded, Submission, WorkerConfig, WorkerStatus
+from blockwright.policies.cluster.worker_size import WorkerReading
 from blockwright.policies.control.loads import LoadBlock
 from blockwright.policies.requests.book.sweep_report import SweepReport
 from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.page_events import Export
 from blockwright.runtime import Actor, Node, current_traceparent, endpoint
+from blockwright.runtime.base.errors import RemoteError
 from blockwright.tests.policies.requests.book.fake_fleet import FakeWorker
 
 
@@ -34,9 +37,11 @@ class Fate:
     cancels: list[int] = field(default_factory=list)  # how many requests each message cancelled
     running: dict[str, int] = field(default_factory=dict)  # worker -> rows, after the last message that changed them
     gateways: dict[str, Gateway] = field(default_factory=dict)  # those that are not the head's
+    machines: dict[str, WorkerReading] = field(default_factory=dict)  # what workers find; others: what is here
     unloaded: list[tuple[str, str, int]] = field(default_factory=list)  # worker, holder, components
 
 
+CONTROLLER = "head/controller"
 FATE = Fate()
 
 
@@ -144,8 +149,17 @@ class StandIn(Actor):
 
 
 async def start(node: Node, config: WorkerConfig) -> None:
+    here = FATE.machines.get(node.name)
+    try:
+        if here is None:
+            config = await join(node, config, CONTROLLER, read)
+        else:
+            config = await join(node, config, CONTROLLER, lambda config: here, here.machine)
+    except RemoteError as error:
+        await node.ref(CONTROLLER).unfit(node.name, node.incarnation, error.text)
+        await asyncio.Event().wait()
     await node.spawn(StandIn(config), name="worker")
-    await node.spawn(Blocks("head/controller"), name="blocks")
+    await node.spawn(Blocks(CONTROLLER), name="blocks")
 
 
 async def start_gateway(node: Node, config: GatewayConfig) -> None:

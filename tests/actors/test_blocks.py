@@ -13,7 +13,7 @@ from blockwright.actors.block.blocks import Blocks
 from blockwright.actors.worker.messages import BlockLoaded
 from blockwright.policies.cluster.block_life import BlockStage
 from blockwright.policies.cluster.scaling import PressedBlock, RouteQueue
-from blockwright.policies.control.loads import LoadBlock
+from blockwright.policies.control.loads import LoadBlock, ModelFiles
 from blockwright.runtime import Actor, ManualClock, Node, RemoteError, endpoint
 
 
@@ -29,7 +29,7 @@ class Worker(Actor):
     @endpoint(concurrent=True)
     async def load(self, block: LoadBlock) -> BlockLoaded:
         await self.open.wait()
-        if block.checkpoint == "torn":
+        if block.checkpoint.folder == "torn":
             raise MemoryError("component mlp needs 9 bytes and worker w0 has 8 left")
         self.held += [(block.holder, id) for id in [*block.ids, *filter(None, block.deltas)]]
         return BlockLoaded(100 * len(block.ids), 0.0)
@@ -93,7 +93,7 @@ def block(ids: str, holder: str, first: int = 0, idle: float = 0.0, path: str = 
     """Capital letters have a delta."""
     components = [c.lower().encode() * 16 for c in ids]
     deltas = [c.encode() * 16 if c.isupper() else b"" for c in ids]
-    return LoadBlock(path, first, first + len(ids), components, holder, [], "", deltas, idle)
+    return LoadBlock(ModelFiles(b"", path), first, first + len(ids), components, holder, [], None, deltas, idle)
 
 
 def ids(loaded: LoadBlock) -> list[bytes]:
@@ -191,7 +191,7 @@ async def test_many_blocks_cost_the_worker_one_message_and_no_block_any(rig: Rig
     names = [f"a{n}" for n in range(100)]
     for name in names:
         for first in range(20):
-            one = LoadBlock("", first, first + 1, [f"{name}/{first}".encode()], name)
+            one = LoadBlock(ModelFiles(b"", ""), first, first + 1, [f"{name}/{first}".encode()], name)
             await rig.load(one)
     assert len(rig.actors()) == 2000
     before = {a.name: a.handled for a in rig.node.inspect().actors}

@@ -308,13 +308,15 @@ async def test_what_is_removed_while_it_loads_is_a_conflict_and_no_fault_of_its_
     class OpenedCheckpoints(Applications):
         """Reads no file."""
 
-        def _hash(self, new: NewApplication, wholes: list[WholeModel]) -> Any:
+        def _hash(self, new: NewApplication, wholes: list[WholeModel], crowded: str) -> Any:
             return [(None, replace(application(new.name, "xw"), model=new.name))]
 
     for worker in rig.workers:
         worker.loads.clear()
     head = rig.nodes[0]
-    await head.spawn(OpenedCheckpoints(Settings(), WorkerLimits("float32", None), "head/controller"), name="applications")
+    await head.spawn(
+        OpenedCheckpoints(Settings(), WorkerLimits("float32", frozenset()), "head/controller"), name="applications"
+    )
     apps = head.ref("head/applications", OpenedCheckpoints)
     adding = asyncio.create_task(apps.add(NewApplication("t", "/models/t", wait=60.0)))
     await until(lambda: "t" in rig.state.additions)

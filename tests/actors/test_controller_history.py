@@ -30,7 +30,7 @@ def cluster(routes: int = 0, models: str = "m", **workers: Any) -> Any:
     applications = dict.fromkeys(models)
     return SimpleNamespace(
         workers=workers,
-        touched=workers,
+        changed=workers,
         served=served,
         table=SimpleNamespace(applications=applications),
     )

@@ -40,6 +40,10 @@ class Desk(Actor):
         return self.tiers
 
     @endpoint
+    async def crowded(self) -> str:
+        return ""
+
+    @endpoint
     async def add(self, application: Application, *, replace: bool, grace: float) -> str:
         self.names += 1
         name = f"{application.name}~{self.names}"
@@ -67,7 +71,7 @@ class Desk(Actor):
 class OpenedCheckpoints(Applications):
     """Reads no file."""
 
-    def _hash(self, new: NewApplication, wholes: list[WholeModel]) -> Any:
+    def _hash(self, new: NewApplication, wholes: list[WholeModel], crowded: str) -> Any:
         return [(f"checkpoint of {new.path}", Application(new.name, new.path, (), 1))]
 
 
@@ -104,7 +108,7 @@ async def test_the_removal_of_a_draft_model_says_whose_drafts_end(caplog: pytest
     await node.start()
     try:
         await node.spawn(desk, name="controller")
-        actor = Applications(settings, WorkerLimits("float32", None), "head/controller")
+        actor = Applications(settings, WorkerLimits("float32", frozenset()), "head/controller")
         apps = await node.spawn(actor, name="applications")
         for model in ("fam", "plain"):
             desk.ends(model).set()
@@ -124,7 +128,7 @@ async def test_what_is_refused_when_nobody_waits_any_more_is_logged(caplog: pyte
         desk = Desk()
         desk.why = "no room"
         await node.spawn(desk, name="controller")
-        actor = Applications(Settings(app_roots="/nowhere"), WorkerLimits("float32", None), "head/controller")
+        actor = Applications(Settings(app_roots="/nowhere"), WorkerLimits("float32", frozenset()), "head/controller")
         apps = await node.spawn(actor, name="applications")
         answer = await apps.add(NewApplication("late", "/b", wait=0.0))
         assert isinstance(answer, ApplicationView)
@@ -151,6 +155,6 @@ def test_a_folder_that_becomes_a_link_while_it_is_read_is_refused(
         return specs(self, *rest)
 
     monkeypatch.setattr(Checkpoint, "specs", swapped)
-    actor = Applications(Settings(app_roots=str(folder.parent)), WorkerLimits("float32", None), "head/controller")
+    actor = Applications(Settings(app_roots=str(folder.parent)), WorkerLimits("float32", frozenset()), "head/controller")
     with pytest.raises(RequestRefused, match="is not below a root of app_roots"):
-        actor._hash(NewApplication("app", str(folder)), "")
+        actor._hash(NewApplication("app", str(folder)), [], "")

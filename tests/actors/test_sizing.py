@@ -1,6 +1,6 @@
 """What workers are started with follows from settings, checkpoints and machine."""
 
-import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,11 +9,10 @@ from blockwright.actors.settings.errors import SettingsError
 from blockwright.actors.settings.requests import RequestSettings
 from blockwright.actors.settings.settings import Settings
 from blockwright.actors.settings.workers import MOST_THREADS, WorkerSettings
-from blockwright.actors.sizing import max_lengths, program_space, serving_dtype, worker_configs, worker_names
+from blockwright.actors.sizing import max_lengths, serving_dtype, size_rules, sized, worker_configs, worker_names
 from blockwright.gpu.cpu.native.backend import MAX_THREADS
 from blockwright.gpu.model.config import ModelConfig, RopeConfig
-from blockwright.policies.binary_size import binary_size
-from blockwright.tests.claims import claim
+from blockwright.policies.cluster.worker_size import WorkerReading, WorkerReport, size_of
 
 
 def model(dtype: str = "float32", layers: int = 4, max_position: int = 2048) -> ModelConfig:
@@ -47,41 +46,13 @@ def test_lengths_are_the_models_own_up_to_a_limit():
         max_lengths(RequestSettings(max_model_len=600), models)
 
 
-def configs(settings, *, free_memory=1000, cores=1, **more):
-    return worker_configs(settings, {"a": model()}, free_memory=free_memory, cores=cores, **more)
-
-
-def test_more_memory_than_there_is_is_refused_with_the_numbers():
-    assert configs(Settings(memory=1000))["w0"].worker_memory.memory == 1000
-    with pytest.raises(SettingsError, match="memory is 1001 B, but only 1000 B are free"):
-        configs(Settings(memory=1001))
-
-
-@claim("A model that does not fit the memory is refused with the number of bytes that it needs", of="checkpoints")
-def test_the_memory_of_all_workers_is_added_up():
-    assert configs(Settings(workers=4, memory=250))["w3"].worker_memory.memory == 250
-    words = r"memory is 900 B for each worker, 3.5 KiB for all 4, but only 1000 B are free here; give less"
-    with pytest.raises(SettingsError, match=words):
-        configs(Settings(workers=4, memory=900))
-
-
-def test_a_limit_of_the_address_space_is_held_against_what_workers_reserve():
-    """Parameters reserve four budgets, each layout of KV one."""
-    need = program_space(3) + 5 * 1000
-    settings = Settings(memory=1000, threads=3)
-    assert configs(settings, address_space=need)["w0"].worker_memory.memory == 1000
-    words = rf"may map {binary_size(need - 1)} \(.*memory 1000 B needs about {binary_size(need)}; raise the limit"
-    with pytest.raises(SettingsError, match=words):
-        configs(settings, address_space=need - 1)
-    large = Settings(memory=1 << 30, threads=3)
-    with pytest.raises(SettingsError, match=r"or give less memory \(--set memory=(\d+)MiB\)") as caught:
-        configs(large, free_memory=1 << 40, address_space=program_space(3) + (1 << 30))
-    (fitting,) = re.findall(r"memory=(\d+)", str(caught.value))
-    configs(Settings(memory=int(fitting) << 20, threads=3), free_memory=1 << 40, address_space=program_space(3) + (1 << 30))
+def report(settings: Settings, *, free_memory: int = 1000, cores: int = 1) -> WorkerReport:
+    reading = WorkerReading(machine="m", host="h", device="cpu", cores=cores, free_memory=free_memory, where="here")
+    return size_of(reading, size_rules(settings, {"a": model()}))
 
 
 def test_threads_are_no_more_than_the_kernels_take():
-    assert configs(Settings(), cores=1000)["w0"].worker.threads == MOST_THREADS == MAX_THREADS
+    assert report(Settings(), cores=1000).threads == MOST_THREADS == MAX_THREADS
 
 
 MOST = {"workers": 4096, "gateways": 256, "dispatchers": 256, "threads": 256, "max_rows": 16384, "sweep_tokens": 1 << 20}
@@ -96,16 +67,16 @@ def test_numbers_beyond_any_machine_are_refused_before_anything_is_made_for_them
     assert Settings(**{"sweep_tokens": 1 << 20, name: limit}).value(name) == limit
 
 
-def test_memory_and_threads_are_divided_among_workers():
-    configs = worker_configs(Settings(workers=2), {"a": model()}, free_memory=1000, cores=5)
-    assert [(c.name, c.worker_memory.memory, c.worker.threads) for c in configs.values()] == [("w0", 300, 2), ("w1", 300, 2)]
-    (config,) = worker_configs(Settings(memory=77, threads=3), {"a": model()}, free_memory=1000, cores=5).values()
-    assert (config.worker_memory.memory, config.worker.threads) == (77, 3)
-    assert worker_configs(Settings(workers=4), {"a": model()}, free_memory=1, cores=2)["w3"].worker.threads == 1
+def test_a_worker_is_told_its_memory_its_threads_and_its_device() -> None:
+    config = worker_configs(Settings(workers=2, device="auto"), {"a": model()})["w1"]
+    assert (config.name, config.worker_memory.memory, config.worker.threads, config.sharing) == ("w1", 0, 0, 2)
+    told = sized(config, replace(report(Settings(workers=2), cores=5), device="cuda:1"))
+    assert (told.worker_memory.memory, told.worker.threads, told.worker.device) == (300, 2, "cuda:1")
+    assert sized(told, report(Settings(memory=77, threads=3))).worker.threads == 3
 
 
 def test_the_limit_of_the_instruction_set_comes_to_every_worker():
-    configs = worker_configs(Settings(workers=2, instruction_set="avx2"), {"a": model()}, free_memory=1000, cores=2)
+    configs = worker_configs(Settings(workers=2, instruction_set="avx2"), {"a": model()})
     assert {config.worker.instruction_set for config in configs.values()} == {"avx2"}
     with pytest.raises(SettingsError, match="'sse9'; choose one of amx, avx512_bf16, avx512, avx2, generic"):
         Settings(instruction_set="sse9")
@@ -113,7 +84,7 @@ def test_the_limit_of_the_instruction_set_comes_to_every_worker():
 
 def test_tables_are_sized_for_the_largest_model():
     models = {"a": model(layers=4), "b": model(layers=6, max_position=4096)}
-    (config,) = worker_configs(Settings(), models, free_memory=1000, cores=1).values()
+    (config,) = worker_configs(Settings(), models).values()
     assert (config.kv_layers, config.max_length) == (6, 4096)
 
 
@@ -144,8 +115,8 @@ def test_what_does_not_go_with_autoscale_is_refused(change: dict[str, Any], says
 def test_threads_and_memory_are_divided_among_all_workers_that_there_can_be() -> None:
     settings = Settings(**SCALED)
     assert worker_names(settings) == ["w0", "w1", "w2"]
-    configs = worker_configs(settings, {"a": model()}, free_memory=1000, cores=6)
-    assert {(c.worker_memory.memory, c.worker.threads) for c in configs.values()} == {(200, 2)}
+    found = report(settings, cores=6)
+    assert (found.memory, found.threads) == (200, 2)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from blockwright.actors.worker.messages import BlockLoaded, Submission
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.select import open_backend
 from blockwright.policies.cluster.report_sequence import ACKNOWLEDGE_EVERY
-from blockwright.policies.control.loads import LoadBlock, NoCapacity
+from blockwright.policies.control.loads import LoadBlock, ModelFiles, NoCapacity
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
@@ -125,7 +125,9 @@ class Rig:
         self.chains[application] = Chain(application, (Block(components),), self.worker.config.max_length)
         hashes = [spec.hashes for spec in specs]
         ids, deltas = [c.shared for c in components], [c.delta for c in components]
-        block = LoadBlock(str(path), 0, len(components), ids, application, hashes, deltas=deltas, length=length, layers=8)
+        block = LoadBlock(
+            ModelFiles(b"", str(path)), 0, len(components), ids, application, hashes, deltas=deltas, length=length, layers=8
+        )
         self.loads[application] = block
         answer: Any = await self.ref.load(block, returns=ANSWER)
         if isinstance(answer, NoCapacity):

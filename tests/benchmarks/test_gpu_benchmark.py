@@ -133,19 +133,6 @@ def test_short_forms_cover_every_model_and_architecture() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--device", MIRROR, "--json", str(gpu.RESULTS / "gpu.json")], "no figures of a card"),
-        (["--device", MIRROR, "--sanitize"], "--sanitize needs a card"),
-    ],
-)
-def test_what_a_mirror_cannot_do_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        gpu.main(words)
-    assert said in capsys.readouterr().err
-
-
 def test_a_checkout_that_is_not_installed_is_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: None)
@@ -156,3 +143,22 @@ def test_a_checkout_that_is_not_installed_is_linked(tmp_path: Path, monkeypatch:
     link, _ = os.environ["PYTHONPATH"].split(os.pathsep)
     assert (Path(link) / "blockwright").resolve() == gpu.ROOT
     assert os.environ["TRITON_CACHE_DIR"].startswith(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--device", "cuda", "--sanitize", "--only", "speed"], "--sanitize runs kernels and bits, and keeps no figures"),
+        (["--device", "cuda", "--sanitize", "--json", "x.json"], "leave other parts and --json out"),
+        (["--sanitize", "--device", MIRROR], "--sanitize needs a card; here is none"),
+        (["--device", MIRROR, "--json", "/no/such/folder/x.json"], "in a folder that does not exist; make it"),
+        (["--device", MIRROR, "--json", str(ROOT / "benchmarks" / "results" / "gpu.json")], "are no figures of a card"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_before_a_card_is_used(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        gpu.main(words)
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from overload_migration import MigrationPolicy
 from overload_swapping import SwapPolicy
 
+from blockwright.simulator.control import simulation_of
 from blockwright.simulator.description import DispatchSpec
 from blockwright.simulator.moving import KvMoves
-from blockwright.simulator.parameter_drops import simulation_of
 from blockwright.simulator.simulation import ClusterSimulation, Note
 from blockwright.simulator.workload import WorkloadRequest
 from blockwright.tests.parts import examples

@@ -22,6 +22,7 @@ from blockwright.actors.predictor.messages import Query
 from blockwright.actors.worker.messages import ParametersWanted
 from blockwright.api.http.cluster_metrics import COUNTERS, SWEEP_SIZE
 from blockwright.api.http.metrics import Metrics
+from blockwright.gpu.cuda.platforms import MIRROR
 from blockwright.policies.control.drop_events import BreakOffRestore, MemoryLacks, RestoreParameters, TrimParameters
 from blockwright.policies.control.drops_view import overload_view
 from blockwright.policies.control.events import LoadFailed, LoadRefused
@@ -30,6 +31,7 @@ from blockwright.policies.drafts.options import MODEL, TIER
 from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest
 from blockwright.policies.offline.prefix_tree import packed
+from blockwright.policies.plan.sampling import SamplingParams, TokenRules
 from blockwright.policies.prediction.candidate import Candidate, Forecast
 from blockwright.policies.requests.book.dispatch_messages import Chosen
 from blockwright.policies.requests.book.lengths import Lengths
@@ -151,8 +153,8 @@ async def expected(server: Served, seen: Seen) -> None:
 
 async def refused(seen: Seen, checkpoint: Path, profile: Path) -> None:
     """A worker refuses what it can never hold and ends what is late; a gateway refuses both itself, so this one is asked
-    without."""
-    rig = await Rig.start([checkpoint], memory=2 << 20, profile=str(profile))
+    without. Its device is a card's twin, which leaves a rule about repeats to the host."""
+    rig = await Rig.start([checkpoint], backend=MIRROR, memory=2 << 20, profile=str(profile))
     try:
         for _ in range(2):
             counters = (await rig.worker.status()).counters
@@ -162,6 +164,8 @@ async def refused(seen: Seen, checkpoint: Path, profile: Path) -> None:
             await rig.finish("r")
             await rig.submit("late", PROMPT, 100, expires=1e-9)
             await rig.finish("late")
+            await rig.submit("rules", PROMPT, 2, sampling=SamplingParams(rules=TokenRules(no_repeat=1)))
+            await rig.finish("rules")
             await rig.quiet()
         counters = (await rig.worker.status()).counters
         note(seen, Metrics(dict).render({"workers": [{"id": "w0", "counters": counters}]}).decode())
@@ -362,7 +366,7 @@ def dropped(seen: Seen) -> None:
     burst = Burst("w0", "w1")
 
     def scraped() -> None:
-        view = overload_view(burst.state.parts.overload, burst.state.parts.workers, 0.0, 0.0)
+        view = overload_view(burst.state.overload, burst.state.served, burst.state.workers, 0.0, 0.0)
         note(seen, Metrics(dict).render({"overload": view}).decode())
 
     scraped()

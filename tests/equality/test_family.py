@@ -39,8 +39,8 @@ async def answers(server: Served, jobs: list[tuple[str, tuple[int, ...]]]) -> li
     [
         ("llama", "float32", "native"),
         ("llama-tied", "bfloat16", "native"),
-        ("gpt-neox", "float32", "torch"),
-        pytest.param("llama", "bfloat16", "torch", marks=pytest.mark.nightly),
+        ("llama", "bfloat16", "torch"),
+        pytest.param("gpt-neox", "float32", "torch", marks=pytest.mark.nightly),
     ],
 )
 async def test_a_tier_answers_as_its_export(tmp_path: Path, architecture: str, dtype: str, backend: str) -> None:
@@ -54,12 +54,11 @@ async def test_a_tier_answers_as_its_export(tmp_path: Path, architecture: str, d
     async with serve({"m": family}, **common) as server:
         mixed = await answers(server, jobs)
         single = [(await answers(server, [job]))[0] for job in jobs]
-    if backend == "native":
+    if (backend, dtype) != ("torch", "float32"):  # whose sums depend on the rows beside
         assert mixed == alone
         assert single == alone
     assert [tokens for tokens, _ in single] == [tokens for tokens, _ in alone]
-    if backend == "native" or dtype == "float32":  # torch's sums in bfloat16 depend on the rows beside
-        assert [tokens for tokens, _ in mixed] == [tokens for tokens, _ in alone]
+    assert [tokens for tokens, _ in mixed] == [tokens for tokens, _ in alone]
     if dtype == "float32":
         judged = [
             confirm(folders[model], prompt, tuple(tokens)) for (model, prompt), (tokens, _) in zip(jobs, mixed, strict=True)
@@ -74,8 +73,8 @@ async def test_a_tier_answers_as_its_export(tmp_path: Path, architecture: str, d
     [
         ("llama", "float32", "native"),
         ("llama-tied", "bfloat16", "native"),
-        ("gpt-neox", "float32", "torch"),
-        pytest.param("llama", "bfloat16", "torch", marks=pytest.mark.nightly),
+        ("llama", "bfloat16", "torch"),
+        pytest.param("gpt-neox", "float32", "torch", marks=pytest.mark.nightly),
     ],
 )
 async def test_a_tier_enters_where_a_lower_one_left(tmp_path: Path, architecture: str, dtype: str, backend: str) -> None:
@@ -101,7 +100,7 @@ async def test_a_tier_enters_where_a_lower_one_left(tmp_path: Path, architecture
     async with serve({"m": family}, prefix_cache=False, **common) as server:
         alone = [(await answers(server, [job]))[0] for job in (*jobs, *mixed)]
         assert not await server.counters("entered_tokens")
-    if backend == "native":
+    if (backend, dtype) != ("torch", "float32"):
         assert entering == alone
     assert [tokens for tokens, _ in entering] == [tokens for tokens, _ in alone]
 

@@ -20,6 +20,7 @@ from accuracy_ours import Loaded, instruction_sets
 
 from blockwright.gpu.backend import HostBackend
 from blockwright.gpu.cpu.native.backend import NativeBackend
+from blockwright.gpu.cpu.reference.backend import TorchBackend
 from blockwright.gpu.select import open_backend
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.plan.sampling import SamplingParams
@@ -160,15 +161,32 @@ def through_a_device(rig: Rig, tokens: list[int], given: int, draw: random.Rando
     return found
 
 
+@claim("The torch reference, too, gives the same request the same bits in bfloat16", of="numerics")
+@pytest.mark.parametrize("number", NUMBERS, ids=lambda number: f"{drawn(number).name}-{number}")
+@pytest.mark.skipif(INTERPRETED, reason="not of a card")
+def test_nothing_else_changes_a_bit_of_the_reference_in_bfloat16(folders: Folders, number: int) -> None:
+    """With as many threads. In float32 it makes no such promise: its products sum as torch likes."""
+    draw = random.Random(number)
+    length, threads = draw.randint(66, 90), 2 if number % 4 == 0 else 1
+    tokens = [draw.randrange(3, 128) for _ in range(length)]
+    whole = at_once(folders(number), TorchBackend("bfloat16", threads), tokens)
+    loaded = Loaded(
+        folders(number),
+        TorchBackend("bfloat16", threads),
+        max_length=length,
+        rows=ROWS,
+        page_size=draw.choice((1, 5, 8, 16, 48)),
+        max_tokens=ROWS * max(CHUNKS),
+    )
+    assert torch.equal(disturbed(loaded, tokens, draw), whole)
+
+
 @claim("A card's host code and interpreted kernels give a row its bits whatever is computed beside it", of="numerics")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("number", some(NUMBERS, *NUMBERS[:2]), ids=lambda number: drawn(number).name)
 @pytest.mark.parametrize("name", ["cuda-interpreted"] if INTERPRETED else ["native", "cuda-mirror"])
 def test_no_device_changes_a_bit(folders: Folders, name: str, number: int, dtype: str) -> None:
-    """In chunks, beside other rows, in recorded graphs, with other pages and cuts, prefilled or decoded.
-
-    The torch reference makes no such promise: its products sum as torch likes.
-    """
+    """In chunks, beside other rows, in recorded graphs, with other pages and cuts, prefilled or decoded."""
     draw = random.Random(f"{number} {dtype}")
     length, decoded = (12, 5) if INTERPRETED else (60, 12)
     folder, tokens = folders(number), [draw.randrange(3, 128) for _ in range(length)]

@@ -141,7 +141,12 @@ def test_a_chain_over_two_executors(make_backend: Make, checkpoint: MakeCheckpoi
     edits = [edit for row, prompt in enumerate(prompts) for edit in upper.admit(row, prompt)]
     up = upper.plan(batch, [0, 1], edits)
     up.arrivals, up.steps = [Arrival(9, [1, 0])], [Step(1, [0, 1])]
-    upper.executor.put_flight(9, left.departed[0], 15, 64)
+    (hidden,) = left.departed
+    if not isinstance(hidden, memoryview):
+        memory = bytearray(hidden.nbytes)
+        hidden.copy_to(memory)
+        hidden = memoryview(memory)
+    upper.executor.put_flight(9, hidden, 15, 64)
     assert upper.executor.execute(up).tokens == [reference.greedy(path, prompt, 1)[0] for prompt in prompts]
 
 

@@ -347,8 +347,8 @@ class Game:
     def _lacking(self) -> str:
         """Who keeps the cluster from being whole."""
         state = self.house.state
-        states = {name: (worker.state, state.residency[name].loading) for name, worker in state.parts.workers.items()}
-        missing = [route.id for route in state.parts.table.planned.values() if route.id not in state.routes]
+        states = {name: (worker.state, state.residency[name].loading) for name, worker in state.workers.items()}
+        missing = [route.id for route in state.table.planned.values() if route.id not in state.routes]
         return f"{states}, routes {missing}, gateways {[*self.house.gateways]} of {self.house.plan.gateways}"
 
     def _routed(self, model: str) -> bool:

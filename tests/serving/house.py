@@ -148,7 +148,7 @@ class House:
             "limiter": (limits_of(settings.tenants),),
             **{name: (settings.dispatching, number) for number, name in enumerate(dispatchers(settings.dispatching))},
             "memory": (settings.parameter_drops, settings.worker, f"{HEAD}/controller"),
-            "applications": (settings, WorkerLimits("float32", None), f"{HEAD}/controller"),
+            "applications": (settings, WorkerLimits("float32", frozenset()), f"{HEAD}/controller"),
             "gateway": gateway,
             "controller": (self.state, [f"{HEAD}/gateway"], Published(Progress())),
             "peer": (Quiet(), list(plan.gateways)),

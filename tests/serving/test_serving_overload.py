@@ -110,7 +110,7 @@ class Dropping(Game):
             if inside:
                 cut = random.choice(inside)
                 hops[at : at + 1] = [Hop(hop.worker, hop.first, cut), Hop(other, cut, hop.last)]
-            return DropParameters(name_of(group.served), tuple(hops))
+            return DropParameters(", ".join(group.applications), tuple(hops))
         one, other = random.sample(workers, 2)
         cut = random.choice(CUTS)
         end = 2 * LAYERS + 2
@@ -139,7 +139,7 @@ class Together(Dropping):
 
     async def _order(self, order: MemoryOrder) -> None:
         await super()._order(order)
-        self.groups |= {len(group.served) for group in self.house.state.overload.groups.values()}
+        self.groups |= {len(group.applications) for group in self.house.state.overload.groups.values()}
 
 
 class Swapping(Dropping):
@@ -156,7 +156,7 @@ class Swapping(Dropping):
 
     async def _order(self, order: MemoryOrder) -> None:
         await super()._order(order)
-        self.groups |= {name_of(group.served) for group in self.house.state.overload.groups.values()}
+        self.groups |= {", ".join(group.applications) for group in self.house.state.overload.groups.values()}
 
 
 @claim("No token is lost over drops and restores under random faults", of="parameter-dropping")

@@ -48,7 +48,7 @@ class Burst(Game):
         while not self.opened:  # noqa: ASYNC110 - the server comes up
             await asyncio.sleep(0.02)
         for _ in range(8):
-            worker = self.house.state.parts.workers["w0"]
+            worker = self.house.state.workers["w0"]
             blocks = [PressedBlock(0.9, {"b": (3, 6)})]
             gateway.node.ref(f"{HEAD}/controller").pressed.cast("w0", worker.incarnation, blocks)
             await asyncio.sleep(0.2)

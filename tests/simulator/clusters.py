@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.simulator.control import ControlStep, simulation_of
 from blockwright.simulator.description import DescriptionSource, Scenario, scenario
 from blockwright.simulator.simulation import ClusterSimulation
 from blockwright.simulator.workload import WorkloadRequest, demands
@@ -35,13 +36,18 @@ def described(
 
 
 def run(
-    described: Scenario, *, jumps: bool = True, arrivals: list[WorkloadRequest] | None = None
+    described: Scenario,
+    *,
+    jumps: bool = True,
+    arrivals: list[WorkloadRequest] | None = None,
+    tape: list[ControlStep] | None = None,
 ) -> tuple[ClusterSimulation, list[dict[str, Any]]]:
     """The simulation at its end, its machines checked, and its log."""
     log: list[dict[str, Any]] = []
     if arrivals is None:
         arrivals = demands(described.workload, described.models, described.seed, Path())
-    simulation = ClusterSimulation(described, [PACE] * len(described.instances), arrivals, jumps=jumps, note=log.append)
+    costs = [PACE] * len(described.instances)
+    simulation = simulation_of(described, costs, arrivals, jumps=jumps, note=log.append, tape=tape)
     simulation.run()
     for instance in simulation.instances:
         instance.state.check()

@@ -107,7 +107,7 @@ def fields_of(kind: Any, place: str = "") -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize(("place", "name"), [one for one in fields_of(Scenario) if len(one[1]) > 2])
 def test_every_misspelt_field_is_answered_with_the_nearest(tmp_path: Path, place: str, name: str) -> None:
     with pytest.raises(DescriptionError, match=rf"{name[0]}{name} does not exist; did you mean {name}\?$"):
-        read(write(tmp_path, GOOD), [f"{place}{name[0]}{name}=3"])
+        read(write(tmp_path, GOOD + '[[deaths]]\ninstance = "big"\nat = 1.0\n'), [f"{place}{name[0]}{name}=3"])
 
 
 @claim("A wrong trace or description is refused with file, line and field", of="simulator")

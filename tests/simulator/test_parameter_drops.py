@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import pytest
@@ -10,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.simulator.description import DescriptionError, DescriptionSource, Scenario, scenario
-from blockwright.simulator.parameter_drops import ParameterDropPolicy, simulation_of
+from blockwright.simulator.control import SimulatedControl, simulation_of
+from blockwright.simulator.description import DeathSpec, DescriptionError, DescriptionSource, LoadingSpec, Scenario, scenario
+from blockwright.simulator.memory_drops import MemoryDrops
 from blockwright.simulator.simulation import ClusterSimulation
 from blockwright.simulator.workload import WorkloadRequest
 from blockwright.tests.claims import claim
@@ -43,10 +46,10 @@ def burst(at: float, count: int, first: int = 0, prompt: int = 24, output: int =
 
 
 class Run(NamedTuple):
-    """A finished simulation, and its policy."""
+    """A finished simulation, and its drops."""
 
     cluster: ClusterSimulation
-    policy: ParameterDropPolicy
+    policy: MemoryDrops
 
     @property
     def changes(self) -> list[dict[str, Any]]:
@@ -55,9 +58,10 @@ class Run(NamedTuple):
 
 def run(described: Scenario, arrivals: list[WorkloadRequest]) -> Run:
     simulation = simulation_of(described, [COSTS], arrivals)
-    assert isinstance(simulation.policy, ParameterDropPolicy)
+    assert isinstance(simulation.policy, SimulatedControl)
+    assert simulation.policy.drops is not None
     run_through(simulation)
-    return Run(simulation, simulation.policy)
+    return Run(simulation, simulation.policy.drops)
 
 
 def run_through(simulation: ClusterSimulation) -> None:
@@ -174,6 +178,42 @@ def test_nobody_is_lost(
     arrivals = [d for n in range(3) for d in burst(4.0 * n, 10 * count, 10 * count * n, 8 + seed % 40, 4 + seed % 29)]
     spec = described(count, bandwidth=bandwidth, latency=latency, exchange=exchange, priorities=priorities, quiet=quiet)
     run(spec, arrivals)
+
+
+def killed(spec: Scenario, *deaths: tuple[str, float, float], disk: float = 2e4) -> Scenario:
+    """The scenario with deaths: (instance, at, seconds until it is up again)."""
+    those = tuple(DeathSpec(instance=name, at=at, down=down) for name, at, down in deaths)
+    return replace(spec, deaths=those, loading=LoadingSpec(disk=disk))
+
+
+@claim("The simulator restores replicas when a worker of a pipeline dies", of="parameter-dropping")
+def test_a_death_in_a_pipeline_brings_the_replicas_back() -> None:
+    """In steady service: the survivor reads what it lacks, 6,400 bytes at 20,000 a second, while its requests wait."""
+    spec = killed(described(restore=False), ("i-1", 3.0, 30.0))
+    simulation = run(spec, [*burst(0.0, 14), WorkloadRequest(14, 2.9, "m", 8, 60)])
+    assert whats(simulation) == ["drop", "dropped", "exchanged"]
+    (last,) = simulation.cluster.requests[14:]
+    assert (last.restarts, last.instance) == (1, "i-0")
+    assert last.first < 3.0 < 3.32 < last.ended
+    groups = simulation.policy.state.overload
+    assert (groups.groups, groups.counts["rescue"]) == ({}, 1)
+
+
+@given(
+    seed=st.integers(0, 1000), count=st.sampled_from([2, 3, 4]), bandwidth=st.sampled_from([2e4, 1e6]),
+    most=st.sampled_from([2, 4]), disk=st.sampled_from([0.0, 2e4]),
+)  # fmt: skip
+@examples(6)
+def test_nobody_is_lost_where_workers_die(seed: int, count: int, bandwidth: float, most: int, disk: float) -> None:
+    """At any time, and more often while a drop or a restore is under way."""
+    source = Random(seed)
+    times = [(source.uniform(0, 12), 0.3 + source.uniform(0, 0.05), 5.3 + source.uniform(0, 0.5)) for _ in range(3)]
+    deaths = [(f"i-{source.randrange(count)}", source.choice(some), source.choice([0.5, 3.0])) for some in times]
+    arrivals = [d for n in range(3) for d in burst(4.0 * n, 10 * count, 10 * count * n, 8 + seed % 40, 4 + seed % 29)]
+    simulation = run(killed(described(count, bandwidth=bandwidth, quiet=0.9, most=most), *deaths, disk=disk), arrivals)
+    simulation.policy.state.check()
+    for instance in simulation.cluster.serving:
+        assert not instance.candidate(simulation.cluster.now).used_blocks, "pages are still held"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from blockwright.simulator.description import ProvisioningSpec
-from blockwright.simulator.provisioning import InstanceChange, Provisioner
+from blockwright.simulator.provisioning import InstanceChange, PaidInstances
 from blockwright.simulator.simulation import ClusterSimulation
 from blockwright.simulator.workload import WorkloadRequest
 from blockwright.tests.parts import some
@@ -66,17 +66,34 @@ def test_a_request_that_starts_an_instance_at_once_is_sent_there() -> None:
     assert (asked["compared"][len(others) :], last) == ([asked["instance"]], None), "nobody forecast for what was not there"
 
 
-def test_who_works_while_it_is_drained_finishes_and_is_paid_for_until_then() -> None:
-    spec = ProvisioningSpec(mode="relief", limit=1.0, start=1, most=2, window=5.0)
-    made = Provisioner(spec, ["a", "b", "c"])
-    assert [change.what for change in made.tick(0.0, measured=2.0)] == ["starting", "active"]
-    for place in (0, 0, 1):
-        made.dispatched(place)
-    assert [(change.what, change.place) for change in made.tick(6.0, measured=0.1)] == [("draining", 1)]
-    assert made.active == [0]
-    assert made.ended(0, 7.0) is None
-    assert made.ended(1, 8.0) == InstanceChange(8.0, "stopped", 1)
-    assert (made.mean(10.0), made.peak) == (1.8, 2)
+STEADY = [WorkloadRequest(60 + n, 6.0 + n * 0.1, "m0", 4, 20) for n in range(100)]  # each instance always has some
+
+
+@pytest.mark.parametrize("grace", [30.0, 0.01])
+def test_who_works_while_it_is_drained_ends_in_its_grace_or_elsewhere(grace: float) -> None:
+    table = {"mode": "relief", "limit": 1.6, "start": 1, "most": 2, "window": 2.0, "grace": grace}
+    spec = described(instances={"count": 2}, provisioning=table, dispatch={"policy": "round-robin"})
+    simulation, log = run(spec, arrivals=[*BURST, *STEADY])
+    assert not any(request.failed for request in simulation.requests)
+    assert all(request.ended > request.first > 0 for request in simulation.requests)
+    draining, stopped = (next(e for e in log if e["what"] == what) for what in ("draining", "stopped"))
+    assert stopped["instance"] == draining["instance"] == "i-1"
+    there = [e["at"] for e in log if e["what"] == "finished" and e["instance"] == "i-1"]
+    moved = [request for request in simulation.requests if request.restarts]
+    if grace > 1:
+        assert (max(there), moved) == (stopped["at"], [])
+        assert stopped["at"] > draining["at"]
+    else:
+        assert (stopped["at"], len(moved)) == (pytest.approx(draining["at"] + grace), 1)
+        assert moved[0].instance == "i-0"
+
+
+def test_the_account_of_paid_instances() -> None:
+    paid = PaidInstances(ProvisioningSpec(mode="relief", limit=1.0, start=1, most=2, window=5.0), ["a", "b", "c"])
+    assert (paid.names, paid.least, paid.peak) == (["a", "b"], 1, 1)
+    for what, at in (("starting", 0.0), ("active", 0.0), ("draining", 6.0), ("stopped", 8.0)):
+        assert paid.note(what, 1, at) == InstanceChange(at, what, 1)
+    assert (paid.mean(10.0), paid.peak, paid.starting) == (1.8, 2, set())
 
 
 def test_always_the_same() -> None:

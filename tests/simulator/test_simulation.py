@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.simulator.description import DISPATCH
-from blockwright.simulator.simulation import FEWEST_SAMPLES, SAMPLES, NoCapacityError, sample_count, sweep_configs
+from blockwright.simulator.instances import NoCapacityError, sweep_configs
+from blockwright.simulator.simulation import FEWEST_SAMPLES, SAMPLES, sample_count
 from blockwright.simulator.workload import WorkloadRequest
 from blockwright.tests.claims import claim
 from blockwright.tests.parts import examples

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from itertools import product
@@ -128,3 +129,49 @@ async def test_kinds_of_function_calls(tmp_path: Path, models: tuple[str, ...]) 
             assert stream["calls"] == calls
             said = message["content"] or "", message.get("reasoning", "")
             assert (stream["content"], stream["reasoning"]) == said
+
+
+MARK = 0  # the token that opens a call
+
+
+def with_mark(folder: Path) -> Path:
+    """A model in the manner of Qwen 3 whose tokenizer has the mark of a call as a special token."""
+    make_checkpoint(folder, max_position_embeddings=4096)
+    (folder / "chat_template.jinja").write_text(SOURCES["qwen"][0])
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_text((folder / name).read_text().replace("<unk>", "<tool_call>"))
+    return folder
+
+
+@claim("With tool_choice auto, free text has the bits that it has without tools, and calls follow their schemas", of="tools")
+async def test_free_text_and_calls_of_auto(tmp_path: Path) -> None:
+    folder = with_mark(tmp_path / "m")
+    common = {"model": "m", "messages": [{"role": "user", "content": "go"}], "tools": TOOLS, "temperature": 1.0}
+    common |= {"max_tokens": 250, "return_token_ids": True}
+    often = [
+        {"seed": seed, "logit_bias": {MARK: 5.5}, "ignore_eos": seed % 2 == 1, "draft": "prompt" if seed % 3 == 1 else "off"}
+        for seed in range(6)
+    ]
+    found: dict[str, list[Any]] = {}
+    for forced in ("on", "off"):
+        async with serve({"m": folder}, forced=forced) as server:
+            choices = [await asked(server, common | fields) for fields in often]
+            together = await asyncio.gather(*(asked(server, common | fields) for fields in often))
+            assert [one["token_ids"] for one in together] == [one["token_ids"] for one in choices]
+            found[forced] = [one["token_ids"] for one in choices]
+            calls = [
+                call["function"]
+                for one in choices
+                for call in one["message"].get("tool_calls", [])[: -1 if one["finish_reason"] == "length" else None]
+            ]
+            assert len(calls) > len(often)  # several in one answer
+            for call in calls:
+                jsonschema.validate(json.loads(call["arguments"]), SCHEMAS[call["name"]])
+            assert any(one["message"]["content"] for one in choices)  # and text beside them
+            never = {"seed": 7, "logit_bias": {MARK: -100}, "logprobs": True, "max_tokens": 60}
+            async with server.session.post(f"{server.url}/v1/chat/completions", json=common | never) as answer:
+                body = await answer.json()
+            prompt = body["prompt_token_ids"]
+            free = {"temperature": 1.0, "ignore_eos": False, "seed": 7, "logit_bias": {MARK: -100}}
+            assert (await server.complete(prompt, 60, **free))["token_ids"] == body["choices"][0]["token_ids"]
+    assert found["on"] == found["off"]

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from blockwright.actors.resources import free_memory
-from blockwright.actors.sizing import program_space
 from blockwright.policies.binary_size import binary_size
+from blockwright.policies.cluster.worker_size import program_space
 from blockwright.policies.memory.residence import VIRTUAL
 from blockwright.tests.claims import claim
 from blockwright.tests.system.faulty_worker import HOLD, UNBUILT

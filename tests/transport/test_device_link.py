@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
+import weakref
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 
 from blockwright.policies.cluster.chunk_order import MOST
@@ -15,7 +18,7 @@ from blockwright.tests.transport.link_rig import A, B, Rig
 from blockwright.transport import link_wire
 from blockwright.transport.address import PeerId
 from blockwright.transport.device_link import DeviceRing, RingReader, parse_offer
-from blockwright.transport.device_memory import DeviceMemoryError
+from blockwright.transport.device_memory import DeviceBytes, DeviceMemoryError
 from blockwright.transport.errors import PeerGone
 from blockwright.transport.link_table import LinkTable
 from blockwright.transport.memory_file import MOST_EVENTS, MemoryFile
@@ -93,6 +96,51 @@ async def test_the_bytes_do_not_go_over_the_wire(rig, monkeypatch):
     await rig.pass_time(0.1)
     assert [header for _, header, _ in contents(rig)] == [b"one", b"more than a slot"]
     assert seen[0] < 200 < MOST < seen[1], "what no slot holds travels in frames"
+
+
+class Lent:
+    """A buffer of a card that is being sent. ``read`` counts the copies to the host."""
+
+    def __init__(self, content: bytes) -> None:
+        self.memory = np.frombuffer(content, dtype=np.uint8).copy()
+        self.read = 0
+
+    def sent(self) -> DeviceBytes:
+        def read() -> memoryview:
+            self.read += 1
+            return memoryview(self.memory.tobytes())
+
+        return DeviceBytes(int(self.memory.ctypes.data), self.memory.nbytes, read, self)
+
+
+@claim(
+    "What lies in a card's memory is sent from there by links that copy from it, and as bytes by all others", of="numerics"
+)
+@pytest.mark.parametrize(("card_here", "share"), [(True, False), (False, True), (False, False)])
+async def test_bytes_of_a_device_leave_it_only_where_a_link_carries_bytes(card_here, share):
+    rig, noise = Rig(share=share), random.Random(4)
+    if card_here:
+        rig.a.offer_device(card(rig, 1))
+        rig.b.offer_device(card(rig, 2))
+    to_b = rig.a.link(B)
+    await rig.pass_time(0.001)
+    assert to_b.reads_device is card_here
+    contained = [noise.randbytes(size) for size in (0, 5000, MIB, MOST + 70_000)]
+    lent = [Lent(content) for content in contained]
+    gone = [weakref.ref(one) for one in lent]
+    transfers = [to_b.send(ACTIVATION, b"", [b"head", one.sent()]) for one in lent]
+    reads = {len(one.memory): one for one in lent}
+    await rig.pass_time(0.1)
+    assert [buffers for _, _, buffers in contents(rig)] == [[b"head", content] for content in contained]
+    assert [one.read for one in reads.values()] == ([0, 0, 0, 1] if card_here else [0, 1, 1, 1]), "a slot holds no more"
+    assert all(transfer.done for transfer in transfers)
+    lent.clear()
+    reads.clear()
+    to_b.send(ACTIVATION, b"", [b"a slot is written anew"] * 1)
+    await rig.pass_time(0.1)
+    gc.collect()
+    assert [one() for one in gone] == [None] * 4, "nobody has what was received"
+    rig.close()
 
 
 async def test_a_chunk_is_not_delivered_before_its_bytes_are_there():

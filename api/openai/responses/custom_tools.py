@@ -12,7 +12,6 @@ from typing import Any
 
 from ...checks import shown, unicode_text
 from ...constraints.constraint import LONGEST_TEXT, check_length, text_of
-from ...constraints.lark_pattern import lark_pattern
 from ...constraints.patterns import schema_pattern
 from ...errors import bad_request
 from ..tools import Tool, tool_name
@@ -54,6 +53,8 @@ def _format(value: Any, at: str) -> tuple[str, str]:
     where = f"{at}.definition"
     text = text_of(value.get("definition"), where)
     if syntax == "lark":
+        from ...constraints.lark_pattern import lark_pattern  # a gateway starts sooner without it
+
         pattern = lark_pattern(text, where)
     else:
         check_length(len(text.encode()), where, LONGEST_TEXT)

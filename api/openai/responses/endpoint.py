@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import time
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from ...errors import ApiError
@@ -87,8 +89,8 @@ class ResponseShape(AnswerShape):
         self._finish = ""
         self._begun = False
         self._scored = options.scored >= 0
-        self._waiting: list[str] = []  # JSON of the log-probabilities of tokens whose text is held back
-        self._thought = 0  # tokens of the thinking that were taken out of these
+        # tokens that are in no text yet: where their text begins in the answer, and the JSON of their log-probabilities
+        self._waiting: list[tuple[int, str]] = []
         more = {
             "service_tier": options.tier,
             "temperature": call.sampling.temperature,
@@ -136,29 +138,39 @@ class ResponseShape(AnswerShape):
     def _take(self, choice: ChoiceText, piece: TextPiece) -> None:
         """Add a piece to the output."""
         if self._scored:
-            self._waiting += map(json.dumps, chat_logprobs(self._call.served.codec, piece)["content"])
-            thought = choice.reasoning_tokens or 0
-            del self._waiting[: thought - self._thought]
-            self._thought = thought
+            scores = chat_logprobs(self._call.served.codec, piece)["content"]
+            self._waiting += zip(piece.offsets, map(json.dumps, scores), strict=True)
         if choice.reader is None and piece.text:
-            self._write(piece.text)
+            self._output.write(piece.text, self._rest())
         for delta in piece.deltas:
             if delta.call is not None:
                 self._output.call(delta.call)
-                self._waiting = []
             elif delta.reasoning:
                 self._output.reason(delta.reasoning)
             else:
-                self._write(delta.content)
+                self._output.write(delta.content, self._scores(delta.end - len(delta.content), delta.end))
         if piece.finish:
             if self._waiting and self._output.writing:
-                self._write("")  # of the end token, which has no text
+                self._output.write("", self._rest())  # of the end token, which has no text
             self._finish = piece.finish
             self._output.finish(self._status)
 
-    def _write(self, text: str) -> None:
+    def _scores(self, begin: int, end: int) -> list[str]:
+        """Take the log-probabilities of the tokens that have a part of a text; those before it are in none.
+
+        The last token that begins before the text is one of them if it does not end there.
+        """
+        waiting = self._waiting
+        first = bisect_left(waiting, begin, key=itemgetter(0))
+        reaches = first > 0 and (first == len(waiting) or waiting[first][0] > begin)
+        last = bisect_left(waiting, end, key=itemgetter(0))
+        self._waiting = waiting[last:]
+        return [score for _, score in waiting[first - reaches : last]]
+
+    def _rest(self) -> list[str]:
+        """Take the log-probabilities of all tokens that wait."""
         waiting, self._waiting = self._waiting, []
-        self._output.write(text, waiting)
+        return [score for _, score in waiting]
 
     def _written(self, status: str, error: ApiError | None = None) -> str:
         """Return the response as it stands, as JSON."""

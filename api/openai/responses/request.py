@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from ...checks import Body, shown, unicode_text
 from ...constraints.fields import ResponseFormat
@@ -146,12 +146,15 @@ class ResponseOptions(ChatOptions):
     given as its summary. ``seals``: with its text sealed. ``truncates``: the oldest items may be left out.
     """
 
-    limit_name: ClassVar[str] = "max_output_tokens"
     repeated: str = ""
     custom: frozenset[str] = frozenset()
     summarised: bool = False
     seals: bool = False
     truncates: bool = False
+
+    @property
+    def limit_name(self) -> str:
+        return "max_output_tokens"
 
 
 def parse_response(body: Body, unknown: str) -> ChatBody:

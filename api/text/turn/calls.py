@@ -7,6 +7,7 @@ Each has ``feed``, ``close`` for the end of the region, ``count`` of the calls w
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 
 from .arguments import JsonArguments, TagArguments
 from .call_forms import NAME, CallForm, JsonForm, NamedForm, PythonForm, TagForm
@@ -80,10 +81,11 @@ class NamedCall:
 
 
 class PythonCalls:
-    """Calls that are Python's."""
+    """Calls that are Python's. ``names``: the ones that the first call may have, if nothing but it says that it is one."""
 
-    def __init__(self, form: PythonForm, first: int) -> None:
+    def __init__(self, form: PythonForm, first: int, names: Container[str] | None = None) -> None:
         self._first, self._listed = first, form.listed
+        self._names = names
         self._kept = ""
         self._arguments: LiteralArguments | None = None
         self._opened = False  # the list
@@ -132,7 +134,8 @@ class PythonCalls:
             return False
         if found.end() == len(self._kept):
             return False  # the name may go on
-        self.broken = self._kept[found.end()] != "("
+        known = self._names is None or self.count > 0 or found[0] in self._names
+        self.broken = self._kept[found.end()] != "(" or not known
         if not self.broken:
             self.count += 1
             made.append(CallPiece(self._first + self.count - 1, found[0]))
@@ -144,8 +147,13 @@ class PythonCalls:
 Calls = JsonCalls | NamedCall | PythonCalls
 
 
-def calls_of(form: CallForm, first: int, types: ToolTypes) -> Calls:
-    """Return the reader of a region's calls. ``first``: the index of its first call in the turn."""
+def calls_of(form: CallForm, first: int, types: ToolTypes, *, marked: bool = True) -> Calls:
+    """Return the reader of a region's calls. ``first``: the index of its first call in the turn.
+
+    ``marked``: a text that is no part of the calls has opened the region. Without one, ``[see(a)]`` may be any text.
+    """
     if isinstance(form, JsonForm):
         return JsonCalls(form, first)
-    return PythonCalls(form, first) if isinstance(form, PythonForm) else NamedCall(form, first, types)
+    if isinstance(form, PythonForm):
+        return PythonCalls(form, first, None if marked else types.names)
+    return NamedCall(form, first, types)

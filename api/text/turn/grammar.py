@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,38 @@ def turn_grammar(
     return _Maker(template, rules, special).made(thinking, settled)
 
 
+@dataclass(frozen=True, slots=True)
+class CallGrammar:
+    """The Lark grammar of one call, or of a list of them, from the text on that is ahead in a template.
+
+    ``lasts``: the call goes on until the turn ends. ``loose``: tools whose arguments may be any, as the form cannot hold
+    their schemas. ``left_out``: tools whose names the form cannot write.
+    """
+
+    text: str
+    lasts: bool
+    loose: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def call_grammar(
+    template: TurnTemplate, tools: Sequence[ToolRule], *, special: Mapping[str, int], ends: Container[str]
+) -> CallGrammar:
+    """Return the grammar of a call of one of the tools. Raise TurnError. ``ends``: the texts of the end tokens."""
+    return _Maker(template, TurnRules(tools=tools, calls=MAY), special).one_call(ends)
+
+
+def starts_of(template: TurnTemplate, names: Iterable[str]) -> list[str]:
+    """Return the texts that are a call of one of these tools if a turn begins with one of them.
+
+    Calls of Python begin like many a text, so they have a name.
+    """
+    region = template.regions[CALLS]
+    if not region.starts:
+        return []
+    return [f"{region.ahead}{name}(" for name in names] if isinstance(region.calls, PythonForm) else [region.ahead]
+
+
 def text_behind_thinking(expression: str) -> str:
     """Return the Lark grammar of the texts of an expression that may stand behind thinking."""
     return f"start: TEXT\nTEXT: {_expression(expression)}{_NO_BLANK}\n"
@@ -80,6 +112,9 @@ class _Maker:
         self._lark.add("SPACE", "/ ?/")
         content = template.regions[CONTENT]
         self._framed = content if content.opens else None  # a content that has texts around it
+        self._falls_back = False  # to any arguments, where the form cannot hold a schema
+        self._loose: list[str] = []
+        self._left_out: list[str] = []
         # What may stand between regions: in a framed turn, the beginning of a turn.
         self._between = f"{self._any(template.anchors)}?" if self._framed is not None else "BLANKS"
 
@@ -94,6 +129,21 @@ class _Maker:
             rest = f"thought {self._between} ({start})"
             start = rest if thinking else f"({opens} thought {self._between})? ({start})"
         return self._lark.text(start)
+
+    def one_call(self, ends: Container[str]) -> CallGrammar:
+        """Return the grammar of one call alone."""
+        region = self._template.regions[CALLS]
+        form = region.calls
+        if form is None:
+            raise TurnError("has no tool_calls")
+        self._falls_back = True
+        lasts = all(text in ends for text in region.closes) or (region.closes_ahead and self._framed is not None)
+        self._add_calls(region, form)
+        closes = "" if lasts or region.closes_ahead else f"BLANKS {self._any(region.closes)}"
+        listed = isinstance(form, PythonForm) or (isinstance(form, JsonForm) and form.many)
+        inner = self._list_of_calls(region, form, closes) if listed else f"call {closes}"
+        made = self._lark.text(inner if lasts else f"{inner} BLANKS")  # a token may have blanks behind the call
+        return CallGrammar(made, lasts, tuple(self._loose), tuple(self._left_out))
 
     def _behind_blanks(self, texts: Sequence[str]) -> str:
         """Return the expression of one of these texts behind blanks, as one terminal where a free text begins alike."""
@@ -162,9 +212,7 @@ class _Maker:
 
     def _calls(self, region: TurnRegion, form: CallForm) -> tuple[str, str]:
         """Return the expression of the first text that opens calls, and of all that follows it."""
-        if region.ahead and region.ahead not in _first_texts(form):
-            raise TurnError(f"looks ahead for {region.ahead[:60]!r}, which no call begins with")
-        self._lark.add("call", " | ".join(self._call(i, tool, form) for i, tool in enumerate(self._rules.tools)))
+        self._add_calls(region, form)
         opens = self._any(region.opens) if region.opens else ""
         if region.starts:
             opens = f"{opens}?" if opens else ""
@@ -180,9 +228,25 @@ class _Maker:
             return opens, f"{call} (BLANKS {opens} {call})*"
         return opens, call
 
-    def _list_of_calls(self, region: TurnRegion, form: JsonForm | PythonForm, closes: str) -> str:
+    def _add_calls(self, region: TurnRegion, form: CallForm) -> None:
+        """Add the rule of a call of one of the tools."""
+        if region.ahead and region.ahead not in _first_texts(form):
+            raise TurnError(f"looks ahead for {region.ahead[:60]!r}, which no call begins with")
+        made = []
+        for i, tool in enumerate(self._rules.tools):
+            try:
+                made.append(self._call(i, tool, form))
+            except TurnError:
+                if not self._falls_back:
+                    raise
+                self._left_out.append(tool.name)
+        if not made:
+            raise TurnError("can write no call of these tools; rename them")
+        self._lark.add("call", " | ".join(made))
+
+    def _list_of_calls(self, region: TurnRegion, form: CallForm, closes: str) -> str:
         """Return the expression of calls that stand together behind one opening: in a list, or each in a line."""
-        listed = isinstance(form, JsonForm) or form.listed
+        listed = not isinstance(form, PythonForm) or form.listed
         more = ('("," SPACE call)*' if listed else r'("\n" call)*') if self._rules.many else ""
         if not listed:
             return f"BLANKS call {more} {closes}"
@@ -205,19 +269,24 @@ class _Maker:
         return f"{self._head(tool, form)} {self._arguments(index, tool, form)}"
 
     def _arguments(self, index: int, tool: ToolRule, form: NamedForm | TagForm | PythonForm) -> str:
-        name = f"arguments{index}"
-        if isinstance(form, NamedForm) and form.is_json:
-            made = self._lark.json(tool.schema)
-        else:
-            try:
-                if isinstance(form, TagForm):
-                    made = TagGrammar(self._lark, form, name, tool.schema).made()
-                else:
-                    made = LiteralGrammar(self._lark, form, name, tool.schema).made()
-            except TurnError as error:
+        name, before = f"arguments{index}", self._lark.count
+        try:
+            made = self._expression_of(name, tool.schema, form)
+        except TurnError as error:
+            if not self._falls_back:
                 raise TurnError(f"{error} or choose another tool than {tool.name}") from None
+            self._lark.drop(before)
+            self._loose.append(tool.name)
+            made = self._expression_of(name, {"type": "object"}, form)
         self._lark.add(name, made)
         return name
+
+    def _expression_of(self, name: str, schema: Mapping[str, Any], form: NamedForm | TagForm | PythonForm) -> str:
+        if isinstance(form, NamedForm) and form.is_json:
+            return self._lark.json(schema)
+        if isinstance(form, TagForm):
+            return TagGrammar(self._lark, form, name, schema).made()
+        return LiteralGrammar(self._lark, form, name, schema).made()
 
     def _head(self, tool: ToolRule, form: NamedForm | TagForm) -> str:
         """Return the expression of what stands between the text that opens a call and its arguments."""

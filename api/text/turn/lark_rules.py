@@ -25,6 +25,15 @@ class LarkRules:
         """Add a rule."""
         self._rules.append(f"{name}: {expression}")
 
+    @property
+    def count(self) -> int:
+        """The number of rules."""
+        return len(self._rules)
+
+    def drop(self, count: int) -> None:
+        """Forget all rules but the first ``count``."""
+        del self._rules[count:]
+
     def text(self, start: str) -> str:
         """Return the grammar with this start."""
         return "\n".join([f"start: {start}", *self._rules]) + "\n"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -23,11 +23,15 @@ PIECE = 4096  # characters that are read at a time, so that what is cut off does
 
 @dataclass(slots=True)
 class TurnDelta:
-    """An addition to a turn: one of its three parts."""
+    """An addition to a turn: one of its three parts.
+
+    ``end``: the place behind a content in the text of the answer, from which all of it comes.
+    """
 
     reasoning: str = ""
     content: str = ""
     call: CallPiece | None = None
+    end: int = field(default=0, compare=False)
 
 
 @lru_cache(maxsize=256)
@@ -100,6 +104,11 @@ class TurnReader:
         return self._region.name == THINKING
 
     @property
+    def standing(self) -> tuple[str, bool, str]:
+        """The name of the region, whether there was neither a text nor a call, and what may begin a delimiter."""
+        return self._region.name if self._region is not self._base else "", self._fresh, self._buffer
+
+    @property
     def inside_text(self) -> bool:
         """True inside of a text that has an opening one."""
         return self._region is self._content and self._region is not self._base
@@ -134,7 +143,7 @@ class TurnReader:
         if self._region.name == CALLS:
             self._end_calls(made)
         elif self._constrained and not self.thinking and any(self._blanks):
-            made.append(TurnDelta(content="".join(self._blanks)))
+            made.append(TurnDelta(content="".join(self._blanks), end=self._position))
         return made
 
     def _step(self, made: list[TurnDelta], *, ended: bool) -> bool:
@@ -217,7 +226,9 @@ class TurnReader:
             self._behind_thinking = False  # its text begins here
         elif region.calls is not None:
             self._counted = 0
-            self._calls, self._raw = calls_of(region.calls, self.called, self._types), [before, delimiter]
+            marked = bool(delimiter)
+            self._calls = calls_of(region.calls, self.called, self._types, marked=marked)
+            self._raw = [before, delimiter]
 
     def _close(self, delimiter: str, made: list[TurnDelta]) -> None:
         if self._region.name == THINKING:
@@ -234,7 +245,7 @@ class TurnReader:
         """Give back a region without a single call as content."""
         calls, self._calls = self._calls, None
         if calls is not None and not calls.count:
-            made.append(TurnDelta(content="".join(self._raw)))
+            made.append(TurnDelta(content="".join(self._raw), end=self._position))
             self._empty = self._fresh = False
         self._raw = []
 
@@ -263,7 +274,8 @@ class TurnReader:
         self._empty = False
         self._fresh = self._fresh and (self.thinking or not text.strip())
         self.settled = self.settled or not self.thinking
-        made.append(TurnDelta(reasoning=text) if self.thinking else TurnDelta(content=text))
+        end = self._position - sum(map(len, self._blanks))
+        made.append(TurnDelta(reasoning=text) if self.thinking else TurnDelta(content=text, end=end))
 
     def _take_call(self, calls: Calls, text: str, made: list[TurnDelta]) -> None:
         """Take text of calls. Each character alone, so that where a call breaks off does not depend on how a text is cut."""
@@ -283,10 +295,10 @@ class TurnReader:
         self._region, self._fresh = self._content, False
         self._begin_stretch()
         self._empty = calls.count > 0
+        self._position -= len(rest) + len(left)
         if not calls.count:
             self._take(before, made)
         self._buffer = rest + left + self._buffer
-        self._position -= len(rest) + len(left)
 
     def _report(self, calls: Calls, pieces: list[CallPiece], made: list[TurnDelta]) -> None:
         for piece in pieces:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 STRING = "string"
@@ -41,6 +41,11 @@ class ToolTypes:
     def __init__(self, schemas: Mapping[str, Any]) -> None:
         self._schemas = schemas
         self._found: dict[tuple[str, str], frozenset[str]] = {}
+
+    @property
+    def names(self) -> Collection[str] | None:
+        """The names of the tools; None: they are not known."""
+        return self._schemas.keys() or None
 
     def of(self, tool: str, argument: str) -> frozenset[str]:
         """Return the types of an argument."""

@@ -42,7 +42,7 @@ static long qkv_columns(const bw_comp *m) { return values_from(m) + kv_columns(m
 
 #include "bottleneck.h"
 
-#include "choice.h"
+#include "argmax.h"
 
 #define ROWS_ELEMENTS 2048 /* elements of the rows of a piece */
 

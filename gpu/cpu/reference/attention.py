@@ -1,11 +1,14 @@
 """Attention of the torch reference over paged KV: writes a step's keys and values, then reads each row's pages.
 
-Rows of one token are computed together, longer rows one by one. Only positions that a row may attend to are read, so the
-rest of a page never matters. Legend: T tokens of the step, N rows, S positions read, G query heads per KV head, K KV heads,
-H head size, C slots of the arena, O tokens of a page, Q query heads.
+Rows of one token are computed together, longer rows one by one; or, so that the bits of a query depend on its position
+alone, each query for itself. Only positions that a row may attend to are read, so the rest of a page never matters.
+Legend: T tokens of the step, N rows, S positions read, G query heads per KV head, K KV heads, H head size, C slots of the
+arena, O tokens of a page, Q query heads.
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -13,15 +16,22 @@ import torch.nn.functional as F
 
 from ...backend import Batch
 from ...model.activations import soft_cap
-from ...model.config import AttentionConfig
+from ...model.config import AttentionConfig, RopeConfig
 from ...model.rotary import rotary_table
 from ...tables import Tables
+from .calls import aligned
+
+TURNS = 64  # positions of a block of cosines and sines
 
 
 class StepIndex:
-    """Positions of a step's tokens, computed once per step and used by all of its components."""
+    """Positions of a step's tokens, computed once per step and used by all of its components.
 
-    def __init__(self, batch: Batch, tables: Tables) -> None:
+    ``alone``: each query is computed for itself.
+    """
+
+    def __init__(self, batch: Batch, tables: Tables, alone: bool) -> None:
+        self.alone = alone
         self.row_N = batch.row_N
         self.start_N = batch.start_N
         self.count_N = batch.count_N
@@ -42,8 +52,17 @@ class StepIndex:
         """Return cosine and sine of the step's positions. Components of equal rotary configuration share them."""
         key = (config.rope, config.head_dim)
         if key not in self._rotary:
-            self._rotary[key] = rotary_table(config.rope, config.head_dim, torch.from_numpy(self.position_T), dtype)
+            blocks, block_T = np.unique(self.position_T // TURNS, return_inverse=True)
+            cosines, sines = zip(*(turns(*key, block, dtype) for block in blocks.tolist()), strict=True)
+            place_T = torch.from_numpy(block_T * TURNS + self.position_T % TURNS)
+            self._rotary[key] = torch.cat(cosines)[place_T], torch.cat(sines)[place_T]
         return self._rotary[key]
+
+
+@lru_cache(maxsize=1024)
+def turns(rope: RopeConfig, head_dim: int, block: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return cosine and sine of a block of positions, which is computed at once, whichever of them a step has."""
+    return rotary_table(rope, head_dim, torch.arange(block * TURNS, (block + 1) * TURNS), dtype)
 
 
 def attend(
@@ -65,6 +84,11 @@ def attend(
     kv_C2OKH[slot_T, 0, within_T] = k_TKH
     kv_C2OKH[slot_T, 1, within_T] = v_TKH
     out_TNH = torch.empty_like(q_TNH)
+    if index.alone:
+        for n, first in enumerate(index.offset_N.tolist()):
+            count = int(index.count_N[n])
+            _alone(q_TNH[first : first + count], kv_C2OKH, layer, index, n, config, out_TNH[first : first + count])
+        return out_TNH.flatten(1)
     if index.single_N.size:
         token_N = torch.from_numpy(index.offset_N[index.single_N])
         out_TNH[token_N] = _single(q_TNH[token_N], kv_C2OKH, layer, index, config)
@@ -72,6 +96,37 @@ def attend(
         first, count = int(index.offset_N[n]), int(index.count_N[n])
         out_TNH[first : first + count] = _longer(q_TNH[first : first + count], kv_C2OKH, layer, index, n, config)
     return out_TNH.flatten(1)
+
+
+def _alone(
+    q_TQH: torch.Tensor,
+    kv_C2OKH: torch.Tensor,
+    layer: int,
+    index: StepIndex,
+    n: int,
+    config: AttentionConfig,
+    out_TQH: torch.Tensor,
+) -> None:
+    """Attend with the queries of batch row ``n``, each by a call whose shapes follow from its position."""
+    start, count = int(index.start_N[n]), len(q_TQH)
+    kv_heads = kv_C2OKH.shape[3]
+    low_T = np.maximum(np.arange(start, start + count) - (config.window or start + count) + 1, 0)
+    first = int(low_T[0])
+    k_SKH, v_SKH = _read(kv_C2OKH, layer, index, n, first)
+    for t, low in enumerate((low_T - first).tolist()):
+        span = slice(low, start + t + 1 - first)
+        k_KSH, v_KSH = aligned(k_SKH[span]).transpose(0, 1), aligned(v_SKH[span]).transpose(0, 1)
+        q_KGH = aligned(q_TQH[t]).view(kv_heads, -1, q_TQH.shape[2])
+        out_TQH[t] = _weigh(q_KGH[None], k_KSH[None], v_KSH[None], None, config)[0].flatten(0, 1)
+
+
+def _read(kv_C2OKH: torch.Tensor, layer: int, index: StepIndex, n: int, first: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return keys and values [S, K, H] of batch row ``n`` from position ``first`` to its last one."""
+    page = kv_C2OKH.shape[2]
+    position_S = np.arange(first, int(index.start_N[n]) + int(index.count_N[n]))
+    slot_S = torch.from_numpy(index.tables.slots[index.row_N[n], layer, position_S // page].astype(np.int64))
+    within_S = torch.from_numpy(position_S % page)
+    return kv_C2OKH[slot_S, 0, within_S], kv_C2OKH[slot_S, 1, within_S]
 
 
 def _single(
@@ -103,18 +158,16 @@ def _longer(
     The query heads of a group share their KV head by a stride of zero.
     """
     window = config.window
-    page, kv_heads, size = kv_C2OKH.shape[2:]
+    kv_heads, size = kv_C2OKH.shape[3:]
     start, count = int(index.start_N[n]), int(index.count_N[n])
     first = 0 if window is None else max(start - window + 1, 0)
-    position_S = np.arange(first, start + count)
-    slot_S = torch.from_numpy(index.tables.slots[index.row_N[n], layer, position_S // page].astype(np.int64))
-    within_S = torch.from_numpy(position_S % page)
+    k_SKH, v_SKH = _read(kv_C2OKH, layer, index, n, first)
     q_KGTH = q_TQH.view(count, kv_heads, -1, size).permute(1, 2, 0, 3)
-    shape = (kv_heads, q_KGTH.shape[1], position_S.size, size)
-    k_KGSH = kv_C2OKH[slot_S, 0, within_S].transpose(0, 1)[:, None].expand(shape)
-    v_KGSH = kv_C2OKH[slot_S, 1, within_S].transpose(0, 1)[:, None].expand(shape)
+    shape = (kv_heads, q_KGTH.shape[1], len(k_SKH), size)
+    k_KGSH = k_SKH.transpose(0, 1)[:, None].expand(shape)
+    v_KGSH = v_SKH.transpose(0, 1)[:, None].expand(shape)
     own_T1 = torch.arange(start, start + count)[:, None]
-    key_S = torch.from_numpy(position_S)
+    key_S = torch.arange(first, start + count)
     mask_TS = key_S <= own_T1
     if window is not None:
         mask_TS &= key_S > own_T1 - window

@@ -2,7 +2,7 @@
 
 Weights are views over the memory they were packed into, row-major in the model's type. A slot holds keys, then values, each
 [page, KV heads, head size]. Intermediates come from torch's allocator: the reference is exempt from the rule that a sweep
-allocates nothing, and a row's last bits may depend on the rest of the step.
+allocates nothing. In bfloat16 a row's bits do not depend on the rest of the step; in float32 the last ones may.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -36,6 +37,7 @@ from ...row_backend import RowBackend, RowPacked, row_states
 from ...slots import SlotBytes
 from ...tables import Tables
 from .attention import StepIndex, attend
+from .calls import TorchCalls
 from .deltas import Products, TorchDelta, stretches
 from .operations import adapt, feed_forward, normalise
 
@@ -60,6 +62,7 @@ class TorchBackend(RowBackend):
         self._slots: dict[PageLayout, SlotBytes] = {}
         self._hidden: dict[HiddenLayout, HiddenSlots] = {}
         self._tables: Tables | None = None
+        self._calls = TorchCalls(fixed=self.dtype == torch.bfloat16)
         self._parts_done = 0  # number of components that were begun
 
     def _delta_form(self, spec: ComponentSpec) -> tuple[str, int]:
@@ -133,11 +136,11 @@ class TorchBackend(RowBackend):
     def forward(self, run: TorchRun, batch: Batch) -> None:
         assert self._tables is not None, "reserve() comes before forward()"
         hidden_TD = batch.hidden_TD
-        index = StepIndex(batch, self._tables)
+        index = StepIndex(batch, self._tables, alone=self._calls.fixed)
         changed = stretches(batch.delta_N, batch.count_N, run.deltas)
         for place, (part, layer) in enumerate(run.parts):
             config, weights = part.spec.config, part.weights
-            product = Products(weights, changed, place)
+            product = Products(weights, changed, place, self._calls)
             self._parts_done += 1
             match config:
                 case EmbeddingConfig():
@@ -150,7 +153,7 @@ class TorchBackend(RowBackend):
                 case ParallelConfig():
                     mine = {role.removeprefix(MLP): w for role, w in weights.items() if role.startswith(MLP)}
                     attended_TD = self._attention(part, product, config.attention, layer, hidden_TD, index)
-                    second = Products(mine, changed, place, MLP)
+                    second = Products(mine, changed, place, self._calls, MLP)
                     hidden_TD += self._feed_forward(second, config.mlp, hidden_TD) + attended_TD
                 case HeadConfig():
                     raise BackendError("a head is computed by logits(), not by forward()")
@@ -208,10 +211,12 @@ class TorchBackend(RowBackend):
         config, weights = part.spec.config, part.weights
         assert isinstance(config, HeadConfig)
         changed = stretches(delta_N, np.ones(len(hidden_ND), dtype=np.int32), run.deltas)
-        logits_NV = Products(weights, changed, 0)("weight", normalise(hidden_ND, weights, "norm", config.norm))
+        logits_NV = Products(weights, changed, 0, self._calls)("weight", normalise(hidden_ND, weights, "norm", config.norm))
         if config.divisor != 1.0:
             logits_NV = logits_NV / config.divisor
-        return soft_cap(logits_NV, config.softcap).float()
+        if config.softcap:
+            logits_NV = self._calls.each(partial(soft_cap, cap=config.softcap), logits_NV)
+        return logits_NV.float()
 
     def states(self, run: TorchRun, hidden_ND: torch.Tensor) -> np.ndarray:
         ((part, _),) = run.parts

@@ -14,10 +14,10 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from ...model.config import ComponentSpec
 from ...model.deltas import LoraTerm
+from .calls import TorchCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +60,28 @@ def stretches(delta_N: np.ndarray | None, count_N: np.ndarray, attached: dict[in
 
 
 class Products:
-    """The products of ``weights`` and of some rows' deltas with an input.
+    """The products of ``weights`` and of some rows' deltas with an input, by ``calls``.
 
     ``prefix`` begins the deltas' roles in a component with two parts.
     """
 
-    def __init__(self, weights: dict[str, torch.Tensor], stretches: Sequence[Stretch], place: int, prefix: str = "") -> None:
-        self.weights, self._prefix = weights, prefix
+    def __init__(
+        self, weights: dict[str, torch.Tensor], stretches: Sequence[Stretch], place: int, calls: TorchCalls, prefix: str = ""
+    ) -> None:
+        self.weights = weights
+        self.calls = calls
+        self._prefix = prefix
         self.changes = [(s.tokens, s.deltas[place]) for s in stretches if place in s.deltas]
 
     def __call__(self, role: str, x_TD: torch.Tensor) -> torch.Tensor:
         """Return the product [T, Q] of one role, with the LoRA terms and bias shifts of the rows' deltas added."""
-        y_TQ = F.linear(x_TD, self.weights[role], self.weights.get(f"{role}_bias"))
+        linear = self.calls.linear
+        y_TQ = linear(x_TD, self.weights[role], self.weights.get(f"{role}_bias"))
         name = self._prefix + role
         for tokens, delta in self.changes:
             if (term := delta.lora(name)) is not None:
-                low_GR = F.linear(x_TD[tokens], delta.weights[f"{name}.a"])
-                y_TQ[tokens] += F.linear(low_GR, delta.weights[f"{name}.b"]) * term.scale
+                low_GR = linear(x_TD[tokens], delta.weights[f"{name}.a"])
+                y_TQ[tokens] += linear(low_GR, delta.weights[f"{name}.b"]) * term.scale
             if (shift_Q := delta.shift(name)) is not None:
                 y_TQ[tokens] += shift_Q
         return y_TQ

@@ -31,12 +31,12 @@ def normalise(x_TD: torch.Tensor, weights: dict[str, torch.Tensor], role: str, n
 
 def feed_forward(x_TD: torch.Tensor, product: Products, config: MlpConfig) -> torch.Tensor:
     """Return the feed-forward output, with biases if the weights have them."""
-    activation = ACTIVATIONS[config.activation]
+    activation, each = ACTIVATIONS[config.activation], product.calls.each
     if config.gated:
-        gate_TI = activation(product("gate", x_TD))
+        gate_TI = each(activation, product("gate", x_TD))
         inner_TI = gate_TI * product("up", x_TD)
     else:
-        inner_TI = activation(product("up", x_TD))
+        inner_TI = each(activation, product("up", x_TD))
     return product("down", inner_TI)
 
 
@@ -49,6 +49,8 @@ def adapt(output_TD: torch.Tensor, residual_TD: torch.Tensor, product: Products)
             r_GD = residual_TD[tokens]
             weights = delta.weights
             x_GD = {"output": y_GD, "sum": y_GD + r_GD, "input": r_GD}[bottleneck.reads]
-            low_GR = BOTTLENECKS[bottleneck.activation](F.linear(x_GD, weights["down"], weights["down_bias"]))
-            output_TD[tokens] += F.linear(low_GR, weights["up"], weights["up_bias"]) * bottleneck.scale
+            calls = product.calls
+            low_GR = calls.linear(x_GD, weights["down"], weights["down_bias"])
+            low_GR = calls.each(BOTTLENECKS[bottleneck.activation], low_GR)
+            output_TD[tokens] += calls.linear(low_GR, weights["up"], weights["up_bias"]) * bottleneck.scale
     return output_TD

@@ -42,9 +42,9 @@ def _activated(x, code):
     return x
 
 
-@triton.jit(do_not_specialize=["x", "low", "changed", "terms"])
+@triton.jit(do_not_specialize=["x", "low", "changed", "terms", "R"])
 def shrink(
-    x: tl.int64, low: tl.int64, changed: tl.int64, terms: tl.int64, W: tl.constexpr, R: tl.constexpr, RB: tl.constexpr,
+    x: tl.int64, low: tl.int64, changed: tl.int64, terms: tl.int64, R: tl.int32, W: tl.constexpr, RB: tl.constexpr,
     M: tl.constexpr, KB: tl.constexpr, STAGES: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
     """Write act(x @ A^T + low bias) to low [T, R]. Grid (tiles, roles, blocks of R)."""
@@ -69,9 +69,9 @@ def shrink(
         tl.store(pointer(low, DT) + at, acc.to(DT), there[:, None] & (n < rank)[None, :])
 
 
-@triton.jit(do_not_specialize=["low", "delta", "changed", "terms"])
+@triton.jit(do_not_specialize=["low", "delta", "changed", "terms", "R"])
 def expand(
-    low: tl.int64, delta: tl.int64, changed: tl.int64, terms: tl.int64, Q: tl.constexpr, R: tl.constexpr, RB: tl.constexpr,
+    low: tl.int64, delta: tl.int64, changed: tl.int64, terms: tl.int64, R: tl.int32, Q: tl.constexpr, RB: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
     """Write scale * (low @ B^T) + shift to delta [T, Q]; -0.0, which changes no sum, where nothing is added.

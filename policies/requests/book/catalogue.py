@@ -14,7 +14,7 @@ from ...model.tier_choice import auto_id, family_of_auto, starting_tier
 from ...model.tiers import layers_of, no_tier
 from ...nearest import suggestion
 from ..admission import admit
-from ..refusal import Refusal, RequestRefused
+from ..refusal import SHORTER_ANSWER, Refusal, RequestRefused
 from ..routes_changed import RoutesChanged
 from ..routing_table import RoutingTable
 from .values import Generation, ModelInfo, Readiness
@@ -129,7 +129,7 @@ class Catalogue:
         if prompt + answer > limit:
             message = (
                 f"the prompt has {prompt} tokens and the answer up to {answer}, together more than the {limit} of model "
-                f"{model!r}; shorten the prompt or lower max_tokens"
+                f"{model!r}; shorten the prompt or {SHORTER_ANSWER}"
             )
             if generation.pooled:
                 message = f"the text has {prompt} tokens, more than the {limit} of model {model!r}; shorten it"

@@ -10,7 +10,9 @@ import resource
 import socket
 import sys
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import jsonschema
@@ -45,7 +47,7 @@ def test_this_machine_can_serve_and_says_what_computes(capsys: pytest.CaptureFix
     lines = {check["name"]: check for check in body["checks"]}
     assert lines["numerics, float32"]["text"].startswith(("native-", "torch-"))
     assert set(lines) == {
-        *("python", "torch", "instruction sets", "numerics, float32", "numerics, bfloat16", "scheduler", "cores"),
+        *("python", "torch", "instruction sets", "numerics, float32", "numerics, bfloat16", "scheduler", "cores", "speed"),
         *("memory", "shared memory", "sockets", "port", "open files", "messages", "gpu"),
     }
     assert [check for check in body["checks"] if (check["status"] == "ok") != (check["fix"] == "")] == []
@@ -57,6 +59,34 @@ def test_what_will_not_work_is_exit_code_one_with_a_fix(taken: int, capsys: pyte
     out = capsys.readouterr().out
     assert f" failed  port: 127.0.0.1:{taken}: Address already in use\n         -> end what listens there" in out
     assert f"--port {taken + 1}" in out
+
+
+def test_a_server_on_the_port_shows_what_its_workers_reported() -> None:
+    said = {
+        "host": "pod", "device": "cpu", "cores": 4, "threads": 2, "memory": 3 << 30,
+        "speed": {"bandwidth": 0, "products": 0},
+    }  # fmt: skip
+    bodies = [{"workers": [{"id": "w0", "reported": said}, {"id": "w1", "reported": said}]}, {"workers": [{"id": "w0"}]}, []]
+
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(bodies.pop(0)).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Server) as server:
+        thread = Thread(target=lambda: [server.handle_request() for _ in range(3)])
+        thread.start()
+        found = [list(doctor.check_workers(server.server_address[1])) for _ in range(3)]
+        thread.join()
+    (check,) = found[0]
+    assert check == doctor.Check("workers", "ok", "w0, w1 reported 2 of 4 cores, 3.0 GiB, cpu on pod")
+    assert found[1:] == [[], []], "one of an earlier release, and another program"
+    assert list(doctor.check_workers(free_port())) == []
 
 
 def test_instruction_sets(tmp_path: Path) -> None:
@@ -104,7 +134,8 @@ def test_the_cards(tmp_path: Path) -> None:
     assert found[0].text == (
         "NVIDIA H100, driver 570.86.15, compute capability 9.0, 30.0 GiB of 80.0 GiB free, used by processes 4711, 12, "
         "83% busy, 654 of 700 W, 1410 of 1980 MHz, held down by power limit and heat, ECC on, 2 errors not corrected "
-        "(serve with --device cuda:0; not yet proved on a card)"
+        "(serve with --device cuda:0; each worker takes 640.0 MiB beside its memory, and what its models' shapes need; "
+        "not yet proved on a card)"
     )
     assert found[1].text == (
         "NVIDIA H100, driver 570.86.15, compute capability 9.0, 79.0 GiB of 80.0 GiB free, MIG on; "
@@ -172,6 +203,7 @@ def test_numerics_without_kernels_and_without_anything(monkeypatch: pytest.Monke
     assert (found.status, found.text.startswith("torch-float32 (the torch reference")) == ("warning", True)
     assert "bits depend on the batch" in found.text
     assert "were not built" in found.text
+    assert "bits do not depend on the batch" in doctor.check_numerics("bfloat16").text
     monkeypatch.setattr(select, "open_backend", refuse)
     assert doctor.check_numerics("float32").status == "failed"
 

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from rich.console import Console, Group
 
 from blockwright.actors.batches.actor import figures_of
-from blockwright.api.commands.observe import ps_view, quantile, read_sample, top_view
+from blockwright.api.commands.observe import ps_view, quantile, read_sample, reported_lines, top_view
 from blockwright.api.commands.output import FittedTable
 from blockwright.api.commands.tables import (
     app_tables,
@@ -69,7 +69,10 @@ CLUSTER = {
         "tuned": application(["a", "c"], 10, 30, "base"),
         "other": application(["d"], 50, 0),
     },
-    "workers": [worker("w0", 20, 60, prompt_tokens=100, cached_tokens=25), worker("w1", 0, 50)],
+    "workers": [
+        worker("w0", 20, 60, prompt_tokens=100, cached_tokens=25, generated_tokens=9, drawn_on_host=12),
+        worker("w1", 0, 50),
+    ],
     "routes": [route("base", "w0"), route("base", "w1"), route("tuned", "w0", "w1")],
     "parameter_bytes": 100,
     "saved_bytes": 60,
@@ -133,6 +136,19 @@ def test_ps_shows_how_tensors_travel_once_they_do() -> None:
     assert len(found[1].rows[0]) == len(found[1].columns) == len(found[0].columns) + 1
 
 
+def test_what_workers_reported_is_one_line_for_those_that_are_alike() -> None:
+    speed = {"bandwidth": 12_340_000_000, "products": 23_600_000_000}
+    said = {"host": "pod", "device": "cpu", "cores": 4, "threads": 2, "memory": 3 << 30, "speed": speed}
+    small = {**said, "host": "nook", "cores": 1, "threads": 1, "speed": {"bandwidth": 0, "products": 0}}
+    workers = [{**worker(f"w{n}", 0, 0), "reported": one} for n, one in enumerate((said, small, said, {}))]
+    view = ps_view({**CLUSTER, "workers": workers})
+    assert [one["reported"] for one in view["workers"]] == [said, small, said, {}]
+    assert reported_lines(view["workers"]) == [
+        "w0, w2 reported 2 of 4 cores, 3.0 GiB, cpu, 12.3 GB/s read, 24 G products/s on pod",
+        "w1 reported 1 of 1 core, 3.0 GiB, cpu on nook",
+    ]
+
+
 def test_ps_and_apps_name_the_ids_that_choose_among_tiers() -> None:
     families = {"a:12": "a", "a": "", "a:4": "a", "b": "", "gone:2": "gone"}
     line = "requests to a:auto choose among a:4, a:12, a"
@@ -164,6 +180,7 @@ def test_top_is_of_the_time_between_two_looks() -> None:
     assert (tuned["tokens_per_s"], tuned["ttft_p50"]) == (0.0, None)
     assert (other["kv_used"], other["shared"]) == (0.0, 0.0)
     assert top_view(before, after)["workers"][0]["cache_hits"] == 0.25
+    assert [one["on_host"] for one in top_view(before, after)["workers"]] == [1.0, 0.0]
 
 
 def test_the_first_line_of_top_fits_80_columns() -> None:

@@ -74,6 +74,22 @@ def test_parameters_that_are_dropped_are_reported(tmp_path: Path, capsys: pytest
     assert all(one["sweeps"] for one in found["instances"])
 
 
+def test_what_the_controller_does_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "p.json").write_text('{"coefficients": {"base": 0.03}}')
+    (tmp_path / "c.toml").write_text(DROPPING)
+    words = ["--set", "overload.mode=off", "--set", 'deaths=[{"instance": "i-1", "at": 2.0}]', "--set", "loading.disk=6400"]
+    log = tmp_path / "log.jsonl"
+    code, out, _ = simulate(capsys, tmp_path / "c.toml", *words, "--log", log, "--json", tmp_path / "f.json")
+    found = json.loads((tmp_path / "f.json").read_text())
+    jsonschema.validate(found, json.loads((ROOT / "docs" / "schemas" / "simulate.json").read_text()))
+    again = found["control"].pop("restarts")
+    assert found["control"] == {"loads": 1, "loaded_bytes": 6400, "refused": 0, "unloads": 0, "deaths": 1}
+    assert (code, found["failed"], again > 0) == (0, 0, True)
+    assert f"deaths: 1; requests that went on elsewhere: {again}\n" in out
+    died = [entry for entry in map(json.loads, log.read_text().splitlines()) if entry["what"] == "died"]
+    assert died == [{"at": 2.0, "what": "died", "instance": "i-1", "why": "killed"}]
+
+
 def test_drafts_and_classes_are_reported_where_there_are_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     schema = json.loads((ROOT / "docs" / "schemas" / "simulate.json").read_text())
     found = {}

@@ -14,6 +14,7 @@ import pytest
 
 from blockwright.actors.gateway.port import Generation
 from blockwright.policies.plan.pooling import Pooling
+from blockwright.policies.requests.admission import admit
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.tests import embedders
 from blockwright.tests.api.fake_port import MAX_LENGTH, FakePort, make_folder, vector_given
@@ -194,6 +195,15 @@ async def test_the_first_failure_ends_the_others(serve: Any, embedder: Path) -> 
     status, body = await post(client, {"input": [[5], [6], [9]]})
     assert (status, body["error"]["code"]) == (500, "model_overflow")
     assert [stream.cancelled.is_set() for stream in port.streams] == [True] * 3
+
+
+async def test_a_refusal_names_no_field_of_answers(serve: Any, embedder: Path) -> None:
+    sentence = admit(9, 8)
+    assert sentence is not None
+    client, _ = await serve(lambda generation: [RequestRefused(Refusal.TOO_LONG, sentence)], folder=embedder)
+    status, body = await post(client, {"input": [[5]]})
+    assert (status, body["error"]["param"]) == (400, "prompt")
+    assert "memory for 8; shorten the prompt, or give" in body["error"]["message"]
 
 
 async def test_a_client_that_leaves_cancels_its_sequences(serve: Any, embedder: Path) -> None:

@@ -10,13 +10,16 @@ import pytest
 from blockwright.api.errors import ApiError
 from blockwright.api.http.auth import ApiCaller, ServiceClasses
 from blockwright.api.http.limits import TenantLimits
+from blockwright.policies.requests.admission import admit
 from blockwright.policies.requests.rate_limit import Limits, Quotas, Verdict
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from blockwright.tests.api.fake_port import tokens_emitted
 from blockwright.tests.claims import claim
 
 KEYS = {"api_keys": {"alpha-key": "ann", "beta-key": "bob"}}
 ANN, BOB = {"Authorization": "Bearer alpha-key"}, {"Authorization": "Bearer beta-key"}
 ASK = {"prompt": "abc", "max_tokens": 5}
+ASKED = [{"role": "user", "content": "a"}]
 
 
 @claim("A tenant sees and uses only its own models", of="security")
@@ -73,6 +76,36 @@ async def test_what_can_never_pass_is_not_to_be_sent_again(serve: Any, say: Any)
     assert refused.headers["x-should-retry"] == "false"
     assert "Retry-After" not in refused.headers
     assert not port.streams
+    newer = await client.post("/v1/responses", json={"input": "a", "max_output_tokens": 5}, headers=ANN)
+    assert "lower max_output_tokens or shorten" in (await newer.json())["error"]["message"]
+
+
+FORMS = [
+    ("/v1/completions", {"prompt": "abc", "max_tokens": 5}, "max_tokens"),
+    ("/v1/chat/completions", {"messages": ASKED, "max_tokens": 5}, "max_tokens"),
+    ("/v1/chat/completions", {"messages": ASKED, "max_completion_tokens": 5}, "max_completion_tokens"),
+    ("/v1/responses", {"input": "abc", "max_output_tokens": 5}, "max_output_tokens"),
+    ("/v1/messages", {"messages": ASKED, "max_tokens": 5}, "max_tokens"),
+]
+
+
+@pytest.mark.parametrize(("url", "body", "name"), FORMS)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_refusal_names_the_clients_own_field(serve: Any, url: str, body: Any, name: str, stream: bool) -> None:
+    """Of a gateway, before and after the first token, and of the context's length."""
+    sentence = admit(9, 8)
+    assert sentence is not None
+    gone = RequestRefused(Refusal.TOO_LONG, sentence)
+    client, port = await serve(lambda generation: [gone])
+    asked = {"model": "tiny", **body, "stream": stream}
+    said = await (await client.post(url, json=asked)).json()
+    assert f"; lower {name}, shorten the prompt" in said["error"]["message"]
+    assert said["error"].get("param", name) == name
+    port._script = lambda generation: [tokens_emitted([5]), gone]
+    late = await (await client.post(url, json=asked)).text()
+    assert f"; lower {name}, shorten the prompt" in late
+    said = await (await client.post(url, json=asked | {name: 5000})).json()
+    assert f"lower {name}" in said["error"]["message"] or f"or `{name}`" in said["error"]["message"]
 
 
 async def test_unused_tokens_are_given_back_whole_and_streamed_and_when_the_client_leaves(serve: Any, say: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from blockwright.api.program.client import Client
+from blockwright.gpu.sampling.free_turn import FreeTurn
 from blockwright.policies.plan.grammar import LARK
 from blockwright.tests.api.conftest import Qwen
 from blockwright.tests.api.fake_port import EOS, events, one_by_one, with_template
@@ -53,7 +54,9 @@ async def test_thinking_text_and_two_calls(qwen: Qwen, codec: Any) -> None:
     assert {len(id) for id in ids} == {9}
     assert len(ids) == 2
     generation = port.streams[-1].generation
-    assert generation.sampling.grammar is None  # auto constrains nothing
+    turn = FreeTurn.of(generation.sampling.grammar.text)  # auto constrains nothing but calls
+    assert (turn.calls, turn.region, turn.fresh) == (["<tool_call>"], "", True)
+    assert '\\"place\\"' in json.dumps(turn.call)
     thought = len(codec.encode("<think>\nhm, two\n</think>", special=False))
     assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == thought
 
@@ -318,3 +321,38 @@ async def test_tools_need_a_turn_template(qwen: Qwen, template: str, more: dict[
     error = (await answer.json())["error"]
     assert (answer.status, error["param"], said in error["message"]) == (400, "tools", True), error
     assert (await chat(client))["choices"][0]["message"]["content"] == "a"  # chats go on
+
+
+TEXTS = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+OFFERED = "{% if tools %}{{ tools | tojson }}{% for m in messages %}{{ m.tool_calls }}{% endfor %}{% endif %}" + TEXTS
+
+
+USERS = "{% for m in messages if m.role != 'tool' %}{{ m.content }}{{ m.tool_calls }}{% endfor %}"
+ASKED = [
+    *ASK,
+    {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "a", "type": "function", "function": {"name": "weather", "arguments": '{"place": "Bern"}'}}
+    ]},
+]  # fmt: skip
+RESULT = {"role": "tool", "tool_call_id": "a", "content": "rain"}
+
+
+@claim("Calls and results of a history that the chat template would leave out are refused by name", of="tools")
+@pytest.mark.parametrize(
+    ("template", "messages", "said"),
+    [
+        (TEXTS, ASKED, "messages have tool_calls, which the chat template of tiny does not print; give tiny another"),
+        (OFFERED, ASKED, "does not print without tools; send tools, too"),
+        (USERS, [*ASKED, RESULT], "messages have the role tool"),
+        (USERS, ASKED, ""),
+        (TEXTS, [*ASK, RESULT], ""),
+        (QWEN3, [*ASKED, RESULT], ""),
+    ],
+)
+async def test_a_history_that_is_not_printed_is_refused(qwen: Qwen, template: str, messages: Any, said: str) -> None:
+    client, _ = await qwen("x", template)
+    for path in (URL, "/tokenize"):
+        answer = await client.post(path, json={"model": "tiny", "messages": messages})
+        found = await answer.json()
+        assert answer.status == (400 if said else 200), found
+        assert not said or (said in found["error"]["message"], found["error"]["code"]) == (True, "unprinted_history")

@@ -10,9 +10,9 @@ import torch
 
 from blockwright.gpu.cpu.reference.backend import TorchBackend
 from blockwright.gpu.cuda.backend import COUNTS, SCORES, CudaBackend
-from blockwright.gpu.cuda.card_draws import CardDraws, SampledCall, host_reason
-from blockwright.gpu.cuda.columns import PlanColumns
+from blockwright.gpu.cuda.card_draws import CardDraws, SampledCall, is_of_host
 from blockwright.gpu.cuda.forward import LOGITS
+from blockwright.gpu.cuda.plan_columns import PlanColumns
 from blockwright.gpu.cuda.results import PlanResults
 from blockwright.gpu.sampling.sampler import sample
 from blockwright.gpu.sweep_draws import SweepOutcome
@@ -87,7 +87,7 @@ class Drawing:
     def on_card(self, backend: CudaBackend) -> tuple[list[int], list[TokenLogprob | None]]:
         """Return what the card draws."""
         vocabulary = self.logits_NV.shape[1]
-        assert not any(host_reason(self.tables, n, self.positions[n], vocabulary, drafted=False) for n in range(ROWS))
+        assert not any(is_of_host(self.tables, n, self.positions[n], vocabulary, drafted=False) for n in range(ROWS))
         backend.reserve(self.tables, ROWS, ROWS)
         columns, results = PlanColumns(), PlanResults()
         index_E, value_E = backend.tables.edits([WriteTokens(n, 0, self.tables.tokens[n].tolist()) for n in range(ROWS)])

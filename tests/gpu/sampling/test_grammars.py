@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from blockwright.gpu.sampling import grammars
-from blockwright.gpu.sampling.grammars import GrammarError, GrammarStore, compiled, read_tokenizer
-from blockwright.gpu.sampling.masks import MADE, RowGrammar, TokenMasks, best_tokens, masks
+from blockwright.gpu.sampling.grammars import GrammarError, GrammarStore, compiled, read_vocabulary
+from blockwright.gpu.sampling.masks import TokenMasks, best_tokens, masks
+from blockwright.gpu.sampling.row_grammars import MADE, RowGrammar
 from blockwright.gpu.sampling.sampler import choose, law, sample
 from blockwright.gpu.tables import Tables
 from blockwright.policies.plan.grammar import CLIENTS_LARK, JSON, LARK, REGEX, Grammar, TokenVocabulary
@@ -216,15 +217,15 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch, vocabulary: TokenV
 
 def test_another_tokenizer_is_noticed(vocabulary: TokenVocabulary) -> None:
     with pytest.raises(GrammarError, match="has changed since"):
-        read_tokenizer(replace(vocabulary, digest=b"other"))
+        read_vocabulary(replace(vocabulary, digest=b"other"))
     with pytest.raises(GrammarError, match="no end token"):
-        read_tokenizer(replace(vocabulary, ends=[]))
+        read_vocabulary(replace(vocabulary, ends=[]))
     with pytest.raises(GrammarError, match="no readable vocabulary"):
-        read_tokenizer(replace(vocabulary, file="/nowhere/tokenizer.json"))
+        read_vocabulary(replace(vocabulary, file="/nowhere/tokenizer.json"))
 
 
 def test_a_schema_cannot_loosen_itself(vocabulary: TokenVocabulary) -> None:
-    tokenizer = read_tokenizer(vocabulary)
+    tokenizer = read_vocabulary(vocabulary).tokenizer
     loose = {"x-guidance": {"lenient": True, "coerce_one_of": True}, "uniqueItems": True, "type": "array"}
     with pytest.raises(GrammarError, match="uniqueItems"):
         compiled(JSON, json.dumps(loose), tokenizer)
@@ -233,12 +234,12 @@ def test_a_schema_cannot_loosen_itself(vocabulary: TokenVocabulary) -> None:
 @pytest.mark.parametrize(("form", "text"), [(REGEX, "(a"), (LARK, "start: b"), (JSON, '{"$ref": "#"}'), (JSON, "false")])
 def test_what_does_not_compile_says_why(vocabulary: TokenVocabulary, form: str, text: str) -> None:
     with pytest.raises(GrammarError, match=r"\w+"):
-        compiled(form, text, read_tokenizer(vocabulary))
+        compiled(form, text, read_vocabulary(vocabulary).tokenizer)
 
 
 @claim("A client's grammar that becomes more ambiguous with each token ends by a count of work", of="structured-output")
 def test_an_ambiguous_grammar_ends_before_it_is_slow(vocabulary: TokenVocabulary) -> None:
-    tokenizer = read_tokenizer(vocabulary)
+    tokenizer = read_vocabulary(vocabulary).tokenizer
     x = tokenizer.tokenize_str("x")[:1]
     ends = []
     for rules in ('start: s s\ns: s s | "x" |', 'start: s\ns: "x" s | "y"'):

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockwright.gpu.sampling.masks import MADE, OFF, MaskMemory, RowGrammar
+from blockwright.gpu.sampling.masks import MaskMemory
+from blockwright.gpu.sampling.row_grammars import MADE, OFF, RowGrammar
 from blockwright.gpu.tables import Tables
 from blockwright.policies.plan.grammar import JSON, REGEX, Grammar, TokenVocabulary
 from blockwright.policies.plan.sampling import SamplingParams

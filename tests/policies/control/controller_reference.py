@@ -111,7 +111,7 @@ class Reference:
             case events.Loaded(_, _, load):
                 held.loading, held.room_stale = None, True
                 if load.holder in self.deployed:
-                    held.resident.setdefault(load.holder, set()).update(range(load.first, load.last))
+                    self.arrive(name, load)
                 else:
                     self.effects.append(events.Unload(name, incarnation, load.holder, tuple(load.ids)))
             case events.LoadFailed(_, _, load, message):
@@ -124,6 +124,18 @@ class Reference:
                     self.failures[load.holder] = LoadFailure(load.holder, self.number, why, final=True)
                 if load.holder in self.deployed - self.ever_ready:
                     self.effects.append(events.Fatal(f"worker {name} cannot load {load.holder}: {message}"))
+
+    def arrive(self, name: str, load: LoadBlock) -> None:
+        """Keep what belongs there; the rest was loaded for a route that has ended."""
+        hops = [
+            hop for route in self.planned() if route.application == load.holder for hop in route.hops if hop.worker == name
+        ]
+        needed = {depth for hop in hops for depth in range(hop.first, hop.last)}
+        came, here = set(range(load.first, load.last)), self.held[name].resident.setdefault(load.holder, set())
+        here |= came & needed
+        components = self.applications[load.holder].components
+        if ids := tuple(components[depth].shared for depth in sorted(came - needed)):
+            self.effects.append(events.Unload(name, self.workers[name].incarnation, load.holder, ids))
 
     def check_room(self, name: str, nbytes: int) -> None:
         for route in self.planned():
@@ -176,7 +188,7 @@ class Reference:
                 deltas = [c.delta for c in block.components]
                 one = self.applications[application]
                 layers = sum(c.kv is not None for c in one.components)
-                block = LoadBlock(one.checkpoint, first, last, ids, application, [], "", deltas)
+                block = LoadBlock(one.files, first, last, ids, application, [], None, deltas)
                 yield replace(block, length=one.max_length, layers=layers)
             first = last
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from blockwright.actors.controller.view import cluster_view
-from blockwright.policies.control.claims import Claim, Claimant, claims_on
+from blockwright.policies.control.claims import Claimant, ComponentClaim
 from blockwright.policies.control.drop_events import RequestsSwitched, RestoreParameters, RoutesLeft
 from blockwright.policies.control.events import Idle, Retire, Undeploy
 from blockwright.policies.control.state import ControllerState
@@ -20,8 +20,8 @@ from blockwright.tests.policies.control.test_placement import OWN, narrow
 WHY = "group w0+w1 serves as a pipeline, since parameters were dropped"
 
 
-def of(state: ControllerState, worker: str) -> list[Claim]:
-    return claims_on(state.holdings, worker)
+def of(state: ControllerState, worker: str) -> list[ComponentClaim]:
+    return state.holdings.claims_on(worker)
 
 
 def parties(state: ControllerState, worker: str) -> list[tuple[str, int, int, str]]:
@@ -41,9 +41,9 @@ def unclaimed(state: ControllerState) -> list[tuple[str, str, int]]:
 @claim("The view of a cluster says for the components on each worker who claims them and why", of="observability")
 def test_a_drop_takes_over_the_claims_of_replicas_and_gives_them_back() -> None:
     burst = Burst("w0", "w1", served=(A,))
-    assert of(burst.state, "w0") == [Claim("a", 0, 6, "a@w0", Claimant.SERVING, "it is served", True)]
+    assert of(burst.state, "w0") == [ComponentClaim("a", 0, 6, "a@w0", Claimant.SERVING, "it is served", True)]
     burst.order(PAIR)
-    assert parties(burst.state, "w0") == [("serving", 0, 6, "drop"), ("drops", 0, 3, "")]
+    assert parties(burst.state, "w0") == [("serving", 0, 6, "drops"), ("drops", 0, 3, "")]
     burst(RoutesLeft(burst.number(), 1))
     assert parties(burst.state, "w0") == [("drops", 0, 3, "")]
     assert [(one.first, one.last, one.why) for one in of(burst.state, "w1")] == [(3, 6, WHY)]
@@ -53,7 +53,7 @@ def test_a_drop_takes_over_the_claims_of_replicas_and_gives_them_back() -> None:
     assert [(one.by, one.held) for one in of(burst.state, "w0")] == [(Claimant.SERVING, False), (Claimant.DROPS, True)]
     (w0, _) = cluster_view(burst.state, {}, {}, [], [])["workers"]
     replica = {"model": "a", "first": 0, "last": 6, "route": "a@w0", "by": "serving", "why": "it is served"}
-    assert w0["claims"][0] == {**replica, "held": False, "paused_by": ["drop"]}
+    assert w0["claims"][0] == {**replica, "held": False, "paused_by": ["drops"]}
 
 
 def test_an_application_that_is_not_served_has_no_claims() -> None:

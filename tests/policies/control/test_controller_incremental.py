@@ -35,7 +35,7 @@ from blockwright.policies.control.events import (
     WorkerStarting,
     WorkerUp,
 )
-from blockwright.policies.control.loads import LoadBlock
+from blockwright.policies.control.loads import LoadBlock, ModelFiles
 from blockwright.policies.control.scaling import ScalingPlan
 from blockwright.policies.control.state import ControllerState
 from blockwright.policies.model.chain import Component, Kind, KvLayout
@@ -96,7 +96,7 @@ class World:
             "serve": lambda: Serve(tuple(self.unserved.pop() for _ in range(min(2, len(self.unserved))))),
             "deploy": lambda: Deploy(known) if known else None,
             "undeploy": lambda: Undeploy(known) if known in self.state.holdings.blocks else None,
-            "stray": lambda: Loaded(name, current, LoadBlock("", 0, 3, [b"x"], known)) if known else None,
+            "stray": lambda: Loaded(name, current, LoadBlock(ModelFiles(b"", ""), 0, 3, [b"x"], known)) if known else None,
             "answer": self.answer,
         }
 
@@ -217,7 +217,7 @@ def at_rest(workers: int, applications: int, mode: str = "off") -> ControllerSta
 def test_what_changes_nothing_costs_the_same_in_any_cluster(event: Event) -> None:
     small, large = at_rest(1, 1), at_rest(40, 20)
     assert operations(small, event) == operations(large, event) < 400
-    assert not large.touched
+    assert not large.changed
 
 
 @pytest.mark.parametrize("mode", MODES)

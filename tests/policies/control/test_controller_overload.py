@@ -133,7 +133,7 @@ def test_a_drop_goes_step_by_step_and_its_memory_is_kv_at_once() -> None:
     assert (len(kinds(effects, AwaitSwitched)), burst.stage()) == (1, "exchanging")
     burst.switched(3.5)
     assert burst.stage() == "pipeline"
-    view = overload_view(burst.state.overload, burst.state.workers, 10.0, 1010.0)
+    view = overload_view(burst.state.overload, burst.state.served, burst.state.workers, 10.0, 1010.0)
     stages = [{"worker": "w0", "first": 0, "last": 3}, {"worker": "w1", "first": 3, "last": 6}]
     assert view["groups"] == {"w0+w1": {"model": "a", "state": "pipeline", "step": "pipeline", "stages": stages}}
     pipeline = {"state": "pipeline", "group": "w0+w1"}
@@ -347,7 +347,7 @@ def test_orders_that_cannot_be_are_refused_with_a_sentence() -> None:
     burst.down("w2")
     assert refusal(burst.state, wide) == "worker w2 serves no whole model now"
     assert refusal(burst.state, cut) == "worker w9 does not exist"
-    assert burst.state.scaling.undrainable("w0").startswith("it serves as a part of a pipeline")
+    assert burst.state.scaling.undrainable("w0", burst.state.holdings).startswith("it serves as a part of a pipeline")
     two = Burst("w0", "w1", served=(A, application("b", "eAmxBh")))  # of another form
     sentence = "worker w0 serves 2 models (a, b) whose layers have different KV"
     assert refusal(two.state, PAIR) == sentence
@@ -391,7 +391,7 @@ def test_the_memory_actor_hears_of_groups_only_when_they_changed() -> None:
 def test_what_no_drop_can_serve_starts_a_worker_where_that_is_allowed() -> None:
     burst = Burst("w0")
     burst(MemoryLacks(700, "there is no second instance"))
-    view = overload_view(burst.state.overload, ["w0"], 0.0, 0.0)
+    view = overload_view(burst.state.overload, {}, ["w0"], 0.0, 0.0)
     assert (view["failures"]["lacking"], view["workers"]) == (1, {"w0": {"state": "normal", "group": ""}})
     names, rules = ["w0", "w1"], ProvisioningRules(mode="relief", limit=10.0)
     burst.state = ControllerState(["w0"], 10.0, scaling=ScalingPlan(rules, names))

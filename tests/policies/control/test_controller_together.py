@@ -36,7 +36,7 @@ def test_models_that_are_together_on_all_members_are_dropped_together() -> None:
     ((name, members),) = [(one.application, [(m.worker, m.held) for m in one.members]) for one in groups.groups]
     assert (name, members) == ("a, b", [("w0", [0, 1, 2]), ("w1", [3, 4, 5])])
     assert [one.nbytes for one in groups.chains["a, b"]] == [100, 100, 100, 200, 100, 100]
-    view = overload_view(burst.state.overload, burst.state.workers, 10.0, 1010.0)
+    view = overload_view(burst.state.overload, burst.state.served, burst.state.workers, 10.0, 1010.0)
     assert (view["groups"]["w0+w1"]["model"], view["totals"]["dropped_bytes"]) == ("a, b", 400 + 300)
     burst.manual = True
     effects = burst.order(RestoreParameters("w0+w1", {"w0": {3: "w1"}, "w1": {0: "w0"}}))

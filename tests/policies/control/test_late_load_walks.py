@@ -34,8 +34,8 @@ class Walk(Tight):
 
     def answers(self, effect: Effect) -> list[Event]:
         if isinstance(effect, Load):
-            group = self.state.holdings.group_of(effect.worker)
-            alone = all(self.state.holdings.group_of(name) or not self.state.workers[name].alive for name in TRIO)
+            group = self.state.overload.group_of(effect.worker)
+            alone = all(self.state.overload.group_of(name) or not self.state.workers[name].alive for name in TRIO)
             own = group is None or effect.load.holder in group.applications
             assert own or (alone and effect.load.holder != self.state.demand.coming), "it takes the memory of a burst"
         return super().answers(effect)

@@ -187,9 +187,9 @@ def test_not_all_workers_are_drained_while_everything_gives_way(tight: Tight) ->
     tight.want("b")
     tight.tick(PATIENCE + 0.01)
     assert (tight.awaited, tight.open()) == (["a"], [])
-    assert tight.state.scaling.undrainable("w0") == ""
+    assert tight.state.scaling.undrainable("w0", tight.state.holdings) == ""
     tight(DrainWorker("w0", True))
-    assert "would have no route left" in tight.state.scaling.undrainable("w1")
+    assert "would have no route left" in tight.state.scaling.undrainable("w1", tight.state.holdings)
 
 
 def test_who_serves_again_opens_nothing_that_is_to_give_way(tight: Tight) -> None:
@@ -227,7 +227,7 @@ def test_whatever_is_dropped_and_asked_for_everything_is_served_in_the_end(seed:
                     made(Quiet(name))
             case 8 if source.random() < 0.5:
                 drain = worker not in state.scaling.drained
-                if not drain or not state.scaling.undrainable(worker):
+                if not drain or not state.scaling.undrainable(worker, state.holdings):
                     made(DrainWorker(worker, drain))
             case 8 if state.workers[worker].alive:
                 made.held[worker].clear()

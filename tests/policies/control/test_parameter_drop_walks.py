@@ -44,7 +44,7 @@ def test_walks_of_random_news_end_whole(seed: int, served: tuple[Application, ..
     def answer(now: float) -> None:
         effect = asked.pop(source.randrange(len(asked)))
         match effect:
-            case Load(worker, life, load) if source.random() < 0.2 and burst.state.holdings.group_of(worker):
+            case Load(worker, life, load) if source.random() < 0.2 and burst.state.overload.group_of(worker):
                 step(burst(LoadRefused(worker, life, load, NoCapacity("no room", 1, False, {})), now))
             case Load(worker, life, load):
                 step(burst(Loaded(worker, life, load), now))

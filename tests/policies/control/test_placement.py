@@ -130,7 +130,7 @@ def test_one_that_cannot_be_loaded_is_given_up_and_not_tried_again() -> None:
     bench.refuse = "w1"
     bench(OWN)
     assert bench.routes() == ["a@w0", "b@w0"]
-    assert not bench.state.placement.extras
+    assert not bench.state.holdings.copies(lambda _: True)
     bench.refuse = ""
     assert not kinds(bench(OWN), Load)
 
@@ -141,7 +141,7 @@ def test_one_that_finds_no_room_is_given_up_and_its_model_stays_where_it_is() ->
     load, *_ = kinds(bench.state.handle(OWN, 0.0), Load)
     bench(LoadRefused("w1", load.incarnation, load.load, NoCapacity("no room", 100, False, {})))
     assert bench.routes() == ["a@w0", "b@w0"]
-    assert not bench.state.placement.extras
+    assert not bench.state.holdings.copies(lambda _: True)
 
 
 @pytest.mark.parametrize("worker", ["w0", "w1"])
@@ -161,7 +161,7 @@ def test_an_application_that_goes_takes_it_along() -> None:
     bench(Remove("b"))
     assert bench.routes() == ["a@w0"]
     assert not bench.state.residency["w1"].hops.get("b")
-    assert not bench.state.placement.extras
+    assert not bench.state.holdings.copies(lambda _: True)
 
 
 def test_late_words_and_other_lives_change_nothing() -> None:

@@ -114,7 +114,7 @@ def test_a_worker_that_dies_while_it_is_drained_comes_back_for_nothing() -> None
     assert fleet.open() == ["a@w0"]
     fleet(Vacated("w1"), 66.0)
     fleet(WorkerStopped("w1"), 66.0)
-    assert (fleet.routes(), fleet.state.scaling.draining) == (["a@w0"], [])
+    assert (fleet.routes(), [*fleet.state.holdings.draining]) == (["a@w0"], [])
 
 
 def test_a_worker_that_dies_while_it_starts_is_started_again_three_times() -> None:

@@ -10,11 +10,11 @@ from blockwright.policies.overload.drop_plan import (
     GAIN,
     DropPlan,
     DropPlanner,
+    GroupMember,
     ParameterGroup,
     capacity,
     kv_bytes,
     nbytes,
-    replica,
 )
 from blockwright.policies.overload.stages import component_seconds
 from blockwright.policies.plan.coefficients import Coefficients
@@ -29,6 +29,12 @@ def chain(layers: int, *, layer: int = 600, embedding: int = 100, head: int = 10
         found.append(Component(b"a%d" % n, Kind.ATTENTION, layer // 3, 1, 1, KvLayout(1, kv // 4, "bfloat16", 16)))
         found.append(Component(b"m%d" % n, Kind.MLP, layer - layer // 3, 1, 1))
     return [*found, Component(b"h", Kind.HEAD, head, 1, 1)]
+
+
+def replica(application: str, worker: str, components: Sequence[Component], budget: int) -> ParameterGroup:
+    """Return a worker with the whole chain as a group of one."""
+    end = len(components)
+    return ParameterGroup(application, (GroupMember(worker, 0, end, frozenset(range(end)), budget),))
 
 
 def drawn(source: random.Random) -> tuple[dict[str, list[Component]], list[ParameterGroup]]:

@@ -18,9 +18,9 @@ from blockwright.policies.overload.coordinator import (
     ResumePipeline,
 )
 from blockwright.policies.overload.demand import PERIOD, READINGS, DemandReading
-from blockwright.policies.overload.drop_plan import nbytes, replica
+from blockwright.policies.overload.drop_plan import nbytes
 from blockwright.policies.overload.restore import HYSTERESIS
-from tests.policies.overload.clusters import chain, planner
+from tests.policies.overload.clusters import chain, planner, replica
 
 CHAIN = chain(8)
 FULL, EMPTY = DemandReading(used=10, total=10, head=1, waiting=1), DemandReading(used=0, total=10)
@@ -44,21 +44,31 @@ def drops(found: Sequence[Decision]) -> list[str]:
     return [one.drop.group.name for one in found if isinstance(one, BeginDrop)]
 
 
+def serves_as_pipeline(of: MemoryCoordinator, name: str, at: float) -> None:
+    """The controller reports that a drop is over."""
+    of.adopt(at, {one: of.state[one.name] for one in of.groups.values()} | {of.groups[name]: GroupState.PIPELINE})
+
+
+def serves_as_replicas(of: MemoryCoordinator, name: str, at: float) -> None:
+    """The controller reports that the members of a group have loaded everything."""
+    left = {one: of.state[one.name] for one in of.groups.values() if one.name != name}
+    back = [replica("m0", member.worker, CHAIN, member.budget) for member in of.groups[name].members]
+    of.adopt(at, left | dict.fromkeys(back, GroupState.NORMAL))
+
+
 def test_a_drop_follows_a_drop_and_a_restore_waits() -> None:
     of = coordinator(max_members=4)
     assert drops(decided(of, 0.0, FULL)) == ["w0+w1"]
-    of.dropped("w0+w1", 1.0)
+    serves_as_pipeline(of, "w0+w1", 1.0)
     assert drops(decided(of, 1.0 + SETTLE - 0.01, FULL)) == ["w2+w3"], "those who waited at the first are about to start"
-    of.dropped("w2+w3", 1.0 + SETTLE)
+    serves_as_pipeline(of, "w2+w3", 1.0 + SETTLE)
     assert decided(of, 1.0 + SETTLE + 0.01, FULL) == [], "there is nobody to drop with who has settled"
     assert drops(decided(of, 1.0 + 2 * SETTLE, FULL)) == ["w0+w2+w1+w3"]
-    of.dropped("w0+w2+w1+w3", 2.0)
+    serves_as_pipeline(of, "w0+w2+w1+w3", 2.0)
     assert decided(of, 2.0 + HYSTERESIS - 0.1, EMPTY) == []
     (back,) = decided(of, 2.0 + HYSTERESIS, EMPTY)
     assert isinstance(back, BeginRestore)
-    for load in back.loads:
-        of.loaded(back.group.name, load)
-    of.restored(back.group.name, 9.0)
+    serves_as_replicas(of, back.group.name, 9.0)
     assert decided(of, 9.0 + HYSTERESIS - 0.1, FULL) == [], "or the same group would come and go"
     assert drops(decided(of, 9.0 + HYSTERESIS, FULL)) == ["w0+w1"]
 
@@ -68,7 +78,7 @@ def test_reasons_that_take_turns_are_reported_once_in_a_while() -> None:
     of, seen = coordinator(), list[str]()
     while found := drops(decided(of, 0.0, FULL)):
         for name in found:
-            of.dropped(name, -1.0)
+            serves_as_pipeline(of, name, -1.0)
     pairs = dict.fromkeys(of.groups.values(), GroupState.PIPELINE)
     one = dict(list(pairs.items())[:1])  # a worker of the others is drained again and again
     for number in range(8):
@@ -88,8 +98,8 @@ def test_who_lacks_memory_drops_and_does_not_wait_for_others_who_do() -> None:
     assert of.read(0.1, {"w2": some, "w3": some, "w1+w0": FULL}) == [], "that one drops already"
     assert drops(of.read(0.2, {"w2": some, "w3": FULL})) == ["w3+w2"], "beside it"
     assert decided(of, 0.3, FULL) == []
-    of.dropped("w1+w0", 0.4)
-    of.dropped("w3+w2", 0.5)
+    serves_as_pipeline(of, "w1+w0", 0.4)
+    serves_as_pipeline(of, "w3+w2", 0.5)
     (help,) = of.read(1.0, dict.fromkeys(of.groups, FULL))
     assert isinstance(help, CapacityShortage), "nothing is under way any more that could"
 
@@ -110,7 +120,7 @@ def dropped(of: MemoryCoordinator) -> None:
     """All that can be, at once."""
     for at in (0.0, 0.1):
         (name,) = drops(decided(of, at, FULL))
-        of.dropped(name, SETTLE)
+        serves_as_pipeline(of, name, SETTLE)
     assert len(of.groups) == 2
 
 
@@ -131,9 +141,7 @@ def test_a_restore_follows_a_restore() -> None:
     (first,) = of.read(9.0, {"w0+w1": much, "w2+w3": EMPTY})
     assert isinstance(first, BeginRestore)
     assert first.group.name == "w2+w3"
-    for load in first.loads:
-        of.loaded(first.group.name, load)
-    of.restored(first.group.name, 10.0)
+    serves_as_replicas(of, first.group.name, 10.0)
     assert decided(of, 10.0 + SETTLE - 0.01, EMPTY) == []
     (second,) = decided(of, 10.0 + SETTLE, EMPTY)
     assert isinstance(second, BeginRestore)

@@ -14,11 +14,10 @@ from blockwright.policies.overload.drop_plan import (
     ParameterGroup,
     capacity,
     nbytes,
-    replica,
 )
 from blockwright.policies.overload.stages import component_seconds
 
-from .clusters import COSTS, applied, chain, check, drawn, planner
+from .clusters import COSTS, applied, chain, check, drawn, planner, replica
 
 
 def pipeline(name: str, workers: list[str], components: list[Component], cut: int, budget: int) -> ParameterGroup:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.policies.overload.drop_plan import GroupMember, ParameterGroup, nbytes, replica
+from blockwright.policies.overload.drop_plan import GroupMember, ParameterGroup, nbytes
 from blockwright.policies.overload.restore import HYSTERESIS, GroupUse, loads, next_restores
 
-from .clusters import applied, chain, planner
+from .clusters import applied, chain, planner, replica
 
 CHAIN = chain(24)
 WHOLE = nbytes(CHAIN, range(len(CHAIN)))

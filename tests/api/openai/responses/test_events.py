@@ -11,6 +11,7 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.tests.api.fake_port import EOS, one_by_one, tokens_emitted, with_logprobs
 from blockwright.tests.api.openai.responses.conftest import CALL, PATCH, WEATHER
@@ -278,6 +279,33 @@ async def test_a_stream_has_the_logprob_of_the_end_token_too(responses: Any, cod
     whole = (await answer.json())["output"][-1]["content"][0]["logprobs"]
     assert len(whole) == len(tokens)
     assert Reference().feed(events)["output"][-1]["content"][0]["logprobs"] == whole
+
+
+@pytest.mark.parametrize("name", TEXTS)
+async def test_a_text_has_the_logprobs_of_its_own_tokens(responses: Any, codec: Any, name: str) -> None:
+    """Those of thinking and of calls are in none, in whatever pieces the tokens come."""
+    client, port = await responses("")
+    tokens = [*codec.encode(TEXTS[name], special=False), EOS]
+    asked = {"tools": [WEATHER, PATCH], "include": ["message.output_text.logprobs"]}
+    found = []
+    for seed in range(5):
+        cuts = [] if seed == 4 else sorted(random.Random(seed).sample(range(1, len(tokens)), min(3 * seed, len(tokens) - 1)))
+        pieces = [tokens[a:b] for a, b in zip([0, *cuts], [*cuts, len(tokens)], strict=True)]
+        port._script = lambda generation, pieces=pieces: [
+            tokens_emitted(piece, [TokenLogprob(-0.5, [])] * len(piece), "stop" if piece is pieces[-1] else "")
+            for piece in pieces
+        ]
+        if seed == 4:
+            whole = await (await client.post(URL, json={"input": "weather?", **asked})).json()
+            found.append(whole["output"])
+        else:
+            found.append(Reference().feed(await streamed(client, **asked))["output"])
+    assert all(plain(one) == plain(found[-1]) for one in found)
+    texts = [item["content"][0] for item in found[-1] if item["type"] == "message"]
+    for part in texts:
+        joined = b"".join(bytes(one["bytes"]) for one in part["logprobs"]).decode().removesuffix("</s>")
+        assert joined == part["text"] or joined.strip() == part["text"].strip()
+    assert texts
 
 
 @claim("Codex reads its whole list of events from a response", of="http-api")

@@ -14,7 +14,8 @@ import torch
 
 from blockwright.gpu.cuda.ops import DELTA_TILE, DeviceStep, Slots, Sum, Tiles, Weight
 from blockwright.gpu.cuda.ops_triton import TritonOps
-from blockwright.gpu.cuda.tiles import SMALL, attention_tiles, delta_tiles
+from blockwright.gpu.cuda.plan_columns import attention_tiles, delta_tiles
+from blockwright.gpu.cuda.tiles import SMALL
 from blockwright.gpu.model.config import AttentionConfig, NormConfig, RopeConfig
 
 DTYPES = (torch.float32, torch.bfloat16)

@@ -2,7 +2,7 @@
  *
  * A mask has one bit for each token, in words of 32. Bits behind the vocabulary do not count.
  */
-#define CHOICE_WORDS 32 /* words of a block: the best one is looked for in the block that has it */
+#define ARGMAX_WORDS 32 /* words of a block: the best one is looked for in the block that has it */
 
 AI uint32_t allowed_bits(const int masked, const uint32_t *mask, int word, int n) {
     uint32_t bits = masked ? mask[word] : ~0u;
@@ -33,8 +33,8 @@ AI vf best_of_word(const int masked, const float *x, uint32_t bits, vf best) {
 AI int best_of(const int masked, const float *row, int n, const uint32_t *mask) {
     int words = (n + 31) / 32, block = -1;
     float best = -INFINITY;
-    for (int from = 0; from < words; from += CHOICE_WORDS) {
-        int to = from + CHOICE_WORDS < words ? from + CHOICE_WORDS : words;
+    for (int from = 0; from < words; from += ARGMAX_WORDS) {
+        int to = from + ARGMAX_WORDS < words ? from + ARGMAX_WORDS : words;
         vf lane = splat(-INFINITY);
         float top;
         for (int w = from; w < to && 32 * w + 32 <= n; w++) {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from ..sweep_columns import Ints, Rows
 from .ops import DELTA_TILE, DeviceStep, Tiles
 from .staging import Transfers
 from .tables import CardTables
-from .tiles import attention_tiles, delta_tiles
 
 ALIGNMENT = 16  # bytes, of each column
 
@@ -152,3 +152,32 @@ def _deltas(columns: Region, number: int, changed: tuple[int, int]) -> dict[str,
     if number < 0:
         return {}
     return {"number_T": columns.at(number), "changed": columns.at(changed[0]), "changes": changed[1]}
+
+
+def attention_tiles(row_N: np.ndarray, start_N: np.ndarray, count_N: np.ndarray, each: int) -> np.ndarray:
+    """Return int32 [tiles, 4]: table row, first position, tokens (at most ``each``), first token of the step.
+
+    Batch rows follow each other in the step. A tile has tokens of one row.
+    """
+    offset_N = np.cumsum(count_N) - count_N
+    tiles_N = -(-count_N // each)
+    n = np.repeat(np.arange(len(row_N)), tiles_N)
+    before = (np.arange(len(n)) - np.repeat(np.cumsum(tiles_N) - tiles_N, tiles_N)) * each
+    columns = (row_N[n], start_N[n] + before, np.minimum(each, count_N[n] - before), offset_N[n] + before)
+    return np.stack(columns, axis=1).astype(np.int32)
+
+
+def delta_tiles(number_N: np.ndarray, count_N: np.ndarray, each: int) -> np.ndarray:
+    """Return int32 [tiles, 3]: first token, tokens (at most ``each``), number.
+
+    Of consecutive tokens with one number that is not 0.
+    """
+    tiles = []
+    first = 0
+    borders = [0, *(np.flatnonzero(np.diff(number_N)) + 1).tolist(), len(number_N)]
+    for i, j in pairwise(borders):
+        tokens = int(count_N[i:j].sum())
+        if number_N[i]:
+            tiles += [(first + k, min(each, tokens - k), int(number_N[i])) for k in range(0, tokens, each)]
+        first += tokens
+    return np.asarray(tiles, dtype=np.int32).reshape(-1, 3)

@@ -1,0 +1,95 @@
+"""Calls of torch that give a row the same bits whatever else is in the step: of fixed shapes, on aligned memory.
+
+Torch and its libraries sum in an order that may depend on the number of rows, on a row's place among them and on the
+address, and they compute the end of an array by other code than its middle. Legend: T tokens, D input width, Q output width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+SIZES = (64, 16, 4, 1)  # rows of a call
+LARGEST = 1 << 27  # elements of a matrix whose calls are compared; with larger ones rows are computed one by one
+PIECE = 16384  # elements of a call; torch cuts longer arrays anywhere, one part for each thread
+VECTOR = 64  # elements; torch computes whole vectors by one code
+ALIGNMENT = 64  # bytes
+NOISE = 65521  # values that are repeated
+
+
+def aligned(x: torch.Tensor) -> torch.Tensor:
+    """Return ``x``, copied if it does not begin at an aligned address."""
+    return x.clone() if x.data_ptr() % ALIGNMENT else x
+
+
+class TorchCalls:
+    """Products and functions of single elements. If not ``fixed`` they are torch's, whatever their order of sums."""
+
+    def __init__(self, fixed: bool) -> None:
+        self.fixed = fixed
+        self._sizes: dict[tuple[int, int, bool], tuple[int, ...]] = {}
+
+    def linear(self, x_TD: torch.Tensor, weight_QD: torch.Tensor, bias_Q: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the product [T, Q] of rows with a matrix."""
+        if not self.fixed or not len(x_TD):
+            return F.linear(x_TD, weight_QD, bias_Q)
+        key = (*weight_QD.shape, bias_Q is not None)
+        if key not in self._sizes:
+            self._sizes[key] = agreeing(*key, weight_QD.dtype)
+        sizes = self._sizes[key]
+        blocks, first = [], 0
+        while first < len(x_TD):
+            size = next((size for size in sizes if size <= len(x_TD) - first), sizes[-1])
+            block_SD = x_TD[first : first + size]
+            missing = size - len(block_SD)
+            block_SD = F.pad(block_SD, (0, 0, 0, missing)) if missing else aligned(block_SD)
+            blocks.append(F.linear(block_SD, weight_QD, bias_Q)[: size - missing])
+            first += size
+        return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+
+    def each(self, function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        """Apply a function of single elements to a contiguous tensor."""
+        if not self.fixed:
+            return function(x)
+        flat = x.flatten()
+        pieces = []
+        for piece in flat.split(PIECE):
+            missing = -len(piece) % VECTOR
+            whole = F.pad(piece, (0, missing)) if missing else aligned(piece)
+            pieces.append(function(whole)[: len(piece)])
+        return torch.cat(pieces).view(x.shape)
+
+
+def agreeing(outputs: int, width: int, biased: bool, dtype: torch.dtype) -> tuple[int, ...]:
+    """Return numbers of rows, most first, with which a product gives a row the same bits, at any place.
+
+    They are found by computing. All terms of the sums cancel: only rounding is left, which tells orders apart.
+    """
+    if outputs * width > LARGEST:
+        return (1,)
+    generator = torch.Generator().manual_seed(0)
+    half = width // 2
+    noise = torch.randn(NOISE, generator=generator).to(dtype)
+    order = torch.randperm(half, generator=generator)
+    some_QD = noise.repeat(-(-outputs * half // NOISE) or 1)[: outputs * half].view(outputs, half)
+    weight_QD = torch.zeros(outputs, width, dtype=dtype)
+    weight_QD[:, :half] = some_QD
+    weight_QD[:, half : 2 * half] = -some_QD[:, order]
+    x_D = torch.zeros(width, dtype=dtype)
+    x_D[:half] = torch.randn(half, generator=generator)
+    x_D[half : 2 * half] = x_D[:half][order]
+    bias_Q = noise[torch.arange(outputs) % NOISE] * 2**-10 if biased else None
+    groups: list[tuple[torch.Tensor, list[int]]] = []
+    for size in SIZES:
+        y_SQ = F.linear(x_D.repeat(size, 1), weight_QD, bias_Q)
+        if not (y_SQ == y_SQ[0]).all():
+            continue  # a row's bits depend on its place
+        for y_Q, sizes in groups:
+            if torch.equal(y_Q, y_SQ[0]):
+                sizes.append(size)
+                break
+        else:
+            groups.append((y_SQ[0], [size]))
+    return tuple(max((sizes for _, sizes in groups), key=len))

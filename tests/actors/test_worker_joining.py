@@ -1,0 +1,113 @@
+"""Workers join with what their machines have, over the real runtime in one process, and compute no tensors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockwright.actors.device_choice import read_machine
+from blockwright.actors.settings.errors import StartError
+from blockwright.actors.settings.settings import Settings
+from blockwright.actors.topology import Running, start
+from blockwright.actors.worker.main import read, read_and_measure
+from blockwright.actors.worker.messages import WorkerConfig
+from blockwright.policies.cluster.worker_size import WorkerReading
+from blockwright.tests.actors import fake_worker
+from blockwright.tests.claims import claim
+from blockwright.tests.waiting import PATIENCE, until
+from blockwright.tests.worker_config import worker_config
+
+GIB = 1 << 30
+Checkpoints = Callable[..., Path]
+
+
+def machine(host: str, **found: Any) -> WorkerReading:
+    plain = {"device": "cpu", "cores": 4, "free_memory": 10 * GIB, "where": f"on {host}", "bandwidth": 1e10}
+    return WorkerReading(machine=host, host=host, products=1e15, **{**plain, **found})
+
+
+@contextlib.asynccontextmanager
+async def cluster(folder: Path, *machines: WorkerReading, **settings: Any) -> AsyncIterator[Running]:
+    """A cluster whose workers are on these machines."""
+    fake_worker.reset().machines.update({f"w{n}": one for n, one in enumerate(machines)})
+    chosen = Settings(applications={"m": str(folder)}, workers=len(machines), heartbeat=0.02, silence=PATIENCE, **settings)
+    running = await start(chosen, in_process=True, worker_entry="blockwright.tests.actors.fake_worker:start")
+    try:
+        async with asyncio.timeout(PATIENCE):
+            yield running
+    finally:
+        await running.stop()
+
+
+@claim("Each worker is as large as its own machine allows, and what it reported is shown", of="operations")
+async def test_unequal_machines_give_unequal_workers(checkpoint: Checkpoints) -> None:
+    large = machine("large", cores=8, free_memory=40 * GIB, bandwidth=3e10)
+    async with cluster(checkpoint(), machine("small"), large, memory=0) as running:
+        await running.ready(whole=True)
+        workers = (await running.controller.cluster())["workers"]
+        assert [one["reported"] for one in workers] == [
+            {
+                "host": "small", "device": "cpu", "cores": 4, "threads": 2, "memory": 3 * GIB,
+                "speed": {"bandwidth": 10**10, "products": 10**15},
+            },
+            {
+                "host": "large", "device": "cpu", "cores": 8, "threads": 4, "memory": 12 * GIB,
+                "speed": {"bandwidth": 3 * 10**10, "products": 10**15},
+            },
+        ]  # fmt: skip
+        assert [one["memory"]["budget"] for one in workers] == [3 * GIB, 12 * GIB]
+
+
+async def test_a_pipeline_is_cut_by_the_speeds_that_workers_report(checkpoint: Checkpoints) -> None:
+    machines = [machine(f"host{n}", bandwidth=speed) for n, speed in enumerate((1e10, 3e10))]
+    async with cluster(checkpoint(), *machines, pipeline=2) as running:
+        await running.ready(whole=True)
+        (route,) = (await running.controller.cluster())["routes"]
+        slow, quick = (hop["last"] - hop["first"] for hop in route["hops"])
+        assert 0 < slow < quick
+
+
+@claim(
+    "A setting that a worker's machine cannot satisfy is refused by name, with the numbers and the remedy", of="operations"
+)
+async def test_a_worker_that_has_less_than_a_setting_demands_is_refused_with_the_numbers(checkpoint: Checkpoints) -> None:
+    nook = machine("nook", free_memory=1 << 29)
+    async with cluster(checkpoint(), machine("large"), nook, memory=1 << 29) as running:
+        with pytest.raises(StartError) as refused:
+            await running.ready()
+    assert str(refused.value) == (
+        "worker w1 cannot start: memory is 512.0 MiB for each worker, 1.0 GiB for all 2, but only 512.0 MiB are free on "
+        "nook; give less (--set memory=...)"
+    )
+
+
+async def test_workers_of_one_machine_are_equal_and_keep_their_size_when_they_are_restarted(checkpoint: Checkpoints) -> None:
+    """The second one, and each next life, would find the memory taken."""
+    first, full = machine("one"), machine("one", free_memory=1 << 20, bandwidth=1e9)
+    async with cluster(checkpoint(), first, full, memory=0) as running:
+        await running.ready(whole=True)
+        before = [one["reported"] for one in (await running.controller.cluster())["workers"]]
+        assert before[0] == before[1]
+        assert before[0]["memory"] in (3 * GIB, int((1 << 20) * 0.6) // 2), "the first of the two that came"
+        fake_worker.FATE.machines["w0"] = full
+        await running.cluster.kill("w0")
+        await until(lambda: running.progress.value.whole and running.cluster.members()["w0"].id.incarnation == 2)
+        await running.ready(whole=True)
+        workers = (await running.controller.cluster())["workers"]
+        assert [one["reported"] for one in workers] == before
+        assert workers[0]["incarnation"] == 2
+
+
+def test_a_worker_reads_its_own_machine_and_measures_it() -> None:
+    config: WorkerConfig = replace(worker_config(), sharing=2)
+    found, here = read_and_measure(config), read_machine(config.worker, 2)
+    assert (found.machine, found.host, found.device, found.cores) == (here.machine, here.host, "cpu", here.cores)
+    assert found.bandwidth > 0
+    assert found.products > 0
+    assert read(config).bandwidth == 0

@@ -1,0 +1,183 @@
+"""Simulated clusters under the live controller: models on demand, deaths, and the same decisions as on a live cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blockwright.policies.control import events
+from blockwright.simulator.control import ControlStep
+from blockwright.simulator.description import DescriptionError
+from blockwright.simulator.simulation import ClusterSimulation
+from blockwright.simulator.workload import WorkloadRequest
+from blockwright.tests.claims import claim
+from blockwright.tests.parts import examples
+
+from .clusters import described, run
+
+BODY = 4000  # bytes of parameters
+PAGE = 8 * 4  # bytes
+
+
+def three(**more: Any) -> Any:
+    """Three models of which an instance holds two, with 40 pages of KV beside them."""
+    models = [{"name": f"m{n}", "kv_bytes": 8, "context": 150, "parameters": BODY, "on_demand": n > 0} for n in range(3)]
+    kind = {"count": 1, "blocks": 0, "memory": 2 * BODY + 40 * PAGE, "memory_chunk": PAGE}
+    return described(models=models, instances={**kind, **more.pop("instances", {})}, **more)
+
+
+def requests(*wanted: tuple[float, str], prompt: int = 8, output: int = 8) -> list[WorkloadRequest]:
+    return [WorkloadRequest(n, at, model, prompt, output) for n, (at, model) in enumerate(wanted)]
+
+
+def effects(tape: list[ControlStep], kind: type[Any]) -> list[Any]:
+    return [effect for step in tape for effect in step.effects if isinstance(effect, kind)]
+
+
+def sound(simulation: ClusterSimulation) -> None:
+    for request in simulation.requests:
+        assert not request.failed, request.failed
+        assert request.demand.at < request.first <= request.ended
+    assert simulation.policy is not None
+    simulation.policy.state.check()  # type: ignore[attr-defined]
+
+
+@claim("The simulator loads models on demand by the code of the live controller", of="simulator")
+def test_a_model_on_demand_is_loaded_for_a_request_and_another_gives_way() -> None:
+    """4,000 bytes at 8,000 a second take half a second; the one that was unused for longest gives way."""
+    tape = list[ControlStep]()
+    arrivals = requests((0.0, "m0"), (1.0, "m1"), (3.0, "m2"), (5.0, "m0"), (5.1, "m2"))
+    simulation, _ = run(three(loading={"disk": 8000}), arrivals=arrivals, tape=tape)
+    sound(simulation)
+    began = [request.started - request.demand.at for request in simulation.requests]
+    assert began == pytest.approx([0.0, 0.5, 0.5, 0.5, 0.0])
+    assert [one.load.holder for one in effects(tape, events.Load)] == ["m0", "m1", "m2", "m2", "m0", "m0"], (
+        "no room at first"
+    )
+    assert [one.holder for one in effects(tape, events.Unload)] == ["m0", "m1"]
+
+
+def test_a_long_request_has_others_unloaded() -> None:
+    """140 tokens need 35 pages, of which there are 40 beside two models, less what is reserved; and m1 is there, too."""
+    arrivals = requests((0.0, "m0"), (1.0, "m1"), (2.0, "m2"))
+    tape = list[ControlStep]()
+    spec = three(instances={"memory": 3 * BODY + 20 * PAGE}, loading={"kv_reserve": 0.0})
+    arrivals.append(WorkloadRequest(3, 3.0, "m2", 100, 40))
+    simulation, _ = run(spec, arrivals=arrivals, tape=tape)
+    sound(simulation)
+    assert [one.holder for one in effects(tape, events.Unload)] == ["m0"]
+    assert simulation.requests[3].started == 3.0
+
+
+@claim("The simulator restarts an instance that dies, and its requests go on elsewhere", of="simulator")
+def test_the_requests_of_an_instance_that_dies_go_on_elsewhere_with_their_tokens() -> None:
+    """i-0 dies at 0.3 s and is up at 1.3 s; then it loads its parameters for half a second."""
+    spec = described(
+        models=[{"name": "m0", "kv_bytes": 8, "context": 150, "parameters": BODY}],
+        instances={"blocks": 0, "memory": BODY + 40 * PAGE, "memory_chunk": PAGE, "max_rows": 4},
+        deaths=[{"instance": "i-0", "at": 0.3, "down": 1.0}], loading={"disk": 2 * BODY},
+        dispatch={"policy": "round-robin"},
+    )  # fmt: skip
+    arrivals = requests(*((n * 0.1, "m0") for n in range(30)), output=40)
+    simulation, log = run(spec, arrivals=arrivals)
+    sound(simulation)
+    stepwise = run(spec, arrivals=arrivals, jumps=False)[1]
+    assert [{**entry, "at": 0.0} for entry in log] == [{**entry, "at": 0.0} for entry in stepwise]
+    again = [request for request in simulation.requests if request.restarts]
+    assert [(request.demand.at, request.instance) for request in again] == [(0.0, "i-1"), (0.2, "i-1")]
+    assert again[0].first < 0.3, "what it had said is said"
+    there = [entry["at"] for entry in log if entry["what"] == "dispatched" and entry["instance"] == "i-0"]
+    assert there[:3] == pytest.approx([0.0, 0.2, 2.0])
+    computed = sum(one.state.counters["computed_tokens"] for one in simulation.served)
+    needed = sum(request.demand.prompt + request.demand.output - 1 for request in simulation.requests)
+    assert needed < computed <= needed + sum(8 + 40 for _ in again), "only these two were computed again"
+
+
+def test_an_instance_that_makes_no_progress_is_killed_by_the_controller() -> None:
+    tape = list[ControlStep]()
+    once = {"instance": "i-1", "down": 2.0, "stalls": True}
+    deaths = [{**once, "at": 0.25}, {**once, "at": 5.0}]  # it stalls already
+    spec = described(deaths=deaths, dispatch={"policy": "round-robin"})
+    arrivals = requests(*((n * 0.1, "m0") for n in range(200)))
+    simulation, log = run(spec, arrivals=arrivals, tape=tape)
+    sound(simulation)
+    (kill,) = effects(tape, events.KillWorker)
+    assert (kill.worker, kill.cause) == ("i-1", "stalled")
+    (died,) = (entry for entry in log if entry["what"] == "died")
+    assert 10.25 < died["at"] < 11.0
+    assert 45 < sum(request.restarts for request in simulation.requests) < 60, "half of those that came meanwhile"
+    back = [entry["at"] for entry in log if entry["what"] == "dispatched" and entry["instance"] == "i-1"]
+    assert max(back) > died["at"] + 2.0
+
+
+def test_requests_wait_while_no_instance_is_up() -> None:
+    deaths = [{"instance": f"i-{n}", "at": 0.2, "down": 3.0} for n in range(2)]
+    arrivals = requests((0.0, "m0"), (1.0, "m0"))
+    simulation, _ = run(described(deaths=deaths), arrivals=arrivals)
+    sound(simulation)
+    assert simulation.requests[1].started == pytest.approx(3.2)
+
+
+def test_a_request_on_its_way_to_an_instance_that_dies_goes_elsewhere() -> None:
+    spec = described(deaths=[{"instance": "i-0", "at": 0.05}], limits={"latency": 0.1}, dispatch={"policy": "round-robin"})
+    simulation, _ = run(spec, arrivals=requests((0.0, "m0"), (0.01, "m0")))
+    sound(simulation)
+    assert [(request.instance, request.restarts) for request in simulation.requests] == [("i-1", 1), ("i-1", 0)]
+
+
+@given(
+    seed=st.integers(0, 1000), count=st.sampled_from([1, 2, 3]), disk=st.sampled_from([0, 4000]),
+    latency=st.sampled_from([0.0, 0.01]), scaled=st.booleans(), rate=st.sampled_from([2.0, 10.0]),
+    policy=st.sampled_from(["least-work", "round-robin", "predicted-latency"]),
+)  # fmt: skip
+@examples(10)
+def test_nobody_is_lost(seed: int, count: int, disk: int, latency: float, scaled: bool, rate: float, policy: str) -> None:
+    """Models on demand, deaths and autoscaling at once: every request is answered, and equal seeds have equal logs."""
+    source = Random(seed)
+    deaths = [
+        {"instance": f"i-{source.randrange(count)}" if count > 1 else "i", "at": source.uniform(0, 10),
+         "down": source.choice([0.0, 0.5, 4.0]), "stalls": source.random() < 0.3}
+        for _ in range(source.randrange(4))
+    ]  # fmt: skip
+    scaling = {"mode": "relief", "limit": 1.0, "start": 1, "window": 1.0, "cold_start": 0.5, "grace": 0.5}
+    spec = three(
+        instances={"count": count}, workload={"rate": rate, "count": 60}, deaths=deaths, loading={"disk": disk},
+        limits={"latency": latency}, provisioning=scaling if scaled else {}, dispatch={"policy": policy},
+    )  # fmt: skip
+    spec = replace(spec, seed=seed)
+    tape, again = list[ControlStep](), list[ControlStep]()
+    simulation, log = run(spec, tape=tape)
+    sound(simulation)
+    assert (log, tape) == (run(spec, tape=again)[1], again)
+    for place, instance in enumerate(simulation.instances):
+        assert not instance.candidate(simulation.now).used_blocks, f"pages of instance {place} are still held"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"deaths": [{"instance": "i-7", "at": 1.0}]}, r"deaths\[0\].instance is 'i-7'; did you mean"),
+        ({"deaths": [{"instance": "i-1"}]}, r"deaths\[0\].at is missing"),
+        ({"deaths": [{"instance": "i-1", "at": -1.0}]}, "at is -1.0; give 0 or more"),
+        ({"instances": {"stages": 2}, "deaths": [{"instance": "i-1", "at": 1.0}]}, "stages is 2; instances that die"),
+        ({"instances": {"memory": 0, "blocks": 40}}, "memory is missing; models on demand"),
+        ({"loading": {"kv_reserve": 2.0}}, "kv_reserve is 2.0; give at most 1"),
+    ],
+)
+def test_what_cannot_be_controlled_is_refused(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(DescriptionError, match=says):
+        three(**{"instances": {"count": 2}, **change})
+
+
+def test_what_would_be_used_by_nothing_is_refused() -> None:
+    with pytest.raises(DescriptionError, match="disk is given, and nothing is loaded after the start"):
+        described(loading={"disk": 1.0})
+    with pytest.raises(DescriptionError, match="kv_reserve is given, and no model is on_demand"):
+        described(loading={"kv_reserve": 0.5}, deaths=[{"instance": "i-1", "at": 1.0}])
+    with pytest.raises(DescriptionError, match="parameters is missing; they are what is loaded on demand"):
+        described(models=[{"name": "m", "kv_bytes": 8}, {"name": "n", "kv_bytes": 8, "on_demand": True}])
