@@ -20,7 +20,7 @@ from blockwright.actors.worker.messages import GatewayNews
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.requests.book import messages as m
 from blockwright.policies.requests.book.book import RequestBook
-from blockwright.policies.requests.book.choosing import settle_choices
+from blockwright.policies.requests.book.delivery import settle_choices
 from blockwright.policies.requests.book.dispatch_messages import Chosen
 from blockwright.policies.requests.book.record import RequestRecord
 from blockwright.policies.requests.book.reports import heed

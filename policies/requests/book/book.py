@@ -14,11 +14,11 @@ from dataclasses import replace
 
 from ...cluster.demand import Use
 from ...control.route_switch import SwitchRoutes
+from ..account import is_only_account
 from ..refusal import Refusal, RequestRefused
 from ..routes_changed import RoutesChanged
 from . import messages as m
 from . import moving, pausing, reports, switching
-from .arrival_check import refusal
 from .dispatch_messages import Chosen
 from .invariants import check_parts
 from .lifecycle import LifeEvent
@@ -126,7 +126,7 @@ class RequestBook:
 
     def _arrive(self, generation: Generation, now: float) -> None:
         parts = self.parts
-        if (refused := refusal(parts, generation, now)) is not None:
+        if (refused := _refusal(parts, generation, now)) is not None:
             parts.emit(m.Fail(generation.id, refused))
             return
         model, application = generation.application, parts.table.models[generation.application]
@@ -205,3 +205,27 @@ class RequestBook:
             parts.effects += parts.workers.heard(worker, beat.serial)
             if worker in parts.table.alive and parts.offline.accept_report(worker, beat.offline, beat.costs):
                 reports.wake(parts, now)
+
+
+def _refusal(parts: BookParts, generation: Generation, now: float) -> RequestRefused | None:
+    """Return the reason to refuse a request, or None to admit it.
+
+    Offline requests displace no others: they are sent by credit only, so the overload limit does not count them.
+    """
+    for model in generation.models:
+        if (unknown := parts.catalogue.unknown(model)) is not None:
+            return unknown
+    if parts.draining:
+        return parts.timeouts.closing()
+    if generation.id in parts.active:
+        return RequestRefused(Refusal.INVALID, f"request {generation.id!r} is running already")
+    for model in generation.models:
+        if (failed := parts.timeouts.failed(parts.table.models[model], parts.table, now)) is not None:
+            return failed
+        if (unfit := parts.catalogue.unfit(generation, model)) is not None:
+            return unfit
+    if generation.offline:
+        return None
+    tokens = parts.catalogue.virtual(generation.application) + len(generation.prompt) + generation.max_tokens
+    alone = is_only_account(parts.tenants, len(parts.catalogue.configured), len(parts.table.models))
+    return parts.overload.refusal(generation.account, tokens, len(parts.queue), now, alone=alone)

@@ -218,7 +218,7 @@ class RequestRecord:
     def extend(self, news: TokensEmitted, now: float) -> TokensEmitted | None:
         """Add new tokens, and return the new part; None if nothing is new."""
         progress = self.progress
-        first = not progress.emitted
+        first = len(progress.tokens) == progress.begins
         added = progress.add(news)
         if added is not None and added.tokens:
             if first:

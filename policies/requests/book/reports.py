@@ -19,8 +19,7 @@ from ...sweep.events import (
     TokensEmitted,
 )
 from ...sweep.page_events import Exported
-from .choosing import settle_choices
-from .delivery import take
+from .delivery import settle_choices, take
 from .lifecycle import LifeEvent
 from .messages import CancelAt, Replay
 from .parts import BookParts

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ...control.route_switch import SwitchRoutes
 from ..moving import deal
 from .copying import move_to
-from .lifecycle import LifeEvent
+from .lifecycle import LifeEvent, LifeStage
 from .messages import ExportUnsent, HoldAnswered, Move, Vacate
 from .moving import begin, copied, time_passes, vacate
 from .parts import BookParts
@@ -60,9 +60,9 @@ def switch_routes(parts: BookParts, order: SwitchRoutes, now: float) -> None:
             switch.stale.add(record.id)
             capacity = table.capacity.get(route.id, UNKNOWN) // order.gateways
             switch.back.add(record.id, route, len(record.progress.tokens), capacity)
-        elif order.dropped:
-            why = "the parameters of its route were dropped, and no other can take it"
-            record.history.note(now, "not_moved", reason=why)
+        elif order.dropped or record.stage is LifeStage.PAUSED:  # one that pauses runs nowhere until then
+            end = "the parameters of its route were dropped" if order.dropped else "its next route has ended"
+            record.history.note(now, "not_moved", reason=f"{end}, and no other can take it")
             settle(parts, RequestClaim(record, LifeEvent.RESTART), now)
     _start_next(parts, switch, now)
 

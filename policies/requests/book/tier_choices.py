@@ -1,6 +1,6 @@
 """The open choices of a tier: requests that start on a lower tier, and stay there or go up once, to the family's top tier.
 
-The first tokens of such a request are held back until all of its sequences have them, or have ended. ``choosing.py`` then
+The first tokens of such a request are held back until all of its sequences have them, or have ended. ``delivery.py`` then
 carries the choice out. Owns the choices by request, and the sequences that have news for one.
 """
 

@@ -17,6 +17,7 @@ class TokenProgress:
     limit: int  # tokens of the answer at most
     scored: bool = False  # log-probabilities of the prompt are wanted
     virtual: int = 0  # tokens before the prompt, filled by its deltas; only workers count them
+    begins: int = field(init=False)  # the position of the first token of the answer
     tokens: list[int] = field(default_factory=list)  # virtual ones, prompt and all emitted tokens
     scores: list[TokenLogprob] = field(default_factory=list)  # log-probabilities of the prompt received so far
     planned: bool = False  # the home has reported a first plan of the current attempt
@@ -25,12 +26,7 @@ class TokenProgress:
     requeued: bool = False  # its home has preempted it and not restarted it: its KV is gone
 
     def __post_init__(self) -> None:
-        self.tokens = [VIRTUAL_TOKEN] * self.virtual + self.prompt
-
-    @property
-    def begins(self) -> int:
-        """The position of the first token of the answer."""
-        return self.virtual + len(self.prompt)
+        self.begin_anew(self.virtual)
 
     @property
     def total(self) -> int:
@@ -82,6 +78,7 @@ class TokenProgress:
         """Forget the answer: it begins again with its prompt, behind ``virtual`` tokens."""
         self.virtual = virtual
         self.tokens = [VIRTUAL_TOKEN] * virtual + self.prompt
+        self.begins = len(self.tokens)
         self.scores = []
         self.begin_attempt()
 

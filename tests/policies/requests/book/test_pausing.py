@@ -136,3 +136,16 @@ def test_a_copy_that_ends_late_begins_no_attempt_of_the_next_move() -> None:
     assert bench.state.parts.active["b"].placement.attempt == 1
     (begun,) = [e for e in bench.exported(second["b", old.worker], 2, 1.7) if isinstance(e, Submit)]
     assert begun.submission.attempt == 2
+
+
+def test_a_paused_request_whose_next_route_ends_without_another_waits_for_any() -> None:
+    """It was at no worker, and nothing would have sent it."""
+    bench = Switched(REPLICAS)
+    bench.switch([PIPELINE], dropped=True)
+    effects = bench.switch([], dropped=False, now=2.0, number=8)
+    assert {type(one) for one in effects} == {UnholdAt, CancelAt}
+    reason = "its next route has ended, and no other can take it"
+    assert bench.story("a", "not_moved") == [{"reason": reason}]
+    assert {record.stage.name for record in bench.state.parts.active.values()} == {"RETRIED"}
+    started = submits(bench.publish(REPLICAS, [target()], now=3.0))
+    assert sorted(request for _, request, _ in started) == ["a", "b", "c"]
