@@ -232,8 +232,9 @@ async def start(
     of the usual one. Raises CheckpointError or SettingsError: one sentence for the person who started it.
     """
     began = time.monotonic()
-    sharing = len(worker_names(settings))
-    here = None if launcher else await asyncio.to_thread(read_machine, settings.worker, sharing, here=True)
+    here = (
+        None if launcher else await asyncio.to_thread(read_machine, settings.worker, len(worker_names(settings)), here=True)
+    )
     opened, fronts = await _open_checkpoints(settings)
     models = {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()}
     rules, configs = size_rules(settings, models), worker_configs(settings, models, this_machine())

@@ -79,7 +79,7 @@ class Application:
 class Serve:
     """The order to serve these applications in addition to the known ones.
 
-    answered: whoever ordered it has an answer already, so that an error ends the cluster.
+    answered: the caller has an answer already, so that an error ends the cluster.
     """
 
     applications: tuple[Application, ...]
