@@ -131,6 +131,12 @@ GUESSES = (
     ("how much memory sharing saves", "actors/controller/view.py", "memory_saved"),
     ("who wants a component on a worker: claims", "policies/control/claims.py", "claims_on"),
     ("which grammar is compiled next, and whose: compile queue", "policies/sweep/compile_queue.py", "CompileQueue"),
+    (
+        "what compiled grammars take of a worker's budget: grammar memory",
+        "policies/memory/grammar_memory.py",
+        "GrammarMemory",
+    ),
+    ("the process that tries grammars: checker process", "api/constraints/checker_process.py", "CheckerAnswers"),
     ("why a row is drawn on the host and not on the card", "gpu/cuda/card_draws.py", "host_reason"),
     ("how a worker proves the bits of its card", "gpu/cuda/prove.py", "Prover"),
     ("how the body of a message of Anthropic's API becomes a chat", "api/anthropic/bodies.py", "parse_message"),

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import OrderedDict
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +17,6 @@ from ..weights.token_bytes import TokenBytes, token_bytes
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-IDLE = 64  # compiled grammars that are kept although no sequence has them
-IDLE_BYTES = 64 << 20  # of these
-IDLE_TABLES = 2  # tables of tokens that are kept although no grammar needs them
-BYTES_OF_TOKEN = 480  # in a table, as measured with 131,072 tokens
-GRAMMAR_BYTES, BYTES_OF_TEXT = 64 << 10, 128  # of a compiled grammar, and of each byte of its text, as measured
 SPECIAL = b"\xff"  # begins the name of a token without text
 AMBIGUOUS = 500  # ways that the parser of a client's grammar may follow at once
 MISSING = (
@@ -141,74 +134,60 @@ def _on_one_line(error: str) -> str:
     return " ".join(error.partition("<non-verbose/>")[0].partition("<backtrace>")[0].split())[:300]
 
 
-@dataclass(slots=True)
-class CompiledGrammar:
-    """A grammar in its compiled form, and the key of its table of tokens. ``nbytes``: an estimate."""
-
-    matcher: LLMatcher
-    vocabulary: bytes
-    nbytes: int
-
-
 class GrammarStore:
     """The compiled grammars of a worker, and its tables of tokens.
 
-    Compiled on any thread; the device thread copies them, one for each row. What no sequence needs is kept as long as it is
-    little. Its bytes are estimates, because the library does not report its memory.
+    Compiled on any thread; the device thread copies them, one for each row. Which of them are here, and their memory, is
+    decided elsewhere (``policies/memory/grammar_memory.py``). A table stays as long as a grammar of it.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._grammars: dict[bytes, CompiledGrammar] = {}
-        self._idle: OrderedDict[bytes, None] = OrderedDict()
-        self._tokenizers: OrderedDict[bytes, tuple[LLTokenizer, int]] = OrderedDict()  # with its bytes, the last used last
+        self._grammars: dict[bytes, tuple[LLMatcher, bytes]] = {}  # with the key of its table
+        self._tokenizers: dict[bytes, LLTokenizer] = {}
         self._reading = threading.Lock()  # a table is read once, however many grammars wait for it
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of all tables and grammars, about."""
-        with self._lock:
-            grammars = sum(one.nbytes for one in self._grammars.values())
-            return grammars + sum(nbytes for _, nbytes in self._tokenizers.values())
 
     def compile(self, grammar: Grammar) -> None:
         """Compile a grammar, unless it is here. Raise GrammarError."""
         with self._lock:
-            self._idle.pop(grammar.key, None)
             if grammar.key in self._grammars:
                 return
-        matcher = compiled(grammar.form, grammar.text, self._tokenizer(grammar.vocabulary))
-        nbytes = GRAMMAR_BYTES + BYTES_OF_TEXT * len(grammar.text)
+        table = grammar.vocabulary.key
+        tokenizer = self._tokenizer(grammar.vocabulary)
+        try:
+            matcher = compiled(grammar.form, grammar.text, tokenizer)
+        except GrammarError:
+            with self._lock:
+                self._forget_tables()
+            raise
         with self._lock:
-            self._grammars[grammar.key] = CompiledGrammar(matcher, grammar.vocabulary.key, nbytes)
+            self._grammars[grammar.key] = matcher, table
+            self._tokenizers[table] = tokenizer  # perhaps forgotten since
 
     def _tokenizer(self, vocabulary: TokenVocabulary) -> LLTokenizer:
         """Return the table of a vocabulary; read it if it is not here."""
         with self._reading:
             with self._lock:
                 if (found := self._tokenizers.get(vocabulary.key)) is not None:
-                    self._tokenizers.move_to_end(vocabulary.key)
-                    return found[0]
+                    return found
             made = read_tokenizer(vocabulary)
             with self._lock:
-                self._tokenizers[vocabulary.key] = made, BYTES_OF_TOKEN * vocabulary.size
+                self._tokenizers[vocabulary.key] = made
             return made
 
     def release(self, key: bytes) -> None:
-        """Note that no sequence has a grammar; it is kept for the next one, if not too many others are."""
+        """Forget a grammar, and tables without grammars."""
         with self._lock:
-            if key in self._grammars:
-                self._idle[key] = None
-            while len(self._idle) > IDLE or sum(self._grammars[one].nbytes for one in self._idle) > IDLE_BYTES:
-                old, _ = self._idle.popitem(last=False)
-                del self._grammars[old]
-            used = {one.vocabulary for one in self._grammars.values()}
-            unused = [table for table in self._tokenizers if table not in used]
-            for table in unused[: max(0, len(unused) - IDLE_TABLES)]:
-                del self._tokenizers[table]
+            self._grammars.pop(key, None)
+            self._forget_tables()
+
+    def _forget_tables(self) -> None:
+        used = {table for _, table in self._grammars.values()}
+        for table in [table for table in self._tokenizers if table not in used]:
+            del self._tokenizers[table]
 
     def matcher(self, key: bytes) -> LLMatcher | None:
         """Return a fresh matcher of a grammar; None: it is not compiled here."""
         with self._lock:
             found = self._grammars.get(key)
-        return found.matcher.deep_copy() if found is not None else None
+        return found[0].deep_copy() if found is not None else None
