@@ -228,13 +228,12 @@ async def start(
     """Start a cluster; loading continues after this returns.
 
     ``http`` None means that this process has the only gateway. ``launcher`` starts worker processes; None means the default
-    one. ``in_process`` runs all nodes in this process (for tests). ``worker_entry`` is a "module:function" to start instead
-    of the usual one. Raises CheckpointError or SettingsError: one sentence for the person who started it.
+    one. ``in_process`` runs all nodes here. ``worker_entry``: a "module:function" to start instead of the usual one. Raises
+    CheckpointError or SettingsError: one sentence for the person who started it.
     """
     began = time.monotonic()
-    here = (
-        None if launcher else await asyncio.to_thread(read_machine, settings.worker, len(worker_names(settings)), here=True)
-    )
+    sharing = len(worker_names(settings))
+    here = None if launcher else await asyncio.to_thread(read_machine, settings.worker, sharing, here=True)
     opened, fronts = await _open_checkpoints(settings)
     models = {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()}
     rules, configs = size_rules(settings, models), worker_configs(settings, models, this_machine())

@@ -140,6 +140,12 @@ GUESSES = (
     ("who wants a component on a worker: claims", "policies/control/holdings.py", "claims_on"),
     ("which grammar is compiled next, and whose: compile queue", "policies/sweep/compile_queue.py", "CompileQueue"),
     ("why a row is drawn on the host and not on the card", "gpu/cuda/card_draws.py", "is_of_host"),
+    (
+        "what compiled grammars take of a worker's budget: grammar memory",
+        "policies/memory/grammar_memory.py",
+        "GrammarMemory",
+    ),
+    ("the process that tries grammars: checker process", "api/constraints/checker_process.py", "CheckerAnswers"),
     ("how a worker proves the bits of its card", "gpu/cuda/prove.py", "Prover"),
     ("how the body of a message of Anthropic's API becomes a chat", "api/anthropic/bodies.py", "parse_message"),
     ("which turn template a well-known model has", "api/text/turn/known_templates.py", "known_template"),

@@ -28,7 +28,7 @@ from ..block.messages import BlockStatus
 from ..gateway.port import ApplicationView, Census, RemovalView
 from ..worker.messages import WorkerStatus
 
-# parts of a worker's memory; the four behind the budget add up to it, and what is other is beside it
+# parts of a worker's memory; those behind the budget add up to it, but for what is other beside the memory of a card
 MEMORY = ("budget", "parameters", "kv", "cached", "free", "other")
 
 

@@ -430,5 +430,4 @@ class Worker(Actor):
         late, figures = self.device.lateness(), self._figures.counters() | self._parameters.counters()
         segments, numerics = self._figures.segments, self._proofs.numerics
         found = status_of(self.config, self.state, self.node.incarnation, numerics, late, figures, segments, self._slow)
-        links, other = self._outbox.kinds(), self._grammars.nbytes
-        return replace(found, links=links, proof=self._proofs.state, other=other)
+        return replace(found, links=self._outbox.kinds(), proof=self._proofs.state)

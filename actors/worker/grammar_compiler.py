@@ -13,7 +13,7 @@ from itertools import count
 from ...gpu.executor import Executor
 from ...gpu.sampling.grammars import GrammarError, GrammarStore
 from ...policies.plan.grammar import Grammar
-from ...policies.sweep.compile_queue import FIRST, CompileQueue
+from ...policies.sweep.compile_queue import FIRST_TRY, CompileQueue
 from ...policies.sweep.events import Event, GrammarReady
 from .device_thread import DeviceQueue
 
@@ -35,11 +35,6 @@ class GrammarCompiler:
         self._store: GrammarStore | None = None
         self._task: asyncio.Task[None] | None = None
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the grammars that are compiled here, and of their tables of tokens, about."""
-        return self._store.nbytes if self._store is not None else 0
-
     def stop(self) -> None:
         """Cancel what is under way. The worker ends."""
         if self._task is not None:
@@ -57,7 +52,7 @@ class GrammarCompiler:
             self._task = asyncio.create_task(self._compile_all())
 
     def release(self, key: bytes) -> None:
-        """Let go of a grammar that no sequence has any more. One that still waits is not compiled."""
+        """Let go of a grammar whose memory was taken. One that still waits is not compiled."""
         if (number := self._waiting.pop(key, None)) is not None:
             self._queue.remove(number)
             del self._grammars[number]
@@ -74,7 +69,7 @@ class GrammarCompiler:
             self._running = grammar.key
             del self._waiting[grammar.key]
             fault, seconds = await asyncio.to_thread(_compile, store, grammar)
-            self._queue.charge(tenant, FIRST, seconds)
+            self._queue.charge(tenant, FIRST_TRY, seconds)
             self._running = b""
             if self._unused:
                 self._unused = False

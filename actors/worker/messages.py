@@ -79,6 +79,7 @@ def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int, chunk: int
         slot_unit=slot_unit,
         memory_chunk=chunk,
         granule=alignment,
+        grammars_counted=not config.worker.may_be_card,
         page_size=config.worker_memory.page_size,
         chunk_size=config.batching.chunk_size,
         sweep_tokens=config.batching.sweep_tokens,
@@ -174,4 +175,4 @@ class WorkerStatus:
         default_factory=dict
     )  # what a card's proofs of its bits have shown (``gpu/cuda/prove.py``)
     slow: str = ""  # why native kernels are not used, unless other ones were asked for
-    other: int = 0  # bytes beside the budget: compiled grammars and their tables of tokens
+    other: int = 0  # bytes of compiled grammars and their tables of tokens: in the budget, but beside the memory of a card

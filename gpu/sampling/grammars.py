@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +20,6 @@ from .turn_scanner import TokensByBytes, TurnScanner
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-IDLE = 64  # compiled grammars that are kept although no sequence has them
-IDLE_BYTES = 64 << 20  # of these
-IDLE_TABLES = 2  # tables of tokens that are kept although no grammar needs them
-BYTES_OF_TOKEN = 480  # in a table, as measured with 131,072 tokens
-BYTES_IN_INDEX = 30  # for turns that are free but for their calls
-GRAMMAR_BYTES, BYTES_OF_TEXT = 64 << 10, 128  # of a compiled grammar, and of each byte of its text, as measured
 SPECIAL = b"\xff"  # begins the name of a token without text
 AMBIGUOUS = 500  # ways that the parser of a client's grammar may follow at once
 MISSING = (
@@ -90,11 +83,6 @@ class ReadVocabulary:
     tokenizer: LLTokenizer
     tokens: list[bytes]
     _indexes: list[TokensByBytes] = field(default_factory=list)  # made when a turn first needs it
-
-    @property
-    def nbytes(self) -> int:
-        """An estimate."""
-        return (BYTES_OF_TOKEN + BYTES_IN_INDEX * len(self._indexes)) * len(self.tokens)
 
     @property
     def index(self) -> TokensByBytes:
@@ -172,63 +160,61 @@ def _on_one_line(error: str) -> str:
 
 @dataclass(slots=True)
 class CompiledGrammar:
-    """A grammar in its compiled form, and the key of its table of tokens. ``nbytes``: an estimate.
+    """A grammar in its compiled form, and the key of its table of tokens.
 
     ``scanner``: of a turn that is free but for its calls.
     """
 
     matcher: LLMatcher
     vocabulary: bytes
-    nbytes: int
     scanner: TurnScanner | None = None
+
+
+def _compiled(grammar: Grammar, vocabulary: ReadVocabulary) -> CompiledGrammar:
+    """Return a grammar in its compiled form. Raise GrammarError."""
+    if grammar.form != CALLS:
+        return CompiledGrammar(compiled(grammar.form, grammar.text, vocabulary.tokenizer), grammar.vocabulary.key)
+    turn = FreeTurn.of(grammar.text)
+    matcher = compiled(LARK, turn.call, vocabulary.tokenizer)
+    textless = (*grammar.vocabulary.hidden, *grammar.vocabulary.ends)
+    scanner = TurnScanner(turn, vocabulary.index, textless, vocabulary.tokenizer, matcher)
+    return CompiledGrammar(matcher, grammar.vocabulary.key, scanner)
 
 
 class GrammarStore:
     """The compiled grammars of a worker, and its tables of tokens.
 
-    Compiled on any thread; the device thread copies them, one for each row. What no sequence needs is kept as long as it is
-    little. Its bytes are estimates, because the library does not report its memory.
+    Compiled on any thread; the device thread copies them, one for each row. Which of them are here, and their memory, is
+    decided elsewhere (``policies/memory/grammar_memory.py``). A table stays as long as a grammar of it.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._grammars: dict[bytes, CompiledGrammar] = {}
-        self._idle: OrderedDict[bytes, None] = OrderedDict()
-        self._vocabularies: OrderedDict[bytes, ReadVocabulary] = OrderedDict()  # the last used last
+        self._vocabularies: dict[bytes, ReadVocabulary] = {}
         self._reading = threading.Lock()  # a table is read once, however many grammars wait for it
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of all tables and grammars, about."""
-        with self._lock:
-            grammars = sum(one.nbytes for one in self._grammars.values())
-            return grammars + sum(one.nbytes for one in self._vocabularies.values())
 
     def compile(self, grammar: Grammar) -> None:
         """Compile a grammar, unless it is here. Raise GrammarError."""
         with self._lock:
-            self._idle.pop(grammar.key, None)
             if grammar.key in self._grammars:
                 return
         vocabulary = self._vocabulary(grammar.vocabulary)
-        nbytes = GRAMMAR_BYTES + BYTES_OF_TEXT * len(grammar.text)
-        scanner: TurnScanner | None = None
-        if grammar.form == CALLS:
-            turn = FreeTurn.of(grammar.text)
-            matcher = compiled(LARK, turn.call, vocabulary.tokenizer)
-            textless = (*grammar.vocabulary.hidden, *grammar.vocabulary.ends)
-            scanner = TurnScanner(turn, vocabulary.index, textless, vocabulary.tokenizer, matcher)
-        else:
-            matcher = compiled(grammar.form, grammar.text, vocabulary.tokenizer)
+        try:
+            made = _compiled(grammar, vocabulary)
+        except GrammarError:
+            with self._lock:
+                self._forget_tables()
+            raise
         with self._lock:
-            self._grammars[grammar.key] = CompiledGrammar(matcher, grammar.vocabulary.key, nbytes, scanner)
+            self._grammars[grammar.key] = made
+            self._vocabularies[made.vocabulary] = vocabulary  # perhaps forgotten since
 
     def _vocabulary(self, vocabulary: TokenVocabulary) -> ReadVocabulary:
         """Return the table of a vocabulary; read it if it is not here."""
         with self._reading:
             with self._lock:
                 if (found := self._vocabularies.get(vocabulary.key)) is not None:
-                    self._vocabularies.move_to_end(vocabulary.key)
                     return found
             made = read_vocabulary(vocabulary)
             with self._lock:
@@ -236,17 +222,15 @@ class GrammarStore:
             return made
 
     def release(self, key: bytes) -> None:
-        """Note that no sequence has a grammar; it is kept for the next one, if not too many others are."""
+        """Forget a grammar, and tables without grammars."""
         with self._lock:
-            if key in self._grammars:
-                self._idle[key] = None
-            while len(self._idle) > IDLE or sum(self._grammars[one].nbytes for one in self._idle) > IDLE_BYTES:
-                old, _ = self._idle.popitem(last=False)
-                del self._grammars[old]
-            used = {one.vocabulary for one in self._grammars.values()}
-            unused = [table for table in self._vocabularies if table not in used]
-            for table in unused[: max(0, len(unused) - IDLE_TABLES)]:
-                del self._vocabularies[table]
+            self._grammars.pop(key, None)
+            self._forget_tables()
+
+    def _forget_tables(self) -> None:
+        used = {one.vocabulary for one in self._grammars.values()}
+        for table in [table for table in self._vocabularies if table not in used]:
+            del self._vocabularies[table]
 
     def matcher(self, key: bytes) -> LLMatcher | None:
         """Return a fresh matcher of a grammar; None: it is not compiled here."""

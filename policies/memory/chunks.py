@@ -59,6 +59,20 @@ class ChunkPool:
         self._returned.extend(chunks)
         self._edits.append(MapGroup(arena, offset, chunks, back=True))
 
+    def reserve(self, n: int) -> list[int] | None:
+        """Take ``n`` chunks for what lies outside of all arenas; return their ids, or None if there are too few."""
+        if n > self.free:
+            return None
+        fresh = max(0, n - len(self._returned))
+        chunks = [*range(self._end, self._end + fresh), *self._returned[len(self._returned) - (n - fresh) :]]
+        del self._returned[len(self._returned) - (n - fresh) :]
+        self._end += fresh
+        return chunks
+
+    def return_reserved(self, chunks: list[int]) -> None:
+        """Free chunks that ``reserve`` returned."""
+        self._returned.extend(chunks)
+
     def take_edits(self) -> list[MapGroup]:
         """Return all edits since the last call, for the plan being made."""
         edits, self._edits = self._edits, []

@@ -61,26 +61,27 @@ def evict_components(pages: PageTable, components: Container[bytes], named: Coll
         pages.evict(handle)
 
 
-def shortage(pages: PageTable, need: Mapping[str, int], kept: Mapping[str, int]) -> int:
+def shortage(pages: PageTable, need: Mapping[str, int], kept: Mapping[str, int], chunks: int = 0) -> int:
     """Return the chunks that are lacking for ``need`` slots, by arena, to be taken one by one; 0 or less: they fit.
+
+    ``chunks``: that are needed besides.
 
     Idle pages of the same arenas count as free, because ``allocate_page`` will evict them. ``kept`` of their slots do not
     count: pages that the very sequence in question will list are idle now and will not be.
     """
-    chunks = 0
     for arena, slots in need.items():
         chunks += pages.allocator(arena).lacks(slots - pages.idle.slots[arena] + kept.get(arena, 0))
     return chunks - pages.free_chunks
 
 
-def make_room(pages: PageTable, need: Mapping[str, int], kept: Mapping[str, int]) -> bool:
-    """Return whether ``need`` slots, by arena, can be taken one by one, with cached pages evicted.
+def make_room(pages: PageTable, need: Mapping[str, int], kept: Mapping[str, int], chunks: int = 0) -> bool:
+    """Return whether ``need`` slots, by arena, and ``chunks`` can be taken one by one, with cached pages evicted.
 
     ``kept`` slots of idle pages do not count. Nothing is evicted if the answer is no. If chunks lie in idle pages of
     *other* arenas, these are evicted now, oldest first, because ``shortage`` counts only chunks that the pool has. How
     many come back is known only afterwards, since a group of slots returns its chunks when its last slot is free.
     """
-    lacking = shortage(pages, need, kept)
+    lacking = shortage(pages, need, kept, chunks)
     if lacking <= 0:
         return True
     others = [(arena, slots) for arena, slots in pages.idle.slots.items() if slots and arena not in need]
@@ -88,6 +89,6 @@ def make_room(pages: PageTable, need: Mapping[str, int], kept: Mapping[str, int]
         return False
     for handle in [h for h in pages.idle if pages.span(h).arena not in need]:
         pages.evict(handle)
-        if shortage(pages, need, kept) <= 0:
+        if shortage(pages, need, kept, chunks) <= 0:
             return True
     return False

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 from ..model.chain import PageLayout
 from ..model.runs import Span
 from ..plain import Plain, to_plain
+from ..plan.grammar import Grammar
 from ..plan.sweep_plan import MapGroup
 from ..requests.account import is_offline_account
 from . import eviction
 from .chunks import ChunkPool
+from .grammar_memory import GrammarMemory
 from .packed_tensor import Shortage, TensorPlace, WantedComponent
 from .pages import PageTable
 from .residence import Residence
@@ -34,6 +36,8 @@ class WorkerMemory:
         granule: int = 64,
         shares: Mapping[str, float] | None = None,
         kv_reserve: float = 0.0,
+        *,
+        grammars_counted: bool = True,
     ) -> None:
         self._pool = ChunkPool(budget // chunk_bytes, chunk_bytes)
         self._slot_unit = slot_unit  # bytes; slots are padded to a multiple
@@ -43,6 +47,7 @@ class WorkerMemory:
         self._orphaned: set[bytes] = set()  # components that are gone but made KV of spans that are still named
         self.pages = PageTable(self._pool, capped=bool(self._shares))
         self.residence = Residence(self._pool, granule)
+        self.grammars = GrammarMemory(self._pool, counted=grammars_counted)
 
     # KV --------------------------------------------------------------------------------------------------------------
 
@@ -57,7 +62,10 @@ class WorkerMemory:
                     return None
                 self.pages.evict(handle)
                 self.hit_cap(account)
-        return eviction.allocate_page(self.pages, span, account)
+        found = eviction.allocate_page(self.pages, span, account)
+        while found is None and self.grammars.evict():
+            found = eviction.allocate_page(self.pages, span, account)
+        return found
 
     def allocate_pages(self, spans: Sequence[Span], account: str) -> list[int] | None:
         """Take one private page of each span, at the cost of cached ones, or nothing.
@@ -80,21 +88,44 @@ class WorkerMemory:
 
         ``kept`` slots of idle pages do not count.
         """
-        return eviction.shortage(self.pages, need, kept or {}) <= 0
+        return eviction.shortage(self.pages, need, kept or {}) <= self.grammars.reclaimable()
 
-    def make_room(self, need: Mapping[str, int], kept: Mapping[str, int]) -> bool:
-        """Make room for slots, see ``eviction.make_room``."""
-        return eviction.make_room(self.pages, need, kept)
+    def make_room(
+        self,
+        need: Mapping[str, int],
+        kept: Mapping[str, int],
+        grammar: Grammar | None = None,
+        found: Container[int] = frozenset(),
+    ) -> bool:
+        """Make room for slots and a sequence's grammar, see ``eviction.make_room``. Other grammars without users may go.
 
-    def pages_of(self, spans: Sequence[Span], account: str, alone: str = "") -> int:
+        ``found``: pages that the sequence will list. A grammar takes the chunks of any other cached pages.
+        """
+        if eviction.make_room(self.pages, need, kept, self.grammars.lacks(grammar)):
+            return True
+        idle = [(self.pages.allocator(arena), slots) for arena, slots in self.pages.idle.slots.items()]
+        most = self._pool.free + self.grammars.reclaimable(grammar) + sum(one.may_return(slots) for one, slots in idle)
+        least = sum(self.pages.allocator(arena).lacks(slots) for arena, slots in need.items())
+        if least + self.grammars.lacks(grammar) > most:
+            return False
+        while eviction.shortage(self.pages, need, kept, lacks := self.grammars.lacks(grammar)) > 0:
+            handle = next((handle for handle in self.pages.idle if handle not in found), -1) if lacks else -1
+            if handle >= 0:
+                self.pages.evict(handle)
+            elif not self.grammars.evict(grammar):
+                return False
+        return True
+
+    def pages_of(self, spans: Sequence[Span], account: str, alone: str = "", grammar: Grammar | None = None) -> int:
         """Return the pages of one sequence over ``spans`` that fit with no other sequence here.
 
-        ``alone``: count only the parameters of this application.
+        ``alone``: count only the parameters of this application. ``grammar``: of the sequence, whose tokens are drawn here.
         """
         slots = self.pages.allocator(spans[0].arena)
         used = self.residence.chunks_by_holder().get(alone, 0) if alone else self.residence.used
+        used += self.grammars.chunks_alone(grammar)
         groups = (self._pool.total - used) // slots.group_chunks
-        pages = groups * slots.group_slots // sum(span.layers for span in spans)
+        pages = max(groups, 0) * slots.group_slots // sum(span.layers for span in spans)
         cap = self._cap_of(account, self._pool.total - used)
         return pages if cap is None else min(pages, cap // self.page_bytes(spans))
 
@@ -177,7 +208,7 @@ class WorkerMemory:
             need = residence.chunks_for([tensor for c in new.values() for tensor in c.tensors])
             left = total - residence.used - (need or 0)
             lacking = max(kept, self._reserve(holder, components, left)) - left
-            if need is None or lacking > 0 or not (self._make_free(need) or self._compact(need, moves)):
+            if need is None or lacking > 0 or not self._make_all_free(need, moves):
                 alone = residence.chunks_of(tensor for c in components for tensor in c.tensors)
                 return Shortage((need or alone) * chunk, max(lacking, 1) * chunk, alone > total)
         places = []
@@ -197,6 +228,13 @@ class WorkerMemory:
         largest = max(owned + shared for owned, shared in residence.bytes_by_holder().values()) // self._pool.chunk_bytes
         alone = residence.chunks_of(tensor for c in components for tensor in c.tensors)
         return int(self._kv_reserve * max(0, total - max(largest, alone)))
+
+    def _make_all_free(self, need: int, moves: dict[str, dict[int, int]] | None) -> bool:
+        """Free ``need`` chunks by evicting cached pages, by compaction, and by evicting grammars without users."""
+        while not (self._make_free(need) or self._compact(need, moves)):
+            if not self.grammars.evict():
+                return False
+        return True
 
     def _make_free(self, need: int) -> bool:
         """Free ``need`` chunks by evicting cached pages, if that is enough; else evict none."""
@@ -244,6 +282,10 @@ class WorkerMemory:
         return self._pool.free * self._pool.chunk_bytes
 
     @property
+    def grammar_bytes(self) -> int:
+        return len(self.grammars.chunks) * self._pool.chunk_bytes
+
+    @property
     def parameter_bytes(self) -> int:
         return self.residence.used * self._pool.chunk_bytes
 
@@ -267,6 +309,7 @@ class WorkerMemory:
         copy.cap_hits, copy._orphaned = self.cap_hits.copy(), self._orphaned.copy()
         copy._pool = self._pool.fork()
         copy.pages, copy.residence = self.pages.fork(copy._pool), self.residence.fork(copy._pool)
+        copy.grammars = self.grammars.fork(copy._pool)
         return copy
 
     def snapshot(self) -> dict[str, Plain]:
@@ -278,6 +321,7 @@ class WorkerMemory:
             "pool": self._pool.snapshot(),
             "pages": self.pages.snapshot(),
             "residence": self.residence.snapshot(),
+            "grammars": self.grammars.snapshot(),
             "orphaned": to_plain(self._orphaned),
         }
 
@@ -288,16 +332,18 @@ class WorkerMemory:
         memory._pool = ChunkPool.restore(data["pool"])
         memory.pages = PageTable.restore(data["pages"], memory._pool, capped=memory.capped)
         memory.residence = Residence.restore(data["residence"], memory._pool)
+        memory.grammars = GrammarMemory.restore(data["grammars"], memory._pool)
         memory._orphaned = set(data["orphaned"])
         return memory
 
-    def check(self, listed: dict[int, int]) -> None:
+    def check(self, listed: dict[int, int], grammars: dict[bytes, int] | None = None) -> None:
         """Raise AssertionError unless every chunk, slot and page is free or owned once.
 
-        ``listed``: readers of each page.
+        ``listed``: readers of each page. ``grammars``: running sequences with each grammar.
         """
         assert self.pages.accounts.ordered == self.capped, "idle pages are ordered by account without need, or not at all"
-        self._pool.check([*self.residence.chunks, *self.pages.chunks])
+        self._pool.check([*self.residence.chunks, *self.pages.chunks, *self.grammars.chunks])
+        self.grammars.check(grammars or {})
         self.pages.check(listed)
         self.residence.check()
         assert not any(map(self.residence.holds, self._orphaned)), "a component is here, and counts as gone"

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from .fair_share import FairShare, Flow
 
 OWN, ALL = "own", "all"  # queues that are full: the tenant's, or the one of all
-FIRST, AGAIN = range(2)  # tries
-TURN = 16  # of this many grammars in sequence, one is of a second try if there is any
+FIRST_TRY, LATER_TRY = range(2)
+LATER_TRY_EVERY = 16  # of this many grammars in sequence, one is a later try if any waits for one
 
 
 class CompileQueue:
@@ -26,7 +26,7 @@ class CompileQueue:
         self._share = FairShare(weights, 1, 1)
         self._waiting: dict[Flow, deque[int]] = {}  # try, tenant -> grammars; none is empty
         self._most, self._most_of_one = most, most_of_one
-        self._turn = 0
+        self._taken = 0
 
     @property
     def waiting(self) -> int:
@@ -42,7 +42,7 @@ class CompileQueue:
             return OWN
         return ALL if self.waiting >= self._most else ""
 
-    def add(self, number: int, tenant: str, attempt: int = FIRST) -> None:
+    def add(self, number: int, tenant: str, attempt: int = FIRST_TRY) -> None:
         """Add a grammar, whether there is room or not."""
         flow = attempt, tenant
         if flow not in self._waiting:
@@ -60,8 +60,8 @@ class CompileQueue:
 
     def take(self) -> tuple[int, str, int] | None:
         """Take the grammar whose turn it is: its number, its tenant and which try it is; None: none waits."""
-        self._turn += 1
-        attempts = (AGAIN, FIRST) if self._turn % TURN == 0 else (FIRST, AGAIN)
+        self._taken += 1
+        attempts = (LATER_TRY, FIRST_TRY) if self._taken % LATER_TRY_EVERY == 0 else (FIRST_TRY, LATER_TRY)
         for attempt in attempts:
             flows = [flow for flow in self._waiting if flow[0] == attempt]
             if flows:

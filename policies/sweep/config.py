@@ -18,6 +18,7 @@ class SweepConfig:
     budget: int  # bytes for parameters and KV
     slot_unit: int = 1024  # bytes; the back end pads slots to a multiple
     memory_chunk: int = 64 * 1024  # bytes mapped at a time: 64 KiB on a CPU, 2 MiB on a GPU
+    grammars_counted: bool = True  # compiled grammars lie in the budget's memory; False: beside it, as it is a card's
     granule: int = 64  # bytes; packed tensors are aligned to it, as kernels load whole cache lines
     page_size: int = 16  # tokens
     chunk_size: int = 256  # limit of prompt tokens of one sequence in one sweep

@@ -408,7 +408,7 @@ class GrammarWanted:
 
 @dataclass(frozen=True, slots=True)
 class GrammarUnused:
-    """Effect: report that no sequence has the grammar of this key any more."""
+    """Effect: report that the memory of this grammar was taken: it is dropped, or is not compiled."""
 
     key: bytes
 

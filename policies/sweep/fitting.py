@@ -60,7 +60,9 @@ class Fitting:
         Counted against it: what running prompts will still take, and the slots ``awaited`` for older requests. Idle pages
         may be evicted for a sequence that fits.
         """
-        return self._parts.memory.make_room(*self.need(s, found, awaited))
+        grammar = self._sequences.grammar(s)
+        listed = {handle for handles in found for handle in handles if handle is not None} if grammar is not None else ()
+        return self._parts.memory.make_room(*self.need(s, found, awaited), grammar, listed)
 
     def need(self, s: int, found: Found, awaited: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
         """Return two counts of slots by arena: the ones that must be free or idle, and idle ones that ``s`` will use

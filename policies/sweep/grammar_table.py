@@ -1,4 +1,7 @@
-"""The grammars of the sequences whose tokens are drawn here, and which of these grammars the device has."""
+"""The grammars of the running sequences whose tokens are drawn here, and which of these grammars the device has.
+
+``memory/grammar_memory.py`` has their memory, and the grammars that are kept without a sequence.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,7 @@ NOTHING_OWED = -1
 
 
 class GrammarTable:
-    """The grammars of one worker, by key.
-
-    A grammar is compiled from the first sequence with it on, and is kept until the last one has left.
-    """
+    """The grammars of one worker, by key. A grammar is compiled from the start of the first sequence with it on."""
 
     def __init__(self) -> None:
         self._keys: dict[int, bytes] = {}  # by sequence
@@ -22,26 +22,33 @@ class GrammarTable:
         self._compiling: dict[bytes, bool] = {}
         self._owed: dict[int, int] = {}  # guest that waits -> leading pages that the grant reports to its home
 
-    def add(self, s: int, key: bytes) -> bool:
-        """Add a sequence; return whether its grammar is to be compiled now."""
-        wanted = key not in self._users or not self._compiling.get(key, True)
+    def key(self, s: int) -> bytes | None:
+        """Return the key of a sequence's grammar; None: it has none, or does not run."""
+        return self._keys.get(s)
+
+    def add(self, s: int, key: bytes, *, new: bool) -> bool:
+        """Add a sequence; return whether its grammar is to be compiled now. ``new``: the device does not have it."""
+        wanted = new or not self._compiling.get(key, True)
         self._keys[s] = key
         self._users[key] = self._users.get(key, 0) + 1
         if wanted:
             self._compiling[key] = True
         return wanted
 
-    def remove(self, s: int) -> bytes | None:
-        """Forget a sequence that has left; return its grammar's key if no other sequence has it."""
+    def remove(self, s: int) -> bool:
+        """Forget a sequence that has left; return whether the device has its grammar."""
         self._owed.pop(s, None)
-        if (key := self._keys.pop(s, None)) is None:
-            return None
+        key = self._keys.pop(s)
+        compiled = key not in self._compiling
         self._users[key] -= 1
-        if self._users[key]:
-            return None
-        del self._users[key]
-        self._compiling.pop(key, None)
-        return key
+        if not self._users[key]:
+            del self._users[key]
+            self._compiling.pop(key, None)
+        return compiled
+
+    def users(self) -> dict[bytes, int]:
+        """Return the running sequences with each grammar."""
+        return self._users.copy()
 
     def waits(self, s: int) -> bool:
         """Return whether the grammar of ``s`` is not compiled yet."""
@@ -90,7 +97,7 @@ class GrammarTable:
     def restore(cls, data: dict[str, Plain]) -> GrammarTable:
         table = cls()
         for s, key in data["keys"]:
-            table.add(s, key)
+            table.add(s, key, new=False)
         table._compiling = dict(data["compiling"])
         table._owed = dict(data["owed"])
         return table

@@ -22,17 +22,20 @@ def place_components(parts: Parts, event: ComponentsWanted) -> None:
     outgoing = parts.outgoing
     rows = parts.rows
     longest: dict[tuple[str, str], int] = {}  # longest sequence of each route and account
-    for s in [s for s in rows.live() if not rows.is_draft_row(s)]:
+    live = [s for s in rows.live() if not rows.is_draft_row(s)]
+    for s in live:
         of = rows.route[s].route.id, rows.tenant[s]
         if (known := longest.get(of)) is None or rows.submission[s].max_length > rows.submission[known].max_length:
             longest[of] = s
     pages = {s: -(-rows.submission[s].max_length // rows.page_size) for s in longest.values()}
     needs = [memory.chunks_for(rows.route[s].kv, rows.tenant[s], n) for s, n in pages.items()]
+    grammars = {grammar.key: grammar for s in live if (grammar := rows.submission[s].sampling.grammar) is not None}
+    kept = max(needs, default=0) + max(map(memory.grammars.chunks_alone, grammars.values()), default=0)
     moves: dict[str, dict[int, int]] = {}
     movable = None if parts.page_transfers.receiving else moves
-    answer = memory.load(event.holder, event.components, max(needs, default=0), movable)
+    answer = memory.load(event.holder, event.components, kept, movable)
     if isinstance(answer, Shortage) and DraftRows(parts).give_way_all():
-        answer = memory.load(event.holder, event.components, max(needs, default=0), movable)
+        answer = memory.load(event.holder, event.components, kept, movable)
     _tell_moves(parts, moves)
     if isinstance(answer, Shortage):
         outgoing.order(ComponentsRefused(event.load, answer))

@@ -137,7 +137,8 @@ class Parts:
         tiers, ageing = TierLines(config.tier_weights, *costs), Ageing(config.class_ageing)
         self.queue = SequenceQueue(FairShare(config.tenant_weights, *costs), tiers, ageing)
         shares, reserve = config.tenant_kv_share, config.kv_reserve
-        self.memory = WorkerMemory(config.budget, config.memory_chunk, config.slot_unit, config.granule, shares, reserve)
+        sizes = config.budget, config.memory_chunk, config.slot_unit, config.granule
+        self.memory = WorkerMemory(*sizes, shares, reserve, grammars_counted=config.grammars_counted)
         self.leases = LeaseTable(config.worker)
         self.page_transfers = PageTransfers()
         self.page_pins = PagePins()
@@ -294,4 +295,4 @@ class Parts:
         entered = [handle for s in live for _, handle in rows.entered[s]]
         for handle in [*self.page_pins.handles(), *entered, *[handle for s in live for handle in rows.handles(s)]]:
             listed[handle] = listed.get(handle, 0) + 1
-        self.memory.check(listed)
+        self.memory.check(listed, self.grammars.users())

@@ -186,7 +186,6 @@ class Pipeline:
             behind = local.next_worker is not None  # the hosts behind have granted theirs
             urgent = behind or event.urgent or parts.page_pins.find(submission.request) is not None
             parts.leases.queue(s, event.home, event.lease, event.pages, urgent=urgent)
-            self._sequences.constrain(s)
             if urgent:
                 parts.rows.lease(s)
             else:

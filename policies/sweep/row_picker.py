@@ -106,6 +106,7 @@ class RowPicker:
                     pages.share(handle, rows.tenant[s])
         kv_spans = rows.route[s].kv_spans
         whole = next((page for page, handles in enumerate(found) if None in handles[:kv_spans]), len(found))
+        self._sequences.constrain(s)
         if exit is not None:
             self._take_kv(s, found)
         for page, handles in enumerate(found):

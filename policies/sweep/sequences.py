@@ -11,6 +11,7 @@ from ..drafts.options import GRAMMAR
 from ..model.chain import Route
 from ..model.runs import LocalRoute, Span
 from ..model.tier_work import FamilyTier
+from ..plan.grammar import Grammar
 from ..plan.sweep_plan import FAILED, OFF_GRAMMAR, TokenLogprob
 from ..requests.admission import BROKEN, CROWDED, REFUSED, UNHELD, YIELDED, admit
 from .columns import FOREVER, Status
@@ -68,27 +69,28 @@ class Sequences:
             if parts.drafts.takes(submission):
                 parts.drafts.add(s, submission, local.route.application)
                 parts.rows.draft_from(s, 0)
-            self.constrain(s)
             parts.outgoing.count("prompt_tokens", submission.prompt_length)
             parts.enqueue(s)
 
     def refusal(self, local: LocalRoute, submission: Submission) -> str:
         """Return why it cannot run here, as in ``GivenBack``; "" if it can."""
         tokens, account = submission.max_length, submission.tenant
-        if not (now := admit(tokens, self.capacity(local, account))):
+        grammar = submission.sampling.grammar if local.next_worker is None else None
+        beside = 0 if grammar is None else grammar.nbytes + grammar.vocabulary.nbytes
+        if not (now := admit(tokens, self.capacity(local, account, grammar=grammar), beside)):
             return ""
         alone = local.route.application if self._parts.config.on_demand else ""
-        ever = admit(tokens, self.capacity(local, account, alone))
+        ever = admit(tokens, self.capacity(local, account, alone, grammar), beside)
         return REFUSED + ever if ever else CROWDED + now
 
-    def capacity(self, local: LocalRoute, account: str, alone: str = "") -> int:
+    def capacity(self, local: LocalRoute, account: str, alone: str = "", grammar: Grammar | None = None) -> int:
         """Return the tokens of one sequence of this account on this route that fit with nothing else here.
 
-        ``alone``: as in ``WorkerMemory.pages_of``.
+        ``alone``, ``grammar``: as in ``WorkerMemory.pages_of``.
         """
         if not local.spans:
             return local.max_length
-        pages = self._parts.memory.pages_of(local.kv, account, alone)
+        pages = self._parts.memory.pages_of(local.kv, account, alone, grammar)
         return min(pages * self._parts.config.page_size, local.max_length)
 
     def expire(self, now: float) -> None:
@@ -163,6 +165,7 @@ class Sequences:
             parts.memory.pages.release(rows.end_entries(s, 1 << 60), rows.tenant[s])
         parts.memory.pages.release(rows.handles(s), rows.tenant[s])
         rows.clear(s)
+        self._unconstrain(s)
         lease = parts.leases.end(s)
         parts.return_timeouts.end(s)
         if lease is not None and not rows.is_guest(s):
@@ -173,8 +176,6 @@ class Sequences:
             parts.enqueue(s)
         else:
             parts.drafts.remove(s)
-            if (unused := parts.grammars.remove(s)) is not None:
-                parts.outgoing.order(GrammarUnused(unused))
             rows.remove(s)
 
     def made(self, s: int, keys: Iterable[tuple[bytes, bytes]]) -> None:
@@ -191,15 +192,37 @@ class Sequences:
 
     # grammars --------------------------------------------------------------------------------------------------------
 
+    def grammar(self, s: int) -> Grammar | None:
+        """Return the grammar of a sequence whose tokens are drawn here."""
+        rows = self._parts.rows
+        return None if rows.route[s].next_worker is not None else rows.submission[s].sampling.grammar
+
     def constrain(self, s: int) -> None:
-        """Note the grammar of a new sequence whose tokens are drawn here; none is drawn before it is compiled."""
+        """Take memory for the grammar of a sequence that starts; no token of it is drawn before that is compiled."""
         parts = self._parts
-        grammar = parts.rows.submission[s].sampling.grammar
-        if grammar is None or parts.rows.route[s].next_worker is not None:
+        if (grammar := self.grammar(s)) is None:
             return
-        if parts.grammars.add(s, grammar.key):
+        new = parts.memory.grammars.pin(grammar)
+        self.tell_evicted()
+        if parts.grammars.add(s, grammar.key, new=new):
             parts.outgoing.order(GrammarWanted(grammar, parts.rows.tenant[s]))
         parts.rows.hold_back(s, held=parts.grammars.waits(s))
+        if not parts.outgoing.edited:
+            self.draw_all()
+
+    def _unconstrain(self, s: int) -> None:
+        """Unpin the grammar of a sequence that has left. One that is not compiled yet, or could not be, is not kept."""
+        parts = self._parts
+        if (key := parts.grammars.key(s)) is None:
+            return
+        compiled = parts.grammars.remove(s)
+        parts.rows.hold_back(s, held=False)
+        parts.memory.grammars.unpin(key, keep=compiled)
+
+    def tell_evicted(self) -> None:
+        """Emit the effects of grammars whose memory was taken."""
+        for key in self._parts.memory.grammars.take_evicted():
+            self._parts.outgoing.order(GrammarUnused(key))
 
     def begin_drawing(self, event: GrammarReady) -> None:
         """Let the sequences with a grammar draw tokens, or fail if it cannot be compiled here."""

@@ -136,6 +136,7 @@ class SweepState:
                 self._pinning.end(event.request, event.attempt)
             case _:
                 assert_never(event)
+        self._sequences.tell_evicted()
 
     def take_effects(self) -> Effects:
         """Return all effects since the last call."""
@@ -197,6 +198,7 @@ class SweepState:
         self._sequences.expire(now)
         self._pinning.expire(now)
         batch = self._planner.pick(now)
+        self._sequences.tell_evicted()
         plan = SweepPlan(self._plans.number)
         sequences = batch.lay_out(parts, plan)
         plan.imports = parts.page_transfers.take(plan.number)
@@ -271,6 +273,7 @@ class SweepState:
         for i, found in forced.items():
             self.parts.drafts.force(batch[i], rows.length[batch[i]], found)
         returns.send()
+        self._sequences.tell_evicted()
         return silent
 
     def _commit_row(
@@ -356,6 +359,7 @@ class SweepState:
         self.parts.at(now)
         forecast.jump(self.parts, self._sequences, self._plans.end(plan.number), sweeps, emit)
         self._plans.skip(sweeps - 1)
+        self._sequences.tell_evicted()
         return sweeps
 
     def growth(self, plan: SweepPlan, sweeps: int) -> int:

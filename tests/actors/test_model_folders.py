@@ -56,7 +56,7 @@ async def test_on_the_heads_machine_its_folder_is_taken_and_nothing_is_hashed(
     assert await found(ModelFolders(), one) == {model}
 
 
-@claim("A worker finds model files by their content, in folders of its own", of="operations")
+@claim("A worker finds model files by their content, in folders of its own", of="serving")
 async def test_elsewhere_the_content_decides_and_not_the_name(
     model: Path, checkpoint: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,7 +93,7 @@ async def test_the_heads_path_is_a_hint_elsewhere_too_and_is_proved_there(model:
     )
 
 
-@claim("Model files that no folder of a worker has are refused with all places that were tried", of="operations")
+@claim("Model files that no folder of a worker has are refused with all places that were tried", of="serving")
 async def test_what_is_nowhere_is_refused_with_the_content_and_the_places(
     model: Path, checkpoint: Checkpoints, tmp_path: Path
 ) -> None:

@@ -45,7 +45,7 @@ async def cluster(folder: Path, *machines: WorkerReading, **settings: Any) -> As
         await running.stop()
 
 
-@claim("Each worker is as large as its own machine allows, and what it reported is shown", of="operations")
+@claim("Each worker is as large as its own machine allows, and what it reported is shown", of="serving")
 async def test_unequal_machines_give_unequal_workers(checkpoint: Checkpoints) -> None:
     large = machine("large", cores=8, free_memory=40 * GIB, bandwidth=3e10)
     async with cluster(checkpoint(), machine("small"), large, memory=0) as running:
@@ -74,7 +74,7 @@ async def test_a_pipeline_is_cut_by_the_speeds_that_workers_report(checkpoint: C
 
 
 @claim(
-    "A setting that a worker's machine cannot satisfy is refused by name, with the numbers and the remedy", of="operations"
+    "A setting that a worker's machine cannot satisfy is refused by name, with the numbers and the remedy", of="serving"
 )
 async def test_a_worker_that_has_less_than_a_setting_demands_is_refused_with_the_numbers(checkpoint: Checkpoints) -> None:
     nook = machine("nook", free_memory=1 << 29)

@@ -12,6 +12,7 @@ import pytest
 
 from blockwright.api.constraints import checker
 from blockwright.api.constraints.checker import CheckerFull, GrammarChecker
+from blockwright.api.constraints.checker_process import CheckerAnswers
 from blockwright.api.text.tokenizer import TextCodec
 from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
 from blockwright.gpu.weights.token_bytes import token_bytes
@@ -118,5 +119,5 @@ async def test_the_table_of_a_tokenizer(grammars: GrammarChecker, folder: Path) 
 def test_without_the_library_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     for form, text in ((REGEX, "a"), (JSON, '{"anyOf":[{},{}]}')):
-        (fault,) = checker._Answers().answer(["compile", form, text])
+        (fault,) = CheckerAnswers().answer(["compile", form, text])
         assert fault.endswith("install it (pip install llguidance), or leave the constraint out")

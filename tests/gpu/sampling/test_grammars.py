@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from blockwright.gpu.sampling import grammars
 from blockwright.gpu.sampling.grammars import GrammarError, GrammarStore, compiled, read_vocabulary
 from blockwright.gpu.sampling.masks import TokenMasks, best_tokens, masks
 from blockwright.gpu.sampling.row_grammars import MADE, RowGrammar
@@ -249,45 +248,24 @@ def test_an_ambiguous_grammar_ends_before_it_is_slow(vocabulary: TokenVocabulary
     assert ends[1] == 400
 
 
-def test_a_store_keeps_few_idle_grammars(vocabulary: TokenVocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grammars, "IDLE", 1)
+def test_a_store_has_what_was_not_released(vocabulary: TokenVocabulary) -> None:
     store = GrammarStore()
-    made = [Grammar(form=REGEX, text=text, vocabulary=vocabulary) for text in "abc"]
+    other = replace(vocabulary, size=V + 1)
+    made = [
+        Grammar(form=REGEX, text=text, vocabulary=one) for text, one in (("a", vocabulary), ("b", vocabulary), ("a", other))
+    ]
     for one in made:
         store.compile(one)
-    for one in made[:2]:
-        store.release(one.key)
-    assert [store.matcher(one.key) is not None for one in made] == [False, True, True]
-    store.compile(made[1])  # used again, so no longer idle
+        store.compile(one)
+    store.release(made[0].key)
     store.release(made[2].key)
-    assert all(store.matcher(one.key) is not None for one in made[1:])
-
-
-@claim("The grammars and token tables that a worker keeps are counted, and unused ones go", of="structured-output")
-def test_what_a_store_keeps_is_counted_and_has_a_limit(vocabulary: TokenVocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grammars, "IDLE_BYTES", 200 << 10)
-    monkeypatch.setattr(grammars, "IDLE_TABLES", 1)
-    store = GrammarStore()
-    assert store.nbytes == 0
-    table, small = grammars.BYTES_OF_TOKEN * V, grammars.GRAMMAR_BYTES + grammars.BYTES_OF_TEXT
-    made = [Grammar(form=REGEX, text=text, vocabulary=vocabulary) for text in "abcd"]
-    for one in made:
-        store.compile(one)
-        store.compile(one)
-    assert store.nbytes == table + 4 * small
-    for one in made:
-        store.release(one.key)
-    assert [store.matcher(one.key) is not None for one in made] == [False, True, True, True]
-    assert store.nbytes == table + 3 * small
-    others = [Grammar(form=REGEX, text="a", vocabulary=replace(vocabulary, size=V + n)) for n in (1, 2)]
-    for one in others:
-        store.compile(one)
-    large = Grammar(form=REGEX, text="b" * 2000, vocabulary=vocabulary)
-    store.compile(large)
-    for one in (*others, large):
-        store.release(one.key)
-    assert not any(store.matcher(one.key) for one in (*made, *others, large))
-    assert store.nbytes == table  # the table that was used last
+    assert [store.matcher(one.key) is not None for one in made] == [False, True, False]
+    assert {*store._tokenizers} == {vocabulary.key}
+    with pytest.raises(GrammarError):
+        store.compile(Grammar(form=REGEX, text="(", vocabulary=other))
+    assert {*store._tokenizers} == {vocabulary.key}
+    store.release(made[1].key)
+    assert not store._tokenizers
 
 
 def test_rows_without_a_grammar_have_no_mask(vocabulary: TokenVocabulary) -> None:

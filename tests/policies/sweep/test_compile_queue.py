@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from blockwright.policies.sweep.compile_queue import AGAIN, ALL, FIRST, OWN, TURN, CompileQueue
+from blockwright.policies.sweep.compile_queue import ALL, FIRST_TRY, LATER_TRY, LATER_TRY_EVERY, OWN, CompileQueue
 from blockwright.tests.claims import claim
 
 
@@ -23,12 +23,12 @@ def test_a_newcomer_is_next() -> None:
         queue.add(number, "hostile")
     for _ in range(10):
         assert queue.take() is not None
-        queue.charge("hostile", FIRST, 0.05)
+        queue.charge("hostile", FIRST_TRY, 0.05)
     for number in (100, 101):
         queue.add(number, "other")
     order = []
     for _ in range(6):
-        number, tenant, attempt = queue.take() or (-1, "", FIRST)
+        number, tenant, attempt = queue.take() or (-1, "", FIRST_TRY)
         queue.charge(tenant, attempt, 0.05 if tenant == "hostile" else 0.01)
         order.append(number)
     assert order.index(100) <= 1
@@ -41,7 +41,7 @@ def test_a_heavier_tenant_has_more_turns() -> None:
         queue.add(number, "big" if number % 2 else "small")
     counts = {"big": 0, "small": 0}
     for _ in range(16):
-        _, tenant, attempt = queue.take() or (-1, "", FIRST)
+        _, tenant, attempt = queue.take() or (-1, "", FIRST_TRY)
         counts[tenant] += 1
         queue.charge(tenant, attempt, 0.01)
     assert counts == {"big": 12, "small": 4}
@@ -49,14 +49,14 @@ def test_a_heavier_tenant_has_more_turns() -> None:
 
 def test_second_tries_come_behind_first_ones_but_come() -> None:
     queue = CompileQueue({}, 1000, 1000)
-    queue.add(0, "a", AGAIN)
-    for number in range(1, 3 * TURN):
+    queue.add(0, "a", LATER_TRY)
+    for number in range(1, 3 * LATER_TRY_EVERY):
         queue.add(number, "a")
-    order = [taken(queue) for _ in range(3 * TURN)]
-    assert order.index(0) == TURN - 1
-    assert [number for number in order if number] == [*range(1, 3 * TURN)]
-    queue.add(7, "a", AGAIN)
-    assert queue.take() == (7, "a", AGAIN)
+    order = [taken(queue) for _ in range(3 * LATER_TRY_EVERY)]
+    assert order.index(0) == LATER_TRY_EVERY - 1
+    assert [number for number in order if number] == [*range(1, 3 * LATER_TRY_EVERY)]
+    queue.add(7, "a", LATER_TRY)
+    assert queue.take() == (7, "a", LATER_TRY)
     assert queue.take() is None
 
 
@@ -81,7 +81,7 @@ def test_every_grammar_is_taken_once(seed: int) -> None:
     waiting: set[int] = set()
     for number in range(300):
         if chance.random() < 0.6:
-            queue.add(number, chance.choice("abc"), chance.choice([FIRST, AGAIN]))
+            queue.add(number, chance.choice("abc"), chance.choice([FIRST_TRY, LATER_TRY]))
             waiting.add(number)
         if chance.random() < 0.1 and waiting:
             gone = chance.choice(sorted(waiting))

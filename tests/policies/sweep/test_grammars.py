@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from blockwright.policies.drafts.options import DraftOptions
 from blockwright.policies.plan.grammar import REGEX, Grammar, TokenVocabulary
 from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.requests.admission import UNHELD
+from blockwright.policies.requests.admission import REFUSED, UNHELD
 from blockwright.policies.requests.urgency import offline_urgency
 from blockwright.policies.sweep.events import GrammarReady, GrammarUnused, GrammarWanted, TokensEmitted
 from blockwright.policies.sweep.state import SweepState
@@ -76,13 +76,16 @@ def test_the_prompt_is_computed_but_for_its_last_token() -> None:
     assert sampling.grammar is not None
     key = sampling.grammar.key
     state.apply(submission("r", list(range(10)), 14, ROUTES["replica"].id, sampling=sampling), 0.0)
-    assert orders(state) == [GrammarWanted(sampling.grammar)]
     computed = []
     while (plan := state.plan(0.0)) is not None:
         computed += [*zip(plan.start, plan.count, plan.sample or [-1], strict=True)]
         state.commit(plan, made.workers["w0"].device.execute(plan, state.batch(plan.number)), 0.0)
     assert computed == [(0, 8, -1), (8, 1, -1)]
+    assert orders(state) == [GrammarWanted(sampling.grammar)]
     state.apply(submission("s", list(range(20, 23)), 5, ROUTES["replica"].id, sampling=sampling), 0.0)
+    plan = state.plan(0.0)
+    assert plan is not None
+    state.commit(plan, made.workers["w0"].device.execute(plan, state.batch(plan.number)), 0.0)
     assert orders(state) == []  # it is being compiled
     state.check()
     copy = SweepState.restore(state.snapshot())
@@ -92,7 +95,8 @@ def test_the_prompt_is_computed_but_for_its_last_token() -> None:
     assert copy.digest() == state.digest()
     while (plan := state.plan(0.0)) is not None:
         state.commit(plan, made.workers["w0"].device.execute(plan, state.batch(plan.number)), 0.0)
-    assert orders(state) == [GrammarUnused(key)]
+    assert orders(state) == []  # it is kept for the next request
+    assert state.parts.memory.grammar_bytes == 2 * 64 * 1024
     state.check()
 
 
@@ -133,7 +137,8 @@ def test_a_grammar_that_failed_is_compiled_again_for_the_next() -> None:
     sampling = constrained("a")
     assert sampling.grammar is not None
     for name in ("r", "s"):
-        state.apply(submission(name, [1, 2, 3], 5, ROUTES["replica"].id, sampling=sampling), 0.0)
+        state.apply(submission(name, [1], 5, ROUTES["replica"].id, sampling=sampling), 0.0)
+        assert state.plan(0.0) is None
         assert orders(state) == [GrammarWanted(sampling.grammar)]
         state.apply(GrammarReady(sampling.grammar.key, "it is bad"), 0.0)
         effects = state.take_effects()
@@ -163,12 +168,13 @@ def test_a_forced_run_is_one_round() -> None:
     """The drawn token, the forced ones behind it, and the one that is drawn behind them, in one event."""
     made = world("replica")
     state = made.workers["w0"].state
-    state.apply(submission("r", [1, 2, 3], 30, ROUTES["replica"].id, sampling=constrained("a", forced=True)), 0.0)
+    state.apply(submission("r", [1], 28, ROUTES["replica"].id, sampling=constrained("a", forced=True)), 0.0)
+    assert state.plan(0.0) is None  # its only token is computed with the first draw
     state.apply(GrammarReady(orders(state)[0].grammar.key), 0.0)  # type: ignore[attr-defined]
     forced: list[int] = []
     runs = 0
     while (plan := state.plan(0.0)) is not None and plan.count:
-        assert plan.count[0] == (3 if not plan.start[0] else 1 + len(forced))
+        assert plan.count[0] == (1 if not plan.start[0] else 1 + len(forced))
         assert state.plan(0.0) is None  # what comes next is not known
         result = made.workers["w0"].device.execute(plan, state.batch(plan.number))
         state.commit(plan, result, 0.0)
@@ -176,9 +182,103 @@ def test_a_forced_run_is_one_round() -> None:
         assert news.tokens[: len(forced)] == forced
         assert len(news.tokens) == len(forced) + 1
         forced = result.forced[0][1] if result.forced else []
-        forced = forced[: 30 - 1 - news.position - len(news.tokens)]
+        forced = forced[: 28 - 1 - news.position - len(news.tokens)]
         runs += len(forced) > 1
         copy = SweepState.restore(state.snapshot())
         assert copy.digest() == state.digest() == state.fork().digest()
         state.check()
     assert runs > 2
+
+
+CHUNK = 64 * 1024
+SIZE = 2  # chunks of a grammar of these tests, with its table of tokens
+
+
+def full_world(chunks: int) -> tuple[SweepState, World]:
+    made = World(["w0"], [BASE], [ROUTES["replica"]], budget=chunks * CHUNK, chunk_size=64, max_rows=4, sweep_tokens=64)
+    return made.workers["w0"].state, made
+
+
+def finish(state: SweepState, made: World, *, ready: bool = True) -> list[object]:
+    """Run what is there to its end; return the orders about grammars."""
+    told: list[object] = []
+    while True:
+        plan = state.plan(0.0)
+        found = orders(state)
+        told += found
+        for one in found:
+            if ready and isinstance(one, GrammarWanted):
+                state.apply(GrammarReady(one.grammar.key), 0.0)
+        state.check()
+        if plan is None and not (ready and found):
+            return told
+        if plan is not None:
+            state.commit(plan, made.workers["w0"].device.execute(plan, state.batch(plan.number)), 0.0)
+
+
+def longest(state: SweepState) -> int:
+    """The tokens of the longest sequence that fits."""
+    local = state.parts.routes.home(ROUTES["replica"].id)
+    assert local is not None
+    return state.parts.memory.pages_of(local.kv, "") * state.parts.config.page_size
+
+
+def free_chunks(state: SweepState) -> int:
+    return state.parts.memory.free_bytes // CHUNK
+
+
+@claim("Compiled constraints and tables of tokens take from a worker's memory budget, and give way to requests", of="memory")
+def test_grammars_and_pages_share_the_budget() -> None:
+    """Cached pages give way to a grammar, and one without sequences to pages."""
+    state, made = full_world(24)
+    everything = free_chunks(state)
+    room = longest(state)
+    long = submission("long", [n % 7 for n in range(room - 4)], room, ROUTES["replica"].id)
+    state.apply(long, 0.0)
+    assert finish(state, made) == []
+    assert free_chunks(state) < SIZE  # the prefix cache has the rest
+    sampling = constrained("a")
+    assert sampling.grammar is not None
+    state.apply(submission("bound", [9, 9, 9], 6, ROUTES["replica"].id, sampling=sampling), 0.0)
+    assert finish(state, made) == [GrammarWanted(sampling.grammar)]
+    assert state.parts.memory.grammar_bytes == SIZE * CHUNK
+    copy = SweepState.restore(state.snapshot())
+    copy.check()
+    assert copy.digest() == state.digest() == state.fork().digest()
+    state.apply(submission("again", [9, 9, 8], 6, ROUTES["replica"].id, sampling=sampling), 0.0)
+    assert finish(state, made) == []  # it was kept
+    other = submission("other", [n % 5 for n in range(room - 4)], room, ROUTES["replica"].id)
+    state.apply(other, 0.0)
+    assert finish(state, made) == [GrammarUnused(sampling.grammar.key)]
+    assert (state.parts.memory.grammar_bytes, everything) == (0, 24)
+
+
+def test_a_sequence_that_never_fits_beside_its_grammar_is_refused_with_numbers() -> None:
+    state, made = full_world(24)
+    room = longest(state)
+    sampling = constrained("a")
+    state.apply(submission("bound", [1] * (room - 4), room, ROUTES["replica"].id, sampling=sampling), 0.0)
+    (back,) = state.take_effects().news
+    left = room - SIZE * room // 24
+    reason = (
+        f"{REFUSED}the sequence needs memory for {room} tokens and a worker has memory for {left} beside the 111.0 KiB of "
+    )
+    assert back.reason.startswith(reason), back.reason  # type: ignore[union-attr]
+    state.apply(submission("free", [1] * (room - 4), room, ROUTES["replica"].id), 0.0)
+    assert finish(state, made) == []
+
+
+def test_a_sequence_waits_for_the_memory_of_its_grammar() -> None:
+    """The others keep theirs. It starts when one of them has ended."""
+    state, made = full_world(24)
+    room = longest(state)
+    sampling = constrained("a")
+    assert sampling.grammar is not None
+    state.apply(submission("long", [n % 7 for n in range(room - 4)], room, ROUTES["replica"].id), 0.0)
+    plan = state.plan(0.0)
+    state.apply(submission("bound", [9, 9, 9], 6, ROUTES["replica"].id, sampling=sampling), 0.0)
+    assert plan is not None
+    state.commit(plan, made.workers["w0"].device.execute(plan, state.batch(plan.number)), 0.0)
+    told = finish(state, made, ready=False)
+    assert told == [GrammarWanted(sampling.grammar)]
+    assert not state.parts.queue.waiting
