@@ -227,9 +227,9 @@ async def start(
 ) -> Running:
     """Start a cluster; loading continues after this returns.
 
-    ``http`` None means that this process has the only gateway. ``launcher`` starts worker processes; None means the default
-    one. ``in_process`` runs all nodes here. ``worker_entry``: a "module:function" to start instead of the usual one. Raises
-    CheckpointError or SettingsError: one sentence for the person who started it.
+    ``http`` None: this process has the only gateway. ``launcher`` starts worker processes, None: the default one does.
+    ``in_process`` runs all nodes here. ``worker_entry``: a "module:function" to start instead of the usual one.
+    Raises CheckpointError or SettingsError.
     """
     began = time.monotonic()
     sharing = len(worker_names(settings))
