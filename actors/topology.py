@@ -227,9 +227,8 @@ async def start(
 ) -> Running:
     """Start a cluster; loading continues after this returns.
 
-    ``http`` None: this process has the only gateway. ``launcher`` starts worker processes, None: the default one does.
-    ``in_process`` runs all nodes here. ``worker_entry``: a "module:function" to start instead of the usual one.
-    Raises CheckpointError or SettingsError.
+    ``http`` None: this process has the only gateway. ``launcher`` None: the default one. ``in_process``: all nodes run here.
+    ``worker_entry``: a "module:function" for workers in place of the usual one. Raises CheckpointError or SettingsError.
     """
     began = time.monotonic()
     sharing = len(worker_names(settings))

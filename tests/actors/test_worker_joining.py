@@ -73,9 +73,7 @@ async def test_a_pipeline_is_cut_by_the_speeds_that_workers_report(checkpoint: C
         assert 0 < slow < quick
 
 
-@claim(
-    "A setting that a worker's machine cannot satisfy is refused by name, with the numbers and the remedy", of="serving"
-)
+@claim("A setting that a worker's machine cannot satisfy is refused by name, with the numbers and the remedy", of="serving")
 async def test_a_worker_that_has_less_than_a_setting_demands_is_refused_with_the_numbers(checkpoint: Checkpoints) -> None:
     nook = machine("nook", free_memory=1 << 29)
     async with cluster(checkpoint(), machine("large"), nook, memory=1 << 29) as running:

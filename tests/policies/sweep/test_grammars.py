@@ -227,7 +227,10 @@ def free_chunks(state: SweepState) -> int:
     return state.parts.memory.free_bytes // CHUNK
 
 
-@claim("Compiled constraints and tables of tokens take from a worker's memory budget, and give way to requests", of="memory")
+@claim(
+    "Compiled constraints and tables of tokens take from a worker's memory budget, and give way to requests",
+    of="structured-output",
+)
 def test_grammars_and_pages_share_the_budget() -> None:
     """Cached pages give way to a grammar, and one without sequences to pages."""
     state, made = full_world(24)
