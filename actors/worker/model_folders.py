@@ -85,7 +85,8 @@ class ModelFolders:
             except (CheckpointError, OSError) as error:
                 faults[source] = str(error)
                 continue
-            self._right[files.content] = source
+            if files.content:
+                self._right[files.content] = source
             return found
         self._right.pop(files.content, None)
         raise CheckpointError(self._fault(files, faults))

@@ -125,7 +125,7 @@ async def test_unloading_frees_what_the_system_sees(checkpoint: Checkpoints) -> 
     assert after.cached == 0
     assert freed == status.parameters + status.cached
     assert before - arena_bytes() == pytest.approx(freed, rel=0.05)  # but what was never written of the last chunks
-    await rig.load("a", Path(block.checkpoint))
+    await rig.load("a", Path(block.checkpoint.folder))
     await rig.publish()
     assert (await rig.ref.status()).parameters == status.parameters
     await rig.stop()

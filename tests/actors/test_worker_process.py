@@ -11,6 +11,7 @@ import torch
 
 from blockwright.actors.worker import main
 from blockwright.gpu.errors import BackendError
+from blockwright.policies.cluster.worker_size import WorkerReport
 from blockwright.tests.worker_config import worker_config
 
 
@@ -21,9 +22,16 @@ class FakeNode:
 
     def __init__(self) -> None:
         self.notified = asyncio.Event()
+        self.threads = 0  # of the worker that joins
 
     def ref(self, _: str) -> FakeNode:
         return self
+
+    async def machine(self, *_: object, **__: object) -> None:
+        """Know no machine."""
+
+    async def join(self, *_: object, **__: object) -> WorkerReport:
+        return WorkerReport("host", "cpu", 8, self.threads, 1 << 30)
 
     async def unfit(self, *_: object) -> None:
         self.notified.set()
@@ -40,6 +48,7 @@ async def test_torch_has_as_many_threads_as_the_worker(monkeypatch: pytest.Monke
     before, node = (torch.get_num_threads(), sys.getswitchinterval()), FakeNode()
     named: Any = node
     for threads in (before[0] + 1, before[0] + 2):
+        node.threads = threads
         task = asyncio.create_task(main.start(named, worker_config(threads=threads)))
         await node.notified.wait()
         node.notified.clear()

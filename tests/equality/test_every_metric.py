@@ -380,7 +380,7 @@ def dropped(seen: Seen) -> None:
         scraped()
     burst(MemoryLacks(700, "a burst"))
     burst.order(RestoreParameters("w0+w1", {}))
-    load, life = burst.state.residency["w0"].loading, burst.state.parts.workers["w0"].incarnation
+    load, life = burst.state.residency["w0"].loading, burst.state.workers["w0"].incarnation
     assert load is not None
     burst(LoadRefused("w0", life, load, NoCapacity("no room", 300, False, {"a": 300})))
     burst(LoadFailed("w0", life, load, "disk"))

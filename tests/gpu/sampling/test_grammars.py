@@ -260,12 +260,12 @@ def test_a_store_has_what_was_not_released(vocabulary: TokenVocabulary) -> None:
     store.release(made[0].key)
     store.release(made[2].key)
     assert [store.matcher(one.key) is not None for one in made] == [False, True, False]
-    assert {*store._tokenizers} == {vocabulary.key}
+    assert {*store._vocabularies} == {vocabulary.key}
     with pytest.raises(GrammarError):
         store.compile(Grammar(form=REGEX, text="(", vocabulary=other))
-    assert {*store._tokenizers} == {vocabulary.key}
+    assert {*store._vocabularies} == {vocabulary.key}
     store.release(made[1].key)
-    assert not store._tokenizers
+    assert not store._vocabularies
 
 
 def test_rows_without_a_grammar_have_no_mask(vocabulary: TokenVocabulary) -> None:

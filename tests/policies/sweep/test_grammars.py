@@ -264,7 +264,7 @@ def test_a_sequence_that_never_fits_beside_its_grammar_is_refused_with_numbers()
     (back,) = state.take_effects().news
     left = room - SIZE * room // 24
     reason = (
-        f"{REFUSED}the sequence needs memory for {room} tokens and a worker has memory for {left} beside the 111.0 KiB of "
+        f"{REFUSED}the sequence needs memory for {room} tokens and a worker has memory for {left} beside the 113.9 KiB of "
     )
     assert back.reason.startswith(reason), back.reason  # type: ignore[union-attr]
     state.apply(submission("free", [1] * (room - 4), room, ROUTES["replica"].id), 0.0)

@@ -139,7 +139,7 @@ def test_what_the_host_draws_is_counted_and_is_the_same(checkpoint: MakeCheckpoi
     assert found == decoded(Rig(open_backend("torch", "float32", 1), path), options, 5)
 
 
-@claim("Hidden states that leave a card stay there until nobody has them, and no plan overwrites them", of="numerics")
+@claim("Hidden states that leave a card stay there as long as they are held, and no plan overwrites them", of="numerics")
 def test_departures_lie_on_the_card_as_long_as_they_are_held(checkpoint: MakeCheckpoint) -> None:
     rig, device = mirrored(checkpoint("llama"), seed=5)
     prompt = reference.prompt_of(9)
