@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..gpu.cuda.footprint import CONTEXT
-from ..gpu.cuda.nvml import Card
+from ..gpu.cuda.nvml import ALONE, Card
 from ..gpu.cuda.probe import HostParts, choose_card, look_at_host, read_cards
 from ..gpu.errors import BackendError
 from ..policies.binary_size import binary_size
@@ -24,6 +24,8 @@ from .settings.workers import WorkerSettings
 LookAtCards = Callable[[], tuple[Sequence[Card], HostParts]]
 HERE = "here"
 TOO_MANY = "workers is {}, but {} has {} free, and each takes {} for torch and its context alone; start fewer, or end others"
+
+ONE_ONLY = "workers is {}, but {} takes one process (compute mode exclusive); start 1, or change it (nvidia-smi -i {} -c 0)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ def choose_device(worker: WorkerSettings, sharing: int, look: LookAtCards = look
 
 
 def _on_card(card: Card, sharing: int) -> ChosenDevice:
+    if card.mode == ALONE and sharing > 1:
+        raise SettingsError(ONE_ONLY.format(sharing, card.label, card.number))
     beside = sharing * CONTEXT
     if card.free <= beside:
         raise SettingsError(TOO_MANY.format(sharing, card.label, binary_size(card.free), binary_size(CONTEXT)))

@@ -13,10 +13,14 @@ from typing import Any
 
 import torch
 
+from .cuda.nvml import number_as_nvml
+from .errors import BackendError
+
 READ = 16 << 20  # bytes: more than a core's own caches hold
 SIDE = 256  # rows and columns of the product
 TURNS = 3  # the fastest counts
 FUSED = 1024  # 16-bit multiplications of a multiprocessor per cycle, of the oldest cards that are supported
+CANNOT = "torch cannot use {} ({}); install the driver that this torch needs, or a torch for the driver that is there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +35,15 @@ def measure_speed(device: str, threads: int) -> Speed:
     """Return the speed of a device; of the CPU the speed of one thread, times ``threads``.
 
     Only time that the thread has the processor counts, since other workers may measure at the same moment.
+    Raises BackendError, with the remedy, if torch cannot use the card.
     """
     if device.startswith("cuda:"):
-        return _of_card(torch.cuda.get_device_properties(device))
+        number_as_nvml()
+        try:
+            return _of_card(torch.cuda.get_device_properties(device))
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).partition("\n")[0].rstrip(".")
+            raise BackendError(CANNOT.format(device, reason)) from None
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

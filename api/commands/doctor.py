@@ -321,10 +321,11 @@ def check_cards(nvml: Nvml | None = None, driver: Path = DRIVER, host: HostParts
         else:
             yield Check("gpu", OK, f"none, serving uses the CPU ({str(error).partition('; ')[0]})")
         return
-    missing = (host or look_at_host()).obstacle()
+    parts = host or look_at_host()
+    missing = parts.obstacle()
     for card in cards:
         name, found = f"gpu {card.number}", card_line(card)
-        if why := obstacle(card):
+        if why := obstacle(card) or parts.hides(card):
             yield _obstructed(name, found, why)
         elif missing:
             yield _obstructed(name, found, missing)

@@ -7,14 +7,17 @@ report is None.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..errors import BackendError
 
 MISSING = "the cards cannot be asked, because nvidia-ml-py is not installed; run: pip install 'blockwright[gpu]'"
 NO_DRIVER = "there is no NVIDIA driver here ({}); install it, or start the container with the card (docker run --gpus all)"
+TRACES = tuple(map(Path, ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")))  # one is there with a driver
 PROHIBITED, ALONE = 2, 3  # compute modes: no process may use the card; one at a time
 THROTTLES = {  # NVML's bits of what holds clocks down, by the words for a person
     0x4: "power limit",
@@ -121,10 +124,17 @@ class Nvml:
             return None
 
 
+def number_as_nvml() -> None:
+    """Have CUDA number the cards as NVML does, and a person. CUDA reads this when a process uses it first."""
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+
+
 def _module() -> Any:
     try:
         return importlib.import_module("pynvml")
     except ImportError:
+        if not any(trace.exists() for trace in TRACES):  # the extra alone would not help
+            raise BackendError(NO_DRIVER.format("no /dev/nvidiactl")) from None
         raise BackendError(MISSING) from None
 
 

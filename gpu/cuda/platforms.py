@@ -4,7 +4,6 @@ before.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import cast
@@ -17,6 +16,7 @@ from .backend import CudaBackend, Platform
 from .deferred import DeferredStream, DeferredStreams
 from .driver import CudaMemory, enter_card
 from .mirror import MirrorMemory
+from .nvml import number_as_nvml
 from .ops import Ops
 from .ops_fast import FAST, fast_on_card, fast_on_host
 from .ops_torch import TorchOps
@@ -34,8 +34,7 @@ def open_card(number: int, dtype: str, threads: int = 1, bits: str = "invariant"
 
     Raises BackendError, with the remedy, if it does not work. Not yet proved on a card.
     """
-    # The probe and a person count cards as NVML does. Read by CUDA when the first context is made.
-    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    number_as_nvml()
     try:
         from .ops_triton import TritonOps
     except ImportError as error:

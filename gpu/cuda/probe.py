@@ -35,6 +35,7 @@ class HostParts:
     missing: tuple[str, ...]  # packages
     compiler: str  # path of the C compiler that builds the kernels' launchers; "" if there is none
     headers: str  # folder of Python.h; "" if it is not there
+    visible: str = ""  # CUDA_VISIBLE_DEVICES, by which CUDA leaves out cards and numbers the others
 
     def obstacle(self) -> str:
         """Return what stands in the way of any card here, with the remedy; "" if nothing does."""
@@ -48,6 +49,15 @@ class HostParts:
         if not self.headers:
             return "Python.h is missing, which the kernels' launchers need; install it (apt install python3-dev)"
         return ""
+
+    def hides(self, card: Card) -> str:
+        """Return why CUDA does not know a card by its number, with the remedy; "" if it does."""
+        if not self.visible or self.visible.split(",")[card.number : card.number + 1] == [str(card.number)]:
+            return ""
+        return (
+            f"CUDA_VISIBLE_DEVICES is {self.visible!r}, by which CUDA does not know {card.label} by this number; unset it, "
+            "and choose the card by device"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +74,8 @@ def look_at_host() -> HostParts:
     asked = (os.environ.get("CC", ""), "gcc", "clang")
     compiler = next((found for name in asked if name and (found := shutil.which(name))), "")
     folder = sysconfig.get_path("include")
-    return HostParts(_torch_has_cuda(), missing, compiler, folder if Path(folder, "Python.h").exists() else "")
+    headers = folder if Path(folder, "Python.h").exists() else ""
+    return HostParts(_torch_has_cuda(), missing, compiler, headers, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
 
 
 def read_cards(nvml: Nvml | None = None) -> list[Card]:
@@ -85,7 +96,7 @@ def choose_card(number: int | None, cards: Sequence[Card], host: HostParts) -> C
         names = ", ".join(f"{card.number} ({card.name})" for card in cards)
         return ChosenCard(None, f"there is no card {number} here; choose one of {names}")
     asked = cards if number is None else [cards[number]]
-    found = {card.number: obstacle(card) or host.obstacle() for card in asked}
+    found = {card.number: obstacle(card) or host.hides(card) or host.obstacle() for card in asked}
     works = next((card for card in asked if not found[card.number]), None)
     return ChosenCard(works, "" if works else next(iter(found.values())))
 

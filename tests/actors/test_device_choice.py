@@ -110,6 +110,13 @@ def test_workers_of_one_card_share_its_memory(monkeypatch: pytest.MonkeyPatch) -
         )
     with pytest.raises(SettingsError, match=r"workers is 3, but card 0 .H100. has 1.7 GiB free, and each takes 640"):
         chosen("cuda", looks(h100(0, 1740 << 20)), workers=3)
+    with pytest.raises(SettingsError) as refused_second:
+        chosen("cuda", looks(h100(0, mode=3)), workers=2)
+    assert str(refused_second.value) == (
+        "workers is 2, but card 0 (H100) takes one process (compute mode exclusive); start 1, or change it "
+        "(nvidia-smi -i 0 -c 0)"
+    )
+    assert chosen("cuda", looks(h100(0, mode=3))).device == "cuda:0"
 
 
 def test_a_refusal_names_the_machine_unless_it_is_the_one_at_hand() -> None:

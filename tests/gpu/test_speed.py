@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
+import pytest
 import torch
 
 from blockwright.gpu import speed
+from blockwright.gpu.errors import BackendError
 from blockwright.gpu.speed import FUSED, Speed, measure_speed
 
 
@@ -27,5 +31,21 @@ def test_a_card_says_what_its_clocks_and_its_width_allow(monkeypatch) -> None:  
         multi_processor_count, clock_rate = 132, 1_980_000
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Card)
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
     found = measure_speed("cuda:1", 1)
+    assert os.environ.pop("CUDA_DEVICE_ORDER") == "PCI_BUS_ID", "said before CUDA is used first in this process"
     assert found == Speed(2 * 2.619e9 * 640, FUSED * 132 * 1.98e9)
+
+
+def test_a_driver_that_torch_cannot_use_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(device: str) -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 11040).\nMore.")
+
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", refuse)
+    with pytest.raises(BackendError) as refused:
+        measure_speed("cuda:0", 1)
+    assert str(refused.value) == (
+        "torch cannot use cuda:0 (The NVIDIA driver on your system is too old (found version 11040)); install the driver "
+        "that this torch needs, or a torch for the driver that is there"
+    )

@@ -78,6 +78,12 @@ def tanh(x):
 
 
 @triton.jit
+def half_tanh(x, y):
+    """Return 0.5 * x * (1 + tanh(y)), in a form that does not cancel where tanh is near -1."""
+    return x / (1 + tl.exp(-2 * y))
+
+
+@triton.jit
 def activation(x, CODE: tl.constexpr):
     """Return the activation of a code of ``ops.ACTIVATIONS``."""
     if CODE == 1:
@@ -85,9 +91,9 @@ def activation(x, CODE: tl.constexpr):
     elif CODE == 2:
         return 0.5 * x * (1 + tl.erf(x * 0.7071067811865476))
     elif CODE == 3 or CODE == 4:
-        return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
+        return half_tanh(x, 0.7978845608028654 * (x + 0.044715 * x * x * x))
     elif CODE == 5:
-        return 0.5 * x * (1 + tanh(x * 0.7978845608 * (1 + 0.044715 * x * x)))
+        return half_tanh(x, x * 0.7978845608 * (1 + 0.044715 * x * x))
     elif CODE == 6:
         return tl.maximum(x, 0.0)
     else:

@@ -146,6 +146,7 @@ def test_the_cards(tmp_path: Path) -> None:
         ({"headers": ""}, "python3-dev"),
         ({"missing": ("triton",)}, "pip install 'blockwright[gpu]'"),
         ({"cuda": False}, "install one with it"),
+        ({"visible": "1,0"}, "choose the card by device"),
     ):
         (one,) = doctor.check_cards(Nvml(FakeNvml(card())), host=dataclasses.replace(WHOLE, **lacks))
         assert (one.status, fix in one.fix) == ("warning", True)

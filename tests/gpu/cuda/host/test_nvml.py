@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
+from blockwright.gpu.cuda import nvml
 from blockwright.gpu.cuda.nvml import Card, CardProcess, Nvml
 from blockwright.gpu.errors import BackendError
 
@@ -43,7 +45,12 @@ def test_a_driver_that_is_not_there_or_does_not_answer_is_said(module: FakeNvml,
         Nvml(module).cards()
 
 
-def test_without_the_package_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
+    driver = tmp_path / "nvidiactl"
+    monkeypatch.setattr(nvml, "TRACES", (driver,))
+    with pytest.raises(BackendError, match=r"^there is no NVIDIA driver here \(no /dev/nvidiactl\); install it, or"):
+        Nvml()  # the extra alone would not help
+    driver.touch()
     with pytest.raises(BackendError, match=r"nvidia-ml-py is not installed; run: pip install 'blockwright\[gpu\]'"):
         Nvml()

@@ -99,6 +99,17 @@ def test_what_stands_in_the_way(number: int, cards: list[dict[str, Any]], host: 
     assert chosen(number, *cards, host=host) == (None, says)
 
 
+def test_a_card_that_cuda_numbers_otherwise_is_refused_and_auto_takes_one_that_it_does_not() -> None:
+    cards = [card(), card()]
+    assert chosen(1, *cards, host=replace(WHOLE, visible="0,1")) == (1, "")
+    assert chosen(1, *cards, host=replace(WHOLE, visible="1")) == (
+        None,
+        "CUDA_VISIBLE_DEVICES is '1', by which CUDA does not know card 1 (NVIDIA H100) by this number; unset it, and "
+        "choose the card by device",
+    )
+    assert chosen(None, card(mig=[1, 1]), *cards, host=replace(WHOLE, visible="2,1"))[0] == 1
+
+
 def test_a_card_in_exclusive_mode_is_taken_only_while_it_is_idle() -> None:
     assert chosen(0, card(mode=3)) == (0, "")
     assert "is in use" in chosen(0, card(mode=3, processes=[(12, GIB)]))[1]
@@ -123,9 +134,11 @@ def test_the_host_is_looked_at_without_an_import(monkeypatch: pytest.MonkeyPatch
     assert not look_at_host().cuda, "the tests have torch's build without CUDA"
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(probe, "PACKAGES", {"torch": "torch", "no.such": "such", "nothing_of_that_name": "nothing"})
     found = look_at_host()
+    assert found.visible == "3"
     assert (found.missing, found.compiler, found.headers) == (("such", "nothing"), "", "")
     (tmp_path / "Python.h").touch()
     (tmp_path / "gcc").touch(mode=0o755)
