@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 import torch.nn.functional as F
 
+from ...gpu.cpu.reference.calls import TorchCalls
 from ...gpu.cpu.reference.deltas import Products
 from ...gpu.cpu.reference.operations import feed_forward, normalise
 from ...gpu.model.activations import embedding_multiplier, soft_cap
@@ -35,6 +36,7 @@ from ...gpu.weights.loader import read_rows
 
 WRITTEN_OUT = 256  # positions up to which attention's backward pass is faster in single operations
 ALPHA = 2.0  # factor of low-rank terms
+CALLS = TorchCalls(fixed=False)  # with gradients, and float32
 TOP = 0  # key of the top tier's head among the exits
 
 Weights = dict[str, torch.Tensor]
@@ -153,7 +155,7 @@ def _rows(tensor: torch.Tensor, source: Source) -> torch.Tensor:
 
 def _mlp(config: MlpConfig, weights: Weights, x_BLD: torch.Tensor) -> torch.Tensor:
     normed_BLD = normalise(x_BLD, weights, "norm", config.norm) if config.pre_norm else x_BLD
-    return _finish(feed_forward(normed_BLD, Products(weights, (), 0), config), weights, config)
+    return _finish(feed_forward(normed_BLD, Products(weights, (), 0, CALLS), config), weights, config)
 
 
 def _finish(out_BLD: torch.Tensor, weights: Weights, config: AttentionConfig | MlpConfig) -> torch.Tensor:
@@ -171,7 +173,7 @@ def _attention(
     past: Past | None,
 ) -> torch.Tensor:
     batch, length, _ = x_BLD.shape
-    product, norm = Products(weights, (), 0), config.norm
+    product, norm = Products(weights, (), 0, CALLS), config.norm
     normed_BLD = normalise(x_BLD, weights, "norm", norm) if config.pre_norm else x_BLD
     q_BLQ, k_BLQ, v_BLQ = (product(role, normed_BLD) for role in "qkv")
     if config.qk_norm == "whole":

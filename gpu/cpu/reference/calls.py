@@ -35,7 +35,8 @@ class TorchCalls:
         """Return the product [T, Q] of rows with a matrix."""
         if not self.fixed or not len(x_TD):
             return F.linear(x_TD, weight_QD, bias_Q)
-        key = (*weight_QD.shape, bias_Q is not None)
+        outputs, width = weight_QD.shape
+        key = (outputs, width, bias_Q is not None)
         if key not in self._sizes:
             self._sizes[key] = agreeing(*key, weight_QD.dtype)
         sizes = self._sizes[key]
@@ -55,7 +56,7 @@ class TorchCalls:
             return function(x)
         flat = x.flatten()
         pieces = []
-        for piece in flat.split(PIECE):
+        for piece in torch.split(flat, PIECE):
             missing = -len(piece) % VECTOR
             whole = F.pad(piece, (0, missing)) if missing else aligned(piece)
             pieces.append(function(whole)[: len(piece)])
@@ -92,4 +93,4 @@ def agreeing(outputs: int, width: int, biased: bool, dtype: torch.dtype) -> tupl
                 break
         else:
             groups.append((y_SQ[0], [size]))
-    return tuple(max((sizes for _, sizes in groups), key=len))
+    return max((tuple(sizes) for _, sizes in groups), key=len)
