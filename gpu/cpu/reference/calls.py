@@ -93,5 +93,4 @@ def agreeing(outputs: int, width: int, biased: bool, dtype: torch.dtype) -> tupl
                 break
         else:
             groups.append((y_SQ[0], [size]))
-    _, most = max(groups, key=lambda group: len(group[1]))
-    return tuple(most)
+    return max((tuple(sizes) for _, sizes in groups), key=len)
