@@ -31,7 +31,7 @@ class FakeNode:
         """Know no machine."""
 
     async def join(self, *_: object, **__: object) -> WorkerReport:
-        return WorkerReport("host", "cpu", 8, self.threads, 1 << 30)
+        return WorkerReport(host="host", device="cpu", cores=8, threads=self.threads, memory=1 << 30)
 
     async def unfit(self, *_: object) -> None:
         self.notified.set()
