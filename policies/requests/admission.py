@@ -25,9 +25,10 @@ def admit(tokens: int, capacity: int, beside: int = 0) -> str | None:
     """
     if tokens <= capacity:
         return None
-    grammar = f" beside the {binary_size(beside)} of its compiled constraint and the table of tokens" if beside else ""
+    left = f"{max(capacity, 0)}"
+    left += f" beside the {binary_size(beside)} of its compiled constraint and the table of tokens" if beside else ""
     return (
-        f"the sequence needs memory for {tokens} tokens and a worker has memory for {max(capacity, 0)}{grammar}; "
+        f"the sequence needs memory for {tokens} tokens and a worker has memory for {left}; "
         f"{SHORTER_ANSWER}, shorten the prompt, or give workers more memory (--set memory=...)"
     )
 

@@ -114,7 +114,8 @@ class Lent:
 
 
 @claim(
-    "What lies in a card's memory is sent from there by links that copy from it, and as bytes by all others", of="numerics"
+    "Bytes in a card's memory are sent from there by links that copy from it, and by way of the host by all others",
+    of="numerics",
 )
 @pytest.mark.parametrize(("card_here", "share"), [(True, False), (False, True), (False, False)])
 async def test_bytes_of_a_device_leave_it_only_where_a_link_carries_bytes(card_here, share):

@@ -261,4 +261,4 @@ def test_a_party_that_sees_stale_holdings_is_found(party: type[Party], monkeypat
 
     monkeypatch.setattr(party, "handle", lambda self, event, view, now: handle(self, event, stale(view), now))
     monkeypatch.setattr(party, "settle", lambda self, view, now: settle(self, stale(view), now))
-    assert found(4)
+    assert found()
