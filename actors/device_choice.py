@@ -64,6 +64,11 @@ def choose_device(worker: WorkerSettings, sharing: int, look: LookAtCards = look
         return _on_card(card, sharing)
     if asked != "auto":
         raise SettingsError(f"device is {asked!r}, but {why}")
+    return _on_cpu(worker, why)
+
+
+def _on_cpu(worker: WorkerSettings, why: str) -> ChosenDevice:
+    """Return the CPU for device auto; ``why``: the reason against a card."""
     if worker.bits != "invariant":
         raise SettingsError(f"bits is {worker.bits!r}, which is of a card, and device auto found none: {why}")
     return ChosenDevice("cpu", free_memory(), notice=f"device auto computes on the CPU: {why}")
@@ -84,12 +89,13 @@ def this_machine() -> str:
     return f"{socket.gethostname()} {this_host()}"
 
 
-def read_machine(worker: WorkerSettings, sharing: int, *, here: bool = False) -> WorkerReading:
+def read_machine(worker: WorkerSettings, sharing: int, *, here: bool = False, unusable: str = "") -> WorkerReading:
     """Return what this machine has for ``sharing`` workers, without speeds. Raises SettingsError.
 
-    ``here``: the sentence of a refusal need not name the machine.
+    ``here``: the sentence of a refusal need not name the machine. ``unusable``: the reason why torch cannot use the chosen
+    card, so that device auto takes the CPU.
     """
-    chosen, host = choose_device(worker, sharing), socket.gethostname()
+    chosen, host = _on_cpu(worker, unusable) if unusable else choose_device(worker, sharing), socket.gethostname()
     place = HERE if here else f"on {host}"
     where = f"{chosen.where}{'' if here else f' of {host}'}" if chosen.where else place
     return WorkerReading(

@@ -40,10 +40,16 @@ def read(config: WorkerConfig) -> WorkerReading:
 
 
 def read_and_measure(config: WorkerConfig) -> WorkerReading:
-    """Return the same with the speeds of one worker."""
+    """Return the same with the speeds of one worker. Device auto takes the CPU if torch cannot use the card."""
     found = read(config)
     rules = SizeRules(threads=config.worker.threads, workers=config.sharing, most_threads=MOST_THREADS)
-    speed = measure_speed(found.device, threads_of(found.cores, rules))
+    try:
+        speed = measure_speed(found.device, threads_of(found.cores, rules))
+    except BackendError as error:
+        if config.worker.device != "auto":
+            raise
+        found = read_machine(config.worker, config.sharing, unusable=str(error))
+        speed = measure_speed(found.device, threads_of(found.cores, rules))
     return replace(found, bandwidth=speed.bandwidth, products=speed.products)
 
 

@@ -11,14 +11,17 @@ from typing import Any
 
 import pytest
 
+from blockwright.actors import device_choice
 from blockwright.actors.device_choice import read_machine
 from blockwright.actors.settings.errors import StartError
 from blockwright.actors.settings.settings import Settings
 from blockwright.actors.topology import Running, start
 from blockwright.actors.worker.main import read, read_and_measure
 from blockwright.actors.worker.messages import WorkerConfig
+from blockwright.gpu.errors import BackendError
 from blockwright.policies.cluster.worker_size import WorkerReading
 from blockwright.tests.actors import fake_worker
+from blockwright.tests.actors.test_device_choice import WHOLE, h100
 from blockwright.tests.claims import claim
 from blockwright.tests.waiting import PATIENCE, until
 from blockwright.tests.worker_config import worker_config
@@ -109,3 +112,13 @@ def test_a_worker_reads_its_own_machine_and_measures_it() -> None:
     assert found.bandwidth > 0
     assert found.products > 0
     assert read(config).bandwidth == 0
+
+
+def test_device_auto_takes_the_cpu_where_torch_cannot_use_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_choice, "read_cards", lambda: [h100(0)])
+    monkeypatch.setattr(device_choice, "look_at_host", lambda: WHOLE)
+    found = read_and_measure(worker_config(device="auto"))
+    assert found.device == "cpu"
+    assert found.notice.startswith("device auto computes on the CPU: torch cannot use cuda:0 (")
+    with pytest.raises(BackendError, match="torch cannot use cuda:0"):
+        read_and_measure(worker_config(device="cuda"))
