@@ -38,7 +38,8 @@ async def test_faults_are_told_and_an_ended_child_is_replaced(grammars: GrammarC
     fault = await grammars.fault(JSON, json.dumps(schema))
     assert fault.startswith("the keyword oneOf has alternatives")
     assert fault.endswith("(at /$defs/x/anyOf/1)")
-    assert "masks cost more" in await grammars.fault(REGEX, "a{1000000}")  # compiles, and fails with its second token
+    # Compiles, and fails with its second token; on a slow processor its seconds are over first.
+    assert (await grammars.fault(REGEX, "a{1000000}")).endswith("simpler one")
     assert grammars._ask(["no question"]) is None  # the child ends over it, as at its limits
     assert "missing" in await grammars.fault(LARK, "start: missing")
 
