@@ -1,4 +1,4 @@
-"""Where a worker finds the files of a checkpoint that is named by its content."""
+"""Model folders: a worker finds the files of a checkpoint by their content."""
 
 from __future__ import annotations
 

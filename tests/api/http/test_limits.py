@@ -92,7 +92,7 @@ FORMS = [
 @pytest.mark.parametrize(("url", "body", "name"), FORMS)
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_refusal_names_the_clients_own_field(serve: Any, url: str, body: Any, name: str, stream: bool) -> None:
-    """Of a gateway, before and after the first token, and of the context's length."""
+    """Refusals of a gateway, before and after the first token, and of the context's length."""
     sentence = admit(9, 8)
     assert sentence is not None
     gone = RequestRefused(Refusal.TOO_LONG, sentence)

@@ -1,4 +1,4 @@
-"""What a worker gets of its machine, and which reading of a machine counts."""
+"""Sizes of workers: the share of a machine, and the reading that counts."""
 
 from __future__ import annotations
 

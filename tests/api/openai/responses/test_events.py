@@ -283,7 +283,7 @@ async def test_a_stream_has_the_logprob_of_the_end_token_too(responses: Any, cod
 
 @pytest.mark.parametrize("name", TEXTS)
 async def test_a_text_has_the_logprobs_of_its_own_tokens(responses: Any, codec: Any, name: str) -> None:
-    """Those of thinking and of calls are in none, in whatever pieces the tokens come."""
+    """Log-probabilities of thinking and of calls belong to no text, in whatever pieces the tokens come."""
     client, port = await responses("")
     tokens = [*codec.encode(TEXTS[name], special=False), EOS]
     asked = {"tools": [WEATHER, PATCH], "include": ["message.output_text.logprobs"]}

@@ -197,7 +197,7 @@ def test_whatever_is_written_the_mask_is_of_the_tokens_there(kind: str, seed: in
 
 
 def test_an_end_behind_a_call_ends_nothing_that_goes_on() -> None:
-    """Where ends are ignored, a turn goes on behind the end of a call that lasts, and is free again."""
+    """A turn whose ends are ignored goes on behind the end of a call that lasts, and is free again."""
     row = Row("llama3", False, to_the_end=True)
     for token in b'{"name": "put_it", "parameters": {}}':
         row.add(token)

@@ -1,4 +1,4 @@
-"""What a worker takes of a card beside its pool, foretold from shapes, is not less than what its device then has.
+"""Footprints of workers on a card, foretold from shapes: not less than the memory that their devices then hold.
 
 Kernels are not launched: the sizes are those of the card's tiles.
 """

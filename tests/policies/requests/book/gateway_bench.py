@@ -29,13 +29,13 @@ class Bench:
         return self(RoutesChanged(self.version, chains, routes, routes, capacity=capacity or {}, **more), now)
 
     def wants(self):
-        """What the applications that requests wait for need, and those for which only offline ones wait."""
+        """Return the tokens that waiting requests need by application, and the applications that only offline ones wait for."""
         parts = self.state.parts
         waits, wanted = parts.capacity_waits, (parts.table, parts.queue, parts.active)
         return waits.wants(*wanted), waits.offline(*wanted)
 
     def off(self, number):
-        """Whether no attempt is left on the routes that a switch ended."""
+        """Return whether no attempt is left on the routes that a switch ended."""
         parts = self.state.parts
         return parts.switches.off(number, parts.active, parts.pauses.leaving)
 
