@@ -61,7 +61,12 @@ def choose_device(worker: WorkerSettings, sharing: int, look: LookAtCards = look
     except BackendError as error:
         card, why = None, str(error)
     if card is not None:
-        return _on_card(card, sharing)
+        try:
+            return _on_card(card, sharing)
+        except SettingsError as error:
+            if asked != "auto":
+                raise
+            why = str(error)
     if asked != "auto":
         raise SettingsError(f"device is {asked!r}, but {why}")
     return _on_cpu(worker, why)

@@ -117,6 +117,8 @@ def test_workers_of_one_card_share_its_memory(monkeypatch: pytest.MonkeyPatch) -
         "(nvidia-smi -i 0 -c 0)"
     )
     assert chosen("cuda", looks(h100(0, mode=3))).device == "cuda:0"
+    cpu = chosen("auto", looks(h100(0, mode=3)), workers=2)
+    assert (cpu.device, cpu.notice) == ("cpu", f"device auto computes on the CPU: {refused_second.value}")
 
 
 def test_a_refusal_names_the_machine_unless_it_is_the_one_at_hand() -> None:

@@ -29,7 +29,7 @@ class Bench:
         return self(RoutesChanged(self.version, chains, routes, routes, capacity=capacity or {}, **more), now)
 
     def wants(self):
-        """Return the tokens that waiting requests need by application, and the applications that only offline ones wait for."""
+        """Return the tokens that applications waited for need, and the applications that only offline requests wait for."""
         parts = self.state.parts
         waits, wanted = parts.capacity_waits, (parts.table, parts.queue, parts.active)
         return waits.wants(*wanted), waits.offline(*wanted)
