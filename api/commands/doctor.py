@@ -165,8 +165,7 @@ def check_numerics(dtype: str) -> Check:
         why = "the native kernels do not load"
     except Exception as error:
         why = str(error.__cause__ or error)
-    bits = "bits depend on the batch" if dtype == "float32" else "bits do not depend on the batch"
-    text = f"{backend.numerics} (the torch reference, several times slower; {bits}: {why})"
+    text = f"{backend.numerics} (the torch reference, several times slower: {why})"
     return Check(name, WARNING, text, REMEDY)
 
 

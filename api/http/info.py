@@ -12,11 +12,6 @@ from ..answers import LoadAnswer, VersionAnswer
 from ..version import VERSION
 from .context import FRONT
 
-INVARIANT = ("native-", "torch-bfloat16")  # how numerics begin that sum in one fixed order
-VARIANT = (
-    "a worker computes with {}, whose order of sums depends on the batch; install gcc and install the package again, or "
-    "serve with backend native or dtype bfloat16"
-)
 FAST = "-fast-"  # in the numerics of products by a library
 CHOSEN = "a worker computes with {}, whose order of sums depends on the batch, because bits is fast"
 UNPROVED = "a worker computes with {}, and has not proved yet that its bits are free of the batch on this card"
@@ -35,8 +30,7 @@ _CLUSTER_SECONDS = 2.0
 async def version(request: web.Request) -> web.Response:
     """Return the version, and the workers' devices and numerics, which tell if results depend on the batch.
 
-    With our kernels for a CPU they do not, nor with the torch back end in bfloat16. On a card the worker's own proof
-    says so.
+    On a CPU they do not. On a card the worker's own proof says so.
     """
     workers: list[dict[str, Any]] = []
     try:
@@ -59,10 +53,8 @@ async def version(request: web.Request) -> web.Response:
 def _variant(worker: dict[str, Any]) -> str:
     """Return why a worker's results may depend on the batch; "" if they do not."""
     numerics, proof = worker["numerics"], worker.get("proof") or {}
-    if numerics.startswith(INVARIANT) or proof.get("invariant"):
+    if not numerics.startswith(CARD) or proof.get("invariant"):
         return ""
-    if not numerics.startswith(CARD):
-        return VARIANT.format(numerics)
     if FAST in numerics:
         return CHOSEN.format(numerics)
     return DIFFERS.format(numerics, proof["why"]) if proof.get("why") else UNPROVED.format(numerics)

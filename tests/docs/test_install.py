@@ -66,4 +66,4 @@ def test_the_installation_works(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert "Successfully installed blockwright" in done.stdout
-    assert "torch-bfloat16 (the torch reference" in done.stdout, "doctor of the new environment"
+    assert "-bfloat16 (the torch reference" in done.stdout, "doctor of the new environment"

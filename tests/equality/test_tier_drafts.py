@@ -36,10 +36,6 @@ async def answers(server: Served, wanted: list[dict[str, Any]], **more: Any) -> 
     return await asyncio.gather(*(ask(server, {**fields, **more}) for fields in wanted))
 
 
-def of_tokens(choices: list[Any]) -> list[Any]:
-    return [[choice["token_ids"] for choice in answer] for answer in choices]
-
-
 @claim("Drafts by a lower tier change no token, whatever the fields of a request are", of="drafts", headline=True)
 @pytest.mark.parametrize(
     ("backend", "dtype", "wanted"),
@@ -78,13 +74,10 @@ async def test_answers_with_drafts_by_a_tier_are_those_without(
         for layers, tokens in ((LIKE, 4), (LIKE, 0), (LIKE, 16), (WRONG, 3)):
             before = [await server.counters(name) for name in ("drafted_tokens", "accepted_tokens")]
             got = await answers(server, wanted, draft=f"tier:{layers}", draft_tokens=tokens)
-            if (backend, dtype) != ("torch", "float32"):
-                assert got == calm, (layers, tokens)
-            else:  # its sums depend on the number of rows
-                assert of_tokens(got) == of_tokens(calm), (layers, tokens)
+            assert got == calm, (layers, tokens)
             after = [await server.counters(name) for name in ("drafted_tokens", "accepted_tokens")]
             rates.append((after[1] - before[1]) / max(1.0, after[0] - before[0]))
-        assert of_tokens(await answers(server, wanted, draft="auto", draft_tokens=2)) == of_tokens(calm)
+        assert await answers(server, wanted, draft="auto", draft_tokens=2) == calm
     assert rates[0] > 0.5, rates
     assert rates[3] < 0.2, rates
 

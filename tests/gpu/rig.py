@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.device import DeviceSizes
 from blockwright.gpu.executor import Executor
@@ -29,11 +27,6 @@ from blockwright.policies.plan.sweep_plan import (
 
 CHUNK = 65536
 GREEDY = SamplingParams(temperature=0.0)
-
-
-def invariant(backend: Backend) -> bool:
-    """True if a row's bits never depend on the rest of a step; torch's products in float32 do."""
-    return backend.name != "torch" or backend.dtype == torch.bfloat16
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from blockwright.policies.plan.sweep_plan import (
 )
 from blockwright.tests.claims import claim
 from blockwright.tests.gpu import reference
-from blockwright.tests.gpu.rig import Rig, invariant
+from blockwright.tests.gpu.rig import Rig
 
 Make = Callable[..., Backend]
 MakeCheckpoint = Callable[..., Path]
@@ -83,13 +83,8 @@ def test_entering_at_an_exit_changes_no_bit(make_backend: Make, checkpoint: Make
     alone = rig.run([(4, 0, 9)], [0], rig.admit(4, other, SHOWN)).logprobs
     edits = [*rig.begin(3, prompt), *rig.admit(5, other, SHOWN)]
     beside = rig.sweep([(5, 0, 9), (3, 0, LENGTH)], [0, 1], edits, [1])
-    if invariant(rig.executor.backend):
-        assert expected == at_once == chunked == beside[1:]
-        assert alone == beside[:1]
-    else:
-        assert expected == at_once
-        entries = [one[0] for one in (expected, chunked, beside[1:])]
-        assert len({entry.top[0][0] for entry in entries if entry}) == 1
+    assert expected == at_once == chunked == beside[1:]
+    assert alone == beside[:1]
 
 
 def test_a_page_without_a_slot_is_not_written(make_backend: Make, checkpoint: MakeCheckpoint) -> None:

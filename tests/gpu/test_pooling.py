@@ -19,7 +19,7 @@ from blockwright.policies.plan.sweep_plan import NOT_FINITE, WriteTokens
 from blockwright.tests import embedders
 from blockwright.tests.claims import claim
 from blockwright.tests.gpu import reference
-from blockwright.tests.gpu.rig import Rig, invariant
+from blockwright.tests.gpu.rig import Rig
 
 TOLERANCE = 1e-5
 EVERY = Pooling(modes=list(MODES), normalize=True)
@@ -73,10 +73,7 @@ def test_vectors_are_transformers(make_backend: Callable[..., Any], folder: Path
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @claim("The bits of a vector depend neither on the chunks of its prompt nor on the rest of the batch", of="embeddings")
 def test_the_same_bits_in_chunks_and_batches(make_backend: Callable[..., Any], folder: Path, dtype: str) -> None:
-    backend = make_backend(dtype)
-    if not invariant(backend):
-        pytest.skip("in float32 the reference's last bits may depend on the rest of a step")
-    rig = Rig(backend, folder)
+    rig = Rig(make_backend(dtype), folder)
     prompt = list(reference.prompt_of(53))
     alone = vector(rig, 0, prompt, EVERY)
     assert [vector(rig, 1, prompt, EVERY, chunk) for chunk in (1, 7, 32)] == [alone] * 3
@@ -102,8 +99,7 @@ def test_the_last_position_is_enough_for_its_state(make_backend: Callable[..., A
     whole = vector(rig, 0, prompt, last)
     rig.run([(0, 0, 32)], [], rig.admit(1, prompt, params(last), 33))
     result = rig.run([(0, 32, 1)], [0])
-    if invariant(rig.executor.backend):
-        assert result.vectors == [(0, whole)]
+    assert result.vectors == [(0, whole)]
     with pytest.raises(ExecutorError, match="states of 0 positions are pooled, and the next are of 32"):
         rig.run([(1, 32, 1)], [0], rig.admit(1, prompt, params(EVERY), 33))
 
@@ -131,8 +127,7 @@ def test_logits_beside_a_row_with_drafts(make_backend: Callable[..., Any], check
     plan = rig.plan([(2, 0, 20), (1, 19, 3)], [0, 1], edits)
     plan.verify = [1]
     result = rig.executor.execute(plan)
-    if invariant(rig.executor.backend):
-        assert result.vectors == alone
+    assert result.vectors == alone
     assert (len(result.vectors), result.tokens[0]) == (1, 0)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from blockwright.gpu.cpu.reference import calls
-from blockwright.gpu.cpu.reference.calls import TorchCalls, agreeing
+from blockwright.gpu.cpu.reference.calls import FixedCalls, agreeing, variety
 
 BFLOAT16 = torch.bfloat16
 
@@ -29,11 +32,11 @@ def moody(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_are_computed_in_numbers_that_agree() -> None:
     assert agreeing(48, 32, False, BFLOAT16) == (16, 4)
     weight_QD, x_TD = torch.randn(48, 32).to(BFLOAT16), torch.randn(71, 32).to(BFLOAT16)
-    fixed = TorchCalls(fixed=True)
+    fixed = FixedCalls()
     together = fixed.linear(x_TD, weight_QD)
     assert together.shape == (71, 48)
     assert all(torch.equal(fixed.linear(x_TD[t : t + 1], weight_QD)[0], together[t]) for t in range(71))
-    assert not torch.equal(TorchCalls(fixed=False).linear(x_TD[:1], weight_QD)[0], together[0])
+    assert not torch.equal(F.linear(x_TD[:1], weight_QD)[0], together[0])
 
 
 def test_rows_of_a_large_matrix_are_computed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +46,17 @@ def test_rows_of_a_large_matrix_are_computed_one_by_one(monkeypatch: pytest.Monk
 
 def test_an_element_has_the_bits_of_its_value_at_any_place() -> None:
     """Also at the end of an array, and of a part that a thread would compute."""
-    fixed, value = TorchCalls(fixed=True), torch.randn(1)
+    fixed, value = FixedCalls(), torch.randn(1)
     many = fixed.each(torch.tanh, value.repeat(calls.PIECE * 2 + 7).view(-1, 5))
     assert many.shape == ((calls.PIECE * 2 + 7) // 5, 5)
     assert torch.equal(many, fixed.each(torch.tanh, value).expand_as(many))
+
+
+def test_unlike_processors_and_threads_have_unlike_numerics(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_text("processor : 0\nvendor_id : A\nmodel : 1\nflags : sse avx2\n\nprocessor : 1\ncpu MHz : 2000\n")
+    other.write_text("processor : 0\nvendor_id : A\nmodel : 2\nflags : sse avx2\n")
+    names = [variety(1, one), variety(1, other), variety(2, one), variety(1, tmp_path / "none")]
+    assert len(set(names)) == 4
+    assert variety(1, one) == names[0]
+    assert re.fullmatch(r"[a-z0-9]+-[0-9a-f]{8}", names[0])

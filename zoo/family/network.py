@@ -36,7 +36,7 @@ from ...gpu.weights.loader import read_rows
 
 WRITTEN_OUT = 256  # positions up to which attention's backward pass is faster in single operations
 ALPHA = 2.0  # factor of low-rank terms
-CALLS = TorchCalls(fixed=False)  # with gradients, and float32
+CALLS = TorchCalls()
 TOP = 0  # key of the top tier's head among the exits
 
 Weights = dict[str, torch.Tensor]

@@ -1,7 +1,7 @@
 """Attention of the torch reference over paged KV: writes a step's keys and values, then reads each row's pages.
 
-Rows of one token are computed together, longer rows one by one; or, so that the bits of a query depend on its position
-alone, each query for itself. Only positions that a row may attend to are read, so the rest of a page never matters.
+Each query is computed for itself, so that its bits depend on its position alone. Only positions that a row may attend to
+are read, so the rest of a page never matters.
 Legend: T tokens of the step, N rows, S positions read, G query heads per KV head, K KV heads, H head size, C slots of the
 arena, O tokens of a page, Q query heads.
 """
@@ -25,13 +25,9 @@ TURNS = 64  # positions of a block of cosines and sines
 
 
 class StepIndex:
-    """Positions of a step's tokens, computed once per step and used by all of its components.
+    """Positions of a step's tokens, computed once per step and used by all of its components."""
 
-    ``alone``: each query is computed for itself.
-    """
-
-    def __init__(self, batch: Batch, tables: Tables, alone: bool) -> None:
-        self.alone = alone
+    def __init__(self, batch: Batch, tables: Tables) -> None:
         self.row_N = batch.row_N
         self.start_N = batch.start_N
         self.count_N = batch.count_N
@@ -40,8 +36,6 @@ class StepIndex:
         self.row_T = np.repeat(self.row_N, self.count_N)
         within_T = np.arange(self.row_T.size) - np.repeat(self.offset_N, self.count_N)
         self.position_T = np.repeat(self.start_N, self.count_N) + within_T
-        self.single_N = np.flatnonzero(self.count_N == 1)
-        self.longer_N = np.flatnonzero(self.count_N > 1)
         self._rotary: dict[object, tuple[torch.Tensor, torch.Tensor]] = {}
 
     @property
@@ -84,21 +78,13 @@ def attend(
     kv_C2OKH[slot_T, 0, within_T] = k_TKH
     kv_C2OKH[slot_T, 1, within_T] = v_TKH
     out_TNH = torch.empty_like(q_TNH)
-    if index.alone:
-        for n, first in enumerate(index.offset_N.tolist()):
-            count = int(index.count_N[n])
-            _alone(q_TNH[first : first + count], kv_C2OKH, layer, index, n, config, out_TNH[first : first + count])
-        return out_TNH.flatten(1)
-    if index.single_N.size:
-        token_N = torch.from_numpy(index.offset_N[index.single_N])
-        out_TNH[token_N] = _single(q_TNH[token_N], kv_C2OKH, layer, index, config)
-    for n in index.longer_N.tolist():
-        first, count = int(index.offset_N[n]), int(index.count_N[n])
-        out_TNH[first : first + count] = _longer(q_TNH[first : first + count], kv_C2OKH, layer, index, n, config)
+    for n, first in enumerate(index.offset_N.tolist()):
+        count = int(index.count_N[n])
+        _attend_row(q_TNH[first : first + count], kv_C2OKH, layer, index, n, config, out_TNH[first : first + count])
     return out_TNH.flatten(1)
 
 
-def _alone(
+def _attend_row(
     q_TQH: torch.Tensor,
     kv_C2OKH: torch.Tensor,
     layer: int,
@@ -117,7 +103,7 @@ def _alone(
         span = slice(low, start + t + 1 - first)
         k_KSH, v_KSH = aligned(k_SKH[span]).transpose(0, 1), aligned(v_SKH[span]).transpose(0, 1)
         q_KGH = aligned(q_TQH[t]).view(kv_heads, -1, q_TQH.shape[2])
-        out_TQH[t] = _weigh(q_KGH[None], k_KSH[None], v_KSH[None], None, config)[0].flatten(0, 1)
+        out_TQH[t] = _weigh(q_KGH[None], k_KSH[None], v_KSH[None], config)[0].flatten(0, 1)
 
 
 def _read(kv_C2OKH: torch.Tensor, layer: int, index: StepIndex, n: int, first: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -129,58 +115,9 @@ def _read(kv_C2OKH: torch.Tensor, layer: int, index: StepIndex, n: int, first: i
     return kv_C2OKH[slot_S, 0, within_S], kv_C2OKH[slot_S, 1, within_S]
 
 
-def _single(
-    q_NQH: torch.Tensor, kv_C2OKH: torch.Tensor, layer: int, index: StepIndex, config: AttentionConfig
-) -> torch.Tensor:
-    """Attend with one query per row, all rows together. Rows of fewer positions repeat their last one, masked."""
-    window = config.window
-    page, kv_heads = kv_C2OKH.shape[2:4]
-    last_N = index.start_N[index.single_N].astype(np.int64)
-    first_N = np.zeros_like(last_N) if window is None else np.maximum(last_N - window + 1, 0)
-    position_NS = first_N[:, None] + np.arange(int((last_N - first_N).max()) + 1)
-    valid_NS = position_NS <= last_N[:, None]
-    position_NS = np.minimum(position_NS, last_N[:, None])
-    row_N1 = index.row_N[index.single_N][:, None]
-    slot_NS = torch.from_numpy(index.tables.slots[row_N1, layer, position_NS // page].astype(np.int64))
-    within_NS = torch.from_numpy(position_NS % page)
-    k_NKSH = kv_C2OKH[slot_NS, 0, within_NS].transpose(1, 2)
-    v_NKSH = kv_C2OKH[slot_NS, 1, within_NS].transpose(1, 2)
-    mask_N11S = None if valid_NS.all() else torch.from_numpy(valid_NS)[:, None, None]
-    q_NKGH = q_NQH.view(len(q_NQH), kv_heads, -1, q_NQH.shape[2])
-    return _weigh(q_NKGH, k_NKSH, v_NKSH, mask_N11S, config).flatten(1, 2)
-
-
-def _longer(
-    q_TQH: torch.Tensor, kv_C2OKH: torch.Tensor, layer: int, index: StepIndex, n: int, config: AttentionConfig
-) -> torch.Tensor:
-    """Attend with several queries of batch row ``n``.
-
-    The query heads of a group share their KV head by a stride of zero.
-    """
-    window = config.window
-    kv_heads, size = kv_C2OKH.shape[3:]
-    start, count = int(index.start_N[n]), int(index.count_N[n])
-    first = 0 if window is None else max(start - window + 1, 0)
-    k_SKH, v_SKH = _read(kv_C2OKH, layer, index, n, first)
-    q_KGTH = q_TQH.view(count, kv_heads, -1, size).permute(1, 2, 0, 3)
-    shape = (kv_heads, q_KGTH.shape[1], len(k_SKH), size)
-    k_KGSH = k_SKH.transpose(0, 1)[:, None].expand(shape)
-    v_KGSH = v_SKH.transpose(0, 1)[:, None].expand(shape)
-    own_T1 = torch.arange(start, start + count)[:, None]
-    key_S = torch.arange(first, start + count)
-    mask_TS = key_S <= own_T1
-    if window is not None:
-        mask_TS &= key_S > own_T1 - window
-    return _weigh(q_KGTH, k_KGSH, v_KGSH, mask_TS, config).flatten(0, 1).transpose(0, 1)
-
-
-def _weigh(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, config: AttentionConfig
-) -> torch.Tensor:
+def _weigh(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, config: AttentionConfig) -> torch.Tensor:
     """Return softmax-weighted values. Capped scores are computed step by step, as in transformers."""
     if not config.softcap:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=config.scale)
+        return F.scaled_dot_product_attention(q, k, v, scale=config.scale)
     scores = soft_cap(q @ k.transpose(-1, -2) * config.scale, config.softcap)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
     return torch.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype) @ v

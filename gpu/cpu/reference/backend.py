@@ -2,7 +2,7 @@
 
 Weights are views over the memory they were packed into, row-major in the model's type. A slot holds keys, then values, each
 [page, KV heads, head size]. Intermediates come from torch's allocator: the reference is exempt from the rule that a sweep
-allocates nothing. In bfloat16 a row's bits do not depend on the rest of the step; in float32 the last ones may.
+allocates nothing. A row's bits do not depend on the rest of the step (``calls.py``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ...row_backend import RowBackend, RowPacked, row_states
 from ...slots import SlotBytes
 from ...tables import Tables
 from .attention import StepIndex, attend
-from .calls import TorchCalls
+from .calls import FixedCalls, variety
 from .deltas import Products, TorchDelta, stretches
 from .operations import adapt, feed_forward, normalise
 
@@ -58,11 +58,12 @@ class TorchBackend(RowBackend):
     def __init__(self, dtype: str, threads: int = 1) -> None:
         super().__init__("torch", dtype)
         torch.set_num_threads(max(1, threads))
+        self.numerics = f"torch-{variety(max(1, threads))}-{dtype}"
         self._arenas: dict[KvLayout, torch.Tensor] = {}
         self._slots: dict[PageLayout, SlotBytes] = {}
         self._hidden: dict[HiddenLayout, HiddenSlots] = {}
         self._tables: Tables | None = None
-        self._calls = TorchCalls(fixed=self.dtype == torch.bfloat16)
+        self._calls = FixedCalls()
         self._parts_done = 0  # number of components that were begun
 
     def _delta_form(self, spec: ComponentSpec) -> tuple[str, int]:
@@ -136,7 +137,7 @@ class TorchBackend(RowBackend):
     def forward(self, run: TorchRun, batch: Batch) -> None:
         assert self._tables is not None, "reserve() comes before forward()"
         hidden_TD = batch.hidden_TD
-        index = StepIndex(batch, self._tables, alone=self._calls.fixed)
+        index = StepIndex(batch, self._tables)
         changed = stretches(batch.delta_N, batch.count_N, run.deltas)
         for place, (part, layer) in enumerate(run.parts):
             config, weights = part.spec.config, part.weights

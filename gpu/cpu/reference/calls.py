@@ -6,7 +6,10 @@ address, and they compute the end of an array by other code than its middle. Leg
 
 from __future__ import annotations
 
+import hashlib
+import platform
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +20,19 @@ PIECE = 16384  # elements of a call; torch cuts longer arrays anywhere, one part
 VECTOR = 64  # elements; torch computes whole vectors by one code
 ALIGNMENT = 64  # bytes
 NOISE = 65521  # values that are repeated
+KIND = ("vendor_id", "cpu family", "model", "stepping", "flags", "CPU implementer", "CPU part", "Features")  # of a processor
+
+
+def variety(threads: int, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return a name of what torch's sums depend on, such as "avx2-1f3a9c0b": its build, the processor and the threads."""
+    kind: dict[str, str] = {}
+    if cpuinfo.exists():
+        lines = (line.partition(":") for line in cpuinfo.read_text().splitlines())
+        for name, _, value in lines:
+            kind.setdefault(name.strip(), value.strip())  # the first processor stands for all
+    known = [kind.get(name, "") for name in KIND] if kind else [platform.machine(), platform.processor()]
+    digest = hashlib.sha256("\n".join([*known, torch.__version__, str(threads)]).encode()).hexdigest()
+    return f"{torch.backends.cpu.get_cpu_capability().lower()}-{digest[:8]}"
 
 
 def aligned(x: torch.Tensor) -> torch.Tensor:
@@ -25,20 +41,30 @@ def aligned(x: torch.Tensor) -> torch.Tensor:
 
 
 class TorchCalls:
-    """Products and functions of single elements. If not ``fixed`` they are torch's, whatever their order of sums."""
-
-    def __init__(self, fixed: bool) -> None:
-        self.fixed = fixed
-        self._sizes: dict[tuple[int, int, bool], tuple[int, ...]] = {}
+    """Products and functions of single elements, as torch sums them: for training."""
 
     def linear(self, x_TD: torch.Tensor, weight_QD: torch.Tensor, bias_Q: torch.Tensor | None = None) -> torch.Tensor:
         """Return the product [T, Q] of rows with a matrix."""
-        if not self.fixed or not len(x_TD):
+        return F.linear(x_TD, weight_QD, bias_Q)
+
+    def each(self, function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        """Apply a function of single elements to a contiguous tensor."""
+        return function(x)
+
+
+class FixedCalls(TorchCalls):
+    """The same with bits that do not depend on the other rows. Keeps the numbers of rows that were found for each shape."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[tuple[int, int, bool, torch.dtype], tuple[int, ...]] = {}
+
+    def linear(self, x_TD: torch.Tensor, weight_QD: torch.Tensor, bias_Q: torch.Tensor | None = None) -> torch.Tensor:
+        if not len(x_TD):
             return F.linear(x_TD, weight_QD, bias_Q)
         outputs, width = weight_QD.shape
-        key = (outputs, width, bias_Q is not None)
+        key = (outputs, width, bias_Q is not None, weight_QD.dtype)
         if key not in self._sizes:
-            self._sizes[key] = agreeing(*key, weight_QD.dtype)
+            self._sizes[key] = agreeing(*key)
         sizes = self._sizes[key]
         blocks, first = [], 0
         while first < len(x_TD):
@@ -51,9 +77,6 @@ class TorchCalls:
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 
     def each(self, function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-        """Apply a function of single elements to a contiguous tensor."""
-        if not self.fixed:
-            return function(x)
         flat = x.flatten()
         pieces = []
         for piece in torch.split(flat, PIECE):

@@ -6,6 +6,7 @@ import builtins
 import dataclasses
 import json
 import os
+import re
 import resource
 import socket
 import sys
@@ -201,10 +202,9 @@ def test_numerics_without_kernels_and_without_anything(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(native, "NativeBackend", refuse)
     found = doctor.check_numerics("float32")
-    assert (found.status, found.text.startswith("torch-float32 (the torch reference")) == ("warning", True)
-    assert "bits depend on the batch" in found.text
+    assert found.status == "warning"
+    assert re.match(r"torch-[a-z0-9]+-[0-9a-f]{8}-float32 \(the torch reference", found.text)
     assert "were not built" in found.text
-    assert "bits do not depend on the batch" in doctor.check_numerics("bfloat16").text
     monkeypatch.setattr(select, "open_backend", refuse)
     assert doctor.check_numerics("float32").status == "failed"
 
