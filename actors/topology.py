@@ -232,7 +232,8 @@ async def start(
     """
     began = time.monotonic()
     sharing = len(worker_names(settings))
-    here = None if launcher else await asyncio.to_thread(read_machine, settings.worker, sharing, here=True)
+    forked = launcher is None or isinstance(launcher, ForkserverLauncher)
+    here = await asyncio.to_thread(read_machine, settings.worker, sharing, here=True) if forked else None
     opened, fronts = await _open_checkpoints(settings)
     models = {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()}
     rules, configs = size_rules(settings, models), worker_configs(settings, models, this_machine())
