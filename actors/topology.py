@@ -231,7 +231,7 @@ async def start(
     ``worker_entry``: a "module:function" for workers in place of the usual one. Raises CheckpointError or SettingsError.
     """
     began = time.monotonic()
-    here = await asyncio.to_thread(_read_here, settings, launcher)
+    here = await _read_here(settings, launcher)
     opened, fronts = await _open_checkpoints(settings)
     models = {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()}
     rules, configs = size_rules(settings, models), worker_configs(settings, models, this_machine())
@@ -302,11 +302,11 @@ def _state(settings: Settings, rules: SizeRules, default: str) -> ControllerStat
     return state
 
 
-def _read_here(settings: Settings, launcher: Launcher | None) -> WorkerReading | None:
-    """Return what this machine has for the workers; None if they are not started on it. Raises SettingsError."""
-    if launcher is None or isinstance(launcher, ForkserverLauncher):
-        return read_machine(settings.worker, len(worker_names(settings)), here=True)
-    return None
+async def _read_here(settings: Settings, launcher: Launcher | None) -> WorkerReading | None:
+    """Return what this machine has for its workers; None if they do not run here. Raises SettingsError."""
+    if launcher is not None and not isinstance(launcher, ForkserverLauncher):
+        return None
+    return await asyncio.to_thread(read_machine, settings.worker, len(worker_names(settings)), here=True)
 
 
 def _refuse_early(here: WorkerReading | None, rules: SizeRules) -> None:

@@ -16,9 +16,6 @@ from blockwright.gpu.cuda.prove import ProofState
 from blockwright.gpu.select import open_backend
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.model.lineage import lineages
-from blockwright.policies.sweep.page_events import LayerGroup, PagesArrived
-from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.codec import encode, pack
 from blockwright.tests.actors.worker_rig import Rig
 from blockwright.tests.claims import claim
 from blockwright.tests.gpu.reference import prompt_of
@@ -91,30 +88,6 @@ def test_workers_of_other_numerics_have_no_page_in_common(checkpoint: Checkpoint
     chain = [spec.component for spec in Checkpoint.open(checkpoint("llama")).specs(16, "float32")]
     lines = [set(lineages(chain, name)) for name in names]
     assert len(set.union(*lines)) == sum(map(len, lines)), "each depth's pages are other pages on each"
-
-
-@claim("Pages of another size than a worker's own are not used there, and a sentence says so once", of="numerics")
-async def test_pages_of_another_size_are_said_and_not_used(
-    checkpoint: Checkpoints, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = checkpoint("llama")
-    rig = await Rig.start([path], backend="cuda-mirror", page_size=8)
-    (local,) = rig.worker.state.parts.routes.planned()
-    (span,) = local.spans
-    for size, hashes in ((8, [b"a" * 16]), (64, [b"b" * 16]), (64, [b"c" * 16])):
-        arena = span.arena.rpartition("-")[0] + f"-{size}"
-        slot = rig.worker.state.parts.memory.pages.allocator(span.arena).slot_bytes * size // 8
-        group = LayerGroup(arena, slot, list(range(span.layers)), list(span.lineages))
-        pages = PagesArrived("", 1, 0, "", "r", hashes, [group])
-        rig.worker._pages.arrived("w1", pack(encode(pages, Sink())), [memoryview(bytes(slot * span.layers))])
-    await rig.quiet()
-    said = [text for text in caplog.messages if "page_size" in text]
-    assert said == [
-        "worker w1 sends pages of 64 tokens, and this worker's have 8, so they are computed anew here; start all workers "
-        "with one page_size"
-    ]
-    assert (rig.worker.state.counters["imported_pages"], rig.worker.state.counters["refused_pages"]) == (1, 2)
-    await rig.stop()
 
 
 def test_long_proofs_are_in_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,13 @@ COLUMNS = """[...document.querySelectorAll('#chains .chainbar')].map((bar) => [.
 TOPS = """import('/page/charts.js').then(({ roundTop }) => [[1, 0], [12, 0], [626, 0], [0.239, 0], [2, 0], [5.01, 0],
   [1000, 0], [10.3 * 2 ** 20, 1], [700 * 2 ** 20, 1], [3, 1]].map(([value, binary]) => roundTop(value, binary)))"""
 
+CARD = """import('/page/workers.js').then(({ drawWorkers }) => {
+  const memory = { total: 80 * 2 ** 30, free: 30 * 2 ** 30 };
+  const busy = { id: 'cuda:1', name: 'H100', memory, use: 0.83, power: 654.3, throttled: ['heat'] };
+  drawWorkers({ workers: [], cards: [busy] }, {});
+  const shown = document.querySelector('[data-card="cuda:1"]');
+  return [shown.textContent, shown.querySelector('.bar i').style.width]; })"""
+
 GAP = """import('/page/charts.js').then(({ Chart }) => {
   const canvas = document.body.appendChild(document.createElement('canvas'));
   const chart = new Chart(canvas, String, { stacked: true });
@@ -365,6 +372,8 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
         tops = [1, 20, 1000, 0.5, 2, 10, 1000, 20 << 20, 1 << 30, 5]
         assert await browser.look(TOPS) == pytest.approx(tops), "axes end at round numbers"
         assert await browser.look(GAP) == [True, False], "one missing row is no gap, several are"
+        card = ["cuda:1H100, 83 % busy, 654 W, held down by heat50 GiB of 80 GiB", "62.5%"]
+        assert await browser.look(CARD) == card, "until the next look at the cluster"
 
         await browser.wait("document.querySelectorAll('.worker[data-state=ready]').length === 2")
         await browser.wait("document.querySelectorAll('.worker .block').length >= 2")
