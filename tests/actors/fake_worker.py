@@ -1,4 +1,4 @@
-"""A worker without tensors, behind the real runtime: the endpoints of a worker, computing the fake fleet's tokens.
+"""The actor of a fake worker (``tests/fake_cluster.py``), behind the real runtime: the endpoints of a worker.
 
 ``FATE`` tells what the workers of this process do: how large a block may be, and which to hold back.
 """
@@ -21,17 +21,17 @@ from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.page_events import Export
 from blockwright.runtime import Actor, Node, current_traceparent, endpoint
 from blockwright.runtime.base.errors import RemoteError
-from blockwright.tests.policies.requests.book.fake_fleet import FakeWorker
+from blockwright.tests.fake_cluster import FakeWorker
 
 
 @dataclass
 class Fate:
     """What tests change and look at."""
 
-    room: int = 1 << 40  # components beyond this many are refused
+    room: int | None = None  # components beyond this many are refused
     hold: asyncio.Event | None = None  # sweeps wait for it
     stalled: set[str] = field(default_factory=set)  # workers whose sweep never ends
-    held: dict[str, list[bytes]] = field(default_factory=dict)  # worker -> loaded component ids, in order
+    workers: dict[str, FakeWorker] = field(default_factory=dict)  # the last life of each
     routes: dict[str, RoutesChanged] = field(default_factory=dict)  # worker -> the routes that it was sent last
     traces: list[tuple[str, str]] = field(default_factory=list)  # request, the traceparent that it came with
     cancels: list[int] = field(default_factory=list)  # how many requests each message cancelled
@@ -57,10 +57,9 @@ class StandIn(Actor):
         self.config = config
 
     async def on_start(self) -> None:
-        self.worker = FakeWorker(self.config.name, self.node.incarnation)
+        self.worker = FATE.workers[self.config.name] = FakeWorker(self.config.name, self.node.incarnation)
         self.gateway = ""
         self.sweeping: asyncio.Task[None] | None = None
-        FATE.held[self.config.name] = []
         self.node.heartbeat = self._heartbeat
 
     async def on_stop(self) -> None:
@@ -103,32 +102,30 @@ class StandIn(Actor):
     @endpoint(urgent=True)
     async def cancel(self, requests: list[str]) -> None:
         FATE.cancels.append(len(requests))
-        for request in requests:
-            self.worker.running.pop(request, None)
+        self.worker.cancel(requests)
         FATE.running[self.config.name] = len(self.worker.running)
 
     @endpoint
     async def ack(self, gateway: str, serial: int) -> None:
-        for known in [s for s in self.worker.unacknowledged if s <= serial]:
-            del self.worker.unacknowledged[known]
+        self.worker.acknowledge(serial)
 
     @endpoint
     async def replay(self, gateway: str, serial: int) -> None:
-        for known, report in self.worker.unacknowledged.items():
-            if known >= serial:
-                self._send(report)
+        for report in self.worker.replay(serial):
+            self._send(report)
 
     @endpoint(concurrent=True)
     async def load(self, block: LoadBlock) -> BlockLoaded:
-        held = FATE.held[self.config.name]
-        if len(set(held) | set(block.ids)) > FATE.room:
+        self.worker.room = FATE.room
+        if self.worker.refusal(block) is not None:
             raise MemoryError(f"component needs 9 bytes and worker {self.config.name} has 8 left")
-        held += block.ids
+        self.worker.hold(block)
         return BlockLoaded(len(block.ids), 0.0)
 
     @endpoint(concurrent=True)
     async def unload(self, holder: str, ids: list[bytes], block: str) -> int:
         FATE.unloaded.append((self.config.name, holder, len(ids)))
+        self.worker.unload(holder, ids)
         if block:
             self.node.ref(f"{self.config.name}/{block}").ended.cast()
         return len(ids)

@@ -21,7 +21,7 @@ from blockwright.runtime.testing import Simulation
 from blockwright.tests.actors import fake_worker
 from blockwright.tests.actors.test_topology import cluster, collect
 from blockwright.tests.claims import claim
-from blockwright.tests.policies.requests.book.fake_fleet import generation, reference
+from blockwright.tests.fake_cluster import generation, reference
 from blockwright.tests.policies.requests.book.gateway_bench import Bench
 
 WORKERS = ("w0", "w1", "w2", "w3")

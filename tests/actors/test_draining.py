@@ -8,16 +8,17 @@ from blockwright.actors.gateway.port import DrainAnswered
 from blockwright.policies.control.events import DrainWorker, ResumeWorker, Serve, StopWorker, Vacated, VacateWorker
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.tests.claims import claim
-from blockwright.tests.policies.control.test_controller_state import Bench, application, kinds, started
+from blockwright.tests.fake_cluster import FakeCluster, application, kinds
+from blockwright.tests.policies.control.test_controller_state import started
 from blockwright.tests.policies.control.test_scaling import Fleet
 
 
-def open_routes(bench: Bench) -> list[str]:
+def open_routes(bench: FakeCluster) -> list[str]:
     """Routes that gateways may use."""
     return sorted(route.id for route in bench.state.table.news().routes)
 
 
-def asked(bench: Bench, worker: str, drain: bool = True) -> tuple[DrainAnswered, list[object]]:
+def asked(bench: FakeCluster, worker: str, drain: bool = True) -> tuple[DrainAnswered, list[object]]:
     """The answer, and what follows."""
     effects: list[object] = []
     return drain_worker(bench.state, worker, drain, lambda event: effects.extend(bench(event))), effects
@@ -56,7 +57,7 @@ def test_the_last_route_of_a_model_is_kept() -> None:
 
 def test_the_last_worker_is_kept_also_while_nothing_is_loaded() -> None:
     """Both could be drained while a model was being loaded, and it was served nowhere then."""
-    bench = Bench("w0", "w1")
+    bench = FakeCluster("w0", "w1")
     bench.manual = True
     bench(Serve((application("a"),)))
     bench.up("w0")

@@ -11,7 +11,7 @@ import pytest
 from blockwright.tests.actors import fake_worker
 from blockwright.tests.actors.test_topology import cluster, collect
 from blockwright.tests.claims import claim
-from blockwright.tests.policies.requests.book.fake_fleet import generation, reference
+from blockwright.tests.fake_cluster import generation, reference
 from blockwright.tests.waiting import until
 
 SCALED = {

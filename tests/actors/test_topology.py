@@ -13,7 +13,7 @@ from blockwright.policies.requests.book.sweep_report import SweepReport
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.tests.actors import fake_worker
 from blockwright.tests.claims import claim
-from blockwright.tests.policies.requests.book.fake_fleet import generation, reference
+from blockwright.tests.fake_cluster import generation, reference
 from blockwright.tests.waiting import PATIENCE
 
 ENTRY = "blockwright.tests.actors.fake_worker:start"
@@ -73,7 +73,9 @@ async def test_a_pipeline_has_its_hops_on_its_workers(checkpoint, fate):
         view = await running.port.cluster()
         (route,) = view["routes"]
         assert [hop["worker"] for hop in route["hops"]] == ["w0", "w1"]
-        assert len(fate.held["w0"]) + len(fate.held["w1"]) == 8, "embedding, three layers of two, head: each once"
+        assert len(fate.workers["w0"].held) + len(fate.workers["w1"].held) == 8, (
+            "embedding, three layers of two, head: each once"
+        )
         g = generation()
         assert await collect(running.port.generate(g)) == (reference(g), "length")
 

@@ -48,8 +48,7 @@ from blockwright.tests.equality.served import Served, serve
 from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.policies.control.test_controller_overload import PAIR, Burst
 from blockwright.tests.policies.control.test_scaling import LATE, Fleet
-from blockwright.tests.policies.requests.book.fake_fleet import route
-from blockwright.tests.policies.requests.book.gateway_bench import Bench, emitted, progressed
+from blockwright.tests.policies.requests.book.gateway_bench import Bench, emitted, progressed, route
 from blockwright.tests.policies.requests.book.test_moving import Mover, whole
 from blockwright.tests.policies.sweep_world import World, chain, replica, submission
 from blockwright.tests.policies.test_compaction import play

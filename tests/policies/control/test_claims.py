@@ -12,9 +12,9 @@ from blockwright.policies.control.drop_events import RequestsSwitched, RestorePa
 from blockwright.policies.control.events import Idle, Retire, Undeploy
 from blockwright.policies.control.state import ControllerState
 from blockwright.tests.claims import claim
-from blockwright.tests.policies.control.demand_house import house
 from blockwright.tests.policies.control.test_controller_overload import PAIR, A, Burst
 from blockwright.tests.policies.control.test_controller_together import TUNED
+from blockwright.tests.policies.control.test_on_demand import house
 from blockwright.tests.policies.control.test_placement import OWN, narrow
 
 WHY = "group w0+w1 serves as a pipeline, since parameters were dropped"
@@ -75,7 +75,7 @@ def test_a_block_deployed_for_a_burst_and_a_model_on_demand_say_so() -> None:
     bench(OWN)
     why = "a block was pressed in a burst; it goes after 60 s without use"
     assert [(one.application, one.by, one.why) for one in of(bench.state, "w1")] == [("b", Claimant.COPIES, why)]
-    bench(Idle("w1", 2, ("b",)))
+    bench(Idle("w1", 1, ("b",)))
     assert (of(bench.state, "w1"), unclaimed(bench.state)) == ([], [])
     made = house()
     assert "t3" not in {one.application for one in of(made.state, "w0")}, "parked"

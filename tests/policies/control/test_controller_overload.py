@@ -39,50 +39,25 @@ from blockwright.policies.control.events import (
     WorkerUp,
 )
 from blockwright.policies.control.loads import NoCapacity
-from blockwright.policies.control.route_switch import SwitchFigures
 from blockwright.policies.control.scaling import ScalingPlan
 from blockwright.policies.control.state import ControllerState
 from blockwright.policies.model.chain import Hop
 from blockwright.tests.claims import claim
-from blockwright.tests.policies.control.test_controller_state import ROOM, Bench, Published, application, kinds
+from blockwright.tests.fake_cluster import ROOM, FakeCluster, Published, application, kinds
 
 A = application("a")  # six components of 100 bytes: 0, 2, 4 without KV, 1, 3, 5 with
 PAIR = DropParameters("a", (Hop("w0", 0, 3), Hop("w1", 3, 6)), "throttling")
 
 
-class Burst(Bench):
+class Burst(FakeCluster):
     """Replicas of one model."""
 
     def __init__(self, *workers: str, served: tuple[Any, ...] = (A,)) -> None:
         super().__init__(*workers)
-        self(Serve(served))
-        for worker in workers:
-            self.up(worker)
-
-    def open(self) -> list[str]:
-        """Routes that gateways may send requests to, without their numbers."""
-        return sorted(route.id.partition("#")[0] for route in self.state.table.news().routes)
-
-    def order(self, order: Any, now: float = 0.0) -> list[Any]:
-        assert refusal(self.state, order) == ""
-        return self(order, now)
-
-    def number(self) -> int:
-        (group,) = self.state.overload.groups.values()
-        return group.order
-
-    def stage(self) -> str:
-        return " ".join(group.stage for group in self.state.overload.groups.values())
+        self.serve(*served)
 
     def held(self, worker: str) -> list[int]:
         return sorted(self.state.residency[worker].resident.get("a", ()))
-
-    def left(self, now: float = 0.0) -> list[Any]:
-        return self(RoutesLeft(self.number(), 3), now)
-
-    def switched(self, now: float = 0.0) -> list[Any]:
-        number = self.number()
-        return self(RequestsSwitched(number, (SwitchFigures(number, 3, 2, 9, 900, 5, 0.5, 0.25),)), now)
 
     def dropped(self, order: DropParameters = PAIR) -> None:
         self.order(order)
@@ -97,13 +72,7 @@ class Burst(Bench):
     def load(self, effects: list[Any]) -> list[Any]:
         """Answer all loads and questions, and what follows from that."""
         self.manual = False
-        done = []
-        for effect in effects:
-            if isinstance(effect, Load):
-                done += self(Loaded(effect.worker, effect.incarnation, effect.load))
-            elif isinstance(effect, AskCapacity):
-                done += self(KvCapacity(effect.worker, effect.incarnation, ROOM))
-        return done
+        return [one for effect in effects for answer in self.answers(effect) for one in self(answer)]
 
 
 def test_a_drop_goes_step_by_step_and_its_memory_is_kv_at_once() -> None:

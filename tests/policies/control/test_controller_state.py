@@ -1,15 +1,11 @@
 """Placement, loading, routes and the life of workers, without any of them."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from blockwright.actors.controller.view import cluster_view
 from blockwright.actors.worker.messages import WorkerStatus
 from blockwright.policies.cluster.restart_policy import HOPELESS
 from blockwright.policies.control.events import (
-    Application,
-    AskCapacity,
     Deploy,
     Fatal,
     KillWorker,
@@ -17,7 +13,6 @@ from blockwright.policies.control.events import (
     Load,
     Loaded,
     LoadFailed,
-    Publish,
     Serve,
     Undeploy,
     Unload,
@@ -25,85 +20,16 @@ from blockwright.policies.control.events import (
     WorkerDown,
     WorkerHeartbeat,
     WorkerStarting,
-    WorkerUp,
 )
-from blockwright.policies.control.state import ControllerState
-from blockwright.policies.model.chain import Component, Kind, KvLayout
-from blockwright.policies.requests.routes_changed import RoutesChanged
-
-KV = KvLayout(1, 8, "float32", 16)  # 1024 bytes a page
-ROOM = 64 * 1024  # bytes
+from blockwright.tests.fake_cluster import ROOM, FakeCluster, Published, application, kinds
 
 
-def application(name: str, ids: str = "eAmBnh", span: int = 1) -> Application:
-    def component(c: str) -> Component:
-        return Component(
-            c.encode() * 16, Kind.ATTENTION if c.isupper() else Kind.MLP, 100, 8, 8, KV if c.isupper() else None
-        )
-
-    return Application(name, "/models/" + name, tuple(component(c) for c in ids), 4096, span)
-
-
-@dataclass
-class Published:
-    """``Publish``, with what is published."""
-
-    update: RoutesChanged
-    first: tuple[str, ...]
-
-
-class Bench:
-    """A controller whose loads and questions are answered at once, unless ``manual``."""
-
-    def __init__(self, *workers: str, manual: bool = False) -> None:
-        self.state = ControllerState(workers, stall_timeout=10.0)
-        self.manual = manual
-        self.log: list = []
-        self.incarnation = 0
-        self.loads: list[tuple[str, str]] = []
-
-    def __call__(self, event, now=0.0):
-        """Everything that follows from the event, in order."""
-        effects = self.state.handle(event, now)
-        self.state.check()
-        done = [Published(self.state.publication(), e.first) if isinstance(e, Publish) else e for e in effects]
-        for effect in effects:
-            if isinstance(effect, Load) and not self.manual:
-                self.loads.append((effect.worker, effect.load.holder))
-                done += self(Loaded(effect.worker, effect.incarnation, effect.load), now)
-            elif isinstance(effect, AskCapacity) and not self.manual:
-                done += self(KvCapacity(effect.worker, effect.incarnation, ROOM), now)
-        return done
-
-    def starting(self, worker, now=0.0):
-        self.incarnation += 1
-        return self(WorkerStarting(worker, self.incarnation, 70 + self.incarnation), now)
-
-    def up(self, worker, now=0.0):
-        self.starting(worker, now)
-        return self(WorkerUp(worker, self.incarnation), now)
-
-    def down(self, worker, now=0.0, cause="killed"):
-        return self(WorkerDown(worker, self.state.workers[worker].last, cause), now)
-
-    def routes(self):
-        return sorted(self.state.routes)
-
-
-def started(*workers, applications=None):
-    bench = Bench(*workers)
-    bench(Serve(applications or (application("a"),)))
-    for worker in workers:
-        bench.up(worker)
-    return bench
-
-
-def kinds(effects, kind):
-    return [e for e in effects if isinstance(e, kind)]
+def started(*workers, applications=()):
+    return FakeCluster(*workers).serve(*(applications or (application("a"),)))
 
 
 def test_a_route_is_published_when_its_blocks_are_resident_and_workers_hear_of_it_first():
-    bench = Bench("w0", "w1")
+    bench = FakeCluster("w0", "w1")
     (known,) = kinds(bench(Serve((application("a"),))), Published)
     assert (known.update.routes, [c.application for c in known.update.chains]) == ([], ["a"])
     assert [r.id for r in known.update.planned] == ["a@w0", "a@w1"]
@@ -124,7 +50,7 @@ def test_capacity_is_what_the_room_holds_of_pages():
 
 
 def test_a_pipeline_loads_each_hop_where_it_belongs():
-    bench = Bench("w0", "w1", manual=True)
+    bench = FakeCluster("w0", "w1", manual=True)
     bench(Serve((application("a", span=2),)))
     loads = kinds(bench.up("w0"), Load) + kinds(bench.up("w1"), Load)
     assert [(e.worker, e.load.first, e.load.last) for e in loads] == [("w0", 0, 3), ("w1", 3, 6)]
@@ -133,7 +59,7 @@ def test_a_pipeline_loads_each_hop_where_it_belongs():
     assert bench.routes() == []
     bench(KvCapacity("w0", 1, ROOM))
     assert bench.routes() == []
-    effects = bench(KvCapacity("w1", 2, ROOM // 2))
+    effects = bench(KvCapacity("w1", 1, ROOM // 2))
     assert bench.routes() == ["a@w0+w1"]
     publish = kinds(effects, Published)[-1]
     assert publish.first == ("w0", "w1")
@@ -141,11 +67,12 @@ def test_a_pipeline_loads_each_hop_where_it_belongs():
 
 
 def test_applications_come_into_force_one_after_the_other():
-    bench = Bench("w0")
+    bench = FakeCluster("w0")
     bench(Serve((application("a"), application("b", "eAmCoh"))))
     publishes = kinds(bench.up("w0"), Published)
     assert [[r.id for r in p.update.routes] for p in publishes[:2]] == [["a@w0"], ["a@w0", "b@w0"]]
-    assert bench.loads == [("w0", "a")] * 3 + [("w0", "b")] * 3, "block by block: before, within and after the difference"
+    loads = [one.load.holder for one in kinds(bench.log, Load)]
+    assert loads == ["a"] * 3 + ["b"] * 3, "block by block: before, within and after the difference"
 
 
 def test_a_death_ends_its_routes_at_once():
@@ -172,7 +99,7 @@ def test_a_pipeline_ends_with_either_worker():
 
 
 def test_a_death_during_loading_starts_over_and_late_answers_are_ignored():
-    bench = Bench("w0", manual=True)
+    bench = FakeCluster("w0", manual=True)
     bench(Serve((application("a"),)))
     (load,) = kinds(bench.up("w0"), Load)
     bench.down("w0")
@@ -182,7 +109,7 @@ def test_a_death_during_loading_starts_over_and_late_answers_are_ignored():
 
 
 def test_a_death_before_it_was_up_counts_once():
-    bench = Bench("w0")
+    bench = FakeCluster("w0")
     bench.starting("w0")
     worker = bench.state.workers["w0"]
     assert (worker.state, worker.pid, worker.restarts) == ("starting", 71, 0)
@@ -192,8 +119,8 @@ def test_a_death_before_it_was_up_counts_once():
     bench(WorkerDown("w0", 2, "not started: no memory"))  # nobody said that it was starting
     assert (worker.state, worker.restarts, worker.deaths.count) == ("down", 2, 2)
     bench.up("w0")
-    bench(WorkerStarting("w0", 2, 72))
-    assert (worker.state, worker.incarnation) == ("loading", 2), "late news"
+    bench(WorkerStarting("w0", 3, 72))
+    assert (worker.state, worker.incarnation) == ("loading", 3), "late news"
 
 
 def test_an_old_incarnations_death_is_no_news():
@@ -216,7 +143,7 @@ def test_a_stalled_worker_is_killed_once_and_comes_back():
 
 
 def test_what_does_not_fit_at_start_is_fatal_with_the_sentence():
-    bench = Bench("w0", manual=True)
+    bench = FakeCluster("w0", manual=True)
     bench(Serve((application("a"),)))
     (load,) = kinds(bench.up("w0"), Load)
     (fatal,) = kinds(bench(LoadFailed("w0", 1, load.load, "needs 9 bytes, has 8")), Fatal)
@@ -225,7 +152,7 @@ def test_what_does_not_fit_at_start_is_fatal_with_the_sentence():
 
 def test_no_room_for_a_page_at_start_is_fatal_with_the_sentence():
     for room, fatal in ((2047, True), (2048, False)):
-        bench = Bench("w0", manual=True)
+        bench = FakeCluster("w0", manual=True)
         bench.up("w0")
         (load,) = [e for e in bench(Serve((application("m"),))) if isinstance(e, Load)]
         bench(Loaded("w0", 1, load.load))
@@ -247,7 +174,7 @@ def test_what_cannot_be_loaded_later_is_left_out_and_shown():
 
 
 def test_a_cluster_that_cannot_start_says_so():
-    bench = Bench("w0")
+    bench = FakeCluster("w0")
     fatal = [kinds(bench(WorkerDown("w0", life, "no such file"), 5.0 * life), Fatal) for life in range(1, HOPELESS + 1)]
     assert fatal[:-1] == [[]] * (HOPELESS - 1)
     assert [f.message for f in fatal[-1]] == [f"worker w0 died {HOPELESS} times while starting: no such file"]
@@ -297,7 +224,7 @@ def test_while_another_worker_serves_one_that_ends_itself_is_tried_again_for_eve
 
 
 def test_a_worker_that_cannot_start_ends_a_cluster_that_never_served():
-    bench = Bench("w0", "w1")
+    bench = FakeCluster("w0", "w1")
     bench.starting("w0")
     assert bench(WorkerCannotStart("w0", 1, "no kernels")) == [Fatal("worker w0 cannot start: no kernels")]
 
@@ -306,17 +233,17 @@ def test_a_worker_that_cannot_start_again_is_killed_for_that_reason_and_tried_la
     bench = started("w0", "w1", applications=(application("a"),))
     bench.down("w0")
     bench.starting("w0")
-    assert kinds(bench(WorkerCannotStart("w0", 3, "no kernels")), KillWorker) == [
+    assert kinds(bench(WorkerCannotStart("w0", 2, "no kernels")), KillWorker) == [
         KillWorker("w0", "it cannot start: no kernels")
     ]
-    assert not bench(WorkerCannotStart("w1", 2, "no kernels")), "it runs: a late word of nobody"
-    bench(WorkerDown("w0", 3, "it cannot start: no kernels"))
+    assert not bench(WorkerCannotStart("w1", 1, "no kernels")), "it runs: a late word of nobody"
+    bench(WorkerDown("w0", 2, "it cannot start: no kernels"))
     bench.starting("w0")
-    assert not bench(WorkerCannotStart("w0", 3, "no kernels")), "of the life before"
+    assert not bench(WorkerCannotStart("w0", 2, "no kernels")), "of the life before"
 
 
 def test_undeployed_while_it_loads_it_is_unloaded_when_it_came():
-    bench = Bench("w0", manual=True)
+    bench = FakeCluster("w0", manual=True)
     bench(Serve((application("a"), application("b", "eAmCoh"))))
     (load,) = kinds(bench.up("w0"), Load)
     bench(Undeploy("a"))
@@ -327,7 +254,7 @@ def test_undeployed_while_it_loads_it_is_unloaded_when_it_came():
 
 def test_the_view_shows_shared_and_own_bytes_blocks_and_queues():
     bench = started("w0", "w1", applications=(application("a"), application("b", "eAmCoh")))
-    bench(WorkerHeartbeat("w1", 2, 0.0, 3, 4))
+    bench(WorkerHeartbeat("w1", 1, 0.0, 3, 4))
     status = WorkerStatus(
         name="w0", incarnation=1, pid=77, device="cpu", numerics="n", budget=100, parameters=60, kv=7, cached=3, free=30,
         components=[], waiting=1, running=2, sweep=5, sweep_age=0.0, counters={"shared_pages": 6.0},
@@ -342,7 +269,7 @@ def test_the_view_shows_shared_and_own_bytes_blocks_and_queues():
     assert (w0["parameters_by_application"], w1["parameters_by_application"]) == ({"base": {"owned": 7, "shared": 3}}, {})
     assert (w0["links"], w1["links"]) == ({"w1": "device-slot"}, {})
     assert (w0["queue"], w1["queue"]) == ({"waiting": 1, "running": 2}, {"waiting": 3, "running": 4})
-    assert w1["pid"] == 72
+    assert w1["pid"] == 71
     assert len(w0["blocks"]) == 4, "the shared ones once: below, two middles, above"
     assert view["kv_pages_shared"] == 6
     alone = sum(sum(one["bytes"].values()) for one in view["applications"].values())

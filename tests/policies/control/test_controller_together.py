@@ -11,8 +11,8 @@ from blockwright.policies.control.drop_groups import memory_groups, refusal, ser
 from blockwright.policies.control.drops_view import overload_view
 from blockwright.policies.control.events import KvCapacity, Load, Loaded, Remove, Unload
 from blockwright.tests.claims import claim
+from blockwright.tests.fake_cluster import ROOM, application, kinds
 from blockwright.tests.policies.control.test_controller_overload import PAIR, A, Burst
-from blockwright.tests.policies.control.test_controller_state import ROOM, application, kinds
 
 TUNED = application("b", "eAmCnh")  # of A, with a layer of its own
 BOTH = replace(PAIR, application="a, b")

@@ -18,11 +18,11 @@ from blockwright.policies.control.drop_events import (
 from blockwright.policies.control.drop_groups import refusal, serving_groups
 from blockwright.policies.control.events import Add, Effect, Event, Load, Quiet, Remove, WorkerDown, WorkerUp
 from blockwright.policies.model.chain import Hop
-from blockwright.tests.policies.control.demand_house import application
+from blockwright.tests.fake_cluster import KV, application
 from blockwright.tests.policies.control.test_on_demand_overload import Tight
 
 TRIO = ("w0", "w1", "w2")
-ADDED = application("x", "abcdeX")  # a fine-tune of ``a``
+ADDED = application("x", "abcdeX", kv=KV)  # a fine-tune of ``a``
 
 
 class Walk(Tight):
@@ -40,7 +40,7 @@ class Walk(Tight):
             assert own or (alone and effect.load.holder != self.state.demand.coming), "it takes the memory of a burst"
         return super().answers(effect)
 
-    def order(self) -> MemoryOrder:
+    def drawn(self) -> MemoryOrder:
         source, found = self.source, serving_groups(self.state)
         pairs = [(one, other) for one, other in permutations(found, 2) if one.application == other.application]
         name = source.choice([*self.state.overload.groups] or [""])
@@ -58,10 +58,10 @@ class Walk(Tight):
         self.tick(source.choice([0.03, 0.3, 3.0]))
         self.room = source.choice([6, 9, 12, 12, 13])
         match source.randrange(10):
-            case 0 | 1 | 2 if not refusal(self.state, order := self.order()):
+            case 0 | 1 | 2 if not refusal(self.state, order := self.drawn()):
                 self(order)
-            case 3 | 4 if self.asked:
-                self(self.asked.pop(source.randrange(len(self.asked))))
+            case 3 | 4 if late := self.late:
+                self.reply(late[source.randrange(len(late))])
             case 5 | 6 if name in self.state.served:
                 self.want(name)
             case 7 if self.active.get(name):
@@ -74,7 +74,6 @@ class Walk(Tight):
                 self.die(source.choice(TRIO))
 
     def die(self, worker: str) -> None:
-        self.held[worker].clear()
         self(WorkerDown(worker, self.state.workers[worker].incarnation, "killed"))
         self(WorkerUp(worker, self.state.workers[worker].last + 1))
 
@@ -84,9 +83,8 @@ class Walk(Tight):
         for _ in range(40):
             if self.state.demand.leaving:
                 self(Quiet(self.state.demand.leaving))
-            late, self.asked = self.asked, []
-            for one in late:
-                self(one)
+            for one in self.late:
+                self.reply(one)
             for name in [*self.state.overload.groups]:
                 if not refusal(self.state, order := RestoreParameters(name, {})):
                     self(order)

@@ -6,11 +6,11 @@ import pytest
 
 from blockwright.policies.cluster.demand import BURST_PATIENCE, TURN
 from blockwright.policies.cluster.scaling import PressedBlock
-from blockwright.policies.control.drop_events import LoadAgain, RestoreParameters, RoutesLeft
+from blockwright.policies.control.drop_events import LoadLater, RestoreParameters, RoutesLeft
 from blockwright.policies.control.drop_groups import memory_groups, refused_workers, serving_groups
 from blockwright.policies.control.events import Add, Added, Pressed, Quiet, Remove, WorkerDown, WorkerUp
 from blockwright.policies.model.chain import KvLayout
-from blockwright.tests.policies.control.demand_house import SIZE, application
+from blockwright.tests.fake_cluster import KV, SIZE, application
 from blockwright.tests.policies.control.test_on_demand_overload import PAIR, Tight
 
 TRIO = ("w0", "w1", "w2")
@@ -23,9 +23,8 @@ def groups(tight: Tight) -> list[tuple[str, list[str]]]:
 
 def try_again(made: Tight) -> None:
     """Loads that had no room."""
-    late, made.asked = [one for one in made.asked if isinstance(one, LoadAgain)], []
-    for one in late:
-        made(one)
+    for one in made.pending(LoadLater):
+        made.reply(one)
 
 
 def beside() -> Tight:
@@ -56,15 +55,15 @@ def test_where_there_is_no_room_yet_it_is_tried_again_and_stays_where_it_is() ->
     served = ["a@w0", "a@w1", "a@w2", "b@w2"]
     assert (made.open(), made.states()["b"]) == (served, "ready")
     assert groups(made) == [("a", ["w0"]), ("a", ["w1"]), ("a, b", ["w2"])]
-    again = [one for one in made.asked if isinstance(one, LoadAgain)]
-    assert sorted(again, key=lambda one: one.worker) == [LoadAgain("w0", "b"), LoadAgain("w1", "b")]
+    again = made.pending(LoadLater)
+    assert sorted((one.worker, one.application) for one in again) == [("w0", "b"), ("w1", "b")]
     known_groups = memory_groups(made.state, 0) or pytest.fail("nothing was reported")
-    made(again[0])
+    made.reply(again[0])
     assert made.open() == served
     assert memory_groups(made.state, known_groups.version) is not None, "that it loaded and does not any more"
     made.room = 12
-    for one in again:
-        made(one)
+    for one in made.pending(LoadLater):
+        made.reply(one)
     assert made.open() == [f"{name}@{worker}" for name in "ab" for worker in TRIO]
 
 
@@ -80,15 +79,14 @@ def test_while_it_waits_for_room_for_a_request_too_nothing_is_forgotten() -> Non
     made.waits["b"] = 10 * 16
     made.want("b", 10 * 16)
     assert made.state.demand.coming == "b", "it waits for memory that a has"
-    late, made.asked = [one for one in made.asked if isinstance(one, LoadAgain)], []
-    for one in late:
-        made(one)
+    for one in made.pending(LoadLater):
+        made.reply(one)
     made.waits.clear()
     made.tick(0.03)
     assert made.state.demand.coming == ""
     made.room = 12
-    for again in made.asked:
-        made(again)
+    for again in made.late:
+        made.reply(again)
     assert made.open() == [f"{name}@{worker}" for name in "ab" for worker in TRIO]
 
 
@@ -112,8 +110,8 @@ def test_a_new_drop_leaves_it_out_until_the_next_restore() -> None:
     made.drop()
     made.room = 12
     made.log.clear()
-    for one in [one for one in made.asked if isinstance(one, LoadAgain)]:
-        made(one)
+    for one in made.pending(LoadLater):
+        made.reply(one)
     assert (made.loads("b"), made.open()) == ([], ["a@w0+w1", "a@w2", "b@w2"])
     made.restore()
     assert made.open() == [f"{name}@{worker}" for name in "ab" for worker in TRIO]
@@ -123,14 +121,14 @@ def test_what_found_room_for_a_part_of_itself_leaves_it_to_a_new_drop() -> None:
     made = Tight(*TRIO)
     made.drop()
     made.room = 12
-    made(Add(application("u", "abcuvw")))
+    made(Add(application("u", "abcuvw", kv=KV)))
     assert made.open() == ["a@w0+w1", "a@w2", "u@w2"]
     made.room = 6
     made.restore()
-    assert made.names("w0") == {"a", "u"}, "it shares three components"
+    assert made.workers["w0"].names() == {"a", "u"}, "it shares three components"
     assert refused_workers(made.state) == {}
     made.drop()
-    assert made.names("w0") == {"a"}
+    assert made.workers["w0"].names() == {"a"}
     made.room = 12
     made.restore()
     assert made.open() == [f"{name}@{worker}" for name in "au" for worker in TRIO]
@@ -141,7 +139,7 @@ def test_what_is_added_meanwhile_is_in_service_where_it_can_be_and_comes_to_the_
     made.drop()
     made.room = 12
     made.log.clear()
-    made(Add(application("x", "012")))
+    made(Add(application("x", "012", kv=KV)))
     assert Added("x") in made.log
     assert made.open() == ["a@w0+w1", "a@w2", "x@w2"]
     assert (made.loads("x"), made.states()["x"]) == (["w2"], "ready")
@@ -156,7 +154,7 @@ def test_a_block_that_is_deployed_for_a_burst_is_not_withheld() -> None:
     made.room = 12
     for worker in ("w0", "w1"):
         made.state.residency[worker].set_room(0, {}, {})
-    made(Add(application("x", "012")))
+    made(Add(application("x", "012", kv=KV)))
     made.state.residency["w0"].set_room(made.spare, {}, {})
     made(Pressed("w2", 1, (PressedBlock(0.9, {"x": (0, 1)}),)))
     assert made.open() == ["a@w0+w1", "a@w2", "x@w0+w2", "x@w2"]
@@ -166,7 +164,7 @@ def test_what_is_added_where_only_pipelines_are_is_on_demand() -> None:
     made = Tight("w0", "w1")
     made.drop()
     made.log.clear()
-    made(Add(application("x", "01")))
+    made(Add(application("x", "01", kv=KV)))
     assert Added("x") in made.log
     assert (made.loads("x"), made.states()["x"]) == ([], "on demand")
     made.restore()
@@ -181,14 +179,13 @@ def test_a_fine_tune_that_is_added_meanwhile_needs_no_room_for_what_comes_back()
     made.drop()
     made.spare = PAGE - SIZE  # of three components that are left without what it has alone
     for worker in TRIO:
-        made.state.residency[worker].room = made.spare + 100 * (made.room - len(made.held[worker]))
-    routes, parked = made.state.placement.of_one(application("t", "abcdeT"), on_demand=True)
+        made.state.residency[worker].room = made.spare + 100 * (made.room - len(made.workers[worker].held))
+    routes, parked = made.state.placement.of_one(application("t", "abcdeT", kv=KV), on_demand=True)
     assert ([route.home for route in routes], parked) == ([*TRIO], False)
 
 
 def test_nothing_is_lost_where_the_worker_dies_that_has_it() -> None:
     made = beside()
-    made.held["w2"].clear()
     made(WorkerDown("w2", 1, "killed"))
     made.want("b")
     assert made.state.demand.coming == "b"
@@ -204,7 +201,6 @@ def test_a_drop_that_is_given_up_before_anything_is_dropped_lets_it_come() -> No
     made.room = 12
     made.want("b")
     assert made.open() == ["a@w0+w1", "a@w2", "b@w2"]
-    made.held["w1"].clear()
     made(WorkerDown("w1", 1, "killed"))
     assert made.open() == ["a@w0", "a@w2", "b@w0", "b@w2"]
     made(WorkerUp("w1", 2))
@@ -248,7 +244,7 @@ def test_what_is_loaded_beside_it_and_idle_is_dropped_with_it() -> None:
     assert groups(made) == [("a, b", ["w0"]), ("a, b", ["w1"])]
     made.drop("a, b")
     assert made.open() == ["a@w0+w1", "b@w0+w1"]
-    assert [len(made.held[worker]) for worker in ("w0", "w1")] == [6, 6]
+    assert [len(made.workers[worker].held) for worker in ("w0", "w1")] == [6, 6]
     made.restore()
     assert made.open() == ["a@w0", "a@w1", "b@w0", "b@w1"]
 
@@ -289,7 +285,7 @@ def test_what_alone_comes_back_waits_for_room_and_nobody_gives_way() -> None:
 def test_of_another_form_it_keeps_its_workers_out_as_any_model_does() -> None:
     made = Tight("w0", "w1")
     made.room = 12
-    made(Add(application("c", "012", KvLayout(1, 4, "float32", 16))))
+    made(Add(application("c", "012", kv=KvLayout(1, 4, "float32", 16))))
     assert refused_workers(made.state)["w0"] == "worker w0 serves 2 models (a, c) whose layers have different KV"
     made(Remove("c"))
     assert refused_workers(made.state) == {}
@@ -323,7 +319,7 @@ def test_what_waits_for_memory_of_another_worker_has_it_though_it_is_dropped_on_
     made.room = 10
     for worker in ("w0", "w1"):
         made.state.residency[worker].set_room(0, {}, {})
-    made(Add(application("x", "0123")))
+    made(Add(application("x", "0123", kv=KV)))
     made.active, made.room = {"x": 1}, 9
     made.want("b")
     assert (made.open(), made.state.demand.coming) == (["b@w0", "b@w1", "x@w2"], "b")
@@ -344,8 +340,8 @@ def test_a_pipeline_goes_on_though_nobody_can_load_what_was_dropped() -> None:
         made(RestoreParameters("w0+w1", {}))
         assert (made.stage(), made.open(), made.failed()) == ("loading", [f"{name}@w0+w1"], [])
         made.broken.clear()
-        for one in [one for one in made.asked if isinstance(one, LoadAgain)]:
-            made(one)
+        for one in made.pending(LoadLater):
+            made.reply(one)
         assert made.stage() == "returning"
         made(RoutesLeft(next(iter(made.state.overload.groups.values())).order, 1))
         assert made.open() == [f"{name}@w0", f"{name}@w1"]

@@ -7,7 +7,8 @@ import pytest
 from blockwright.policies.cluster.demand import SETTLING
 from blockwright.policies.control.events import ApplicationsWanted, WorkerDown, WorkerUp
 from blockwright.tests.claims import claim
-from blockwright.tests.policies.control.demand_house import House, application, house
+from blockwright.tests.fake_cluster import KV, FakeCluster, application
+from blockwright.tests.policies.control.test_on_demand import house
 
 
 @claim("A model that cannot be loaded gives each request the reason at once and is tried again later", of="fine-tunes")
@@ -28,13 +29,12 @@ def test_what_cannot_be_loaded_is_parked_with_the_reason_and_tried_again_when_it
 
 
 def test_it_can_come_where_another_worker_can_load_it():
-    made = house(workers=("w0", "w1"))
+    made = house("w0", "w1")
     made(WorkerDown("w1", 1, "killed"))
     made.broken["t3"] = "the disk of w0"
     made.want("t3")
     assert made.failed() == [], "w1 may come back, and be able to"
     made.broken.clear()
-    made.held["w1"] = {}
     made(WorkerUp("w1", 2))
     made.want("t3")
     assert "t3" in made.published()
@@ -42,8 +42,8 @@ def test_it_can_come_where_another_worker_can_load_it():
 
 def test_what_has_all_the_memory_and_still_no_room_is_refused_for_good():
     """Its blocks fit one by one, so that no worker says that it never does."""
-    huge = application("huge", "abcdefghi")
-    made = House(8).start(application("base", "abcd"), application("t0", "abcdpP"), huge)
+    huge = application("huge", "abcdefghi", kv=KV)
+    made = FakeCluster(room=8).serve(application("base", "abcd", kv=KV), application("t0", "abcdpP", kv=KV), huge)
     made.active = {"huge": 1}
     made(ApplicationsWanted({"huge": 9}))
     assert made.published() == []
@@ -64,31 +64,29 @@ def test_what_is_not_on_demand_and_cannot_be_loaded_waits_for_its_workers():
     made = house()
     made.broken["base"] = "it is gone"
     made(WorkerDown("w0", 1, "killed"))
-    made.held["w0"] = {}
     made(WorkerUp("w0", 2))
     assert made.failed() == [("base", "worker w0: it is gone", True)]
     made.broken.clear()
     made(WorkerDown("w0", 2, "killed"))
     assert made.failed() == []
-    made.held["w0"] = {}
     made(WorkerUp("w0", 3))
     assert ("base" in made.published(), made.failed()) == (True, [])
 
 
 @pytest.mark.parametrize(("broken", "other"), [("w0", "w1"), ("w1", "w0")])
 def test_where_one_worker_cannot_load_it_others_give_way_on_the_other(broken: str, other: str):
-    made = house(workers=("w0", "w1"))
+    made = house("w0", "w1")
     made.broken[f"t3@{broken}"] = "its disk is gone"
     made.want("t3")
     made.tick(0.1)
-    assert made.names(other) > {"t3"}
+    assert made.workers[other].names() > {"t3"}
     assert ("t3" in made.published(), made.failed()) == (True, [])
     assert made.state.demand.coming == "", "it is there, and the next can come"
 
 
 @pytest.mark.parametrize(("broken", "other"), [("w0", "w1"), ("w1", "w0")])
 def test_where_one_cannot_load_it_and_the_other_never_has_room_both_reasons_are_reported(broken: str, other: str):
-    made = House(8, workers=("w0", "w1")).start(application("base", "abcd"), application("huge", "abcdefghi"))
+    made = FakeCluster("w0", "w1", room=8).serve(application("base", "abcd", kv=KV), application("huge", "abcdefghi", kv=KV))
     made.broken[f"huge@{broken}"] = "/models/huge/model.safetensors is damaged"
     made.want("huge")
     for _ in range(4):

@@ -12,61 +12,39 @@ from blockwright.policies.cluster.demand import BURST_PATIENCE, PATIENCE
 from blockwright.policies.control.drop_events import (
     AwaitSwitched,
     DropParameters,
-    LoadAgain,
     LoadLater,
-    RequestsSwitched,
     RestoreParameters,
-    RoutesLeft,
     SwitchGateways,
 )
 from blockwright.policies.control.drop_groups import refusal, refused_workers, serving_groups
-from blockwright.policies.control.events import DrainWorker, Effect, Event, Load, Quiet, WorkerDown, WorkerUp
+from blockwright.policies.control.events import DrainWorker, Effect, Load, Quiet, WorkerDown, WorkerUp
 from blockwright.policies.model.chain import Hop
 from blockwright.tests.claims import claim
-from blockwright.tests.policies.control.demand_house import House, application
+from blockwright.tests.fake_cluster import KV, FakeCluster, application
 
 PAIR = DropParameters("a", (Hop("w0", 0, 3), Hop("w1", 3, 6)), "throttling")
 BEGINNING = 100.0  # seconds: everything has been resident for long
 
 
-class Tight(House):
+class Tight(FakeCluster):
     """``a`` and ``b`` do not fit beside each other, but ``b`` fits into what a drop of ``a`` frees."""
 
     def __init__(self, *workers: str, **options: Any) -> None:
-        self.asked: list[Event] = []  # what gateways have not answered
-        super().__init__(9, workers, **options)
-        self.start(application("a", "abcdef"), application("b", "uvwxyz"))
+        super().__init__(*workers, room=9, **options)
+        self.serve(application("a", "abcdef", kv=KV), application("b", "uvwxyz", kv=KV))
         assert self.states() == {"a": "ready", "b": "on demand"}
         self.active, self.now = {"a": 1}, BEGINNING
 
-    def answers(self, effect: Effect) -> list[Event]:
-        match effect:
-            case SwitchGateways(number):
-                self.asked.append(RoutesLeft(number, 1))
-            case AwaitSwitched(number):
-                self.asked.append(RequestsSwitched(number, ()))
-            case LoadLater(worker, name):
-                self.asked.append(LoadAgain(worker, name))
-        return super().answers(effect)
-
-    def stage(self) -> str:
-        return " ".join(group.stage for group in self.state.overload.groups.values())
+    @property
+    def late(self) -> list[Effect]:
+        """The effects that gateways and clocks have not answered."""
+        return self.pending(SwitchGateways, AwaitSwitched, LoadLater)
 
     def drop(self, application: str = "a") -> None:
-        order = replace(PAIR, application=application)
-        assert refusal(self.state, order) == ""
-        self(order)
+        self.order(replace(PAIR, application=application))
         self.left()
         self.switched()
         assert self.stage() == "pipeline"
-
-    def left(self) -> None:
-        (group,) = self.state.overload.groups.values()
-        self(RoutesLeft(group.order, 1))
-
-    def switched(self) -> None:
-        (group,) = self.state.overload.groups.values()
-        self(RequestsSwitched(group.order, ()))
 
     def restore(self) -> None:
         self(RestoreParameters("w0+w1", {}))
@@ -76,9 +54,6 @@ class Tight(House):
     def loads(self, name: str) -> list[str]:
         """Workers that were asked to load some of it, in this life of the controller."""
         return [effect.worker for effect in self.log if isinstance(effect, Load) and effect.load.holder == name]
-
-    def open(self) -> list[str]:
-        return sorted(route.id.partition("#")[0] for route in self.state.table.news().routes)
 
 
 @pytest.fixture
@@ -215,8 +190,8 @@ def test_whatever_is_dropped_and_asked_for_everything_is_served_in_the_end(seed:
         match source.randrange(9):
             case 0 if not refusal(state, PAIR):
                 made(PAIR)
-            case 1 | 2 if made.asked:
-                made(made.asked.pop(source.randrange(len(made.asked))))
+            case 1 | 2 if late := made.late:
+                made.reply(late[source.randrange(len(late))])
             case 3 if groups and not refusal(state, RestoreParameters("w0+w1", {})):
                 made(RestoreParameters("w0+w1", {}))
             case 4 | 5:
@@ -230,20 +205,18 @@ def test_whatever_is_dropped_and_asked_for_everything_is_served_in_the_end(seed:
                 if not drain or not state.scaling.undrainable(worker, state.holdings):
                     made(DrainWorker(worker, drain))
             case 8 if state.workers[worker].alive:
-                made.held[worker].clear()
                 made(WorkerDown(worker, state.workers[worker].incarnation, "killed"))
                 made(WorkerUp(worker, state.workers[worker].last + 1))
         members = {one for group in made.state.overload.groups.values() for one in group.workers}
-        assert not any("b" in made.names(one) for one in members), "memory of a burst"
+        assert not any("b" in made.workers[one].names() for one in members), "memory of a burst"
     for name in sorted(made.state.scaling.drained):
         made(DrainWorker(name, False))
     for _ in range(40):
         made.active = {"a": 0, "b": 0}
         if made.state.demand.leaving:
             made(Quiet(made.state.demand.leaving))
-        late, made.asked = made.asked, []
-        for one in late:
-            made(one)
+        for one in made.late:
+            made.reply(one)
         if made.state.overload.groups and not refusal(made.state, RestoreParameters("w0+w1", {})):
             made(RestoreParameters("w0+w1", {}))
         made.tick(3.0)

@@ -7,10 +7,19 @@ from random import Random
 import pytest
 
 from blockwright.policies.cluster.demand import PATIENCE, TURN
-from blockwright.policies.control.events import ApplicationsWanted, AskUsage, Effect, Event, Quiet, WorkerDown, WorkerUp
+from blockwright.policies.control.events import (
+    ApplicationsWanted,
+    AskUsage,
+    AwaitQuiet,
+    Effect,
+    Event,
+    Quiet,
+    WorkerDown,
+    WorkerUp,
+)
 from blockwright.policies.model.chain import KvLayout
 from blockwright.tests.claims import claim
-from blockwright.tests.policies.control.demand_house import SIZE, House, application
+from blockwright.tests.fake_cluster import SIZE, FakeCluster, application
 
 KV = KvLayout(1, 1, "float32", 1)  # 8 bytes for a token of a component: 48 for one of a tune, 32 for one of the base
 BESIDE = 10  # tokens of a tune that fit beside another one
@@ -18,11 +27,11 @@ FITS = 12  # tokens that fit without the other one; up to 14 do
 NEVER = 15  # tokens that never fit
 
 
-class Crowd(House):
+class Crowd(FakeCluster):
     """Gateways send what waits as soon as a route has room for it, and say so the next time that they are asked."""
 
-    def __init__(self, workers: tuple[str, ...] = ("w0",)) -> None:
-        super().__init__(8, workers)
+    def __init__(self, *workers: str) -> None:
+        super().__init__(*workers, room=8)
         self.spare = 480
         self.sent: list[str] = []
 
@@ -35,7 +44,7 @@ class Crowd(House):
         capacity = self.state.publication().capacity
         for route in self.state.table.news().routes:
             name, tokens = route.application, self.waits.get(route.application, 0)
-            left = self.spare + SIZE * (self.room - len(self.held[route.home]))  # a report may be older than a load
+            left = self.spare + SIZE * (self.room - len(self.workers[route.home].held))  # a report may be older than a load
             page = 8 * len(self.state.served[name].application.components)
             if 0 < tokens <= min(capacity[route.id], left // page):
                 self.waits[name] = 0
@@ -45,22 +54,22 @@ class Crowd(House):
         self.waits[name] = tokens
         self.want(name, tokens)
 
-    def capacity(self, name: str) -> tuple[int, int]:
+    def tokens(self, name: str) -> tuple[int, int]:
         """Tokens now, and once others are unloaded, of its route on the first worker."""
         outcome = self.state.publication()
         return outcome.capacity[f"{name}@w0"], outcome.capacity_alone[f"{name}@w0"]
 
 
-def crowd(workers: tuple[str, ...] = ("w0",)) -> Crowd:
+def crowd(*workers: str) -> Crowd:
     """A base of four components and four tunes with two of their own, of which two have room."""
-    tunes = [application(f"t{i}", "abcd" + own, KV) for i, own in enumerate(("pP", "qQ", "rR", "sS"))]
-    return Crowd(workers).start(application("base", "abcd", KV), *tunes)
+    tunes = [application(f"t{i}", "abcd" + own, kv=KV) for i, own in enumerate(("pP", "qQ", "rR", "sS"))]
+    return Crowd(*workers).serve(application("base", "abcd", kv=KV), *tunes)
 
 
 def test_what_a_route_holds_is_reported_with_others_and_without() -> None:
     made = crowd()
     assert made.published() == ["base", "t0", "t1"]
-    assert (made.capacity("t0"), made.capacity("base")) == ((BESIDE, 14), (15, 27))
+    assert (made.tokens("t0"), made.tokens("base")) == ((BESIDE, 14), (15, 27))
 
 
 @claim("Idle models are unloaded for a request that is longer than the loaded ones leave room for", of="fine-tunes")
@@ -145,7 +154,7 @@ def test_two_that_need_each_other_away_take_turns() -> None:
             made.tick(TURN + PATIENCE)
             if made.awaited:  # what ran has ended
                 made.active[made.awaited[-1]] -= 1
-                made(Quiet(made.awaited.pop()))
+                made.reply(made.pending(AwaitQuiet)[-1])
                 made.tick(0.1)
         assert len(made.sent) == turn + 1, (turn, made.sent)
         assert made.sent[-1] != running
@@ -159,7 +168,6 @@ def test_the_death_of_the_worker_loses_nothing() -> None:
     made.now = 100.0
     made.ask("t0", FITS)
     made(WorkerDown("w0", 1, "killed"))
-    made.held["w0"] = {}
     made.tick(0.1)
     made(WorkerUp("w0", 2))
     made.active["t1"] = 0
@@ -169,7 +177,7 @@ def test_the_death_of_the_worker_loses_nothing() -> None:
 
 
 def test_of_two_workers_one_has_to_have_the_room() -> None:
-    made = crowd(("w0", "w1"))
+    made = crowd("w0", "w1")
     made.ask("t0", FITS)
     assert made.sent[0] == "t0"
     assert made.states()["t1"] == "on demand"
@@ -193,7 +201,7 @@ def test_whatever_comes_and_goes_each_is_sent_in_the_end(seed: int) -> None:
                 made.end(name)
             case 3 if chance.random() < 0.2:
                 made(WorkerDown("w0", life, "killed"))
-                made.held["w0"], life = {}, life + 1
+                life += 1
                 made(WorkerUp("w0", life))
             case _:
                 made.tick(chance.choice([0.03, PATIENCE, TURN]))
@@ -214,11 +222,11 @@ def test_whatever_comes_and_goes_each_is_sent_in_the_end(seed: int) -> None:
 
 def _quiet(made: Crowd) -> None:
     """Those that start nothing new and have nothing that runs are so."""
-    for name in [name for name in made.awaited if made.active.get(name, 0) <= bool(made.waits.get(name))]:
-        made.awaited.remove(name)
-        made(Quiet(name))
+    for effect in made.pending(AwaitQuiet):
+        if made.active.get(effect.application, 0) <= bool(made.waits.get(effect.application)):
+            made.reply(effect)
 
 
 def test_without_on_demand_only_what_fits_now_is_reported() -> None:
-    made = House(8, on_demand=False).start(application("t0", "abcdpP", KV), application("t1", "abcdqQ", KV))
+    made = FakeCluster(room=8, on_demand=False).serve(application("t0", "abcdpP", kv=KV), application("t1", "abcdqQ", kv=KV))
     assert made.state.publication().capacity_alone == {}

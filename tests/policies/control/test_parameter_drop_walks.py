@@ -25,8 +25,8 @@ from blockwright.policies.control.dropped_group import GroupStage
 from blockwright.policies.control.events import Application, AskCapacity, KvCapacity, Load, Loaded, LoadRefused, WorkerUp
 from blockwright.policies.control.loads import NoCapacity
 from blockwright.policies.model.chain import Hop
+from blockwright.tests.fake_cluster import ROOM
 from blockwright.tests.policies.control.test_controller_overload import A, Burst
-from blockwright.tests.policies.control.test_controller_state import ROOM
 from blockwright.tests.policies.control.test_controller_together import TUNED
 
 

@@ -43,11 +43,12 @@ from blockwright.policies.control.serving import Serving
 from blockwright.policies.control.state import ControllerState
 from blockwright.policies.model.chain import Hop, Route
 from blockwright.tests.claims import claim
-from blockwright.tests.policies.control.demand_house import house
+from blockwright.tests.fake_cluster import application
 from blockwright.tests.policies.control.test_controller_overload import PAIR, A, Burst
+from blockwright.tests.policies.control.test_on_demand import house
 from blockwright.tests.policies.control.test_placement import OWN, narrow
 from blockwright.tests.policies.control.test_world_walks import at_rest
-from blockwright.tests.policies.control.world import ControlWorld, application
+from blockwright.tests.policies.control.world import ControlWorld
 from blockwright.tests.test_architecture import ROOT, imports_of
 
 PRESSED_ROUTE = Route("b@w0+w1", 0, "b", (Hop("w0", 0, 3), Hop("w1", 3, 6)))
@@ -85,10 +86,10 @@ TABLE: list[tuple[str, Callable[[], Party], Callable[[], Holdings], Event, list[
     *(
         (what, lambda: Copies(60.0), copied, event, [Withdrawal(Claimant.COPIES, ClaimKind.PLANNED, ends)])
         for what, event, ends in (
-            ("a copy ends with its worker", WorkerDown("w1", 2, "killed"), ("b@w0+w1",)),
+            ("a copy ends with its worker", WorkerDown("w1", 1, "killed"), ("b@w0+w1",)),
             ("and with its application", Park("b"), ("b@w0+w1",)),
             ("not with another", Undeploy("a"), ()),
-            ("and when it cannot load", LoadFailed("w1", 2, LoadBlock("", 3, 5, [], "b"), "broken"), ("b@w0+w1",)),
+            ("and when it cannot load", LoadFailed("w1", 1, LoadBlock("", 3, 5, [], "b"), "broken"), ("b@w0+w1",)),
         )
     ),
     (
@@ -189,7 +190,7 @@ class Watched(ControllerState):
 @pytest.mark.parametrize("seed", range(3))
 def test_parties_leave_the_holdings_as_they_are(seed: int) -> None:
     world = ControlWorld(seed)
-    world.state = Watched(world.workers, 10.0, **world.options)  # type: ignore[arg-type]
+    world.state = Watched([*world.state.workers], 10.0, **world.options)  # type: ignore[arg-type]
     world.start()
     for _ in range(60):
         world.step()

@@ -13,59 +13,34 @@ from blockwright.policies.control.events import (
     Idle,
     KvCapacity,
     Load,
-    Loaded,
-    LoadFailed,
     LoadRefused,
     Pressed,
     Remove,
-    Serve,
     Unload,
 )
 from blockwright.policies.control.loads import NoCapacity
-from blockwright.policies.control.state import ControllerState
 from blockwright.tests.claims import claim
-from blockwright.tests.policies.control.test_controller_state import Bench, Published, application, kinds
+from blockwright.tests.fake_cluster import SIZE, FakeCluster, Published, application, kinds
 
 PAGE = 2048  # bytes, of both attentions
 A, B = application("a", "eAmBnh"), application("b", "eAmCoh")  # six components of 100 bytes; the first three are shared
 OWN = Pressed("w0", 1, (PressedBlock(0.9, {"b": (3, 5)}),))
 
 
-class Rooms(Bench):
+class Rooms(FakeCluster):
     """Workers of different memory; what they answer is what their parameters leave."""
 
     def __init__(self, **memory: int) -> None:
-        super().__init__(*memory)
+        super().__init__(*memory, memory=memory, block_idle=60.0)
         self.memory = memory
-        self.state = ControllerState(list(memory), stall_timeout=10.0, memory=memory, block_idle=60.0)
-        self.refuse = ""
 
-    def __call__(self, event, now=0.0):  # type: ignore[no-untyped-def]
-        """As ``Bench``, with room by worker."""
-        effects = self.state.handle(event, now)
-        self.state.check()
-        done = [Published(self.state.publication(), e.first) if type(e).__name__ == "Publish" else e for e in effects]
-        for effect in effects:
-            if isinstance(effect, Load):
-                news = LoadFailed if effect.worker == self.refuse else Loaded
-                message = ("no room",) if effect.worker == self.refuse else ()
-                done += self(news(effect.worker, effect.incarnation, effect.load, *message), now)
-            elif type(effect).__name__ == "AskCapacity":
-                done += self(self.room(effect.worker, effect.incarnation), now)
-        return done
-
-    def room(self, worker: str, incarnation: int):  # type: ignore[no-untyped-def]
-        served, resident = self.state.served, self.state.residency[worker].resident
-        held = {c.id for name, depths in resident.items() for d in depths for c in [served[name].application.components[d]]}
-        return KvCapacity(worker, incarnation, self.memory[worker] - 100 * len(held))
+    def capacity(self, worker: str) -> KvCapacity:
+        known = self.workers[worker]
+        return KvCapacity(worker, known.incarnation, self.memory[worker] - SIZE * len(known.held))
 
 
 def started(**memory: int) -> Rooms:
-    bench = Rooms(**memory)
-    bench(Serve((A, B)))
-    for worker in memory:
-        bench.up(worker)
-    return bench
+    return Rooms(**memory).serve(A, B)
 
 
 def narrow() -> Rooms:
@@ -114,24 +89,24 @@ def test_a_pressed_block_is_deployed_alone_and_a_new_version_has_the_old_route_t
 def test_it_goes_after_idleness_and_only_what_was_loaded_for_it() -> None:
     bench = narrow()
     bench(OWN)
-    effects = bench(Idle("w1", 2, ("b",)))
+    effects = bench(Idle("w1", 1, ("b",)))
     assert bench.routes() == ["a@w0", "b@w0"]
     (unload,) = kinds(effects, Unload)
     assert (unload.worker, unload.holder, unload.ids) == ("w1", "b", tuple(c.encode() * 16 for c in "Coh"))
     order = [type(e).__name__ for e in effects]
     assert order.index("Published") < order.index("Unload"), "no gateway sends there any more"
-    assert not bench(Idle("w1", 2, ("b",)))
+    assert not bench(Idle("w1", 1, ("b",)))
     bench(OWN)
     assert "b@w0+w1" in bench.routes(), "and comes again"
 
 
 def test_one_that_cannot_be_loaded_is_given_up_and_not_tried_again() -> None:
     bench = narrow()
-    bench.refuse = "w1"
+    bench.broken["w1"] = "no room"
     bench(OWN)
     assert bench.routes() == ["a@w0", "b@w0"]
     assert not bench.state.holdings.copies(lambda _: True)
-    bench.refuse = ""
+    bench.broken.clear()
     assert not kinds(bench(OWN), Load)
 
 
@@ -169,4 +144,4 @@ def test_late_words_and_other_lives_change_nothing() -> None:
     assert not bench(Pressed("w0", 7, OWN.blocks))
     bench(Remove("b"))
     assert not kinds(bench(OWN), Load), "it has gone meanwhile"
-    assert not bench(Idle("w1", 2, ("b",)))
+    assert not bench(Idle("w1", 1, ("b",)))

@@ -14,7 +14,6 @@ from blockwright.policies.control.events import (
     Loaded,
     Observed,
     Pressed,
-    Serve,
     StartWorker,
     StopWorker,
     Unload,
@@ -26,28 +25,20 @@ from blockwright.policies.control.events import (
     WorkerUp,
 )
 from blockwright.policies.control.scaling import ScalingPlan
-from blockwright.policies.control.state import ControllerState
-from blockwright.tests.policies.control.test_controller_state import Bench, application, kinds
+from blockwright.tests.fake_cluster import FakeCluster, application, kinds
 
 LATE = Observed(20.0, 0.0)
 A, B = application("a", "eAmBnh"), application("b", "eAmCoh")  # six components of 100 bytes; the first three are shared
 
 
-class Fleet(Bench):
+class Fleet(FakeCluster):
     """One worker, and up to three."""
 
     def __init__(self, memory: int = 1 << 20, *served: Any, mode: str = "relief") -> None:
-        super().__init__("w0")
         names, rules = ["w0", "w1", "w2"], ProvisioningRules(mode=mode, limit=10.0, cool_down=5.0)
-        self.state = ControllerState(
-            ["w0"], 10.0, memory=dict.fromkeys(names, memory), block_idle=60.0, scaling=ScalingPlan(rules, names, 7.0)
-        )
-        self(Serve(served or (A,)))
-        self.up("w0", 0.0)
-
-    def open(self) -> list[str]:
-        """Routes that gateways may send requests to."""
-        return sorted(route.id for route in self.state.table.news().routes)
+        options = {"memory": dict.fromkeys(names, memory), "scaling": ScalingPlan(rules, names, 7.0)}
+        super().__init__("w0", block_idle=60.0, **options)
+        self.serve(*(served or (A,)))
 
     def scaled_out(self) -> None:
         self(LATE, 1.0)

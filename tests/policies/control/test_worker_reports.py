@@ -10,7 +10,6 @@ from blockwright.policies.cluster.worker_size import SizeRules, WorkerReport, Wo
 from blockwright.policies.control.events import (
     Add,
     Fatal,
-    KvCapacity,
     Observed,
     Serve,
     StartWorker,
@@ -20,7 +19,7 @@ from blockwright.policies.control.events import (
 from blockwright.policies.control.scaling import ScalingPlan
 from blockwright.policies.control.state import ControllerState
 from blockwright.tests.claims import claim
-from blockwright.tests.policies.control.test_controller_state import application, kinds
+from blockwright.tests.fake_cluster import application, kinds
 from blockwright.tests.policies.control.test_placement import PAGE, Rooms
 
 A, B = application("a", "eAmBnh"), application("b", "xCyDzw")  # six components of 100 bytes each; nothing is shared
@@ -46,9 +45,6 @@ class Reporting(Rooms):
     def joins(self, worker: str, memory: int, speed: float = 1e9, device: str = "cpu") -> list:
         """A worker reports and is up."""
         return [*self.report(worker, memory, speed, device), *self(WorkerUp(worker, self.incarnation))]
-
-    def room(self, worker: str, incarnation: int) -> KvCapacity:
-        return super().room(worker, incarnation)
 
 
 @claim("Workers of different memory get what fits them, by what each reported when it joined", of="fine-tunes")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from blockwright.policies.model.chain import Route
 from blockwright.policies.requests.offline_credit import OfflineShare, for_new, home_of, left, more
-
-from .book.fake_fleet import route
+from blockwright.tests.policies.requests.book.gateway_bench import route
 
 
 def test_requests_on_their_way_are_subtracted_and_may_be_more_than_was_reported() -> None:

@@ -1,10 +1,40 @@
 """A gateway's state machine with workers that say what a test makes them say; every event is followed by a check."""
 
+from blockwright.actors.gateway.port import ModelInfo
+from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, Route
+from blockwright.policies.requests.admission_limit import AdmissionLimit
+from blockwright.policies.requests.book.book import RequestBook
 from blockwright.policies.requests.book.messages import Deliver, Submit, WorkerEnded, WorkerJoined
+from blockwright.policies.requests.book.parts import BookParts
 from blockwright.policies.requests.book.sweep_report import SweepReport
+from blockwright.policies.requests.request_timeout import RequestTimeout
 from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.events import GivenBack, Preempted, Progressed, PromptScored, TokensEmitted
-from blockwright.tests.policies.requests.book.fake_fleet import GATEWAY, chain, gateway, generation, route
+from blockwright.tests.fake_cluster import generation
+
+GATEWAY = "head/gateway#1"
+
+
+def chain(application: str = "m", max_length: int = 4096) -> Chain:
+    components = tuple(Component(bytes([i]) * 16, Kind.MLP, 100, 8, 8) for i in range(4))
+    return Chain(application, (Block(components),), max_length)
+
+
+def route(*workers: str, application: str = "m", version: int = 1) -> Route:
+    hops = tuple(Hop(w, i, i + 1) for i, w in enumerate(workers))
+    return Route(f"{application}@{'+'.join(workers)}", version, application, hops)
+
+
+def gateway(
+    worker_wait: float = 30.0,
+    max_waiting: int = 4096,
+    applications: tuple[str, ...] = ("m",),
+    request_timeout: float = 0.0,
+    asks: bool = False,
+) -> RequestBook:
+    models = [ModelInfo(name, "/models/" + name, 4096, 0, False) for name in applications]
+    timeouts, overload = RequestTimeout(worker_wait, request_timeout), AdmissionLimit(max_waiting, 0, 1)
+    return RequestBook(BookParts(GATEWAY, models, page_size=4, timeouts=timeouts, overload=overload, asks=asks))
 
 
 class Bench:

@@ -24,13 +24,16 @@ from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.requests.urgency import urgency
 from blockwright.policies.sweep.events import Preempted
-from blockwright.tests.policies.requests.book.fake_fleet import GATEWAY, chain, generation, route
+from blockwright.tests.fake_cluster import generation
 from blockwright.tests.policies.requests.book.gateway_bench import (
+    GATEWAY,
     Bench,
+    chain,
     delivered,
     emitted,
     preempted,
     progressed,
+    route,
     scored,
     submits,
 )

@@ -15,8 +15,8 @@ from blockwright.policies.requests.book.messages import (
 from blockwright.policies.requests.dispatch import UNKNOWN
 from blockwright.policies.requests.load_failure import LoadFailure
 from blockwright.policies.requests.refusal import Refusal
-from blockwright.tests.policies.requests.book.fake_fleet import generation, route
-from blockwright.tests.policies.requests.book.gateway_bench import Bench, given_back, submits
+from blockwright.tests.fake_cluster import generation
+from blockwright.tests.policies.requests.book.gateway_bench import Bench, given_back, route, submits
 
 WAIT = 30.0
 NOW, MOST = 64, 200  # tokens that fit beside others, and alone

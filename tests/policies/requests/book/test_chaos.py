@@ -1,95 +1,105 @@
 """Whatever dies or gets lost, every stream is complete and exact."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blockwright.policies.control.drop_events import DropParameters
+from blockwright.policies.model.chain import Hop
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.requests.refusal import Refusal
+from blockwright.tests.fake_cluster import ServingCluster, generation, reference
 from blockwright.tests.parts import examples
-from blockwright.tests.policies.requests.book.fake_fleet import Fleet, generation, reference, route
+from blockwright.tests.policies.requests.book.gateway_bench import gateway
 
-REPLICAS = [route("w0"), route("w1"), route("w2")]
-PIPELINES = [route("w0", "w1"), route("w2")]
+TRIO = ("w0", "w1", "w2")
+PAIR = DropParameters("m", (Hop("w0", 0, 2), Hop("w1", 2, 4)))
 
 
-def ask(fleet: Fleet, count: int) -> list:
+def ask(cluster: ServingCluster, count: int) -> list:
     asked = []
     for i in range(count):
-        sampling = SamplingParams(seed=fleet.random.randrange(1000))
-        stop = [fleet.random.randrange(997) for _ in range(40)]
+        sampling = SamplingParams(seed=cluster.random.randrange(1000))
+        stop = [cluster.random.randrange(997) for _ in range(40)]
         g = generation(
-            f"r{i}", fleet.random.randrange(1, 20), fleet.random.randrange(1, 30), sampling=sampling, stop_tokens=stop
+            f"r{i}", cluster.random.randrange(1, 20), cluster.random.randrange(1, 30), sampling=sampling, stop_tokens=stop
         )
         asked.append(g)
-        fleet.feed(g)
+        cluster.feed(g)
     return asked
 
 
-def assert_exact(fleet: Fleet, asked: list) -> None:
+def assert_exact(cluster: ServingCluster, asked: list) -> None:
     for g in asked:
         expected = reference(g)
-        assert fleet.answers[g.id] == expected
-        assert fleet.finish[g.id] == ("stop" if expected[-1] in g.stop_tokens else "length")
+        assert cluster.answered[g.id] == expected
+        assert cluster.finish[g.id] == ("stop" if expected[-1] in g.stop_tokens else "length")
 
 
-@examples(60)
-@given(seed=st.integers(0, 2**32), pipeline=st.booleans())
-def test_random_kills_drops_and_duplicates_leave_every_stream_exact(seed, pipeline):
-    fleet = Fleet(seed, PIPELINES if pipeline else REPLICAS, drop=0.2, double=0.2)
-    for worker in ("w0", "w1", "w2"):
-        fleet.start(worker)
-    asked = ask(fleet, 8)
+def troubled(cluster: ServingCluster) -> None:
+    """Kill two workers at some time, and start some again; all of them live in the end."""
     kills = 2  # a request present at three deaths would rightly fail
-    while fleet.state.parts.active and kills:
-        for _ in range(fleet.random.randrange(1, 12)):
-            fleet.step()
-        if fleet.random.random() < 0.5:
-            fleet.heartbeats()
-        victim = fleet.random.choice(["w0", "w1", "w2"])
-        if victim in fleet.workers:
-            fleet.kill(victim)
+    while cluster.book.parts.active and kills:
+        for _ in range(cluster.random.randrange(1, 12)):
+            cluster.step()
+        if cluster.random.random() < 0.5:
+            cluster.heartbeats()
+        victim = cluster.random.choice([*cluster.state.workers])
+        if victim in cluster.workers:
+            cluster.kill(victim)
             kills -= 1
-        elif fleet.random.random() < 0.5:
-            fleet.start(victim)
-    for worker in ("w0", "w1", "w2"):
-        if worker not in fleet.workers:
-            fleet.start(worker)
-    fleet.settle()
-    assert not fleet.failures
-    assert_exact(fleet, asked)
+        elif cluster.random.random() < 0.5:
+            cluster.begin(victim)
+    for worker in cluster.state.workers:
+        cluster.begin(worker)
+    cluster.settle()
+    assert not cluster.failures
+
+
+@pytest.mark.parametrize("routes", ["replicas", "pipelines", "dropped"])
+@examples(25)
+@given(seed=st.integers(0, 2**32))
+def test_random_kills_drops_and_duplicates_leave_every_stream_exact(routes, seed):
+    workers, span = (("w0", "w1", "w2", "w3"), 2) if routes == "pipelines" else (TRIO, 1)
+    cluster = ServingCluster(seed, gateway(), *workers, span=span, drop=0.2, double=0.2)
+    if routes == "dropped":
+        cluster.order(PAIR)
+        cluster.left()
+        cluster.switched()
+    among = {"replicas": ["m@w0", "m@w1", "m@w2"], "pipelines": ["m@w0+w1", "m@w2+w3"], "dropped": ["m@w0+w1", "m@w2"]}
+    assert cluster.open() == among[routes]
+    asked = ask(cluster, 8)
+    troubled(cluster)
+    assert_exact(cluster, asked)
 
 
 @examples(20)
 @given(seed=st.integers(0, 2**32))
 def test_a_poisonous_request_fails_alone(seed):
-    fleet = Fleet(seed, REPLICAS)
-    for worker in ("w0", "w1", "w2"):
-        fleet.start(worker)
-    asked = ask(fleet, 6)
-    fleet.poison = {"r3"}
+    cluster = ServingCluster(seed, gateway(), *TRIO)
+    asked = ask(cluster, 6)
+    cluster.poison = {"r3"}
     for _ in range(2000):
-        if not fleet.state.parts.active:
+        if not cluster.book.parts.active:
             break
-        fleet.step()
-        fleet.heartbeats()
-        for worker in ("w0", "w1", "w2"):
-            if worker not in fleet.workers:
-                fleet.start(worker)
-    assert {f.request: f.refused.why for f in fleet.failures.values()} == {"r3": Refusal.POISON}
-    assert_exact(fleet, [g for g in asked if g.id != "r3"])
+        cluster.step()
+        cluster.heartbeats()
+        for worker in TRIO:
+            cluster.begin(worker)
+    assert {f.request: f.refused.why for f in cluster.failures.values()} == {"r3": Refusal.POISON}
+    assert_exact(cluster, [g for g in asked if g.id != "r3"])
 
 
 @examples(20)
 @given(seed=st.integers(0, 2**32))
 def test_the_only_worker_may_die_and_come_back(seed):
-    fleet = Fleet(seed, [route("w0")], drop=0.1)
-    fleet.start("w0")
-    asked = ask(fleet, 5)
+    cluster = ServingCluster(seed, gateway(), "w0", drop=0.1)
+    asked = ask(cluster, 5)
     for _ in range(2):
-        for _ in range(fleet.random.randrange(10)):
-            fleet.step()
-        fleet.kill("w0")
-        fleet.step()
-        fleet.start("w0")
-    fleet.settle()
-    assert_exact(fleet, asked)
+        for _ in range(cluster.random.randrange(10)):
+            cluster.step()
+        cluster.kill("w0")
+        cluster.step()
+        cluster.begin("w0")
+    cluster.settle()
+    assert_exact(cluster, asked)

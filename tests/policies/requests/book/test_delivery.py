@@ -29,8 +29,16 @@ from blockwright.policies.requests.book.queue_position import QueuePositions
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.sweep.events import DraftsVerified, ExitEntered, SatOut
 from blockwright.policies.sweep.offline_capacity import OfflineCapacity
-from blockwright.tests.policies.requests.book.fake_fleet import GATEWAY, chain, route
-from blockwright.tests.policies.requests.book.gateway_bench import Bench, emitted, progressed, scored, submits
+from blockwright.tests.policies.requests.book.gateway_bench import (
+    GATEWAY,
+    Bench,
+    chain,
+    emitted,
+    progressed,
+    route,
+    scored,
+    submits,
+)
 
 LOW, TOP = "m:2", "m"
 RULE = Threshold(theta=0.8, tokens=3)

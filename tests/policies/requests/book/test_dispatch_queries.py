@@ -24,10 +24,18 @@ from blockwright.policies.requests.book.messages import (
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.tests.claims import claim
+from blockwright.tests.fake_cluster import ServingCluster
 from blockwright.tests.parts import examples
-from blockwright.tests.policies.requests.book.fake_fleet import Fleet, route
-from blockwright.tests.policies.requests.book.gateway_bench import Bench, emitted, given_back, progressed, submits
-from blockwright.tests.policies.requests.book.test_chaos import REPLICAS, ask, assert_exact
+from blockwright.tests.policies.requests.book.gateway_bench import (
+    Bench,
+    emitted,
+    gateway,
+    given_back,
+    progressed,
+    route,
+    submits,
+)
+from blockwright.tests.policies.requests.book.test_chaos import TRIO, ask, assert_exact, troubled
 
 CANDIDATES = [
     Candidate(route="m@w0", home="w0", running=1, free_blocks=9, total_blocks=10, forecast=Forecast(0.5, 4.0, 1.0, 0, 9)),
@@ -229,13 +237,12 @@ def test_an_end_before_its_time_says_nothing_of_forecasts() -> None:
 # whatever happens
 
 
-class Asked(Fleet):
+class Asked(ServingCluster):
     """Dispatchers answer at some time, with any route, in any order, late or not at all."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__(seed, REPLICAS, drop=0.2, double=0.2)
-        self.state.parts.asking.wanted = True
         self.questions: list[Ask] = []
+        super().__init__(seed, gateway(asks=True), *TRIO, drop=0.2, double=0.2)
 
     def perform(self, effect: object) -> None:
         if isinstance(effect, Ask):
@@ -256,29 +263,12 @@ class Asked(Fleet):
 @examples(60)
 @given(seed=st.integers(0, 2**32))
 def test_random_answers_kills_and_losses_leave_every_stream_exact(seed: int) -> None:
-    fleet = Asked(seed)
-    for worker in ("w0", "w1", "w2"):
-        fleet.start(worker)
-    asked = ask(fleet, 8)
-    kills = 2  # a request present at three deaths would rightly fail
-    while fleet.state.parts.active and kills:
-        for _ in range(fleet.random.randrange(1, 12)):
-            fleet.step()
-        fleet.heartbeats()
-        victim = fleet.random.choice(["w0", "w1", "w2"])
-        if victim in fleet.workers:
-            fleet.kill(victim)
-            kills -= 1
-        elif fleet.random.random() < 0.5:
-            fleet.start(victim)
-    for worker in ("w0", "w1", "w2"):
-        if worker not in fleet.workers:
-            fleet.start(worker)
-    fleet.settle()
-    assert not fleet.failures
-    assert_exact(fleet, asked)
-    assert not fleet.state.parts.asking.open
-    assert sum(fleet.state.parts.asking.figures.asked.counts) > 0
+    cluster = Asked(seed)
+    asked = ask(cluster, 8)
+    troubled(cluster)
+    assert_exact(cluster, asked)
+    assert not cluster.book.parts.asking.open
+    assert sum(cluster.book.parts.asking.figures.asked.counts) > 0
 
 
 def test_the_least_forecast_and_the_longest_request_are_reported_to_the_provisioner() -> None:

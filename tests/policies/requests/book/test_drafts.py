@@ -15,8 +15,7 @@ from blockwright.policies.requests.book.messages import HeartbeatReceived, Submi
 from blockwright.policies.requests.book.queue_position import QueuePositions
 from blockwright.policies.sweep.events import DraftsVerified
 from blockwright.policies.sweep.offline_capacity import OfflineCapacity
-from blockwright.tests.policies.requests.book.fake_fleet import GATEWAY, route
-from blockwright.tests.policies.requests.book.gateway_bench import Bench, emitted, given_back, progressed
+from blockwright.tests.policies.requests.book.gateway_bench import GATEWAY, Bench, emitted, given_back, progressed, route
 
 WANTED = DraftOptions(prompt=True, tokens=4, prediction=[7, 8])
 

@@ -19,14 +19,16 @@ from blockwright.policies.requests.book.settling import KEEP
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.sweep.offline_capacity import OfflineCapacity
 from blockwright.tests.claims import claim
-from blockwright.tests.policies.requests.book.fake_fleet import chain, generation, route
+from blockwright.tests.fake_cluster import generation
 from blockwright.tests.policies.requests.book.gateway_bench import (
     Bench,
+    chain,
     delivered,
     emitted,
     given_back,
     preempted,
     progressed,
+    route,
     submits,
 )
 

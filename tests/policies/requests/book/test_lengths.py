@@ -14,7 +14,7 @@ from blockwright.policies.requests.book.lengths import MOST_LESSONS, Lengths
 from blockwright.policies.requests.book.messages import End, Submit
 from blockwright.tests.actors import fake_worker
 from blockwright.tests.actors.test_topology import GATEWAY_ENTRY, Quiet, cluster, collect
-from blockwright.tests.policies.requests.book.fake_fleet import generation, reference
+from blockwright.tests.fake_cluster import generation, reference
 from blockwright.tests.policies.requests.book.gateway_bench import Bench, emitted
 from blockwright.tests.waiting import until
 

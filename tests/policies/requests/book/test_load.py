@@ -6,8 +6,7 @@ from blockwright.policies.requests.book import book, settling
 from blockwright.policies.requests.book.messages import CancelAt, Fail, Unsent, WorkerJoined
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.requests.routes_changed import RoutesChanged
-from blockwright.tests.policies.requests.book.fake_fleet import chain, route
-from blockwright.tests.policies.requests.book.gateway_bench import Bench, emitted, progressed
+from blockwright.tests.policies.requests.book.gateway_bench import Bench, chain, emitted, progressed, route
 
 
 def test_withdrawing_a_model_ends_a_thousand_waiting_requests_while_a_suspect_waits() -> None:

@@ -21,8 +21,7 @@ from blockwright.policies.requests.book.messages import (
 from blockwright.policies.requests.moving import PATIENCE
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.policies.sweep.page_events import Exported, PageTarget
-from blockwright.tests.policies.requests.book.fake_fleet import GATEWAY
-from blockwright.tests.policies.requests.book.gateway_bench import Bench, emitted, progressed, submits
+from blockwright.tests.policies.requests.book.gateway_bench import GATEWAY, Bench, emitted, progressed, submits
 
 LAYOUT = KvLayout(1, 8, "float32", 4)
 PAGE_BYTES = LAYOUT.raw_bytes

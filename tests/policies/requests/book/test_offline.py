@@ -10,8 +10,16 @@ from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.requests.urgency import FIRST_OFFLINE
 from blockwright.policies.sweep.offline_capacity import OfflineCapacity
 from blockwright.tests.claims import claim
-from blockwright.tests.policies.requests.book.fake_fleet import chain, generation, route
-from blockwright.tests.policies.requests.book.gateway_bench import Bench, emitted, given_back, progressed, submits
+from blockwright.tests.fake_cluster import generation
+from blockwright.tests.policies.requests.book.gateway_bench import (
+    Bench,
+    chain,
+    emitted,
+    given_back,
+    progressed,
+    route,
+    submits,
+)
 
 
 def heard(bench: Bench, worker: str, rows: int, positions: int = 1000, room: int = 2000, now: float = 0.0) -> list:

@@ -3,7 +3,7 @@
 from blockwright.actors.gateway.port import Census, StreamProgress
 from blockwright.policies.requests.book.messages import WorkerEnded
 from blockwright.policies.requests.book.queue_position import FRESH, QueuePositions
-from blockwright.tests.policies.requests.book.fake_fleet import generation
+from blockwright.tests.fake_cluster import generation
 from blockwright.tests.policies.requests.book.gateway_bench import Bench, emitted, preempted, progressed
 
 

@@ -6,13 +6,14 @@ from typing import Any
 
 from blockwright.policies.requests.book.messages import CancelAt, WorkerJoined
 from blockwright.policies.sweep.events import Submission
-from blockwright.tests.policies.requests.book.fake_fleet import chain, route
 from blockwright.tests.policies.requests.book.gateway_bench import (
     Bench,
+    chain,
     delivered,
     emitted,
     preempted,
     progressed,
+    route,
     submits,
 )
 

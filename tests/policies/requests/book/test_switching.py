@@ -22,8 +22,7 @@ from blockwright.policies.requests.book.messages import (
 )
 from blockwright.policies.sweep.page_events import Exported, Unhold
 from blockwright.tests.claims import claim
-from blockwright.tests.policies.requests.book.fake_fleet import GATEWAY
-from blockwright.tests.policies.requests.book.gateway_bench import Bench, emitted, preempted, progressed, submits
+from blockwright.tests.policies.requests.book.gateway_bench import GATEWAY, Bench, emitted, preempted, progressed, submits
 from blockwright.tests.policies.requests.book.test_moving import PAGE_BYTES, target, whole
 
 PIPELINE = Route("m@w0+w1", 1, "m", (Hop("w0", 0, 3), Hop("w1", 3, 6)))
