@@ -257,7 +257,7 @@ async def start(
             **_services(settings, http.batch_service if http is not None else None),
             "applications": (settings, worker_limits(settings.worker, models), CONTROLLER, running.held),
             "gateway": gateway,
-            "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress, settings.worker.may_be_card),
+            "controller": _controller(settings, rules, state, running.progress, first_in_head=first_in_head),
             "peer": (http.front if http is not None else None, processes),
             **configs,
             **_gateway_configs(fronts, infos, first_in_head, http.port if http is not None else 0),
@@ -294,7 +294,7 @@ def _state(settings: Settings, rules: SizeRules, default: str) -> ControllerStat
     more: dict[str, Any] = {"block_idle": settings.worker_memory.block_idle, "on_demand": settings.models.on_demand}
     names, least = worker_names(settings), settings.worker.workers
     more["scaling"] = ScalingPlan(settings.autoscaling.rules(least), names, settings.faults.drain_timeout)
-    more["sizes"] = WorkerSizes(rules)
+    more["sizes"] = rules
     state = ControllerState(names[:least], settings.faults.stall_timeout, **more)
     state.overload.watched = settings.parameter_drops.is_on
     state.default_is_set = bool(settings.models.default_model)
@@ -307,6 +307,14 @@ async def _read_here(settings: Settings, launcher: Launcher | None) -> WorkerRea
     if launcher is not None and not isinstance(launcher, ForkserverLauncher):
         return None
     return await asyncio.to_thread(read_machine, settings.worker, len(worker_names(settings)), here=True)
+
+
+def _controller(
+    settings: Settings, rules: SizeRules, state: ControllerState, progress: Published[Progress], *, first_in_head: bool
+) -> tuple[Any, ...]:
+    """Return the values of the controller."""
+    gateways, may_be_card = [f"{HEAD}/gateway"] * first_in_head, settings.worker.may_be_card
+    return state, gateways, progress, may_be_card, WorkerSizes(rules), settings.logs
 
 
 def _refuse_early(here: WorkerReading | None, rules: SizeRules) -> None:

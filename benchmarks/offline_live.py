@@ -208,7 +208,7 @@ def loads(logs: Path, costs: Coefficients) -> list[float]:
     from blockwright.policies.sweep.event_log import Planned
 
     found = []
-    for path in sorted(logs.rglob("*")):
+    for path in sorted(logs.rglob("w*.events")):
         if path.is_file():
             for _, entry in EventLog(path):
                 if isinstance(entry, Planned) and isinstance(entry.plan, SweepPlan) and entry.plan.row:

@@ -70,7 +70,6 @@ SMALL_THOUGHTS = {
     "gpu/cuda/synchronous.py": "computes on a card from the host's memory, which sweeps never do",
     "gpu/model/gemma.py": "each architecture is a file, which a newcomer looks for",
     "gpu/weights/lora_product.py": "beside the check of bits, which identities need, it would close a circle",
-    "policies/control/copies.py": "each party is a file, and knows no other",
     "policies/drafts/prompt_lookup.py": "a method of the field, which a newcomer looks for",
     "policies/memory/compaction.py": "a term of the field, which a newcomer looks for",
     "policies/memory/prefix_index.py": "a term of the field, which a newcomer looks for",

@@ -36,7 +36,9 @@ from ..block.messages import BlockStatus
 from ..conditions import Conditions, Published
 from ..gateway.port import ApplicationView, Census, DrainAnswered, RefusedChange, RemovalView
 from ..predictor.messages import NODE as PREDICTORS
+from ..settings.logs import LogSettings
 from ..worker.messages import WorkerStatus
+from .event_log import ControlRecorder
 from .gateway_calls import GatewayCalls
 from .history import History
 from .progress import Progress
@@ -54,13 +56,22 @@ class Controller(Actor):
 
     state: owned by this actor from here on. gateways: addresses of the gateways at the start; every gateway hears of
     workers and routes from here. progress: the published progress of the cluster.
-    has_cards: an actor of the head reads cards.
+    has_cards: an actor of the head reads cards. sizes: settles what each worker gets of its machine; None: workers report
+    nothing. logs: settings of the event log; None: there is none.
     """
 
     def __init__(
-        self, state: ControllerState, gateways: Sequence[str], progress: Published[Progress], has_cards: bool = False
+        self,
+        state: ControllerState,
+        gateways: Sequence[str],
+        progress: Published[Progress],
+        has_cards: bool = False,
+        sizes: WorkerSizes | None = None,
+        logs: LogSettings | None = None,
     ) -> None:
         self._state = state
+        self._known_sizes, self._logs = sizes, logs
+        self._recorder: ControlRecorder | None = None
         self._gateways, self._progress = list(gateways), progress
         self._has_cards = has_cards
         self._warnings: list[str] = []
@@ -81,12 +92,16 @@ class Controller(Actor):
         self._calls = WorkerCalls(self.node, self._publishing, self.handle, self._kill)
         self._gateway_calls = GatewayCalls(self.node, self._gateways, self._publishing, self._state)
         self._deafen = self.node.on_heartbeat(self._beat)
+        if self._logs is not None and self._logs.event_log:
+            self._recorder = ControlRecorder(self._state, self._logs, self.node.incarnation)
 
     async def on_stop(self) -> None:
         self._deafen()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._recorder is not None:
+            self._recorder.close()
 
     # messages
 
@@ -162,15 +177,9 @@ class Controller(Actor):
             if one.name in state.additions:
                 self.handle(events.Remove(one.name))
                 continue
-            self._choose_default(default)  # in the same publication
             self._grace[one.name] = grace
-            self.handle(events.Retire(one.name))
+            self.handle(events.Retire(one.name, default))
         return [one.name for one in family], view
-
-    def _choose_default(self, model: str) -> None:
-        if model:
-            self._state.default_is_set = False
-            self._state.table.choose_default(model)
 
     @endpoint(concurrent=True)
     async def removed(self, application: str) -> None:
@@ -254,8 +263,8 @@ class Controller(Actor):
 
     @property
     def _sizes(self) -> WorkerSizes:
-        assert self._state.sizes is not None, "the workers of this cluster report nothing"
-        return self._state.sizes
+        assert self._known_sizes is not None, "the workers of this cluster report nothing"
+        return self._known_sizes
 
     @endpoint(urgent=True)
     async def worker_starting(self, worker: str, incarnation: int, pid: int) -> None:
@@ -337,7 +346,7 @@ class Controller(Actor):
     def handle(self, event: events.Event) -> list[asyncio.Task[None]]:
         """Apply an event; return the tasks that carry out its effects."""
         now = self.node.clock.now()
-        effects = self._state.handle(event, now)
+        effects = (self._recorder or self._state).handle(event, now)
         tasks = [task for effect in effects if (task := self._perform(effect)) is not None]
         if self._state.changed or effects:
             self._history.tick(self._state, now)
@@ -370,20 +379,20 @@ class Controller(Actor):
                     self._failed[application] = error
                     if len(self._failed) > KEEP:
                         self._failed.popitem(last=False)
-            case events.DemandEffect():
-                return self._spawn(self._gateway_calls.demand(effect, self.handle))
-            case events.ScalingEffect():
-                self._history.scaled(effect, self.node.clock.now())
-                return self._spawn(self._gateway_calls.scale(effect, self.handle))
             case OverloadNote(group, text):
                 self._history.record(self.node.clock.now(), "overload", group, text)
-            case events.OverloadEffect():
-                return self._spawn(self._gateway_calls.switch(effect, self.handle))
             case events.FinishRequests(application):
                 return self._spawn(self._drain(application))
             case events.Fatal(message):
                 log.info("%s", message)  # the process that started the cluster shows it to the user
                 self._fatal = self._fatal or message
+            case _ if isinstance(effect, events.DemandEffect):
+                return self._spawn(self._gateway_calls.demand(effect, self.handle))
+            case _ if isinstance(effect, events.ScalingEffect):
+                self._history.scaled(effect, self.node.clock.now())
+                return self._spawn(self._gateway_calls.scale(effect, self.handle))
+            case _:
+                return self._spawn(self._gateway_calls.switch(effect, self.handle))
         return None
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -11,7 +11,7 @@ from .part import BYTES, LEAST_LOG, AllowedTexts, SettingsPart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings(SettingsPart):
-    """The log, the workers' event logs, and the spans of requests."""
+    """The log, the event logs, and the spans of requests."""
 
     log_format: Annotated[
         str, "text, or json: one object per line, on standard output and error", AllowedTexts("text", "json")
@@ -21,10 +21,10 @@ class LogSettings(SettingsPart):
         "least important level that is logged: debug, info, warning or error",
         AllowedTexts("debug", "info", "warning", "error"),
     ] = "warning"
-    event_log: Annotated[str, "folder for the workers' event logs (with prompts and answers as token ids); empty: off"] = ""
-    event_log_size: Annotated[
-        int, "bytes (or 64MiB) per worker's event log; older entries are deleted", BYTES, LEAST_LOG
-    ] = 64 << 20
+    event_log: Annotated[
+        str, "folder for the event logs of workers (with prompts and answers as token ids) and controller; empty: off"
+    ] = ""
+    event_log_size: Annotated[int, "bytes (or 64MiB) per event log; older entries are deleted", BYTES, LEAST_LOG] = 64 << 20
     otlp_traces_endpoint: Annotated[
         str, "URL to send trace spans of requests to (http://HOST:4318/v1/traces; needs the extra otlp); empty: off"
     ] = ""

@@ -1,9 +1,10 @@
-"""File format of a worker's event log: encoder and reader.
+"""File format of event logs: encoder and reader.
 
 A file is ``MAGIC`` followed by records: length of the body (4 bytes), check of the length (2), CRC-32 of the body (4), body.
-The first body is the ``Header`` as a MessagePack map, the others are entries of ``policies/sweep/event_log.py``, dataclasses
-encoded as ``[tag, field, ...]`` as in messages (``runtime/base/codec.py``). A partial record at the end (the worker was
-killed while writing) is tolerated; anything else that does not parse is an error.
+The first body is the ``Header`` as a MessagePack map, the others are entries of ``policies/sweep/event_log.py``, or of
+``policies/control/event_log.py`` in the log of a controller, dataclasses encoded as ``[tag, field, ...]`` as in messages
+(``runtime/base/codec.py``). A partial record at the end (the process was killed while writing) is tolerated; anything else
+that does not parse is an error.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgpack
 
@@ -25,8 +26,10 @@ from ...runtime.base.errors import DecodeError
 from ...runtime.base.schema import field_names, schema_tag
 
 T = TypeVar("T")
+E = TypeVar("E")
 MAGIC = b"blockwright events\n"
 FORMAT = 1
+WRITERS = {"sweep": "a worker", "control": "the controller"}  # by state machine
 _FRAME = struct.Struct("<IHI")
 _LENGTH = struct.Struct("<I")
 
@@ -41,11 +44,16 @@ class EventLogError(Exception):
         self.reason = reason
 
 
+class OtherMachineError(EventLogError):
+    """A file that is the log of another state machine."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
     """The writer of the file, and its place in the log.
 
-    ``part`` counts the files of one life of the worker from 1; ``written`` is in seconds since 1970.
+    ``worker``: the writer's name. ``part`` counts the files of one life of it from 1; ``written`` is in seconds since 1970.
+    ``machine``: the state machine, as in ``WRITERS``.
     """
 
     format: int = FORMAT
@@ -54,6 +62,7 @@ class Header:
     incarnation: int
     part: int
     written: float
+    machine: str = "sweep"
 
 
 # writing -------------------------------------------------------------------------------------------------------------
@@ -62,7 +71,9 @@ class Header:
 @cache
 def _getter(kind: type) -> tuple[int, Callable[[Any], Any]]:
     names = field_names(kind)
-    return schema_tag(kind), attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
+    return schema_tag(kind), attrgetter(*names) if len(names) > 1 else lambda value: tuple(
+        getattr(value, name) for name in names
+    )
 
 
 def plain(value: Any) -> Any:
@@ -82,7 +93,7 @@ def encode_header(header: Header) -> bytes:
     return MAGIC + _record(msgpack.packb(asdict(header)))
 
 
-def entry_encoder() -> Callable[[Entry], bytes]:
+def entry_encoder() -> Callable[[object], bytes]:
     """Return a function that encodes records. It is not thread-safe, and raises TypeError for unknown types."""
     pack = msgpack.Packer(default=plain).pack
     return lambda entry: _record(pack(entry))
@@ -110,12 +121,15 @@ def is_event_log(path: Path) -> bool:
         return file.read(len(MAGIC)) == MAGIC
 
 
-class EventLog:
-    """One event log file, opened for reading.
+class LogFile(Generic[E]):
+    """One file of an event log with entries of type ``E``, opened for reading.
 
     Iterating yields (byte offset, entry) after ``began``; afterwards ``torn`` is known. Opening and iterating raise
     EventLogError and OSError.
     """
+
+    machine: ClassVar[str]
+    entries: ClassVar[Any]  # ``E``
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -126,16 +140,19 @@ class EventLog:
         if MAGIC.startswith(self._data):
             raise EventLogError(path, self.size, "its header is missing: the file was cut off")
         if not self._data.startswith(MAGIC):
-            raise EventLogError(path, 0, f"it begins with {self._data[:8]!r}: no event log of a worker")
+            raise EventLogError(path, 0, f"it begins with {self._data[:8]!r}: no event log")
         records = self._records()
         self.header = self._read_header(next(records, None))
+        if (found := self.header.machine) != self.machine:
+            reason = f"it is the event log of {WRITERS.get(found, found)}, not of {WRITERS[self.machine]}"
+            raise OtherMachineError(path, len(MAGIC), reason)
         self._rest = self._entries(records)
         self.began_at, began = next(self._rest, (self.size, None))
         if not isinstance(began, Began):
             raise EventLogError(path, self.began_at, "the state with which the log begins is missing: the file was cut off")
-        self.began = began
+        self.began: Began = began
 
-    def __iter__(self) -> Iterator[tuple[int, Entry]]:
+    def __iter__(self) -> Iterator[tuple[int, E]]:
         return self._rest
 
     def begin(self, restore: Callable[[Began], T]) -> T:
@@ -178,16 +195,24 @@ class EventLog:
             if (found := values.get("format")) != FORMAT:
                 reason = f"it has format {found!r}, and this blockwright reads format {FORMAT}"
                 raise EventLogError(self.path, record[0], reason)
+            values = {"machine": "sweep"} | values  # older files do not name it
             names = [field.name for field in fields(Header)]
             return decode(Header, [schema_tag(Header), *(values[name] for name in names)])  # type: ignore[no-any-return]
         except (ValueError, TypeError, KeyError, AttributeError, DecodeError) as error:
             raise EventLogError(self.path, record[0], f"its header cannot be read: {error}") from error
 
-    def _entries(self, records: Iterator[tuple[int, memoryview]]) -> Iterator[tuple[int, Entry]]:
+    def _entries(self, records: Iterator[tuple[int, memoryview]]) -> Iterator[tuple[int, E]]:
         for offset, body in records:
             limits = dict.fromkeys(("max_str_len", "max_bin_len", "max_array_len", "max_map_len"), len(body))
             try:
-                yield offset, decode(Entry, msgpack.unpackb(body, strict_map_key=False, **limits))
+                yield offset, decode(self.entries, msgpack.unpackb(body, strict_map_key=False, **limits))
             except (ValueError, TypeError, DecodeError, msgpack.exceptions.UnpackException) as error:
                 reason = f"an entry cannot be read: {describe(error)}; blockwright {self.header.version} wrote it"
                 raise EventLogError(self.path, offset, reason) from error
+
+
+class EventLog(LogFile[Entry]):
+    """One file of a worker's event log, opened for reading."""
+
+    machine = "sweep"
+    entries = Entry

@@ -1,8 +1,8 @@
-"""Event log writer: writes a worker's event log to files of bounded size, on its own thread.
+"""Event log writer: writes the event log of a worker or controller to files of bounded size, on its own thread.
 
 A log has at most two parts, each a file that starts with a snapshot of the machine. When the current part reaches half the
 bound, it becomes the previous part and a new one starts; the part before it is deleted. So the last minutes can always be
-replayed. An I/O error ends the log, never the worker.
+replayed. An I/O error ends the log, never the writer.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
-from ...policies.sweep.event_log import Began, Ended, Entry
-from ...policies.sweep.state import SweepState
+from ...policies.plain import Plain
+from ...policies.sweep.event_log import Began, Ended
 from .event_log_file import Header, encode_header, entry_encoder
 
 log = logging.getLogger(__name__)
@@ -29,20 +29,29 @@ MOST_WAITING = 100  # batches queued for the disk, worth 10 s; beyond this the l
 CLOSE_TIMEOUT = 5.0  # seconds that closing waits for the disk
 
 
+class LoggedState(Protocol):
+    """A copy of a state machine's state."""
+
+    def snapshot(self) -> dict[str, Plain]: ...
+
+    def digest(self) -> bytes: ...
+
+
 class EventLogWriter:
     """Writer of the files ``WORKER-TIME-INCARNATION.PART.events`` in ``directory``.
 
     Keeps the files of the worker's previous life and deletes older ones. ``bound`` is the size in bytes of both parts
-    together. Raises OSError if the directory cannot be used.
+    together. ``machine``: as in ``Header``. Raises OSError if the directory cannot be used.
     """
 
-    def __init__(self, directory: Path, worker: str, incarnation: int, bound: int) -> None:
+    def __init__(self, directory: Path, worker: str, incarnation: int, bound: int, machine: str = "sweep") -> None:
         self._begun = 0  # parts, as counted on the event loop
         self._full = 0  # set by the thread: number of the part that reached half the bound
         self._directory = directory
         self._worker = worker
         self._incarnation = incarnation
         self._bound = bound
+        self._machine = machine
         self._name = f"{worker}-{time.strftime('%Y%m%dT%H%M%S')}-{incarnation}"
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         _remove_older(directory, worker)
@@ -62,15 +71,15 @@ class EventLogWriter:
         """True if the current part has reached half the bound, so that ``begin`` is due."""
         return self._full == self._begun
 
-    def begin(self, state: SweepState) -> None:
+    def begin(self, state: LoggedState) -> None:
         """Start another part with ``state``, a copy made after all entries so far. The thread owns it from now on."""
         self._begun += 1
         self._give(partial(self._begin, state))
 
-    def write(self, entries: list[Entry]) -> None:
+    def write(self, entries: Sequence[object]) -> None:
         self._give(partial(self._write, entries))
 
-    def close(self, state: SweepState | None) -> None:
+    def close(self, state: LoggedState | None) -> None:
         """Flush, then write the digest of ``state`` if one is given. Idempotent."""
         if self._thread.is_alive() and not self._over:
             if state is not None:
@@ -102,7 +111,7 @@ class EventLogWriter:
         if self._file is not None:
             self._file.close()
 
-    def _begin(self, state: SweepState) -> None:
+    def _begin(self, state: LoggedState) -> None:
         if self._file is not None:
             self._finish(state)
             self._file.close()
@@ -118,6 +127,7 @@ class EventLogWriter:
             incarnation=self._incarnation,
             part=self._part,
             written=time.time(),
+            machine=self._machine,
         )
         start = encode_header(header) + self._encode(Began(state.snapshot()))
         if len(start) > self._bound // 4:
@@ -125,10 +135,10 @@ class EventLogWriter:
         self._append(start)
         new.rename(self._path)  # a process killed before this leaves no log, rather than one without a beginning
 
-    def _finish(self, state: SweepState) -> None:
+    def _finish(self, state: LoggedState) -> None:
         self._append(self._encode(Ended(state.digest())))
 
-    def _write(self, entries: list[Entry]) -> None:
+    def _write(self, entries: Sequence[object]) -> None:
         self._append(b"".join(map(self._encode, entries)))
         if self._size > self._bound // 2:
             self._full = self._part

@@ -90,6 +90,6 @@ COMMANDS = {
     "tagger show": Command("tagger", "tagger_show", "show how good a trained estimator is"),
     "node": Command("node", "node", "join a cluster as one more node"),
     "trace": Command("trace", "trace", "draw logs of actors' messages as trees"),
-    "trace replay": Command("trace", "trace_replay", "replay the event log of a worker"),
+    "trace replay": Command("trace", "trace_replay", "replay the event log of a worker or the controller"),
     "version": Command("doctor", "version", "print the version"),
 }

@@ -1,4 +1,4 @@
-"""The commands that read logs: messages of actors drawn as trees, and the replay of a worker's event log."""
+"""The commands that read logs: messages of actors drawn as trees, and the replay of an event log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from . import COMMANDS, CommandError
 from .output import print_json
 
 if TYPE_CHECKING:
-    from ...actors.worker.event_log_file import Header
+    from ...actors.controller.event_log import ControlLog
+    from ...actors.worker.event_log_file import EventLog, Header
     from ...policies.plan.sweep_plan import SweepPlan
     from ...policies.sweep.event_log import Difference, Entry
     from ...policies.sweep.state import SweepState
@@ -40,7 +41,7 @@ def trace(arguments: argparse.Namespace) -> int:
 
     try:
         for path in filter(is_event_log, arguments.files):
-            raise CommandError(f"{path} is the event log of a worker; replay it: blockwright trace replay {path}", 2)
+            raise CommandError(f"{path} is an event log; replay it: blockwright trace replay {path}", 2)
         for line in render(arguments.files, arguments.trace):
             print(line)
     except FileNotFoundError as error:
@@ -61,19 +62,19 @@ def _no_file(name: str) -> str:
 
 def trace_replay_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=Path)
-    parser.add_argument("--until", metavar="SWEEP", type=int, help="stop after this step (sweep) of the worker")
+    parser.add_argument("--until", metavar="SWEEP", type=int, help="stop after this step (sweep) of a worker")
     parser.add_argument("--show", metavar="SWEEP", type=int, help="also print the plan of this step and the state after it")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def trace_replay(arguments: argparse.Namespace) -> int:
-    """Replay the event log of a worker and check that the same events lead to
-    bitwise the same plans.
+    """Replay the event log of a worker, and check that the same events lead to
+    bitwise the same plans, or of the controller, to the same decisions.
 
-    FILE is what a worker wrote to the folder of the setting event_log. The exit
-    code is 0 if all plans and the final state agree, 1 if not (the first difference
-    is printed, field by field), and 2 if the file cannot be read, or begins after
-    the step of --until.
+    FILE is what a worker or the controller wrote to the folder of the setting
+    event_log. The exit code is 0 if all plans or decisions and the final state
+    agree, 1 if not (the first difference is printed, field by field), and 2 if the
+    file cannot be read, or begins after the step of --until.
     """
     from ...actors.worker.event_log_file import EventLogError
 
@@ -82,7 +83,10 @@ def trace_replay(arguments: argparse.Namespace) -> int:
     except EventLogError as error:
         raise CommandError(str(error), 2) from error
     except OSError as error:
-        raise CommandError(f"{arguments.file}: {error.strerror}; name a file of a worker's event_log", 2) from error
+        raise CommandError(f"{arguments.file}: {error.strerror}; name a file of the setting event_log", 2) from error
+    if report.header.machine == "control" and (arguments.until, arguments.show) != (None, None):
+        sentence = "--until and --show name a step of a worker, and this is the log of the controller"
+        raise CommandError(f"{arguments.file}: {sentence}; leave them out", 2)
     if report.later:
         sentence = f"--until {arguments.until}: nothing was compared, as this log begins with sweep {report.later}"
         raise CommandError(f"{sentence}; give that one or a later one", 2)
@@ -97,7 +101,7 @@ def trace_replay(arguments: argparse.Namespace) -> int:
 class Report:
     """The outcome of a replay.
 
-    ``sweeps`` to ``commits`` count the replayed entries. ``byte``: offset of the entry that differs. ``wanted``: sweep to
+    ``sweeps`` to ``effects`` count what was replayed. ``byte``: offset of the entry that differs. ``wanted``: sweep to
     show. ``until``: last sweep to replay, if not all. ``later``: the first sweep of a log that begins after ``until``, so
     that nothing was compared; else 0.
     """
@@ -112,6 +116,9 @@ class Report:
     last: int = 0  # number of the last plan
     events: int = 0
     commits: int = 0
+    effects: int = 0
+    digests: int = 0
+    event: str = ""  # kind and time of the last event of a controller
     complete: bool = False  # the whole file was replayed
     ended: bool = False  # the log was closed normally, and replayed to its end
     failed: str = ""  # error that ended the worker
@@ -127,12 +134,43 @@ class Report:
 
 def replay(path: Path, *, until: int | None = None, show: int | None = None) -> Report:
     """Replay up to the first difference, or until sweep ``until`` is planned. Raise EventLogError, OSError."""
-    from ...actors.worker.event_log_file import EventLog
+    from ...actors.controller.event_log import ControlLog
+    from ...actors.worker.event_log_file import EventLog, OtherMachineError
+
+    try:
+        log = EventLog(path)
+    except OtherMachineError:
+        return _replay_controller(ControlLog(path))
+    return _replay_worker(log, until, show)
+
+
+def _replay_controller(log: ControlLog) -> Report:
+    from ...policies.control.event_log import ControlReplayer, Handled, Reached
+    from ...policies.sweep.event_log import Ended
+
+    report, machine = Report(log.path, log.header), log.begin(ControlReplayer)
+    for report.byte, entry in log:
+        match entry:
+            case Handled(event, now, effects):
+                report.events, report.effects = report.events + 1, report.effects + len(effects)
+                report.event = f"{type(event).__name__} at {now:.3f} s"
+            case Reached():
+                report.digests += 1
+            case Ended():
+                report.ended = True
+        report.differences = machine.feed(entry)
+        if report.differences:
+            break
+    else:
+        report.torn, report.complete = log.torn, True
+    return report
+
+
+def _replay_worker(log: EventLog, until: int | None, show: int | None) -> Report:
     from ...policies.plan.sweep_plan import SweepPlan
     from ...policies.sweep.event_log import Applied, Committed, Ended, Failed, Planned, Replayer
 
-    log = EventLog(path)
-    report, machine = Report(path, log.header, show, until), log.begin(Replayer)
+    report, machine = Report(log.path, log.header, show, until), log.begin(Replayer)
     for report.byte, entry in log:
         if until is not None and not report.sweeps and (number := _number(entry)) > max(until, 0):
             report.later = number
@@ -181,8 +219,9 @@ def as_json(report: Report) -> dict[str, Any]:
     found = [asdict(difference) for difference in report.differences]
     return {
         "file": str(report.file),
-        **{name: getattr(report.header, name) for name in ("version", "worker", "incarnation", "part")},
-        **{name: getattr(report, name) for name in ("sweeps", "last", "events", "commits", "ended", "failed", "torn")},
+        **{name: getattr(report.header, name) for name in ("version", "machine", "worker", "incarnation", "part")},
+        **{name: getattr(report, name) for name in ("sweeps", "last", "events", "commits", "effects")},
+        **{name: getattr(report, name) for name in ("ended", "failed", "torn")},
         "agrees": report.agrees,
         "difference": {"byte": report.byte, "fields": found} if found else None,
         "shown": report.shown or None,
@@ -192,8 +231,12 @@ def as_json(report: Report) -> dict[str, Any]:
 def as_lines(report: Report) -> Iterator[str]:
     header = report.header
     yield f"{header.worker}, incarnation {header.incarnation}, part {header.part}, written by blockwright {header.version}"
+    writer = "controller" if header.machine == "control" else "worker"
     done = f"{report.sweeps} sweeps (up to {report.last}), {report.events} events, {report.commits} commits replayed"
     agree = "all plans agree" if report.sweeps else "no plan was compared"
+    if header.machine == "control":
+        done = f"{report.events} events, {report.effects} effects, {report.digests + report.ended} digests replayed"
+        agree = "all decisions agree" if report.events else "no decision was compared"
     yield f"{done}: {agree if report.agrees else 'DIFFERENT'}"
     if report.complete and report.until is not None and 0 < report.last < report.until:
         yield f"sweep {report.until} is not in this log, which ends with sweep {report.last}"
@@ -207,13 +250,14 @@ def as_lines(report: Report) -> Iterator[str]:
     if len(report.differences) > MOST_FIELDS:
         yield f"  and {len(report.differences) - MOST_FIELDS} more fields"
     if report.differences:
-        yield f"  in sweep {report.last}, the entry at byte {report.byte}"
+        place = f"event {report.events} ({report.event})" if header.machine == "control" else f"sweep {report.last}"
+        yield f"  in {place}, the entry at byte {report.byte}"
     if report.failed:
         yield f"the worker failed here: {report.failed}"
     elif report.torn:
-        yield f"the last {report.torn} bytes are a partial record: the worker was killed while writing, or is still writing"
+        yield f"the last {report.torn} bytes are a partial record: the {writer} was killed while writing, or still writes"
     elif report.complete and not report.ended:
-        yield "the log was not closed: the worker was killed or is still running"
+        yield f"the log was not closed: the {writer} was killed or is still running"
 
 
 def _short(value: object) -> str:

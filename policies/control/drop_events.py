@@ -12,14 +12,8 @@ from ..model.chain import Component, Hop
 from .route_switch import SwitchFigures
 
 
-class OverloadEvent:
-    """Base of events about parameters that are dropped or restored."""
-
-    __slots__ = ()
-
-
 @dataclass(frozen=True, slots=True)
-class DropParameters(OverloadEvent):
+class DropParameters:
     """memory -> controller: the order that workers serve an application as one pipeline, ``hops``, and keep nothing else."""
 
     application: str
@@ -28,7 +22,7 @@ class DropParameters(OverloadEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreParameters(OverloadEvent):
+class RestoreParameters:
     """memory -> controller: the order that the members of a group become replicas again.
 
     ``sources``: worker -> the worker that sends it what it lacks, by depth. A depth without one comes from the checkpoint.
@@ -39,14 +33,14 @@ class RestoreParameters(OverloadEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class BreakOffRestore(OverloadEvent):
+class BreakOffRestore:
     """memory -> controller: a burst has come; a group stays a pipeline with what it has loaded."""
 
     group: str
 
 
 @dataclass(frozen=True, slots=True)
-class TrimParameters(OverloadEvent):
+class TrimParameters:
     """memory -> controller: the order to free, for KV, what an aborted restore has loaded."""
 
     group: str
@@ -54,7 +48,7 @@ class TrimParameters(OverloadEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryLacks(OverloadEvent):
+class MemoryLacks:
     """memory -> controller: bytes of KV that are lacking and that no drop can free."""
 
     nbytes: int
@@ -65,7 +59,7 @@ MemoryOrder = DropParameters | RestoreParameters | BreakOffRestore | TrimParamet
 
 
 @dataclass(frozen=True, slots=True)
-class RoutesLeft(OverloadEvent):
+class RoutesLeft:
     """The answer of all gateways to ``SwitchGateways``: nothing runs on the routes that ended."""
 
     number: int
@@ -73,7 +67,7 @@ class RoutesLeft(OverloadEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class RequestsSwitched(OverloadEvent):
+class RequestsSwitched:
     """The answer of all gateways to ``AwaitSwitched``, with figures of each."""
 
     number: int
@@ -81,21 +75,18 @@ class RequestsSwitched(OverloadEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class LoadAgain(OverloadEvent):
+class LoadAgain:
     """The answer to ``LoadLater``."""
 
     worker: str
     application: str
 
 
-class OverloadEffect:
-    """Base of effects for parameters that are dropped or restored."""
-
-    __slots__ = ()
+OverloadEvent = MemoryOrder | RoutesLeft | RequestsSwitched | LoadAgain
 
 
 @dataclass(frozen=True, slots=True)
-class SwitchGateways(OverloadEffect):
+class SwitchGateways:
     """The order, after all earlier publications, to move requests from the routes ``ended`` (ids) to ``to``.
 
     See ``SwitchRoutes``.
@@ -108,14 +99,14 @@ class SwitchGateways(OverloadEffect):
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitSwitched(OverloadEffect):
+class AwaitSwitched:
     """A wait until no request that left waits for its pages any more."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class LoadLater(OverloadEffect):
+class LoadLater:
     """A retry of a restore for which a worker had no room."""
 
     worker: str
@@ -124,11 +115,14 @@ class LoadLater(OverloadEffect):
 
 
 @dataclass(frozen=True, slots=True)
-class OverloadNote(OverloadEffect):
+class OverloadNote:
     """An event in a group's history, for people."""
 
     group: str
     text: str
+
+
+OverloadEffect = SwitchGateways | AwaitSwitched | LoadLater | OverloadNote
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,9 +113,13 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """The order that an application takes no new requests; running ones go on until ``Remove``."""
+    """The order that an application takes no new requests; running ones go on until ``Remove``.
+
+    default: the id for requests without a model from now on; empty: as before.
+    """
 
     application: str
+    default: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +189,8 @@ class LoadFailed:
     final: bool = False  # retrying is in vain
 
 
-class DemandEvent:
-    """Base of events about applications on demand."""
-
-    __slots__ = ()
-
-
 @dataclass(frozen=True, slots=True)
-class LoadRefused(DemandEvent):
+class LoadRefused:
     """A worker's answer that it has no room for a block beside what it holds."""
 
     worker: str
@@ -202,28 +200,28 @@ class LoadRefused(DemandEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class ApplicationsWanted(DemandEvent):
+class ApplicationsWanted:
     """Applications for which a gateway has requests but no route, or none with room: tokens of the longest request."""
 
     applications: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class UsageAnswer(DemandEvent):
+class UsageAnswer:
     """The answer to ``AskUsage``: the usage at all gateways together, by application."""
 
     uses: Mapping[str, Use]
 
 
 @dataclass(frozen=True, slots=True)
-class Quiet(DemandEvent):
+class Quiet:
     """The answer to ``AwaitQuiet``."""
 
     application: str
 
 
 @dataclass(frozen=True, slots=True)
-class Recheck(DemandEvent):
+class Recheck:
     """The answer to ``RecheckLater``."""
 
 
@@ -250,14 +248,8 @@ class WorkerHeartbeat:
     routes: int = 0  # version of the last publication it took
 
 
-class ScalingEvent:
-    """Base of events about pressed blocks, and about workers that are added or removed with the load."""
-
-    __slots__ = ()
-
-
 @dataclass(frozen=True, slots=True)
-class Observed(ScalingEvent):
+class Observed:
     """A gateway's observations since its last report; as in ``Provisioning.observe``."""
 
     measured: float
@@ -265,7 +257,7 @@ class Observed(ScalingEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class DrainWorker(ScalingEvent):
+class DrainWorker:
     """An operator's order that a worker runs and receives nothing; with ``drain`` false, that it serves again."""
 
     worker: str
@@ -273,21 +265,21 @@ class DrainWorker(ScalingEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class Vacated(ScalingEvent):
+class Vacated:
     """The answer to ``VacateWorker``."""
 
     worker: str
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerStopped(ScalingEvent):
+class WorkerStopped:
     """The answer to ``StopWorker``."""
 
     worker: str
 
 
 @dataclass(frozen=True, slots=True)
-class Pressed(ScalingEvent):
+class Pressed:
     """Blocks of a worker with nearly as long a queue as its memory allows."""
 
     worker: str
@@ -296,7 +288,7 @@ class Pressed(ScalingEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class Idle(ScalingEvent):
+class Idle:
     """A block deployed for a burst that was unused for a while, and the applications that had it loaded."""
 
     worker: str
@@ -304,28 +296,22 @@ class Idle(ScalingEvent):
     applications: tuple[str, ...]
 
 
-class Conclusion:
-    """Base of events that come from a party instead of outside; all parties hear of them in turn."""
-
-    __slots__ = ()
-
-
 @dataclass(frozen=True, slots=True)
-class Park(Conclusion):
+class Park:
     """An application on demand gives way: no worker keeps anything of it until it is asked for."""
 
     application: str
 
 
 @dataclass(frozen=True, slots=True)
-class AllFit(Conclusion):
+class AllFit:
     """Applications that were loaded on demand fit beside all others: they are served from now on."""
 
     applications: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class NoWayBack(Conclusion):
+class NoWayBack:
     """Dropped parameters have had no room to come back for longer than a burst takes."""
 
     refused: LoadRefused
@@ -335,6 +321,9 @@ WorkerNews = (
     WorkerStarting | WorkerReported | WorkerUp | WorkerDown | WorkerCannotStart | WorkerHeartbeat | KvCapacity | Loaded
     | LoadFailed | LoadRefused
 )  # fmt: skip
+DemandEvent = ApplicationsWanted | UsageAnswer | Quiet | Recheck  # about applications on demand
+ScalingEvent = Observed | DrainWorker | Vacated | WorkerStopped | Pressed | Idle
+Conclusion = Park | AllFit | NoWayBack  # from a party instead of outside; all parties hear of it in turn
 _OfApplications = Serve | Deploy | Undeploy | Add | Retire | Remove
 Event = WorkerNews | _OfApplications | DemandEvent | ScalingEvent | OverloadEvent | Conclusion
 
@@ -395,37 +384,25 @@ class FinishRequests:
     application: str
 
 
-class DemandEffect:
-    """Base of effects for applications on demand."""
-
-    __slots__ = ()
-
-
 @dataclass(frozen=True, slots=True)
-class AskUsage(DemandEffect):
+class AskUsage:
     """The question to each gateway about its usage of each application."""
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitQuiet(DemandEffect):
+class AwaitQuiet:
     """A wait, after all earlier publications, until no gateway has a request of the application at a worker."""
 
     application: str
 
 
 @dataclass(frozen=True, slots=True)
-class RecheckLater(DemandEffect):
+class RecheckLater:
     seconds: float
 
 
-class ScalingEffect:
-    """Base of effects for workers that are added or removed with the load."""
-
-    __slots__ = ()
-
-
 @dataclass(frozen=True, slots=True)
-class StartWorker(ScalingEffect):
+class StartWorker:
     """The order to the supervisor to start a worker and keep it running."""
 
     worker: str
@@ -433,7 +410,7 @@ class StartWorker(ScalingEffect):
 
 
 @dataclass(frozen=True, slots=True)
-class VacateWorker(ScalingEffect):
+class VacateWorker:
     """The order, after all earlier publications, to move a worker's requests to other workers.
 
     With those publications gateways send nothing more there. A request that is still there after ``grace`` seconds
@@ -446,14 +423,14 @@ class VacateWorker(ScalingEffect):
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeWorker(ScalingEffect):
+class ResumeWorker:
     """The end of an operator's drain: the worker serves its routes again."""
 
     worker: str
 
 
 @dataclass(frozen=True, slots=True)
-class StopWorker(ScalingEffect):
+class StopWorker:
     """The order to the supervisor to end a worker and not restart it."""
 
     worker: str
@@ -466,5 +443,7 @@ class Fatal:
     message: str
 
 
-_OfParts = DemandEffect | ScalingEffect | OverloadEffect
-Effect = KillWorker | Load | AskCapacity | Publish | Unload | Added | FinishRequests | Fatal | _OfParts
+DemandEffect = AskUsage | AwaitQuiet | RecheckLater
+ScalingEffect = StartWorker | VacateWorker | ResumeWorker | StopWorker
+_OfWorkers = KillWorker | Load | AskCapacity | Publish | Unload
+Effect = _OfWorkers | Added | FinishRequests | Fatal | DemandEffect | ScalingEffect | OverloadEffect

@@ -199,9 +199,9 @@ class Residency:
         self.asking = False
         self.left_alone, self.owned = {}, {}
         self._partial.clear()
-        self._queued = {name for name, served in self._served.items() if served.wanted}
-        self._queue = [(self._served[name].rank, name) for name in self._queued]
+        self._queue = [(served.rank, name) for name, served in self._served.items() if served.wanted]
         heapq.heapify(self._queue)
+        self._queued = {name for _, name in self._queue}
 
     def serve(self, well: bool) -> None:
         """Set whether the worker can serve at all; complete hops follow, once the room is known."""

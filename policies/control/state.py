@@ -8,11 +8,13 @@ touches its worker, a death the routes through it. Never sends, waits or reads a
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 
 from ..cluster.application_life import model_of
-from ..cluster.worker_size import WorkerSizes
+from ..cluster.worker_size import SizeRules
 from ..model.chain import Route
+from ..plain import Plain
 from ..requests.routes_changed import RoutesChanged
 from .copies import Copies
 from .events import (
@@ -36,6 +38,7 @@ from .party import Conclusions, Party
 from .reconcile import Reconcile
 from .scaling import Scaling, ScalingPlan
 from .serving import Serving
+from .snapshot import copy_of, put_together, take_apart
 from .worker_facts import WorkerFacts
 
 
@@ -43,8 +46,7 @@ class ControllerState:
     """The state of one controller (see the module).
 
     memory: see ``placement.py``. block_idle: see ``copies.py``. on_demand, scaling: see the modules of these names.
-    sizes: settles what each worker gets of its machine; applications are placed when the workers have reported. None: they
-    report nothing.
+    sizes: applications are placed when the workers have reported what they have, by these rules. None: they report nothing.
     """
 
     def __init__(
@@ -56,12 +58,10 @@ class ControllerState:
         block_idle: float = 0.0,
         on_demand: bool = True,
         scaling: ScalingPlan | None = None,
-        sizes: WorkerSizes | None = None,
+        sizes: SizeRules | None = None,
     ) -> None:
         self.default_is_set = False  # a setting names the default model (``table.default``)
-        self.sizes = sizes
-        rules = sizes.rules if sizes is not None else None
-        self.holdings = holdings = Holdings(workers, memory or {}, on_demand=on_demand, sizes=rules)
+        self.holdings = holdings = Holdings(workers, memory or {}, on_demand=on_demand, sizes=sizes)
         self.served, self.table = holdings.served, holdings.table
         self.workers, self.residency = holdings.workers, holdings.residency
         self.placement, self.changed = holdings.placement, holdings.changed
@@ -102,6 +102,9 @@ class ControllerState:
                 return False
         elif isinstance(event, Undeploy | Retire):
             self.serving.in_service(event.application, self.holdings)
+        if isinstance(event, Retire) and event.default:  # in the same publication
+            self.default_is_set = False
+            self.table.choose_default(event.default)
         for party in self._parties:
             self._conclude(party.handle(event, self.holdings, now), now)
         match event:
@@ -156,6 +159,25 @@ class ControllerState:
     def publication(self) -> RoutesChanged:
         """Return the whole publication."""
         return self.table.publication()
+
+    # copies ----------------------------------------------------------------------------------------------------------
+
+    def fork(self) -> ControllerState:
+        """Return an independent copy."""
+        return copy_of(self)
+
+    def snapshot(self) -> dict[str, Plain]:
+        """Return the whole state as plain data."""
+        return take_apart(self)
+
+    @classmethod
+    def restore(cls, snapshot: dict[str, Plain]) -> ControllerState:
+        """Return the state of a snapshot: equal digest, equal effects from here on."""
+        return put_together(snapshot, cls(["w0"], 0.0))
+
+    def digest(self) -> bytes:
+        """Return 16 bytes that are equal for equal states. The order of dicts counts, because queues are kept in it."""
+        return hashlib.blake2b(repr(self.snapshot()).encode(), digest_size=16).digest()
 
     def check(self) -> None:
         """Raise AssertionError when an invariant is broken. Reads the whole state."""

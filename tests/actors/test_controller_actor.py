@@ -15,6 +15,7 @@ from blockwright.actors.conditions import Published
 from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.progress import Progress
 from blockwright.actors.gateway.port import NewApplication, RefusedChange
+from blockwright.actors.settings.logs import LogSettings
 from blockwright.actors.settings.settings import Settings
 from blockwright.actors.sizing import WorkerLimits
 from blockwright.actors.worker.messages import BlockLoaded, WorkerStatus
@@ -98,7 +99,9 @@ class Gateway(Actor):
 class Watched(ControllerState):
     """Remembers its events."""
 
-    seen: list[Event]
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.seen: list[Event] = []
 
     def handle(self, event: Event, now: float) -> list:
         self.seen.append(event)
@@ -108,7 +111,8 @@ class Watched(ControllerState):
 class Rig:
     """A head with controller and gateway, two worker nodes, and time that passes on request."""
 
-    async def start(self) -> None:
+    async def start(self, logs: LogSettings | None = None) -> None:
+        """``logs``: with an event log, of a state that is as in any cluster."""
         self.clock, self.network = ManualClock(), Network()
         self.nodes = [
             Node(n, transport=self.network.transport(PeerId(n, 1)), clock=self.clock) for n in ("head", "w0", "w1")
@@ -116,8 +120,8 @@ class Rig:
         for node in self.nodes:
             await node.start()
         head, *others = self.nodes
-        self.state, self.gateway = Watched(["w0", "w1"], stall_timeout=10.0), Gateway()
-        self.state.seen = []
+        kind: Any = Watched if logs is None else ControllerState
+        self.state, self.gateway = kind(["w0", "w1"], stall_timeout=10.0), Gateway()
         self.workers = [Worker() for _ in others]
         for node, worker in zip(others, self.workers, strict=True):
             await node.spawn(worker, name="worker")
@@ -125,7 +129,7 @@ class Rig:
             head.peering.greet(node.id, node.endpoint)
         await head.spawn(self.gateway, name="gateway")
         self.progress = Published(Progress())
-        self.controller = Controller(self.state, ["head/gateway"], self.progress)
+        self.controller = Controller(self.state, ["head/gateway"], self.progress, logs=logs)
         await head.spawn(self.controller, name="controller")
         for node in others:
             self.controller.handle(WorkerUp(node.name, 1))

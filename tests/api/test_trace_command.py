@@ -33,7 +33,7 @@ def test_a_file_that_is_not_there(tmp_path, capsys):
     assert main(["trace", str(tmp_path)]) == 2
     assert f"{tmp_path} cannot be read (Is a directory); name the log of a node" in capsys.readouterr().err
     assert main(["trace", "replay", str(tmp_path / "none")]) == 2
-    assert "none: No such file or directory; name a file of a worker's event_log" in capsys.readouterr().err
+    assert "none: No such file or directory; name a file of the setting event_log" in capsys.readouterr().err
 
 
 def test_a_misspelt_second_word(capsys):

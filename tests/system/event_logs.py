@@ -28,11 +28,11 @@ class EventLogs:
         self.folder = Path(tempfile.mkdtemp(prefix="logs-", dir=self.root))
         self.here.append(self)
 
-    def files(self) -> list[Path]:
-        return sorted(self.folder.glob("*.events"))
+    def files(self, writer: str = "*") -> list[Path]:
+        return sorted(self.folder.glob(f"{writer}-*.events"))
 
     def finish(self) -> None:
-        """The server is gone: all that its workers planned is planned again. Idempotent."""
+        """The server is gone: all that its workers planned and its controller decided comes out again. Idempotent."""
         if self in self.here:
             for path in self.files():
                 report = replay(path)

@@ -47,12 +47,16 @@ async def test_a_killed_worker_is_replayed(serve: Callable[..., Server], pipelin
         await client.finished()
         await client.ready()
     server.stop(check_logs=False)
-    logs = {(log.header.worker, log.header.incarnation): log.path for log in map(EventLog, server.event_logs.files())}
+    logs = {(log.header.worker, log.header.incarnation): log.path for log in map(EventLog, server.event_logs.files("w*"))}
     assert set(logs) == {("w0", 1), ("w1", 1), ("w1", 2)}
     killed = replayed(logs["w1", 1])
     assert (killed["agrees"], killed["ended"], killed["failed"]) == (True, False, "")
     assert killed["sweeps"] > 3
     assert replay(logs["w0", 1]).ended
+    (path,) = server.event_logs.files("controller")
+    controller = replayed(path)
+    assert (controller["agrees"], controller["ended"]) == (True, True)
+    assert min(controller["events"], controller["effects"]) > 3
     server.event_logs.finish()
 
 

@@ -71,7 +71,7 @@ async def test_a_flooding_application_does_not_double_the_median_latency_of_anot
                 asked[name].append(sequence_id(answer["id"], 0))
             await client.finished()
     server.stop(check_logs=False)
-    (path,) = server.event_logs.files()
+    (path,) = server.event_logs.files("w*")
     waits = Waits(path)
     found = {name: [waits[request] for request in requests] for name, requests in asked.items()}
     assert all(waits.beside[request] for request in asked["beside"]), "the flood lasted"

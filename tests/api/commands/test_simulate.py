@@ -241,6 +241,14 @@ def test_a_log_of_another_release(event_log: Path, capsys: pytest.CaptureFixture
     assert "; blockwright 0.1.0 wrote it" in err
 
 
+def test_the_log_of_a_controller_has_no_requests(event_log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    header = encode_header(Header(version="1", machine="control", worker="controller", incarnation=1, part=1, written=0.0))
+    event_log.write_bytes(header)
+    code, out, err = simulate(capsys, "--from", event_log)
+    assert (code, out) == (2, "")
+    assert err.endswith("it is the event log of the controller, not of a worker\n")
+
+
 def test_plots() -> None:
     assert plot([0.0, 4.0]) == " " * (WIDTH // 2) + "█" * (WIDTH // 2)
     assert plot([1.0] * 7, 2.0) == "▄" * WIDTH

@@ -164,13 +164,13 @@ def test_files_that_cannot_be_replayed(tape, tmp_path, capsys):
     assert run(capsys, path) == (
         2,
         "",
-        f"blockwright: {path}: No such file or directory; name a file of a worker's event_log\n",
+        f"blockwright: {path}: No such file or directory; name a file of the setting event_log\n",
     )
     path.write_bytes(b"another")
     assert run(capsys, path) == (
         2,
         "",
-        f"blockwright: {path}, byte 0: it begins with b'another': no event log of a worker\n",
+        f"blockwright: {path}, byte 0: it begins with b'another': no event log\n",
     )
     whole = write(path, tape, tape.entries).read_bytes()
     path.write_bytes(whole[:200])
@@ -186,7 +186,7 @@ def test_an_event_log_that_is_taken_for_a_log_of_messages(tape, tmp_path, capsys
     path = write(tmp_path / "log", tape, tape.entries)
     code = main(["trace", str(path)])
     said = capsys.readouterr()
-    message = f"blockwright: {path} is the event log of a worker; replay it: blockwright trace replay {path}\n"
+    message = f"blockwright: {path} is an event log; replay it: blockwright trace replay {path}\n"
     assert (code, said.out, said.err) == (2, "", message)
     (tmp_path / "messages").write_text("")
     assert main(["trace", str(tmp_path / "messages")]) == 0

@@ -6,7 +6,7 @@ import pytest
 
 from blockwright.policies.cluster.application_life import Conflict
 from blockwright.policies.cluster.provisioning import ProvisioningRules
-from blockwright.policies.cluster.worker_size import SizeRules, WorkerReport, WorkerSizes
+from blockwright.policies.cluster.worker_size import SizeRules, WorkerReport
 from blockwright.policies.control.events import (
     Add,
     Fatal,
@@ -30,8 +30,8 @@ class Reporting(Rooms):
 
     def __init__(self, *workers: str, widening: int = 1, scaling: ScalingPlan | None = None) -> None:
         super().__init__(**dict.fromkeys(workers, 0))
-        sizes = WorkerSizes(SizeRules(widening=widening))
-        self.state = ControllerState(workers, stall_timeout=10.0, block_idle=60.0, sizes=sizes, scaling=scaling)
+        rules = SizeRules(widening=widening)
+        self.state = ControllerState(workers, stall_timeout=10.0, block_idle=60.0, sizes=rules, scaling=scaling)
 
     def report(self, worker: str, memory: int, speed: float = 1e9, device: str = "cpu") -> list:
         """A worker starts and reports."""
