@@ -57,11 +57,21 @@ async def test_a_server_shows_the_card_of_its_workers(
     """Only the card that they use, and it changes as the card does. Requests go on while it does not answer."""
     server = start([{}, BUSY], device="cuda:1", workers=2).whole()
     line = "cuda:1 (NVIDIA H100): 50.0 GiB of 80.0 GiB used, 83% busy, 654 of 700 W"
-    for words in ("ps", "top"):
+
+    async def said(command: str) -> bool:
+        """Tell whether a command shows the card; the server leaves out a reading that does not come at once."""
         capsys.readouterr()
-        assert await asyncio.to_thread(main, [words, "--once", "--url", server.url]) == 0
-        assert line in capsys.readouterr().out.splitlines()
-    metrics = await look(server, "/metrics")
+        assert await asyncio.to_thread(main, [command, "--once", "--url", server.url]) == 0
+        return line in capsys.readouterr().out.splitlines()
+
+    for command in ("ps", "top"):
+        await until(lambda command=command: said(command), f"{command} shows the card")
+
+    async def measured() -> str:
+        text = await look(server, "/metrics")
+        return text if "card_use" in text else ""
+
+    metrics = await until(measured)
     seen = dict(re.findall(r'^blockwright:(card_\w+){card="cuda:1"} (\S+)$', metrics, re.MULTILINE))
     wanted = {"card_use": 0.83, "card_power_watts": 654.3, "card_power_limit_watts": 700.0}
     assert {name: float(seen[name]) for name in wanted} == wanted
@@ -71,7 +81,7 @@ async def test_a_server_shows_the_card_of_its_workers(
         cards: list[dict[str, Any]] = json.loads(await look(server, "/admin/cluster"))["cards"]
         return cards
 
-    (card,) = await shown()
+    (card,) = await until(shown)
     assert (card["memory"], card["processes"]) == (
         {"total": 80 * GIB, "free": 30 * GIB},
         [{"pid": 4711, "bytes": 49 * GIB}],
@@ -88,6 +98,7 @@ async def test_a_server_shows_the_card_of_its_workers(
         return not await shown()
 
     await until(silent, "a card that does not answer is not shown")
+    await until(lambda: "card 1 is not shown" in server.err, "which is said")
     async with Client(server) as client:
         answers = client.load(2, 8)
         await client.finished()
