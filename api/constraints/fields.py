@@ -75,12 +75,13 @@ class StructuredOutputs:
     def read(self, value: Any, name: str) -> tuple[Constraint, ...]:
         if not isinstance(value, dict):
             raise bad_request(f"{name} is {shown(value)}; give an object with one of {', '.join(_READ)}", name)
-        given = {key: inner for key, inner in value.items() if inner is not None and inner is not False}
+        given = {key: inner for key, inner in value.items() if inner is not None and (key in _READ or inner is not False)}
         if given == {"json_object": True}:
             return (Constraint(JSON, _ANY_OBJECT, name),)
         _only(given, {*_READ}, name)
         if len(given) != 1:
-            raise bad_request(f"{name} has {len(given)} constraints; give one of {', '.join(_READ)}", name)
+            has = f"has {len(given)} constraints ({', '.join(sorted(given))})" if given else "has no constraint"
+            raise bad_request(f"{name} {has}; give one of {', '.join(_READ)}, or leave {name} out", name)
         ((key, inner),) = given.items()
         return (_READ[key](inner, f"{name}.{key}"),)
 
