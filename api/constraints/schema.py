@@ -48,10 +48,10 @@ def schema_constraint(value: object, name: str) -> Constraint:
     """Return the constraint of a schema; raise a 400 that names the keyword and its path if it cannot be held exactly."""
     if isinstance(value, str):
         check_length(len(value), name)
+        what = "no valid JSON" if value.strip() else "empty"
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
-            what = "no valid JSON" if value.strip() else "empty"
             raise bad_request(f"{name} is {what}; give a JSON schema", name) from None
     if not isinstance(value, dict | bool):
         raise bad_request(f"{name} is {shown(value)}; give a JSON schema, which is an object", name, "invalid_type")
