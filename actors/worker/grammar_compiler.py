@@ -62,7 +62,9 @@ class GrammarCompiler:
             self._store.release(key)
 
     async def _compile_all(self) -> None:
-        store = self._store = await self._device.call(_store)
+        if self._store is None:
+            self._store = await self._device.call(_store)  # once, since it may wait for a sweep
+        store = self._store
         while (taken := self._queue.take()) is not None:
             number, tenant, _ = taken
             grammar = self._grammars.pop(number)

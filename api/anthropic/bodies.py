@@ -12,7 +12,7 @@ from typing import Any
 from ...policies.requests.urgency import TIERS
 from ..checks import Body, shown
 from ..constraints.constraint import Constraint
-from ..constraints.schema import schema_constraint
+from ..constraints.fields import schema_constraint
 from ..errors import bad_request
 from ..openai.bodies import ChatBody, Values, chat_options, read_fields
 from ..openai.field_types import Anything, Field, Flag, Integer, Mapping, Number, OneOf, Record, Schema, Text, Texts

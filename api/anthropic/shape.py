@@ -159,7 +159,8 @@ class MessageShape(AnswerShape):
             return "max_tokens", None
         if isinstance(piece.stop_reason, str) and piece.stop_reason in self._call.options.stop:
             return "stop_sequence", piece.stop_reason
-        return ("tool_use" if choice.reader is not None and choice.reader.called else "end_turn"), None
+        called = choice.reader is not None and choice.reader.called and not choice.reader.cut_call
+        return ("tool_use" if called else "end_turn"), None
 
     def _usage_now(self) -> MessageUsage:
         usage = self._call.usage()

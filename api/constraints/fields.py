@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from ...policies.plan.grammar import JSON
@@ -11,17 +10,31 @@ from ..checks import shown
 from ..errors import bad_request
 from . import constraint
 from .constraint import Constraint
-from .schema import grammar_constraint, schema_constraint
 
 Schema = dict[str, Any]
 _ANY_OBJECT = '{"type":"object"}'
 _OF_FORMAT = {"text": {"type"}, "json_object": {"type"}, "json_schema": {"type", "json_schema"}}
 _OF_SCHEMA = {"name", "description", "schema", "strict"}
+
+
+def schema_constraint(value: object, name: str) -> Constraint:
+    """Return the constraint of a schema; raise a 400. See ``schema.py``, without which a gateway starts sooner."""
+    from . import schema
+
+    return schema.schema_constraint(value, name)
+
+
+def _grammar_constraint(value: object, name: str) -> Constraint:
+    from . import schema
+
+    return schema.grammar_constraint(value, name)
+
+
 _READ: dict[str, Callable[[object, str], Constraint]] = {
     "json": schema_constraint,
     "regex": constraint.regex,
     "choice": constraint.choice,
-    "grammar": grammar_constraint,
+    "grammar": _grammar_constraint,
 }
 _SHAPES: dict[str, Schema] = {
     "json": {"anyOf": [{"type": "object"}, {"type": "boolean"}, {"type": "string"}]},
@@ -31,14 +44,14 @@ _SHAPES: dict[str, Schema] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class ResponseFormat:
     """OpenAI's form of an answer: text, any JSON object, or JSON by a schema.
 
     ``flat``: as in responses, where the schema and its name stand beside the type.
     """
 
-    flat: bool = False
+    def __init__(self, *, flat: bool = False) -> None:
+        self.flat = flat
 
     def read(self, value: Any, name: str) -> tuple[Constraint, ...]:
         kind = value.get("type") if isinstance(value, dict) else None
@@ -75,12 +88,13 @@ class StructuredOutputs:
     def read(self, value: Any, name: str) -> tuple[Constraint, ...]:
         if not isinstance(value, dict):
             raise bad_request(f"{name} is {shown(value)}; give an object with one of {', '.join(_READ)}", name)
-        given = {key: inner for key, inner in value.items() if inner is not None and inner is not False}
+        given = {key: inner for key, inner in value.items() if inner is not None and (key in _READ or inner is not False)}
         if given == {"json_object": True}:
             return (Constraint(JSON, _ANY_OBJECT, name),)
         _only(given, {*_READ}, name)
         if len(given) != 1:
-            raise bad_request(f"{name} has {len(given)} constraints; give one of {', '.join(_READ)}", name)
+            has = f"has {len(given)} constraints ({', '.join(sorted(given))})" if given else "has no constraint"
+            raise bad_request(f"{name} {has}; give one of {', '.join(_READ)}, or leave {name} out", name)
         ((key, inner),) = given.items()
         return (_READ[key](inner, f"{name}.{key}"),)
 
@@ -88,11 +102,11 @@ class StructuredOutputs:
         return {"type": "object", "properties": _SHAPES}
 
 
-@dataclass(frozen=True, slots=True)
 class Guided:
     """An older form of vLLM's: one field for each kind. ``kind``: as in ``StructuredOutputs``."""
 
-    kind: str
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
 
     def read(self, value: Any, name: str) -> tuple[Constraint, ...]:
         return (_READ[self.kind](value, name),)

@@ -48,10 +48,11 @@ def schema_constraint(value: object, name: str) -> Constraint:
     """Return the constraint of a schema; raise a 400 that names the keyword and its path if it cannot be held exactly."""
     if isinstance(value, str):
         check_length(len(value), name)
+        what = "no valid JSON" if value.strip() else "empty"
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
-            raise bad_request(f"{name} is no valid JSON; give a JSON schema", name) from None
+            raise bad_request(f"{name} is {what}; give a JSON schema", name) from None
     if not isinstance(value, dict | bool):
         raise bad_request(f"{name} is {shown(value)}; give a JSON schema, which is an object", name, "invalid_type")
     if (depth := _depth(value)) > DEEPEST:
@@ -104,7 +105,8 @@ class _Check:
     def schema(self, value: dict[str, Any] | bool) -> Any:
         """Return the schema without annotations."""
         if value is False:
-            raise bad_request(f"{self._name} is false, which no text fulfils; give a schema", self._name)
+            why = "is false, a schema that no text satisfies; give another one, or true for any JSON"
+            raise bad_request(f"{self._name} {why}", self._name, "unsupported_schema")
         made = self._one({} if value is True else value, "", root=True)
         for path, pointer in self._references:
             if pointer not in self._known:

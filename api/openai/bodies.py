@@ -170,9 +170,6 @@ def _made(record: type[Made], values: Values, ignored: tuple[str, ...]) -> Made:
         raise bad_request(f"{one} and {other} both constrain the answer; leave one of them out", other)
     for constraint in options.constraints:
         options = dataclasses.replace(options, ignored=(*ignored, *constraint.ignored))
-        if options.allowed_token_ids:
-            message = f"allowed_token_ids and {constraint.field} may leave no token; leave one of them out"
-            raise bad_request(message, "allowed_token_ids")
     if "stream_options" in values and not options.stream:
         raise bad_request("stream_options is set but stream is not true; set stream or leave it out", "stream_options")
     if options.prompt_logprobs is not None and options.stream:

@@ -210,8 +210,8 @@ def call_id() -> str:
 
 
 def _finish(choice: ChoiceText, piece: TextPiece) -> str:
-    """Return why a choice ended."""
-    called = choice.reader is not None and choice.reader.called
+    """Return why a choice ended. Calls of which a stop string cut the last are none to make."""
+    called = choice.reader is not None and choice.reader.called and not choice.reader.cut_call
     return "tool_calls" if called and piece.finish == "stop" else piece.finish
 
 

@@ -50,6 +50,8 @@ async def _held_calls(
     """Return the grammar of a turn that is free but for its calls, of tools of which none is strict."""
     codec = served.codec
     unheld = tuple(tool.field for tool, _ in turn.use.callable)
+    if options.allowed_token_ids:
+        return AskedGrammar(None, unheld)  # which might leave no token of a call
     try:
         vocabulary = await _vocabulary(front, info, served, "tools", turn)
     except ApiError as error:
@@ -77,6 +79,9 @@ async def _whole_grammar(
     if constraint is None and not shapes:
         return None
     named = constraint.field if constraint is not None else "tools"
+    if options.allowed_token_ids:
+        message = f"allowed_token_ids and {named} may leave no token; leave one of them out"
+        raise bad_request(message, "allowed_token_ids")
     vocabulary = await _vocabulary(front, info, served, named, turn)
     forced = front.settings.drafting.forced == "on"
     common: dict[str, Any] = {"vocabulary": vocabulary, "to_the_end": options.ignore_eos, "forced": forced}

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...gpu.sampling.free_turn import FreeTurn
 from ...policies.plan.grammar import JSON, LARK
-from ..constraints.schema import schema_constraint
+from ..constraints.fields import schema_constraint
 from ..errors import ApiError
 from ..http.context import Front
 from ..http.held_tools import HeldTools

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..checks import shown, unicode_text
-from ..constraints.schema import schema_constraint
+from ..constraints.fields import schema_constraint
 from ..errors import bad_request
 from .field_types import Schema
 

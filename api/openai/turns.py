@@ -72,8 +72,11 @@ class AnswerTurn:
         if constraint is not None:
             rules = replace(rules, form=constraint.form, text=constraint.text)
         reader, special = self.reader(), {} if by_name else self.special
-        if reader.inside_text:
-            why = "a turn is constrained from its beginning, but the prompt has begun a text; end with a message of a user"
+        if reader.inside_text or reader.standing[0] == CALLS:
+            what = "text" if reader.inside_text else "call"
+            why = (
+                f"a turn is constrained from its beginning, but the prompt has begun a {what}; end with a message of a user"
+            )
             raise bad_request(why, "messages", "no_turn_template")
         try:
             return turn_grammar(self.template, rules, thinking=reader.thinking, settled=reader.settled, special=special)

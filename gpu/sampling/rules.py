@@ -53,7 +53,7 @@ class RowRules:
 
         ``known`` is prompt and output so far; virtual tokens are negative. Scores of minus infinity are of tokens that a
         grammar forbids. If the rules leave no other token, only the allowed ones hold, because a sequence must continue
-        with some token.
+        with some token; if the grammar forbids all of these, it holds alone.
         """
         outside_V = np.isneginf(score_V)
         output = known[prompt_length:]
@@ -73,7 +73,8 @@ class RowRules:
         if not output.size:
             barred_V[self._first_F] = True
         if (barred_V | outside_V).all():
-            barred_V[slice(None) if self._allowed_K is None else self._allowed_K] = False
+            alone = self._allowed_K is None or outside_V[self._allowed_K].all()
+            barred_V[slice(None) if alone else self._allowed_K] = False
         score_V[barred_V] = -np.inf
 
     def listed(self, output: int, vocabulary: int) -> ListedTokens | None:

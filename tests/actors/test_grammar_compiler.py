@@ -42,8 +42,10 @@ class FakeQueue:
 
     def __init__(self, store: FakeStore) -> None:
         self._executor = SimpleNamespace(tables=SimpleNamespace(compiled=store))
+        self.calls = 0
 
     async def call(self, work: Callable[[Any], Any]) -> Any:
+        self.calls += 1
         return work(self._executor)
 
 
@@ -57,7 +59,8 @@ class CompilerRig:
     def __init__(self) -> None:
         self.store = FakeStore()
         self.ready: dict[bytes, str] = {}
-        self.compiler = GrammarCompiler(FakeQueue(self.store), self._apply, {})  # type: ignore[arg-type]
+        self.queue = FakeQueue(self.store)
+        self.compiler = GrammarCompiler(self.queue, self._apply, {})  # type: ignore[arg-type]
 
     def _apply(self, event: Any) -> None:
         assert isinstance(event, GrammarReady)
@@ -84,6 +87,16 @@ async def test_tenants_take_turns() -> None:
     assert rig.store.log.index("b") <= 2
     assert [text for text in rig.store.log if text != "b"] == [f"a{i}" for i in range(6)]
     assert [*rig.ready.values()] == [""] * 7
+
+
+async def test_only_the_first_grammar_waits_for_the_device() -> None:
+    """A sweep may run there, such as the prefill of all requests that a worker's death brought."""
+    rig = CompilerRig()
+    for text in ("a", "b"):
+        rig.compiler.compile(grammar(text), "")
+        await rig.finish(1)
+    assert rig.queue.calls == 1
+    assert [*rig.ready.values()] == ["", ""]
 
 
 async def test_faults_are_reported_and_end_nothing() -> None:

@@ -1,7 +1,7 @@
 """The readers of the calls of one region, by the form in which they are written.
 
-Each has ``feed``, ``close`` for the end of the region, ``count`` of the calls whose names are known, and ``broken`` with
-``rest``: what is left of the last text, which is no part of a call.
+Each has ``feed``, ``close`` for the end of the region, ``count`` of the calls whose names are known, ``inside`` while the
+last call is not complete, and ``broken`` with ``rest``: what is left of the last text, which is no part of a call.
 """
 
 from __future__ import annotations
@@ -37,6 +37,11 @@ class NamedCall:
     def in_string(self) -> bool:
         """True where the end of the region would be a part of an argument."""
         return self._arguments is not None and self._arguments.in_string
+
+    @property
+    def inside(self) -> bool:
+        """True if the call is not complete."""
+        return self._arguments is None or not self._arguments.done
 
     def feed(self, text: str) -> list[CallPiece]:
         """Return what a text adds."""
@@ -98,6 +103,11 @@ class PythonCalls:
     def in_string(self) -> bool:
         """True where the end of the region would be a part of an argument."""
         return self._arguments is not None and self._arguments.in_string
+
+    @property
+    def inside(self) -> bool:
+        """True if the last call is not complete."""
+        return self._arguments is not None
 
     def feed(self, text: str) -> list[CallPiece]:
         """Return what a text adds."""

@@ -45,6 +45,11 @@ class JsonCalls:
     _sent: bool = False  # arguments of this call were reported
 
     @property
+    def inside(self) -> bool:
+        """True if the last call is not complete."""
+        return self._depth >= self._base
+
+    @property
     def _base(self) -> int:
         return 2 if self.form.many else 1
 

@@ -60,7 +60,8 @@ class TurnReader:
     """The state of one answer. ``begun``: what the prompt has of the turn. ``calls``: False if calls are not read.
 
     ``constrained``: the content has a grammar of its own, in which a text like a delimiter may occur. ``schemas``: what the
-    arguments of tools are, by name. ``called``: tool calls so far. ``settled``: thinking has ended, or other text has begun.
+    arguments of tools are, by name. ``called``: tool calls so far. ``cut_call``: the turn ended inside of the last one.
+    ``settled``: thinking has ended, or other text has begun.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class TurnReader:
         self._raw: list[str] = []  # of a region of calls before its first name
         self._fresh = True  # there was neither a text nor a call
         self.called = 0
+        self.cut_call = False
         self._position = 0  # characters before the buffer
         self._spans: list[list[int]] = []  # begin and end of thinking
         self.settled = False
@@ -141,6 +143,7 @@ class TurnReader:
         while self._step(made, ended=True):
             pass
         if self._region.name == CALLS:
+            self.cut_call = self._calls is not None and self._calls.count > 0 and self._calls.inside
             self._end_calls(made)
         elif self._constrained and not self.thinking and any(self._blanks):
             made.append(TurnDelta(content="".join(self._blanks), end=self._position))

@@ -85,6 +85,12 @@ async def test_thinking_text_and_two_calls(qwen: Qwen, codec: Any) -> None:
     assert answer.headers["request-id"] == answer.headers["x-request-id"]
 
 
+async def test_a_call_that_is_not_complete_is_none_to_make(qwen: Qwen) -> None:
+    client, _ = await qwen('hi <tool_call>\n{"name": "weather", "arguments": {')
+    body = await ask(client, tools=[WEATHER])
+    assert (body["content"][-1]["type"], body["stop_reason"]) == ("tool_use", "end_turn")
+
+
 async def test_the_events_of_a_stream(qwen: Qwen) -> None:
     client, _ = await qwen(ANSWER)
     whole = await ask(client, tools=[WEATHER])

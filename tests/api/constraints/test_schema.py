@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import random
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -264,3 +266,8 @@ def test_jsonschema_accepts_what_random_choices_write(schema: Any) -> None:
             assert walk.consume_token(token)
             text += bytes([token])
     assert ended
+
+
+def test_a_gateway_starts_without_what_checks_schemas() -> None:
+    code = "import sys, blockwright.api.app.application; sys.exit('blockwright.api.constraints.schema' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -92,6 +92,28 @@ async def test_a_call_that_the_prompt_has_begun_is_not_held_and_said_so(qwen: Qw
     assert (turn.region, turn.fresh, turn.held) == ("", False, "<tool")
 
 
+async def test_allowed_tokens_leave_calls_free_and_are_refused_where_a_turn_is_shaped(qwen: Qwen) -> None:
+    client, port = await qwen(CALL)
+    asked = {"messages": ASK, "tools": [WEATHER], "allowed_token_ids": [*range(3, 60)]}
+    answer = await client.post(URL, json=asked)
+    assert answer.headers["x-ignored-fields"] == "tools[0].function.parameters"
+    assert port.streams[-1].generation.sampling.grammar is None
+    for fields in ({"tool_choice": "required"}, {"tools": [STRICT]}, {"response_format": {"type": "json_object"}}):
+        answer = await client.post(URL, json=asked | fields)
+        error = (await answer.json())["error"]
+        assert (answer.status, error["param"]) == (400, "allowed_token_ids")
+        assert "may leave no token; leave one of them out" in error["message"]
+
+
+async def test_no_turn_is_shaped_where_the_prompt_has_begun_a_call(qwen: Qwen) -> None:
+    client, _ = await qwen(CALL)
+    begun = [*ASK, {"role": "assistant", "content": '<tool_call>\n{"na'}]
+    asked = {"messages": begun, "tools": [WEATHER], "continue_final_message": True, "add_generation_prompt": False}
+    answer = await client.post(URL, json={**asked, "tool_choice": "required"})
+    error = (await answer.json())["error"]
+    assert (answer.status, error["param"], "has begun a call" in error["message"]) == (400, "messages", True), error
+
+
 async def test_ends_that_are_ignored_end_a_turn_that_a_grammar_has_and_no_free_one(qwen: Qwen) -> None:
     client, port = await qwen(CALL)
     for choice, ends in (("auto", False), ("required", True)):

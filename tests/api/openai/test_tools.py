@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from blockwright.api.program.client import Client
+from blockwright.api.text.turn.reader import TurnReader
+from blockwright.api.text.turn.template import read_template
 from blockwright.gpu.sampling.free_turn import FreeTurn
 from blockwright.policies.plan.grammar import LARK
 from blockwright.tests.api.conftest import Qwen
 from blockwright.tests.api.fake_port import EOS, events, one_by_one, with_template
 from blockwright.tests.api.text.turn.chat_templates import MISTRAL, QWEN3
-from blockwright.tests.api.text.turn.turns import LITERALS, PYTHON, SOURCES, written
+from blockwright.tests.api.text.turn.turns import LITERALS, PYTHON, SOURCES, TURNS, written
 from blockwright.tests.claims import claim
 from blockwright.tests.parts import some
 
@@ -101,6 +103,39 @@ async def test_what_is_no_call_stays_in_the_text(qwen: Qwen) -> None:
     client, _ = await qwen(broken)
     (choice,) = (await chat(client, tools=[WEATHER]))["choices"]
     assert (choice["message"]["content"], choice["finish_reason"]) == (broken, "stop")
+
+
+@pytest.mark.parametrize(
+    ("stop", "finish", "arguments"),
+    [
+        ("Bern", "stop", '{"place": "'),
+        ("</tool_call>", "tool_calls", '{"place": "Bern"}'),
+        ("}}", "stop", '{"place": "Bern"'),
+    ],
+)
+async def test_a_stop_string_inside_of_a_call(qwen: Qwen, stop: str, finish: str, arguments: str) -> None:
+    """A call that a stop string cuts is none to make; one that is complete is."""
+    client, _ = await qwen(f"I ask. {CALL}")
+    (choice,) = (await chat(client, tools=[WEATHER], stop=[stop]))["choices"]
+    (call,) = choice["message"]["tool_calls"]
+    assert (choice["finish_reason"], choice["stop_reason"], call["function"]["arguments"]) == (finish, stop, arguments)
+
+
+@pytest.mark.parametrize("kind", sorted(SOURCES))
+async def test_a_turn_that_ends_inside_of_a_call(kind: str) -> None:
+    """In each form the reader knows at each place whether the last call is complete."""
+    turn = written(kind, "", "", [("weather", {"place": "Bern"})])
+    cut = []
+    for end in range(len(turn) + 1):
+        reader = TurnReader(read_template(TURNS[kind]), schemas={"weather": PLACE})
+        deltas = reader.feed(turn[:end]) + reader.finish()
+        assert not reader.cut_call or reader.called
+        if reader.called:
+            cut.append(reader.cut_call)
+            arguments = "".join(delta.call.arguments for delta in deltas if delta.call is not None)
+            assert reader.cut_call or arguments == '{"place": "Bern"}', (turn[:end], arguments)
+    assert (cut[0], cut[-1]) == (True, False)
+    assert cut == sorted(cut, reverse=True)  # once it is complete, it stays so
 
 
 async def test_a_history_of_calls_reaches_the_template(qwen: Qwen, codec: Any) -> None:

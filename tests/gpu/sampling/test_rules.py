@@ -188,6 +188,16 @@ def test_of_rules_that_leave_nothing_the_allowed_tokens_hold() -> None:
     assert draw(logits, nothing, []) == V - 1
 
 
+@pytest.mark.parametrize(
+    "rules", [TokenRules(allowed=[7]), TokenRules(banned=[[3], [5]]), TokenRules(min_tokens=2, ends=[3, 5])]
+)
+def test_what_a_grammar_forbids_stays_forbidden_whatever_the_rules_leave(rules: TokenRules) -> None:
+    scores_V = np.full(V, -np.inf)
+    scores_V[[3, 5]] = 1.0
+    RowRules(rules).apply(scores_V, np.asarray([], dtype=np.int32), 0)
+    assert np.flatnonzero(np.isfinite(scores_V)).tolist() == [3, 5]
+
+
 def test_a_row_that_is_used_again_forgets_its_rules() -> None:
     tables = Tables(1, 64, 1, 16)
     tables.apply([SetSampling(0, 1, SamplingParams(rules=TokenRules(allowed=[7])))])
