@@ -247,6 +247,11 @@ class Residency:
         self.refused[name] = why
         self._sort(name)
 
+    def fail(self, name: str, why: str) -> None:
+        """Note that an application cannot be loaded here; what came late does not wait for a restore any more."""
+        self.late.discard(name)
+        self.refuse(name, why)
+
     def withhold(self, name: str, why: str) -> None:
         """Withhold an application until the parameters dropped here are restored."""
         self.late.add(name)
