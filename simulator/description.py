@@ -163,6 +163,7 @@ class LoadingSpec:
 
     disk: Bandwidth = 0.0  # bytes a second that an instance reads; 0: parameters are there at once
     kv_reserve: Share = 0.1  # of the memory that the largest model leaves, kept for KV beside others (as in the settings)
+    block_idle: float = 0.0  # seconds without use until an extra copy of a busy model goes; 0: no extra copies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +218,7 @@ class Scenario:
     def controlled(self) -> bool:
         """True if what the instances hold or serve can change, so that the controller decides."""
         scaled, drops = self.provisioning.mode != "off", self.overload.mode != "off"
-        return scaled or drops or self.on_demand or bool(self.deaths)
+        return scaled or drops or self.on_demand or bool(self.deaths) or self.loading.block_idle > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,7 +452,6 @@ def _check_overload(made: Scenario, source: DescriptionSource) -> None:
         (not model.parameters, ["models", 0, "parameters"], "is missing; they are what is dropped"),
         (model.drafts, ["models", 0, "drafts"], "is given, and a drop plays no drafts; leave it out, or the overload"),
         (not made.links.bandwidth, ["links", "bandwidth"], "is missing; KV moves over links"),
-        (made.provisioning.mode != "off", ["provisioning", "mode"], "is on; with overload all instances stay"),
         (policy != LEAST_WORK and POLICIES[policy].fallback, ["dispatch", "policy"], f"is {policy}; take one that does not"
          " forecast, for forecasts know nothing of what moves"),
     ]  # fmt: skip
@@ -472,8 +472,9 @@ def _check_control(made: Scenario, source: DescriptionSource) -> None:
         if one.stages > 1:
             says = f"is {one.stages}; instances that die, stop or load on demand have one stage"
             raise source.error(["instances", n, "stages"], says)
-        if made.on_demand and not one.memory:
-            raise source.error(["instances", n, "memory"], "is missing; models on demand take their parameters from it")
+        if (made.on_demand or made.loading.block_idle) and not one.memory:
+            what = "models on demand" if made.on_demand else "extra copies (block_idle)"
+            raise source.error(["instances", n, "memory"], f"is missing; {what} take their parameters from it")
     _check_deaths(made, source)
     loading, usual = made.loading, LoadingSpec()
     if loading.disk and not made.controlled:
@@ -491,8 +492,6 @@ def _check_deaths(made: Scenario, source: DescriptionSource) -> None:
             many = f"there are {len(names)}, from {names[0]} to {names[-1]}"
             says = suggestion(death.instance, names) if len(names) <= MOST_NAMED else many
             raise source.error(["deaths", n, "instance"], f"is {death.instance!r}; {says}")
-        if death.stalls and made.overload.mode != "off":
-            raise source.error(["deaths", n, "stalls"], "is true; with overload instances die, but do not stall")
 
 
 def profile(spec: InstanceSpec, n: int, source: DescriptionSource) -> Coefficients:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ..policies.binary_size import binary_size
 from ..policies.cluster.assignment import REMEDY
+from ..policies.cluster.scaling import PressedBlock
 from ..policies.control.events import KvCapacity
 from ..policies.control.loads import LoadBlock, NoCapacity
 from ..policies.memory.packed_tensor import PackedTensor, Shortage, WantedComponent
@@ -17,6 +18,7 @@ from ..policies.memory.worker_memory import WorkerMemory
 from ..policies.overload.pool_reading import PoolReading, pool_reading
 from ..policies.prediction.instance import Instance
 from ..policies.sweep.events import ComponentsReleased, ComponentsWanted
+from .busy_blocks import BusyBlocks
 from .devices import states
 from .simulation import ClusterSimulation
 
@@ -38,13 +40,23 @@ class SimulatedWorker:
     life: int = 0  # incarnation; 0: it never was up
     up: bool = False
     held: dict[str, dict[bytes, None]] = field(default_factory=dict)  # by holder: ids of components and deltas
+    blocks: BusyBlocks = field(default_factory=BusyBlocks)
     _loads: int = 0  # number of the last load
 
     def rise(self) -> int:
         """Begin a life with nothing loaded; return its number."""
         self.life, self.up = self.life + 1, True
-        self.held.clear()
+        self._empty()
         return self.life
+
+    def fall(self) -> None:
+        """End a life, with all that is held."""
+        self.up = False
+        self._empty()
+
+    def _empty(self) -> None:
+        self.held.clear()
+        self.blocks.clear()
 
     @property
     def nbytes(self) -> int:
@@ -58,12 +70,14 @@ class SimulatedWorker:
         if (shortage := self._place(load.holder, ids)) is not None:
             return self._refusal(shortage)
         self.held.setdefault(load.holder, {}).update(dict.fromkeys(ids))
+        self.blocks.loaded(load, self.cluster.now)
         return self.nbytes - added
 
     def release(self, holder: str, ids: Iterable[bytes]) -> None:
         """Release what a holder no longer needs."""
         held = self.held.get(holder, {})
         gone = [id for id in ids if id in held]
+        self.blocks.released(holder, gone)
         for id in gone:
             del held[id]
         if gone and self.budgeted:
@@ -82,6 +96,14 @@ class SimulatedWorker:
         owned = {name: owned for name, (owned, _) in memory.residence.bytes_by_holder().items()}
         alone = memory.left_alone() if self.on_demand else {}
         return KvCapacity(self.name, self.life, memory.total_bytes - memory.parameter_bytes, alone, owned)
+
+    def uses(self) -> tuple[list[PressedBlock], list[tuple[str, ...]]]:
+        """Return the blocks with too long a queue, and the applications of each copy that is out of use."""
+        instance, now = self.cluster.instances[self.place], self.cluster.now
+        if isinstance(instance, Instance):
+            instance.catch_up(now)
+            self.cluster.schedule(self.place)
+        return self.blocks.pressed(states(instance)[self.name].queues(), now), self.blocks.unused(now)
 
     def reading(self) -> PoolReading:
         """Return the reading of its memory. An instance of one device need not advance to the current time for it."""

@@ -98,6 +98,35 @@ def test_the_requests_of_an_instance_that_dies_go_on_elsewhere_with_their_tokens
     assert needed < computed <= needed + sum(8 + 40 for _ in again), "only these two were computed again"
 
 
+COPIED = {
+    "instances": {"count": 2},
+    "provisioning": {"mode": "relief", "limit": 1.0, "start": 1, "window": 100.0, "cold_start": 0.1},
+    "loading": {"disk": 80_000, "block_idle": 5.0},
+}
+CROWD = requests(*((0.05 * n, "m1") for n in range(60)), *((40.0 + n, "m0") for n in range(9)), prompt=40, output=40)
+
+
+@claim("The simulator copies a busy model to another worker by the code of the live controller", of="simulator")
+def test_a_busy_model_is_copied_to_another_worker_and_goes_there_when_it_is_out_of_use() -> None:
+    """m1 is on demand, so that the worker that comes with the load does not get it; its queue is too long on the first."""
+    tape = list[ControlStep]()
+    simulation, log = run(three(**COPIED), arrivals=CROWD, tape=tape)
+    sound(simulation)
+    (pressed,) = (step for step in tape if isinstance(step.event, events.Pressed) and step.effects)
+    (load,) = effects([pressed], events.Load)
+    assert (load.worker, load.load.holder, load.load.idle) == ("i-1", "m1", 5.0)
+    there = [request for request in simulation.requests if request.instance == "i-1" and request.demand.model == "m1"]
+    assert 0 < len(there) < 60, "the copy shares the load"
+    (unload,) = effects(tape, events.Unload)
+    (idle,) = (step for step in tape if isinstance(step.event, events.Idle))
+    assert (unload.worker, unload.holder) == ("i-1", "m1")
+    assert 4.5 <= idle.at - max(request.ended for request in there) <= 5.5, "its use is looked at twice a second"
+    alone = run(three(**{**COPIED, "loading": {"disk": 80_000}}), arrivals=CROWD)[0]
+    waits = [sum(r.started - r.demand.at for r in one.requests[:60]) for one in (simulation, alone)]
+    assert waits[0] < 0.7 * waits[1]
+    assert run(three(**COPIED), arrivals=CROWD)[1] == log
+
+
 def test_an_instance_that_makes_no_progress_is_killed_by_the_controller() -> None:
     tape = list[ControlStep]()
     once = {"instance": "i-1", "down": 2.0, "stalls": True}
@@ -133,11 +162,13 @@ def test_a_request_on_its_way_to_an_instance_that_dies_goes_elsewhere() -> None:
 @given(
     seed=st.integers(0, 1000), count=st.sampled_from([1, 2, 3]), disk=st.sampled_from([0, 4000]),
     latency=st.sampled_from([0.0, 0.01]), scaled=st.booleans(), rate=st.sampled_from([2.0, 10.0]),
-    policy=st.sampled_from(["least-work", "round-robin", "predicted-latency"]),
+    policy=st.sampled_from(["least-work", "round-robin", "predicted-latency"]), idle=st.sampled_from([0.0, 1.0]),
 )  # fmt: skip
 @examples(10)
-def test_nobody_is_lost(seed: int, count: int, disk: int, latency: float, scaled: bool, rate: float, policy: str) -> None:
-    """Models on demand, deaths and autoscaling at once: every request is answered, and equal seeds have equal logs."""
+def test_nobody_is_lost(
+    seed: int, count: int, disk: int, latency: float, scaled: bool, rate: float, policy: str, idle: float
+) -> None:
+    """Models on demand, deaths, copies and autoscaling at once: every request is answered; equal seeds have equal logs."""
     source = Random(seed)
     deaths = [
         {"instance": f"i-{source.randrange(count)}" if count > 1 else "i", "at": source.uniform(0, 10),
@@ -146,8 +177,9 @@ def test_nobody_is_lost(seed: int, count: int, disk: int, latency: float, scaled
     ]  # fmt: skip
     scaling = {"mode": "relief", "limit": 1.0, "start": 1, "window": 1.0, "cold_start": 0.5, "grace": 0.5}
     spec = three(
-        instances={"count": count}, workload={"rate": rate, "count": 60}, deaths=deaths, loading={"disk": disk},
-        limits={"latency": latency}, provisioning=scaling if scaled else {}, dispatch={"policy": policy},
+        instances={"count": count}, workload={"rate": rate, "count": 60}, deaths=deaths,
+        loading={"disk": disk, "block_idle": idle}, limits={"latency": latency}, provisioning=scaling if scaled else {},
+        dispatch={"policy": policy},
     )  # fmt: skip
     spec = replace(spec, seed=seed)
     tape, again = list[ControlStep](), list[ControlStep]()
@@ -167,6 +199,7 @@ def test_nobody_is_lost(seed: int, count: int, disk: int, latency: float, scaled
         ({"instances": {"stages": 2}, "deaths": [{"instance": "i-1", "at": 1.0}]}, "stages is 2; instances that die"),
         ({"instances": {"memory": 0, "blocks": 40}}, "memory is missing; models on demand"),
         ({"loading": {"kv_reserve": 2.0}}, "kv_reserve is 2.0; give at most 1"),
+        ({"loading": {"block_idle": -1.0}}, "block_idle is -1.0; give 0 or more"),
     ],
 )
 def test_what_cannot_be_controlled_is_refused(change: dict[str, Any], says: str) -> None:
@@ -177,6 +210,8 @@ def test_what_cannot_be_controlled_is_refused(change: dict[str, Any], says: str)
 def test_what_would_be_used_by_nothing_is_refused() -> None:
     with pytest.raises(DescriptionError, match="disk is given, and nothing is loaded after the start"):
         described(loading={"disk": 1.0})
+    with pytest.raises(DescriptionError, match=r"memory is missing; extra copies \(block_idle\) take their parameters"):
+        described(loading={"block_idle": 5.0})
     with pytest.raises(DescriptionError, match="kv_reserve is given, and no model is on_demand"):
         described(loading={"kv_reserve": 0.5}, deaths=[{"instance": "i-1", "at": 1.0}])
     with pytest.raises(DescriptionError, match="parameters is missing; they are what is loaded on demand"):
