@@ -3,7 +3,7 @@
 ``policies/control/state.py`` decides what the instances hold and serve; this module tells it what happens, and carries out
 its effects in simulated time: loads take the seconds of their bytes, starts those of the description, and requests end, go
 on elsewhere, or wait for a model. So models on demand, deaths, autoscaling, and dropped parameters are those of the live
-code. Each instance is one worker here.
+code. Each device of an instance is one worker here.
 """
 
 from __future__ import annotations
@@ -103,14 +103,14 @@ class SimulatedControl(ClusterPolicy):
         sizes = {c.shared: c.nbytes for one in applications for c in one.components}
         sizes |= {c.delta: c.delta_nbytes for one in applications for c in one.components if c.delta}
         plans, paid = cluster.maker.plans, cluster.provisioner
+        self._places = {worker: n for n, plan in enumerate(plans) for worker in plan.workers}
         self.workers = {
-            plan.name: SimulatedWorker(plan.name, n, cluster, sizes, bool(plan.spec.memory), scenario.on_demand)
-            for n, plan in enumerate(plans)
+            name: SimulatedWorker(name, n, cluster, sizes, bool(plans[n].spec.memory), scenario.on_demand)
+            for name, n in self._places.items()
         }
-        self._places = {plan.name: n for n, plan in enumerate(plans)}
-        memory = {plan.name: plan.spec.memory for plan in plans if plan.spec.memory}
+        memory = {name: plans[n].spec.memory for name, n in self._places.items() if plans[n].spec.memory}
         scaling = ScalingPlan(paid.rules, paid.names, scenario.provisioning.grace)
-        first = [plan.name for plan in plans[: paid.least]]
+        first = [worker for plan in plans[: paid.least] for worker in plan.workers]
         self._block_idle = scenario.loading.block_idle
         options = {"memory": memory, "on_demand": scenario.on_demand, "block_idle": self._block_idle}
         self.state = ControllerState(first, STALL, scaling=scaling, **options)
@@ -322,6 +322,8 @@ class SimulatedControl(ClusterPolicy):
         left = [taken.submission for taken in take_out(instance, self._cluster.now)]
         self.retired.append(self._cluster.instances[place])
         self._cluster.replace(place, *self._cluster.maker.make(place))
+        for other in self._cluster.maker.plans[place].workers:
+            self.workers[other].move(place)
         return left + self._stuck.pop(place, [])
 
     def _overdue(self, name: str, life: int) -> None:
@@ -473,7 +475,7 @@ class SimulatedControl(ClusterPolicy):
         if at in self._stuck:
             self._stuck[at].append(submission)
             return None
-        if not self.workers[self._cluster.maker.plans[place].name].up:
+        if not all(self.workers[worker].up for worker in self._cluster.maker.plans[place].workers):
             self._again(submission)
             return None
         found = (place, submission) if self.drops is None else self.drops.switches.redirect(place, submission)
@@ -527,11 +529,12 @@ class SimulatedControl(ClusterPolicy):
 
 
 def _applications(scenario: Scenario) -> list[events.Application]:
-    """Return the models as the controller knows them; all their layers are one component."""
+    """Return the models as the controller knows them; all their layers on a device are one component."""
+    spec = scenario.instances[0]
     return [
         events.Application(
-            model.name, model.name, chain_of(model, scenario.instances[0]).components, model.context, model=model.name,
-            on_demand=model.on_demand, base=model.shares,
+            model.name, model.name, chain_of(model, spec).components, model.context, span=spec.stages,
+            model=model.name, on_demand=model.on_demand, base=model.shares,
         )
         for model in scenario.models
     ]  # fmt: skip

@@ -95,6 +95,13 @@ SIMULATED: dict[str, tuple[Callable[[], object], set[type[Any]]]] = {
         ),
         {events.ApplicationsWanted, events.UsageAnswer, events.LoadRefused, events.WorkerDown},
     ),
+    "pipelines": (
+        lambda: run(
+            test_control.piped(deaths=[{"instance": "i.1", "at": 3.2}], loading={"disk": 8000}),
+            arrivals=test_control.requests((0.0, "m0"), (1.0, "m1"), (3.0, "m2"), (5.0, "m0")),
+        ),
+        {events.ApplicationsWanted, events.UsageAnswer, events.LoadRefused, events.WorkerDown},
+    ),
     "copies": (
         lambda: run(test_control.three(**test_control.COPIED), arrivals=test_control.CROWD),
         {events.Pressed, events.Idle, events.Observed},
