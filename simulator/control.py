@@ -112,8 +112,9 @@ class SimulatedControl(ClusterPolicy):
         scaling = ScalingPlan(paid.rules, paid.names, scenario.provisioning.grace)
         first = [worker for plan in plans[: paid.least] for worker in plan.workers]
         self._block_idle = scenario.loading.block_idle
-        options = {"memory": memory, "on_demand": scenario.on_demand, "block_idle": self._block_idle}
-        self.state = ControllerState(first, STALL, scaling=scaling, **options)
+        self.state = ControllerState(
+            first, STALL, memory=memory, block_idle=self._block_idle, on_demand=scenario.on_demand, scaling=scaling
+        )
         self.drops = MemoryDrops(cluster, self.state, self.workers, self._switched) if drops else None
         if self.drops is not None:
             self.retired = self.drops.moves.retired
@@ -322,8 +323,8 @@ class SimulatedControl(ClusterPolicy):
         left = [taken.submission for taken in take_out(instance, self._cluster.now)]
         self.retired.append(self._cluster.instances[place])
         self._cluster.replace(place, *self._cluster.maker.make(place))
-        for other in self._cluster.maker.plans[place].workers:
-            self.workers[other].move(place)
+        for device in self._cluster.maker.plans[place].workers:
+            self.workers[device].move(place)
         return left + self._stuck.pop(place, [])
 
     def _overdue(self, name: str, life: int) -> None:
