@@ -34,7 +34,7 @@ from ..policies.prediction.pipeline_instance import PipelineInstance
 from ..policies.sweep.events import Submission
 from .description import DeathSpec, Scenario
 from .devices import take_out
-from .instances import chain_of
+from .instances import served_applications
 from .memory_drops import MemoryDrops, layered_application
 from .simulated_gateway import DispatchDecision
 from .simulated_worker import SimulatedWorker
@@ -99,7 +99,7 @@ class SimulatedControl(ClusterPolicy):
         self.places = [*range(len(cluster.instances))]
         self.retired: list[Instance | PipelineInstance] = []
         drops = scenario.overload.mode == "drop"
-        applications = [layered_application(scenario)] if drops else _applications(scenario)
+        applications = [layered_application(scenario)] if drops else served_applications(scenario)
         sizes = {c.shared: c.nbytes for one in applications for c in one.components}
         sizes |= {c.delta: c.delta_nbytes for one in applications for c in one.components if c.delta}
         plans, paid = cluster.maker.plans, cluster.provisioner
@@ -527,15 +527,3 @@ class SimulatedControl(ClusterPolicy):
         """Return how often what happened after the start, as in ``docs/schemas/simulate.json``."""
         names = ("loads", "loaded_bytes", "refused", "unloads", "deaths", "restarts")
         return {name: self._counts[name] for name in names}
-
-
-def _applications(scenario: Scenario) -> list[events.Application]:
-    """Return the models as the controller knows them; all their layers on a device are one component."""
-    spec = scenario.instances[0]
-    return [
-        events.Application(
-            model.name, model.name, chain_of(model, spec).components, model.context, span=spec.stages,
-            model=model.name, on_demand=model.on_demand, base=model.shares,
-        )
-        for model in scenario.models
-    ]  # fmt: skip

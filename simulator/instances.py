@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..policies.control.events import Application
 from ..policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
 from ..policies.overload.drop_plan import kv_bytes, nbytes
 from ..policies.plan.coefficients import Coefficients
@@ -163,6 +164,18 @@ def chain_of(model: ModelSpec, spec: InstanceSpec) -> Chain:
         changed = [part.variant(_hash(f"{model.name}/{n}"), deltas[n]) for n, part in enumerate(parts[1:-1])]
         parts = (parts[0], *changed, parts[-1])
     return Chain(model.name, (Block(parts),), model.context)
+
+
+def served_applications(scenario: Scenario) -> list[Application]:
+    """Return the models as the controller knows them; all their layers on a device are one component."""
+    spec = scenario.instances[0]
+    return [
+        Application(
+            model.name, model.name, chain_of(model, spec).components, model.context, span=spec.stages,
+            model=model.name, on_demand=model.on_demand, base=model.shares,
+        )
+        for model in scenario.models
+    ]  # fmt: skip
 
 
 def _identity(model: ModelSpec, depth: int) -> bytes:

@@ -5,12 +5,12 @@ The sweep machine of its instance gives parameters their memory, as on a live wo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from ..policies.binary_size import binary_size
 from ..policies.cluster.assignment import REMEDY
-from ..policies.cluster.scaling import PressedBlock
+from ..policies.cluster.scaling import BlockPlace, PressedBlock, Queues, RouteQueue
 from ..policies.control.events import KvCapacity
 from ..policies.control.loads import LoadBlock, NoCapacity
 from ..policies.memory.packed_tensor import PackedTensor, Shortage, WantedComponent
@@ -18,9 +18,58 @@ from ..policies.memory.worker_memory import WorkerMemory
 from ..policies.overload.pool_reading import PoolReading, pool_reading
 from ..policies.prediction.instance import Instance
 from ..policies.sweep.events import ComponentsReleased, ComponentsWanted
-from .busy_blocks import BusyBlocks
 from .devices import states
 from .simulation import ClusterSimulation
+
+
+@dataclass(slots=True)
+class _Block:
+    """A loaded block. last: its last use. idle: seconds without use until it is reported; 0: never."""
+
+    last: float
+    idle: float = 0.0
+    places: dict[str, BlockPlace] = field(default_factory=dict)  # by application that it was loaded for
+
+
+class BusyBlocks:
+    """The blocks of one worker, and their use, as a live worker's blocks count it (``actors/block``)."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[frozenset[bytes], _Block] = {}  # by ids of components and deltas
+
+    def clear(self) -> None:
+        self._blocks.clear()
+
+    def loaded(self, load: LoadBlock, now: float) -> None:
+        ids = frozenset(id for id in (*load.ids, *load.deltas) if id)
+        block = self._blocks.setdefault(ids, _Block(now))
+        block.places[load.holder] = BlockPlace(load.holder, load.first, load.last)
+        block.idle = load.idle or block.idle
+
+    def released(self, holder: str, ids: Iterable[bytes]) -> None:
+        gone = {*ids}
+        for block_ids in [known for known in self._blocks if known <= gone]:
+            self._blocks[block_ids].places.pop(holder, None)
+            if not self._blocks[block_ids].places:
+                del self._blocks[block_ids]
+
+    def pressed(self, queues: Collection[RouteQueue], now: float) -> list[PressedBlock]:
+        """Note who uses what now; return the blocks with too long a queue."""
+        counted, found = Queues(queues), []
+        for block in self._blocks.values():
+            use, pressure = counted.use(block.places.values())
+            block.last = now if use.tokens else block.last
+            found += [] if pressure is None else [pressure]
+        return found
+
+    def unused(self, now: float) -> list[tuple[str, ...]]:
+        """Return the applications of each block that was not used for long enough, once in each such time."""
+        found = []
+        for block in self._blocks.values():
+            if block.idle and now >= block.last + block.idle:
+                block.last = now
+                found.append(tuple(block.places))
+        return found
 
 
 @dataclass(slots=True)
