@@ -3,7 +3,7 @@
 ``policies/control/state.py`` decides what the instances hold and serve; this module tells it what happens, and carries out
 its effects in simulated time: loads take the seconds of their bytes, starts those of the description, and requests end, go
 on elsewhere, or wait for a model. So models on demand, deaths, autoscaling, and dropped parameters are those of the live
-code. Each instance is one worker here.
+code. Each device of an instance is one worker here.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from ..policies.control.scaling import ScalingPlan
 from ..policies.control.state import ControllerState
 from ..policies.overload.demand import PERIOD
 from ..policies.plan.coefficients import Coefficients
-from ..policies.prediction.instance import IDLE, Instance
+from ..policies.prediction.instance import Instance
 from ..policies.prediction.pipeline_instance import PipelineInstance
 from ..policies.sweep.events import Submission
 from .description import DeathSpec, Scenario
 from .devices import take_out
-from .instances import chain_of
+from .instances import served_applications
 from .memory_drops import MemoryDrops, layered_application
 from .simulated_gateway import DispatchDecision
 from .simulated_worker import SimulatedWorker
@@ -88,27 +88,33 @@ class SimulatedControl(ClusterPolicy):
         self._sent = dict.fromkeys(self._models, 0)  # by model: requests that are at an instance
         self._last: dict[str, float] = {}  # by model: when its last request ended
         self._awaited: list[str] = []  # models that must become quiet
+        self._place_of: dict[int, int] = {}  # by request: the place that it was sent to
         self._leaving: set[int] = set()  # places that are to become empty
-        self._stuck: dict[int, list[Submission]] = {}  # by place of a worker that makes no progress: what came since
+        self._stuck: dict[int, list[Submission]] = {}  # by place of an instance that makes no progress: what came since
+        self._hung: set[str] = set()  # workers that make no progress
+        self._renewed = False  # an instance was put in the place of one that ended
         self._down: dict[str, float] = {}  # worker that makes no progress -> seconds until it is up again once it is killed
         self._counts = Counter[str]()
         self._beaten: dict[str, int] = {}  # worker -> requests in its last heartbeat
         self.places = [*range(len(cluster.instances))]
         self.retired: list[Instance | PipelineInstance] = []
         drops = scenario.overload.mode == "drop"
-        applications = [layered_application(scenario)] if drops else _applications(scenario)
+        applications = [layered_application(scenario)] if drops else served_applications(scenario)
         sizes = {c.shared: c.nbytes for one in applications for c in one.components}
         sizes |= {c.delta: c.delta_nbytes for one in applications for c in one.components if c.delta}
         plans, paid = cluster.maker.plans, cluster.provisioner
+        self._places = {worker: n for n, plan in enumerate(plans) for worker in plan.workers}
         self.workers = {
-            plan.name: SimulatedWorker(plan.name, n, cluster, sizes, bool(plan.spec.memory), scenario.on_demand)
-            for n, plan in enumerate(plans)
+            name: SimulatedWorker(name, n, cluster, sizes, bool(plans[n].spec.memory), scenario.on_demand)
+            for name, n in self._places.items()
         }
-        self._places = {plan.name: n for n, plan in enumerate(plans)}
-        memory = {plan.name: plan.spec.memory for plan in plans if plan.spec.memory}
+        memory = {name: plans[n].spec.memory for name, n in self._places.items() if plans[n].spec.memory}
         scaling = ScalingPlan(paid.rules, paid.names, scenario.provisioning.grace)
-        first = [plan.name for plan in plans[: paid.least]]
-        self.state = ControllerState(first, STALL, memory=memory, on_demand=scenario.on_demand, scaling=scaling)
+        first = [worker for plan in plans[: paid.least] for worker in plan.workers]
+        self._block_idle = scenario.loading.block_idle
+        self.state = ControllerState(
+            first, STALL, memory=memory, block_idle=self._block_idle, on_demand=scenario.on_demand, scaling=scaling
+        )
         self.drops = MemoryDrops(cluster, self.state, self.workers, self._switched) if drops else None
         if self.drops is not None:
             self.retired = self.drops.moves.retired
@@ -116,7 +122,7 @@ class SimulatedControl(ClusterPolicy):
         self._began = True
         for death in scenario.deaths:
             cluster.call(death.at, partial(self._strike, death))
-        if scenario.provisioning.mode != "off":
+        if scenario.provisioning.mode != "off" or self._block_idle:
             cluster.call(BEAT, self._beat)
         if drops:
             cluster.call(0.0, self._look_at_memory)
@@ -136,7 +142,7 @@ class SimulatedControl(ClusterPolicy):
                 self._tape.append(ControlStep(self._cluster.now, event, effects))
             for effect in effects:
                 self._perform(effect)
-            if self._counts["deaths"] and self.drops is not None:
+            if self._renewed and self.drops is not None:
                 self._join(self.drops)
         self._handling = False
 
@@ -207,14 +213,14 @@ class SimulatedControl(ClusterPolicy):
             self.places = drops.moves.current
             self._publish()
         for submission in left:
-            self._again(self.places[0], submission)
+            self._again(submission)
 
     def _later(self, seconds: float, event: events.Event) -> None:
         self._cluster.call(self._cluster.now + seconds, partial(self.handle, event))
 
     def _load(self, effect: events.Load) -> None:
         worker = self.workers[effect.worker]
-        if effect.incarnation != worker.life:
+        if effect.incarnation != worker.life or worker.name in self._hung:
             return
         answer = worker.load(effect.load)
         what = effect.worker, effect.incarnation, effect.load
@@ -269,15 +275,12 @@ class SimulatedControl(ClusterPolicy):
         if not death.stalls:
             self._die(death.instance, "killed", death.down)
             return
-        place = self._places[death.instance]
-        if place in self._stuck:
+        if worker.place in self._stuck:
             return
         self._down[death.instance] = death.down
-        instance = self._cluster.instances[place]
-        assert isinstance(instance, Instance), "only instances of one device die"
-        instance.catch_up(self._cluster.now)
-        instance.due = self._cluster.due[place] = IDLE
-        self._stuck[place] = []
+        self._hung.add(death.instance)
+        self._cluster.freeze(worker.place)
+        self._stuck[worker.place] = []
         self._stalled(death.instance, worker.life, self._cluster.now)
 
     def _stalled(self, name: str, life: int, since: float) -> None:
@@ -299,24 +302,29 @@ class SimulatedControl(ClusterPolicy):
         self.handle(events.WorkerDown(name, worker.life, cause))
         self._up_after(down, name)
         for submission in left:
-            self._again(place, submission)
+            self._again(submission)
         self._look_whether_empty(place)
 
     def _renew(self, name: str) -> list[Submission]:
         """Put a new instance, with nothing in its memory, in the place of one that ends; return what was left there."""
         place = self._places[name]
-        instance = self._cluster.instances[place]
-        self.workers[name].up = False  # what is on its way there goes on elsewhere, too
-        self.workers[name].held.clear()
+        self.workers[name].fall()  # what is on its way there goes on elsewhere, too
+        self._hung.discard(name)
+        self._renewed = True
         if self.drops is not None:
             left = self.drops.broken(name)
             self.places = self.drops.moves.current
+            for other in [other for other in self._stuck if other not in self._cluster.frozen]:
+                left += self._stuck.pop(other)
             return left
+        instance = self._cluster.instances[place]
         if isinstance(instance, Instance):
             instance.catch_up(self._cluster.now)
         left = [taken.submission for taken in take_out(instance, self._cluster.now)]
         self.retired.append(self._cluster.instances[place])
         self._cluster.replace(place, *self._cluster.maker.make(place))
+        for device in self._cluster.maker.plans[place].workers:
+            self.workers[device].move(place)
         return left + self._stuck.pop(place, [])
 
     def _overdue(self, name: str, life: int) -> None:
@@ -324,7 +332,7 @@ class SimulatedControl(ClusterPolicy):
         worker, place = self.workers[name], self._places[name]
         if place in self._leaving and worker.life == life and worker.up:
             for submission in self._renew(name):
-                self._again(place, submission)
+                self._again(submission)
             self._look_whether_empty(place)
 
     def _look_whether_empty(self, place: int) -> None:
@@ -337,12 +345,16 @@ class SimulatedControl(ClusterPolicy):
         self._cluster.record({"at": change.at, "what": what, "instance": name, "why": why})
 
     def _beat(self) -> None:
-        """Report how many requests workers have, where that has changed."""
+        """Report how many requests workers have, where that has changed, and what presses blocks or uses them no more."""
         for name, worker in self.workers.items():
             requests = len(self._present[self._places[name]])
             if worker.up and self._beaten.get(name) != requests:
                 self._beaten[name] = requests
                 self.handle(events.WorkerHeartbeat(name, worker.life, 0.0, 0, requests, 0))
+            if worker.up and self._block_idle and name not in self._hung:
+                pressed, unused = worker.uses()
+                idle = [events.Idle(name, worker.life, applications) for applications in unused]
+                self.handle(*([events.Pressed(name, worker.life, tuple(pressed))] if pressed else []), *idle)
         if not self._cluster.ended:
             self._cluster.call(self._cluster.now + BEAT, self._beat)
 
@@ -391,13 +403,13 @@ class SimulatedControl(ClusterPolicy):
             self._ended(request)
         self._cluster.gateway.held = sum(map(len, self._held.values()))
 
-    def _again(self, place: int, submission: Submission) -> None:
+    def _again(self, submission: Submission) -> None:
         """Send a request again that was at an instance which has ended."""
         request = self._cluster.requests[int(submission.request[1:])]
         request.restarts += 1
         self._counts["restarts"] += 1
         self._sent[request.demand.model] -= 1
-        self._present[place].pop(request.demand.number, None)
+        self._gone(request.demand.number)
         self._dispatch(request, submission)
         self._ask_for(request)
 
@@ -454,19 +466,36 @@ class SimulatedControl(ClusterPolicy):
             for place in (place for place in gateway.places(request.demand) if place not in before):
                 compared, loads = [*placing.compared, place], [*placing.loads, None]
                 placing = DispatchDecision(place, compared, loads, placing.predicted)
-        self._present[placing.place][request.demand.number] = None
+        self._put(request.demand.number, placing.place)
         self._sent[model] += 1
         return placing
 
     def redirect(self, place: int, submission: Submission) -> tuple[int, Submission] | None:
         """Return the instance that a submission goes to now. If its worker has ended, send it again."""
-        if place in self._stuck:
-            self._stuck[place].append(submission)
-        elif not self.workers[self._cluster.maker.plans[place].name].up:
-            self._again(place, submission)
-        else:
-            return (place, submission) if self.drops is None else self.drops.switches.redirect(place, submission)
-        return None
+        at = place if self.drops is None else self.drops.moves.at[place]
+        if at in self._stuck:
+            self._stuck[at].append(submission)
+            return None
+        if not all(self.workers[worker].up for worker in self._cluster.maker.plans[place].workers):
+            self._again(submission)
+            return None
+        found = (place, submission) if self.drops is None else self.drops.switches.redirect(place, submission)
+        if found is not None:
+            self._put(int(submission.request[1:]), found[0])
+        return found
+
+    def _put(self, request: int, place: int) -> None:
+        """Note where a request is now."""
+        if self._place_of.get(request) != place:
+            self._gone(request)
+            self._place_of[request] = place
+            self._present[place][request] = None
+
+    def _gone(self, request: int) -> None:
+        """Note that a request is not where it was."""
+        if (place := self._place_of.pop(request, None)) is not None:
+            del self._present[place][request]
+            self._look_whether_empty(place)
 
     def before_news(self, place: int, news: Sequence[tuple[str, str]]) -> None:
         """Release the pages of sequences that have started after a move."""
@@ -479,9 +508,8 @@ class SimulatedControl(ClusterPolicy):
             if what not in GOING_ON:
                 request = self._cluster.requests[int(id[1:])]
                 self._sent[request.demand.model] -= 1
-                self._present[place].pop(request.demand.number, None)
                 self._ended(request)
-                self._look_whether_empty(place)
+                self._gone(request.demand.number)
                 self._observe(measured=request.ended - request.demand.at)
         if self._awaited:
             self._look_for_quiet()
@@ -499,14 +527,3 @@ class SimulatedControl(ClusterPolicy):
         """Return how often what happened after the start, as in ``docs/schemas/simulate.json``."""
         names = ("loads", "loaded_bytes", "refused", "unloads", "deaths", "restarts")
         return {name: self._counts[name] for name in names}
-
-
-def _applications(scenario: Scenario) -> list[events.Application]:
-    """Return the models as the controller knows them; all their layers are one component."""
-    return [
-        events.Application(
-            model.name, model.name, chain_of(model, scenario.instances[0]).components, model.context, model=model.name,
-            on_demand=model.on_demand, base=model.shares,
-        )
-        for model in scenario.models
-    ]  # fmt: skip

@@ -109,6 +109,15 @@ class InstanceSpec:
     ahead: bool = True  # a plan is made while the one before it runs, as on a live worker
     class_ageing: float = 10.0  # seconds of waiting after which a request rises by a service class; 0: never
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the instances."""
+        return [f"{self.name}-{n}" for n in range(self.count)] if self.count > 1 else [self.name]
+
+    def devices(self, instance: str) -> list[str]:
+        """Return the names of an instance's devices, the first one first."""
+        return [f"{instance}.{n}" for n in range(self.stages)] if self.stages > 1 else [instance]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchSpec:
@@ -163,13 +172,14 @@ class LoadingSpec:
 
     disk: Bandwidth = 0.0  # bytes a second that an instance reads; 0: parameters are there at once
     kv_reserve: Share = 0.1  # of the memory that the largest model leaves, kept for KV beside others (as in the settings)
+    block_idle: float = 0.0  # seconds without use until an extra copy of a busy model goes; 0: no extra copies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeathSpec:
     """The death of an instance at a time; its supervisor starts it again."""
 
-    instance: str
+    instance: str  # with several stages: one device of it, such as "instance-0.1"
     at: float  # seconds
     down: float = 5.0  # seconds until it is up again, with nothing loaded
     stalls: bool = False  # it does not die, but makes no progress until the controller kills it
@@ -217,7 +227,7 @@ class Scenario:
     def controlled(self) -> bool:
         """True if what the instances hold or serve can change, so that the controller decides."""
         scaled, drops = self.provisioning.mode != "off", self.overload.mode != "off"
-        return scaled or drops or self.on_demand or bool(self.deaths)
+        return scaled or drops or self.on_demand or bool(self.deaths) or self.loading.block_idle > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,7 +461,6 @@ def _check_overload(made: Scenario, source: DescriptionSource) -> None:
         (not model.parameters, ["models", 0, "parameters"], "is missing; they are what is dropped"),
         (model.drafts, ["models", 0, "drafts"], "is given, and a drop plays no drafts; leave it out, or the overload"),
         (not made.links.bandwidth, ["links", "bandwidth"], "is missing; KV moves over links"),
-        (made.provisioning.mode != "off", ["provisioning", "mode"], "is on; with overload all instances stay"),
         (policy != LEAST_WORK and POLICIES[policy].fallback, ["dispatch", "policy"], f"is {policy}; take one that does not"
          " forecast, for forecasts know nothing of what moves"),
     ]  # fmt: skip
@@ -464,16 +473,20 @@ def _check_overload(made: Scenario, source: DescriptionSource) -> None:
 
 
 def _check_control(made: Scenario, source: DescriptionSource) -> None:
-    """Check what the controller needs: instances of one device each, and only fields that something uses."""
+    """Check what the controller needs: instances that are alike, and only fields that something uses."""
     for n, model in enumerate(made.models):
         if model.on_demand and not (model.parameters or model.own):
             raise source.error(["models", n, "parameters"], "is missing; they are what is loaded on demand")
     for n, one in enumerate(made.instances) if made.controlled else ():
-        if one.stages > 1:
-            says = f"is {one.stages}; instances that die, stop or load on demand have one stage"
+        if one.stages != made.instances[0].stages:
+            says = f"is {one.stages}; where instances die or load on demand, all have the same number of stages"
             raise source.error(["instances", n, "stages"], says)
-        if made.on_demand and not one.memory:
-            raise source.error(["instances", n, "memory"], "is missing; models on demand take their parameters from it")
+        if one.stages > 1 and (made.provisioning.mode != "off" or made.loading.block_idle):
+            what = "provisioning" if made.provisioning.mode != "off" else "extra copies (block_idle)"
+            raise source.error(["instances", n, "stages"], f"is {one.stages}; with {what} instances have one stage")
+        if (made.on_demand or made.loading.block_idle) and not one.memory:
+            what = "models on demand" if made.on_demand else "extra copies (block_idle)"
+            raise source.error(["instances", n, "memory"], f"is missing; {what} take their parameters from it")
     _check_deaths(made, source)
     loading, usual = made.loading, LoadingSpec()
     if loading.disk and not made.controlled:
@@ -485,14 +498,12 @@ def _check_control(made: Scenario, source: DescriptionSource) -> None:
 
 def _check_deaths(made: Scenario, source: DescriptionSource) -> None:
     """Check that deaths are of instances that exist."""
-    names = [f"{one.name}-{n}" if one.count > 1 else one.name for one in made.instances for n in range(one.count)]
+    names = [worker for one in made.instances for name in one.names for worker in one.devices(name)]
     for n, death in enumerate(made.deaths):
         if death.instance not in names:
             many = f"there are {len(names)}, from {names[0]} to {names[-1]}"
             says = suggestion(death.instance, names) if len(names) <= MOST_NAMED else many
             raise source.error(["deaths", n, "instance"], f"is {death.instance!r}; {says}")
-        if death.stalls and made.overload.mode != "off":
-            raise source.error(["deaths", n, "stalls"], "is true; with overload instances die, but do not stall")
 
 
 def profile(spec: InstanceSpec, n: int, source: DescriptionSource) -> Coefficients:

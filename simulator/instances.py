@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..policies.control.events import Application
 from ..policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
 from ..policies.overload.drop_plan import kv_bytes, nbytes
 from ..policies.plan.coefficients import Coefficients
@@ -42,6 +43,11 @@ class InstancePlan:
     costs: Coefficients
     chains: dict[str, Chain]
 
+    @property
+    def workers(self) -> list[str]:
+        """The names of its devices."""
+        return self.spec.devices(self.name)
+
 
 class InstanceMaker:
     """Factory of the instances of a scenario, by place. ``coefficients`` are for each entry of ``scenario.instances``.
@@ -62,8 +68,7 @@ class InstanceMaker:
         self.plans: list[InstancePlan] = []
         for entry, (spec, found) in enumerate(zip(scenario.instances, coefficients, strict=True)):
             chains = {model.name: chain_of(model, spec) for model in scenario.models}
-            names = [f"{spec.name}-{n}" if spec.count > 1 else spec.name for n in range(spec.count)]
-            self.plans += [InstancePlan(name, entry, spec, found, chains) for name in names]
+            self.plans += [InstancePlan(name, entry, spec, found, chains) for name in spec.names]
 
     def make(self, place: int) -> Made:
         """Return a new instance with routes of all models."""
@@ -161,6 +166,18 @@ def chain_of(model: ModelSpec, spec: InstanceSpec) -> Chain:
     return Chain(model.name, (Block(parts),), model.context)
 
 
+def served_applications(scenario: Scenario) -> list[Application]:
+    """Return the models as the controller knows them; all their layers on a device are one component."""
+    spec = scenario.instances[0]
+    return [
+        Application(
+            model.name, model.name, chain_of(model, spec).components, model.context, span=spec.stages,
+            model=model.name, on_demand=model.on_demand, base=model.shares,
+        )
+        for model in scenario.models
+    ]  # fmt: skip
+
+
 def _identity(model: ModelSpec, depth: int) -> bytes:
     """Return the same identity for a model and the models that share its parameters."""
     return _hash(f"{model.shares or model.name}/{depth}")
@@ -191,7 +208,7 @@ def sweep_configs(name: str, spec: InstanceSpec, models: Sequence[ModelSpec], *,
 
     ``loaded``: parameters of all models have their memory; otherwise all of it is there for what is loaded.
     """
-    found, last = [], spec.stages - 1
+    found, names = [], spec.devices(name)
     chains = [chain_of(model, spec) for model in models]
     for n, hop in enumerate(hops_of([""] * spec.stages)):
         parts = [component for chain in chains for component in chain.components[hop.first : hop.last]]
@@ -201,7 +218,7 @@ def sweep_configs(name: str, spec: InstanceSpec, models: Sequence[ModelSpec], *,
             budget = chunk = spec.blocks * models[0].kv_bytes // spec.stages * spec.page_size
         found.append(
             SweepConfig(
-                worker=f"{name}.{n}" if last else name,
+                worker=names[n],
                 numerics="simulated",
                 budget=max(budget, 0),
                 slot_unit=1,

@@ -23,6 +23,7 @@ from ..policies.control.drop_events import (
     TrimParameters,
 )
 from ..policies.control.drop_groups import memory_groups, refusal
+from ..policies.control.dropped_group import GroupStage
 from ..policies.control.events import Application
 from ..policies.control.memory_decisions import MemoryDecisions
 from ..policies.control.state import ControllerState
@@ -41,18 +42,21 @@ from .simulation import ClusterSimulation
 from .switches import Hops, SimulatedSwitches
 
 SHOWN = 240  # most readings in a report
+DROPPED = (GroupStage.EXCHANGING, GroupStage.PIPELINE, GroupStage.LOADING)  # stages in which parameters are not loaded
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
     """A reading of all instances at one time, in bytes of KV.
 
-    ``demand`` counts what runs and what waits at the head of a queue, ``capacity`` everything that fits.
+    ``demand`` counts what runs and what waits at the head of a queue, ``capacity`` everything that fits. dropped: some
+    parameters are not loaded.
     """
 
     at: float
     demand: int
     capacity: int
+    dropped: bool
 
 
 def layered_application(scenario: Scenario) -> Application:
@@ -96,7 +100,8 @@ class MemoryDrops:
         orders = self._decisions.read(now, reported, {name: self._workers[name].reading() for name in names})
         found, page = self._decisions.of_groups.values(), self.moves.page_bytes
         demand, capacity = sum(one.demand for one in found), sum(one.total for one in found)
-        self.readings.append(MemoryReading(now, demand * page, capacity * page))
+        dropped = any(group.stage in DROPPED for group in self.state.overload.groups.values())
+        self.readings.append(MemoryReading(now, demand * page, capacity * page, dropped))
         return orders
 
     def refused(self, order: MemoryOrder) -> bool:
@@ -184,7 +189,7 @@ class MemoryDrops:
 
     def report(self) -> dict[str, object]:
         """Return the figures, as in ``docs/schemas/simulate.json``."""
-        dropped = sum(reading.capacity > self.readings[0].capacity for reading in self.readings)
+        dropped = sum(reading.dropped for reading in self.readings)
         return {
             **self.moves.report(),
             "dropped_s": round(PERIOD * dropped, 6),

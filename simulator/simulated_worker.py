@@ -5,11 +5,12 @@ The sweep machine of its instance gives parameters their memory, as on a live wo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from ..policies.binary_size import binary_size
 from ..policies.cluster.assignment import REMEDY
+from ..policies.cluster.scaling import BlockPlace, PressedBlock, Queues, RouteQueue
 from ..policies.control.events import KvCapacity
 from ..policies.control.loads import LoadBlock, NoCapacity
 from ..policies.memory.packed_tensor import PackedTensor, Shortage, WantedComponent
@@ -19,6 +20,56 @@ from ..policies.prediction.instance import Instance
 from ..policies.sweep.events import ComponentsReleased, ComponentsWanted
 from .devices import states
 from .simulation import ClusterSimulation
+
+
+@dataclass(slots=True)
+class _Block:
+    """A loaded block. last: its last use. idle: seconds without use until it is reported; 0: never."""
+
+    last: float
+    idle: float = 0.0
+    places: dict[str, BlockPlace] = field(default_factory=dict)  # by application that it was loaded for
+
+
+class BusyBlocks:
+    """The blocks of one worker, and their use, as a live worker's blocks count it (``actors/block``)."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[frozenset[bytes], _Block] = {}  # by ids of components and deltas
+
+    def clear(self) -> None:
+        self._blocks.clear()
+
+    def loaded(self, load: LoadBlock, now: float) -> None:
+        ids = frozenset(id for id in (*load.ids, *load.deltas) if id)
+        block = self._blocks.setdefault(ids, _Block(now))
+        block.places[load.holder] = BlockPlace(load.holder, load.first, load.last)
+        block.idle = load.idle or block.idle
+
+    def released(self, holder: str, ids: Iterable[bytes]) -> None:
+        gone = {*ids}
+        for block_ids in [known for known in self._blocks if known <= gone]:
+            self._blocks[block_ids].places.pop(holder, None)
+            if not self._blocks[block_ids].places:
+                del self._blocks[block_ids]
+
+    def pressed(self, queues: Collection[RouteQueue], now: float) -> list[PressedBlock]:
+        """Note who uses what now; return the blocks with too long a queue."""
+        counted, found = Queues(queues), []
+        for block in self._blocks.values():
+            use, pressure = counted.use(block.places.values())
+            block.last = now if use.tokens else block.last
+            found += [] if pressure is None else [pressure]
+        return found
+
+    def unused(self, now: float) -> list[tuple[str, ...]]:
+        """Return the applications of each block that was not used for long enough, once in each such time."""
+        found = []
+        for block in self._blocks.values():
+            if block.idle and now >= block.last + block.idle:
+                block.last = now
+                found.append(tuple(block.places))
+        return found
 
 
 @dataclass(slots=True)
@@ -38,13 +89,23 @@ class SimulatedWorker:
     life: int = 0  # incarnation; 0: it never was up
     up: bool = False
     held: dict[str, dict[bytes, None]] = field(default_factory=dict)  # by holder: ids of components and deltas
+    blocks: BusyBlocks = field(default_factory=BusyBlocks)
     _loads: int = 0  # number of the last load
 
     def rise(self) -> int:
         """Begin a life with nothing loaded; return its number."""
         self.life, self.up = self.life + 1, True
-        self.held.clear()
+        self._empty()
         return self.life
+
+    def fall(self) -> None:
+        """End a life, with all that is held."""
+        self.up = False
+        self._empty()
+
+    def _empty(self) -> None:
+        self.held.clear()
+        self.blocks.clear()
 
     @property
     def nbytes(self) -> int:
@@ -58,12 +119,14 @@ class SimulatedWorker:
         if (shortage := self._place(load.holder, ids)) is not None:
             return self._refusal(shortage)
         self.held.setdefault(load.holder, {}).update(dict.fromkeys(ids))
+        self.blocks.loaded(load, self.cluster.now)
         return self.nbytes - added
 
     def release(self, holder: str, ids: Iterable[bytes]) -> None:
         """Release what a holder no longer needs."""
         held = self.held.get(holder, {})
         gone = [id for id in ids if id in held]
+        self.blocks.released(holder, gone)
         for id in gone:
             del held[id]
         if gone and self.budgeted:
@@ -82,6 +145,14 @@ class SimulatedWorker:
         owned = {name: owned for name, (owned, _) in memory.residence.bytes_by_holder().items()}
         alone = memory.left_alone() if self.on_demand else {}
         return KvCapacity(self.name, self.life, memory.total_bytes - memory.parameter_bytes, alone, owned)
+
+    def uses(self) -> tuple[list[PressedBlock], list[tuple[str, ...]]]:
+        """Return the blocks with too long a queue, and the applications of each copy that is out of use."""
+        instance, now = self.cluster.instances[self.place], self.cluster.now
+        if isinstance(instance, Instance):
+            instance.catch_up(now)
+            self.cluster.schedule(self.place)
+        return self.blocks.pressed(states(instance)[self.name].queues(), now), self.blocks.unused(now)
 
     def reading(self) -> PoolReading:
         """Return the reading of its memory. An instance of one device need not advance to the current time for it."""

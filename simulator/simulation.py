@@ -141,6 +141,7 @@ class ClusterSimulation:
         self._heap: list[tuple[float, int, int, int]] = []  # time, kind, number of an instance or a request, instance
         self._submissions: dict[int, Submission] = {}  # on their way
         self.due = [IDLE] * len(self.instances)  # the ends that are in the heap
+        self.frozen: set[int] = set()  # places of instances that make no progress
         self._calls: dict[int, Callable[[], None]] = {}  # pending calls, by number
         self._called = 0
         self.policy: ClusterPolicy | None = None
@@ -250,8 +251,17 @@ class ClusterSimulation:
         """Put another instance at a place."""
         self.instances[place], self.routes[place] = instance, routes
         self.due[place] = IDLE
+        self.frozen.discard(place)
         devices = len(instance.machines) if isinstance(instance, PipelineInstance) else 1
         self.gateway.replaced(place, devices)
+
+    def freeze(self, place: int) -> None:
+        """Have the instance at a place make no progress from now on, until another one is put there."""
+        instance = self.instances[place]
+        if isinstance(instance, Instance):
+            instance.catch_up(self.now)
+        self.due[place] = IDLE
+        self.frozen.add(place)
 
     def oldest(self) -> SimulatedRequest | None:
         """Return the oldest request that has not ended."""
@@ -295,7 +305,7 @@ class ClusterSimulation:
     def schedule(self, place: int) -> None:
         """Put the end of an instance's sweep into the heap if it has changed."""
         instance = self.instances[place]
-        if instance.due != self.due[place]:
+        if instance.due != self.due[place] and place not in self.frozen:
             self.due[place] = instance.due
             if instance.due < IDLE:
                 heapq.heappush(self._heap, (instance.due, _END, place, 0))

@@ -158,7 +158,9 @@ class SimulatedSwitches:
         """Let each instance of a switch finish the current sweep. A pipeline's sweeps under way are done again."""
         if switch.void:
             return
-        if any(not switch.workers.isdisjoint(other.devices) and other.paused for other in self._moving.values()):
+        places = {self._moves.at[self._moves.places[hops[0].worker]] for hops in switch.before}
+        busy = any(not switch.workers.isdisjoint(other.devices) and other.paused for other in self._moving.values())
+        if busy or places & self._cluster.frozen:
             self._cluster.call(self._cluster.now + PERIOD, partial(self._stop, switch))
             return
         for hops in switch.before:
@@ -175,6 +177,9 @@ class SimulatedSwitches:
 
     def _stopped(self, switch: RouteSwitch, hops: Hops, place: int) -> None:
         if switch.void:
+            return
+        if place in self._cluster.frozen:
+            self._cluster.call(self._cluster.now + PERIOD, partial(self._stopped, switch, hops, place))
             return
         instance = self._cluster.instances[place]
         if isinstance(instance, Instance):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from ..cluster.adapter_base import WholeModel
 from ..cluster.application_life import first_missing, serving_one
 from ..cluster.demand import HopCapacity
-from ..model.chain import Block, Hop, Route
+from ..model.chain import Block, Chain, Hop, Route
 from ..requests.admission import capacity_tokens, cramped
 from ..requests.dispatch import UNKNOWN
 from ..requests.load_failure import LoadFailure
@@ -31,6 +31,7 @@ class Served:
     rank: int  # its place among all that were ever served, which is the order of loading
     place: int  # its model's place among all
     blocks: tuple[Block, ...] = ()
+    chain: Chain | None = None  # as published; None: it was not shown yet
     planned: list[PlannedRoute] = field(default_factory=list)  # its routes when every worker is up and loaded
     deployed: bool = True
     on_demand: bool = False  # did not fit beside the others; loaded when requests ask for it
@@ -246,6 +247,11 @@ class Residency:
     def refuse(self, name: str, why: str) -> None:
         self.refused[name] = why
         self._sort(name)
+
+    def fail(self, name: str, why: str) -> None:
+        """Note that an application cannot be loaded here; what came late does not wait for a restore any more."""
+        self.late.discard(name)
+        self.refuse(name, why)
 
     def withhold(self, name: str, why: str) -> None:
         """Withhold an application until the parameters dropped here are restored."""

@@ -62,7 +62,7 @@ class Routes:
         known = [one for one in served if one.shown]
         former_routes, self.planned = self.planned, {p.route.id: p.route for one in known for p in one.planned}
         last = {chain.application: chain for chain in self._chains}
-        chains = [_chain(one, last.get(one.application.name)) for one in known]
+        chains = [_listed(one, last.get(one.application.name)) for one in known]
         withdrawn = [s.application.name for s in known if not s.deployed]
         draining = [s.application.name for s in known if s.draining]
         on_demand = [s.application.name for s in known if s.on_demand]
@@ -70,7 +70,7 @@ class Routes:
         former = (self._chains, self._withdrawn, self._draining, self._on_demand, self._failed)
         self._renamed |= (chains, withdrawn, draining, on_demand, failed) != former
         here = {chain.application: chain for chain in chains}
-        changed = {name for name in last.keys() | here.keys() if last.get(name) != here.get(name)}
+        changed = {name for name in last.keys() | here.keys() if last.get(name) is not here.get(name)}
         self._local += [route for route in self.planned.values() if route.application in changed]
         for one, other in ((former_routes, self.planned), (self.planned, former_routes)):
             self._local += [route for id, route in one.items() if other.get(id) is not route]
@@ -235,8 +235,16 @@ class Routes:
         self.applications[served.application.name] = None
 
 
+def _listed(served: Served, last: Chain | None) -> Chain:
+    """Return the published chain, made once; the last one of this name while it is equal."""
+    if served.chain is None:
+        made = _chain(served, last)
+        served.chain = last if last is not None and last == made else made
+    return served.chain
+
+
 def _chain(served: Served, last: Chain | None) -> Chain:
-    """Return the published chain.
+    """Return a new chain to publish.
 
     Moved block borders are not published: workers find the borders of their runs themselves.
     """

@@ -128,7 +128,7 @@ class WorkerFacts:
                     residency.loading = None
                 served = self._holdings.served.get(load.holder)
                 if served is not None and served.shown:
-                    residency.refuse(load.holder, message)
+                    residency.fail(load.holder, message)
                     (self._holdings.final.add if final else self._holdings.final.discard)((name, load.holder))
 
     def _loaded(self, event: Loaded) -> None:

@@ -117,7 +117,7 @@ class PipelineInstance(Machines):
     def draw(self, machine: PlayedMachine, plan: SweepPlan) -> SweepResult:
         seconds = cost(plan, machine.coefficients)
         self.busy += seconds
-        self.bubbles += max(0.0, self.now - seconds - self._ended[machine.name])
+        self.bubbles += max(0.0, self.now - seconds - self._ended.get(machine.name, self.now))  # memory may be mapped first
         self._ended[machine.name] = self.now
         return self._load.result(machine.state, plan)
 

@@ -12,6 +12,7 @@ from blockwright.policies.control import events
 from blockwright.policies.control.drop_events import (
     DropParameters,
     MemoryGroups,
+    MemoryLacks,
     MemoryOrder,
     RequestsSwitched,
     RestoreParameters,
@@ -93,6 +94,24 @@ SIMULATED: dict[str, tuple[Callable[[], object], set[type[Any]]]] = {
             arrivals=test_control.requests((0.0, "m0"), (1.0, "m1"), (3.0, "m2"), (5.0, "m0")),
         ),
         {events.ApplicationsWanted, events.UsageAnswer, events.LoadRefused, events.WorkerDown},
+    ),
+    "pipelines": (
+        lambda: run(
+            test_control.piped(deaths=[{"instance": "i.1", "at": 3.2}], loading={"disk": 8000}),
+            arrivals=test_control.requests((0.0, "m0"), (1.0, "m1"), (3.0, "m2"), (5.0, "m0")),
+        ),
+        {events.ApplicationsWanted, events.UsageAnswer, events.LoadRefused, events.WorkerDown},
+    ),
+    "copies": (
+        lambda: run(test_control.three(**test_control.COPIED), arrivals=test_control.CROWD),
+        {events.Pressed, events.Idle, events.Observed},
+    ),
+    "scaled drops": (
+        lambda: test_parameter_drops.run(
+            test_parameter_drops.scaled(test_parameter_drops.described(), limit=4.0),
+            test_parameter_drops.burst(0.0, 30) + test_parameter_drops.LATER,
+        ),
+        {DropParameters, RestoreParameters, MemoryLacks, events.Observed, events.Vacated, events.WorkerStopped},
     ),
     "drops": (
         lambda: test_parameter_drops.run(

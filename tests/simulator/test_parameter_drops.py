@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.simulator.control import SimulatedControl, simulation_of
-from blockwright.simulator.description import DeathSpec, DescriptionError, DescriptionSource, LoadingSpec, Scenario, scenario
+from blockwright.simulator.description import (
+    DeathSpec,
+    DescriptionError,
+    DescriptionSource,
+    LoadingSpec,
+    ProvisioningSpec,
+    Scenario,
+    scenario,
+)
 from blockwright.simulator.memory_drops import MemoryDrops
 from blockwright.simulator.simulation import ClusterSimulation
 from blockwright.simulator.workload import WorkloadRequest
@@ -180,9 +188,9 @@ def test_nobody_is_lost(
     run(spec, arrivals)
 
 
-def killed(spec: Scenario, *deaths: tuple[str, float, float], disk: float = 2e4) -> Scenario:
+def killed(spec: Scenario, *deaths: tuple[str, float, float], disk: float = 2e4, stalls: bool = False) -> Scenario:
     """The scenario with deaths: (instance, at, seconds until it is up again)."""
-    those = tuple(DeathSpec(instance=name, at=at, down=down) for name, at, down in deaths)
+    those = tuple(DeathSpec(instance=name, at=at, down=down, stalls=stalls) for name, at, down in deaths)
     return replace(spec, deaths=those, loading=LoadingSpec(disk=disk))
 
 
@@ -199,18 +207,51 @@ def test_a_death_in_a_pipeline_brings_the_replicas_back() -> None:
     assert (groups.groups, groups.counts["rescue"]) == ({}, 1)
 
 
+def test_a_stalled_member_of_a_pipeline_is_killed_by_the_controller_and_its_requests_go_on_at_the_other() -> None:
+    spec = killed(described(restore=False), ("i-1", 3.0, 30.0), stalls=True)
+    simulation = run(spec, [*burst(0.0, 14), WorkloadRequest(14, 2.9, "m", 8, 60)])
+    assert whats(simulation) == ["drop", "dropped", "exchanged"]
+    (last,) = simulation.cluster.requests[14:]
+    assert (last.restarts, last.instance) == (1, "i-0")
+    assert last.first < 3.0 < 13.0 + 0.32 < last.ended, "10 seconds without progress mean a hung worker"
+    assert simulation.policy.state.overload.counts["rescue"] == 1
+
+
+def scaled(spec: Scenario, **more: Any) -> Scenario:
+    """The scenario with one instance at first, and more with the load."""
+    rules = {"mode": "relief", "limit": 1.0, "start": 1, "window": 2.0, "cold_start": 0.3, "grace": 0.5, **more}
+    return replace(spec, provisioning=ProvisioningSpec(**rules))
+
+
+@claim("The simulator scales workers and drops parameters in one run, both by the code of the live cluster", of="simulator")
+def test_a_burst_starts_a_second_worker_and_then_drops_parameters_of_both() -> None:
+    """They are drained when they serve as replicas again, never before."""
+    simulation = run(scaled(described(), limit=4.0), burst(0.0, 30) + LATER)
+    assert whats(simulation) == ["drop", "dropped", "exchanged", "restore", "restored", "exchanged"]
+    changes = [(change.what, change.place) for change in simulation.cluster.provisioner.changes]
+    assert changes == [("starting", 1), ("active", 1), ("draining", 1), ("stopped", 1)]
+    times = [change.at for change in simulation.cluster.provisioner.changes]
+    drop, *_, restored, _ = done(simulation)
+    assert times[1] <= drop["at"] < restored["at"] < times[2]
+    capacities = [reading.capacity // PAGE for reading in simulation.policy.readings]
+    assert (capacities[0], max(capacities), capacities[-1]) == (24, 98, 24)
+
+
 @given(
     seed=st.integers(0, 1000), count=st.sampled_from([2, 3, 4]), bandwidth=st.sampled_from([2e4, 1e6]),
-    most=st.sampled_from([2, 4]), disk=st.sampled_from([0.0, 2e4]),
+    most=st.sampled_from([2, 4]), disk=st.sampled_from([0.0, 2e4]), stalls=st.booleans(), scales=st.booleans(),
 )  # fmt: skip
-@examples(6)
-def test_nobody_is_lost_where_workers_die(seed: int, count: int, bandwidth: float, most: int, disk: float) -> None:
-    """At any time, and more often while a drop or a restore is under way."""
+@examples(8)
+def test_nobody_is_lost_where_workers_die(
+    seed: int, count: int, bandwidth: float, most: int, disk: float, stalls: bool, scales: bool
+) -> None:
+    """At any time, and more often while a drop or a restore is under way; also where workers come and go with the load."""
     source = Random(seed)
     times = [(source.uniform(0, 12), 0.3 + source.uniform(0, 0.05), 5.3 + source.uniform(0, 0.5)) for _ in range(3)]
     deaths = [(f"i-{source.randrange(count)}", source.choice(some), source.choice([0.5, 3.0])) for some in times]
     arrivals = [d for n in range(3) for d in burst(4.0 * n, 10 * count, 10 * count * n, 8 + seed % 40, 4 + seed % 29)]
-    simulation = run(killed(described(count, bandwidth=bandwidth, quiet=0.9, most=most), *deaths, disk=disk), arrivals)
+    spec = killed(described(count, bandwidth=bandwidth, quiet=0.9, most=most), *deaths, disk=disk, stalls=stalls)
+    simulation = run(scaled(spec) if scales else spec, arrivals)
     simulation.policy.state.check()
     for instance in simulation.cluster.serving:
         assert not instance.candidate(simulation.cluster.now).used_blocks, "pages are still held"

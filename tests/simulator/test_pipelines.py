@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from blockwright.policies.memory.packed_tensor import PackedTensor, WantedComponent
 from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.prediction.instance import IDLE
+from blockwright.policies.prediction.pipeline_instance import PipelineInstance
+from blockwright.policies.sweep.events import ComponentsWanted
 from blockwright.simulator.description import DescriptionError, DescriptionSource, Scenario, scenario
+from blockwright.simulator.devices import devices
+from blockwright.simulator.instances import InstanceMaker
 from blockwright.simulator.simulation import ClusterSimulation
 from blockwright.simulator.workload import WorkloadRequest
 
@@ -52,6 +59,21 @@ def test_each_device_takes_its_part_of_the_model_and_links_add_their_time() -> N
     assert linked == pytest.approx(halves + 0.003 * (2 + 2 * 3))
     narrow = run(described(latency=0.003, bandwidth=1e5), alone).requests[0].ended
     assert narrow == pytest.approx(linked + (5 + 1 + 1) * 100 / 1e5)
+
+
+def test_parameters_that_come_before_the_first_sequence_leave_no_device_idle_for_it() -> None:
+    """A pipeline that begins again after a death, with no request left for it."""
+    spec = described()
+    spec = replace(spec, instances=(replace(spec.instances[0], blocks=0, memory=8000, memory_chunk=32),))
+    instance, _ = InstanceMaker(spec, [COSTS], loaded=False).make(0)
+    assert isinstance(instance, PipelineInstance)
+    devices(instance)["i.1"].hold(3)
+    wanted = [WantedComponent(b"layer", [PackedTensor(b"layer", 500)])]
+    assert instance.change_parameters("i.1", ComponentsWanted(1, "m", wanted), 1.0) is None
+    assert instance.due < IDLE, "memory is mapped"
+    while instance.due < IDLE:
+        assert instance.finish() == []
+    assert instance.bubbles == 0.0
 
 
 def test_stages_work_at_the_same_time() -> None:

@@ -345,3 +345,15 @@ def test_a_pipeline_goes_on_though_nobody_can_load_what_was_dropped() -> None:
         assert made.stage() == "returning"
         made(RoutesLeft(next(iter(made.state.overload.groups.values())).order, 1))
         assert made.open() == [f"{name}@w0", f"{name}@w1"]
+
+
+def test_what_waited_for_the_restore_and_cannot_be_loaded_then_holds_nothing_up() -> None:
+    """It counted as waiting for ever, and no other model came."""
+    made = Tight("w0", "w1")
+    made.drop()
+    made.want("b")
+    assert made.state.demand.coming == "b", "it waits"
+    made.broken["b"] = "its disk is gone"
+    made.restore()
+    assert (made.state.demand.coming, made.open()) == ("", ["a@w0", "a@w1"])
+    assert [name for name, _, _ in made.failed()] == ["b"]
