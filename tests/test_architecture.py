@@ -413,7 +413,8 @@ LIGHT = {
     "blockwright.api.commands.cli": {"torch", "transformers", "aiohttp", "uvloop", "zmq"},
 }
 
-TRAINS = "blockwright.zoo.family"  # needs torch; other modules of zoo do not import it
+# need torch; other modules of zoo do not import them
+TRAINS = ("blockwright.zoo.family", "blockwright.zoo.equivalence.measuring", "blockwright.zoo.equivalence.comparison")
 
 
 @pytest.mark.parametrize("name", LIGHT)

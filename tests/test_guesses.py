@@ -39,6 +39,7 @@ GUESSES = (
     ("which model can draft for another: draft model", "policies/drafts/draft_model.py", "draft_model_fault"),
     ("the rows of draft models: draft rows", "policies/sweep/draft_rows.py", "DraftRows"),
     ("how a draft model drafts: model drafting", "policies/sweep/model_drafting.py", "ModelDrafting"),
+    ("which blocks may stand in for others: equivalence", "policies/adaptive/equivalence.py", "candidate_pairs"),
     ("two models with the same tokens: token table", "gpu/weights/token_table.py", "token_table"),
     ("how long an answer will be: lengths", "policies/prediction/lengths.py", "LengthEstimator"),
     ("who learns lengths: tagger", "actors/tagger/actor.py", "Tagger"),

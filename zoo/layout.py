@@ -5,6 +5,7 @@
     components/9a....json        kind, configuration and tensors by role of a component, named by its identity
     deltas/d1....json            the same for the delta of an adapter
     profiles/5b....json          device profiles of components, named by the hash of their content
+    equivalences/e7....json      measured equivalences of two chains, named by their components
     files/7c...                  tokenizers, chat templates and configurations, named by the hash of their bytes
     chains/NAME/chain.json       an application: its components in order, base, defaults; beside it links to its files
     tmp/                         files that a writer is making
@@ -29,7 +30,9 @@ from .errors import ZooError
 
 SCHEMA = 1
 CHAIN = "chain.json"
-OWN = frozenset({"zoo.json", "tensors", "components", "deltas", "files", "profiles", "chains", "tmp", "lock"})
+OWN = frozenset(
+    {"zoo.json", "tensors", "components", "deltas", "files", "profiles", "equivalences", "chains", "tmp", "lock"}
+)
 TENSOR_NAME = "tensor"  # the name of the only tensor in each file
 ALIGNMENT = 64  # alignment of a tensor's bytes in its file
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -97,6 +100,10 @@ class Layout:
         return self.root / "profiles"
 
     @property
+    def equivalences(self) -> Path:
+        return self.root / "equivalences"
+
+    @property
     def chains(self) -> Path:
         return self.root / "chains"
 
@@ -114,6 +121,9 @@ class Layout:
 
     def profile(self, hash: str) -> Path:
         return self.profiles / f"{_hex(hash, 32)}.json"
+
+    def equivalence(self, name: str) -> Path:
+        return self.equivalences / f"{_hex(name, 32)}.json"
 
     def chain(self, name: str) -> Path:
         """Return the folder of an application, which ``open_source`` accepts, too."""

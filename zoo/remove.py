@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ..gpu.regular_file import open_regular
 from .disk import Disk, Step, Waiting, writing
+from .equivalence.records import is_needed
 from .errors import ZooDamaged, ZooError
 from .layout import CHAIN
 from .profiles import read_profile
@@ -46,21 +47,24 @@ def remove(root: Path, name: str, *, waiting: Waiting | None = None, step: Step 
 
 
 def gc(root: Path, *, waiting: Waiting | None = None, step: Step | None = None) -> Freed:
-    """Delete the components, deltas, tensors, files and device profiles that no application needs.
+    """Delete the components, deltas, tensors, files, device profiles and equivalences that no application needs.
 
     Foreign files stay. Raises ZooDamaged if an application's needs cannot be read.
     """
     with writing(root, waiting=waiting, step=step) as disk:
         zoo, layout = Zoo(root), disk.layout
         chains = zoo.chains().values()
-        components = {layout.component(id) for chain in chains for id in chain.parts}
+        parts = {id for chain in chains for id in chain.parts}
+        components = {layout.component(id) for id in parts}
         deltas = {layout.delta(id) for chain in chains for id in filter(None, chain.deltas)}
         tensors = {layout.tensor(hash) for chain in chains for hash in zoo.tensors(chain)}
         files = {layout.file(hash) for chain in chains for hash in chain.files.values()}
         profiles = sorted(layout.profiles.glob("*.json"))
+        equivalences = sorted(layout.equivalences.glob("*.json"))
         alive = {chain.components for chain in chains}
         garbage = [  # documents before what they name, so that none ever names a deleted file
             *(path for path in profiles if not _useful(path, alive)),
+            *(path for path in equivalences if not is_needed(path, parts)),
             *_others(layout.components, components),
             *_others(layout.deltas, deltas),
             *(path for folder in sorted(layout.tensors.iterdir()) for path in _others(folder, tensors)),

@@ -17,6 +17,7 @@ from ..gpu.regular_file import open_regular
 from ..gpu.weights.identity import NotFinite, hash_tensor
 from ..gpu.weights.tensor_files import ITEM_BYTES, read_header
 from .disk import check_zoo, stamp
+from .equivalence.records import check_equivalences
 from .errors import ZooDamaged, ZooError
 from .layout import TENSOR_NAME, Layout, tensor_header
 from .profiles import read_profile
@@ -80,6 +81,8 @@ class _Verification:
             progress(done, total)
         for path in sorted(self.layout.profiles.glob("*.json")):
             self._check(path, read_profile, ())
+        for path in sorted(self.layout.equivalences.glob("*.json")):
+            self._check(path, lambda path: check_equivalences(self.layout, path), ())
         for path in sorted(self.layout.files.glob("*")):
             self._check(path, self._file, self.needed.get(path, ()))
         self._missing()

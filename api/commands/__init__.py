@@ -82,6 +82,9 @@ COMMANDS = {
     "zoo add": Command("zoo", "zoo_add", "add a model to a zoo, which stores each tensor once"),
     "zoo list": Command("zoo", "zoo_list", "list the applications of a zoo"),
     "zoo show": Command("zoo", "zoo_show", "show an application's blocks and who shares them"),
+    "zoo equivalence": Command(
+        "zoo_equivalence", "zoo_equivalence", "find blocks of two applications that may answer for each other"
+    ),
     "zoo verify": Command("zoo", "zoo_verify", "check every byte of a zoo"),
     "zoo remove": Command("zoo", "zoo_remove", "remove an application from a zoo"),
     "zoo gc": Command("zoo", "zoo_gc", "delete the files of a zoo that nothing needs"),

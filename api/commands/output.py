@@ -115,8 +115,8 @@ class FiguresFile:
     def store(self, found: dict[str, Any] | list[dict[str, Any]]) -> None:
         self.write(as_json(found) + "\n")
 
-    def write(self, text: str) -> None:
+    def write(self, content: str | bytes) -> None:
         try:
-            self._path.write_text(text)
+            self._path.write_bytes(content.encode() if isinstance(content, str) else content)
         except OSError as error:
             raise CommandError(f"{self._path} cannot be written ({error.strerror}); check {self._flag}") from None

@@ -20,8 +20,12 @@ LONGEST = 1 << 30  # bytes of a file
 SEED = 22  # of the demo's examples
 
 
-def read_examples(data: str, checkpoint: Checkpoint, *, demo: int = 0, held_out: int = 0) -> list[TrainingExample]:
+def read_examples(
+    data: str, checkpoint: Checkpoint, *, demo: int = 0, held_out: int = 0, seed: int = SEED
+) -> list[TrainingExample]:
     """Return the examples of a file, or of the demo: ``demo`` ones to train on, or ``held_out`` ones of each task.
+
+    ``seed`` chooses the demo's.
 
     Raises CommandError and CheckpointError.
     """
@@ -33,17 +37,17 @@ def read_examples(data: str, checkpoint: Checkpoint, *, demo: int = 0, held_out:
         raise CommandError(codec.missing, 2)
     encoder = _Encoder(codec, checkpoint)
     if data == DEMO:
-        return [encoder.pair("the demo", prompt, answer) for prompt, answer in _demo(demo, held_out)]
+        return [encoder.pair("the demo", prompt, answer) for prompt, answer in _demo(demo, held_out, seed)]
     found = [encoder.of_line(f"{data}, line {number}", values) for number, values in _objects(Path(data))]
     if not found:
         raise CommandError(f"{data} has 0 examples; give one JSON object with prompt and answer in each line", 2)
     return found
 
 
-def _demo(count: int, held_out: int) -> Iterator[tuple[str, str]]:
+def _demo(count: int, held_out: int, seed: int) -> Iterator[tuple[str, str]]:
     from ..demo.tasks import HELD_OUT, examination, training_stream
 
-    examples = examination(SEED, held_out, (HELD_OUT,)) if held_out else islice(training_stream(SEED), count)
+    examples = examination(seed, held_out, (HELD_OUT,)) if held_out else islice(training_stream(seed), count)
     return ((example.prompt, example.answer) for example in examples)
 
 

@@ -20,6 +20,7 @@ SOURCES = ("tests", "benchmarks")
 CAPABILITIES = {
     "fine-tunes": "Fine-tunes on shared blocks",
     "families": "Model families",
+    "adaptive": "Adaptive chains",
     "faults": "Faults and recovery",
     "numerics": "Tokens and numerics",
     "checkpoints": "Checkpoints and architectures",

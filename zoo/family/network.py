@@ -9,7 +9,7 @@ K KV heads, G heads of a group, Q rows of a group (its heads times positions), H
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -68,6 +68,11 @@ class ChainNetwork:
             self._add(layers, {role: read_rows(ref, 0, ref.shape[0]).float() for role, ref in refs.items()})
 
     @property
+    def depth(self) -> int:
+        """The number of components before the head."""
+        return len(self._chain)
+
+    @property
     def exits(self) -> list[int]:
         """The layers of all exits, ascending."""
         return sorted(self._heads.keys() - {TOP})
@@ -100,15 +105,26 @@ class ChainNetwork:
         ``past`` holds keys and values of earlier positions, and gets the ones of these.
         """
         wanted, found = set(taps), {}
-        before = 0 if not past else next(iter(past.values()))[0].shape[1]
-        position_L = torch.arange(before, before + tokens_BL.shape[1])
-        hidden_BLD = tokens_BL
-        for place, (config, roles) in enumerate(self._chain[: 1 + max(wanted) * self._per_layer]):
-            mine = {role: _rows(weights[source.name], source) for role, source in roles.items()}
-            hidden_BLD = self._component(place, config, mine, hidden_BLD, position_L, past)
+        last = 1 + max(wanted) * self._per_layer
+        for place, hidden_BLD in enumerate(self.passage(weights, tokens_BL, 0, last, past)):
             if place and place % self._per_layer == 0 and place // self._per_layer in wanted:
                 found[place // self._per_layer] = hidden_BLD
         return found
+
+    def passage(
+        self, weights: Weights, x: torch.Tensor, first: int, last: int, past: Past | None = None
+    ) -> Iterator[torch.Tensor]:
+        """Yield the hidden states [B, L, D] behind each of the components ``first`` to ``last - 1``, without the head.
+
+        ``x``: the states before the first of them, or the tokens [B, L] before an embedding. ``past`` is as in ``hidden``.
+        """
+        before = 0 if not past else next(iter(past.values()))[0].shape[1]
+        position_L = torch.arange(before, before + x.shape[1])
+        for place in range(first, last):
+            config, roles = self._chain[place]
+            mine = {role: _rows(weights[source.name], source) for role, source in roles.items()}
+            x = self._component(place, config, mine, x, position_L, past)
+            yield x
 
     def logits(self, weights: Weights, layers: int, hidden_PD: torch.Tensor) -> torch.Tensor:
         """Return the logits [P, V] of the head of an exit, or of the top's."""

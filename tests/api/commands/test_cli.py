@@ -68,6 +68,7 @@ FLAGS = {
     "version": set(),
     "zoo add": {"--base", "--name", "--zoo"},
     "zoo gc": {"--zoo"},
+    "zoo equivalence": {"--damage", "--data", "--json", "--kl", "--png", "--text", "--threshold", "--zoo"},
     "zoo list": {"--json", "--zoo"},
     "zoo remove": {"--zoo"},
     "zoo show": {"--json", "--zoo"},
@@ -161,7 +162,8 @@ def test_there_is_no_new_flag(name: str) -> None:
         ),
         (
             ["zoo"],
-            "blockwright: zoo needs another word; there are: zoo add, zoo list, zoo show, zoo verify, zoo remove, zoo gc\n",
+            "blockwright: zoo needs another word; there are: "
+            "zoo add, zoo list, zoo show, zoo equivalence, zoo verify, zoo remove, zoo gc\n",
         ),
         (["zoo", "lst"], "blockwright: there is no command 'zoo lst'; did you mean zoo list?\n"),
         (["help", "zoo", "LIST"], "blockwright: there is no command 'zoo LIST'; did you mean zoo list?\n"),

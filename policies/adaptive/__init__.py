@@ -1,0 +1,1 @@
+"""Decisions about chains that answer in place of others."""

@@ -1,0 +1,1 @@
+"""Equivalent blocks: measuring them and keeping the results."""
