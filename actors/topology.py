@@ -56,6 +56,7 @@ from .settings.faults import FaultSettings
 from .settings.settings import Settings
 from .sizing import max_lengths, size_rules, worker_configs, worker_limits, worker_names
 from .supervision_tree import HEAD, PREDICTORS, WORKER, dispatchers, gateway_nodes, gateway_processes, in_head, tree
+from .variants import check_adaptive, variants_of
 from .worker_processes import worker_launcher
 
 log = logging.getLogger("blockwright.cluster")
@@ -205,7 +206,9 @@ class Running:
         try:
             applications = await asyncio.to_thread(hash_applications, opened, settings)
             self.reached("hashed")
+            variants = await asyncio.to_thread(variants_of, opened, applications, settings)
             await self.controller.serve(applications)
+            await self.controller.vary(variants)
         except Exception as error:  # a file that changed, an unreadable tensor, a chain shorter than its pipeline
             self._fail(str(error))
 
@@ -350,6 +353,7 @@ async def _open_checkpoints(settings: Settings) -> tuple[OpenedCheckpoints, Sett
         default = default or changes.default
         for sentence in warnings:
             log.warning("%s", sentence)
+    await asyncio.to_thread(check_adaptive, settings, opened.checkpoints)
     for sentence in absent_models(settings, opened.checkpoints):
         log.warning("%s", sentence)
     _tell_bases(opened)

@@ -412,6 +412,7 @@ class RequestAnswer(TypedDict):
     """The history of a request; times are in seconds since it arrived.
 
     ``entered``: prompt tokens that began at an exit, on hidden states that a lower tier left, by the layers before the exit.
+    ``variant``: the variant that serves it in its model's place, or empty.
     ``claims``: while it has a route, who wants its model's components on the route's workers, and why.
     """
 
@@ -436,6 +437,7 @@ class RequestAnswer(TypedDict):
     parked_steps: int
     parked_seconds: float
     entered: dict[str, int]
+    variant: str
     claims: list[dict[str, Any]]
 
 

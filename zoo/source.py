@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from ..gpu.weights.checkpoint_files import CheckpointFiles
 from ..gpu.weights.embedder import pooled_over
 from ..gpu.weights.generation import read_generation
 from ..gpu.weights.tensor_files import read_header
+from ..policies.adaptive.variants import Swap, folder_and_swaps, swapped, variant_source
 from ..policies.model.tiers import folder_and_layers
 from .disk import check_zoo, link_text
 from .errors import ZooDamaged, ZooError
@@ -52,12 +55,16 @@ class Hold:
 def open_source(source: str | Path, base: str | Path = "") -> Checkpoint:
     """Open a source. With ``base``, another source, return its variant by the adapter in folder ``source``.
 
-    The source of a tier (``policies/model/tiers.py``) gives the tier. If its folder lists no exits, a setting named this
+    The source of a tier (``policies/model/tiers.py``) gives the tier, the source of a variant
+    (``policies/adaptive/variants.py``) the variant. If its folder lists no exits, a setting named this
     one, and the tier has the top's head. Raises CheckpointError (ZooError for a zoo) if it cannot be served.
     """
     if base:
         return open_adapter(source, open_source(base))
-    named, layers = folder_and_layers(str(source))
+    named, swaps = folder_and_swaps(str(source))
+    if swaps:
+        return open_chain(Path(named), swaps)
+    named, layers = folder_and_layers(named)
     if layers:
         family = open_source(named)
         return (family if family.exits else family.with_shared_exits([layers], f"exits of {named}")).at_exit(layers)
@@ -69,8 +76,8 @@ def open_source(source: str | Path, base: str | Path = "") -> Checkpoint:
     return open_chain(folder) if stored else Checkpoint.open(source)
 
 
-def open_chain(folder: Path) -> Checkpoint:
-    """Open the application in a folder of a zoo. It cannot be removed until the result is dropped."""
+def open_chain(folder: Path, swaps: Sequence[Swap] = ()) -> Checkpoint:
+    """Open the application in a folder of a zoo, or its variant. It cannot be removed until the result is dropped."""
     layout = Layout(folder.parent.parent)
     check_name(folder.name)
     if folder.parent.name != layout.chains.name or folder.is_symlink() or folder.parent.is_symlink():
@@ -90,6 +97,8 @@ def open_chain(folder: Path) -> Checkpoint:
             known.update((ref, bytes.fromhex(stored.tensors[role].hash)) for role, ref in refs.items())
             return stored.config, refs
 
+        if swaps:
+            chain = _variant(chain, swaps)
         for i, id in enumerate(chain.components):
             parts.append(part(layout.component(id)))
             if chain.deltas and chain.deltas[i]:
@@ -100,9 +109,20 @@ def open_chain(folder: Path) -> Checkpoint:
         rules = {one.layers: one.auto for one in chain.exits if one.auto is not None}
         more: dict[str, Any] = {"known": known, "hold": hold, "exits": exits, "thresholds": rules}
         more["pooled"] = pooled_over(CheckpointFiles(folder), chain.model, embeds=pools(parts[-1][0]))
+        more["variant"] = variant_source("", swaps)
         return Checkpoint(folder, chain.model, generation, parts, deltas=deltas, **more)
     except OSError as error:
         raise ZooError(f"{error.filename} cannot be read ({error.strerror}); check its permissions") from None
+
+
+def _variant(chain: StoredChain, swaps: Sequence[Swap]) -> StoredChain:
+    """Return a chain with swaps. Raises ZooError if it cannot have them."""
+    if any(chain.deltas):
+        raise ZooError(f"{chain.application} is an adapter, whose blocks are its base's; swap blocks of its base")
+    try:
+        return replace(chain, components=swapped(chain.components, swaps), deltas=(), exits=())
+    except ValueError as error:
+        raise ZooError(f"{chain.application}: {error}") from None
 
 
 def is_variant(folder: Path) -> bool:

@@ -111,6 +111,11 @@ class Controller(Actor):
         self.handle(events.Serve(tuple(applications)))
 
     @endpoint
+    async def vary(self, applications: list[events.Application]) -> None:
+        """Let these variants serve in place of served applications, where all of their components are."""
+        self.handle(events.Vary(tuple(applications)))
+
+    @endpoint
     async def deploy(self, application: str) -> None:
         """Serve a known application (again). KeyError for an unknown one."""
         self.handle(events.Deploy(application))

@@ -45,7 +45,8 @@ def cluster_view(
     Sizes are in bytes, block ids hexadecimal. sequences: of each gateway, by model. predictors: figures of each worker's.
     """
     labels = labels_of(state.served)
-    sharing = memory_saved(served.application for served in state.served.values() if served.deployed)
+    deployed = (served.application for served in state.served.values() if served.deployed)
+    sharing = memory_saved(one for one in deployed if not one.variant_of)
     return {
         "workers": [
             _worker(state, worker, statuses.get(name), labels)
@@ -199,7 +200,7 @@ def _applications(
     statuses: Mapping[str, WorkerStatus],
     sequences: Sequence[Mapping[str, Census]],
 ) -> dict[str, Any]:
-    deployed = [served for served in state.served.values() if served.deployed]
+    deployed = [served for served in state.served.values() if served.deployed and not served.application.variant_of]
     current = sorted((served for served in deployed if not served.draining), key=lambda served: served.place)
     parents = bases(_compared(served) for served in current)
     users: dict[bytes, tuple[str, ...]] = {}
@@ -209,14 +210,17 @@ def _applications(
     held, result = holders(served.application for served in deployed), dict[str, Any]()
     for name, served in sorted(state.served.items(), key=lambda item: (item[1].place, item[1].rank)):
         one, model = served.application, served.application.served_as
-        shares = parameter_shares(one, held) if served.deployed else ParameterShares(sum(one.tensors().values()), 0)
+        whole = sum(one.tensors().values())
+        shares = parameter_shares(one, held) if served.deployed else ParameterShares(whole, 0)
+        shares = ParameterShares(0, whole) if one.variant_of else shares
         refused = {worker: here.refused[name] for worker, here in state.residency.items() if name in here.refused}
         kv = [status.kv_by_application.get(name, (0, 0)) for status in statuses.values()]
         counts = [found[model] for found in sequences if model in found and labels[name] == model]
         result[labels[name]] = {
             "model": model,
-            "base": _base(state, one) if one.changed else labels.get(parents.get(name, "")),
+            "base": _base(state, one) if one.changed else labels.get(one.variant_of or parents.get(name, "")),
             "family": one.family,  # of a lower tier: the id of the top tier
+            "variant_of": one.variant_of,  # of a variant: the application in whose place it may serve
             "checkpoint": one.checkpoint,
             "defaults": json.loads(one.defaults) if one.defaults else {},  # defaults of its requests
             "state": _state(state, served),
@@ -228,7 +232,7 @@ def _applications(
                 "waiting": sum(sum(count.waiting.values()) for count in counts),
             },
             "blocks": [b.id.hex() for b in state.holdings.blocks.get(name, ())],
-            "segments": _segments(one, users) if served.deployed else [],
+            "segments": _segments(one, users) if served in deployed else [],
             "refused": refused,
         }
     return result

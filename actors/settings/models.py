@@ -44,6 +44,10 @@ class ModelSettings(SettingsPart):
         field(default_factory=dict)
     )
     exits: Annotated[Texts, "application: layers of lower tiers, as 8,16, without exits.json"] = field(default_factory=dict)
+    adaptive: Annotated[
+        Texts,
+        "model id: off, or equal: chains with blocks of others that `blockwright zoo equivalence` found equal may answer",
+    ] = field(default_factory=dict)
     on_demand: Annotated[bool, "load applications that do not fit in memory when requests need them; no: refuse them"] = True
 
     def may_serve(self, name: str) -> bool:
@@ -71,6 +75,12 @@ class ModelSettings(SettingsPart):
         for name in self.turns:
             if not self.may_serve(name) and not self.more_may_come:
                 raise SettingsError(f"turns.{name} names no application; there are: {listed(self.applications)}")
+        for name, mode in self.adaptive.items():
+            if name not in self.applications:
+                raise SettingsError(f"adaptive.{name} names no application; there are: {listed(self.applications)}")
+            if mode not in ("off", "equal"):
+                more = "; less accurate chains are never taken" if mode == "any" else ""
+                raise SettingsError(f"adaptive.{name} is {mode!r}; give off or equal{more}")
         for name, text in self.exits.items():
             if name not in self.applications and not (self.app_roots or self.apps_file):
                 raise SettingsError(f"exits.{name} names no application; there are: {listed(self.applications)}")

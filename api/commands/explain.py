@@ -86,6 +86,8 @@ def report(view: View) -> list[str]:
     facts = []  # servers of earlier releases do not report them
     if tier := view.get("tier"):
         facts.append(tier_line(tier))
+    if variant := view.get("variant"):
+        facts.append(f"  chain: {variant} serves in the place of {view['model']}, with blocks of other models")
     if entered := view.get("entered"):
         facts.append(entered_line(entered, view["prompt_tokens"]))
     if service := view.get("service"):
@@ -211,6 +213,12 @@ def phases(events: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
     return [(name, seconds) for name, seconds in spent.items() if seconds > 0]
 
 
+def _chain_sentence(used: str, listed: str) -> str:
+    if used == listed:
+        return f"goes back to the chain of {listed}: its variant has no route any more"
+    return f"is served by {used} in the place of {listed}: less work is ahead there"
+
+
 def _sentence(event: Mapping[str, Any]) -> str:
     name = event["event"]
     match name:
@@ -226,6 +234,8 @@ def _sentence(event: Mapping[str, Any]) -> str:
         case "dispatched":
             hops = " -> ".join(f"{hop['worker']} [{hop['first']}:{hop['last']}]" for hop in event["hops"])
             return f"attempt {event['attempt']} on {hops}"
+        case "chain":
+            return _chain_sentence(event["used"], event["listed"])
         case "first_plan":
             return "started on its worker"
         case "resumed":

@@ -144,7 +144,7 @@ _OF_TOKENS = (
     *("logit_bias", "allowed_token_ids", "bad_words", "seed", "stop", "stop_token_ids", "ignore_eos", "min_tokens"),
     *("max_tokens", "max_completion_tokens", "n", "best_of", "stream", "stream_options", "logprobs", "top_logprobs"),
     *("prompt_logprobs", "echo", "suffix", "tools", "tool_choice", "response_format", "structured_outputs", "quality"),
-    *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "draft", "draft_tokens", "prediction"),
+    *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "draft", "draft_tokens", "prediction", "adaptive"),
     *("reasoning_effort", "return_token_ids"),
 )
 _TEXTS = ForeignField("the chat template is applied to no text here: send {value} as texts")

@@ -16,7 +16,7 @@ from ..errors import ApiError
 METHODS = "GET, POST, DELETE, HEAD, OPTIONS"
 EXPOSED = (
     "x-request-id, request-id, x-correlation-id, x-session-affinity, traceparent, x-ignored-fields, "
-    "openai-processing-ms, x-queue-ms, x-cached-tokens, x-tier, retry-after, retry-after-ms, "
+    "openai-processing-ms, x-queue-ms, x-cached-tokens, x-tier, x-variant, retry-after, retry-after-ms, "
     "x-should-retry, x-ratelimit-limit-requests, "
     "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, "
     "x-ratelimit-reset-tokens"

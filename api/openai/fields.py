@@ -179,6 +179,11 @@ class Options:
         OneOf(QUALITIES),
         "Tier of a family: low (the lowest), high (the top) or auto (the lowest unless it is unsure); default: the model's.",
     )
+    adaptive: bool = given(
+        Flag(),
+        "Allow a variant, a chain with equivalent blocks, to answer in the model's place; see the setting adaptive.",
+        True,
+    )
     draft: str | None = given(
         DraftMode(),
         "Source of drafts, which change no token: prompt, tier:LAYERS, the id of another model, auto (the best source but "

@@ -56,7 +56,7 @@ from .grammar import asked_grammar
 from .json_pieces import written
 from .model_defaults import filled, most_tokens
 from .prompt_limits import check_count, check_generates, check_prompt, truncated
-from .quality import TIER, auto_tier, find_model
+from .quality import TIER, VARIANT, auto_tier, find_model
 from .request_body import read_body
 from .sampling import for_prompt, sampling_of, stop_strings, stop_tokens
 from .turns import AnswerTurn
@@ -120,6 +120,12 @@ class GenerateHandler:
         if self.auto is not None:
             return self.choices[0].stream.progress().tier if self.choices else ""
         return self.info.id if self.info.family or self.info.tiers else ""
+
+    @property
+    def variant(self) -> str:
+        """The variants that answer in the model's place, separated by commas; "" if none does."""
+        found = (choice.stream.progress().variant for choice in self.choices)
+        return ", ".join(dict.fromkeys(filter(None, found)))
 
     def usage(self) -> Usage:
         """Return the usage so far.
@@ -379,6 +385,7 @@ def _sequences(call: GenerateHandler) -> list[Generation]:
             side=place.side if place is not None else "",
             drafts=call.drafts,
             family=call.info.family or (call.info.id if call.info.tiers else ""),
+            adaptive=options.adaptive,
             auto=call.auto
             and (replace(call.auto, length=partial(_stopped_length, call, index)) if call.stops else call.auto),
         )
@@ -407,7 +414,8 @@ def cache_salt(front: Front, tenant: str, wished: str) -> bytes:
 
 def _headers(call: GenerateHandler) -> dict[str, str]:
     """Return the headers of an answer whose tier is chosen."""
-    return {TIER: tier} if (tier := call.tier) else {}
+    tier, variant = call.tier, call.variant
+    return ({TIER: tier} if tier else {}) | ({VARIANT: variant} if variant else {})
 
 
 async def _whole(call: GenerateHandler, ends: _Ends) -> bytes:
@@ -463,9 +471,11 @@ async def _stream(call: GenerateHandler, request: web.Request, ends: _Ends) -> w
 
 
 def _progress(call: GenerateHandler) -> str:
-    """Return the progress of the first choice, for a comment; "" while the headers wait for the choice of a tier."""
+    """Return the progress of the first choice, for a comment; "" while the headers wait for a choice of tier or chain."""
     choice = call.choices[0]
     if call.auto is not None and not call.tier:
+        return ""
+    if call.info.varies and not all(choice.stream.progress().placed for choice in call.choices):
         return ""
     if choice.completion_tokens or choice.started:
         return "keep-alive"

@@ -10,6 +10,7 @@ from ..http.context import CallContext, Front
 from .drafts import drafts_of
 from .fields import Options
 
+VARIANT = "x-variant"  # header of an answer: the variant that answered in the model's place
 TIER = "x-tier"  # header of an answer: the model id of the tier that answered
 
 

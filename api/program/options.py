@@ -39,6 +39,7 @@ class CommonOptions(TypedDict, total=False):
     add_special_tokens: bool | None
     cache_salt: str | None
     quality: Literal["low", "high", "auto"] | None
+    adaptive: bool | None
     draft: str | None
     draft_tokens: int | None
     prediction: Mapping[str, Any] | None

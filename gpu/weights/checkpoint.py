@@ -76,6 +76,7 @@ class Checkpoint:
     ``thresholds`` are the rules for ``auto`` of the exits that have one; ``tier`` is the number of layers of one of them,
     opened by itself or under an adapter, and 0 for every other checkpoint. ``pooled``: the vectors or verdicts that it
     gives; an embedder generates nothing. ``over``: the checkpoint that an adapter's folder changes.
+    ``variant``: the end of its source, if blocks of other applications stand in for its own.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Checkpoint:
         tier: int = 0,
         pooled: Pooled | None = None,
         over: Checkpoint | None = None,
+        variant: str = "",
     ) -> None:
         self.path = path  # the folder with the tokenizer; for an adapter, its base's
         self.config = config
@@ -108,6 +110,7 @@ class Checkpoint:
         self.tier = tier
         self.pooled = pooled
         self.over = over
+        self.variant = variant
         self._chain, self._hold = chain, hold
         self._content = b""
 
@@ -197,7 +200,7 @@ class Checkpoint:
     @property
     def beneath(self) -> str:
         """The source of the whole checkpoint, without an adapter; links are resolved."""
-        return tier_source(os.path.realpath(self.path), self.tier)
+        return tier_source(os.path.realpath(self.path), self.tier) + self.variant
 
     @property
     def virtual(self) -> int:

@@ -24,6 +24,7 @@ class Claimant(StrEnum):
     COPIES = "copies"
     SERVING = "serving"
     DEMAND = "demand"
+    VARIANTS = "variants"
     DRAINS = "drains"
 
 

@@ -37,6 +37,7 @@ class Application:
     threshold: Threshold | None = None  # as ``Chain`` has it
     content: bytes = b""  # as ``ModelFiles`` has it, of ``checkpoint``
     base_content: bytes = b""  # and of ``base``
+    variant_of: str = ""  # as ``Chain`` has it
 
     @property
     def files(self) -> ModelFiles:
@@ -84,6 +85,13 @@ class Serve:
 
     applications: tuple[Application, ...]
     answered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Vary:
+    """The order to let variants serve in place of applications, where all of their components are."""
+
+    applications: tuple[Application, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +332,7 @@ WorkerNews = (
 DemandEvent = ApplicationsWanted | UsageAnswer | Quiet | Recheck  # about applications on demand
 ScalingEvent = Observed | DrainWorker | Vacated | WorkerStopped | Pressed | Idle
 Conclusion = Park | AllFit | NoWayBack  # from a party instead of outside; all parties hear of it in turn
-_OfApplications = Serve | Deploy | Undeploy | Add | Retire | Remove
+_OfApplications = Serve | Vary | Deploy | Undeploy | Add | Retire | Remove
 Event = WorkerNews | _OfApplications | DemandEvent | ScalingEvent | OverloadEvent | Conclusion
 
 

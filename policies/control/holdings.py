@@ -165,7 +165,8 @@ class Holdings:
         assert list(self.blocks) == [name for name, served in self.served.items() if served.deployed]
         resident = [name for name in self.blocks if self.served[name].shown and not self.served[name].parked]
         assert self.planned == sum(len(self.served[name].planned) for name in resident)
-        hopeful = {name for name in resident if not (self.served[name].ever_ready or self.served[name].on_demand)}
+        whole = [self.served[name] for name in resident if not self.served[name].application.variant_of]
+        hopeful = {one.application.name for one in whole if not (one.ever_ready or one.on_demand)}
         assert set(self.never_ready) == hopeful
         assert self.ever_ready or not any(served.ever_ready for served in self.served.values())
         self.table.check(self.served.values())

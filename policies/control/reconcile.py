@@ -364,7 +364,8 @@ class Reconcile:
         holdings.blocks = {name: served.blocks for name, served in deployed.items()}
         shown = {name: served for name, served in deployed.items() if served.shown and not served.parked}
         holdings.planned = sum(len(served.planned) for served in shown.values())
-        holdings.never_ready = {name: None for name, one in shown.items() if not (one.ever_ready or one.on_demand)}
+        hopeful = [one for one in shown.values() if not (one.ever_ready or one.on_demand or one.application.variant_of)]
+        holdings.never_ready = {one.application.name: None for one in hopeful}
         holdings.table.list_chains(holdings.served.values())
 
     def publish(self) -> None:

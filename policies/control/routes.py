@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from ..adaptive.variants import folder_and_swaps
 from ..model.chain import Chain, Route
 from ..model.tiers import folder_and_layers
 from ..requests.dispatch import workers_of
@@ -236,8 +237,8 @@ class Routes:
 
 
 def _listed(served: Served, last: Chain | None) -> Chain:
-    """Return the published chain, made once; the last one of this name while it is equal."""
-    if served.chain is None:
+    """Return the published chain, made once it is cut into blocks; the last one of this name while it is equal."""
+    if served.chain is None or not served.chain.blocks:
         made = _chain(served, last)
         served.chain = last if last is not None and last == made else made
     return served.chain
@@ -249,14 +250,14 @@ def _chain(served: Served, last: Chain | None) -> Chain:
     Moved block borders are not published: workers find the borders of their runs themselves.
     """
     one = served.application
-    blocks = served.blocks if last is None else last.blocks
+    blocks = served.blocks if last is None or not last.blocks else last.blocks
     return Chain(
         one.name,
         blocks,
         one.max_length,
         one.virtual,
         model=one.model,
-        checkpoint=folder_and_layers(one.base or one.checkpoint)[0],
+        checkpoint=folder_and_layers(folder_and_swaps(one.base or one.checkpoint)[0])[0],
         created=one.created,
         place=served.place,
         base=one.base_model,
@@ -264,4 +265,5 @@ def _chain(served: Served, last: Chain | None) -> Chain:
         adapter=one.checkpoint if one.base else "",
         family=one.family,
         threshold=one.threshold,
+        variant_of=one.variant_of,
     )

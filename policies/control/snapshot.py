@@ -34,6 +34,7 @@ from . import (
     routes,
     scaling,
     serving,
+    variants,
     worker_facts,
     worker_record,
 )
@@ -45,7 +46,8 @@ _CONTAINERS: dict[type, str] = {
 }  # fmt: skip
 _MODULES = (
     demand, provisioning, restart_policy, worker_size, chain, additions, claims, copies, dropped_group, events, holdings,
-    on_demand, parameter_drops, placement, reconcile, residency, routes, scaling, serving, worker_facts, worker_record,
+    on_demand, parameter_drops, placement, reconcile, residency, routes, scaling, serving, variants, worker_facts,
+    worker_record,
 )  # fmt: skip
 _KINDS: dict[str, type] = {
     kind.__name__: kind

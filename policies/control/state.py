@@ -39,6 +39,7 @@ from .reconcile import Reconcile
 from .scaling import Scaling, ScalingPlan
 from .serving import Serving
 from .snapshot import copy_of, put_together, take_apart
+from .variants import Variants
 from .worker_facts import WorkerFacts
 
 
@@ -71,9 +72,12 @@ class ControllerState:
         self.additions = self.serving.additions
         self.scaling = Scaling(scaling or ScalingPlan())
         # Who claims for another's sake hears of an event first, and gives up before the other does.
-        self._parties: tuple[Party, ...] = (self.scaling, Copies(block_idle), self.overload, self.demand, self.serving)
+        variants = Variants()
+        self._parties: tuple[Party, ...] = (
+            self.scaling, variants, Copies(block_idle), self.overload, self.demand, self.serving,
+        )  # fmt: skip
         # What is loaded decides what is loaded next, and that decides whether dropped parameters are back.
-        self._settling: tuple[Party, ...] = (self.serving, self.demand, self.overload)
+        self._settling: tuple[Party, ...] = (self.serving, self.demand, self.overload, variants)
         self._reconcile = Reconcile(holdings)
         self._facts = WorkerFacts(holdings, self._reconcile, stall_timeout)
 

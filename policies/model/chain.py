@@ -131,6 +131,7 @@ class Chain:
     adapter: str = ""  # adapters: folder whose own files of that kind take precedence over the checkpoint's
     family: str = ""  # lower tiers: id of the family, which is the top tier
     threshold: Threshold | None = None  # lower tiers: the stored rule by which requests of ``auto`` leave it
+    variant_of: str = ""  # variants: the application in whose place it may serve; no client can name it
 
     @property
     def served_as(self) -> str:

@@ -6,8 +6,8 @@ worker are in the routing table. Never looks at a clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 
 from ..model.chain import Route
 from .poison import Quarantine
@@ -49,12 +49,13 @@ def choose(
     avoid: str = "",
     tokens: int = 0,
     capacity: Mapping[str, int] | None = None,
+    variants: Collection[str] = (),
 ) -> Route | None:
     """Return the route with the least excess over its memory.
 
-    Among equals the smallest detour wins, then the least work ahead; ties go by worker names, then by id. A route makes a
-    detour if it passes more workers than another route through one of them: through a block deployed for a burst. So it is
-    taken only while the short one would have to wait.
+    Among equals the smallest detour wins, then the least work ahead; ties go to the application itself before its variants,
+    then by worker names and by id. A route makes a detour if it passes more workers than another route through one of them:
+    through a block deployed for a burst. So it is taken only while the short one would have to wait.
 
     Args:
         routes: whole routes of the application.
@@ -63,9 +64,10 @@ def choose(
         avoid: id of a route not to take (its home has just given the request back).
         tokens: most tokens that the request may reach.
         capacity: route id -> tokens that its workers hold (absent: any).
+        variants: applications of these routes that serve in the place of another.
     """
     best: Route | None = None
-    best_key: tuple[int, int, float, tuple[str, ...], str] | None = None
+    best_key: tuple[int, int, float, bool, tuple[str, ...], str] | None = None
     rooms: Mapping[str, int] = capacity or {}
     ways = [(route, workers_of(route)) for route in routes]
     shortest: dict[str, int] = {}  # by worker
@@ -77,7 +79,8 @@ def choose(
             continue
         excess = max([work.get(worker, 0) for worker in workers]) + tokens - rooms.get(route.id, UNKNOWN)
         detour = len(workers) - min([shortest[worker] for worker in workers])
-        key = (excess if excess > 0 else 0, detour, ahead(workers, work), workers, route.id)
+        stands_in = route.application in variants
+        key = (excess if excess > 0 else 0, detour, ahead(workers, work), stands_in, workers, route.id)
         if best_key is None or key < best_key:
             best, best_key = route, key
     return best
@@ -94,6 +97,7 @@ class RouteQuery:
     avoid: str = ""  # id of a route not to take now
     refused: Set[str] = frozenset()  # ids of routes whose workers have reported that they cannot hold it
     room: int = 0  # tokens that a route must hold, if more: with fewer its worker gave it back
+    variants: tuple[str, ...] = ()  # applications that may serve it in the other's place
 
 
 def fitting(wanted: RouteQuery, table: RoutingTable) -> list[Route]:
@@ -126,7 +130,13 @@ def open_routes(wanted: RouteQuery, table: RoutingTable, quarantine: Quarantine)
     """Return the routes that a non-suspect request may take now. If it fits nowhere, a worker says why."""
     closed = quarantine.workers()
     routes = fitting(wanted, table) or table.routes.get(wanted.application, [])
+    routes = [*routes, *_of_variants(wanted, table)]
     return [route for route in routes if route.id != wanted.avoid and closed.isdisjoint(workers_of(route))]
+
+
+def _of_variants(wanted: RouteQuery, table: RoutingTable) -> list[Route]:
+    """Return the routes of variants whose workers can hold the request."""
+    return [route for name in wanted.variants for route in fitting(replace(wanted, application=name, room=0), table)]
 
 
 def dispatch(wanted: RouteQuery, table: RoutingTable, quarantine: Quarantine, ordinary: bool) -> Route | None:
@@ -139,9 +149,12 @@ def dispatch(wanted: RouteQuery, table: RoutingTable, quarantine: Quarantine, or
     routes = table.routes.get(wanted.application, [])
     fits = fitting(wanted, table)
     capacity = table.capacity if fits else None
+    if not wanted.suspect and (others := _of_variants(wanted, table)):
+        fits, capacity = [*fits, *others], table.capacity
     fits = fits or routes  # a worker will say why not
     if not wanted.suspect:
-        return choose(fits, table.work, quarantine.workers(), wanted.avoid, wanted.tokens, capacity)
+        closed = quarantine.workers()
+        return choose(fits, table.work, closed, wanted.avoid, wanted.tokens, capacity, wanted.variants)
     if not routes or (ordinary and quarantine.routes):
         return None
     if kept not in fits or kept is None or kept.id == wanted.avoid:

@@ -33,6 +33,7 @@ class RoutingTable:
         self.capacity: dict[str, int] = {}  # route id -> tokens that fit, as last published
         self.capacity_alone: dict[str, int] = {}  # the same after unloading others; absent: none is
         self.room: dict[str, int] = {}  # application -> most tokens that any of its routes could hold then
+        self.variants: dict[str, list[str]] = {}  # application -> the variants that may serve in its place
         self.bases: dict[str, str] = {}  # model -> the served one that it shares most parameters with
         self.vanished: dict[str, float] = {}  # application -> when it lost its last whole route
         self.on_demand: set[str] = set()  # applications loaded on demand
@@ -108,13 +109,17 @@ class RoutingTable:
 
     def _list_models(self, draining: Collection[str]) -> None:
         """Update the served models; nothing is kept of forgotten ones."""
-        current = sorted((c for c in self.chains.values() if c.application not in draining), key=lambda chain: chain.place)
+        known = [chain for chain in self.chains.values() if chain.application not in draining]
+        current = sorted((chain for chain in known if not chain.variant_of), key=lambda chain: chain.place)
+        self.variants = {}
+        for chain in (chain for chain in known if chain.variant_of in self.chains):
+            self.variants.setdefault(chain.variant_of, []).append(chain.application)
         self.models = {chain.served_as: chain.application for chain in current}
         self.bases = {self.model_of(one): self.model_of(base) for one, base in bases(current).items()}
         self.routes = {application: self.routes.get(application, []) for application in self.chains}
-        for known in (self.room, self.vanished):
-            for application in known.keys() - self.chains.keys():
-                del known[application]
+        for noted in (self.room, self.vanished):
+            for application in noted.keys() - self.chains.keys():
+                del noted[application]
         self.served &= self.chains.keys()
 
     def _take(self, applications: Iterable[str], now: float) -> None:

@@ -20,7 +20,6 @@ SOURCES = ("tests", "benchmarks")
 CAPABILITIES = {
     "fine-tunes": "Fine-tunes on shared blocks",
     "families": "Model families",
-    "adaptive": "Adaptive chains",
     "faults": "Faults and recovery",
     "numerics": "Tokens and numerics",
     "checkpoints": "Checkpoints and architectures",
@@ -31,6 +30,7 @@ CAPABILITIES = {
     "parameter-dropping": "Parameter dropping in a burst",
     "prediction": "Prediction, dispatch and autoscaling",
     "drafts": "Drafts",
+    "adaptive": "Adaptive chains",
     "structured-output": "Structured output",
     "tools": "Tools and reasoning",
     "embeddings": "Embeddings, reranking and scores",

@@ -17,6 +17,7 @@ from ...control.route_switch import SwitchRoutes
 from ..account import is_only_account
 from ..refusal import Refusal, RequestRefused
 from ..routes_changed import RoutesChanged
+from ..routing_table import RoutingTable
 from . import messages as m
 from . import moving, pausing, reports, switching
 from .dispatch_messages import Chosen
@@ -153,11 +154,16 @@ class RequestBook:
         """Start waiting requests that can start, in order. Applications without a whole, open route are skipped."""
         parts = self.parts
         table, queue = parts.table, parts.queue
+        lost = [name for name in queue.applications() if not table.routes.get(name)]
+        for record in [parts.active[request] for request in queue.in_order(lost)] if lost else ():
+            if record.variant:
+                queue.remove(record.id, record.variant)
+                wait_here(parts, record, now)
         for request in queue.in_order([name for name in queue.applications() if name not in table.routes]):
             record = parts.active[request]
             message = f"model {record.model!r} is no longer served; choose another one"
             fail(parts, record, RequestRefused(Refusal.UNKNOWN_MODEL, message), now)
-        for request in queue.in_order([name for name in queue.applications() if table.routes.get(name)]):
+        for request in queue.in_order([name for name in queue.applications() if _open(table, name)]):
             record = parts.active[request]
             if parts.quarantine.lets(record.deaths, table.routes[record.application]):
                 try_start(parts, record, now)
@@ -205,6 +211,12 @@ class RequestBook:
             parts.effects += parts.workers.heard(worker, beat.serial)
             if worker in parts.table.alive and parts.offline.accept_report(worker, beat.offline, beat.costs):
                 reports.wake(parts, now)
+
+
+def _open(table: RoutingTable, application: str) -> bool:
+    """Return whether an application or a variant of it has a route."""
+    variants = table.variants.get(application, ())
+    return bool(table.routes.get(application)) or any(table.routes.get(name) for name in variants)
 
 
 def _refusal(parts: BookParts, generation: Generation, now: float) -> RequestRefused | None:

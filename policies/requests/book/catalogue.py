@@ -85,6 +85,7 @@ class Catalogue:
             adapter=chain.adapter if chain is not None and chain.checkpoint else configured.adapter,
             family=chain.family if chain is not None else configured.family,
             threshold=chain.threshold if chain is not None else configured.threshold,
+            varies=application in table.variants,
         )
 
     def virtual(self, model: str) -> int:

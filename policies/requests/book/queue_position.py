@@ -41,6 +41,8 @@ class QueuePositions:
             preemptions=record.history.preemptions,
             drafts=record.history.drafts,
             tier=record.model if record.held is None else "",
+            variant=record.variant,
+            placed=record.placement.attempt > 0,
         )
 
     def census(self) -> dict[str, Census]:

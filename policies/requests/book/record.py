@@ -6,6 +6,7 @@ a failover. Never decides where a request goes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -46,6 +47,7 @@ class RequestRecord:
     placement: RequestPlacement = field(default_factory=RequestPlacement)
     history: RequestHistory = field(default_factory=RequestHistory)
     deaths: Deaths = field(default_factory=Deaths)
+    variant: str = ""  # the application that serves in the place of its own
     choice: AutoChoice | None = None  # of the tier that answers; None: the request names its model
     held: HeldAnswer | None = None  # news that wait for this choice; None: it is made, or there is none
 
@@ -63,14 +65,23 @@ class RequestRecord:
 
     @property
     def application(self) -> str:
-        return self.generation.application
+        """The application that serves it: its own, or a variant."""
+        return self.variant or self.generation.application
 
     @property
     def applications(self) -> tuple[str, ...]:
-        """The application that serves it, and the one that may after the choice of its tier."""
-        if self.held is None or self.choice is None:
-            return (self.application,)
-        return (self.application, self.choice.application)
+        """Its own application, its variant, and the one that may serve it after the choice of its tier."""
+        own = self.generation.application
+        if self.variant:
+            return (own, self.variant)
+        return (own,) if self.held is None or self.choice is None else (own, self.choice.application)
+
+    @property
+    def adaptive(self) -> bool:
+        """True if a variant may serve it. A variant that has begun is kept."""
+        generation = self.generation
+        plain = generation.auto is None and not (generation.offline or generation.pooled or self.deaths.suspect)
+        return generation.adaptive and plain and not self.variant and not self.progress.emitted
 
     @property
     def account(self) -> str:
@@ -111,12 +122,13 @@ class RequestRecord:
         generation = self.generation
         return offline_urgency(generation.priority) if self.offline else generation.priority
 
-    def wanted(self, now: float) -> RouteQuery:
-        """Return the facts that decide its route."""
+    def wanted(self, now: float, variants: Sequence[str] = ()) -> RouteQuery:
+        """Return the facts that decide its route. ``variants``: of its application."""
         placement = self.placement
         avoid = placement.avoid if now < placement.avoid_until else ""
         total, suspect = self.progress.total, self.deaths.suspect
-        return RouteQuery(self.id, self.application, total, suspect, avoid, placement.refused, placement.room)
+        others = tuple(variants) if self.adaptive else ()
+        return RouteQuery(self.id, self.application, total, suspect, avoid, placement.refused, placement.room, others)
 
     def cost(self) -> int:
         """Return the tokens still to compute (as ``outstanding`` of ``policies/requests/dispatch.py``).
@@ -152,6 +164,11 @@ class RequestRecord:
         self.placement.leave()
         self.history.begin_wait(now)
         self.progress.begin_attempt()
+
+    def vary(self, application: str, now: float) -> None:
+        """Go over to a variant, or back to its own application."""
+        self.variant = "" if application == self.generation.application else application
+        self.history.note(now, "chain", used=application, listed=self.generation.application)
 
     def park(self) -> None:
         """Keep a sequence that has ended on its first tier, until the tier of its request is chosen."""

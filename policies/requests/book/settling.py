@@ -120,7 +120,9 @@ def fail_over(parts: BookParts, record: RequestRecord, now: float) -> None:
 
 
 def wait_here(parts: BookParts, record: RequestRecord, now: float) -> None:
-    """Queue a request for a route."""
+    """Queue a request for a route. One whose variant has no route any more goes back to its own application."""
+    if record.variant and not parts.table.routes.get(record.variant):
+        vary(parts, record, record.generation.application, now)
     parts.queue.add(record.id, record.application, record.key, now)
     parts.offline.waits(record)
     parts.capacity_waits.arrived(record, parts.table)
@@ -132,7 +134,7 @@ def try_start(parts: BookParts, record: RequestRecord, now: float, advice: Advic
     asking = parts.asking
     if record.id in asking.open:
         return
-    wanted, by_credit = record.wanted(now), record.by_credit
+    wanted, by_credit = record.wanted(now, table.variants.get(record.application, ())), record.by_credit
     if parts.capacity_waits.tick(wanted, table, now):
         return
     others = outnumbered(record.deaths, (other.deaths for other in parts.active.values()))
@@ -153,6 +155,8 @@ def try_start(parts: BookParts, record: RequestRecord, now: float, advice: Advic
             parts.emit(asking.ask(draft, routes, now))
             return
     parts.queue.remove(record.id, record.application)
+    if route.application != record.application:
+        vary(parts, record, route.application, now)
     draft = replace(draft, timeout=parts.timeouts.left(record, now), waited=record.history.waiting_time(now))
     record.apply(LifeEvent.SEND)
     parts.emit(_place(parts, record, route, draft, now, decision))
@@ -164,6 +168,15 @@ def advised(parts: BookParts, advice: Advice, now: float) -> None:
     try_start(parts, record, now, advice)
     if record.stage is LifeStage.ASKED:
         record.apply(LifeEvent.PASS)
+
+
+def vary(parts: BookParts, record: RequestRecord, application: str, now: float) -> None:
+    """Have a request served by a variant of its application, or by the application again."""
+    if record.variant:
+        parts.usage.change(record.variant, -1, now)
+    record.vary(application, now)
+    if record.variant:
+        parts.usage.change(record.variant, 1, now)
 
 
 def cancel(parts: BookParts, record: RequestRecord) -> None:

@@ -85,6 +85,7 @@ class Generation:
     drafts: DraftOptions | None = None  # None: no drafts; an offline request never has any
     auto: AutoTier | None = None  # ``application`` is the tier on which it starts; None: it stays there
     family: str = ""  # id of the family whose tier answers; "": the model has no tiers
+    adaptive: bool = True  # a variant may serve in the application's place, if there is one
 
     @property
     def pooled(self) -> bool:
@@ -160,6 +161,8 @@ class StreamProgress:
     preemptions: int = 0
     drafts: Mapping[str, DraftCounts] = field(default_factory=dict)  # by source, over all attempts
     tier: str = ""  # model id of the tier that answers; "": not chosen yet
+    variant: str = ""  # the variant that serves it; "": its application
+    placed: bool = False  # it has been on a route
 
 
 @dataclass(slots=True)
@@ -261,6 +264,7 @@ class ModelInfo:
     tiers: tuple[str, ...] = ()  # of the top tier: the ids of the lower ones, lowest first
     starts: str = ""  # of ``NAME:auto``: the tier on which its requests start
     threshold: Threshold | None = None  # of a lower tier and of ``NAME:auto``: the stored rule for going up
+    varies: bool = False  # variants may serve in its place
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -307,6 +311,7 @@ class RequestView:
     parked_steps: int = 0  # steps of lower tiers that it sat out so far
     parked_seconds: float = 0.0  # time that these steps took
     entered: dict[str, int] = field(default_factory=dict)  # prompt tokens that began at an exit, by the layers before it
+    variant: str = ""  # the variant that serves it now; "": its model's own chain
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ def test_a_request_from_its_place_in_the_queue_to_its_end():
     bench.report("w0", progressed("c", 1, 16, 16), now=3.0)
     bench.report("w0", progressed("c", 1, 18, 16), preempted("c"), now=4.0)
     now = queue.progress(records["c"], 4.0)
-    assert now == StreamProgress(prompt=20, computed=18, cached=16, queue_seconds=2.0, preemptions=1, tier="m")
+    assert now == StreamProgress(prompt=20, computed=18, cached=16, queue_seconds=2.0, preemptions=1, tier="m", placed=True)
     assert queue.progress(records["b"], 1.0).place == 3, "places are not counted anew for each look"
     assert (queue.progress(records["b"], 1.0 + FRESH).place, queue.progress(records["b"], 4.0).queued) == (2, 2)
     bench.report("w0", emitted("c", 1, 20, [7, 8, 9, 10], finish="length"), now=5.0)

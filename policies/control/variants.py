@@ -1,0 +1,105 @@
+"""Variants: chains of blocks that are there for other applications, which may serve in an application's place.
+
+Claims a route on each worker where routes in force of other applications have all of a variant's components. So a variant
+adds no parameter bytes; its routes end with the ones whose components it has, or with the application that it stands in for.
+While an application is loaded on demand there are none, because parameters are counted for each application then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from ..model.chain import Hop, Route
+from .claims import Claim, Claimant, ClaimKind, Dismiss, Know, PlanRoutes, Withdrawal
+from .events import Application, Event, LoadFailed, LoadRefused, Remove, Undeploy, Vary, WorkerDown
+from .holdings import Holdings
+from .party import Conclusions, Party
+from .residency import Served
+
+WHY = "it may serve in place of {}, and all of its components are there"
+
+
+class Variants(Party):
+    """The variants of one cluster (see the module)."""
+
+    def __init__(self) -> None:
+        self._number = 0  # number of the last route
+        self._waiting: tuple[Application, ...] = ()  # variants of applications that are not served yet
+        self._known: dict[str, None] = {}  # the other variants
+        self._anew = False  # routes on all workers may differ, not only on the ones that changed
+        self._none = False  # an application is loaded on demand
+        self._refused: set[tuple[str, str]] = set()  # (worker, variant) where it could not be loaded
+
+    def handle(self, event: Event, view: Holdings, now: float) -> Conclusions:
+        match event:
+            case Vary(applications):
+                self._waiting, self._anew = applications, True
+            case LoadRefused(worker, _, load) | LoadFailed(worker, _, load) if load.holder in self._known:
+                self._refused.add((worker, load.holder))
+                yield from self._place(view.served[load.holder], {worker: False}, _wanting(load.holder, view))
+            case WorkerDown(worker):
+                self._refused = {one for one in self._refused if one[0] != worker}
+            case Remove(name) | Undeploy(name):
+                for one in [one for one in self._known if view.served[one].application.variant_of == name]:
+                    del self._known[one]
+                    yield Dismiss(one, forget=True)
+
+    def settle(self, view: Holdings, now: float) -> Conclusions:
+        """Plan routes where all components are there now, and end the others."""
+        if not (self._known or self._waiting) or not (view.changed or self._anew):
+            return
+        if new := [one for one in self._waiting if one.variant_of in view.served]:
+            self._waiting = tuple(one for one in self._waiting if one not in new)
+            self._known |= dict.fromkeys(one.name for one in new)
+            self._anew = True
+            yield from (Know(one, view.served[one.variant_of].place) for one in new)
+            return
+        none = any(one.on_demand for one in view.served.values() if not one.application.variant_of)
+        workers = [*(view.workers if self._anew or none is not self._none else view.changed)]
+        self._anew, self._none = False, none
+        there = {worker: set() if none else _components(view, worker) for worker in workers if worker in view.workers}
+        for name in self._known:
+            wanted = {one.id for one in view.served[name].application.components}
+            fit = {worker: wanted <= found and (worker, name) not in self._refused for worker, found in there.items()}
+            yield from self._place(view.served[name], fit, _wanting(name, view))
+
+    def _place(self, served: Served, fit: Mapping[str, bool], claims: Collection[Claimant]) -> Conclusions:
+        """Plan routes on workers that fit, and end them on workers that do not. ``claims``: who wants its components."""
+        application = served.application
+        former = {one.route.home: one.route.id for one in served.planned}
+        if gone := tuple(former[worker] for worker, fits in fit.items() if worker in former and not fits):
+            yield Withdrawal(Claimant.VARIANTS, ClaimKind.PLANNED, gone)
+        if Claimant.VARIANTS in claims and former and len(gone) == len(former):
+            yield Withdrawal(Claimant.VARIANTS, ClaimKind.WANTED, (application.name,))
+        if new := [worker for worker, fits in fit.items() if fits and worker not in former]:
+            why = WHY.format(application.variant_of)
+            yield PlanRoutes(Claimant.VARIANTS, why, tuple(self._route(application, worker) for worker in new))
+            yield Claim(Claimant.VARIANTS, ClaimKind.WANTED, (application.name,), why)
+
+    def _route(self, application: Application, worker: str) -> Route:
+        self._number += 1
+        id = f"{application.name}@{worker}#v{self._number}"
+        return Route(id, 0, application.name, (Hop(worker, 0, len(application.components)),))
+
+    def check(self, view: Holdings) -> None:
+        """Raise AssertionError when an invariant is broken, or a claim has no reason any more."""
+        assert self._known.keys() == {name for name, one in view.served.items() if one.application.variant_of}
+        for served in (view.served[name] for name in self._known):
+            assert served.application.variant_of in view.served, f"{served.application.name} outlives its chain"
+            parts = {part.id for part in served.application.components}
+            for one in served.planned:
+                assert parts <= _components(view, one.route.home), f"route {one.route.id} adds parameters"
+
+
+def _wanting(name: str, view: Holdings) -> Collection[Claimant]:
+    return view.claims.on(ClaimKind.WANTED, name).keys()
+
+
+def _components(view: Holdings, worker: str) -> set[bytes]:
+    """Return the components of other applications' routes in force on a worker."""
+    found: set[bytes] = set()
+    for name, hops in view.residency[worker].hops.items():
+        if not (application := view.served[name].application).variant_of:
+            for hop in (hop for hop in hops if hop.route.whole):
+                found.update(one.id for one in application.components[hop.first : hop.last])
+    return found

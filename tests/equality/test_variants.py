@@ -1,0 +1,118 @@
+"""Variants on a whole server: what serves in a model's place answers bit for bit as that chain alone, and says so."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from blockwright.policies.adaptive.equivalence import EquivalenceLimits
+from blockwright.policies.adaptive.variants import Swap, variant_source
+from blockwright.tests.checkpoints import make_checkpoint, with_tensors
+from blockwright.tests.claims import claim
+from blockwright.tests.equality.served import Served, serve
+from blockwright.tests.gpu.reference import confirm, prompt_of
+from blockwright.zoo.add import add
+from blockwright.zoo.equivalence.records import StoredEquivalences, StoredPair, store_equivalences
+from blockwright.zoo.zoo import Zoo
+
+LAYER = 1  # whose feed-forward block differs
+BLOCK = 2 * LAYER + 2  # its place in the chain
+LENGTH = 96
+PROMPTS = [prompt_of(length, seed=3) for length in (9, 20, 33, 41)]
+NEW = 16
+
+
+def zoo_of(tmp_path: Path) -> tuple[Path, Path]:
+    """Return the folder of a zoo with models a and b, whose blocks are stored as equivalent, and b's checkpoint."""
+    a = make_checkpoint(tmp_path / "a", intermediate_size=1024, num_hidden_layers=3)
+    generator = torch.Generator().manual_seed(1)
+    own = {k: v for k, v in load_file(a / "model.safetensors").items() if k.startswith(f"model.layers.{LAYER}.mlp.")}
+    b = with_tensors(
+        a, tmp_path / "b", {k: v + 0.3 * torch.randn(v.shape, generator=generator) * v.std() for k, v in own.items()}
+    )
+    root = tmp_path / "zoo"
+    for name, folder in (("a", a), ("b", b)):
+        add(root, str(folder), name)
+    store(root)
+    return root, b
+
+
+def store(root: Path) -> None:
+    one, other = (Zoo(root).chain(name).components for name in "ab")
+    pair = StoredPair(one[BLOCK : BLOCK + 1], other[BLOCK : BLOCK + 1], BLOCK, BLOCK, 0.99, 0.98, True, True, 0.01, None)
+    rows = tuple((0.5,) * (len(other) - 1) for _ in one[:-1])
+    store_equivalences(
+        root,
+        [
+            StoredEquivalences(
+                components=one, others=other, probe="0" * 32, tokens=9, prompts=0, right=0, limits=EquivalenceLimits(),
+                similarities=rows, pairs=(pair,),
+            )
+        ],
+    )  # fmt: skip
+
+
+def memory_for_one(root: Path) -> int:
+    """Return bytes that hold one model with a sequence, and not both."""
+    zoo = Zoo(root)
+    tensors = [zoo.tensors(zoo.chain(name)) for name in "ab"]
+    one = sum(tensor.nbytes for tensor in tensors[0].values())
+    both = sum(tensor.nbytes for tensor in (tensors[0] | tensors[1]).values())
+    return (one + both) // 2 + (1 << 18)
+
+
+async def ask(server: Served, prompt: tuple[int, ...], model: str = "a", **fields: Any) -> tuple[str, dict[str, Any]]:
+    """Return the variant that answered, and the first choice."""
+    body = {
+        "model": model, "prompt": list(prompt), "max_tokens": NEW, "temperature": 0, "ignore_eos": True,
+        "return_token_ids": True, "logprobs": 3, **fields,
+    }  # fmt: skip
+    async with server.session.post(f"{server.url}/v1/completions", json=body) as answer:
+        content = await answer.json()
+        assert answer.status == 200, content
+        return answer.headers.get("x-variant", ""), content["choices"][0]
+
+
+@claim("A request that a variant serves has bit for bit the answer of that chain alone", of="adaptive", headline=True)
+async def test_a_variant_answers_as_its_chain_alone(tmp_path: Path) -> None:
+    root, b = zoo_of(tmp_path)
+    folders = {name: root / "chains" / name for name in "ab"}
+    options: dict[str, Any] = {"memory": memory_for_one(root), "max_model_len": LENGTH, "chunk_size": 16}
+    async with serve(folders, workers=2, adaptive={"a": "equal"}, **options) as server:
+        alone = {name: [(await ask(server, prompt, name, adaptive=False))[1] for prompt in PROMPTS] for name in "ab"}
+        found = await asyncio.gather(*(ask(server, prompt) for prompt in PROMPTS))
+        refused = await asyncio.gather(*(ask(server, prompt, adaptive=False) for prompt in PROMPTS))
+        view = await server.cluster()
+    assert {variant for variant, _ in found} == {"", "a~1"}
+    assert [choice for _, choice in found] == [
+        alone["b" if variant else "a"][place] for place, (variant, _) in enumerate(found)
+    ]
+    assert [variant for variant, _ in refused] == [""] * len(PROMPTS)
+    assert view["applications"]["a~1"]["variant_of"] == "a"
+    stored = Zoo(root).tensors(Zoo(root).chain("a")) | Zoo(root).tensors(Zoo(root).chain("b"))
+    assert view["parameter_bytes"] == sum(tensor.nbytes for tensor in stored.values()), "no byte more than both models"
+    for place, (variant, choice) in enumerate(found):
+        if variant:
+            confirm(b, PROMPTS[place], tuple(choice["token_ids"]))
+
+
+async def test_a_variant_is_served_by_its_source_and_judged_by_transformers(tmp_path: Path) -> None:
+    root, b = zoo_of(tmp_path)
+    swaps = [Swap(BLOCK, BLOCK + 1, Zoo(root).chain("b").components[BLOCK : BLOCK + 1])]
+    async with serve({"v": Path(variant_source(str(root / "chains" / "a"), swaps))}, max_model_len=LENGTH) as server:
+        _, choice = await ask(server, PROMPTS[1], "v")
+    assert confirm(b, PROMPTS[1], tuple(choice["token_ids"])) > NEW // 2
+
+
+@pytest.mark.parametrize("mode", ["off", "equal"])
+async def test_without_equivalences_nothing_differs(tmp_path: Path, mode: str) -> None:
+    a = make_checkpoint(tmp_path / "a")
+    add(tmp_path / "zoo", str(a), "a")
+    async with serve({"a": tmp_path / "zoo" / "chains" / "a"}, adaptive={"a": mode}) as server:
+        assert [variant for variant, _ in await asyncio.gather(*(ask(server, prompt) for prompt in PROMPTS))] == [""] * 4
+        assert list((await server.cluster())["applications"]) == ["a"]
