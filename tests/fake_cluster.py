@@ -254,9 +254,9 @@ class FakeCluster:
                 return [events.UsageAnswer(self.uses())]
             case events.AwaitQuiet(name):
                 return [events.Quiet(name)]
-            case events.RecheckLater(seconds):
-                self.now += seconds
-                return [events.Recheck()]
+            case events.RecheckLater(seconds, worker, name):
+                self.now += 0.0 if worker else seconds
+                return [events.Recheck(worker, name)]
             case events.FinishRequests(name):
                 return [events.Remove(name)]
             case events.VacateWorker(worker):
@@ -267,8 +267,6 @@ class FakeCluster:
                 return [drop_events.RoutesLeft(number, 3)]
             case drop_events.AwaitSwitched(number):
                 return [drop_events.RequestsSwitched(number, (SwitchFigures(number, 3, 2, 9, 900, 5, 0.5, 0.25),))]
-            case drop_events.LoadLater(worker, name):
-                return [drop_events.LoadAgain(worker, name)]
         return []
 
     def _loaded(self, worker: str, life: int, load: LoadBlock) -> Event:

@@ -14,8 +14,6 @@ from typing import Any
 from ...policies.cluster.demand import Use, combined
 from ...policies.control.drop_events import (
     AwaitSwitched,
-    LoadAgain,
-    LoadLater,
     OverloadEffect,
     OverloadEvent,
     RequestsSwitched,
@@ -79,9 +77,9 @@ class GatewayCalls:
                 awaited = [self._node.ref(g).quiet(application, version, timeout=QUIET_SECONDS) for g in self._gateways]
                 await asyncio.gather(*awaited, return_exceptions=True)  # a gateway that is gone has no requests
                 handle(Quiet(application))
-            case RecheckLater(seconds):
+            case RecheckLater(seconds, worker, application):
                 await first_within(self._node.clock, seconds, ())
-                handle(Recheck())
+                handle(Recheck(worker, application))
 
     async def switch(self, effect: OverloadEffect, handle: Callable[[OverloadEvent], object]) -> None:
         """Carry out an effect of dropping and restoring parameters. ``handle`` takes the answer.
@@ -100,9 +98,6 @@ class GatewayCalls:
                 asked = [partial(ref.switched, number, timeout=SWITCH_SECONDS, returns=SwitchFigures) for ref in refs]
                 answers = await self._answers(asked)
                 handle(RequestsSwitched(number, tuple(answer for answer in answers if isinstance(answer, SwitchFigures))))
-            case LoadLater(worker, application, seconds):
-                await first_within(self._node.clock, seconds, ())
-                handle(LoadAgain(worker, application))
 
     async def scale(self, effect: ScalingEffect, handle: Callable[[ScalingEvent], object]) -> None:
         """Carry out an effect of starting and stopping workers. ``handle`` takes the answer."""

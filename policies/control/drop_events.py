@@ -74,15 +74,7 @@ class RequestsSwitched:
     figures: tuple[SwitchFigures, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LoadAgain:
-    """The answer to ``LoadLater``."""
-
-    worker: str
-    application: str
-
-
-OverloadEvent = MemoryOrder | RoutesLeft | RequestsSwitched | LoadAgain
+OverloadEvent = MemoryOrder | RoutesLeft | RequestsSwitched
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +98,6 @@ class AwaitSwitched:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadLater:
-    """A retry of a restore for which a worker had no room."""
-
-    worker: str
-    application: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class OverloadNote:
     """An event in a group's history, for people."""
 
@@ -122,7 +105,7 @@ class OverloadNote:
     text: str
 
 
-OverloadEffect = SwitchGateways | AwaitSwitched | LoadLater | OverloadNote
+OverloadEffect = SwitchGateways | AwaitSwitched | OverloadNote
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,6 +224,9 @@ class Quiet:
 class Recheck:
     """The answer to ``RecheckLater``."""
 
+    worker: str = ""
+    application: str = ""
+
 
 @dataclass(frozen=True, slots=True)
 class KvCapacity:
@@ -398,7 +401,11 @@ class AwaitQuiet:
 
 @dataclass(frozen=True, slots=True)
 class RecheckLater:
+    """A look again after some time at what had no room: a load of a worker, or what is loaded on demand."""
+
     seconds: float
+    worker: str = ""
+    application: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,6 @@ from .drop_events import (
     AwaitSwitched,
     BreakOffRestore,
     DropParameters,
-    LoadAgain,
-    LoadLater,
     MemoryLacks,
     MemoryOrder,
     OverloadNote,
@@ -32,7 +30,7 @@ from .drop_events import (
     TrimParameters,
 )
 from .dropped_group import DroppedGroup, GroupStage, ParameterChange, together
-from .events import Event, LoadFailed, LoadRefused, NoWayBack, Park, Remove, Undeploy, WorkerDown
+from .events import Event, LoadFailed, LoadRefused, NoWayBack, Park, Recheck, RecheckLater, Remove, Undeploy, WorkerDown
 from .holdings import Holdings
 from .party import Conclusions, Party
 from .route_switch import SwitchFigures
@@ -66,7 +64,7 @@ class ParameterDrops(Party):
                 return self._ordered_by_memory(event, view, now)
             case RoutesLeft() | RequestsSwitched():
                 return self._answered_by_gateways(event, view, now)
-            case LoadAgain(worker, application) if worker in view.workers and application in view.served:
+            case Recheck(worker, application) if worker in view.workers and application in view.served:
                 return (TryAgain(application, worker),)
             case LoadRefused(worker, _, load) if view.restores(worker, load.holder):
                 return self._refused(event, view, now)
@@ -222,9 +220,9 @@ class ParameterDrops(Party):
         groups = (one for one in self.groups.values() if one.stage is GroupStage.LOADING and application in one.applications)
         return next((now - one.change.at for one in groups if one.change is not None), 0.0)
 
-    def _load_later(self, worker: str, application: str, why: str) -> LoadLater:
+    def _load_later(self, worker: str, application: str, why: str) -> RecheckLater:
         self.failures[why] += 1
-        return LoadLater(worker, application, RETRY)
+        return RecheckLater(RETRY, worker, application)
 
     # what goes wrong -------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,6 @@ from blockwright.policies.control.drop_events import (
     AwaitSwitched,
     BreakOffRestore,
     DropParameters,
-    LoadAgain,
-    LoadLater,
     MemoryLacks,
     RequestsSwitched,
     RestoreParameters,
@@ -32,6 +30,8 @@ from blockwright.policies.control.events import (
     Loaded,
     LoadFailed,
     LoadRefused,
+    Recheck,
+    RecheckLater,
     Remove,
     Serve,
     Undeploy,
@@ -174,13 +174,13 @@ def test_there_is_no_room_for_what_comes_back_and_nothing_gives_way() -> None:
     assert load is not None
     life = burst.state.workers["w0"].incarnation
     effects = burst(LoadRefused("w0", life, load, NoCapacity("no room", 300, False, {"a": 300})))
-    (later,) = kinds(effects, LoadLater)
+    (later,) = kinds(effects, RecheckLater)
     assert (kinds(effects, Load), kinds(effects, Unload), burst.open()) == ([], [], ["a@w0+w1"])
     for news in (LoadFailed("w0", life, load, "disk"), None):
-        (again,) = kinds(burst(LoadAgain("w0", "a"), later.seconds), Load)
+        (again,) = kinds(burst(Recheck("w0", "a"), later.seconds), Load)
         assert again.load == load
         if news is not None:
-            (later,) = kinds(burst(news), LoadLater)
+            (later,) = kinds(burst(news), RecheckLater)
     assert burst.state.overload.failures == {"no_room": 1, "load_failed": 1}
 
 

@@ -12,8 +12,6 @@ from blockwright.policies.control.drop_events import (
     AwaitSwitched,
     BreakOffRestore,
     DropParameters,
-    LoadAgain,
-    LoadLater,
     RequestsSwitched,
     RestoreParameters,
     RoutesLeft,
@@ -22,7 +20,17 @@ from blockwright.policies.control.drop_events import (
 )
 from blockwright.policies.control.drop_groups import refusal, serving_groups
 from blockwright.policies.control.dropped_group import GroupStage
-from blockwright.policies.control.events import Application, AskCapacity, KvCapacity, Load, Loaded, LoadRefused, WorkerUp
+from blockwright.policies.control.events import (
+    Application,
+    AskCapacity,
+    KvCapacity,
+    Load,
+    Loaded,
+    LoadRefused,
+    Recheck,
+    RecheckLater,
+    WorkerUp,
+)
 from blockwright.policies.control.loads import NoCapacity
 from blockwright.policies.model.chain import Hop
 from blockwright.tests.fake_cluster import ROOM
@@ -39,7 +47,7 @@ def test_walks_of_random_news_end_whole(seed: int, served: tuple[Application, ..
     asked: list[Any] = []
 
     def step(effects: list[Any]) -> None:
-        asked.extend(e for e in effects if isinstance(e, Load | AskCapacity | SwitchGateways | AwaitSwitched | LoadLater))
+        asked.extend(e for e in effects if isinstance(e, Load | AskCapacity | SwitchGateways | AwaitSwitched | RecheckLater))
 
     def answer(now: float) -> None:
         effect = asked.pop(source.randrange(len(asked)))
@@ -54,8 +62,8 @@ def test_walks_of_random_news_end_whole(seed: int, served: tuple[Application, ..
                 step(burst(RoutesLeft(number, 1), now))
             case AwaitSwitched(number):
                 step(burst(RequestsSwitched(number, ()), now))
-            case LoadLater(worker, name):
-                step(burst(LoadAgain(worker, name), now))
+            case RecheckLater(_, worker, name):
+                step(burst(Recheck(worker, name), now))
 
     for turn in range(300):
         now = turn * 0.5

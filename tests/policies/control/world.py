@@ -134,7 +134,7 @@ class ControlWorld(FakeCluster):
                 self.begin(worker)
             case events.KillWorker(worker):
                 self.kill(worker)
-            case drop_events.LoadLater(_, _, seconds):
+            case events.RecheckLater(seconds, worker) if worker:
                 self.now += seconds
         return super().answers(effect)
 
