@@ -20,9 +20,9 @@ from ..policies.control.drop_events import (
     OverloadNote,
     RequestsSwitched,
     RoutesLeft,
-    SwitchGateways,
 )
 from ..policies.control.loads import LoadBlock, NoCapacity
+from ..policies.control.route_switch import SwitchRoutes
 from ..policies.control.scaling import ScalingPlan
 from ..policies.control.state import ControllerState
 from ..policies.overload.demand import PERIOD
@@ -176,7 +176,7 @@ class SimulatedControl(ClusterPolicy):
                 self.handle(events.WorkerStopped(worker))
             case events.KillWorker(worker, cause):
                 self._die(worker, cause, self._down[worker])
-            case SwitchGateways() | AwaitSwitched() if self.drops is not None:
+            case SwitchRoutes() | AwaitSwitched() if self.drops is not None:
                 self.drops.switch(effect)
             case events.Fatal(message):
                 raise ClusterFatalError(message)

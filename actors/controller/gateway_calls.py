@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,6 @@ from ...policies.control.drop_events import (
     OverloadEvent,
     RequestsSwitched,
     RoutesLeft,
-    SwitchGateways,
 )
 from ...policies.control.events import (
     AskUsage,
@@ -88,9 +88,9 @@ class GatewayCalls:
         """
         refs = [self._node.ref(gateway) for gateway in self._gateways]
         match effect:
-            case SwitchGateways(number, ended, to, dropped):
+            case SwitchRoutes(number):
                 async with self._publishing:
-                    order = SwitchRoutes(number, self._state.version, ended, to, dropped, len(refs))
+                    order = replace(effect, version=self._state.version, gateways=len(refs))
                 asked = [partial(ref.switch, order, timeout=LEAVE_SECONDS, returns=int) for ref in refs]
                 answers = await self._answers(asked)
                 handle(RoutesLeft(number, sum(answer for answer in answers if isinstance(answer, int))))

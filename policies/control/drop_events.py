@@ -9,12 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..model.chain import Component, Hop
-from .route_switch import SwitchFigures
+from .route_switch import SwitchFigures, SwitchRoutes
 
 
 @dataclass(frozen=True, slots=True)
 class DropParameters:
-    """memory -> controller: the order that workers serve an application as one pipeline, ``hops``, and keep nothing else."""
+    """memory -> controller: the order that workers serve an application as one pipeline, ``hops``, and keep nothing else.
+
+    If they do so already, they free, for KV, what an aborted restore has loaded.
+    """
 
     application: str
     hops: tuple[Hop, ...]
@@ -40,14 +43,6 @@ class BreakOffRestore:
 
 
 @dataclass(frozen=True, slots=True)
-class TrimParameters:
-    """memory -> controller: the order to free, for KV, what an aborted restore has loaded."""
-
-    group: str
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryLacks:
     """memory -> controller: bytes of KV that are lacking and that no drop can free."""
 
@@ -55,12 +50,12 @@ class MemoryLacks:
     why: str
 
 
-MemoryOrder = DropParameters | RestoreParameters | BreakOffRestore | TrimParameters | MemoryLacks
+MemoryOrder = DropParameters | RestoreParameters | BreakOffRestore | MemoryLacks
 
 
 @dataclass(frozen=True, slots=True)
 class RoutesLeft:
-    """The answer of all gateways to ``SwitchGateways``: nothing runs on the routes that ended."""
+    """The answer of all gateways to ``SwitchRoutes``: nothing runs on the routes that ended."""
 
     number: int
     requests: int  # requests that left
@@ -78,19 +73,6 @@ OverloadEvent = MemoryOrder | RoutesLeft | RequestsSwitched
 
 
 @dataclass(frozen=True, slots=True)
-class SwitchGateways:
-    """The order, after all earlier publications, to move requests from the routes ``ended`` (ids) to ``to``.
-
-    See ``SwitchRoutes``.
-    """
-
-    number: int
-    ended: list[str]
-    to: list[str]
-    dropped: bool
-
-
-@dataclass(frozen=True, slots=True)
 class AwaitSwitched:
     """A wait until no request that left waits for its pages any more."""
 
@@ -105,7 +87,7 @@ class OverloadNote:
     text: str
 
 
-OverloadEffect = SwitchGateways | AwaitSwitched | OverloadNote
+OverloadEffect = SwitchRoutes | AwaitSwitched | OverloadNote
 
 
 @dataclass(frozen=True, slots=True)

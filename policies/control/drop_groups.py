@@ -17,7 +17,6 @@ from .drop_events import (
     MemoryOrder,
     RestoreParameters,
     ServingGroup,
-    TrimParameters,
 )
 from .dropped_group import GroupStage, name_of, together
 from .residency import Residency, Served
@@ -108,7 +107,7 @@ def refusal(state: ControllerState, order: MemoryOrder) -> str:
         case DropParameters():
             worst = {hop.worker: unfit(state, hop.worker) for hop in order.hops}
             return undroppable(order.application, order.hops, _parameter_groups(state), worst)
-        case RestoreParameters(name) | TrimParameters(name):
+        case RestoreParameters(name):
             if name not in groups or groups[name].stage is not GroupStage.PIPELINE:
                 return f"group {name} is no pipeline"
         case BreakOffRestore(name):

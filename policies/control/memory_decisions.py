@@ -34,7 +34,6 @@ from .drop_events import (
     MemoryOrder,
     RestoreParameters,
     ServingGroup,
-    TrimParameters,
 )
 
 
@@ -133,8 +132,6 @@ def order_of(application: str, decision: Decision, readings: Mapping[str, Demand
     match decision:
         case BeginDrop(drop):
             why = "; ".join(f"{name} {one.used} of {one.total} pages, {one.waiting} wait" for name, one in readings.items())
-            if len(drop.of) == 1:
-                return TrimParameters(drop.group.name, why)
             return DropParameters(application, drop.group.hops, why)
         case BeginRestore(group, loads):
             sources: dict[str, dict[int, str]] = {}

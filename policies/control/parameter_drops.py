@@ -26,14 +26,12 @@ from .drop_events import (
     RequestsSwitched,
     RestoreParameters,
     RoutesLeft,
-    SwitchGateways,
-    TrimParameters,
 )
 from .dropped_group import DroppedGroup, GroupStage, ParameterChange, together
 from .events import Event, LoadFailed, LoadRefused, NoWayBack, Park, Recheck, RecheckLater, Remove, Undeploy, WorkerDown
 from .holdings import Holdings
 from .party import Conclusions, Party
-from .route_switch import SwitchFigures
+from .route_switch import SwitchFigures, SwitchRoutes
 
 RETRY = 0.5  # seconds until a load without room is retried
 KEPT = 100  # changes kept for the view
@@ -60,7 +58,7 @@ class ParameterDrops(Party):
     def handle(self, event: Event, view: Holdings, now: float) -> Conclusions:
         """Return what follows from an event. An order must have been found possible (``drop_groups.refusal``)."""
         match event:
-            case DropParameters() | RestoreParameters() | BreakOffRestore() | TrimParameters() | MemoryLacks():
+            case DropParameters() | RestoreParameters() | BreakOffRestore() | MemoryLacks():
                 return self._ordered_by_memory(event, view, now)
             case RoutesLeft() | RequestsSwitched():
                 return self._answered_by_gateways(event, view, now)
@@ -78,8 +76,9 @@ class ParameterDrops(Party):
 
     def _ordered_by_memory(self, order: MemoryOrder, view: Holdings, now: float) -> Conclusions:
         match order:
-            case DropParameters():
-                yield from self._drop(order, view, now)
+            case DropParameters(_, hops, why):
+                known = [group for group in self.groups.values() if group.hops == hops]
+                yield from self._trim(known[0], why, view, now) if known else self._drop(order, view, now)
             case RestoreParameters(name, sources):
                 yield self._note("restore", name, now, "KV memory is little used")
                 self.groups[name].sources = sources
@@ -90,12 +89,6 @@ class ParameterDrops(Party):
                 self.changes[-1].ended = now
                 yield self._suspend(self.groups[name].replicas)
                 yield self._enter(self.groups[name], GroupStage.PIPELINE)
-            case TrimParameters(name, why):
-                yield self._note("trim", name, now, why)
-                change = self.changes[-1]
-                change.nbytes, change.ended = self._freed(self.groups[name], view), now
-                yield from self._release(self.groups[name], view)
-                self.version += 1
             case MemoryLacks(nbytes, why):
                 yield self._note("lacking", "", now, why)
                 change = self.changes[-1]
@@ -139,6 +132,13 @@ class ParameterDrops(Party):
         yield self._note("drop", name, now, order.why)
         yield from self._switch(group, leaving, pipelines, dropped=True)
 
+    def _trim(self, group: DroppedGroup, why: str, view: Holdings, now: float) -> Conclusions:
+        """Free what an aborted restore has loaded."""
+        yield self._note("trim", group.name, now, why)
+        self.changes[-1].nbytes, self.changes[-1].ended = self._freed(group, view), now
+        yield from self._release(group, view)
+        self.version += 1
+
     def _switch(self, group: DroppedGroup, leaving: Sequence[Route], to: Sequence[Route], *, dropped: bool) -> Conclusions:
         """Order gateways to leave routes, which are paused with the next publication, for others."""
         assert group.change is not None, "who switches is changing"
@@ -147,7 +147,7 @@ class ParameterDrops(Party):
         self._of_order[group.order] = group.change
         yield Claim(Claimant.DROPS, ClaimKind.PAUSED, _ids(leaving), f"requests of group {group.name} leave it")
         yield self._resume(to)
-        yield SwitchGateways(group.order, [*_ids(leaving)], [*_ids(to)], dropped)
+        yield SwitchRoutes(group.order, [*_ids(leaving)], [*_ids(to)], dropped)
 
     def _left(self, group: DroppedGroup, view: Holdings) -> Conclusions:
         """Advance a group whose old routes are empty."""

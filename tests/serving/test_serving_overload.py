@@ -18,7 +18,6 @@ from blockwright.policies.control.drop_events import (
     DropParameters,
     MemoryOrder,
     RestoreParameters,
-    TrimParameters,
 )
 from blockwright.policies.control.drop_groups import refusal
 from blockwright.policies.control.dropped_group import name_of, together
@@ -27,6 +26,7 @@ from blockwright.policies.model.chain import Hop
 from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import Kill, Pause, seeds
 from blockwright.tests.claims import claim
+from blockwright.tests.fake_cluster import trim
 from blockwright.tests.parts import some, spans
 from blockwright.tests.serving.device import CHUNK
 from blockwright.tests.serving.game import LONGEST, REQUESTS, WITHIN, Game, Request
@@ -100,7 +100,7 @@ class Dropping(Game):
         if groups and random.random() < 0.7:
             name = random.choice([*groups])
             return random.choice([RestoreParameters(name, {}), RestoreParameters(name, {}), BreakOffRestore(name),
-                                  TrimParameters(name)])  # fmt: skip
+                                  trim(self.house.state, name)])  # fmt: skip
         if groups and len(workers) > 2:  # one more member of a group
             group = random.choice([*groups.values()])
             other = random.choice([name for name in workers if name not in group.workers] or [workers[0]])
@@ -123,9 +123,11 @@ class Dropping(Game):
         if refusal(self.house.state, order):
             return
         controller = self.sim.head.ref(f"{HEAD}/controller", Controller)
+        pipelines = [group.hops for group in self.house.state.overload.groups.values()]
+        trims = isinstance(order, DropParameters) and order.hops in pipelines
         with contextlib.suppress(RuntimeFault):
             if not await controller.change_parameters(order):
-                self.orders[type(order).__name__] += 1
+                self.orders["trim" if trims else type(order).__name__] += 1
 
 
 class Together(Dropping):
@@ -170,7 +172,8 @@ def test_every_request_ends_with_the_right_tokens_through_drops_and_restores(kin
         assert sum(game.outcomes.values()) >= REQUESTS + MORE, seed
         orders, stages = orders + game.orders, stages + game.stages
     assert orders["DropParameters"] > len(span), orders
-    assert all(orders[kind.__name__] for kind in (RestoreParameters, BreakOffRestore, TrimParameters)), orders
+    assert all(orders[kind.__name__] for kind in (RestoreParameters, BreakOffRestore)), orders
+    assert orders["trim"], orders
     assert len(stages) > min(2, len(span) // DAILY), stages
 
 

@@ -15,8 +15,6 @@ from blockwright.policies.control.drop_events import (
     RequestsSwitched,
     RestoreParameters,
     RoutesLeft,
-    SwitchGateways,
-    TrimParameters,
 )
 from blockwright.policies.control.drop_groups import refusal, serving_groups
 from blockwright.policies.control.dropped_group import GroupStage
@@ -32,8 +30,9 @@ from blockwright.policies.control.events import (
     WorkerUp,
 )
 from blockwright.policies.control.loads import NoCapacity
+from blockwright.policies.control.route_switch import SwitchRoutes
 from blockwright.policies.model.chain import Hop
-from blockwright.tests.fake_cluster import ROOM
+from blockwright.tests.fake_cluster import ROOM, trim
 from blockwright.tests.policies.control.test_controller_overload import A, Burst
 from blockwright.tests.policies.control.test_controller_together import TUNED
 
@@ -47,7 +46,7 @@ def test_walks_of_random_news_end_whole(seed: int, served: tuple[Application, ..
     asked: list[Any] = []
 
     def step(effects: list[Any]) -> None:
-        asked.extend(e for e in effects if isinstance(e, Load | AskCapacity | SwitchGateways | AwaitSwitched | RecheckLater))
+        asked.extend(e for e in effects if isinstance(e, Load | AskCapacity | SwitchRoutes | AwaitSwitched | RecheckLater))
 
     def answer(now: float) -> None:
         effect = asked.pop(source.randrange(len(asked)))
@@ -58,7 +57,7 @@ def test_walks_of_random_news_end_whole(seed: int, served: tuple[Application, ..
                 step(burst(Loaded(worker, life, load), now))
             case AskCapacity(worker, life):
                 step(burst(KvCapacity(worker, life, ROOM), now))
-            case SwitchGateways(number):
+            case SwitchRoutes(number):
                 step(burst(RoutesLeft(number, 1), now))
             case AwaitSwitched(number):
                 step(burst(RequestsSwitched(number, ()), now))
@@ -77,7 +76,7 @@ def test_walks_of_random_news_end_whole(seed: int, served: tuple[Application, ..
             hops = tuple(Hop(w, a, b) for w, (a, b) in zip(members, pairwise(borders), strict=True))
             order: Any = DropParameters(one.application, hops)
         elif drawn < 0.2:
-            order = source.choice([RestoreParameters(name, {}), BreakOffRestore(name), TrimParameters(name)])
+            order = source.choice([RestoreParameters(name, {}), BreakOffRestore(name), trim(state, name)])
         elif drawn < 0.25:
             worker = source.choice([*state.workers])
             if state.workers[worker].alive:

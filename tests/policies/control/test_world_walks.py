@@ -61,7 +61,7 @@ def test_a_world_of_all_parties_comes_to_rest(part: int) -> None:
     seen: Counter[str] = Counter()
     for seed in range(part, part + 10):
         seen.update(play(seed).seen)
-    assert seen.keys() >= {"Load", "Unload", "Added", "SwitchGateways", "AskUsage", "VacateWorker", "FinishRequests"}
+    assert seen.keys() >= {"Load", "Unload", "Added", "SwitchRoutes", "AskUsage", "VacateWorker", "FinishRequests"}
 
 
 @pytest.mark.parametrize("seed", FOUND)
