@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from ..policies.cluster.chunk_order import Traffic
 from ..policies.control.drop_events import (
     AwaitSwitched,
-    BreakOffRestore,
     DropParameters,
     MemoryLacks,
     MemoryOrder,
@@ -110,12 +109,14 @@ class MemoryDrops:
             return True
         match order:
             case DropParameters(_, hops):
-                self.moves.record("drop", "+".join(hop.worker for hop in hops), bytes=self._surplus(hops))
+                known = self.state.overload.group_with(hops)
+                if known is not None and known.stage is GroupStage.LOADING:
+                    self.moves.record("resume", known.name)
+                else:
+                    self.moves.record("drop", "+".join(hop.worker for hop in hops), bytes=self._surplus(hops))
             case RestoreParameters(group, sources):
                 depths = [depth for own in sources.values() for depth in own]
                 self.moves.record("restore", group, bytes=sum(self._components[depth].nbytes for depth in depths))
-            case BreakOffRestore(group):
-                self.moves.record("resume", group)
             case MemoryLacks(lacking, why):
                 self.moves.record("lacking", "", bytes=lacking, why=why)
         return False

@@ -57,8 +57,11 @@ def generation(name: str = "r", prompt: int = 5, max_tokens: int = 4, applicatio
     return Generation(id=name, application=application, prompt=list(range(1, prompt + 1)), max_tokens=max_tokens, **fields)
 
 
-def trim(state: ControllerState, name: str) -> drop_events.DropParameters:
-    """Return the order to free what an aborted restore has loaded in a group; it is refused if there is no such group."""
+def stay(state: ControllerState, name: str) -> drop_events.DropParameters:
+    """Return the order that a group stays a pipeline: it aborts a restore, or frees what one has loaded.
+
+    It is refused if there is no such group.
+    """
     group = state.overload.groups.get(name)
     hops = (Hop(name, 0, 1),) if group is None else group.hops
     return drop_events.DropParameters("" if group is None else ", ".join(group.applications), hops)

@@ -16,7 +16,8 @@ from .route_switch import SwitchFigures, SwitchRoutes
 class DropParameters:
     """memory -> controller: the order that workers serve an application as one pipeline, ``hops``, and keep nothing else.
 
-    If they do so already, they free, for KV, what an aborted restore has loaded.
+    If they do so already, they free, for KV, what an aborted restore has loaded; if they are becoming replicas again, they
+    stay a pipeline with what they have.
     """
 
     application: str
@@ -36,13 +37,6 @@ class RestoreParameters:
 
 
 @dataclass(frozen=True, slots=True)
-class BreakOffRestore:
-    """memory -> controller: a burst has come; a group stays a pipeline with what it has loaded."""
-
-    group: str
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryLacks:
     """memory -> controller: bytes of KV that are lacking and that no drop can free."""
 
@@ -50,7 +44,7 @@ class MemoryLacks:
     why: str
 
 
-MemoryOrder = DropParameters | RestoreParameters | BreakOffRestore | MemoryLacks
+MemoryOrder = DropParameters | RestoreParameters | MemoryLacks
 
 
 @dataclass(frozen=True, slots=True)

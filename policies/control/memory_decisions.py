@@ -27,7 +27,6 @@ from ..overload.pool_reading import PoolReading
 from ..overload.stages import component_seconds
 from ..plan.coefficients import Coefficients
 from .drop_events import (
-    BreakOffRestore,
     DropParameters,
     MemoryGroups,
     MemoryLacks,
@@ -139,6 +138,6 @@ def order_of(application: str, decision: Decision, readings: Mapping[str, Demand
                 sources.setdefault(load.worker, {})[load.depth] = load.source
             return RestoreParameters(group.name, sources)
         case ResumePipeline(group):
-            return BreakOffRestore(group.name)
+            return DropParameters(application, group.hops, "a burst came")
         case CapacityShortage(lacking, why):
             return MemoryLacks(lacking, why)

@@ -14,11 +14,10 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..cluster.demand import back_in_vain
-from ..model.chain import Route
+from ..model.chain import Hop, Route
 from .claims import Claim, Claimant, ClaimKind, Defer, LetCome, NoteRefusal, PlanRoutes, TakeFrom, Trim, TryAgain, Withdrawal
 from .drop_events import (
     AwaitSwitched,
-    BreakOffRestore,
     DropParameters,
     MemoryLacks,
     MemoryOrder,
@@ -55,10 +54,14 @@ class ParameterDrops(Party):
         """Return the group in which a worker serves as a part of a pipeline, or None."""
         return next((group for group in self.groups.values() if worker in group.workers), None)
 
+    def group_with(self, hops: Sequence[Hop]) -> DroppedGroup | None:
+        """Return the group whose pipeline has these stages, or None."""
+        return next((group for group in self.groups.values() if group.hops == tuple(hops)), None)
+
     def handle(self, event: Event, view: Holdings, now: float) -> Conclusions:
         """Return what follows from an event. An order must have been found possible (``drop_groups.refusal``)."""
         match event:
-            case DropParameters() | RestoreParameters() | BreakOffRestore() | MemoryLacks():
+            case DropParameters() | RestoreParameters() | MemoryLacks():
                 return self._ordered_by_memory(event, view, now)
             case RoutesLeft() | RequestsSwitched():
                 return self._answered_by_gateways(event, view, now)
@@ -77,18 +80,12 @@ class ParameterDrops(Party):
     def _ordered_by_memory(self, order: MemoryOrder, view: Holdings, now: float) -> Conclusions:
         match order:
             case DropParameters(_, hops, why):
-                known = [group for group in self.groups.values() if group.hops == hops]
-                yield from self._trim(known[0], why, view, now) if known else self._drop(order, view, now)
+                group = self.group_with(hops)
+                yield from self._drop(order, view, now) if group is None else self._stay(group, why, view, now)
             case RestoreParameters(name, sources):
                 yield self._note("restore", name, now, "KV memory is little used")
                 self.groups[name].sources = sources
                 yield from self._load(self.groups[name])
-            case BreakOffRestore(name):
-                self._give_up(self.groups[name], "broken off, as a burst came")
-                yield self._note("break off", name, now, "a burst came")
-                self.changes[-1].ended = now
-                yield self._suspend(self.groups[name].replicas)
-                yield self._enter(self.groups[name], GroupStage.PIPELINE)
             case MemoryLacks(nbytes, why):
                 yield self._note("lacking", "", now, why)
                 change = self.changes[-1]
@@ -132,8 +129,15 @@ class ParameterDrops(Party):
         yield self._note("drop", name, now, order.why)
         yield from self._switch(group, leaving, pipelines, dropped=True)
 
-    def _trim(self, group: DroppedGroup, why: str, view: Holdings, now: float) -> Conclusions:
-        """Free what an aborted restore has loaded."""
+    def _stay(self, group: DroppedGroup, why: str, view: Holdings, now: float) -> Conclusions:
+        """Abort a restore and keep what it has loaded, or free that if it was aborted before."""
+        if group.stage is GroupStage.LOADING:
+            self._give_up(group, "broken off, as a burst came")
+            yield self._note("break off", group.name, now, why)
+            self.changes[-1].ended = now
+            yield self._suspend(group.replicas)
+            yield self._enter(group, GroupStage.PIPELINE)
+            return
         yield self._note("trim", group.name, now, why)
         self.changes[-1].nbytes, self.changes[-1].ended = self._freed(group, view), now
         yield from self._release(group, view)

@@ -10,7 +10,6 @@ import pytest
 
 from blockwright.policies.control.drop_events import (
     AwaitSwitched,
-    BreakOffRestore,
     DropParameters,
     RequestsSwitched,
     RestoreParameters,
@@ -32,7 +31,7 @@ from blockwright.policies.control.events import (
 from blockwright.policies.control.loads import NoCapacity
 from blockwright.policies.control.route_switch import SwitchRoutes
 from blockwright.policies.model.chain import Hop
-from blockwright.tests.fake_cluster import ROOM, trim
+from blockwright.tests.fake_cluster import ROOM, stay
 from blockwright.tests.policies.control.test_controller_overload import A, Burst
 from blockwright.tests.policies.control.test_controller_together import TUNED
 
@@ -76,7 +75,7 @@ def test_walks_of_random_news_end_whole(seed: int, served: tuple[Application, ..
             hops = tuple(Hop(w, a, b) for w, (a, b) in zip(members, pairwise(borders), strict=True))
             order: Any = DropParameters(one.application, hops)
         elif drawn < 0.2:
-            order = source.choice([RestoreParameters(name, {}), BreakOffRestore(name), trim(state, name)])
+            order = source.choice([RestoreParameters(name, {}), stay(state, name), stay(state, name)])
         elif drawn < 0.25:
             worker = source.choice([*state.workers])
             if state.workers[worker].alive:
