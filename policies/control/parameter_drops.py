@@ -99,6 +99,8 @@ class ParameterDrops(Party):
             case RoutesLeft(_, requests) if group is not None:
                 self._of_order[number].left, self._of_order[number].requests = now, requests
                 yield from self._left(group, view)
+            case RoutesLeft():  # its group is gone, and asks for nothing more
+                self._of_order.pop(number, None)
             case RequestsSwitched(_, figures) if (switched := self._of_order.pop(number, None)) is not None:
                 switched.figures = list(figures)
                 self._count(figures)
