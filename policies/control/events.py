@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..cluster.demand import Use
@@ -210,7 +209,7 @@ class ApplicationsWanted:
 class UsageAnswer:
     """The answer to ``AskUsage``: the usage at all gateways together, by application."""
 
-    uses: Mapping[str, Use]
+    uses: dict[str, Use]
 
 
 @dataclass(frozen=True, slots=True)
