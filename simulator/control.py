@@ -17,14 +17,12 @@ from ..policies.cluster.demand import Use
 from ..policies.control import events
 from ..policies.control.drop_events import (
     AwaitSwitched,
-    LoadAgain,
-    LoadLater,
     OverloadNote,
     RequestsSwitched,
     RoutesLeft,
-    SwitchGateways,
 )
 from ..policies.control.loads import LoadBlock, NoCapacity
+from ..policies.control.route_switch import SwitchRoutes
 from ..policies.control.scaling import ScalingPlan
 from ..policies.control.state import ControllerState
 from ..policies.overload.demand import PERIOD
@@ -162,8 +160,8 @@ class SimulatedControl(ClusterPolicy):
             case events.AwaitQuiet(application):
                 self._awaited.append(application)
                 self._look_for_quiet()
-            case events.RecheckLater(seconds):
-                self._later(seconds, events.Recheck())
+            case events.RecheckLater(seconds, worker, application):
+                self._later(seconds, events.Recheck(worker, application))
             case events.StartWorker(worker, why):
                 self._note("starting", worker, why)
                 self._up_after(self._cluster.scenario.provisioning.cold_start, worker)
@@ -178,10 +176,8 @@ class SimulatedControl(ClusterPolicy):
                 self.handle(events.WorkerStopped(worker))
             case events.KillWorker(worker, cause):
                 self._die(worker, cause, self._down[worker])
-            case SwitchGateways() | AwaitSwitched() if self.drops is not None:
+            case SwitchRoutes() | AwaitSwitched() if self.drops is not None:
                 self.drops.switch(effect)
-            case LoadLater(worker, application, seconds):
-                self._later(seconds, LoadAgain(worker, application))
             case events.Fatal(message):
                 raise ClusterFatalError(message)
             case OverloadNote() | events.Unload() | events.AskCapacity():

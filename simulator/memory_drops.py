@@ -12,20 +12,18 @@ from dataclasses import dataclass
 from ..policies.cluster.chunk_order import Traffic
 from ..policies.control.drop_events import (
     AwaitSwitched,
-    BreakOffRestore,
     DropParameters,
     MemoryLacks,
     MemoryOrder,
     RequestsSwitched,
     RestoreParameters,
     RoutesLeft,
-    SwitchGateways,
-    TrimParameters,
 )
 from ..policies.control.drop_groups import memory_groups, refusal
 from ..policies.control.dropped_group import GroupStage
 from ..policies.control.events import Application
 from ..policies.control.memory_decisions import MemoryDecisions
+from ..policies.control.route_switch import SwitchRoutes
 from ..policies.control.state import ControllerState
 from ..policies.model.chain import Hop, Route
 from ..policies.overload.coordinator import OverloadRules
@@ -111,14 +109,14 @@ class MemoryDrops:
             return True
         match order:
             case DropParameters(_, hops):
-                self.moves.record("drop", "+".join(hop.worker for hop in hops), bytes=self._surplus(hops))
-            case TrimParameters(group):
-                self.moves.record("drop", group, bytes=self._surplus(self.state.overload.groups[group].hops))
+                known = self.state.overload.group_with(hops)
+                if known is not None and known.stage is GroupStage.LOADING:
+                    self.moves.record("resume", known.name)
+                else:
+                    self.moves.record("drop", "+".join(hop.worker for hop in hops), bytes=self._surplus(hops))
             case RestoreParameters(group, sources):
                 depths = [depth for own in sources.values() for depth in own]
                 self.moves.record("restore", group, bytes=sum(self._components[depth].nbytes for depth in depths))
-            case BreakOffRestore(group):
-                self.moves.record("resume", group)
             case MemoryLacks(lacking, why):
                 self.moves.record("lacking", "", bytes=lacking, why=why)
         return False
@@ -129,7 +127,7 @@ class MemoryDrops:
         whole = nbytes(self._components, range(len(self._components)))
         return sum(nbytes(self._components, frozenset(held[hop.worker])) for hop in hops) - whole
 
-    def switch(self, effect: SwitchGateways | AwaitSwitched) -> None:
+    def switch(self, effect: SwitchRoutes | AwaitSwitched) -> None:
         """Carry out an effect of the controller on gateways."""
         if isinstance(effect, AwaitSwitched):
             self.switches.wait(effect)

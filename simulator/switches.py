@@ -1,6 +1,6 @@
 """Switches of a simulated cluster from routes to others: replicas become a pipeline, or a pipeline's members replicas.
 
-The controller orders a switch (``SwitchGateways``). The instances of the routes that end finish their sweep and stop, others
+The controller orders a switch (``SwitchRoutes``). The instances of the routes that end finish their sweep and stop, others
 begin on the same devices, and requests go there: those without KV at once, stale ones once their KV has moved over the
 links, page by page, in the order of the live gateways (``policies/overload/exchange_order.py``). Until then their pages are
 held where they are; then they are published on all devices of the new route, where a sequence finds them as a cached prefix.
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ..policies.cluster.chunk_order import Traffic
-from ..policies.control.drop_events import AwaitSwitched, RequestsSwitched, RoutesLeft, SwitchGateways
-from ..policies.control.route_switch import SwitchFigures
+from ..policies.control.drop_events import AwaitSwitched, RequestsSwitched, RoutesLeft
+from ..policies.control.route_switch import SwitchFigures, SwitchRoutes
 from ..policies.model.chain import Component, Hop
 from ..policies.overload.demand import PERIOD
 from ..policies.overload.drop_plan import kv_bytes
@@ -49,7 +49,7 @@ class PausedSequence:
 class RouteSwitch:
     """One switch. running: instances that have not stopped. taken: sequences, with the hops that they were on."""
 
-    order: SwitchGateways
+    order: SwitchRoutes
     before: list[Hops]
     after: list[Hops]
     began: float
@@ -103,7 +103,7 @@ class SimulatedSwitches:
         """Return whether the instance that a worker is in stops now."""
         return self._moves.at[self._moves.places[worker]] in self._changing
 
-    def start(self, order: SwitchGateways, before: Sequence[Hops], after: Sequence[Hops]) -> None:
+    def start(self, order: SwitchRoutes, before: Sequence[Hops], after: Sequence[Hops]) -> None:
         """Begin a switch."""
         self._waiting.append(RouteSwitch(order, [*before], [*after], self._cluster.now, len(before)))
         self._stop(self._waiting[-1])
@@ -129,7 +129,7 @@ class SimulatedSwitches:
 
         Return one switch with all sequences and submissions that were held for them, and its ``stopped`` instances.
         """
-        found = RouteSwitch(SwitchGateways(0, [], [], False), [], [], self._cluster.now, 0, void=True)
+        found = RouteSwitch(SwitchRoutes(0, [], [], False), [], [], self._cluster.now, 0, void=True)
         for switch in [switch for switch in self._waiting if worker in switch.workers]:
             switch.void = True
             found.before += switch.before

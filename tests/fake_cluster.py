@@ -20,9 +20,9 @@ from blockwright.policies.control import drop_events, events
 from blockwright.policies.control.drop_groups import refusal
 from blockwright.policies.control.events import Application, Effect, Event
 from blockwright.policies.control.loads import LoadBlock, NoCapacity
-from blockwright.policies.control.route_switch import SwitchFigures
+from blockwright.policies.control.route_switch import SwitchFigures, SwitchRoutes
 from blockwright.policies.control.state import ControllerState
-from blockwright.policies.model.chain import Component, Kind, KvLayout
+from blockwright.policies.model.chain import Component, Hop, Kind, KvLayout
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.requests.book import messages
 from blockwright.policies.requests.book.book import RequestBook
@@ -55,6 +55,16 @@ def kinds(effects: Iterable[Any], kind: type[Any]) -> list[Any]:
 def generation(name: str = "r", prompt: int = 5, max_tokens: int = 4, application: str = "m", **more: object) -> Generation:
     fields: dict[str, Any] = {"stop_tokens": [], "sampling": SamplingParams(seed=7), **more}
     return Generation(id=name, application=application, prompt=list(range(1, prompt + 1)), max_tokens=max_tokens, **fields)
+
+
+def stay(state: ControllerState, name: str) -> drop_events.DropParameters:
+    """Return the order that a group stays a pipeline: it aborts a restore, or frees what one has loaded.
+
+    It is refused if there is no such group.
+    """
+    group = state.overload.groups.get(name)
+    hops = (Hop(name, 0, 1),) if group is None else group.hops
+    return drop_events.DropParameters("" if group is None else ", ".join(group.applications), hops)
 
 
 def next_token(tokens: list[int], seed: int) -> int:
@@ -254,21 +264,19 @@ class FakeCluster:
                 return [events.UsageAnswer(self.uses())]
             case events.AwaitQuiet(name):
                 return [events.Quiet(name)]
-            case events.RecheckLater(seconds):
-                self.now += seconds
-                return [events.Recheck()]
+            case events.RecheckLater(seconds, worker, name):
+                self.now += 0.0 if worker else seconds
+                return [events.Recheck(worker, name)]
             case events.FinishRequests(name):
                 return [events.Remove(name)]
             case events.VacateWorker(worker):
                 return [events.Vacated(worker)]
             case events.StopWorker(worker):
                 return [events.WorkerStopped(worker)]
-            case drop_events.SwitchGateways(number):
+            case SwitchRoutes(number):
                 return [drop_events.RoutesLeft(number, 3)]
             case drop_events.AwaitSwitched(number):
                 return [drop_events.RequestsSwitched(number, (SwitchFigures(number, 3, 2, 9, 900, 5, 0.5, 0.25),))]
-            case drop_events.LoadLater(worker, name):
-                return [drop_events.LoadAgain(worker, name)]
         return []
 
     def _loaded(self, worker: str, life: int, load: LoadBlock) -> Event:

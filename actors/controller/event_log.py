@@ -19,7 +19,7 @@ from ..worker.event_recorder import Recorder
 
 NAME = "controller"  # of the writer, in names of files
 EVERY = 1000  # events from one digest to the next
-LARGE = 1000  # planned routes; above, the digest takes more than 0.1 s and is taken where a file ends
+LARGE = 200  # planned routes; above, the digest takes more than 0.02 s and is taken where a file ends
 
 
 class ControlLog(LogFile[ControlEntry]):

@@ -8,19 +8,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ...policies.cluster.demand import Use, combined
 from ...policies.control.drop_events import (
     AwaitSwitched,
-    LoadAgain,
-    LoadLater,
     OverloadEffect,
     OverloadEvent,
     RequestsSwitched,
     RoutesLeft,
-    SwitchGateways,
 )
 from ...policies.control.events import (
     AskUsage,
@@ -79,9 +77,9 @@ class GatewayCalls:
                 awaited = [self._node.ref(g).quiet(application, version, timeout=QUIET_SECONDS) for g in self._gateways]
                 await asyncio.gather(*awaited, return_exceptions=True)  # a gateway that is gone has no requests
                 handle(Quiet(application))
-            case RecheckLater(seconds):
+            case RecheckLater(seconds, worker, application):
                 await first_within(self._node.clock, seconds, ())
-                handle(Recheck())
+                handle(Recheck(worker, application))
 
     async def switch(self, effect: OverloadEffect, handle: Callable[[OverloadEvent], object]) -> None:
         """Carry out an effect of dropping and restoring parameters. ``handle`` takes the answer.
@@ -90,9 +88,9 @@ class GatewayCalls:
         """
         refs = [self._node.ref(gateway) for gateway in self._gateways]
         match effect:
-            case SwitchGateways(number, ended, to, dropped):
+            case SwitchRoutes(number):
                 async with self._publishing:
-                    order = SwitchRoutes(number, self._state.version, ended, to, dropped, len(refs))
+                    order = replace(effect, version=self._state.version, gateways=len(refs))
                 asked = [partial(ref.switch, order, timeout=LEAVE_SECONDS, returns=int) for ref in refs]
                 answers = await self._answers(asked)
                 handle(RoutesLeft(number, sum(answer for answer in answers if isinstance(answer, int))))
@@ -100,9 +98,6 @@ class GatewayCalls:
                 asked = [partial(ref.switched, number, timeout=SWITCH_SECONDS, returns=SwitchFigures) for ref in refs]
                 answers = await self._answers(asked)
                 handle(RequestsSwitched(number, tuple(answer for answer in answers if isinstance(answer, SwitchFigures))))
-            case LoadLater(worker, application, seconds):
-                await first_within(self._node.clock, seconds, ())
-                handle(LoadAgain(worker, application))
 
     async def scale(self, effect: ScalingEffect, handle: Callable[[ScalingEvent], object]) -> None:
         """Carry out an effect of starting and stopping workers. ``handle`` takes the answer."""

@@ -9,12 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..model.chain import Component, Hop
-from .route_switch import SwitchFigures
+from .route_switch import SwitchFigures, SwitchRoutes
 
 
 @dataclass(frozen=True, slots=True)
 class DropParameters:
-    """memory -> controller: the order that workers serve an application as one pipeline, ``hops``, and keep nothing else."""
+    """memory -> controller: the order that workers serve an application as one pipeline, ``hops``, and keep nothing else.
+
+    If they do so already, they free, for KV, what an aborted restore has loaded; if they are becoming replicas again, they
+    stay a pipeline with what they have.
+    """
 
     application: str
     hops: tuple[Hop, ...]
@@ -33,21 +37,6 @@ class RestoreParameters:
 
 
 @dataclass(frozen=True, slots=True)
-class BreakOffRestore:
-    """memory -> controller: a burst has come; a group stays a pipeline with what it has loaded."""
-
-    group: str
-
-
-@dataclass(frozen=True, slots=True)
-class TrimParameters:
-    """memory -> controller: the order to free, for KV, what an aborted restore has loaded."""
-
-    group: str
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryLacks:
     """memory -> controller: bytes of KV that are lacking and that no drop can free."""
 
@@ -55,12 +44,12 @@ class MemoryLacks:
     why: str
 
 
-MemoryOrder = DropParameters | RestoreParameters | BreakOffRestore | TrimParameters | MemoryLacks
+MemoryOrder = DropParameters | RestoreParameters | MemoryLacks
 
 
 @dataclass(frozen=True, slots=True)
 class RoutesLeft:
-    """The answer of all gateways to ``SwitchGateways``: nothing runs on the routes that ended."""
+    """The answer of all gateways to ``SwitchRoutes``: nothing runs on the routes that ended."""
 
     number: int
     requests: int  # requests that left
@@ -74,28 +63,7 @@ class RequestsSwitched:
     figures: tuple[SwitchFigures, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LoadAgain:
-    """The answer to ``LoadLater``."""
-
-    worker: str
-    application: str
-
-
-OverloadEvent = MemoryOrder | RoutesLeft | RequestsSwitched | LoadAgain
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchGateways:
-    """The order, after all earlier publications, to move requests from the routes ``ended`` (ids) to ``to``.
-
-    See ``SwitchRoutes``.
-    """
-
-    number: int
-    ended: list[str]
-    to: list[str]
-    dropped: bool
+OverloadEvent = MemoryOrder | RoutesLeft | RequestsSwitched
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +74,6 @@ class AwaitSwitched:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadLater:
-    """A retry of a restore for which a worker had no room."""
-
-    worker: str
-    application: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class OverloadNote:
     """An event in a group's history, for people."""
 
@@ -122,7 +81,7 @@ class OverloadNote:
     text: str
 
 
-OverloadEffect = SwitchGateways | AwaitSwitched | LoadLater | OverloadNote
+OverloadEffect = SwitchRoutes | AwaitSwitched | OverloadNote
 
 
 @dataclass(frozen=True, slots=True)

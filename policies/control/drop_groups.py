@@ -10,14 +10,12 @@ from ..overload.drop_order import undroppable
 from ..overload.drop_plan import GroupMember, ParameterGroup
 from ..overload.same_kv_layout import alike, united
 from .drop_events import (
-    BreakOffRestore,
     DropParameters,
     GroupStageOnWorker,
     MemoryGroups,
     MemoryOrder,
     RestoreParameters,
     ServingGroup,
-    TrimParameters,
 )
 from .dropped_group import GroupStage, name_of, together
 from .residency import Residency, Served
@@ -105,15 +103,15 @@ def refusal(state: ControllerState, order: MemoryOrder) -> str:
             return f"model {leaving} gives way to one that is loaded on demand"
         case RestoreParameters(name) if name in groups and leaving in groups[name].applications:
             return f"model {leaving} gives way to one that is loaded on demand"
-        case DropParameters():
+        case DropParameters(_, hops):
+            group = state.overload.group_with(hops)
+            if group is not None and group.stage is GroupStage.LOADING and not group.rescued:
+                return ""
             worst = {hop.worker: unfit(state, hop.worker) for hop in order.hops}
             return undroppable(order.application, order.hops, _parameter_groups(state), worst)
-        case RestoreParameters(name) | TrimParameters(name):
+        case RestoreParameters(name):
             if name not in groups or groups[name].stage is not GroupStage.PIPELINE:
                 return f"group {name} is no pipeline"
-        case BreakOffRestore(name):
-            if name not in groups or groups[name].stage is not GroupStage.LOADING or groups[name].rescued:
-                return f"group {name} loads nothing that could be left"
     return ""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..cluster.demand import Use
@@ -218,7 +217,7 @@ class ApplicationsWanted:
 class UsageAnswer:
     """The answer to ``AskUsage``: the usage at all gateways together, by application."""
 
-    uses: Mapping[str, Use]
+    uses: dict[str, Use]
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +230,9 @@ class Quiet:
 @dataclass(frozen=True, slots=True)
 class Recheck:
     """The answer to ``RecheckLater``."""
+
+    worker: str = ""
+    application: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,7 +408,11 @@ class AwaitQuiet:
 
 @dataclass(frozen=True, slots=True)
 class RecheckLater:
+    """A look again after some time at what had no room: a load of a worker, or what is loaded on demand."""
+
     seconds: float
+    worker: str = ""
+    application: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,14 +27,12 @@ from ..overload.pool_reading import PoolReading
 from ..overload.stages import component_seconds
 from ..plan.coefficients import Coefficients
 from .drop_events import (
-    BreakOffRestore,
     DropParameters,
     MemoryGroups,
     MemoryLacks,
     MemoryOrder,
     RestoreParameters,
     ServingGroup,
-    TrimParameters,
 )
 
 
@@ -133,8 +131,6 @@ def order_of(application: str, decision: Decision, readings: Mapping[str, Demand
     match decision:
         case BeginDrop(drop):
             why = "; ".join(f"{name} {one.used} of {one.total} pages, {one.waiting} wait" for name, one in readings.items())
-            if len(drop.of) == 1:
-                return TrimParameters(drop.group.name, why)
             return DropParameters(application, drop.group.hops, why)
         case BeginRestore(group, loads):
             sources: dict[str, dict[int, str]] = {}
@@ -142,6 +138,6 @@ def order_of(application: str, decision: Decision, readings: Mapping[str, Demand
                 sources.setdefault(load.worker, {})[load.depth] = load.source
             return RestoreParameters(group.name, sources)
         case ResumePipeline(group):
-            return BreakOffRestore(group.name)
+            return DropParameters(application, group.hops, "a burst came")
         case CapacityShortage(lacking, why):
             return MemoryLacks(lacking, why)

@@ -100,7 +100,7 @@ class OnDemand(Party):
             case Quiet(name) if name == self.leaving:
                 yield from self._park(name)
                 yield from self._try_again(view)
-            case Recheck():
+            case Recheck(""):
                 self._looking = False
                 again = self._alone
                 self._alone = False

@@ -14,28 +14,23 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..cluster.demand import back_in_vain
-from ..model.chain import Route
+from ..model.chain import Hop, Route
 from .claims import Claim, Claimant, ClaimKind, Defer, LetCome, NoteRefusal, PlanRoutes, TakeFrom, Trim, TryAgain, Withdrawal
 from .drop_events import (
     AwaitSwitched,
-    BreakOffRestore,
     DropParameters,
-    LoadAgain,
-    LoadLater,
     MemoryLacks,
     MemoryOrder,
     OverloadNote,
     RequestsSwitched,
     RestoreParameters,
     RoutesLeft,
-    SwitchGateways,
-    TrimParameters,
 )
 from .dropped_group import DroppedGroup, GroupStage, ParameterChange, together
-from .events import Event, LoadFailed, LoadRefused, NoWayBack, Park, Remove, Undeploy, WorkerDown
+from .events import Event, LoadFailed, LoadRefused, NoWayBack, Park, Recheck, RecheckLater, Remove, Undeploy, WorkerDown
 from .holdings import Holdings
 from .party import Conclusions, Party
-from .route_switch import SwitchFigures
+from .route_switch import SwitchFigures, SwitchRoutes
 
 RETRY = 0.5  # seconds until a load without room is retried
 KEPT = 100  # changes kept for the view
@@ -59,14 +54,18 @@ class ParameterDrops(Party):
         """Return the group in which a worker serves as a part of a pipeline, or None."""
         return next((group for group in self.groups.values() if worker in group.workers), None)
 
+    def group_with(self, hops: Sequence[Hop]) -> DroppedGroup | None:
+        """Return the group whose pipeline has these stages, or None."""
+        return next((group for group in self.groups.values() if group.hops == tuple(hops)), None)
+
     def handle(self, event: Event, view: Holdings, now: float) -> Conclusions:
         """Return what follows from an event. An order must have been found possible (``drop_groups.refusal``)."""
         match event:
-            case DropParameters() | RestoreParameters() | BreakOffRestore() | TrimParameters() | MemoryLacks():
+            case DropParameters() | RestoreParameters() | MemoryLacks():
                 return self._ordered_by_memory(event, view, now)
             case RoutesLeft() | RequestsSwitched():
                 return self._answered_by_gateways(event, view, now)
-            case LoadAgain(worker, application) if worker in view.workers and application in view.served:
+            case Recheck(worker, application) if worker in view.workers and application in view.served:
                 return (TryAgain(application, worker),)
             case LoadRefused(worker, _, load) if view.restores(worker, load.holder):
                 return self._refused(event, view, now)
@@ -80,24 +79,13 @@ class ParameterDrops(Party):
 
     def _ordered_by_memory(self, order: MemoryOrder, view: Holdings, now: float) -> Conclusions:
         match order:
-            case DropParameters():
-                yield from self._drop(order, view, now)
+            case DropParameters(_, hops, why):
+                group = self.group_with(hops)
+                yield from self._drop(order, view, now) if group is None else self._stay(group, why, view, now)
             case RestoreParameters(name, sources):
                 yield self._note("restore", name, now, "KV memory is little used")
                 self.groups[name].sources = sources
                 yield from self._load(self.groups[name])
-            case BreakOffRestore(name):
-                self._give_up(self.groups[name], "broken off, as a burst came")
-                yield self._note("break off", name, now, "a burst came")
-                self.changes[-1].ended = now
-                yield self._suspend(self.groups[name].replicas)
-                yield self._enter(self.groups[name], GroupStage.PIPELINE)
-            case TrimParameters(name, why):
-                yield self._note("trim", name, now, why)
-                change = self.changes[-1]
-                change.nbytes, change.ended = self._freed(self.groups[name], view), now
-                yield from self._release(self.groups[name], view)
-                self.version += 1
             case MemoryLacks(nbytes, why):
                 yield self._note("lacking", "", now, why)
                 change = self.changes[-1]
@@ -111,6 +99,8 @@ class ParameterDrops(Party):
             case RoutesLeft(_, requests) if group is not None:
                 self._of_order[number].left, self._of_order[number].requests = now, requests
                 yield from self._left(group, view)
+            case RoutesLeft():  # its group is gone, and asks for nothing more
+                self._of_order.pop(number, None)
             case RequestsSwitched(_, figures) if (switched := self._of_order.pop(number, None)) is not None:
                 switched.figures = list(figures)
                 self._count(figures)
@@ -141,6 +131,20 @@ class ParameterDrops(Party):
         yield self._note("drop", name, now, order.why)
         yield from self._switch(group, leaving, pipelines, dropped=True)
 
+    def _stay(self, group: DroppedGroup, why: str, view: Holdings, now: float) -> Conclusions:
+        """Abort a restore and keep what it has loaded, or free that if it was aborted before."""
+        if group.stage is GroupStage.LOADING:
+            self._give_up(group, "broken off, as a burst came")
+            yield self._note("break off", group.name, now, why)
+            self.changes[-1].ended = now
+            yield self._suspend(group.replicas)
+            yield self._enter(group, GroupStage.PIPELINE)
+            return
+        yield self._note("trim", group.name, now, why)
+        self.changes[-1].nbytes, self.changes[-1].ended = self._freed(group, view), now
+        yield from self._release(group, view)
+        self.version += 1
+
     def _switch(self, group: DroppedGroup, leaving: Sequence[Route], to: Sequence[Route], *, dropped: bool) -> Conclusions:
         """Order gateways to leave routes, which are paused with the next publication, for others."""
         assert group.change is not None, "who switches is changing"
@@ -149,7 +153,7 @@ class ParameterDrops(Party):
         self._of_order[group.order] = group.change
         yield Claim(Claimant.DROPS, ClaimKind.PAUSED, _ids(leaving), f"requests of group {group.name} leave it")
         yield self._resume(to)
-        yield SwitchGateways(group.order, [*_ids(leaving)], [*_ids(to)], dropped)
+        yield SwitchRoutes(group.order, [*_ids(leaving)], [*_ids(to)], dropped)
 
     def _left(self, group: DroppedGroup, view: Holdings) -> Conclusions:
         """Advance a group whose old routes are empty."""
@@ -222,9 +226,9 @@ class ParameterDrops(Party):
         groups = (one for one in self.groups.values() if one.stage is GroupStage.LOADING and application in one.applications)
         return next((now - one.change.at for one in groups if one.change is not None), 0.0)
 
-    def _load_later(self, worker: str, application: str, why: str) -> LoadLater:
+    def _load_later(self, worker: str, application: str, why: str) -> RecheckLater:
         self.failures[why] += 1
-        return LoadLater(worker, application, RETRY)
+        return RecheckLater(RETRY, worker, application)
 
     # what goes wrong -------------------------------------------------------------------------------------------------
 

@@ -7,19 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SwitchRoutes:
-    """The controller's order to move all requests of the ``ended`` routes to the routes ``to`` (ids).
-
-    With publication ``version`` the routes ``to`` are in force and the ended ones are not.
+    """The controller's order, after all earlier publications, to move all requests of ``ended`` routes to ``to`` (ids).
 
     dropped: parameters disappear, so that nothing can go on where it is; otherwise requests run on while their pages are
-    copied. gateways: number of gateways that get the order and share the capacity of the new routes.
+    copied. Set as the order leaves: version: of the last publication; with it, the routes ``to`` are in force and the ended
+    ones are not. gateways: number of gateways that get the order and share the capacity of the new routes.
     """
 
     number: int  # unique at the controller
-    version: int
     ended: list[str]
     to: list[str]
     dropped: bool
+    version: int = 0
     gateways: int = 1
 
 

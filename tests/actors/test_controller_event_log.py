@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from blockwright.actors.controller import event_log
 from blockwright.actors.controller.event_log import ControlLog, ControlRecorder
 from blockwright.actors.settings.logs import LogSettings
-from blockwright.actors.worker.event_log_file import EventLog, OtherMachineError
+from blockwright.actors.worker.event_log_file import EventLog, Header, OtherMachineError, encode_header, entry_encoder
 from blockwright.api.commands.trace import replay
 from blockwright.policies.control.event_log import ControlReplayer, Handled, Reached
-from blockwright.policies.control.events import Deploy, WorkerDown, WorkerHeartbeat, WorkerUp
+from blockwright.policies.control.events import Deploy, Effect, Event, Recheck, WorkerDown, WorkerHeartbeat, WorkerUp
 from blockwright.policies.control.state import ControllerState
 from blockwright.policies.sweep.event_log import Began, Ended
 from blockwright.tests.actors.test_controller_actor import Rig, turns
 from blockwright.tests.claims import claim
 
+from . import test_event_log_file as _strategies  # noqa: F401 - numbers that MessagePack has
 from .test_event_recorder import Paper
 
 
@@ -61,6 +64,21 @@ async def test_without_the_setting_nothing_stands_before_the_state() -> None:
     await rig.start(LogSettings())
     assert rig.controller._recorder is None
     await rig.stop()
+
+
+@pytest.mark.parametrize("kind", [*get_args(Event), *get_args(Effect)], ids=lambda kind: kind.__name__)
+def test_every_event_and_effect_is_read_as_it_was_written(kind: type[Any], tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("log") / "log"
+    header = Header(version="0", machine="control", worker="controller", incarnation=1, part=1, written=0.0)
+
+    @settings(max_examples=5, deadline=None, derandomize=True)
+    @given(st.from_type(kind))
+    def travels(value: Any) -> None:
+        entry = Handled(value, 1.0) if kind in get_args(Event) else Handled(Recheck(), 1.0, [value])
+        path.write_bytes(encode_header(header) + b"".join(map(entry_encoder(), [Began({}), entry])))
+        assert [one for _, one in ControlLog(path)] == [entry]
+
+    travels()
 
 
 def beats(recorder: ControlRecorder, count: int) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import struct
 import typing
+import zlib
+from dataclasses import asdict
 from pathlib import Path
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,6 +94,17 @@ def test_every_damaged_byte_is_noticed(tmp_path):
             entries_of(path)
         assert str(refused.value).startswith(f"{path}, byte ")
         assert 0 <= refused.value.offset <= place
+
+
+def test_a_file_from_before_headers_named_the_machine_is_a_workers(tmp_path):
+    rest = write(tmp_path / "log", BEGAN, EXACT).read_bytes()[len(encode_header(HEADER)) :]
+    body = msgpack.packb({name: value for name, value in asdict(HEADER).items() if name != "machine"})
+    length = struct.pack("<I", len(body))
+    frame = struct.pack("<HI", zlib.crc32(length) & 0xFFFF, zlib.crc32(body))
+    (tmp_path / "log").write_bytes(MAGIC + length + frame + body + rest)
+    log = EventLog(tmp_path / "log")
+    assert log.header == HEADER
+    assert [entry for _, entry in log] == [EXACT]
 
 
 def test_other_files_are_refused(tmp_path):

@@ -23,7 +23,7 @@ from blockwright.actors.worker.messages import ParametersWanted
 from blockwright.api.http.cluster_metrics import COUNTERS, SWEEP_SIZE
 from blockwright.api.http.metrics import Metrics
 from blockwright.gpu.cuda.platforms import MIRROR
-from blockwright.policies.control.drop_events import BreakOffRestore, MemoryLacks, RestoreParameters, TrimParameters
+from blockwright.policies.control.drop_events import MemoryLacks, RestoreParameters
 from blockwright.policies.control.drops_view import overload_view
 from blockwright.policies.control.events import LoadFailed, LoadRefused
 from blockwright.policies.control.loads import NoCapacity
@@ -374,7 +374,7 @@ def dropped(seen: Seen) -> None:
     burst.left()
     burst.switched()
     burst.manual = True
-    for order in (RestoreParameters("w0+w1", {}), BreakOffRestore("w0+w1"), TrimParameters("w0+w1")):
+    for order in (RestoreParameters("w0+w1", {}), PAIR, PAIR):
         burst.order(order)
         scraped()
     burst(MemoryLacks(700, "a burst"))

@@ -14,11 +14,9 @@ import pytest
 
 from blockwright.actors.controller.actor import Controller
 from blockwright.policies.control.drop_events import (
-    BreakOffRestore,
     DropParameters,
     MemoryOrder,
     RestoreParameters,
-    TrimParameters,
 )
 from blockwright.policies.control.drop_groups import refusal
 from blockwright.policies.control.dropped_group import name_of, together
@@ -27,6 +25,7 @@ from blockwright.policies.model.chain import Hop
 from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import Kill, Pause, seeds
 from blockwright.tests.claims import claim
+from blockwright.tests.fake_cluster import stay
 from blockwright.tests.parts import some, spans
 from blockwright.tests.serving.device import CHUNK
 from blockwright.tests.serving.game import LONGEST, REQUESTS, WITHIN, Game, Request
@@ -99,8 +98,7 @@ class Dropping(Game):
         groups, workers = self.house.state.overload.groups, self.house.plan.workers
         if groups and random.random() < 0.7:
             name = random.choice([*groups])
-            return random.choice([RestoreParameters(name, {}), RestoreParameters(name, {}), BreakOffRestore(name),
-                                  TrimParameters(name)])  # fmt: skip
+            return random.choice([RestoreParameters(name, {}), stay(self.house.state, name)])
         if groups and len(workers) > 2:  # one more member of a group
             group = random.choice([*groups.values()])
             other = random.choice([name for name in workers if name not in group.workers] or [workers[0]])
@@ -123,9 +121,12 @@ class Dropping(Game):
         if refusal(self.house.state, order):
             return
         controller = self.sim.head.ref(f"{HEAD}/controller", Controller)
+        kind, drops = type(order).__name__, self.house.state.overload
+        if isinstance(order, DropParameters) and (group := drops.group_with(order.hops)) is not None:
+            kind = group.stage.value
         with contextlib.suppress(RuntimeFault):
             if not await controller.change_parameters(order):
-                self.orders[type(order).__name__] += 1
+                self.orders[kind] += 1
 
 
 class Together(Dropping):
@@ -170,7 +171,7 @@ def test_every_request_ends_with_the_right_tokens_through_drops_and_restores(kin
         assert sum(game.outcomes.values()) >= REQUESTS + MORE, seed
         orders, stages = orders + game.orders, stages + game.stages
     assert orders["DropParameters"] > len(span), orders
-    assert all(orders[kind.__name__] for kind in (RestoreParameters, BreakOffRestore, TrimParameters)), orders
+    assert all(orders[kind] for kind in ("RestoreParameters", "loading", "pipeline")), "restored, broken off, trimmed"
     assert len(stages) > min(2, len(span) // DAILY), stages
 
 

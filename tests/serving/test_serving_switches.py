@@ -60,7 +60,7 @@ class Switches(Game):
             if len(routes) > 1:
                 ended = random.choice(routes)
                 to = [route for route in routes if route != ended]
-                order = SwitchRoutes(number, 0, [ended], to, random.random() < 0.7)
+                order = SwitchRoutes(number, [ended], to, random.random() < 0.7)
                 gateways = self.house.gateways.values()
                 self.work += [asyncio.create_task(self._order(gateway, order)) for gateway in gateways]
 

@@ -10,16 +10,11 @@ import pytest
 from blockwright.policies.cluster.provisioning import ProvisioningRules
 from blockwright.policies.control.drop_events import (
     AwaitSwitched,
-    BreakOffRestore,
     DropParameters,
-    LoadAgain,
-    LoadLater,
     MemoryLacks,
     RequestsSwitched,
     RestoreParameters,
     RoutesLeft,
-    SwitchGateways,
-    TrimParameters,
 )
 from blockwright.policies.control.drop_groups import memory_groups, refusal, refused_workers, serving_groups
 from blockwright.policies.control.dropped_group import GroupStage
@@ -32,6 +27,8 @@ from blockwright.policies.control.events import (
     Loaded,
     LoadFailed,
     LoadRefused,
+    Recheck,
+    RecheckLater,
     Remove,
     Serve,
     Undeploy,
@@ -39,6 +36,7 @@ from blockwright.policies.control.events import (
     WorkerUp,
 )
 from blockwright.policies.control.loads import NoCapacity
+from blockwright.policies.control.route_switch import SwitchRoutes
 from blockwright.policies.control.scaling import ScalingPlan
 from blockwright.policies.control.state import ControllerState
 from blockwright.policies.model.chain import Hop
@@ -80,7 +78,7 @@ def test_a_drop_goes_step_by_step_and_its_memory_is_kv_at_once() -> None:
     assert burst.open() == ["a@w0", "a@w1"]
     effects = burst.order(PAIR, 1.0)
     (published,) = kinds(effects, Published)
-    (order,) = kinds(effects, SwitchGateways)
+    (order,) = kinds(effects, SwitchRoutes)
     assert sorted(published.first) == ["w0", "w1"], "workers hear first of the pipeline"
     assert effects.index(order) > effects.index(published)
     assert (order.ended, order.dropped) == (["a@w0", "a@w1"], True)
@@ -131,7 +129,7 @@ def test_a_restore_brings_all_replicas_back_before_the_pipeline_ends() -> None:
     assert (burst.open(), burst.stage()) == (["a@w0+w1"], "loading"), "one replica is not enough"
     burst.manual = False
     effects = burst(Loaded("w1", second.incarnation, second.load), 12.0)
-    (order,) = kinds(effects, SwitchGateways)
+    (order,) = kinds(effects, SwitchRoutes)
     assert (order.to, order.dropped, burst.stage()) == (["a@w0", "a@w1"], False, "returning")
     assert burst.open() == ["a@w0", "a@w1"]
     assert [*order.ended] == [id for id in burst.state.routes if "+" in id], "the pipeline goes on until they have left"
@@ -149,7 +147,7 @@ def test_a_restore_that_is_broken_off_keeps_what_is_loaded_until_that_is_trimmed
     burst = Burst("w0", "w1")
     burst.restoring()
     worker, load = next((w, r.loading) for w, r in burst.state.residency.items() if r.loading is not None)
-    burst.order(BreakOffRestore("w0+w1"), 4.0)
+    burst.order(replace(PAIR, why="a burst came"), 4.0)
     restore, broken = [*burst.state.overload.changes][-2:]
     assert (restore.what, restore.ended, restore.why) == (
         "restore",
@@ -162,9 +160,8 @@ def test_a_restore_that_is_broken_off_keeps_what_is_loaded_until_that_is_trimmed
     assert burst.held(worker) == [0, 1, 2, 3, 4, 5]
     assert burst.open() == ["a@w0+w1"]
     burst.manual = False
-    (unload,) = kinds(burst.order(TrimParameters("w0+w1")), Unload)
+    (unload,) = kinds(burst.order(PAIR), Unload)
     assert (unload.worker, len(unload.ids), burst.held(worker)) == (worker, 3, [0, 1, 2])
-    assert refusal(burst.state, BreakOffRestore("w0+w1")) == "group w0+w1 loads nothing that could be left"
 
 
 def test_there_is_no_room_for_what_comes_back_and_nothing_gives_way() -> None:
@@ -174,13 +171,13 @@ def test_there_is_no_room_for_what_comes_back_and_nothing_gives_way() -> None:
     assert load is not None
     life = burst.state.workers["w0"].incarnation
     effects = burst(LoadRefused("w0", life, load, NoCapacity("no room", 300, False, {"a": 300})))
-    (later,) = kinds(effects, LoadLater)
+    (later,) = kinds(effects, RecheckLater)
     assert (kinds(effects, Load), kinds(effects, Unload), burst.open()) == ([], [], ["a@w0+w1"])
     for news in (LoadFailed("w0", life, load, "disk"), None):
-        (again,) = kinds(burst(LoadAgain("w0", "a"), later.seconds), Load)
+        (again,) = kinds(burst(Recheck("w0", "a"), later.seconds), Load)
         assert again.load == load
         if news is not None:
-            (later,) = kinds(burst(news), LoadLater)
+            (later,) = kinds(burst(news), RecheckLater)
     assert burst.state.overload.failures == {"no_room": 1, "load_failed": 1}
 
 
@@ -240,7 +237,7 @@ def test_the_dead_member_is_back_before_the_other_is_whole() -> None:
     while burst.held("w1") != [0, 1, 2, 3, 4, 5]:
         (load,) = kinds(effects, Load)
         effects = burst(Loaded("w1", load.incarnation, load.load))
-    (order,) = kinds(burst(KvCapacity("w1", burst.incarnation, ROOM)), SwitchGateways)
+    (order,) = kinds(burst(KvCapacity("w1", burst.incarnation, ROOM)), SwitchRoutes)
     assert (order.to, order.dropped, burst.open()) == (["a@w1"], False, ["a@w1"])
     burst.left()
     burst(Loaded("w0", burst.state.workers["w0"].incarnation, slow))
@@ -252,7 +249,7 @@ def test_three_members_one_after_the_other_and_back() -> None:
     burst.dropped()
     assert burst.open() == ["a@w0+w1", "a@w2"]
     triple = DropParameters("a", (Hop("w0", 0, 2), Hop("w2", 2, 4), Hop("w1", 4, 6)))
-    (order,) = kinds(burst.order(triple), SwitchGateways)
+    (order,) = kinds(burst.order(triple), SwitchRoutes)
     assert [id.partition("#")[0] for id in order.ended] == ["a@w2", "a@w0+w1"]
     assert burst.open() == ["a@w0+w2+w1"]
     burst.left()

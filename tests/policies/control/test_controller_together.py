@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from blockwright.policies.control.drop_events import RestoreParameters, SwitchGateways
+from blockwright.policies.control.drop_events import RestoreParameters
 from blockwright.policies.control.drop_groups import memory_groups, refusal, serving_groups
 from blockwright.policies.control.drops_view import overload_view
 from blockwright.policies.control.events import KvCapacity, Load, Loaded, Remove, Unload
+from blockwright.policies.control.route_switch import SwitchRoutes
 from blockwright.tests.claims import claim
 from blockwright.tests.fake_cluster import ROOM, application, kinds
 from blockwright.tests.policies.control.test_controller_overload import PAIR, A, Burst
@@ -24,7 +25,7 @@ def test_models_that_are_together_on_all_members_are_dropped_together() -> None:
     burst = Burst("w0", "w1", served=(A, TUNED))
     assert refusal(burst.state, PAIR) == "not all of w0, w1 serve a"
     effects = burst.order(BOTH, 1.0)
-    (order,) = kinds(effects, SwitchGateways)
+    (order,) = kinds(effects, SwitchRoutes)
     assert order.ended == ["a@w0", "a@w1", "b@w0", "b@w1"]
     assert order.to == [f"a@w0+w1#{order.number}", f"b@w0+w1#{order.number}"]
     assert burst.open() == ["a@w0+w1", "b@w0+w1"]

@@ -9,16 +9,14 @@ import pytest
 
 from blockwright.policies.cluster.demand import BURST_PATIENCE
 from blockwright.policies.control.drop_events import (
-    BreakOffRestore,
     DropParameters,
     MemoryOrder,
     RestoreParameters,
-    TrimParameters,
 )
 from blockwright.policies.control.drop_groups import refusal, serving_groups
 from blockwright.policies.control.events import Add, Effect, Event, Load, Quiet, Remove, WorkerDown, WorkerUp
 from blockwright.policies.model.chain import Hop
-from blockwright.tests.fake_cluster import KV, application
+from blockwright.tests.fake_cluster import KV, application, stay
 from blockwright.tests.policies.control.test_on_demand_overload import Tight
 
 TRIO = ("w0", "w1", "w2")
@@ -46,7 +44,7 @@ class Walk(Tight):
         name = source.choice([*self.state.overload.groups] or [""])
         if not pairs or source.random() < 0.3:
             restore: MemoryOrder = RestoreParameters(name, {})
-            return source.choice([restore, restore, BreakOffRestore(name), TrimParameters(name)])
+            return source.choice([restore, restore, stay(self.state, name), stay(self.state, name)])
         one, other = source.choice(pairs)
         members = [member.worker for member in (*one.members, *other.members)]
         borders = sorted({0, 6, *source.sample(range(1, 6), len(members) - 1)})

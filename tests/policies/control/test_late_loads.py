@@ -6,9 +6,9 @@ import pytest
 
 from blockwright.policies.cluster.demand import BURST_PATIENCE, TURN
 from blockwright.policies.cluster.scaling import PressedBlock
-from blockwright.policies.control.drop_events import LoadLater, RestoreParameters, RoutesLeft
+from blockwright.policies.control.drop_events import RestoreParameters, RoutesLeft
 from blockwright.policies.control.drop_groups import memory_groups, refused_workers, serving_groups
-from blockwright.policies.control.events import Add, Added, Pressed, Quiet, Remove, WorkerDown, WorkerUp
+from blockwright.policies.control.events import Add, Added, Pressed, Quiet, RecheckLater, Remove, WorkerDown, WorkerUp
 from blockwright.policies.model.chain import KvLayout
 from blockwright.tests.fake_cluster import KV, SIZE, application
 from blockwright.tests.policies.control.test_on_demand_overload import PAIR, Tight
@@ -23,7 +23,7 @@ def groups(tight: Tight) -> list[tuple[str, list[str]]]:
 
 def try_again(made: Tight) -> None:
     """Loads that had no room."""
-    for one in made.pending(LoadLater):
+    for one in made.pending(RecheckLater):
         made.reply(one)
 
 
@@ -55,14 +55,14 @@ def test_where_there_is_no_room_yet_it_is_tried_again_and_stays_where_it_is() ->
     served = ["a@w0", "a@w1", "a@w2", "b@w2"]
     assert (made.open(), made.states()["b"]) == (served, "ready")
     assert groups(made) == [("a", ["w0"]), ("a", ["w1"]), ("a, b", ["w2"])]
-    again = made.pending(LoadLater)
+    again = made.pending(RecheckLater)
     assert sorted((one.worker, one.application) for one in again) == [("w0", "b"), ("w1", "b")]
     known_groups = memory_groups(made.state, 0) or pytest.fail("nothing was reported")
     made.reply(again[0])
     assert made.open() == served
     assert memory_groups(made.state, known_groups.version) is not None, "that it loaded and does not any more"
     made.room = 12
-    for one in made.pending(LoadLater):
+    for one in made.pending(RecheckLater):
         made.reply(one)
     assert made.open() == [f"{name}@{worker}" for name in "ab" for worker in TRIO]
 
@@ -79,7 +79,7 @@ def test_while_it_waits_for_room_for_a_request_too_nothing_is_forgotten() -> Non
     made.waits["b"] = 10 * 16
     made.want("b", 10 * 16)
     assert made.state.demand.coming == "b", "it waits for memory that a has"
-    for one in made.pending(LoadLater):
+    for one in made.pending(RecheckLater):
         made.reply(one)
     made.waits.clear()
     made.tick(0.03)
@@ -110,7 +110,7 @@ def test_a_new_drop_leaves_it_out_until_the_next_restore() -> None:
     made.drop()
     made.room = 12
     made.log.clear()
-    for one in made.pending(LoadLater):
+    for one in made.pending(RecheckLater):
         made.reply(one)
     assert (made.loads("b"), made.open()) == ([], ["a@w0+w1", "a@w2", "b@w2"])
     made.restore()
@@ -340,7 +340,7 @@ def test_a_pipeline_goes_on_though_nobody_can_load_what_was_dropped() -> None:
         made(RestoreParameters("w0+w1", {}))
         assert (made.stage(), made.open(), made.failed()) == ("loading", [f"{name}@w0+w1"], [])
         made.broken.clear()
-        for one in made.pending(LoadLater):
+        for one in made.pending(RecheckLater):
             made.reply(one)
         assert made.stage() == "returning"
         made(RoutesLeft(next(iter(made.state.overload.groups.values())).order, 1))

@@ -12,12 +12,11 @@ from blockwright.policies.cluster.demand import BURST_PATIENCE, PATIENCE
 from blockwright.policies.control.drop_events import (
     AwaitSwitched,
     DropParameters,
-    LoadLater,
     RestoreParameters,
-    SwitchGateways,
 )
 from blockwright.policies.control.drop_groups import refusal, refused_workers, serving_groups
-from blockwright.policies.control.events import DrainWorker, Effect, Load, Quiet, WorkerDown, WorkerUp
+from blockwright.policies.control.events import DrainWorker, Effect, Load, Quiet, RecheckLater, WorkerDown, WorkerUp
+from blockwright.policies.control.route_switch import SwitchRoutes
 from blockwright.policies.model.chain import Hop
 from blockwright.tests.claims import claim
 from blockwright.tests.fake_cluster import KV, FakeCluster, application
@@ -38,7 +37,7 @@ class Tight(FakeCluster):
     @property
     def late(self) -> list[Effect]:
         """The effects that gateways and clocks have not answered."""
-        return self.pending(SwitchGateways, AwaitSwitched, LoadLater)
+        return self.pending(SwitchRoutes, AwaitSwitched, RecheckLater)
 
     def drop(self, application: str = "a") -> None:
         self.order(replace(PAIR, application=application))

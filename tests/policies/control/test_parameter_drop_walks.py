@@ -10,22 +10,28 @@ import pytest
 
 from blockwright.policies.control.drop_events import (
     AwaitSwitched,
-    BreakOffRestore,
     DropParameters,
-    LoadAgain,
-    LoadLater,
     RequestsSwitched,
     RestoreParameters,
     RoutesLeft,
-    SwitchGateways,
-    TrimParameters,
 )
 from blockwright.policies.control.drop_groups import refusal, serving_groups
 from blockwright.policies.control.dropped_group import GroupStage
-from blockwright.policies.control.events import Application, AskCapacity, KvCapacity, Load, Loaded, LoadRefused, WorkerUp
+from blockwright.policies.control.events import (
+    Application,
+    AskCapacity,
+    KvCapacity,
+    Load,
+    Loaded,
+    LoadRefused,
+    Recheck,
+    RecheckLater,
+    WorkerUp,
+)
 from blockwright.policies.control.loads import NoCapacity
+from blockwright.policies.control.route_switch import SwitchRoutes
 from blockwright.policies.model.chain import Hop
-from blockwright.tests.fake_cluster import ROOM
+from blockwright.tests.fake_cluster import ROOM, stay
 from blockwright.tests.policies.control.test_controller_overload import A, Burst
 from blockwright.tests.policies.control.test_controller_together import TUNED
 
@@ -39,7 +45,7 @@ def test_walks_of_random_news_end_whole(seed: int, served: tuple[Application, ..
     asked: list[Any] = []
 
     def step(effects: list[Any]) -> None:
-        asked.extend(e for e in effects if isinstance(e, Load | AskCapacity | SwitchGateways | AwaitSwitched | LoadLater))
+        asked.extend(e for e in effects if isinstance(e, Load | AskCapacity | SwitchRoutes | AwaitSwitched | RecheckLater))
 
     def answer(now: float) -> None:
         effect = asked.pop(source.randrange(len(asked)))
@@ -50,12 +56,12 @@ def test_walks_of_random_news_end_whole(seed: int, served: tuple[Application, ..
                 step(burst(Loaded(worker, life, load), now))
             case AskCapacity(worker, life):
                 step(burst(KvCapacity(worker, life, ROOM), now))
-            case SwitchGateways(number):
+            case SwitchRoutes(number):
                 step(burst(RoutesLeft(number, 1), now))
             case AwaitSwitched(number):
                 step(burst(RequestsSwitched(number, ()), now))
-            case LoadLater(worker, name):
-                step(burst(LoadAgain(worker, name), now))
+            case RecheckLater(_, worker, name):
+                step(burst(Recheck(worker, name), now))
 
     for turn in range(300):
         now = turn * 0.5
@@ -69,7 +75,7 @@ def test_walks_of_random_news_end_whole(seed: int, served: tuple[Application, ..
             hops = tuple(Hop(w, a, b) for w, (a, b) in zip(members, pairwise(borders), strict=True))
             order: Any = DropParameters(one.application, hops)
         elif drawn < 0.2:
-            order = source.choice([RestoreParameters(name, {}), BreakOffRestore(name), TrimParameters(name)])
+            order = source.choice([RestoreParameters(name, {}), stay(state, name), stay(state, name)])
         elif drawn < 0.25:
             worker = source.choice([*state.workers])
             if state.workers[worker].alive:

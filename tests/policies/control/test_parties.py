@@ -19,7 +19,7 @@ from blockwright.policies.control.claims import (
     Withdrawal,
 )
 from blockwright.policies.control.copies import Copies
-from blockwright.policies.control.drop_events import OverloadNote, SwitchGateways
+from blockwright.policies.control.drop_events import OverloadNote
 from blockwright.policies.control.events import (
     Add,
     ApplicationsWanted,
@@ -38,6 +38,7 @@ from blockwright.policies.control.on_demand import OnDemand
 from blockwright.policies.control.parameter_drops import ParameterDrops
 from blockwright.policies.control.party import Conclusions, Party
 from blockwright.policies.control.reconcile import Reconcile
+from blockwright.policies.control.route_switch import SwitchRoutes
 from blockwright.policies.control.scaling import Scaling, ScalingPlan
 from blockwright.policies.control.serving import Serving
 from blockwright.policies.control.state import ControllerState
@@ -102,7 +103,7 @@ TABLE: list[tuple[str, Callable[[], Party], Callable[[], Holdings], Event, list[
             OverloadNote("w0+w1", "drop: throttling"),
             Claim(Claimant.DROPS, ClaimKind.PAUSED, REPLICAS, "requests of group w0+w1 leave it"),
             Withdrawal(Claimant.DROPS, ClaimKind.PAUSED, (PIPELINE.id,)),
-            SwitchGateways(1, [*REPLICAS], [PIPELINE.id], True),
+            SwitchRoutes(1, [*REPLICAS], [PIPELINE.id], True),
         ],
     ),
     ("a death is no news without a group", ParameterDrops, served, WorkerDown("w0", 1, "killed"), []),

@@ -20,7 +20,7 @@ from blockwright.policies.control import drop_events, events
 from blockwright.policies.control.drop_groups import refusal, serving_groups
 from blockwright.policies.control.scaling import ScalingPlan
 from blockwright.policies.model.chain import Hop
-from blockwright.tests.fake_cluster import SIZE, FakeCluster, application
+from blockwright.tests.fake_cluster import SIZE, FakeCluster, application, stay
 
 SPARE = 8 * 1024  # bytes beside the components that have room, for KV
 PLENTY = 100  # components: room for all
@@ -134,7 +134,7 @@ class ControlWorld(FakeCluster):
                 self.begin(worker)
             case events.KillWorker(worker):
                 self.kill(worker)
-            case drop_events.LoadLater(_, _, seconds):
+            case events.RecheckLater(seconds, worker) if worker:
                 self.now += seconds
         return super().answers(effect)
 
@@ -243,7 +243,7 @@ class ControlWorld(FakeCluster):
         name = draw.choice([*self.state.overload.groups] or [""])
         if not pairs or draw.random() < 0.4:
             restore: drop_events.MemoryOrder = drop_events.RestoreParameters(name, {})
-            order = draw.choice([restore, restore, drop_events.BreakOffRestore(name), drop_events.TrimParameters(name)])
+            order = draw.choice([restore, restore, stay(self.state, name), stay(self.state, name)])
         else:
             one, other = draw.choice(pairs)
             members = [member.worker for member in (*one.members, *other.members)]

@@ -127,7 +127,7 @@ def test_a_copy_that_ends_late_begins_no_attempt_of_the_next_move() -> None:
     bench = Switched([PIPELINE])
     first = {effect.wanted.request: effect for effect in bench.switch(REPLICAS, dropped=False)}
     bench.publish([*REPLICAS, PIPELINE], [target()], now=1.5)
-    order = SwitchRoutes(8, bench.version, [PIPELINE.id], [REPLICAS[1].id], dropped=False)
+    order = SwitchRoutes(8, [PIPELINE.id], [REPLICAS[1].id], dropped=False, version=bench.version)
     again = [effect for effect in bench(order, 1.5) if isinstance(effect, ExportAt)]
     second = {(effect.wanted.request, effect.worker): effect for effect in again}
     old = first["b"]

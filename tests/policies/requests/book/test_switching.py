@@ -50,7 +50,7 @@ class Switched(Bench):
     def switch(self, to: list[Route], *, dropped: bool, now: float = 1.0, number: int = 7) -> list[Any]:
         ended = sorted({record.placement.route.id for record in self.state.parts.active.values()})
         self.publish(to, [target()], now=now)
-        return self(SwitchRoutes(number, self.version, ended, [route.id for route in to], dropped), now)
+        return self(SwitchRoutes(number, ended, [route.id for route in to], dropped, self.version), now)
 
     def left(self, *requests: str, now: float = 1.0) -> dict[str, tuple[list[str], bool]]:
         """Workers have answered; who is asked next to have room."""
@@ -218,7 +218,7 @@ def test_as_many_move_at_a_time_as_their_new_route_has_room_for_beyond_all_that_
     """What is copied lies in two places until its request has moved. b (12 tokens) and c (10) go to w1."""
     bench = Switched([PIPELINE])
     bench.publish(REPLICAS, [target()], {"m@w0": 64, "m@w1": 2 * (12 + 10 + 21)})
-    order = SwitchRoutes(7, bench.version, [PIPELINE.id], ["m@w0", "m@w1"], dropped=False, gateways=2)
+    order = SwitchRoutes(7, [PIPELINE.id], ["m@w0", "m@w1"], version=bench.version, dropped=False, gateways=2)
     begun = [effect.wanted.request for effect in bench(order, 1.0)]
     assert begun == ["a", "b"]
     assert bench(GatewayTick(), 1.1) == []
@@ -227,14 +227,14 @@ def test_as_many_move_at_a_time_as_their_new_route_has_room_for_beyond_all_that_
     assert not bench.off(7)
     bench = Switched([PIPELINE])
     bench.publish(REPLICAS, [target()], {"m@w1": 12 + 10 + 22})
-    bench(SwitchRoutes(7, bench.version, [PIPELINE.id], ["m@w0", "m@w1"], dropped=False), 1.0)
+    bench(SwitchRoutes(7, [PIPELINE.id], ["m@w0", "m@w1"], version=bench.version, dropped=False), 1.0)
     assert {*bench.state.parts.claims.open} == {"a", "b", "c"}, "there is room for both, and to w0 for who knows how many"
 
 
 def test_who_ends_before_its_turn_is_not_waited_for() -> None:
     bench = Switched([PIPELINE])
     bench.publish(REPLICAS, [target()], {"m@w0": 64, "m@w1": 64})
-    order = SwitchRoutes(7, bench.version, [PIPELINE.id], ["m@w0", "m@w1"], dropped=False, gateways=4)
+    order = SwitchRoutes(7, [PIPELINE.id], ["m@w0", "m@w1"], version=bench.version, dropped=False, gateways=4)
     asked = {effect.wanted.request: effect for effect in bench(order, 1.0)}
     assert {*asked} == {"a", "b"}, "one at a time where there is no room"
     bench(End("c"), 1.5)
