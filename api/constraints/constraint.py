@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...policies.plan.grammar import REGEX
 from ..checks import shown, unicode_text
@@ -13,8 +13,7 @@ LONGEST = 256 << 10  # bytes of a schema, a grammar, or all choices
 LONGEST_TEXT = 16 << 10  # bytes of an expression, or of one choice: a mask looks at all that is forced to come
 
 
-@dataclass(frozen=True, slots=True)
-class Constraint:
+class Constraint(NamedTuple):
     """A language for the answer. ``field``: its name in the request. ``ignored``: parts of it without an effect."""
 
     form: str  # one of ``FORMS``

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...actors.gateway.port import ModelInfo
 from ...gpu.weights.checkpoint_files import TOKENIZER, CheckpointFiles
@@ -22,8 +21,7 @@ from .turns import AnswerTurn
 RETRY_AFTER = 2.0  # seconds: many first tries of grammars
 
 
-@dataclass(frozen=True, slots=True)
-class AskedGrammar:
+class AskedGrammar(NamedTuple):
     """The grammar of a request's answers; None: they are free. ``ignored``: fields that it does not hold."""
 
     grammar: Grammar | None
