@@ -22,7 +22,6 @@ from blockwright.actors.worker.messages import BlockLoaded, WorkerStatus
 from blockwright.policies.cluster.adapter_base import WholeModel
 from blockwright.policies.cluster.application_life import Conflict
 from blockwright.policies.control.events import (
-    Application,
     Event,
     KvCapacity,
     Serve,
@@ -33,21 +32,15 @@ from blockwright.policies.control.events import (
 )
 from blockwright.policies.control.loads import LoadBlock
 from blockwright.policies.control.state import ControllerState
-from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.runtime import Actor, DeadlineExceeded, ManualClock, Node, endpoint
+from blockwright.tests.fake_cluster import KV, application
 from blockwright.tests.waiting import until
 from blockwright.transport.address import PeerId
 from blockwright.transport.loopback import Network
 
-KV = KvLayout(1, 8, "float32", 16)
 BUDGET = 65536
-
-
-def application(name: str, ids: str) -> Application:
-    parts = [Component(c.encode() * 16, Kind.ATTENTION, 100, 8, 8, KV) for c in ids]
-    return Application(name, f"/models/{name}", tuple(parts), 4096)
 
 
 class Worker(Actor):
@@ -133,7 +126,7 @@ class Rig:
         await head.spawn(self.controller, name="controller")
         for node in others:
             self.controller.handle(WorkerUp(node.name, 1))
-        self.controller.handle(Serve((application("a", "xy"), application("b", "xz"))))
+        self.controller.handle(Serve((application("a", "xy", kv=KV), application("b", "xz", kv=KV))))
         await self.progress.until(lambda progress: progress.whole)
         await turns()
 
@@ -171,7 +164,7 @@ async def test_each_heartbeat_is_one_event_and_no_timer_of_the_controller_runs(r
 
 async def test_only_whole_models_can_be_a_base(rig: Rig) -> None:
     """Adapters of a zoo name no folder of a base, those of saved modules have no deltas."""
-    whole = application("w", "xy")
+    whole = application("w", "xy", kv=KV)
     parts = tuple(component.variant(b"d" * 16, 1) for component in whole.components)
     stored = replace(whole, name="stored", components=parts, checkpoint="/zoo/chains/stored")
     saved = replace(whole, name="saved", base="/gone", base_model="gone", checkpoint="/saved")
@@ -179,7 +172,7 @@ async def test_only_whole_models_can_be_a_base(rig: Rig) -> None:
     rig.controller.handle(Serve((stored, saved, later)))
     await turns()
     held = WholeModel("gone", "/gone", served=False)
-    here = [WholeModel(name, application(name, "xy").checkpoint) for name in ("a", "b")]
+    here = [WholeModel(name, application(name, "xy", kv=KV).checkpoint) for name in ("a", "b")]
     assert await rig.controller.wholes() == [*here, WholeModel("later", "/later"), held]
 
 
@@ -212,7 +205,7 @@ async def test_publications_that_wait_leave_as_one_and_new_routes_are_known_to_t
         worker.accepted.clear()
     rig.gateway.updates.clear()
     w0.open.clear()
-    rig.controller.handle(Serve((application("c", "xw"),)))
+    rig.controller.handle(Serve((application("c", "xw", kv=KV),)))
     await rig.progress.until(lambda progress: progress.version == rig.state.version and progress.whole)
     await turns()
     assert rig.gateway.updates[-1].version < rig.state.version, "the route of c on w0 waits for w0"
@@ -276,7 +269,7 @@ async def test_a_gateway_that_lacks_what_was_published_is_notified_again(rig: Ri
 async def test_a_publication_that_waited_does_not_reach_the_next_life_of_a_worker(rig: Rig) -> None:
     w0, w1 = rig.workers
     w0.open.clear()
-    rig.controller.handle(Serve((application("c", "xw"),)))
+    rig.controller.handle(Serve((application("c", "xw", kv=KV),)))
     await turns()
     assert rig.state.whole
     await turns()
@@ -313,7 +306,7 @@ async def test_what_is_removed_while_it_loads_is_a_conflict_and_no_fault_of_its_
         """Reads no file."""
 
         def _hash(self, new: NewApplication, wholes: list[WholeModel], crowded: str) -> Any:
-            return [(None, replace(application(new.name, "xw"), model=new.name))]
+            return [(None, replace(application(new.name, "xw", kv=KV), model=new.name))]
 
     for worker in rig.workers:
         worker.loads.clear()

@@ -38,21 +38,13 @@ from blockwright.policies.control.events import (
 from blockwright.policies.control.loads import LoadBlock, ModelFiles
 from blockwright.policies.control.scaling import ScalingPlan
 from blockwright.policies.control.state import ControllerState
-from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.tests.claims import claim
+from blockwright.tests.fake_cluster import application
 from blockwright.tests.policies.control.controller_reference import Reference
 
-KV = KvLayout(1, 8, "float32", 16)
 SEEDS = 12  # of walks of 800 events each
 CAUSES = ("killed", "exited 70", "exited -9", "hung", "stalled")
-
-
-def application(name: str, ids: str, span: int = 1) -> Application:
-    """Capital letters are components with KV; equal letters are shared."""
-    kinds = [(c, Kind.ATTENTION if c.isupper() else Kind.MLP) for c in ids]
-    parts = [Component(c.encode() * 16, kind, 100, 8, 8, KV if c.isupper() else None) for c, kind in kinds]
-    return Application(name, f"/models/{name}", tuple(parts), 4096, span)
 
 
 def listed(update: RoutesChanged) -> RoutesChanged:

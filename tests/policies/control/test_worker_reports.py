@@ -77,6 +77,16 @@ def test_a_pipeline_over_unequal_workers_is_cut_by_speed_and_lies_on_one_kind_of
     assert [(hop.worker, hop.last - hop.first) for hop in route.hops] == [("w0", 3), ("w2", 9)]
 
 
+@pytest.mark.parametrize(("fast", "slow"), [("w0", "w1"), ("w1", "w0")])
+def test_of_workers_with_equal_memory_the_faster_one_gets_more(fast: str, slow: str) -> None:
+    """Of three models two go to the faster one; room that is left on the other gets a replica."""
+    bench = Reporting("w0", "w1")
+    bench(Serve((A, B, application("c", "pQrStu"))))
+    for worker in ("w0", "w1"):
+        bench.joins(worker, 1200 + PAGE, speed=8e9 if worker == fast else 3e9)
+    assert bench.routes() == sorted([f"a@{fast}", f"a@{slow}", f"b@{fast}", f"c@{slow}"])
+
+
 def test_placement_begins_when_all_initial_workers_have_reported() -> None:
     bench = Reporting("w0", "w1")
     bench.joins("w0", 1 << 20)
