@@ -219,6 +219,14 @@ def _chain_sentence(used: str, listed: str) -> str:
     return f"is served by {used} in the place of {listed}: less work is ahead there"
 
 
+def _moved(event: Mapping[str, Any]) -> str:
+    if not (event["pages"] or event["recomputed"] or event["paused"]):
+        return f"moved from {event['source']} to {event['target']}: nothing had been computed"
+    why = f" ({event['reason']})" if "reason" in event else ""
+    done = f"{event['pages']:,} pages copied, {event['recomputed']:,} tokens recomputed"
+    return f"moved from {event['source']} to {event['target']}: {done}, paused {1000 * event['paused']:.0f} ms{why}"
+
+
 def _sentence(event: Mapping[str, Any]) -> str:
     name = event["event"]
     match name:
@@ -264,11 +272,7 @@ def _sentence(event: Mapping[str, Any]) -> str:
         case "paused":
             return f"pauses while its pages go from {event['source']} to where they are needed: {event['reason']}"
         case "moved":
-            if not (event["pages"] or event["recomputed"] or event["paused"]):
-                return f"moved from {event['source']} to {event['target']}: nothing had been computed"
-            why = f" ({event['reason']})" if "reason" in event else ""
-            done = f"{event['pages']:,} pages copied, {event['recomputed']:,} tokens recomputed"
-            return f"moved from {event['source']} to {event['target']}: {done}, paused {1000 * event['paused']:.0f} ms{why}"
+            return _moved(event)
         case "not_moved":
             return f"stays where it is: {event['reason']}"
         case "tier_chosen":
