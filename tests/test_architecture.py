@@ -414,12 +414,7 @@ LIGHT = {
 }
 
 # need torch; other modules of zoo do not import them
-TRAINS = (
-    "blockwright.zoo.family",
-    "blockwright.zoo.stitching",
-    "blockwright.zoo.equivalence.measuring",
-    "blockwright.zoo.equivalence.comparison",
-)
+TRAINS = ("blockwright.zoo.family", "blockwright.zoo.equivalence.measuring", "blockwright.zoo.equivalence.comparison")
 
 
 @pytest.mark.parametrize("name", LIGHT)
