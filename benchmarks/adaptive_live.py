@@ -56,7 +56,8 @@ class Plan:
 
 def zoo_in(folder: Path, model: str) -> Path:
     """Make a zoo with the two models, whose blocks it has as equivalent. Return its folder."""
-    base, copy, root = make_model(model, "f32", folder / BUSY), folder / OTHER, folder / "zoo"
+    base = make_model(model, "f32", folder / BUSY)
+    copy, root = folder / OTHER, folder / "zoo"
     shutil.copytree(base, copy)
     layers = range(int(SHARED * SIZES[model].layers), SIZES[model].layers)
     tensors, source = load_file(base / "model.safetensors"), torch.Generator().manual_seed(3)
