@@ -70,6 +70,8 @@ LONG = {
     "offline_live": 1200,
     "offline_online": 900,
     "structured": 900,
+    "adaptive": 3600,
+    "adaptive_live": 300,
 }  # named or not run
 WITH_BESIDE = ("actors", "controller", "tokens", "kernels")  # scripts that measure another checkout in turn with this one
 GRACE = 60.0  # seconds to stop servers in, when time is up

@@ -33,7 +33,7 @@ def zoo_equivalence_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threshold", type=float, default=0.98, metavar="X", help="least similarity of a pair (0.98)")
     parser.add_argument("--damage", type=float, default=1.0, metavar="POINTS", help="most answers in 100 lost by a swap (1)")
     parser.add_argument(
-        "--kl", type=float, default=0.05, metavar="NATS", help="most change of the output, without answers (0.05)"
+        "--kl", type=float, default=0.025, metavar="NATS", help="most change of the output, without answers (0.025)"
     )
     parser.add_argument("--png", metavar="FILE", default="", help="store the heat map as a picture")
     add_zoo(parser, json=True)

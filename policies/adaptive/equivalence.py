@@ -40,7 +40,7 @@ class EquivalenceLimits:
 
     similarity: float = 0.98
     damage: float = 1.0
-    kl: float = 0.05
+    kl: float = 0.025
 
     def __post_init__(self) -> None:
         """Raise ValueError for a limit that is out of range."""

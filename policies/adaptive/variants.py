@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 MOST_VARIANTS = 8  # of one application
 LOST = 1.0  # most answers in 100 that the swaps of a variant lose together, as measured one by one
-MOVED = 0.05  # most divergence in nats of its swaps together, where no answers were judged
+MOVED = 0.025  # most divergence in nats of its swaps together, where no answers were judged
 _SWAP = r"\d{1,9}-\d{1,9}=[0-9a-f]{32}(?:\+[0-9a-f]{32})*"
 _SOURCE = re.compile(rf"(.+)/variant:({_SWAP}(?:,{_SWAP})*)", re.DOTALL)
 

@@ -59,6 +59,7 @@ class ZooComparison:
         digests = probe.digest(prompts[0]), probe.turned().digest(prompts[1])
         if stored and all((one.probe, one.limits) == (d, limits) for one, d in zip(stored, digests, strict=True)):
             return stored
+        store_equivalences(self.root, (), waiting=waiting)  # a zoo that cannot be written is refused before minutes of work
         networks = [ChainNetwork(one) for one in self.checkpoints]
         own, other = (ComparedModel(*parts) for parts in zip(self.components, networks, prompts, strict=True))
         pairs = candidate_pairs(own.components, other.components, same_tokens=probe.same_tokens)

@@ -86,9 +86,9 @@ def test_a_pair_counts_when_both_hold() -> None:
         return refusal(PairFigures(similarity, 0.9, kl, lost), LIMITS, swappable=swappable)
 
     assert why(0.4, 1.0) == "", "answers decide where there are any"
-    assert why(0.05, None) == ""
+    assert why(0.025, None) == ""
     assert why(0.01, 1.25) == "only looks alike: a swap loses 1.25 answers in 100, more than 1"
-    assert why(0.06, None) == "only looks alike: a swap moves the output by 0.0600 nats, more than 0.05"
+    assert why(0.03, None) == "only looks alike: a swap moves the output by 0.0300 nats, more than 0.025"
     assert why(None, None) == "only looks alike: a swap is not measured"
     assert why(0.0, 0.0, similarity=0.9799) == "similarity 0.9799 is below 0.98"
     assert why(None, None, swappable=False) == "their widths differ: a stitch has to join them"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +26,7 @@ from blockwright.zoo.equivalence.records import (
     store_equivalences,
     stored_equivalences,
 )
-from blockwright.zoo.errors import ZooError
+from blockwright.zoo.errors import StorageError, ZooError
 from blockwright.zoo.remove import gc, remove
 from blockwright.zoo.verify import verify
 from blockwright.zoo.zoo import Zoo
@@ -95,6 +96,20 @@ def test_what_was_measured_is_not_measured_again(root: Path) -> None:
     min((root / "equivalences").iterdir()).write_bytes(b"{")
     assert measured(root, same_probe(ROWS[:3]))[1], "a damaged document is measured again"
     assert not verify(root).faults
+
+
+def test_a_zoo_that_cannot_be_written_is_refused_before_anything_is_measured(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, *_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    before, told = files(root), Told()
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(StorageError, match="read-only; name a zoo that can be written; the zoo is as it was"):
+        open_comparison(root, "base", "near").measure(PROBE, ((), ()), LIMITS, progress=told)
+    assert told.what == []
+    assert files(root) == before
 
 
 def altered(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
