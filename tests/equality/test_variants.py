@@ -88,12 +88,16 @@ async def test_a_variant_answers_as_its_chain_alone(tmp_path: Path) -> None:
         found = await asyncio.gather(*(ask(server, prompt) for prompt in PROMPTS))
         refused = await asyncio.gather(*(ask(server, prompt, adaptive=False) for prompt in PROMPTS))
         view = await server.cluster()
+        async with server.session.get(f"{server.url}/metrics") as answer:
+            metrics = await answer.text()
     assert {variant for variant, _ in found} == {"", "a~1"}
     assert [choice for _, choice in found] == [
         alone["b" if variant else "a"][place] for place, (variant, _) in enumerate(found)
     ]
     assert [variant for variant, _ in refused] == [""] * len(PROMPTS)
     assert view["applications"]["a~1"]["variant_of"] == "a"
+    count = sum(variant == "a~1" for variant, _ in found)
+    assert f'blockwright:variant_requests_total{{model_name="a",variant="a~1"}} {count}.0' in metrics
     stored = Zoo(root).tensors(Zoo(root).chain("a")) | Zoo(root).tensors(Zoo(root).chain("b"))
     assert view["parameter_bytes"] == sum(tensor.nbytes for tensor in stored.values()), "no byte more than both models"
     for place, (variant, choice) in enumerate(found):

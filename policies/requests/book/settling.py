@@ -177,6 +177,8 @@ def vary(parts: BookParts, record: RequestRecord, application: str, now: float) 
     record.vary(application, now)
     if record.variant:
         parts.usage.change(record.variant, 1, now)
+        counts = parts.choices.figures.variants
+        counts[record.model, record.variant] = counts.get((record.model, record.variant), 0) + 1
 
 
 def cancel(parts: BookParts, record: RequestRecord) -> None:

@@ -224,9 +224,10 @@ class MoveFigures:
 
 @dataclass(slots=True)
 class TierFigures:
-    """The choices of tiers at this gateway: requests of ``auto`` by family and tier."""
+    """The choices of chains at this gateway: requests of ``auto`` by family and tier, others by model and variant."""
 
     chosen: dict[tuple[str, str], int] = field(default_factory=dict)
+    variants: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
