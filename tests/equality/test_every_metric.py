@@ -330,7 +330,7 @@ def batched(seen: Seen) -> None:
 
 
 def tiered(seen: Seen) -> None:
-    """A request that chose its tier, one that a variant served, drafts by a tier, hidden states; other tests serve real ones."""
+    """A request that chose its tier, one that a variant served, drafts by a tier, hidden states; other tests serve them."""
     metrics = Metrics(dict, tiers=lambda: TierFigures({("m", "m:1"): 1}, {("m", "m~1"): 1}))
     counts = DraftCounts(rounds=2, drafted=4, accepted=3)
     for drafts in ({}, {TIER: counts, MODEL: counts}):
