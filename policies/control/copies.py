@@ -41,7 +41,8 @@ class Copies(Party):
         """Return one more route past a worker's heaviest block, if there is room and no other copy is being loaded."""
         if view.copies(lambda one: one.open > 0):
             return None
-        known = {name: s.application for name, s in view.served.items() if s.wanted and s.shown and not s.draining}
+        served = view.served.items()
+        known = {name: s.application for name, s in served if s.wanted and s.shown and not (s.draining or s.variant)}
         blocks = [
             PressedBlock(block.pressure, {name: at for name, at in block.applications.items() if name in known})
             for block in pressed

@@ -43,6 +43,11 @@ class Served:
     failure: LoadFailure | None = None  # why it can load nowhere, at the last try
 
     @property
+    def variant(self) -> bool:
+        """True if it only serves in another's place, where its components are for others."""
+        return bool(self.application.variant_of)
+
+    @property
     def parked(self) -> bool:
         """True if it is on demand, and in no worker now."""
         return self.deployed and not self.wanted

@@ -7,7 +7,7 @@ While an application is loaded on demand there are none, because parameters are 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from ..model.chain import Hop, Route
 from .claims import Claim, Claimant, ClaimKind, Dismiss, Know, PlanRoutes, Withdrawal
@@ -36,7 +36,7 @@ class Variants(Party):
                 self._waiting, self._anew = applications, True
             case LoadRefused(worker, _, load) | LoadFailed(worker, _, load) if load.holder in self._known:
                 self._refused.add((worker, load.holder))
-                yield from self._place(view.served[load.holder], {worker: False}, _wanting(load.holder, view))
+                yield from self._place(view.served[load.holder], {worker: False}, view)
             case WorkerDown(worker):
                 self._refused = {one for one in self._refused if one[0] != worker}
             case Remove(name) | Undeploy(name):
@@ -61,17 +61,19 @@ class Variants(Party):
         for name in self._known:
             wanted = {one.id for one in view.served[name].application.components}
             fit = {worker: wanted <= found and (worker, name) not in self._refused for worker, found in there.items()}
-            yield from self._place(view.served[name], fit, _wanting(name, view))
+            yield from self._place(view.served[name], fit, view)
 
-    def _place(self, served: Served, fit: Mapping[str, bool], claims: Collection[Claimant]) -> Conclusions:
-        """Plan routes on workers that fit, and end them on workers that do not. ``claims``: who wants its components."""
-        application = served.application
-        former = {one.route.home: one.route.id for one in served.planned}
+    def _place(self, served: Served, fit: Mapping[str, bool], view: Holdings) -> Conclusions:
+        """Plan routes on workers that fit, and end them on workers that do not."""
+        application, own = served.application, view.claims.of(ClaimKind.PLANNED, Claimant.VARIANTS)
+        former = {one.route.home: one.route.id for one in served.planned if one.route.id in own}
+        claims = view.claims.on(ClaimKind.WANTED, application.name)
         if gone := tuple(former[worker] for worker, fits in fit.items() if worker in former and not fits):
             yield Withdrawal(Claimant.VARIANTS, ClaimKind.PLANNED, gone)
-        if Claimant.VARIANTS in claims and former and len(gone) == len(former):
+        new = [worker for worker, fits in fit.items() if fits and worker not in former]
+        if Claimant.VARIANTS in claims and len(gone) == len(former) and not new:
             yield Withdrawal(Claimant.VARIANTS, ClaimKind.WANTED, (application.name,))
-        if new := [worker for worker, fits in fit.items() if fits and worker not in former]:
+        if new:
             why = WHY.format(application.variant_of)
             yield PlanRoutes(Claimant.VARIANTS, why, tuple(self._route(application, worker) for worker in new))
             yield Claim(Claimant.VARIANTS, ClaimKind.WANTED, (application.name,), why)
@@ -89,10 +91,6 @@ class Variants(Party):
             parts = {part.id for part in served.application.components}
             for one in served.planned:
                 assert parts <= _components(view, one.route.home), f"route {one.route.id} adds parameters"
-
-
-def _wanting(name: str, view: Holdings) -> Collection[Claimant]:
-    return view.claims.on(ClaimKind.WANTED, name).keys()
 
 
 def _components(view: Holdings, worker: str) -> set[bytes]:

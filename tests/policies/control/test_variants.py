@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from blockwright.policies.cluster.scaling import PressedBlock
 from blockwright.policies.control.events import (
     Application,
     Deploy,
     Load,
+    Pressed,
     Publish,
     Remove,
     Serve,
@@ -20,6 +23,8 @@ from blockwright.policies.control.events import (
 )
 from blockwright.tests.claims import claim
 from blockwright.tests.fake_cluster import KV, FakeCluster, application
+from blockwright.tests.policies.control.test_world_walks import at_rest
+from blockwright.tests.policies.control.world import ControlWorld
 
 ONE, OTHER = application("a", "xAz", kv=KV), application("b", "xBz", kv=KV)
 VARIANT = application("a~1", "xBz", kv=KV, variant_of="a")
@@ -115,3 +120,52 @@ def test_it_waits_until_its_application_is_served() -> None:
 
 def loads(effects: Iterable[Any]) -> int:
     return sum(isinstance(effect, Load) and effect.load.holder == "a~1" for effect in effects)
+
+
+def test_no_block_of_a_variant_is_copied_in_a_burst() -> None:
+    """A copy would add parameters, and its route would not end with the applications that have them."""
+    made: FakeCluster = FakeCluster("w0", "w1", block_idle=60.0).serve(ONE, OTHER)
+    made(Vary((VARIANT,)))
+    before = {*made.state.holdings.plan}
+    for worker in ("w0", "w1"):
+        made(Pressed(worker, made.state.workers[worker].incarnation, (PressedBlock(0.9, {"a~1": (0, 2)}),)))
+    assert {*made.state.holdings.plan} == before
+
+
+class VariedWorld(ControlWorld):
+    """A world without dropped parameters, in which variants of its models may serve."""
+
+    def start(self) -> None:
+        super().start()
+        if "a" not in self.state.served:
+            return  # it had no room
+        tunes = [one for one in self.state.served.values() if one.application.name.startswith("t")]
+        of_a = [replace(one.application, name=f"a~{n}", model="", variant_of="a") for n, one in enumerate(tunes)]
+        own = self.state.served["a"].application
+        of_t = [replace(own, name=f"{one.application.name}~0", model="", variant_of=one.application.name) for one in tunes]
+        self(Vary((*of_a, *of_t)))
+
+    def _name(self) -> str:
+        """Return a model: no operator names a variant."""
+        return self.random.choice([name for name, one in self.state.served.items() if not one.variant] or ["a"])
+
+    def _order(self) -> None:
+        self.answer()
+
+    def _lacks(self) -> None:
+        self.answer()
+
+
+@pytest.mark.parametrize("part", range(0, 60, 20))
+def test_worlds_with_variants_come_to_rest(part: int) -> None:
+    """Deployed, on demand, burst, drained, scaled, killed: no variant adds a parameter (``check``), none is left over."""
+    shown = 0
+    for seed in range(part, part + 20):
+        world = VariedWorld(seed)
+        world.start()
+        for _ in range(300):
+            world.step()
+            shown += any(route.application.partition("~")[1] for route in world.state.routes.values())
+        world.settle()
+        at_rest(world)
+    assert shown > 100, "variants serve in many steps"

@@ -204,7 +204,8 @@ class ControlWorld(FakeCluster):
 
     def _add(self) -> None:
         draw, count = self.random, len(self.asked_to_add)
-        replaced = draw.choice([*(n for n, s in self.state.served.items() if s.deployed and not s.draining), ""])
+        served = [n for n, s in self.state.served.items() if s.deployed and not (s.draining or s.variant)]
+        replaced = draw.choice([*served, ""])
         if replaced in self.state.additions or replaced in self.state.additions.replaces.values() or draw.random() < 0.6:
             replaced = ""
         name = f"n{count}"
