@@ -132,6 +132,11 @@ def test_no_block_of_a_variant_is_copied_in_a_burst() -> None:
     assert {*made.state.holdings.plan} == before
 
 
+def test_a_new_worker_gets_routes_of_whole_models_only() -> None:
+    made = house()
+    assert [route.application for route in made.state.placement.on_new_worker("w0")] == ["a", "b"]
+
+
 class VariedWorld(ControlWorld):
     """A world without dropped parameters, in which variants of its models may serve."""
 
