@@ -42,6 +42,7 @@ class Copies(Party):
         if view.copies(lambda one: one.open > 0):
             return None
         known = {name: s.application for name, s in view.served.items() if s.wanted and s.shown and not s.draining}
+        known = {name: one for name, one in known.items() if not one.variant_of}  # a variant adds no parameters
         blocks = [
             PressedBlock(block.pressure, {name: at for name, at in block.applications.items() if name in known})
             for block in pressed

@@ -105,7 +105,7 @@ class Placement:
         there = {
             name: served.application
             for name, served in self._served.items()
-            if served.deployed and not (served.draining or served.on_demand)
+            if served.deployed and not (served.draining or served.on_demand or served.application.variant_of)
         }
         return routes_on_new_worker(worker, self._bytes(worker), there)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from blockwright.policies.cluster.scaling import PressedBlock
 from blockwright.policies.control.events import (
     Application,
     Deploy,
     Load,
+    Pressed,
     Publish,
     Remove,
     Serve,
@@ -20,6 +23,7 @@ from blockwright.policies.control.events import (
 )
 from blockwright.tests.claims import claim
 from blockwright.tests.fake_cluster import KV, FakeCluster, application
+from blockwright.tests.policies.control.test_placement import B, narrow
 
 ONE, OTHER = application("a", "xAz", kv=KV), application("b", "xBz", kv=KV)
 VARIANT = application("a~1", "xBz", kv=KV, variant_of="a")
@@ -111,6 +115,20 @@ def test_it_waits_until_its_application_is_served() -> None:
     assert "a~1" not in made.state.served
     made(Serve((ONE,)))
     assert routes(made) == ["w0"]
+
+
+@pytest.mark.parametrize("pressed", [("a~1",), ("a~1", "b")], ids=["alone", "with its donor"])
+def test_a_burst_copies_no_block_for_it(pressed: tuple[str, ...]) -> None:
+    """A copy would load parameters for it. Its donor's block may be copied."""
+    made = narrow()
+    made(Vary((replace(B, name="a~1", variant_of="a"),)))
+    made(Pressed("w0", 1, (PressedBlock(0.9, dict.fromkeys(pressed, (3, 5))),)))
+    assert made.routes() == ["a@w0", "a~1@w0#v1", "b@w0", *(["b@w0+w1"] if "b" in pressed else [])]
+
+
+def test_a_new_worker_gets_routes_of_whole_models_only() -> None:
+    made = house()
+    assert [route.application for route in made.state.placement.on_new_worker("w0")] == ["a", "b"]
 
 
 def loads(effects: Iterable[Any]) -> int:
