@@ -90,6 +90,7 @@ class Variants(Party):
             assert served.application.variant_of in view.served, f"{served.application.name} outlives its chain"
             parts = {part.id for part in served.application.components}
             for one in served.planned:
+                assert Claimant.VARIANTS in view.claims.on(ClaimKind.PLANNED, one.route.id), f"{one.route.id} is another's"
                 assert parts <= _components(view, one.route.home), f"route {one.route.id} adds parameters"
 
 
