@@ -412,7 +412,7 @@ class RequestAnswer(TypedDict):
     """The history of a request; times are in seconds since it arrived.
 
     ``entered``: prompt tokens that began at an exit, on hidden states that a lower tier left, by the layers before the exit.
-    ``variant``: the variant that serves it in its model's place, or empty.
+    ``variant``: the variants that serve it in its model's place or gave tokens, separated by commas; or empty.
     ``claims``: while it has a route, who wants its model's components on the route's workers, and why.
     """
 

@@ -232,7 +232,7 @@ def _applications(
                 "waiting": sum(sum(count.waiting.values()) for count in counts),
             },
             "blocks": [b.id.hex() for b in state.holdings.blocks.get(name, ())],
-            "segments": _segments(one, users) if served in deployed else [],
+            "segments": _segments(one, users) if served.deployed and not served.variant else [],
             "refused": refused,
         }
     return result
@@ -335,7 +335,8 @@ def parameter_shares(application: Application, held: Mapping[bytes, int]) -> Par
 def family_shares(served: Mapping[str, Served], family: list[Served]) -> ParameterShares:
     """Return the bytes that an application and its tiers own together, and the bytes that others have, too."""
     names = {one.application.name for one in family}
-    held = holders(one.application for name, one in served.items() if one.deployed and name not in names)
+    others = [one for name, one in served.items() if one.deployed and name not in names and not one.variant]
+    held = holders(one.application for one in others)
     tensors: dict[bytes, int] = {}
     for one in family:
         tensors |= one.application.tensors()

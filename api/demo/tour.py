@@ -260,7 +260,8 @@ async def meet_a_burst(server: DemoServer, output: DeferredOutput) -> list[TourC
 async def saved(client: Client) -> str:
     """Return a sentence on the memory that sharing saves, from the server's figures."""
     view = await client.get("/admin/cluster")
-    return saving(len(view["applications"]), view["parameter_bytes"], view["saved_bytes"])
+    models = sum(not one["variant_of"] for one in view["applications"].values())
+    return saving(models, view["parameter_bytes"], view["saved_bytes"])
 
 
 async def serve_on(server: DemoServer, client: Client) -> list[TourCheck]:

@@ -41,7 +41,7 @@ class QueuePositions:
             preemptions=record.history.preemptions,
             drafts=record.history.drafts,
             tier=record.model if record.held is None else "",
-            variant=record.variant,
+            variant=record.stand_ins,
             placed=record.placement.attempt > 0,
         )
 

@@ -48,6 +48,7 @@ class RequestRecord:
     history: RequestHistory = field(default_factory=RequestHistory)
     deaths: Deaths = field(default_factory=Deaths)
     variant: str = ""  # the application that serves in the place of its own
+    variants: dict[str, None] = field(default_factory=dict)  # the variants that gave tokens
     choice: AutoChoice | None = None  # of the tier that answers; None: the request names its model
     held: HeldAnswer | None = None  # news that wait for this choice; None: it is made, or there is none
 
@@ -75,6 +76,11 @@ class RequestRecord:
         if self.variant:
             return (own, self.variant)
         return (own,) if self.held is None or self.choice is None else (own, self.choice.application)
+
+    @property
+    def stand_ins(self) -> str:
+        """The variants that serve it or gave tokens, separated by commas."""
+        return ", ".join(dict.fromkeys([*self.variants, *filter(None, [self.variant])]))
 
     @property
     def adaptive(self) -> bool:
@@ -237,6 +243,8 @@ class RequestRecord:
         progress = self.progress
         first = len(progress.tokens) == progress.begins
         added = progress.add(news)
+        if self.variant:
+            self.variants[self.variant] = None
         if added is not None and added.tokens:
             if first:
                 self.history.note(now, "vector" if self.generation.pooled else "first_token")

@@ -39,7 +39,7 @@ def view_of(record: RequestRecord) -> RequestView:
         service=_service(record),
         parked_steps=history.parked,
         parked_seconds=history.parked_seconds,
-        variant=record.variant,
+        variant=record.stand_ins,
         entered={str(layers): tokens for layers, tokens in sorted(history.entered.items())},
     )
 

@@ -161,7 +161,7 @@ class StreamProgress:
     preemptions: int = 0
     drafts: Mapping[str, DraftCounts] = field(default_factory=dict)  # by source, over all attempts
     tier: str = ""  # model id of the tier that answers; "": not chosen yet
-    variant: str = ""  # the variant that serves it; "": its application
+    variant: str = ""  # the variants that serve it or gave tokens; "": none
     placed: bool = False  # it has been on a route
 
 
@@ -312,7 +312,7 @@ class RequestView:
     parked_steps: int = 0  # steps of lower tiers that it sat out so far
     parked_seconds: float = 0.0  # time that these steps took
     entered: dict[str, int] = field(default_factory=dict)  # prompt tokens that began at an exit, by the layers before it
-    variant: str = ""  # the variant that serves it now; "": its model's own chain
+    variant: str = ""  # the variants that serve it or gave tokens; "": none
 
 
 @dataclass(frozen=True, slots=True)
