@@ -76,7 +76,8 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
             {
                 "id": name,
                 "base": one["base"],
-                "family": one.get("family", ""),  # servers of earlier releases do not report it
+                "family": one.get("family", ""),  # servers of earlier releases do not report this one and the next
+                "variant_of": one.get("variant_of", ""),
                 "adapter": _is_adapter(one),
                 "busy": sum(one["requests"].values()) > 0,
                 "checkpoint": one["checkpoint"],
