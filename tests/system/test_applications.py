@@ -74,7 +74,15 @@ async def names(client: Client) -> dict[str, str | None]:
 
 
 async def parameters(client: Client) -> dict[str, int]:
-    return {name: worker["memory"]["parameters"] for name, worker in (await client.workers()).items()}
+    """Each worker's bytes of parameters, once all workers have said them."""
+    found: dict[str, int] = {}
+
+    async def said() -> bool:
+        found.update({name: one["memory"]["parameters"] for name, one in (await client.workers()).items()})
+        return all(found.values())
+
+    await until(said, "all workers say what they hold")
+    return found
 
 
 @claim("Models are added and removed while the server runs, and no running request fails", of="fine-tunes", headline=True)
