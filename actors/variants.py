@@ -41,7 +41,7 @@ def check_adaptive(settings: Settings, checkpoints: Mapping[str, Checkpoint]) ->
             raise SettingsError(f"adaptive.{name} is equal, but {name} is a family; set quality, or leave adaptive out")
         if settings.parameter_drops.is_on:
             raise SettingsError(
-                f"adaptive.{name} is equal, and parameter_drops is on; they are not used together: choose one"
+                f"adaptive.{name} is equal, and overload is on; they are not used together: choose one"
             )
         if settings.worker.stages(name) > 1:
             raise SettingsError(f"adaptive.{name} is equal, and pipelines.{name} spreads it over workers; choose one")

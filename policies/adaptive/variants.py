@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from .equivalence import EquivalenceLimits
+
 MOST_VARIANTS = 8  # of one application
-LOST = 1.0  # most answers in 100 that the swaps of a variant lose together, as measured one by one
-MOVED = 0.025  # most divergence in nats of its swaps together, where no answers were judged
+LIMITS = EquivalenceLimits()  # of a single swap, held for all swaps of a variant together
 _SWAP = r"\d{1,9}-\d{1,9}=[0-9a-f]{32}(?:\+[0-9a-f]{32})*"
 _SOURCE = re.compile(rf"(.+)/variant:({_SWAP}(?:,{_SWAP})*)", re.DOTALL)
 
@@ -85,7 +86,7 @@ def make_variants(components: Sequence[str], equivalents: Iterable[Equivalent], 
     """Return the variants of a chain, the ones with most components swapped first.
 
     Each donor gives the variant with as many of its blocks as together lose little enough; each equivalent alone gives one
-    more. Losses of single swaps are added, since damage adds up at most roughly so.
+    more. Losses of single swaps are added: swaps together were not measured.
     """
     known = list(equivalents)
     found: dict[tuple[str, ...], Variant] = {}
@@ -109,7 +110,7 @@ def _together(equivalents: Sequence[Equivalent]) -> list[Equivalent]:
 
 def _within(equivalents: Sequence[Equivalent]) -> bool:
     lost, moved = sum(map(_lost, equivalents)), sum(one.kl or 0.0 for one in equivalents if one.lost is None)
-    return lost <= LOST and moved <= MOVED
+    return lost <= LIMITS.damage and moved <= LIMITS.kl
 
 
 def _lost(one: Equivalent) -> float:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from blockwright.actors.settings.errors import SettingsError
 from blockwright.policies.adaptive.equivalence import EquivalenceLimits
 from blockwright.policies.adaptive.variants import Swap, variant_source
 from blockwright.tests.checkpoints import make_checkpoint, with_tensors
@@ -120,3 +121,21 @@ async def test_without_equivalences_nothing_differs(tmp_path: Path, mode: str) -
     async with serve({"a": tmp_path / "zoo" / "chains" / "a"}, adaptive={"a": mode}) as server:
         assert [variant for variant, _ in await asyncio.gather(*(ask(server, prompt) for prompt in PROMPTS))] == [""] * 4
         assert list((await server.cluster())["applications"]) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"overload": "on"}, "adaptive.a is equal, and overload is on"),
+        ({"pipelines": {"a": 2}}, "adaptive.a is equal, and pipelines.a spreads it over workers"),
+        ({}, "adaptive.a is equal, but a is no application of a zoo"),
+    ],
+)
+async def test_what_can_have_no_variants_is_refused(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
+    folder = make_checkpoint(tmp_path / "a")
+    if settings:
+        add(tmp_path / "zoo", str(folder), "a")
+        folder = tmp_path / "zoo" / "chains" / "a"
+    with pytest.raises(SettingsError, match=words):
+        async with serve({"a": folder}, workers=2, adaptive={"a": "equal"}, **settings):
+            pass

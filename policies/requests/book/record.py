@@ -243,9 +243,9 @@ class RequestRecord:
         progress = self.progress
         first = len(progress.tokens) == progress.begins
         added = progress.add(news)
-        if self.variant:
-            self.variants[self.variant] = None
         if added is not None and added.tokens:
+            if self.variant:
+                self.variants[self.variant] = None
             if first:
                 self.history.note(now, "vector" if self.generation.pooled else "first_token")
             decision = self.placement.decision

@@ -123,7 +123,7 @@ def test_a_snapshot_of_another_release_is_refused(change: Callable[[dict[str, Pl
 
 
 def test_the_rows_of_a_snapshot_name_one_another() -> None:
-    """What two parts share they share again, so that both see a change: the routes of the table, and the records."""
+    """Restore an object that two parts share as one object: a change of the routes or of a record is seen by both."""
     state = ControllerState.restore(travelled(world_at(2, STEPS).state.snapshot()))
     assert state.served is state.holdings.served
     assert state.changed is state.holdings.changed

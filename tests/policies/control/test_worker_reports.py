@@ -79,7 +79,7 @@ def test_a_pipeline_over_unequal_workers_is_cut_by_speed_and_lies_on_one_kind_of
 
 @pytest.mark.parametrize(("fast", "slow"), [("w0", "w1"), ("w1", "w0")])
 def test_of_workers_with_equal_memory_the_faster_one_gets_more(fast: str, slow: str) -> None:
-    """Of three models two go to the faster one; room that is left on the other gets a replica."""
+    """Place two of three models on the faster worker, and a replica in the room that is left on the other."""
     bench = Reporting("w0", "w1")
     bench(Serve((A, B, application("c", "pQrStu"))))
     for worker in ("w0", "w1"):
