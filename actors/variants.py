@@ -40,9 +40,7 @@ def check_adaptive(settings: Settings, checkpoints: Mapping[str, Checkpoint]) ->
         if checkpoints[name].exits:
             raise SettingsError(f"adaptive.{name} is equal, but {name} is a family; set quality, or leave adaptive out")
         if settings.parameter_drops.is_on:
-            raise SettingsError(
-                f"adaptive.{name} is equal, and overload is on; they are not used together: choose one"
-            )
+            raise SettingsError(f"adaptive.{name} is equal, and overload is on; they are not used together: choose one")
         if settings.worker.stages(name) > 1:
             raise SettingsError(f"adaptive.{name} is equal, and pipelines.{name} spreads it over workers; choose one")
 
