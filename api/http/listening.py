@@ -221,6 +221,19 @@ def make_runner(app: web.Application) -> web.AppRunner:
     return _Runner(app, shutdown_timeout=CLOSE_SECONDS)
 
 
+async def open_site(site: web.BaseSite) -> None:
+    """Start a site. One that is cancelled has opened first, so the runner's cleanup closes its socket.
+
+    aiohttp learns of its server only after asyncio's last await: a cancel there would leave the socket open.
+    """
+    opening = asyncio.ensure_future(site.start())
+    try:
+        await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        await asyncio.wait([opening])
+        raise
+
+
 def tls(network: NetworkSettings) -> ssl.SSLContext | None:
     """Return the TLS context that the settings name, or None.
 

@@ -108,7 +108,7 @@ class Cluster(Session):
 
         from ...actors.topology import start
         from ..app.application import make_app
-        from ..http.listening import make_runner, tls
+        from ..http.listening import make_runner, open_site, tls
 
         context = tls(self.settings.network)
         running = self._running = await start(self.settings)
@@ -116,7 +116,7 @@ class Cluster(Session):
         self._runner = make_runner(make_app(running.port, self.settings))
         await self._runner.setup()
         path = os.path.join(running.launcher.directory, SOCKET)
-        await web.UnixSite(self._runner, path).start()
+        await open_site(web.UnixSite(self._runner, path))
         if self._listens:
             await self._listen(
                 web.TCPSite(self._runner, self.settings.network.host, self.settings.network.port, ssl_context=context)
@@ -125,9 +125,11 @@ class Cluster(Session):
         await self.connect(open_http("http://localhost", self._key, aiohttp.UnixConnector(path, limit=0)))
 
     async def _listen(self, site: web.TCPSite) -> None:
+        from ..http.listening import open_site
+
         settings = self.settings
         try:
-            await site.start()
+            await open_site(site)
         except OSError as error:
             where = f"{settings.network.host}:{settings.network.port}"
             raise SettingsError(f"cannot listen on {where} ({error.strerror or error}); choose another port") from None

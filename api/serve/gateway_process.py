@@ -16,7 +16,7 @@ from ...runtime.node.node import Node
 from ...runtime.tree import start_inside
 from ..app.application import make_app
 from ..http.context import FRONT, PEER
-from ..http.listening import make_runner, tls
+from ..http.listening import make_runner, open_site, tls
 from ..http.starting import Stages
 
 
@@ -34,6 +34,7 @@ async def start(node: Node, config: GatewayConfig) -> None:
     inside = inside_gateway(batches=front.batch_service is not None)
     await start_inside(node, inside, {"gateway": gateway, "peer": peer, "batches": (front.batch_service,)})
     app[PEER].append(peer.ref)
-    await web.TCPSite(runner, settings.network.host, config.port, ssl_context=tls(settings.network), reuse_port=True).start()
+    context = tls(settings.network)
+    await open_site(web.TCPSite(runner, settings.network.host, config.port, ssl_context=context, reuse_port=True))
     stages.reach("listening")
     front.catalog.begin()

@@ -37,7 +37,7 @@ from ...runtime.cluster.launcher import Launcher
 from ..app.application import make_app
 from ..batches.folder import SERVER, FolderLock
 from ..http.context import FRONT, PEER, Front
-from ..http.listening import make_runner, tls
+from ..http.listening import make_runner, open_site, tls
 from ..http.starting import Stages, StartingPort
 from .console import Console, RunningCluster, StartupReporter
 
@@ -135,7 +135,7 @@ class Server:
         site = web.TCPSite(
             runner, self._settings.network.host, port, ssl_context=tls(self._settings.network), reuse_port=shared or None
         )
-        await site.start()
+        await open_site(site)
         self._site = site
 
     async def _close(self) -> None:

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from blockwright.actors.settings.settings import Settings
 from blockwright.api.app.application import make_app
-from blockwright.api.http.listening import make_runner, most_connections
+from blockwright.api.http.listening import make_runner, most_connections, open_site
 from blockwright.tests.api.fake_port import FakePort
 from blockwright.tests.waiting import PATIENCE
 
@@ -124,3 +124,18 @@ def test_connections_leave_files_to_the_rest_of_the_process(monkeypatch: pytest.
     ):  # fmt: skip
         monkeypatch.setattr(resource, "getrlimit", lambda which, files=files: (files, files))
         assert most_connections(wanted) == connections
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_site_that_is_cancelled_while_it_opens_is_closed_by_the_cleanup(folder: Path, turns: int) -> None:
+    app = make_app(FakePort(folder, lambda generation: ()), Settings(applications={"tiny": str(folder)}))
+    made = make_runner(app)
+    await made.setup()
+    opening = asyncio.create_task(open_site(web.UnixSite(made, folder / "api.sock")))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    opening.cancel()
+    await asyncio.wait([opening])
+    await made.cleanup()
+    with pytest.raises(OSError):
+        await asyncio.open_unix_connection(folder / "api.sock")
