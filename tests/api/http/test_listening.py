@@ -137,5 +137,5 @@ async def test_a_site_that_is_cancelled_while_it_opens_is_closed_by_the_cleanup(
     opening.cancel()
     await asyncio.wait([opening])
     await made.cleanup()
-    with pytest.raises(OSError, match="No such file|refused"):
+    with pytest.raises(OSError, match=r"No such file|refused"):
         await asyncio.open_unix_connection(folder / "api.sock")
