@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-MOST, MOST_BYTES = 256, 8 << 20  # of tools of requests, of their grammars
+MOST, MOST_BYTES = 256, 8 << 20  # of tools of requests, of their grammars and schemas
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,12 +13,19 @@ class HeldTools:
     """The Lark grammar of a call of some tools; "": none can be held. ``names``: of the tools that it has.
 
     ``lasts``: a call goes on until the turn ends. ``ignored``: places in the request whose schemas are not held.
+    ``schemas``: of the arguments, as JSON, by place of the tool; "": any object.
     """
 
     grammar: str
     lasts: bool
     names: tuple[str, ...]
     ignored: tuple[str, ...]
+    schemas: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """The length of its texts."""
+        return len(self.grammar) + sum(map(len, self.schemas))
 
 
 class HeldToolsMemory:
@@ -37,8 +44,8 @@ class HeldToolsMemory:
     def add(self, key: bytes, found: HeldTools) -> None:
         """Remember what was found, and forget the oldest where there are too many."""
         old = self._found.pop(key, None)
-        self._bytes += len(found.grammar) - (len(old.grammar) if old is not None else 0)
+        self._bytes += found.size - (old.size if old is not None else 0)
         self._found[key] = found
         while len(self._found) > MOST or (self._bytes > MOST_BYTES and len(self._found) > 1):
             _, gone = self._found.popitem(last=False)
-            self._bytes -= len(gone.grammar)
+            self._bytes -= gone.size

@@ -11,11 +11,14 @@ from ...gpu.weights.checkpoint_files import TOKENIZER, CheckpointFiles
 from ...policies.plan.grammar import CALLS, JSON, LARK, Grammar, TokenVocabulary
 from ...policies.sweep.compile_queue import OWN
 from ..constraints.checker import CheckerFull
+from ..constraints.constraint import Constraint
 from ..errors import ApiError, bad_request
 from ..http.catalog import ServedModel
 from ..http.context import Front
+from ..http.held_tools import HeldTools
 from .fields import Options
-from .held_calls import free_turn, held_tools
+from .held_calls import free_turn, held_tools, with_arguments, without_strict
+from .tools import AUTO
 from .turns import AnswerTurn
 
 RETRY_AFTER = 2.0  # seconds: many first tries of grammars
@@ -39,7 +42,7 @@ async def asked_grammar(
     """Return the grammar of a request's answers; raise a 400 for one that cannot be held exactly."""
     if turn is not None and turn.holds_calls:
         return await _held_calls(front, info, served, options, turn, tenant)
-    return AskedGrammar(await _whole_grammar(front, info, served, options, turn, tenant))
+    return await _whole_grammar(front, info, served, options, turn, tenant)
 
 
 async def _held_calls(
@@ -47,7 +50,7 @@ async def _held_calls(
 ) -> AskedGrammar:
     """Return the grammar of a turn that is free but for its calls, of tools of which none is strict."""
     codec = served.codec
-    unheld = tuple(tool.field for tool, _ in turn.use.callable)
+    unheld = _fields(turn)
     if options.allowed_token_ids:
         return AskedGrammar(None, unheld)  # which might leave no token of a call
     try:
@@ -56,8 +59,7 @@ async def _held_calls(
         if error.status != 400:
             raise
         return AskedGrammar(None, unheld)  # a tokenizer whose answers cannot be constrained
-    ends = frozenset(codec.said(token) for token in vocabulary.ends)
-    held = await held_tools(front, turn, ends, lambda form, text: _fault(front, tenant, form, text, "tools"))
+    held = await _held(front, served, turn, vocabulary, tenant)
     shown = () if options.skip_special_tokens else (id for id in codec.special if id < served.vocabulary)
     said = {id: text for text, id in turn.special.items()} | {id: codec.said(id) for id in shown}
     found = free_turn(turn.template, turn.reader().standing, held, said) if held.grammar else None
@@ -68,14 +70,25 @@ async def _held_calls(
     return AskedGrammar(grammar, held.ignored)
 
 
+async def _held(
+    front: Front, served: ServedModel, turn: AnswerTurn, vocabulary: TokenVocabulary, tenant: str
+) -> HeldTools:
+    ends = frozenset(served.codec.said(token) for token in vocabulary.ends)
+    return await held_tools(front, turn, ends, lambda form, text: _fault(front, tenant, form, text, "tools"))
+
+
+def _fields(turn: AnswerTurn) -> tuple[str, ...]:
+    return tuple(tool.field for tool, _ in turn.use.callable)
+
+
 async def _whole_grammar(
     front: Front, info: ModelInfo, served: ServedModel, options: Options, turn: AnswerTurn | None, tenant: str
-) -> Grammar | None:
-    """Return the grammar that whole answers follow, or None."""
+) -> AskedGrammar:
+    """Return the grammar that whole answers follow, if there is one."""
     constraint = next(iter(options.constraints), None)
     shapes = turn is not None and turn.shapes
     if constraint is None and not shapes:
-        return None
+        return AskedGrammar(None)
     named = constraint.field if constraint is not None else "tools"
     if options.allowed_token_ids:
         message = f"allowed_token_ids and {named} may leave no token; leave one of them out"
@@ -87,13 +100,32 @@ async def _whole_grammar(
         await _check(front, tenant, constraint.form, constraint.text, constraint.field)
     if turn is None or not shapes:
         assert constraint is not None
-        return Grammar(form=constraint.form, text=constraint.text, **common)
+        return AskedGrammar(Grammar(form=constraint.form, text=constraint.text, **common))
     for tool, schema in turn.use.callable:
         await _check(front, tenant, JSON, json.dumps(schema), tool.field)
     if constraint is not None and (text := turn.text_grammar(constraint)):
         await _check(front, tenant, LARK, text, named, " behind thinking, where a text begins with no blank")
+    turn, ignored = await _with_arguments(front, served, turn, constraint, vocabulary, tenant)
     await _check(front, tenant, LARK, turn.grammar(constraint, by_name=True), named)
-    return Grammar(form=LARK, text=turn.grammar(constraint), **common)
+    return AskedGrammar(Grammar(form=LARK, text=turn.grammar(constraint), **common), ignored)
+
+
+async def _with_arguments(
+    front: Front,
+    served: ServedModel,
+    turn: AnswerTurn,
+    constraint: Constraint | None,
+    vocabulary: TokenVocabulary,
+    tenant: str,
+) -> tuple[AnswerTurn, tuple[str, ...]]:
+    """Return a turn with the schemas of its tools that are not strict, and their places that it does not hold."""
+    free = without_strict(turn)
+    if turn.use.choice.mode != AUTO or not free.use.callable:
+        return turn, ()
+    held = await _held(front, served, free, vocabulary, tenant)
+    found = with_arguments(turn, held)
+    text = found.grammar(constraint, by_name=True)
+    return (turn, _fields(free)) if await _fault(front, tenant, LARK, text, "tools") else (found, held.ignored)
 
 
 async def _check(front: Front, tenant: str, form: str, text: str, field: str, where: str = "") -> None:

@@ -98,12 +98,33 @@ async def _found(
         schemas = _Schemas((None,) * len(tools), ())
         grammar = await made(schemas)
     if grammar is None:
-        return HeldTools("", lasts=False, names=(), ignored=tuple(tool.field for tool in tools))
+        fields = tuple(tool.field for tool in tools)
+        return HeldTools("", lasts=False, names=(), ignored=fields, schemas=("",) * len(tools))
     unheld = {*grammar.loose, *grammar.left_out}
     unheld |= {tool.name for tool, schema in zip(tools, schemas.held, strict=True) if schema is None}
-    fields = [tool.field for tool in tools if tool.name in unheld]
+    ignored = (*(tool.field for tool in tools if tool.name in unheld), *schemas.ignored)
     names = tuple(tool.name for tool in tools if tool.name not in grammar.left_out)
-    return HeldTools(grammar.text, grammar.lasts, names, (*fields, *schemas.ignored))
+    held = tuple("" if tool.name in unheld else json.dumps(one) for tool, one in zip(tools, schemas.held, strict=True))
+    return HeldTools(grammar.text, grammar.lasts, names, ignored, held)
+
+
+def without_strict(turn: AnswerTurn) -> AnswerTurn:
+    """Return a turn with its tools that are not strict alone."""
+    return _with_tools(turn, [(tool, schema) for tool, schema in turn.use.callable if not tool.strict])
+
+
+def with_arguments(turn: AnswerTurn, held: HeldTools) -> AnswerTurn:
+    """Return a turn with the schemas that are held of its tools that are not strict."""
+    schemas = iter(held.schemas)
+    found = []
+    for tool, schema in turn.use.callable:
+        text = "" if tool.strict else next(schemas)
+        found.append((tool, json.loads(text) if text else schema))
+    return _with_tools(turn, found)
+
+
+def _with_tools(turn: AnswerTurn, tools: Sequence[tuple[Tool, Mapping[str, Any]]]) -> AnswerTurn:
+    return replace(turn, use=replace(turn.use, callable=tuple(tools)))
 
 
 def free_turn(

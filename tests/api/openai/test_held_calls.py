@@ -10,6 +10,7 @@ import pytest
 
 from blockwright.api.constraints.checker import GrammarChecker, TableFacts
 from blockwright.gpu.sampling.free_turn import FreeTurn
+from blockwright.policies.plan.grammar import LARK
 from blockwright.tests.api.conftest import Qwen
 from blockwright.tests.api.openai.test_tools import ASK, CALL, FAULTS, PLACE, STRICT, TIME, URL, WEATHER, chat
 from blockwright.tests.api.text.turn.turns import SOURCES
@@ -33,6 +34,12 @@ async def test_what_cannot_be_held_is_named_where_no_tool_is_strict(qwen: Qwen, 
         assert named == ("tools[1].function.parameters" if kind in kinds else None), properties
         turn = FreeTurn.of(port.streams[-1].generation.sampling.grammar.text)
         assert "place" in turn.call
+        for more in ({"tools": tools, "parallel_tool_calls": False}, {"tools": [STRICT, tools[1]]}):
+            answer = await client.post(URL, json={"messages": ASK, **more})
+            assert answer.status == 200, await answer.text()
+            assert answer.headers.get("x-ignored-fields") == named, properties
+            whole = port.streams[-1].generation.sampling.grammar
+            assert (whole.form, "place" in whole.text) == (LARK, True)
         strict = [WEATHER, tool_of("f", {"type": "object", "properties": properties}, strict=True)]
         answer = await client.post(URL, json={"messages": ASK, "tools": strict})
         assert answer.status == (400 if kind in kinds else 200)

@@ -170,8 +170,8 @@ async def test_an_effort_without_a_variable_is_named(serve: Any, say: Any) -> No
         ({"tool_choice": {"type": "function", "function": {"name": "time"}}}, ["time"], ["weather", "FREE"]),
         ({"tool_choice": "none"}, ["FREE"], ["weather"]),
         ({"tools": [STRICT, TIME]}, ["FREE", '"place"', "time"], []),
-        ({"parallel_tool_calls": False}, ["FREE", "weather"], ['"place"', ")*"]),
-        ({"response_format": {"type": "json_object"}}, ["text: %json", "weather"], ["FREE"]),
+        ({"parallel_tool_calls": False}, ["FREE", "weather", '"place"'], [")*"]),
+        ({"response_format": {"type": "json_object"}}, ["text: %json", "weather", '"place"'], ["FREE"]),
     ],
 )
 async def test_the_grammar_of_a_turn(qwen: Qwen, fields: dict[str, Any], has: list[str], lacks: list[str]) -> None:

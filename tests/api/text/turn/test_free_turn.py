@@ -73,7 +73,7 @@ def grammar_of(kind: str, thinking: bool, to_the_end: bool = False) -> Grammar:
     template = read_template(TURNS[kind])
     tools = [ToolRule(name, schema) for name, schema in SCHEMAS.items()]
     made = call_grammar(template, tools, special=NAMED, ends=["</s>"])
-    held = HeldTools(made.text, made.lasts, tuple(SCHEMAS), ())
+    held = HeldTools(made.text, made.lasts, tuple(SCHEMAS), (), ())
     turn = free_turn(template, reader_of(kind, thinking).standing, held, {id: text for text, id in NAMED.items()})
     assert turn is not None
     grammar = Grammar(form=FORM, text=turn.text, vocabulary=VOCABULARY, to_the_end=to_the_end)
