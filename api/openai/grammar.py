@@ -70,9 +70,7 @@ async def _held_calls(
     return AskedGrammar(grammar, held.ignored)
 
 
-async def _held(
-    front: Front, served: ServedModel, turn: AnswerTurn, vocabulary: TokenVocabulary, tenant: str
-) -> HeldTools:
+async def _held(front: Front, served: ServedModel, turn: AnswerTurn, vocabulary: TokenVocabulary, tenant: str) -> HeldTools:
     ends = frozenset(served.codec.said(token) for token in vocabulary.ends)
     return await held_tools(front, turn, ends, lambda form, text: _fault(front, tenant, form, text, "tools"))
 
