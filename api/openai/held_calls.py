@@ -123,7 +123,7 @@ def with_arguments(turn: AnswerTurn, held: HeldTools) -> AnswerTurn:
     return _with_tools(turn, found)
 
 
-def _with_tools(turn: AnswerTurn, tools: Sequence[tuple[Tool, Mapping[str, Any]]]) -> AnswerTurn:
+def _with_tools(turn: AnswerTurn, tools: Sequence[tuple[Tool, dict[str, Any]]]) -> AnswerTurn:
     return replace(turn, use=replace(turn.use, callable=tuple(tools)))
 
 

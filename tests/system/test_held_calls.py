@@ -96,7 +96,7 @@ def marked(folder: Path, kind: str, first: Path) -> Path:
 
 
 def asked(kind: str, index: int) -> dict[str, Any]:
-    """Request ``index`` of a kind: greedy, two choices beyond ends, sampled with drafts, stopped at a call, or with one call."""
+    """Request ``index`` of a kind: greedy, two choices beyond ends, sampled with drafts, cut at a call, or with one call."""
     base = {"model": kind, "messages": [{"role": "user", "content": f"go {index}"}], "tools": TOOLS, "max_tokens": NEW}
     base |= {"seed": index, "temperature": 1.0, "logit_bias": {str(MARK): 6.0}, "return_token_ids": True}
     ways: list[dict[str, Any]] = [
