@@ -166,7 +166,7 @@ def publications(times: int) -> dict[str, float]:
     every = [base]
     for number in range(101):
         parts = [
-            part.variant(bytes([number, depth]) * 8, 1) if part.kv else part for depth, part in enumerate(base.components)
+            part.adapted(bytes([number, depth]) * 8, 1) if part.kv else part for depth, part in enumerate(base.components)
         ]
         every.append(replace(base, application=f"m{number}", blocks=(Block(tuple(parts)),)))
     routes = [Route(f"{one.application}@w0", 1, one.application, (Hop("w0", 0, len(base.components)),)) for one in every]

@@ -87,7 +87,7 @@ class Backend(Protocol):
     def parts(self, spec: ComponentSpec) -> list[PackedPart]:
         """Return the parts of a component, before any tensor is read. Two roles may have parts with the same id.
 
-        A variant's delta is a single part, which ``pack_delta`` fills.
+        The delta of an adapted component is a single part, which ``pack_delta`` fills.
         """
 
     def pack(self, part: PackedPart, raw: torch.Tensor, memory: torch.Tensor) -> None:
@@ -103,7 +103,7 @@ class Backend(Protocol):
     def pack_delta(
         self, spec: ComponentSpec, tensors: Mapping[str, torch.Tensor], memory: torch.Tensor
     ) -> Generator[int, None, Any]:
-        """Convert the raw tensors of a variant's delta into ``memory``.
+        """Convert the raw tensors of a delta into ``memory``.
 
         ``memory`` is the arena's own, uint8 of its part's size, 64-byte aligned: the delta points there. Yields the bytes of
         each step, at most about a slice. The return value is the delta as ``attach`` takes it.

@@ -111,7 +111,7 @@ class Executor:
     # components and runs
 
     def load(self, spec: ComponentSpec, offsets: Sequence[int]) -> Iterator[None]:
-        """Make a component resident, or a variant's delta, step by step (``gpu/parameters.py``)."""
+        """Make a component resident, or the delta of an adapted one, step by step (``gpu/parameters.py``)."""
         self.device.add_width(_width(spec))
         return self.parameters.load(spec, offsets)
 

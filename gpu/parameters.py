@@ -40,8 +40,7 @@ class ResidentParameters:
     def load(self, spec: ComponentSpec, offsets: Sequence[int]) -> Iterator[None]:
         """Read a component's tensors and pack them at these offsets of the parameters arena.
 
-        The arena must be committed there. For a variant the delta is loaded; the component that it shares is loaded by
-        itself.
+        The arena must be committed there. For an adapted component the delta is loaded; what it shares is loaded by itself.
 
         ``offsets`` has one offset for each part that the back end names. A tensor that is packed already is not packed
         again. Each step of the iterator packs about a slice; the component can be composed when the iterator has

@@ -161,7 +161,7 @@ def chain_of(model: ModelSpec, spec: InstanceSpec) -> Chain:
     )
     if model.own:
         deltas = [model.own * (n + 1) // spec.stages - model.own * n // spec.stages for n in range(spec.stages)]
-        changed = [part.variant(_hash(f"{model.name}/{n}"), deltas[n]) for n, part in enumerate(parts[1:-1])]
+        changed = [part.adapted(_hash(f"{model.name}/{n}"), deltas[n]) for n, part in enumerate(parts[1:-1])]
         parts = (parts[0], *changed, parts[-1])
     return Chain(model.name, (Block(parts),), model.context)
 

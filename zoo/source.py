@@ -53,7 +53,7 @@ class Hold:
 
 
 def open_source(source: str | Path, base: str | Path = "") -> Checkpoint:
-    """Open a source. With ``base``, another source, return its variant by the adapter in folder ``source``.
+    """Open a source. With ``base``, another source, open the adapter in folder ``source`` over it.
 
     The source of a tier (``policies/model/tiers.py``) gives the tier, the source of a variant
     (``policies/adaptive/variants.py``) the variant. If its folder lists no exits, a setting named this
@@ -125,7 +125,7 @@ def _variant(chain: StoredChain, swaps: Sequence[Swap]) -> StoredChain:
         raise ZooError(f"{chain.application}: {error}") from None
 
 
-def is_variant(folder: Path) -> bool:
+def holds_adapter(folder: Path) -> bool:
     """Return whether a folder holds an adapter, possibly one of a zoo, and not a whole model. Raises ZooError."""
     return is_adapter(folder) or ((folder / CHAIN).is_file() and any(read_chain(folder).deltas))
 

@@ -159,5 +159,5 @@ class Zoo:
             stored = self.component(id)
             assert not isinstance(stored.config, DeltaConfig), "it would not have been read"
             component = component_of(stored.config, bytes.fromhex(id), stored.nbytes)
-            found.append(component.variant(bytes.fromhex(delta), self.delta(delta).nbytes) if delta else component)
+            found.append(component.adapted(bytes.fromhex(delta), self.delta(delta).nbytes) if delta else component)
         return found

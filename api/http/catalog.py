@@ -41,7 +41,7 @@ from ...policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_b
 from ...policies.model.tiers import no_tier
 from ...policies.nearest import suggestion
 from ...policies.plan.sampling import SamplingParams
-from ...zoo.source import is_variant, open_source
+from ...zoo.source import holds_adapter, open_source
 from ..checks import shown
 from ..errors import ApiError
 from ..text.chat_template import ChatTemplate
@@ -288,7 +288,7 @@ class Catalog:
     def _base(self, folder: Path, name: str) -> str:
         """Return the folder of the whole model that an adapter is for; "": it cannot be determined here."""
         infos = [
-            info for info in self._port.models() if not (info.adapter or info.starts or is_variant(Path(info.checkpoint)))
+            info for info in self._port.models() if not (info.adapter or info.starts or holds_adapter(Path(info.checkpoint)))
         ]
         wholes = [WholeModel(info.id, info.checkpoint) for info in infos]
         try:

@@ -22,7 +22,7 @@ from ...gpu.weights.adapter import is_adapter
 from ...policies.binary_size import binary_size
 from ...policies.model.tier_choice import family_of_auto
 from ...policies.requests.refusal import Refusal, RequestRefused
-from ...zoo.source import is_variant
+from ...zoo.source import holds_adapter
 from ..answers import AddedAnswer, AppsAnswer, RemovedAnswer
 from ..errors import ApiError, bad_request, in_words
 from ..http.context import FRONT, IGNORED
@@ -123,7 +123,7 @@ async def _check_adapter(request: web.Request, path: str) -> None:
     """Raise a 400 for a whole model: it is not what the client meant, and its memory cost would surprise."""
     folder = await asyncio.to_thread(folder_below, roots_of(request.app[FRONT].settings.models), path)
     try:
-        found = await asyncio.to_thread(is_variant, folder)
+        found = await asyncio.to_thread(holds_adapter, folder)
     except CheckpointError as error:
         raise bad_request(str(error), "path") from None
     if not found:

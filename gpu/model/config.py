@@ -226,7 +226,7 @@ class DeltaSpec:
 class ComponentSpec:
     """A component that can be loaded: identity, configuration, raw tensors by role, and their hashes.
 
-    For a variant these describe the shared component, and ``delta`` is the difference.
+    For an adapted component these describe the shared component, and ``delta`` is the difference.
     """
 
     component: Component
@@ -237,11 +237,11 @@ class ComponentSpec:
 
     @property
     def name(self) -> bytes:
-        """The id under which it is resident: the component's, or a variant's delta's."""
+        """The id under which it is resident: the component's, or its delta's."""
         return self.component.id if self.delta is None else self.delta.id
 
     def loads(self) -> list[ComponentSpec]:
-        """Return the specs that must be resident for it: itself, and before a variant's delta the shared component."""
+        """Return the specs that must be resident for it: itself, and before a delta the shared component."""
         if self.delta is None:
             return [self]
         shared = replace(self.component, id=self.component.base, base=b"", delta=b"", delta_nbytes=0)

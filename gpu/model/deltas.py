@@ -1,6 +1,6 @@
 """Configuration of deltas, as numbers: part of a delta's identity, and all that a back end needs besides tensors.
 
-Standard library only. A *delta* is a small change of a component; all its variants share the component's parameters.
+Standard library only. A *delta* is a small change of a component; all that are adapted from it share its parameters.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Adapters: a folder with adapter_config.json and safetensors, opened over a base checkpoint as the checkpoint of a variant.
+"""Adapters: a folder with adapter_config.json and safetensors, opened over a base checkpoint as a checkpoint of its own.
 
 Modules are found by the names that the base's architecture gives its tensors. So a module with a fused output (Phi-3's
 qkv_proj, GPT-NeoX's query_key_value) becomes a term of each role, with the rows of its weight. Anything that would change
@@ -70,7 +70,7 @@ def trained_on(source: str | Path) -> str:
 
 
 def open_adapter(source: str | Path, base: Checkpoint) -> Checkpoint:
-    """Open an adapter as a variant of ``base``.
+    """Open an adapter over ``base`` as a checkpoint of its own.
 
     Raises CheckpointError if it cannot be served, or was made for another base.
     """

@@ -308,7 +308,7 @@ class Checkpoint:
     ) -> list[ComponentSpec]:
         """Return components ``first`` .. ``first + len(ids) - 1`` with known identities, without reading tensors.
 
-        ``ids``: for variants, the shared components' ids. ``hashes``: each component's tensor hashes by role, as
+        ``ids``: for adapted components, the shared components' ids. ``hashes``: each component's tensor hashes by role, as
         ``specs`` found them, or none. ``deltas``: ids of deltas, empty where there is none (an empty list: nowhere). Raises
         ``CheckpointError`` if the chain has fewer components, other tensors or other deltas.
         """
@@ -333,8 +333,8 @@ class Checkpoint:
         for i, change in enumerate(changes):
             if change is not None:
                 delta = DeltaSpec(deltas[i], *change)
-                variant = specs[i].component.variant(delta.id, delta.nbytes)
-                specs[i] = dataclasses.replace(specs[i], component=variant, delta=delta)
+                adapted = specs[i].component.adapted(delta.id, delta.nbytes)
+                specs[i] = dataclasses.replace(specs[i], component=adapted, delta=delta)
         return specs
 
 

@@ -74,7 +74,7 @@ PageLayout = KvLayout | HiddenLayout
 class Component:
     """The smallest unit of identity. ``id`` hashes kind, configuration and the content of its raw tensors.
 
-    A *variant* is another component's parameters with a small change, its *delta* (LoRA, biases, a prefix, an adapter).
+    An *adapted* component has another one's parameters and a small change, its *delta* (LoRA, biases, a prefix, an adapter).
     """
 
     id: bytes  # 16 bytes
@@ -83,16 +83,16 @@ class Component:
     width_in: int  # 0 for an embedding, which takes token ids
     width_out: int
     kv: KvLayout | None = None  # set if there is attention
-    base: bytes = b""  # variants: id of the component whose parameters it uses
-    delta: bytes = b""  # variants: id of the delta, 16 bytes
+    base: bytes = b""  # adapted: id of the component whose parameters it uses
+    delta: bytes = b""  # adapted: id of the delta, 16 bytes
     delta_nbytes: int = 0  # raw bytes of the delta
 
     @property
     def shared(self) -> bytes:
-        """The id of the component whose parameters are multiplied: one for all its variants."""
+        """The id of the component whose parameters are multiplied: one for all that are adapted from it."""
         return self.base or self.id
 
-    def variant(self, delta: bytes, nbytes: int) -> Component:
+    def adapted(self, delta: bytes, nbytes: int) -> Component:
         """Return this component changed by a delta of ``nbytes`` raw bytes."""
         id = hashlib.blake2b(self.id + delta, digest_size=16, person=b"blockwright/var").digest()
         return replace(self, id=id, base=self.id, delta=delta, delta_nbytes=nbytes)

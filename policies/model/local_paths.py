@@ -1,6 +1,6 @@
 """The cutting of a worker's routes into runs and spans, at each publication anew.
 
-A route that was there before is processed only where others cause a cut in it: with a hundred variants of a deep model,
+A route that was there before is processed only where others cause a cut in it: with a hundred adapters of a deep model,
 anything else would block the worker's loop for several sweeps whenever one of them comes or goes.
 """
 
@@ -113,7 +113,7 @@ class LocalPaths:
         pages. ``kept``: earlier borders of spans; pages are split where a border appears, and never joined again.
         """
         paths = self._paths(chains, routes)
-        alike = {id(path.nodes): path.nodes for path in paths.values()}  # variants do not differ in anything that cuts runs
+        alike = {id(path.nodes): path.nodes for path in paths.values()}  # adapters do not differ in anything that cuts runs
         at = _cuts(alike.values())
         runs = {key: _stretches(nodes, at) for key, nodes in alike.items()}
         at = _cuts([path.lines for path in paths.values()])
@@ -131,7 +131,7 @@ class LocalPaths:
         """Return the paths of all routes through here, by route id, and know no others from now on.
 
         Paths with equal nodes share them as one object: a publication then compares objects, and never again the tuples of
-        a hundred variants.
+        a hundred adapters.
         """
         of = {chain.application: chain for chain in chains}
         alike = self._alike.copy()

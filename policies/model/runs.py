@@ -20,7 +20,7 @@ class Run:
     """Consecutive components executed by one native call. A head is always a run of its own, since few rows pass it."""
 
     depth: int  # of the first component
-    components: tuple[bytes, ...]  # ids of executed components: for a variant, its base
+    components: tuple[bytes, ...]  # ids of executed components: for an adapted one, its base
     kv_layer: int  # KV layer of the first attention in the run
     head: bool
     nbytes: int = 0  # bytes of parameters a token is multiplied with, without an embedding's
@@ -94,7 +94,7 @@ class LocalRoute:
     cost_compute: int  # bytes of parameters that a token passes here
     cost_memory: int  # bytes of KV of a page here, without padding
     max_length: int  # tokens of a sequence, prompt and answer together
-    deltas: tuple[tuple[int, bytes], ...] = ()  # (depth, delta id) of the variants among the components here
+    deltas: tuple[tuple[int, bytes], ...] = ()  # (depth, delta id) of the adapted ones among the components here
     touched: tuple[bool, ...] = ()  # for each run: whether it contains a delta
     delta: int = 0  # number of ``deltas`` on this worker (``LocalRoutes``); 0: there are none
     exit: Exit | None = None  # where the route leaves, if hidden states are kept there for others; its span is the last

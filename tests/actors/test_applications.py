@@ -377,7 +377,7 @@ def test_a_front_is_notified_of_an_adapters_own_folder() -> None:
 def adapter(model: str, base: str, checkpoint: str, delta: str = "d") -> Application:
     """An adapter over ``eAmBnh``, which changes its second component."""
     made = named(model, "eAmBnh")
-    second = made.components[1].variant((delta * 16).encode(), 1)
+    second = made.components[1].adapted((delta * 16).encode(), 1)
     return replace(made, components=(made.components[0], second, *made.components[2:]), base=checkpoint, base_model=base)
 
 

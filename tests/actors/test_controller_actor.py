@@ -165,7 +165,7 @@ async def test_each_heartbeat_is_one_event_and_no_timer_of_the_controller_runs(r
 async def test_only_whole_models_can_be_a_base(rig: Rig) -> None:
     """Adapters of a zoo name no folder of a base, those of saved modules have no deltas."""
     whole = application("w", "xy", kv=KV)
-    parts = tuple(component.variant(b"d" * 16, 1) for component in whole.components)
+    parts = tuple(component.adapted(b"d" * 16, 1) for component in whole.components)
     stored = replace(whole, name="stored", components=parts, checkpoint="/zoo/chains/stored")
     saved = replace(whole, name="saved", base="/gone", base_model="gone", checkpoint="/saved")
     later = replace(whole, name="later", checkpoint="/later")

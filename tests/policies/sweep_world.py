@@ -67,7 +67,7 @@ def variant(base: Chain, application: str, depths: list[int]) -> Chain:
     """``base`` with a delta of its own at these depths."""
     parts = list(base.components)
     for depth in depths:
-        parts[depth] = parts[depth].variant(f"{application}/{depth}".encode().ljust(16, b"."), 10)
+        parts[depth] = parts[depth].adapted(f"{application}/{depth}".encode().ljust(16, b"."), 10)
     return Chain(application, (Block(tuple(parts)),), base.max_length)
 
 

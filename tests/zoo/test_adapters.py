@@ -26,7 +26,7 @@ from blockwright.tests.parts import some
 from blockwright.tests.zoo.models import files, tensor_files
 from blockwright.zoo.add import add
 from blockwright.zoo.remove import gc, remove
-from blockwright.zoo.source import is_variant, open_source
+from blockwright.zoo.source import holds_adapter, open_source
 from blockwright.zoo.verify import verify
 from blockwright.zoo.zoo import Zoo
 
@@ -62,7 +62,7 @@ def test_what_is_opened_is_the_folder_over_its_base(checkpoint: Make, tmp_path: 
     ours = open_source(zoo / "chains" / "tuned")
     assert contents(ours.specs(16, "float32")) == contents(open_adapter(adapter, Checkpoint.open(base)).specs(16, "float32"))
     assert (ours.path, ours.config) == (zoo / "chains" / "tuned", Checkpoint.open(base).config)
-    variants = [folder for folder in (base, adapter, *(zoo / "chains").iterdir()) if is_variant(folder)]
+    variants = [folder for folder in (base, adapter, *(zoo / "chains").iterdir()) if holds_adapter(folder)]
     assert sorted(variants) == sorted([adapter, zoo / "chains" / "tuned"])
     assert not verify(zoo).faults
 

@@ -129,7 +129,7 @@ def test_what_shares_lies_together() -> None:
 
 def test_a_delta_takes_its_own_bytes_alone() -> None:
     base = chain("f", 10, 2)
-    tuned = [c.variant(b"delta" + bytes([d]), 1) for d, c in enumerate(base)]
+    tuned = [c.adapted(b"delta" + bytes([d]), 1) for d, c in enumerate(base)]
     routes = place_by_locality({"base": base, "tuned": tuned}, {"w0": 66, "w1": 65}, {})
     assert [route.id for route in routes] == ["base@w0", "base@w1", "tuned@w0"]
 

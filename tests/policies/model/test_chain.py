@@ -35,7 +35,7 @@ def test_an_adapter_is_nobodys_base() -> None:
     """Not even where its own base is gone."""
     base, other = chain("base", "abcd"), chain("other", "abcE")
     adapters = [
-        Chain(name, (Block((*base.components[:3], base.components[3].variant(name.encode() * 8, 1))),), 64)
+        Chain(name, (Block((*base.components[:3], base.components[3].adapted(name.encode() * 8, 1))),), 64)
         for name in ("lo", "ra")
     ]
     assert bases([base, *adapters, other]) == {"lo": "base", "ra": "base", "other": "base"}

@@ -27,8 +27,8 @@ def test_chains_are_alike_whose_kv_is_the_same_at_each_depth() -> None:
 
 
 def test_what_chains_share_counts_once_and_their_own_besides() -> None:
-    tuned = [FOUNDATION[0], FOUNDATION[1].variant(b"d" * 16, 3), component("c", 44, LAYOUT)]
-    other = [FOUNDATION[0], FOUNDATION[1].variant(b"f" * 16, 5), FOUNDATION[2].variant(b"g" * 16, 7)]
+    tuned = [FOUNDATION[0], FOUNDATION[1].adapted(b"d" * 16, 3), component("c", 44, LAYOUT)]
+    other = [FOUNDATION[0], FOUNDATION[1].adapted(b"f" * 16, 5), FOUNDATION[2].adapted(b"g" * 16, 7)]
     found = united([FOUNDATION, tuned, other])
     assert [(c.nbytes, c.delta_nbytes) for c in found] == [(100, 0), (40, 3 + 5), (40 + 44, 7)]
     assert [c.kv for c in found] == [c.kv for c in FOUNDATION]

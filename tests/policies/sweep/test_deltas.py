@@ -28,8 +28,8 @@ CHAINS = [BASE, LOWER, UPPER]
 def test_a_variant_is_its_base_and_its_delta() -> None:
     base, changed = BASE.components[1], LOWER.components[1]
     assert (changed.base, changed.shared, changed.kv) == (base.id, base.id, base.kv)
-    assert len({base.id, changed.id, changed.delta, base.variant(b"o" * 16, 1).id}) == 4
-    assert base.variant(changed.delta, 10) == changed
+    assert len({base.id, changed.id, changed.delta, base.adapted(b"o" * 16, 1).id}) == 4
+    assert base.adapted(changed.delta, 10) == changed
     assert (base.base, base.delta, base.shared) == (b"", b"", base.id)
 
 
@@ -90,7 +90,7 @@ def test_equal_deltas_over_different_bases_are_met_in_the_runs_of_both() -> None
     """One adapter over a foundation and over a fine-tune of it: one number, two lists of runs, one sweep."""
     pair = []
     for base in (BASE, chain("tuned", own_from=0)):
-        parts = [c.variant(b"a" * 15 + bytes([d]), 10) if d in (1, 2) else c for d, c in enumerate(base.components)]
+        parts = [c.adapted(b"a" * 15 + bytes([d]), 10) if d in (1, 2) else c for d, c in enumerate(base.components)]
         pair.append(Chain(f"{base.application}+a", (Block(tuple(parts)),), base.max_length))
     world = World(["w0"], pair, [replica("w0", c) for c in pair])
     worker = world.workers["w0"]
