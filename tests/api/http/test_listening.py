@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import resource
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -131,11 +132,12 @@ async def test_a_site_that_is_cancelled_while_it_opens_is_closed_by_the_cleanup(
     app = make_app(FakePort(folder, lambda generation: ()), Settings(applications={"tiny": str(folder)}))
     made = make_runner(app)
     await made.setup()
-    opening = asyncio.create_task(open_site(web.UnixSite(made, folder / "api.sock")))
-    for _ in range(turns):
-        await asyncio.sleep(0)
-    opening.cancel()
-    await asyncio.wait([opening])
-    await made.cleanup()
-    with pytest.raises(OSError, match=r"No such file|refused"):
-        await asyncio.open_unix_connection(folder / "api.sock")
+    with tempfile.TemporaryDirectory() as directory:
+        opening = asyncio.create_task(open_site(web.UnixSite(made, f"{directory}/api.sock")))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.wait([opening])
+        await made.cleanup()
+        with pytest.raises(OSError, match=r"No such file|refused"):
+            await asyncio.open_unix_connection(f"{directory}/api.sock")
