@@ -7,6 +7,9 @@ A ``LocalCluster(3)`` with the default heartbeat (0.5 s) and silence (2.5 s), ov
 the time until the head declares a node down: ``crash_ms`` after SIGKILL, ``unreachable_ms`` after SIGSTOP (as when a host or
 the network is gone), ``hung_ms`` after its event loop got stuck in Python. A wrong cause ends the benchmark. ``import_ms``:
 ``import blockwright.runtime`` in a new process, compiled before.
+
+``idle``: what one of 12 and one of 36 nodes takes while none has anything to say: open files, and its share of a core in
+percent; of 36 over of 12.
 """
 
 from __future__ import annotations
@@ -91,6 +94,32 @@ async def measure(report: Report, runs: int) -> None:
                     report.add(case, OURS, {f"{how}_ms": await milliseconds_to_down(cluster, "w1", how, cause)})
 
 
+async def idle(nodes: int, seconds: float) -> tuple[int, float]:
+    """Return the open files of one of so many idle nodes, and its share of a core in percent."""
+    async with LocalCluster(nodes) as cluster:
+        await asyncio.sleep(2)
+        process = f"/proc/{cluster.hub.pid('w1')}"
+        before, began = computed(process), time.perf_counter()
+        await asyncio.sleep(seconds)
+        share = 100 * (computed(process) - before) / (time.perf_counter() - began)
+        return len(os.listdir(f"{process}/fd")), share
+
+
+def computed(process: str) -> float:
+    """Return the seconds of processor time of a process, of all of its threads."""
+    nanoseconds = 0
+    for thread in os.listdir(f"{process}/task"):
+        with open(f"{process}/task/{thread}/schedstat") as file:
+            nanoseconds += int(file.read().split()[0])
+    return nanoseconds / 1e9
+
+
+async def measure_idle(report: Report, seconds: float) -> None:
+    few, many = [await idle(nodes, seconds) for nodes in (12, 36)]
+    values = {"files_12": few[0], "files_36": many[0], "share_12": few[1], "share_36": many[1]}
+    report.add("idle", OURS, {**values, "files_ratio": many[0] / few[0], "share_ratio": many[1] / few[1]})
+
+
 @harness.claim("Crashes of nodes are noticed within 50 ms", of="actor-runtime")
 def main(options: Options) -> None:
     report = Report("nodes", {"nodes": NODES, "heartbeat": 0.5, "silence": 2.5}, packages=("pyzmq", "uvloop"))
@@ -98,7 +127,9 @@ def main(options: Options) -> None:
     for milliseconds in import_milliseconds(runs):
         report.add("import", OURS, {"import_ms": milliseconds})
     run(measure(report, runs))
+    run(measure_idle(report, 10.0 if options.quick else 30.0))
     bars = [Bar("import", "import_ms", at_most=150.0), *[Bar(case, "crash_ms", at_most=50.0) for case in WAYS]]
+    bars += [Bar("idle", "files_ratio", at_most=1.1), Bar("idle", "share_ratio", at_most=1.4)]
     harness.finish(report, options, bars)
 
 

@@ -58,6 +58,11 @@ def of_nodes(result: Result) -> str:
         ('a loop that hangs to "hung"', "hung_ms"),
     )
     rows = [(name, *(result.text(way, metric) for way in ("ipc", "tcp-with-keys"))) for name, metric in lines]
+    idle = [(f"{count} nodes", *(result.text("idle", f"{of}_{count}") for of in ("files", "share"))) for count in (12, 36)]
     return f"""Milliseconds; `import blockwright.runtime` takes {result.spread("import", "import_ms")} (bar 150).
 
-{table(("", "ipc", "TCP with keys"), rows)}"""
+{table(("", "ipc", "TCP with keys"), rows)}
+
+Nodes meet when they have something to say. So a node that is idle takes as much among few as among many:
+
+{table(("an idle node of", "open files", "% of a core"), idle)}"""

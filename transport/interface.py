@@ -63,6 +63,9 @@ class Transport(Protocol):
     def start(self, receiver: Receiver) -> None:
         """Begin to receive. Needs a running loop."""
 
+    def know(self, peer: PeerId, endpoint: str) -> None:
+        """Check the endpoint of ``peer`` and accept its connections. Raises AddressError, KeysError."""
+
     def connect(self, peer: PeerId, endpoint: str) -> None:
         """Make ``peer`` reachable; do nothing if it already is."""
 
@@ -77,6 +80,9 @@ class Transport(Protocol):
 
     def recheck(self, peer: PeerId) -> None:
         """Begin to watch ``peer`` anew, after UNREACHABLE."""
+
+    def rest(self, peer: PeerId) -> None:
+        """Close the connections to ``peer`` for heartbeats and links; the next heartbeat or link message opens another."""
 
     def disconnect(self, peer: PeerId) -> None:
         """Forget ``peer`` and drop the messages queued for it."""

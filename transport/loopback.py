@@ -98,6 +98,12 @@ class LoopbackTransport:
         if endpoint not in self._network.members:
             self._network.notify_lost(self, peer)
 
+    def know(self, peer: PeerId, endpoint: str) -> None:
+        pass  # every transport of the process is accepted
+
+    def rest(self, peer: PeerId) -> None:
+        pass  # there are no connections to close
+
     def disconnect(self, peer: PeerId) -> None:
         self._peers.pop(peer, None)
 

@@ -71,6 +71,7 @@ class SocketTransport:
         self._lanes: dict[Lane, dict[PeerId, Outbound]] = {lane: {} for lane in Lane}
         self._control = self._lanes[Lane.CONTROL]
         self._endpoints: dict[PeerId, str] = {}
+        self._unanswered: set[PeerId] = set()  # the connection for heartbeats broke alone; not to be opened by itself
         self._unread: tuple[PeerId, Batch] | None = None  # the rest of a batch
         self._started = self._closed = False
 
@@ -84,7 +85,15 @@ class SocketTransport:
         self._loop.call_soon(self._drain)  # earlier messages made their edge before the descriptor was watched
 
     def connect(self, peer: PeerId, endpoint: str) -> None:
-        """Make ``peer`` reachable.
+        """Make ``peer`` reachable. Raises AddressError, KeysError."""
+        self.know(peer, endpoint)
+        if peer not in self._endpoints and not self._closed:
+            self._endpoints[peer] = endpoint
+            for lane in (Lane.CONTROL, Lane.PULSE):
+                self._open(peer, lane)
+
+    def know(self, peer: PeerId, endpoint: str) -> None:
+        """Check the endpoint of ``peer`` and accept its connections.
 
         Raises AddressError for an endpoint that is no socket of this cluster's directory. Raises KeysError for an
         endpoint on another machine without keys, or with another key than the one of ``peer``.
@@ -99,10 +108,6 @@ class SocketTransport:
         if (self._keys is not None) != bool(key):
             raise KeysError(f"one of {self.peer} and {peer} has keys and the other has none; they cannot talk")
         self.admit(peer, key)
-        if peer not in self._endpoints and not self._closed:
-            self._endpoints[peer] = endpoint
-            for lane in (Lane.CONTROL, Lane.PULSE):
-                self._open(peer, lane)
 
     def admit(self, peer: PeerId, key: str) -> None:
         if self._roster is not None:
@@ -112,8 +117,14 @@ class SocketTransport:
         if self._roster is not None:
             self._roster.guests = wanted
 
+    def rest(self, peer: PeerId) -> None:
+        for lane in (Lane.PULSE, Lane.LINK):
+            if outbound := self._lanes[lane].pop(peer, None):
+                outbound.close()
+
     def disconnect(self, peer: PeerId) -> None:
         self._endpoints.pop(peer, None)
+        self._unanswered.discard(peer)
         self._sessions.release(peer)
         if self._roster is not None:
             self._roster.remove(peer)
@@ -127,12 +138,15 @@ class SocketTransport:
 
     def recheck(self, peer: PeerId) -> None:
         if peer in self._endpoints:
+            self._unanswered.discard(peer)
             self._open(peer, Lane.PULSE)
 
     def send_pulse(self, peer: PeerId, body: bytes) -> None:
         outbound = self._lanes[Lane.PULSE].get(peer)
         if outbound is None:
-            raise PeerGone(f"node {peer} is not connected")
+            if peer not in self._endpoints or peer in self._unanswered:
+                raise PeerGone(f"node {peer} is not connected")
+            outbound = self._open(peer, Lane.PULSE)
         wire.checked(body, ())
         outbound.send_small(body)
 
@@ -209,8 +223,9 @@ class SocketTransport:
             return
         if lane is Lane.PULSE and cause.startswith("disconnected"):
             # Pings are sent here alone. If the process ended, the other connections break in the same moment.
-            lost = self._lanes[lane].pop(peer)
-            self._loop.call_later(PULSE_GRACE, self._on_pulse_lost, peer, lost)
+            del self._lanes[lane][peer]
+            self._unanswered.add(peer)
+            self._loop.call_later(PULSE_GRACE, self._on_pulse_lost, peer)
             return
         if lane is Lane.LINK and cause.startswith("disconnected"):
             del self._lanes[lane][peer]
@@ -219,8 +234,8 @@ class SocketTransport:
         self.disconnect(peer)
         self._receiver.on_lost(peer, cause)
 
-    def _on_pulse_lost(self, peer: PeerId, lost: Outbound) -> None:
-        if peer in self._endpoints and peer not in self._lanes[Lane.PULSE]:
+    def _on_pulse_lost(self, peer: PeerId) -> None:
+        if peer in self._unanswered:
             self._receiver.on_lost(peer, UNREACHABLE)
 
     def _drain(self) -> None:

@@ -2,7 +2,7 @@
 
 Owns the tags, the shape of each message and its check on arrival; bodies of calls are the codec's. Nothing here acts.
 
-    HELLO      own endpoint                     first message to any peer (the transport compared versions)
+    HELLO      own endpoint, stays              first message to any peer (the transport compared versions)
     READY                                       worker to head: the entry function returned
     BOOK       [[node, incarnation, endpoint]]  head to all: who is up
     DOWN       node, incarnation, cause         head to all: declared down, fence it
@@ -41,7 +41,7 @@ OPEN, ITEM, CREDIT, END, LOST, SEEN, LEAVE = range(12, 19)
 NUMBERED = frozenset((CALL, CAST, OPEN))  # whose first field is the id or number
 
 _SHAPES: dict[int, tuple[type, ...]] = {
-    HELLO: (str,),
+    HELLO: (str, bool),
     READY: (),
     BOOK: (list,),
     DOWN: (str, int, str),

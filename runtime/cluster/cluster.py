@@ -46,6 +46,7 @@ OnLaunch = Callable[[str, int, str], None]
 EXIT_GRACE = 0.2  # seconds that a broken connection waits for the exit status that explains it (calls fail at once)
 STALL_FACTOR = 1.5  # a check that comes later than this many periods counts as this many
 PING_SHARE = 0.5  # of ``silence``: pings must fail before heartbeats do, so that their failing is the cause
+PAGE = 512  # nodes in a message of the address book
 STOP_GRACE = 5.0  # seconds for nodes to stop in order
 
 
@@ -291,7 +292,7 @@ class ClusterHead:
         if member.id != peer.id or member.state != "starting" or self.stopping:
             return
         member.state, member.silent = "up", 0.0
-        self._publish()
+        self._publish(peer)
         member.settled.set()
         for callback in self._on_up:
             _guarded(callback, member.id.name, member.id.incarnation)
@@ -389,14 +390,20 @@ class ClusterHead:
             for callback in self._on_down:
                 _guarded(callback, down)
 
-    def _publish(self) -> None:
-        """Send the address book to all nodes that are up: each connects to the nodes that it does not know."""
-        up = [m.id for m in self._members.values() if m.state == "up"]
+    def _publish(self, new: Peer) -> None:
+        """Tell a node that is up where all the others are, in pieces, and the others where it is."""
         known = self.node.peers()
-        book = [[id.name, id.incarnation, known[id.name].endpoint] for id in up if id.name in known]
-        for id in up:
-            if id.name in known:
-                self.node.peering.notify(known[id.name], [envelope.BOOK, book])
+        up = [known[m.id.name] for m in self._members.values() if m.state == "up" and m.id.name in known]
+        others = [peer for peer in up if peer is not new]
+        for first in range(0, len(others), PAGE):
+            self.node.peering.notify(new, [envelope.BOOK, list(map(_entry, others[first : first + PAGE]))])
+        for peer in others:
+            self.node.peering.notify(peer, [envelope.BOOK, [_entry(new)]])
+
+
+def _entry(peer: Peer) -> list[Any]:
+    """Return the line of a node in the address book."""
+    return [peer.id.name, peer.id.incarnation, peer.endpoint]
 
 
 def _guarded(callback: Callable[..., None], *args: Any) -> None:

@@ -1,4 +1,4 @@
-"""Heartbeats to all peers, and what is looked after with each: stream credit, abandoned work, counts of casts.
+"""Heartbeats to peers that were met, and what is looked after with each: stream credit, abandoned work, counts of casts.
 
 Heartbeats come from the event loop itself: a node whose loop hangs falls silent.
 
@@ -28,10 +28,11 @@ from .remote_streams import RemoteOutlet
 from .sender import PeerSender
 
 log = logging.getLogger("blockwright.runtime")
+IDLE = 60.0  # seconds without a message other than heartbeats after which two nodes may do without these
 
 
 class HeartbeatSender:
-    """See the module. payload: what the application adds, plain data."""
+    """See the module. payload: what the application adds, plain data. rest: ends the heartbeats of an idle pair."""
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class HeartbeatSender:
         transport: Transport | None,
         sender: PeerSender,
         payload: Callable[[], dict[str, Any]],
+        rest: Callable[[Peer], None],
     ) -> None:
         self._clock = clock
         self._interval = interval
@@ -50,6 +52,7 @@ class HeartbeatSender:
         self._transport = transport
         self._sender = sender
         self._payload = payload
+        self._rest = rest
         self.lag = 0.0  # seconds by which the loop was late for its last heartbeat
         self._due = clock.now()
         self._timer: Timer | None = None
@@ -63,10 +66,14 @@ class HeartbeatSender:
             for reader in list(peer.streams.values()):
                 reader.renew()
             end_abandoned(peer, now)
+            peer.unused = 0 if peer.used else peer.unused + 1
+            peer.used = False
+            if peer.met and peer.unused * self._interval > IDLE:
+                self._rest(peer)
         self.send(self.lag)
 
     def send(self, lag: float = 0.0) -> None:
-        """Tell every peer that this loop runs, how it fares, and the application's payload."""
+        """Tell every peer that was met that this loop runs, how it fares, and the application's payload."""
         state = encode(measure(self._instances.values(), self._clock.now(), lag), Sink())
         try:
             body = pack([envelope.HEARTBEAT, state, encode(self._payload(), Sink())])
@@ -74,7 +81,7 @@ class HeartbeatSender:
             log.exception("the heartbeat payload cannot be made")
             body = pack([envelope.HEARTBEAT, state, {}])
         for peer in list(self._table.current.values()):
-            if self._transport is not None and not peer.lost:
+            if self._transport is not None and peer.met and not peer.lost:
                 with contextlib.suppress(PeerGone, QueueFull):
                     self._transport.send_pulse(peer.id, body)
             self._sender.confirm(peer)

@@ -65,6 +65,7 @@ class Inbound:
         try:
             if peer is not None and tag != envelope.HELLO:
                 peer.heard = self._clock.now()
+                peer.used |= tag != envelope.HEARTBEAT
                 if tag == envelope.REPLY:
                     self._remote.on_reply(peer, *fields)
                 elif tag == envelope.ITEM:
@@ -101,6 +102,8 @@ class Inbound:
     def on_link(self, sender: PeerId, frames: list[memoryview]) -> None:
         if not self.open or self._links is None or (sender != self._node and self._is_strange(sender)):
             return
+        if (peer := self._table.find(sender)) is not None:
+            peer.used = True
         try:
             self._links.on_frames(sender, frames)
         except WireError as error:

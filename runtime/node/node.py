@@ -355,6 +355,8 @@ class Node:
         peer = self.parts.itself if node == self.name else self.table.current.get(node)
         if peer is None or peer.lost:
             raise NodeDown(self.table.why_down(node))
+        if not peer.met and not peer.itself:
+            self.parts.sender.meet(peer)
         return links.link(peer.id)
 
     def offer_device(self, memory: DeviceMemory, nccl: Nccl | None = None) -> None:
@@ -377,8 +379,13 @@ class Node:
         return lambda: self.table.arrivals.remove(callback)
 
     def on_heartbeat(self, callback: Callable[[PeerInfo], None]) -> Callable[[], None]:
-        """Call back with each heartbeat of a peer, which has what it said by then. Returns what undoes this."""
+        """Call back with each heartbeat of a peer, which has what it said by then. Returns what undoes this.
+
+        A node that listens so meets every other one; others meet when they have something to say.
+        """
         self.table.heartbeats.append(callback)
+        if len(self.table.heartbeats) == 1 and self._parts is not None:
+            self.parts.peering.meet_all()
         return lambda: self.table.heartbeats.remove(callback)
 
     def on_link(self, kind: Traffic, receive: OnLink) -> None:

@@ -87,7 +87,9 @@ class NodeParts:
         self.tensor_links: LinkTable | None = None
         if transport is not None:
             self.tensor_links = LinkTable(me, transport, clock, LinkReceivers(me, state.receivers, dead).on_transfer)
-        sender = PeerSender(self.itself, self._on_own, transport, self.tensor_links, clock, dead)
+        self.sender = sender = PeerSender(
+            self.itself, self._on_own, transport, self.tensor_links, clock, dead, lambda: bool(table.heartbeats)
+        )
         requests = Requests(clock, message_log)
         incoming = IncomingCalls(clock, sender, self.actors.find, dead)
         streams = RemoteStreams(clock, sender, requests, incoming.admit)
@@ -102,7 +104,9 @@ class NodeParts:
         self.peering = Peering(access, transport, membership, state.dismissed, ended)
         self.inbound = Inbound(access, incoming, streams, self.peering, dead)
         instances = self.actors.instances
-        self.heartbeats = HeartbeatSender(clock, heartbeat_interval, table, instances, transport, sender, payload)
+        self.heartbeats = HeartbeatSender(
+            clock, heartbeat_interval, table, instances, transport, sender, payload, self.peering.rest
+        )
         self._id = me
 
     def service(self) -> NodeService:

@@ -50,6 +50,7 @@ class Peering:
         self.head: PeerId | None = None
         self.stopping = False  # its actors stop, and what they supervise elsewhere: that nodes end with it is no news either
         self.leaving = False  # this node is about to stop, and has asked others to: that they go is no news
+        self._sender = access.sender
         self.notify = access.sender.notify
 
     def join(self, head: PeerId, endpoint: str) -> None:
@@ -63,15 +64,25 @@ class Peering:
         self.notify(self._table.current[self.head.name], [envelope.READY])
 
     def greet(self, peer: PeerId, endpoint: str) -> Peer:
-        """Make a node known and tell it where this one listens. Its older life, if known, is over."""
+        """Make a node known and meet it. Its older life, if known, is over."""
+        met = self._know(peer, endpoint)
+        self._sender.meet(met)
+        return met
+
+    def meet_all(self) -> None:
+        """Meet every node that is known, also again, because this one listens to heartbeats from now on."""
+        for peer in list(self._table.current.values()):
+            self._sender.meet(peer)
+
+    def _know(self, peer: PeerId, endpoint: str) -> Peer:
+        """Make a node known. Its older life, if known, is over."""
         assert self._transport is not None, "a node that does not listen meets no other"
-        self._transport.connect(peer, endpoint)
+        self._transport.know(peer, endpoint)
         if (known := self._table.current.get(peer.name)) is not None:
             self.declare_down(Down(known.id.name, known.incarnation, f"replaced by incarnation {peer.incarnation}"))
-        met = Peer(peer, endpoint, self._clock.now())
-        self._table.add(met)
-        self.notify(met, [envelope.HELLO, self._transport.endpoint])
-        return met
+        known = Peer(peer, endpoint, self._clock.now())
+        self._table.add(known)
+        return known
 
     def fail_calls(self, peer: Peer, cause: str) -> None:
         """End all calls to and from a life of a node that is over, or as good as."""
@@ -123,13 +134,23 @@ class Peering:
 
     # ---- system messages
 
-    def on_hello(self, sender: PeerId, endpoint: str) -> None:
-        if self._resolver.known(sender) is not None:
+    def on_hello(self, sender: PeerId, endpoint: str, stays: bool) -> None:
+        """Meet a node that has met this one. ``stays``: it listens to heartbeats."""
+        if (known := self._resolver.known(sender)) is not None:
+            known.stays, known.unused = stays, 0
+            if not known.met and not known.lost:
+                self._sender.meet(known)
             return
         if self._membership is not None and not self._membership.admits(sender):
             self._dropped["stranger"] += 1
             return
-        self.greet(sender, endpoint)
+        self.greet(sender, endpoint).stays = stays
+
+    def rest(self, peer: Peer) -> None:
+        """Exchange no more heartbeats with a peer until there is something to say, if both can do without."""
+        if self._transport is not None and not (peer.stays or peer.busy or self._table.heartbeats or peer.id == self.head):
+            peer.met = False
+            self._transport.rest(peer.id)
 
     def on_system(self, peer: Peer, tag: int, fields: list[Any]) -> None:
         """Handle a message between a head and its workers. Raises DecodeError for one that the peer may not send."""
@@ -161,4 +182,6 @@ class Peering:
             for name, incarnation, endpoint in decode(list[tuple[str, int, str]], fields[0]):
                 other = PeerId(check_name(name), incarnation)
                 if other != self._node and self._resolver.known(other) is None and not self._table.fenced(other):
-                    self.greet(other, endpoint)
+                    known = self._know(other, endpoint)
+                    if self._table.heartbeats:
+                        self._sender.meet(known)

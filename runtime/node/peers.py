@@ -56,6 +56,10 @@ class Peer:
     casts_confirmed: int = 0  # of these, the ones that it has confirmed
     casts_seen: int = 0  # from it,
     casts_reported: int = 0  # of these, the ones that were reported to it
+    met: bool = False  # this node has said where it listens: heartbeats are exchanged
+    stays: bool = False  # it listens to heartbeats, so they do not end while there is nothing else to say
+    used: bool = True  # a message other than a heartbeat was exchanged since the last heartbeat
+    unused: int = 0  # heartbeats since the last such message
     lost: bool = False  # the connection broke; calls fail, the end is not declared yet
     pending: dict[int, asyncio.Future[Any]] = field(default_factory=dict)  # calls to it, by id
     inbound: dict[int, Delivery] = field(default_factory=dict)  # calls and streams from it that wait or run here, by id
@@ -65,6 +69,11 @@ class Peer:
     @property
     def incarnation(self) -> int:
         return self.id.incarnation
+
+    @property
+    def busy(self) -> bool:
+        """Something between the two nodes has not ended."""
+        return bool(self.pending or self.inbound or self.streams) or self.casts_sent != self.casts_confirmed
 
 
 class PeerTable:

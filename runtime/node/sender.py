@@ -31,7 +31,7 @@ class PeerSender:
     """See the module.
 
     itself: this node as its own peer, whose messages ``loopback`` gets. transport, tensor_links: none where the node does
-    not listen.
+    not listen. listens: whether this node listens to the heartbeats of others.
     """
 
     def __init__(
@@ -42,12 +42,14 @@ class PeerSender:
         tensor_links: LinkTable | None,
         clock: Clock,
         dead: DeadLetters,
+        listens: Callable[[], bool],
     ) -> None:
         self._itself = itself
         self._loopback = loopback
         self._transport = transport
         self._links = tensor_links
         self._clock, self._dead = clock, dead
+        self._listens = listens
         self._loop = asyncio.get_running_loop()
 
     def send(self, peer: Peer, body: bytes, buffers: list[Buffer]) -> None:
@@ -55,13 +57,24 @@ class PeerSender:
         if peer is self._itself:
             views = [memoryview(bytes(buffer)) for buffer in buffers]  # frozen: what the sender changes now is not seen
             self._loop.call_soon(self._loopback, peer.id, body, views)
-        elif peer.lost or self._transport is None:
+            return
+        if peer.lost or self._transport is None:
             raise PeerGone(f"node {peer.id} is not connected")
-        elif buffers and self._links is not None and (placed := self._links.place(peer.id, buffers)) is not None:
+        if not peer.met:
+            self.meet(peer)
+        peer.used = True
+        if buffers and self._links is not None and (placed := self._links.place(peer.id, buffers)) is not None:
             self._transport.send(peer.id, body, placed.frames, placed.places)
             self._links.lend(peer.id, placed)
         else:
             self._transport.send(peer.id, body, buffers)
+
+    def meet(self, peer: Peer) -> None:
+        """Tell a peer where this node listens, and exchange heartbeats with it from now on."""
+        assert self._transport is not None, "a node that does not listen meets no other"
+        peer.met, peer.unused = True, 0
+        self._transport.connect(peer.id, peer.endpoint)
+        self.notify(peer, [envelope.HELLO, self._transport.endpoint, self._listens()])
 
     def notify(self, peer: Peer, message: list[Any]) -> None:
         """Send a system message; a peer that cannot take it is noticed by other means."""

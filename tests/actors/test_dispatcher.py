@@ -91,7 +91,7 @@ def choices(
         await asyncio.sleep(0.01)  # until the last word has come
         return list(found), spent
 
-    found, spent = Simulation(seed=1, nodes=(NODE,), setup=setup).run(scenario)
+    found, spent = Simulation(seed=1, nodes=(NODE,), setup=setup, latency=(0.001, 0.001)).run(scenario)
     return found, fakes, spent
 
 

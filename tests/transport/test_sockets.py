@@ -99,6 +99,22 @@ def test_small_messages_of_a_tick_share_a_frame(run):
     run(main())
 
 
+def test_after_a_rest_heartbeats_and_links_go_on_and_nothing_counts_as_lost(run, way, recorder):
+    async def main():
+        async with Pair(way, recorder) as pair:
+            for turn in range(3):
+                pair.a.send_pulse(B, b"beat %d" % turn)
+                pair.a.send_link(B, [b"piece %d" % turn])
+                pair.a.send(B, b"word %d" % turn)
+                await pair.at_b.until(lambda turn=turn: len(pair.at_b.messages) == 2 * turn + 2)
+                await pair.at_b.until(lambda turn=turn: len(pair.at_b.links) == turn + 1)
+                pair.a.rest(B)
+            assert sorted(bytes(body) for _, body, _ in pair.at_b.messages)[:2] == [b"beat 0", b"beat 1"]
+            assert (pair.at_a.lost, pair.at_b.lost) == ([], [])
+
+    run(main())
+
+
 def test_nothing_hangs_under_two_way_traffic(run, way, recorder):
     """The descriptor is edge-triggered: a missed re-check would leave messages lying for ever."""
 
