@@ -7,6 +7,7 @@ import json
 from ..gpu.regular_file import read_plain
 from ..policies.plan.coefficients import Coefficients
 from ..policies.prediction.machines import LinkTimes
+from ..policies.requests.paces import WorkerLink
 from .settings.errors import SettingsError
 from .settings.workers import WorkerSettings
 
@@ -23,10 +24,16 @@ def read_links(path: str) -> LinkTimes | None:
 
     Returns None if the file has none. Raises the same errors as ``read_costs``.
     """
+    link = read_link(path)
+    return None if link is None else LinkTimes(link.latency, link.bandwidth, NUMBER)
+
+
+def read_link(path: str) -> WorkerLink | None:
+    """Read the same as the gateways compare routes by."""
     table = json.loads(read_plain(path)) if path else {}
     try:
         link = table["links"]["shared-memory"] if "links" in table else None
-        return LinkTimes(float(link["latency"]), float(link["bandwidth"]), NUMBER) if link else None
+        return WorkerLink(float(link["latency"]), float(link["bandwidth"])) if link else None
     except (KeyError, TypeError):
         raise ValueError("links says neither latency nor bandwidth of shared-memory") from None
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ..gpu.cuda.footprint import Footprint, WorkerShape, footprint
 from ..gpu.model.config import ModelConfig
-from ..policies.cluster.worker_size import SizeRules, WorkerReport
+from ..policies.cluster.worker_size import ROWS, SizeRules, WorkerReport
 from .cost_file import read_costs
 from .settings.errors import SettingsError
 from .settings.requests import LONGEST_CONTEXT, RequestSettings
@@ -142,7 +142,8 @@ def worker_configs(settings: Settings, models: Mapping[str, ModelConfig], head: 
 def sized(config: WorkerConfig, report: WorkerReport) -> WorkerConfig:
     """Return a worker's configuration with its size, as it was settled when the worker joined."""
     worker = replace(config.worker, threads=report.threads, device=report.device)
-    return replace(config, worker=worker, worker_memory=replace(config.worker_memory, memory=report.memory))
+    memory = replace(config.worker_memory, memory=report.memory)
+    return replace(config, worker=worker, worker_memory=memory, speed=ROWS * report.speed)
 
 
 def card_footprint(settings: Settings, models: Mapping[str, ModelConfig]) -> Footprint | None:

@@ -41,7 +41,7 @@ from .checkpoints import OpenedCheckpoints, check_drafts, hash_applications, mod
 from .conditions import Published
 from .controller.actor import Controller
 from .controller.progress import Progress
-from .cost_file import check_costs
+from .cost_file import check_costs, read_link
 from .device_choice import read_machine, this_machine
 from .further_applications import absent_models, check_places, open_further
 from .gateway.actor import Gateway
@@ -438,7 +438,9 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
         tenants=len(settings.network.tenants),
         lengths=Lengths(settings.tagging.is_on or bool(settings.tagging.request_log)),
         asks=settings.dispatching.is_asked,
+        target=settings.dispatching.slo_ttft,
     )
+    parts.table.link = read_link(settings.worker.profile)
     parts.table.default = settings.models.default_model or parts.table.default
     tagging = make_tagging(settings.tagging, parts.lengths, name, f"{HEAD}/tagger")
     addresses = {"controller": CONTROLLER, "applications": f"{HEAD}/applications", "limiter": limiter}

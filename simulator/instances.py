@@ -14,6 +14,7 @@ from ..policies.plan.coefficients import Coefficients
 from ..policies.prediction.instance import Instance
 from ..policies.prediction.machines import LinkTimes
 from ..policies.prediction.pipeline_instance import PipelineInstance
+from ..policies.requests.paces import Paces, compared, token_seconds
 from ..policies.requests.routes_changed import RoutesChanged
 from ..policies.sweep.config import SweepConfig
 from .description import InstanceSpec, ModelSpec, Scenario
@@ -69,6 +70,10 @@ class InstanceMaker:
         for entry, (spec, found) in enumerate(zip(scenario.instances, coefficients, strict=True)):
             chains = {model.name: chain_of(model, spec) for model in scenario.models}
             self.plans += [InstancePlan(name, entry, spec, found, chains) for name in spec.names]
+
+    def paces(self) -> Paces:
+        """Return how fast the devices are, by the cost models of their instances."""
+        return compared({worker: token_seconds(plan.costs) for plan in self.plans for worker in plan.workers})
 
     def make(self, place: int) -> Made:
         """Return a new instance with routes of all models."""

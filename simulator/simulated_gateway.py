@@ -22,7 +22,10 @@ from ..policies.prediction.lengths import clipped
 from ..policies.prediction.pipeline_instance import PipelineInstance
 from ..policies.requests.admission import admit
 from ..policies.requests.admission_limit import AdmissionLimit
+from ..policies.requests.dispatch import PLAIN
 from ..policies.requests.dispatch import choose as choose_route
+from ..policies.requests.paces import Paces
+from ..policies.requests.standing import RouteView
 from ..policies.sweep.events import Submission
 from .description import LEAST_WORK, DispatchSpec, LimitSpec, ModelSpec
 from .workload import WorkloadRequest
@@ -68,7 +71,10 @@ class InFlightRequest:
 
 
 class SimulatedGateway:
-    """Gateway of a simulated cluster (see the module). ``routes`` has each instance's routes, by model."""
+    """Gateway of a simulated cluster (see the module).
+
+    routes: each instance's routes, by model. paces: of all devices; None: they are equally fast.
+    """
 
     def __init__(
         self,
@@ -78,8 +84,10 @@ class SimulatedGateway:
         instances: Sequence[Instance | PipelineInstance],
         routes: Sequence[dict[str, Route]],
         seed: int,
+        paces: Paces | None = None,
     ) -> None:
         self._dispatch = dispatch
+        self._paces = paces or Paces()
         self._instances = instances
         self._routes = routes
         self._contexts = {model.name: model.context for model in models}
@@ -178,7 +186,10 @@ class SimulatedGateway:
             loads.append(load)
             for hop in route.hops:
                 work[hop.worker] = load
-        best = choose_route(routes, work, tokens=demand.total, capacity=self._capacity)
+        view = PLAIN
+        if self._paces.slower:
+            view = RouteView(demand.prompt, demand.total - demand.prompt, self._paces)
+        best = choose_route(routes, work, tokens=demand.total, capacity=self._capacity, view=view)
         at = next((at for at, route in enumerate(routes) if route is best), -1)
         assert at >= 0, "no route of some is the best"
         return DispatchDecision(compared[at], compared, loads)

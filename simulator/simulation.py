@@ -132,7 +132,13 @@ class ClusterSimulation:
             self.maker.check(place, instance)
         self._hashed = [instance.state.config.prefix_cache for instance in self.instances]
         self.gateway = SimulatedGateway(
-            scenario.dispatch, scenario.limits, scenario.models, self.instances, self.routes, scenario.seed
+            scenario.dispatch,
+            scenario.limits,
+            scenario.models,
+            self.instances,
+            self.routes,
+            scenario.seed,
+            self.maker.paces(),
         )
         self.provisioner = PaidInstances(scenario.provisioning, [instance.name for instance in self.instances])
         first = list(range(self.provisioner.least))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -20,6 +20,7 @@ from typing import Any
 from ...policies.prediction.candidate import Candidate
 from ...policies.prediction.dispatching import POLICIES, DispatchChoice, Targets, choose, drawn, rank
 from ...policies.requests.book.dispatch_messages import Ask, Chosen
+from ...policies.requests.standing import Standing
 from ...policies.sweep.events import Submission
 from ...runtime.actor.actor import Actor
 from ...runtime.actor.endpoint import endpoint
@@ -61,9 +62,10 @@ class Dispatcher(Actor):
         said = partial(Chosen, request=request, attempt=attempt, policy=self._name, unanswered=dict(unanswered))
         if not candidates:
             return said(reason="no_answer")
-        choice = self._choose(candidates, number)
+        choice = self._choose(candidates, number, ask.standings)
         route, reason = candidates[choice.index].route, choice.reason
-        place, ranked = self._rank(list(known.values()), route, number) if sampled and not reason else (0, 0)
+        everyone = list(known.values())
+        place, ranked = self._rank(everyone, route, number, ask.standings) if sampled and not reason else (0, 0)
         self._place(ask.submission, route, ask.routes[route][0])
         loads = [None if load is None else list(load) for load in choice.loads]
         return said(route=route, reason=reason, candidates=candidates, loads=loads, rank=place, ranked=ranked)
@@ -74,12 +76,15 @@ class Dispatcher(Actor):
             return range(count)
         return drawn(count, [self._random.random() for _ in range(self._choices)])
 
-    def _choose(self, candidates: Sequence[Candidate], number: int) -> DispatchChoice:
-        return choose(self._name, candidates, self._random.random(), number=number, targets=self._targets)
+    def _choose(self, candidates: Sequence[Candidate], number: int, standings: Mapping[str, Standing]) -> DispatchChoice:
+        draw = self._random.random()
+        return choose(self._name, candidates, draw, number=number, targets=self._targets, standings=standings)
 
-    def _rank(self, everyone: Sequence[Candidate], route: str, number: int) -> tuple[int, int]:
+    def _rank(
+        self, everyone: Sequence[Candidate], route: str, number: int, standings: Mapping[str, Standing]
+    ) -> tuple[int, int]:
         """Return the rank of a route among all that answered, and their number."""
-        loads = self._choose(everyone, number).loads
+        loads = self._choose(everyone, number, standings).loads
         index = next(i for i, candidate in enumerate(everyone) if candidate.route == route)
         return rank(loads, index), len(loads)
 

@@ -384,7 +384,9 @@ class Gateway(Actor):
     def _beat(self, peer: PeerInfo) -> None:
         if (reports := peer.payload.get("reports")) is not None:  # sent by a worker
             capacities = decode_capacities(peer.payload)
-            beat = m.HeartbeatReceived(peer.id.name, peer.incarnation, reports.get(self.book.parts.address, 0), *capacities)
+            serial = reports.get(self.book.parts.address, 0)
+            speed = peer.payload.get("speed", 0.0)
+            beat = m.HeartbeatReceived(peer.id.name, peer.incarnation, serial, *capacities, speed=speed)
             self.node.ref(self.book.parts.address).heard.cast(beat)
 
     def _share(self) -> None:

@@ -62,6 +62,7 @@ class WorkerConfig:
     max_length: int = 4096  # tokens of the longest sequence
     kv_layers: int = 64  # layers with KV of the longest chain
     on_demand: bool = False
+    speed: float = 0.0  # bytes of parameters that tokens of a small sweep pass in a second, all together; 0: not measured
     pace: Coefficients | None = None  # simulated pace: sweeps are not let finish faster than this
     profile: Coefficients | None = None  # expected costs of sweeps
     check: bool = False  # verify the memory invariant after every seventh sweep, not only when idle

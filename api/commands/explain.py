@@ -213,10 +213,10 @@ def phases(events: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
     return [(name, seconds) for name, seconds in spent.items() if seconds > 0]
 
 
-def _chain_sentence(used: str, listed: str) -> str:
+def _chain_sentence(used: str, listed: str, why: str) -> str:
     if used == listed:
-        return f"goes back to the chain of {listed}: its variant has no route any more"
-    return f"is served by {used} in the place of {listed}: less work is ahead there"
+        return f"goes back to the chain of {listed}: {why or 'its variant has no route any more'}"
+    return f"is served by {used} in the place of {listed}: {why or 'less work is ahead there'}"
 
 
 def _moved(event: Mapping[str, Any]) -> str:
@@ -243,7 +243,7 @@ def _sentence(event: Mapping[str, Any]) -> str:
             hops = " -> ".join(f"{hop['worker']} [{hop['first']}:{hop['last']}]" for hop in event["hops"])
             return f"attempt {event['attempt']} on {hops}"
         case "chain":
-            return _chain_sentence(event["used"], event["listed"])
+            return _chain_sentence(event["used"], event["listed"], event.get("why", ""))
         case "first_plan":
             return "started on its worker"
         case "resumed":

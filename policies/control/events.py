@@ -36,7 +36,8 @@ class Application:
     threshold: Threshold | None = None  # as ``Chain`` has it
     content: bytes = b""  # as ``ModelFiles`` has it, of ``checkpoint``
     base_content: bytes = b""  # and of ``base``
-    variant_of: str = ""  # as ``Chain`` has it
+    variant_of: str = ""  # as ``Chain`` has it, like the next one
+    rank: int = 0
 
     @property
     def files(self) -> ModelFiles:

@@ -266,4 +266,5 @@ def _chain(served: Served, last: Chain | None) -> Chain:
         family=one.family,
         threshold=one.threshold,
         variant_of=one.variant_of,
+        rank=one.rank,
     )

@@ -40,6 +40,11 @@ class Candidate:
     def used_blocks(self) -> int:
         return self.total_blocks - self.free_blocks
 
+    @property
+    def idle(self) -> bool:
+        """True if no sequence runs or waits there, as far as is known."""
+        return not (self.running or self.waiting)
+
     def of_one(self, workers: int) -> Candidate:
         """Return the load of one of a pipeline's workers, each of which has a part of every block.
 

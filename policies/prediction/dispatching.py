@@ -9,13 +9,17 @@ more sequences run, ``-free / running`` rises. Never looks at a clock, draws not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
 
+from ..requests.standing import Key, Standing
 from .candidate import Candidate, Forecast
 
 Load = tuple[float, ...]  # compared number by number
 AIM = 1 / 6  # fraction of the first-token target that ``ours`` aims at
+NONE: Mapping[str, Standing] = MappingProxyType({})
 TRUSTED = 0.5  # standard deviation of log(length / estimate) up to which ``ours`` trusts forecasts
 
 
@@ -145,11 +149,18 @@ POLICIES = {
 
 
 def choose(
-    policy: str, candidates: Sequence[Candidate], draw: float, *, number: int = 0, targets: Targets | None = None
+    policy: str,
+    candidates: Sequence[Candidate],
+    draw: float,
+    *,
+    number: int = 0,
+    targets: Targets | None = None,
+    standings: Mapping[str, Standing] = NONE,
 ) -> DispatchChoice:
     """Return the choice for a request.
 
-    A candidate without a needed forecast is taken only if none has one, or if forecasts are not trusted.
+    An idle candidate without a needed forecast goes first: nothing is waited for there, and what its sweeps cost is known
+    only once it has run. Any other one is taken only if none has a forecast, or if forecasts are not trusted.
 
     Args:
         policy: a name of ``POLICIES``.
@@ -157,20 +168,41 @@ def choose(
         draw: in [0, 1), decides between equals.
         number: of the request among those of its dispatcher, for ``round-robin``.
         targets: for ``predicted-slo`` and ``ours``; None: the defaults of ``Targets``.
+        standings: of all routes of a request that variants may serve: they go before loads.
     """
     chosen, targets = POLICIES[policy], targets or Targets()
     if policy == ROUND_ROBIN:
         return DispatchChoice(number % len(candidates), [()] * len(candidates))
     spreads = [candidate.forecast.spread for candidate in candidates if candidate.forecast] if chosen.fallback else [0.0]
     if not spreads:
-        return DispatchChoice(choose(chosen.fallback, candidates, draw).index, [None] * len(candidates), "no_forecast")
+        index = choose(chosen.fallback, candidates, draw, standings=standings).index
+        return DispatchChoice(index, [None] * len(candidates), "no_forecast")
     known = [spread for spread in spreads if spread]
     if known and sum(known) / len(known) > chosen.trusted:
-        return replace(choose(chosen.fallback, candidates, draw), reason="poor_estimates")
+        return replace(choose(chosen.fallback, candidates, draw, standings=standings), reason="poor_estimates")
     loads = [None if chosen.fallback and c.forecast is None else chosen.load(c, targets) for c in candidates]
-    least = min(load for load in loads if load is not None)
-    equals = [index for index, load in enumerate(loads) if load == least]
+    keys: list[Any] = loads
+    if chosen.fallback:
+        keys = [() if load is None and c.idle else load for c, load in zip(candidates, loads, strict=True)]
+    if standings:
+        keys = [
+            None if key is None else _key(c, key, standings[c.route], targets)
+            for c, key in zip(candidates, keys, strict=True)
+        ]
+    least = min(key for key in keys if key is not None)
+    equals = [index for index, key in enumerate(keys) if key == least]
     return DispatchChoice(equals[int(draw * len(equals))], loads)
+
+
+def _key(candidate: Candidate, load: Load, standing: Standing, targets: Targets) -> Key:
+    """Return what a candidate is compared by.
+
+    A forecast says better than the gateway's estimate whether a route breaks the target.
+    """
+    forecast = candidate.forecast
+    if forecast is not None:
+        standing = replace(standing, late=forecast.first_token > targets.first_token)
+    return standing.key(load)
 
 
 def rank(loads: Sequence[Load | None], index: int) -> int:

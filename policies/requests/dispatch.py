@@ -7,11 +7,13 @@ worker are in the routing table. Never looks at a clock.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..model.chain import Route
 from .poison import Quarantine
 from .routing_table import RoutingTable
+from .standing import RouteEstimate, RouteView, Standing, queue_time
 
 UNKNOWN = 1 << 62  # tokens or bytes, until a route's workers have reported
 
@@ -33,13 +35,7 @@ def workers_of(route: Route) -> tuple[str, ...]:
     return (hops[0].worker,) if len(hops) == 1 else tuple(dict.fromkeys([hop.worker for hop in hops]))
 
 
-def ahead(workers: Sequence[str], work: Mapping[str, int]) -> float:
-    """Return the tokens that are computed before those of a new request.
-
-    In a pipeline each worker computes a part of every token. Its work is therefore divided by the number of workers;
-    otherwise it would get the load of one replica.
-    """
-    return sum([work.get(worker, 0) for worker in workers]) / len(workers) ** 2
+PLAIN = RouteView()
 
 
 def choose(
@@ -50,12 +46,12 @@ def choose(
     tokens: int = 0,
     capacity: Mapping[str, int] | None = None,
     variants: Collection[str] = (),
+    view: RouteView = PLAIN,
 ) -> Route | None:
-    """Return the route with the least excess over its memory.
+    """Return the route with the best standing (``standing.py``); further ties go by worker names and by id.
 
-    Among equals the smallest detour wins, then the least work ahead; ties go to the application itself before its variants,
-    then by worker names and by id. A route makes a detour if it passes more workers than another route through one of them:
-    through a block deployed for a burst. So it is taken only while the short one would have to wait.
+    A route makes a detour if it passes more workers than another route through one of them: through a block deployed for a
+    burst. So it is taken only while the short one would have to wait.
 
     Args:
         routes: whole routes of the application.
@@ -65,25 +61,39 @@ def choose(
         tokens: most tokens that the request may reach.
         capacity: route id -> tokens that its workers hold (absent: any).
         variants: applications of these routes that serve in the place of another.
+        view: what else is known of the request and the workers; plain: the work ahead decides.
     """
     best: Route | None = None
-    best_key: tuple[int, int, float, bool, tuple[str, ...], str] | None = None
+    best_key: Any = None
     rooms: Mapping[str, int] = capacity or {}
+    plain = view is PLAIN
     ways = [(route, workers_of(route)) for route in routes]
-    shortest: dict[str, int] = {}  # by worker
-    for _, workers in ways:
-        for worker in workers:
-            shortest[worker] = min(shortest.get(worker, len(workers)), len(workers))
+    shortest = _shortest(ways)
     for route, workers in ways:
         if route.id == avoid or not closed.isdisjoint(workers):
             continue
         excess = max([work.get(worker, 0) for worker in workers]) + tokens - rooms.get(route.id, UNKNOWN)
+        excess = excess if excess > 0 else 0
         detour = len(workers) - min([shortest[worker] for worker in workers])
         stands_in = route.application in variants
-        key = (excess if excess > 0 else 0, detour, ahead(workers, work), stands_in, workers, route.id)
+        if plain:  # the same order by a shorter key, since this is done for each request
+            key: Any = (excess, detour, queue_time(workers, work), stands_in, workers, route.id)
+        else:
+            estimate = view.estimate(route, workers, work)
+            standing = view.standing(route, excess, detour, estimate, stands_in)
+            key = (standing.key((estimate.total,)), workers, route.id)
         if best_key is None or key < best_key:
             best, best_key = route, key
     return best
+
+
+def _shortest(ways: Sequence[tuple[Route, tuple[str, ...]]]) -> dict[str, int]:
+    """Return, for each worker, the fewest workers of a route through it."""
+    shortest: dict[str, int] = {}
+    for _, workers in ways:
+        for worker in workers:
+            shortest[worker] = min(shortest.get(worker, len(workers)), len(workers))
+    return shortest
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +108,10 @@ class RouteQuery:
     refused: Set[str] = frozenset()  # ids of routes whose workers have reported that they cannot hold it
     room: int = 0  # tokens that a route must hold, if more: with fewer its worker gave it back
     variants: tuple[str, ...] = ()  # applications that may serve it in the other's place
+    known: int = 0  # tokens that it has
+    near: str = ""  # worker of its last attempt
+    target: float = 0.0  # seconds to its first token; 0: none
+    cached: Mapping[str, int] = field(default_factory=dict)  # route id -> leading tokens whose KV is there
 
 
 def fitting(wanted: RouteQuery, table: RoutingTable) -> list[Route]:
@@ -139,6 +153,49 @@ def _of_variants(wanted: RouteQuery, table: RoutingTable) -> list[Route]:
     return [route for name in wanted.variants for route in fitting(replace(wanted, application=name, room=0), table)]
 
 
+@dataclass(frozen=True, slots=True)
+class ComparedRoute:
+    """A route as it was compared for one request."""
+
+    route: Route
+    standing: Standing
+    estimate: RouteEstimate
+
+    @property
+    def key(self) -> Any:
+        return self.standing.key((self.estimate.total,)), workers_of(self.route), self.route.id
+
+
+def view_of(wanted: RouteQuery, table: RoutingTable) -> RouteView:
+    """Return what is known of a request and the workers.
+
+    Without variants only the speeds count with which workers joined, and only if these differ.
+    """
+    left = max(wanted.tokens - wanted.known, 0)
+    if wanted.variants:
+        return RouteView(
+            wanted.known, left, table.paces.measured, wanted.cached, table.ranks, table.sizes, wanted.near, wanted.target,
+            table.link,
+        )  # fmt: skip
+    paces = table.paces.joined
+    return RouteView(wanted.known, left, paces, sizes=table.sizes, link=table.link) if paces.slower else PLAIN
+
+
+def compared(wanted: RouteQuery, routes: Iterable[Route], table: RoutingTable) -> list[ComparedRoute]:
+    """Return the standing and the estimate of each route."""
+    view, work = view_of(wanted, table), table.work
+    ways = [(route, workers_of(route)) for route in routes]
+    shortest, found = _shortest(ways), list[ComparedRoute]()
+    for route, workers in ways:
+        ahead = max([work.get(worker, 0) for worker in workers])
+        short = max(ahead + wanted.tokens - table.capacity.get(route.id, UNKNOWN), 0)
+        detour = len(workers) - min([shortest[worker] for worker in workers])
+        estimate = view.estimate(route, workers, work)
+        standing = view.standing(route, short, detour, estimate, route.application in wanted.variants)
+        found.append(ComparedRoute(route, standing, estimate))
+    return found
+
+
 def dispatch(wanted: RouteQuery, table: RoutingTable, quarantine: Quarantine, ordinary: bool) -> Route | None:
     """Return a route for a waiting request, or None if there is none now.
 
@@ -154,7 +211,8 @@ def dispatch(wanted: RouteQuery, table: RoutingTable, quarantine: Quarantine, or
     fits = fits or routes  # a worker will say why not
     if not wanted.suspect:
         closed = quarantine.workers()
-        return choose(fits, table.work, closed, wanted.avoid, wanted.tokens, capacity, wanted.variants)
+        view = view_of(wanted, table)
+        return choose(fits, table.work, closed, wanted.avoid, wanted.tokens, capacity, wanted.variants, view)
     if not routes or (ordinary and quarantine.routes):
         return None
     if kept not in fits or kept is None or kept.id == wanted.avoid:

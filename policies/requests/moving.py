@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..model.chain import Component, Route
-from .dispatch import RouteQuery, choose, fitting, workers_of
+from .dispatch import RouteQuery, choose, fitting, view_of, workers_of
 from .poison import Quarantine
 from .routing_table import RoutingTable
 
@@ -86,7 +86,8 @@ def destination(
             return Unmovable(f"{why}; {_elsewhere('worker', (one.home for one in others))}", "worker")
     elif not routes:
         return Unmovable(f"there is no other route of model {name} that holds it; deploy the model on one more worker")
-    found = choose(routes, work, quarantine.workers(), "", wanted.tokens, table.capacity)
+    view = view_of(wanted, table)
+    found = choose(routes, work, quarantine.workers(), "", wanted.tokens, table.capacity, view=view)
     return found or Unmovable("every other route is kept for a request at which workers died; try again later")
 
 

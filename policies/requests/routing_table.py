@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from ..model.chain import Chain, Route, bases
+from ..model.chain import Chain, Kind, Route, bases
 from .load_failure import LoadFailure
+from .paces import WorkerLink, WorkerPaces
 from .routes_changed import RoutesChanged
 
 
@@ -34,6 +35,10 @@ class RoutingTable:
         self.capacity_alone: dict[str, int] = {}  # the same after unloading others; absent: none is
         self.room: dict[str, int] = {}  # application -> most tokens that any of its routes could hold then
         self.variants: dict[str, list[str]] = {}  # application -> the variants that may serve in its place
+        self.ranks: dict[str, int] = {}  # variant -> its place in the order of accuracy, if it is not 0
+        self.sizes: dict[str, tuple[int, int]] = {}  # application -> bytes of its parameters, width of its hidden states
+        self.paces = WorkerPaces()
+        self.link: WorkerLink | None = None  # between two workers, by the device profile
         self.bases: dict[str, str] = {}  # model -> the served one that it shares most parameters with
         self.vanished: dict[str, float] = {}  # application -> when it lost its last whole route
         self.on_demand: set[str] = set()  # applications loaded on demand
@@ -83,7 +88,9 @@ class RoutingTable:
 
     def _apply(self, news: RoutesChanged) -> dict[str, None]:
         """Add and remove applications and routes; return the applications that may have other routes now."""
-        self.chains.update((chain.application, chain) for chain in news.chains)
+        for chain in news.chains:
+            self.chains[chain.application] = chain
+            self.sizes[chain.application] = _size(chain)
         for application in {*news.removed, *news.withdrawn}:
             self.chains.pop(application, None)
             self._published.pop(application, None)
@@ -114,10 +121,11 @@ class RoutingTable:
         self.variants = {}
         for chain in (chain for chain in known if chain.variant_of in self.chains):
             self.variants.setdefault(chain.variant_of, []).append(chain.application)
+        self.ranks = {chain.application: chain.rank for chain in known if chain.rank}
         self.models = {chain.served_as: chain.application for chain in current}
         self.bases = {self.model_of(one): self.model_of(base) for one, base in bases(current).items()}
         self.routes = {application: self.routes.get(application, []) for application in self.chains}
-        for noted in (self.room, self.vanished):
+        for noted in (self.room, self.vanished, self.sizes):
             for application in noted.keys() - self.chains.keys():
                 del noted[application]
         self.served &= self.chains.keys()
@@ -133,11 +141,13 @@ class RoutingTable:
     def join(self, worker: str, now: float) -> None:
         """Add a live worker. Its routes come with the next update, or came before."""
         self.alive.add(worker)
+        self.paces.compare(self.alive)
         self._take([name for name, routes in self._published.items() if any(map(_through(worker), routes.values()))], now)
 
     def lose(self, worker: str, now: float) -> set[str]:
         """Remove a dead worker, and its routes until an update says otherwise; return the requests that ran on it."""
         self.alive.discard(worker)
+        self.paces.lose(worker, self.alive)
         passes = _through(worker)
         for application, routes in self._published.items():
             if gone := [id for id, route in routes.items() if passes(route)]:
@@ -202,6 +212,12 @@ class RoutingTable:
             if application in self.on_demand:  # its room next time is not known
                 self.room.pop(application, None)
         self.routes[application] = routes
+
+
+def _size(chain: Chain) -> tuple[int, int]:
+    """Return the bytes of a chain's parameters that every token passes, and the width of its hidden states."""
+    parts = [part for part in chain.components if part.kind is not Kind.EMBEDDING]
+    return sum(part.nbytes for part in parts), parts[0].width_in if parts else 0
 
 
 def _through(worker: str) -> Callable[[Route], bool]:

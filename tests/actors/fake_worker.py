@@ -69,7 +69,8 @@ class StandIn(Actor):
     def _heartbeat(self) -> dict[str, object]:
         age = 99.0 if self.config.name in FATE.stalled else 0.0
         reports = {self.gateway: self.worker.serial}
-        return {"sweep_age": age, "waiting": 0, "running": len(self.worker.running), "reports": reports}
+        here = {"running": len(self.worker.running), "reports": reports, "speed": self.config.speed}
+        return {"sweep_age": age, "waiting": 0, **here}
 
     @endpoint
     async def submit(self, submission: Submission) -> None:

@@ -12,6 +12,7 @@ from blockwright.actors.predictor.messages import NODE, Query, predictor_of
 from blockwright.actors.settings.dispatching import DispatchSettings
 from blockwright.policies.prediction.candidate import Candidate, Forecast
 from blockwright.policies.requests.book.dispatch_messages import Ask, Chosen
+from blockwright.policies.requests.standing import Standing
 from blockwright.policies.sweep.events import Submission
 from blockwright.runtime import Actor, Node, endpoint
 from blockwright.runtime.base.buffers import Sink
@@ -74,7 +75,11 @@ class FakePredictor(Actor):
 
 
 def choices(
-    count: int, predictors: How, routes: dict[str, list[str]] = ROUTES, **settings: Any
+    count: int,
+    predictors: How,
+    routes: dict[str, list[str]] = ROUTES,
+    standings: dict[str, Standing] | None = None,
+    **settings: Any,
 ) -> tuple[list[Chosen], Any, float]:
     """What a dispatcher says to so many questions at once; the predictors; and the virtual seconds it took."""
     fakes = {worker: FakePredictor(worker, **how) for worker, how in predictors.items() if how is not None}
@@ -86,7 +91,8 @@ def choices(
 
     async def scenario(sim: Simulation) -> tuple[list[Chosen], float]:
         ref, began = sim.head.ref(f"{NODE}/dispatcher-0", Dispatcher), sim.time
-        found = await asyncio.gather(*[ref.choose(Ask(submission(f"r{number}"), routes)) for number in range(count)])
+        asked = [Ask(submission(f"r{number}"), routes, standings or {}) for number in range(count)]
+        found = await asyncio.gather(*map(ref.choose, asked))
         spent = sim.time - began
         await asyncio.sleep(0.01)  # until the last word has come
         return list(found), spent
@@ -103,6 +109,15 @@ def test_the_least_forecast_is_chosen_and_its_predictor_hears_of_it() -> None:
     assert [len(fake.coming) for fake in fakes.values()] == [0, 1, 0, 0]
     assert fakes["w1"].coming[0].route == "m@w1"
     assert all(query.forecast and not query.delays for fake in fakes.values() for query in fake.asked)
+
+
+def test_standings_of_routes_go_before_their_forecasts() -> None:
+    standings = {route: Standing(rank=int(route == "m@w1")) for route in ROUTES}
+    (chosen,), _, _ = choices(1, LASTS, standings=standings, dispatch="predicted-latency")
+    assert chosen.route == "m@w2"
+    standings["m@w3"] = Standing(owns=True)
+    (chosen,), _, _ = choices(1, LASTS, standings=standings, dispatch="predicted-latency", slo_ttft=5.0, dispatch_sample=1.0)
+    assert (chosen.route, chosen.rank) == ("m@w3", 4)
 
 
 def test_a_pipeline_counts_by_what_a_block_takes_of_each_worker() -> None:
@@ -207,5 +222,5 @@ async def test_dispatchers_are_asked_by_turns_and_the_death_of_one_is_no_matter(
 def test_questions_and_answers_travel() -> None:
     never = Candidate(route="r", home="w", forecast=Forecast(float("inf"), float("inf"), 0.0, 0, 0))
     chosen = Chosen(request="r", attempt=1, candidates=[never], loads=[[1.0, float("inf")], None])
-    for value in (chosen, Ask(submission(), ROUTES)):
+    for value in (chosen, Ask(submission(), ROUTES, {"m@w0": Standing(short=3, owns=True)})):
         assert decode(type(value), unpack(pack(encode(value, Sink())))) == value

@@ -22,7 +22,9 @@ from blockwright.gpu.errors import BackendError
 from blockwright.policies.cluster.worker_size import WorkerReading
 from blockwright.tests.actors import fake_worker
 from blockwright.tests.actors.test_device_choice import WHOLE, h100
+from blockwright.tests.actors.test_topology import collect
 from blockwright.tests.claims import claim
+from blockwright.tests.fake_cluster import generation
 from blockwright.tests.waiting import PATIENCE, until
 from blockwright.tests.worker_config import worker_config
 
@@ -74,6 +76,23 @@ async def test_a_pipeline_is_cut_by_the_speeds_that_workers_report(checkpoint: C
         (route,) = (await running.controller.cluster())["routes"]
         slow, quick = (hop["last"] - hop["first"] for hop in route["hops"])
         assert 0 < slow < quick
+
+
+@claim("A faster worker gets more of the requests, by the speed with which it joined", of="serving")
+async def test_gateways_hear_of_the_speeds_and_send_less_to_a_slower_worker(checkpoint: Checkpoints) -> None:
+    machines = [machine(f"host{n}", bandwidth=speed) for n, speed in enumerate((1e10, 3e10))]
+    async with cluster(checkpoint(), *machines) as running:
+        await running.ready(whole=True)
+        paces = running.port.book.parts.table.paces  # type: ignore[attr-defined]
+        await until(lambda: paces.joined.slower)
+        assert [paces.joined.of(worker) for worker in ("w0", "w1")] == [8 / 3, 1.0]
+        fake_worker.FATE.hold = asyncio.Event()
+        streams = [running.port.generate(generation(f"r{n}", prompt=5, max_tokens=5)) for n in range(8)]
+        table = running.port.book.parts.table  # type: ignore[attr-defined]
+        assert [len(table.on[worker]) for worker in ("w0", "w1")] == [2, 6]
+        fake_worker.FATE.hold.set()
+        for stream in streams:
+            await collect(stream)
 
 
 @claim("A setting that a worker's machine cannot satisfy is refused by name, with the numbers and the remedy", of="serving")

@@ -58,6 +58,7 @@ class RequestBook:
                     settle(parts, RequestClaim(record, ending, "stop" if stop else "the client is gone"), now)
             case RoutesChanged():
                 parts.catalogue.learn(event, now)
+                parts.pages.keep(parts.table.chains)
                 if event.failed:
                     self._expire(now)  # first, so that what fails now is not asked for again
                 self._pump(now)
@@ -199,6 +200,7 @@ class RequestBook:
         moving.lost(parts, worker, now)
         pausing.lost(parts, worker, now)
         parts.offline.lost(worker)
+        parts.pages.lose(worker)
         for record in sorted(ran, key=lambda record: record.key):
             record.history.note(now, "worker_died", worker=worker, cause=cause)
             fail_over(parts, record, now)
@@ -209,6 +211,7 @@ class RequestBook:
         self._up(worker, beat.incarnation, now)  # the news that it is up may have been lost
         if parts.workers.incarnation(worker) == beat.incarnation:  # or an ended life would speak for this one
             parts.effects += parts.workers.heard(worker, beat.serial)
+            parts.table.paces.hear(worker, beat.speed, beat.costs, parts.table.alive)
             if worker in parts.table.alive and parts.offline.accept_report(worker, beat.offline, beat.costs):
                 reports.wake(parts, now)
 

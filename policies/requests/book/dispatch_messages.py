@@ -6,14 +6,19 @@ from dataclasses import dataclass, field
 
 from ...prediction.candidate import Candidate
 from ...sweep.events import Submission
+from ..standing import Standing
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """gateway -> dispatcher: which route should this attempt take? ``routes``: id -> the workers of its hops, home first."""
+    """gateway -> dispatcher: which route should this attempt take? ``routes``: id -> the workers of its hops, home first.
+
+    standings: of each route if variants may serve the request; else none.
+    """
 
     submission: Submission  # as it will be sent, except for the route
     routes: dict[str, list[str]]
+    standings: dict[str, Standing] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

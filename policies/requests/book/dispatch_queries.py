@@ -10,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import isfinite
+from types import MappingProxyType
 
 from ...model.chain import Route
 from ...sweep.events import Submission
 from ..dispatch import workers_of
+from ..standing import Standing
 from .decision import Decision
 from .dispatch_messages import Ask, Chosen
 from .record import RequestRecord
 from .values import DispatchFigures, ForecastPoint
+
+NONE: Mapping[str, Standing] = MappingProxyType({})
 
 
 class Observations:
@@ -70,10 +74,12 @@ class DispatchQueries:
         self.open: dict[str, Question] = {}  # by request
         self.figures = DispatchFigures()
 
-    def ask(self, submission: Submission, routes: Sequence[Route], now: float) -> Ask:
-        """Open a question about a request, and return the message to a dispatcher."""
+    def ask(
+        self, submission: Submission, routes: Sequence[Route], now: float, standings: Mapping[str, Standing] = NONE
+    ) -> Ask:
+        """Open a question about a request, and return the message to a dispatcher. standings: as in ``Ask``."""
         self.open[submission.request] = Question(submission, now)
-        return Ask(submission, {route.id: list(workers_of(route)) for route in routes})
+        return Ask(submission, {route.id: list(workers_of(route)) for route in routes}, dict(standings))
 
     def accept(self, chosen: Chosen, now: float) -> Advice | None:
         """Match an answer to its open question; return None if the question is closed or is about another attempt."""

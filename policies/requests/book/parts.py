@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from ..admission_limit import AdmissionLimit
+from ..known_pages import KnownPages
 from ..poison import Quarantine
 from ..queue import WaitingQueue
 from ..request_timeout import RequestTimeout
@@ -41,15 +42,18 @@ class BookParts:
         tenants: int = 0,
         lengths: Lengths | None = None,
         asks: bool = False,
+        target: float = 0.0,
     ) -> None:
         self.address = address  # address of the gateway actor, where workers send reports
         self.page_size = page_size
         self.timeouts = timeouts
         self.overload = overload
         self.tenants = tenants  # tenants that have keys; 0: no keys, so applications are accounts
+        self.target = target  # seconds to the first token beyond which a less accurate variant may serve; 0: none
         self.table = RoutingTable(model.id for model in models)
         self.catalogue = Catalogue(models, self.table)
         self.workers = Workers()
+        self.pages = KnownPages()  # of requests that variants may serve
         self.quarantine = Quarantine()
         self.usage = ApplicationUsage()
         self.lengths = lengths or Lengths()

@@ -49,6 +49,7 @@ class RequestRecord:
     deaths: Deaths = field(default_factory=Deaths)
     variant: str = ""  # the application that serves in the place of its own
     variants: dict[str, None] = field(default_factory=dict)  # the variants that gave tokens
+    hashed: list[bytes] = field(default_factory=list)  # hashes of its full pages; empty: not needed so far
     choice: AutoChoice | None = None  # of the tier that answers; None: the request names its model
     held: HeldAnswer | None = None  # news that wait for this choice; None: it is made, or there is none
 
@@ -134,7 +135,18 @@ class RequestRecord:
         avoid = placement.avoid if now < placement.avoid_until else ""
         total, suspect = self.progress.total, self.deaths.suspect
         others = tuple(variants) if self.adaptive else ()
-        return RouteQuery(self.id, self.application, total, suspect, avoid, placement.refused, placement.room, others)
+        near = placement.route.home if others and placement.route is not None else ""
+        known = len(self.progress.tokens)
+        return RouteQuery(
+            self.id, self.application, total, suspect, avoid, placement.refused, placement.room, others, known, near
+        )  # fmt: skip
+
+    def hashes(self, page_size: int) -> list[bytes]:
+        """Return the hashes of its full pages."""
+        tokens = self.progress.tokens
+        if len(self.hashed) != len(tokens) // page_size:
+            self.hashed = page_hashes(tokens, page_size, self.generation.salt)
+        return self.hashed
 
     def cost(self) -> int:
         """Return the tokens still to compute (as ``outstanding`` of ``policies/requests/dispatch.py``).
@@ -171,10 +183,10 @@ class RequestRecord:
         self.history.begin_wait(now)
         self.progress.begin_attempt()
 
-    def vary(self, application: str, now: float) -> None:
+    def vary(self, application: str, now: float, why: str) -> None:
         """Go over to a variant, or back to its own application."""
         self.variant = "" if application == self.generation.application else application
-        self.history.note(now, "chain", used=application, listed=self.generation.application)
+        self.history.note(now, "chain", used=application, listed=self.generation.application, why=why)
 
     def park(self) -> None:
         """Keep a sequence that has ended on its first tier, until the tier of its request is chosen."""
@@ -188,6 +200,7 @@ class RequestRecord:
         assert choice is not None, "who goes up has a tier to go to"
         self.generation = replace(self.generation, application=choice.application, drafts=auto.drafts)
         self.model = auto.top
+        self.hashed = []
         self.progress.begin_anew(choice.virtual)
         self.placement.begin_anew()
         self.history.begin_anew()
@@ -291,7 +304,9 @@ class RequestRecord:
             route_version=0,
             tokens=list(progress.tokens),
             prompt_length=progress.begins,
-            page_hashes=page_hashes(progress.tokens, page_size, generation.salt),
+            page_hashes=[*self.hashes(page_size)]
+            if self.hashed
+            else page_hashes(progress.tokens, page_size, generation.salt),
             max_length=progress.total,
             stop_tokens=generation.stop_tokens,
             sampling=sampling,

@@ -25,6 +25,7 @@ from .record import RequestRecord
 from .request_view import view_of
 from .route_claims import RouteClaim
 from .settlement import RULES, Frees, RequestClaim, Then
+from .variants import GONE, note_pages, query, reason, standings, vary
 
 KEEP = 1024  # ended requests that can still be looked up
 
@@ -122,7 +123,7 @@ def fail_over(parts: BookParts, record: RequestRecord, now: float) -> None:
 def wait_here(parts: BookParts, record: RequestRecord, now: float) -> None:
     """Queue a request for a route. One whose variant has no route any more goes back to its own application."""
     if record.variant and not parts.table.routes.get(record.variant):
-        vary(parts, record, record.generation.application, now)
+        vary(parts, record, record.generation.application, now, GONE)
     parts.queue.add(record.id, record.application, record.key, now)
     parts.offline.waits(record)
     parts.capacity_waits.arrived(record, parts.table)
@@ -134,7 +135,7 @@ def try_start(parts: BookParts, record: RequestRecord, now: float, advice: Advic
     asking = parts.asking
     if record.id in asking.open:
         return
-    wanted, by_credit = record.wanted(now, table.variants.get(record.application, ())), record.by_credit
+    wanted, by_credit = query(parts, record, now), record.by_credit
     if parts.capacity_waits.tick(wanted, table, now):
         return
     others = outnumbered(record.deaths, (other.deaths for other in parts.active.values()))
@@ -152,11 +153,11 @@ def try_start(parts: BookParts, record: RequestRecord, now: float, advice: Advic
             route, decision = asking.decide(advice, routes, route, now)
         elif len(routes) > 1 or asking.alone:
             record.apply(LifeEvent.ASK)
-            parts.emit(asking.ask(draft, routes, now))
+            parts.emit(asking.ask(draft, routes, now, standings(wanted, routes, table)))
             return
     parts.queue.remove(record.id, record.application)
     if route.application != record.application:
-        vary(parts, record, route.application, now)
+        vary(parts, record, route.application, now, reason(wanted, route, table, quarantine))
     draft = replace(draft, timeout=parts.timeouts.left(record, now), waited=record.history.waiting_time(now))
     record.apply(LifeEvent.SEND)
     parts.emit(_place(parts, record, route, draft, now, decision))
@@ -168,17 +169,6 @@ def advised(parts: BookParts, advice: Advice, now: float) -> None:
     try_start(parts, record, now, advice)
     if record.stage is LifeStage.ASKED:
         record.apply(LifeEvent.PASS)
-
-
-def vary(parts: BookParts, record: RequestRecord, application: str, now: float) -> None:
-    """Have a request served by a variant of its application, or by the application again."""
-    if record.variant:
-        parts.usage.change(record.variant, -1, now)
-    record.vary(application, now)
-    if record.variant:
-        parts.usage.change(record.variant, 1, now)
-        counts = parts.choices.figures.variants
-        counts[record.model, record.variant] = counts.get((record.model, record.variant), 0) + 1
 
 
 def cancel(parts: BookParts, record: RequestRecord) -> None:
@@ -228,6 +218,8 @@ def _end(parts: BookParts, claim: RequestClaim, now: float) -> None:
     record = claim.record
     del parts.active[record.id]
     refresh_drafter(parts, record)
+    if claim.event in (LifeEvent.FINISH, LifeEvent.STOP):
+        note_pages(parts, record)
     record.apply(claim.event)
     record.end(claim.event, now, claim.reason)
     if not record.offline:
@@ -264,5 +256,6 @@ def _place(
     placement = record.placement
     placement.no_drafter = no_drafter_here(draft.drafts, route, parts.table)
     parts.table.place(record.id, placement.workers, placement.counted)
+    note_pages(parts, record)
     parts.offline.sent(record, route.home)
     return Submit(route.home, replace(draft, route=route.id, route_version=route.version))

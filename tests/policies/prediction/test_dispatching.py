@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
 from blockwright.policies.prediction.candidate import Candidate, Forecast
 from blockwright.policies.prediction.dispatching import POLICIES, Targets, choose, drawn
+from blockwright.policies.requests.standing import Standing
 from blockwright.tests.claims import claim
 
 FULL = Candidate(
@@ -74,6 +76,38 @@ def test_who_has_no_forecast_is_taken_only_where_none_has(policy: str) -> None:
     assert (choice.index, choice.loads[0], choice.reason) == (1, None, "")
     choice = choose(policy, mute, 0.0)
     assert (choice.index, choice.reason) == (1 if policy == "ours" else 0, "no_forecast")
+
+
+@claim("A worker that has never run gets a request before any forecast is known of it", of="prediction")
+@pytest.mark.parametrize("policy", [name for name, policy in POLICIES.items() if policy.fallback])
+def test_an_idle_worker_without_a_forecast_goes_first(policy: str) -> None:
+    untried = Candidate(route="m@c", home="c", free_blocks=100, total_blocks=100)
+    choice = choose(policy, [FULL, QUIET, untried], 0.0)
+    assert (choice.index, choice.loads[2], choice.reason) == (2, None, "")
+    choice = choose(policy, [FULL, QUIET, replace(untried, waiting=1, in_flight=1)], 0.0)
+    assert choice.index != 2, "its first request has not run yet"
+    assert {choose(policy, [untried, FULL, untried], draw).index for draw in (0.0, 0.4, 0.6)} == {0, 2}
+
+
+def test_standings_go_before_loads_and_a_forecast_says_what_is_late() -> None:
+    other = replace(QUIET, route="m~1@b")
+
+    def taken(policy: str, full: Standing, quiet: Standing, first: float = 9.0, **options: Any) -> int:
+        standings = {FULL.route: full, other.route: quiet}
+        targets = Targets(first)
+        return choose(policy, [FULL, other], 0.0, targets=targets, standings=standings, **options).index
+
+    assert taken("predicted-latency", Standing(), Standing(stands_in=True)) == 0
+    assert taken("predicted-latency", Standing(), Standing(stands_in=True, owns=True)) == 1
+    assert taken("predicted-delay", Standing(), Standing(stands_in=True, rank=1)) == 0, "the listed chain keeps the target"
+    assert taken("predicted-latency", Standing(short=5), Standing(stands_in=True, rank=1)) == 1
+    late = replace(FULL, forecast=Forecast(9.5, 9.6, 0.0, 0, 40))
+    standings = {FULL.route: Standing(), other.route: Standing(stands_in=True, rank=1)}
+    assert choose("predicted-ttft", [late, other], 0.0, targets=Targets(9.0), standings=standings).index == 1
+    assert taken("llumnix-minus-code", Standing(late=True), Standing(stands_in=True, rank=1)) == 0, "by forecast it is not"
+    untried = replace(other, running=0, forecast=None)
+    standings[untried.route] = Standing(stands_in=True)
+    assert choose("predicted-latency", [FULL, untried], 0.0, standings=standings).index == 1
 
 
 @claim("Forecasts with poor estimates of lengths are not trusted", of="prediction")

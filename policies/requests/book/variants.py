@@ -1,0 +1,77 @@
+"""The chain that serves a request, its own or a variant: what is known of the routes, and changes from one to another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...model.chain import Route
+from ..dispatch import UNKNOWN, RouteQuery, compared, open_routes
+from ..poison import Quarantine
+from ..routing_table import RoutingTable
+from ..standing import Standing
+from .parts import BookParts
+from .record import RequestRecord
+
+GONE = "its chain has no route any more"
+ABSENT = "its model has no route now"
+
+
+def query(parts: BookParts, record: RequestRecord, now: float) -> RouteQuery:
+    """Return the facts that decide a request's route; if variants may serve it, with the KV that workers have of it."""
+    table, size = parts.table, parts.page_size
+    wanted = record.wanted(now, table.variants.get(record.application, ()))
+    if not wanted.variants:
+        return wanted
+    cached = dict[str, int]()
+    hashes = [] if record.progress.unscored else record.hashes(size)[: (wanted.known - 1) // size]
+    for name in (wanted.application, *wanted.variants) if hashes else ():
+        lineage = parts.pages.lineage(table.chains[name])
+        for route in table.routes.get(name, ()):
+            cached[route.id] = size * parts.pages.leading(route.home, lineage, hashes)
+    return replace(wanted, cached=cached, target=parts.target)
+
+
+def note_pages(parts: BookParts, record: RequestRecord) -> None:
+    """Note the pages that a request's worker has of it, or will have, if variants may serve its model."""
+    table, route = parts.table, record.placement.route
+    if route is None or (not record.variant and route.application not in table.variants):
+        return
+    if (chain := table.chains.get(route.application)) is None:
+        return
+    hashes = record.hashes(parts.page_size)[: (len(record.progress.tokens) - 1) // parts.page_size]
+    room = table.capacity.get(route.id, UNKNOWN) // parts.page_size
+    parts.pages.note(route.home, parts.pages.lineage(chain), hashes, room)
+
+
+def standings(wanted: RouteQuery, routes: Sequence[Route], table: RoutingTable) -> dict[str, Standing]:
+    """Return the standing of each route by id, for a dispatcher; nothing if no variant may serve the request."""
+    return {one.route.id: one.standing for one in compared(wanted, routes, table)} if wanted.variants else {}
+
+
+def reason(wanted: RouteQuery, route: Route, table: RoutingTable, quarantine: Quarantine) -> str:
+    """Return why a route of a variant is taken in place of the model's own chain."""
+    routes = compared(wanted, open_routes(wanted, table, quarantine), table)
+    own = min((one for one in routes if one.route.application == wanted.application), key=lambda one: one.key, default=None)
+    taken = next((one for one in routes if one.route.id == route.id), None)
+    if own is None or taken is None:
+        return ABSENT
+    if own.standing.short > taken.standing.short:
+        return f"its model lacks memory for {own.standing.short} tokens"
+    if own.standing.late and not taken.standing.late:
+        return f"its model would give the first token after {own.estimate.start:.2f} s, later than {wanted.target:g} s"
+    if taken.standing.owns and not own.standing.owns:
+        return f"its worker has KV of {wanted.cached[route.id]} of {wanted.known} tokens"
+    unit = " s" if own.estimate.exact else " tokens"
+    return f"an estimate of {taken.estimate.total:.4g}{unit} against {own.estimate.total:.4g}{unit}"
+
+
+def vary(parts: BookParts, record: RequestRecord, application: str, now: float, why: str) -> None:
+    """Have a request served by a variant of its application, or by the application again."""
+    if record.variant:
+        parts.usage.change(record.variant, -1, now)
+    record.vary(application, now, why)
+    if record.variant:
+        parts.usage.change(record.variant, 1, now)
+        counts = parts.choices.figures.variants
+        counts[record.model, record.variant] = counts.get((record.model, record.variant), 0) + 1
