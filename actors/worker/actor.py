@@ -167,6 +167,7 @@ class Worker(Actor):
             "running": self.state.running,
             "reports": self._reports.last,
             "routes": self._published.version,
+            "numerics": self._proofs.numerics,
             **self._credit.beat(self._figures.learned),
             **self._proofs.progress,
         }
