@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 from ...actors.gateway.port import StreamNews
-from ...policies.requests.event_id import EventId, SaidPart, StreamDigest, parse_event_id, short_hash
+from ...policies.plan.sampling import SamplingParams
+from ...policies.requests.event_id import AnswerBasis, EventId, SaidPart, StreamDigest, parse_event_id, short_hash
 from ...policies.sweep.events import TokensEmitted
 from ..checks import Body, shown
 from ..errors import ApiError, bad_request
-from ..http.context import CALLER
+from ..http.auth import ApiCaller
 from .choice import ChoiceText, TextPiece
 from .fields import HARMLESS, Options
-
-if TYPE_CHECKING:
-    from .generate import GenerateHandler
 
 WANTED = "x-event-ids"  # the header that asks for ids
 LAST = "Last-Event-ID"  # the header with the last one that came
@@ -35,7 +32,7 @@ _SWITCH = {"": False, "true": True, "1": True, "false": False, "0": False}
 
 @dataclass(frozen=True, slots=True)
 class IdsWish:
-    """What the headers of a request say. ``last``: the id after which it goes on; None: from its beginning."""
+    """The headers of a request about ids. ``last``: the id after which it goes on; None: from its beginning."""
 
     ids: bool
     last: EventId | None = None
@@ -66,54 +63,74 @@ def body_hash(body: Body) -> bytes:
     return blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=16).digest()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamFacts:
+    """The facts of a checked request that its answer follows from, besides its model. ``limits``: tokens of each sequence.
+
+    ``prompt``: what the model's files make of the body. ``seed``: the request's own; None: it sets none.
+    """
+
+    body: bytes
+    prompt: bytes
+    prompt_tokens: int
+    limits: list[int]
+    sampling: SamplingParams
+    seed: int | None
+
+    def digest(self, owner: bytes, basis: AnswerBasis) -> StreamDigest:
+        grammar = self.sampling.grammar
+        key = (grammar.key, grammar.to_the_end, grammar.forced) if grammar is not None else None
+        sampling = repr((replace(self.sampling, seed=0, grammar=None), key, self.seed))
+        return StreamDigest(
+            owner=owner,
+            model=short_hash(basis.chains),
+            body=short_hash(self.body),
+            prompt=short_hash(self.prompt),
+            sampling=short_hash(sampling.encode()),
+            numerics=short_hash(*(one.encode() for one in basis.numerics)),
+            seed=0,
+            created=0,
+        )
+
+
 @dataclass(slots=True)
 class EventIds:
     """The ids of one stream's events. ``last``: the id after which it goes on; earlier events are left out.
 
-    ``digest``: without the seed and what else the stream's first events settle.
+    ``digest``: without its seed and time, until ``begin``. ``said``: of each sequence, with the events that are left out.
     """
 
     digest: StreamDigest
+    said: list[SaidPart]
     last: EventId | None = None
-    _said: list[SaidPart] = field(default_factory=list)  # of each choice, with the events that are left out
+    request: str = ""
     _written: tuple[int, str] = (-1, "")  # the digest as it is in ids, and the cached tokens that it names
 
-    @property
-    def seed(self) -> int | None:
-        """The seed of the stream that goes on, or None for a new one."""
-        return None if self.last is None else self.last.digest.seed
+    def begin(self, request: str, seed: int, created: int) -> None:
+        """Settle the part of the ids that is known when the stream begins. ``request``: its first id."""
+        self.request = request
+        self.digest = replace(self.digest, seed=seed, created=created)
 
-    @property
-    def cached(self) -> int | None:
-        """The cached tokens in the usage of the stream that goes on, or None if they are this stream's own."""
-        return None if self.last is None else self.last.digest.cached
-
-    def number(self, call: GenerateHandler, choice: ChoiceText, piece: TextPiece, events: bytes) -> bytes:
-        """Return the events of one piece with their ids, without those that were said before."""
-        said = self._said = self._said or [SaidPart()] * call.sequences
-        before = self.last.said[choice.index] if self.last is not None else SaidPart()
-        tokens = choice.completion_tokens
+    def number(self, choice: ChoiceText, piece: TextPiece, events: bytes, cached: int) -> bytes:
+        """Return the events of one piece with their ids, without what was said before."""
+        index, tokens = choice.index, choice.completion_tokens
+        before = self.last.said[index] if self.last is not None else SaidPart()
         start = tokens - len(piece.tokens)
-        base = said[choice.index] if said[choice.index].tokens == start else SaidPart(start)
+        base = self.said[index] if self.said[index].tokens == start else SaidPart(start)
         split = [event for event in events.split(b"\n\n") if event]
         made = []
         for number, event in enumerate(split, 1):
             whole = number == len(split) and piece.tokens
-            said[choice.index] = SaidPart(tokens) if whole else SaidPart(start, base.events + number)
-            if said[choice.index] > before:
-                made.append(b"id: " + self._id(call).encode() + b"\n" + event + b"\n\n")
+            self.said[index] = SaidPart(tokens) if whole else SaidPart(start, base.events + number)
+            if self.said[index] > before:
+                made.append(b"id: " + self._id(cached).encode() + b"\n" + event + b"\n\n")
         return b"".join(made)
 
-    def _id(self, call: GenerateHandler) -> str:
-        if self._written[0] != (cached := call.cached_tokens):
-            digest = replace(self.digest, seed=call.sampling.seed, created=call.created, cached=cached)
-            self._written = cached, str(digest)
-        parts = [max(one, then) for one, then in zip(self._said, self._before, strict=True)]
-        return f"{call.id}.{self._written[1]}.{'-'.join(map(str, parts))}"
-
-    @property
-    def _before(self) -> tuple[SaidPart, ...]:
-        return self.last.said if self.last is not None else (SaidPart(),) * len(self._said)
+    def _id(self, cached: int) -> str:
+        if self._written[0] != cached:
+            self._written = cached, str(replace(self.digest, cached=cached))
+        said = self.said if self.last is None else map(max, self.said, self.last.said)
+        return f"{self.request}.{self._written[1]}.{'-'.join(map(str, said))}"
 
 
 def one_by_one(news: StreamNews) -> Iterator[StreamNews]:
@@ -127,59 +144,32 @@ def one_by_one(news: StreamNews) -> Iterator[StreamNews]:
         yield replace(news, position=news.position + i, tokens=[token], logprobs=news.logprobs[i : i + 1], finish=finish)
 
 
-async def number_events(call: GenerateHandler, wish: IdsWish, body: bytes) -> None:
-    """Give a call's events ids, and let it go on after the event that its headers name.
-
-    Raise a 404 for another client's stream, a 409 if something changed since, and a 400. ``body``: from ``body_hash``.
-    """
-    if not call.options.stream:
-        if wish.last is not None:
-            raise bad_request(f"the header {LAST} is for streams; add stream: true, or leave the header out", LAST)
-        return
-    if call.sequences > MOST_NUMBERED:
-        message = f"the header {WANTED} asks for ids of {call.sequences} sequences; ask for at most {MOST_NUMBERED}"
-        raise bad_request(message, WANTED)
-    caller, info = call.request[CALLER], call.info
+def check_wish(wish: IdsWish, caller: ApiCaller, sequences: int, *, stream: bool) -> bytes:
+    """Return the hash of the stream's owner. Raise a 404 for another client's stream, and a 400."""
     owner = short_hash(caller.tenant.encode(), caller.key.encode())
+    if wish.last is not None and not stream:
+        raise bad_request(f"the header {LAST} is for streams; add stream: true, or leave the header out", LAST)
+    if sequences > MOST_NUMBERED:
+        message = f"the header {WANTED} asks for ids of {sequences} sequences; ask for at most {MOST_NUMBERED}"
+        raise bad_request(message, WANTED)
     if wish.last is not None and wish.last.digest.owner != owner:
         raise ApiError(404, f"the stream of the header {LAST} is not one of yours; leave the header out", param=LAST)
-    call.sampling = replace(call.sampling, rejection=False)
-    call.options = replace(call.options, adaptive=False)
-    models = [info.id] if call.auto is None else [info.starts, call.auto.top]
-    basis = await call.front.port.answer_basis(models)
+    return owner
+
+
+def event_ids(wish: IdsWish, owner: bytes, basis: AnswerBasis, facts: StreamFacts) -> EventIds:
+    """Return the ids of a stream, which may go on. Raise a 409 that names what changed since, and a 400."""
     if len(basis.numerics) > 1:
         found = ", ".join(basis.numerics)
         message = f"events have no ids while workers have different numerics ({found}); leave the header {WANTED} out"
         raise bad_request(message, WANTED)
-    rule = call.auto and call.auto.threshold
-    digest = StreamDigest(
-        owner=owner,
-        model=short_hash(basis.chains, repr(rule).encode()),
-        body=short_hash(body, call.shape.prefix.encode()),
-        prompt=short_hash(repr((call.prompts, call.limits, call.ends, call.stops)).encode()),
-        sampling=short_hash(_sampling(call)),
-        numerics=short_hash(*(one.encode() for one in basis.numerics)),
-        seed=0,
-        created=0,
-    )
-    if wish.last is not None:
-        _check(call, wish.last, digest)
-    call.numbered = EventIds(digest, wish.last)
-
-
-def _sampling(call: GenerateHandler) -> bytes:
-    grammar = call.sampling.grammar
-    plain = replace(call.sampling, seed=0, grammar=None)
-    key = (grammar.key, grammar.to_the_end, grammar.forced) if grammar is not None else None
-    return repr((plain, key, call.options.seed)).encode()
-
-
-def _check(call: GenerateHandler, last: EventId, now: StreamDigest) -> None:
-    """Raise a 409 that names what changed since the event, and a 400 for an id that no event of this stream had."""
-    if changes := last.digest.changes(now):
-        message = f"the stream of the header {LAST} cannot go on, since its {' and '.join(changes)} changed"
-        raise ApiError(409, f"{message}; send what was sent then, or leave the header out", param=LAST, code="changed")
-    limits = [limit for limit in call.limits for _ in range(call.options.n)]
-    fits = len(last.said) == len(limits) and all(s.tokens <= most for s, most in zip(last.said, limits, strict=True))
-    if not fits or last.digest.cached > sum(map(len, call.prompts)):
-        raise malformed(str(last))
+    digest, last = facts.digest(owner, basis), wish.last
+    if last is not None:
+        if changes := last.digest.changes(digest):
+            message = f"the stream of the header {LAST} cannot go on, since its {' and '.join(changes)} changed"
+            raise ApiError(409, f"{message}; send what was sent then, or leave the header out", param=LAST, code="changed")
+        pairs = zip(last.said, facts.limits, strict=False)
+        fits = len(last.said) == len(facts.limits) and all(said.tokens <= most for said, most in pairs)
+        if not fits or last.digest.cached > facts.prompt_tokens:
+            raise malformed(str(last))
+    return EventIds(digest, [SaidPart()] * len(facts.limits), last)

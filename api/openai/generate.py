@@ -52,7 +52,7 @@ from ..http.sse import EventStream
 from ..version import FINGERPRINT
 from .choice import ChoiceText, Echo, TextPiece
 from .drafts import drafts_of
-from .event_ids import EventIds, IdsWish, body_hash, number_events, one_by_one
+from .event_ids import EventIds, IdsWish, StreamFacts, body_hash, check_wish, event_ids, one_by_one
 from .fields import Options
 from .grammar import asked_grammar
 from .json_pieces import written
@@ -160,8 +160,8 @@ class GenerateHandler:
     @property
     def cached_tokens(self) -> int:
         """Prompt tokens that the first choice of each prompt found in the cache; in its first run, if the answer goes on."""
-        first = self.numbered.cached if self.numbered is not None and len(self.prompts) == 1 else None
-        return sum(choice.cached for choice in self.choices[:: self.options.n]) if first is None else first
+        last = self.numbered.last if self.numbered is not None and len(self.prompts) == 1 else None
+        return sum(choice.cached for choice in self.choices[:: self.options.n]) if last is None else last.digest.cached
 
     def _predicted(self) -> DraftCounts:
         """Return the drafts from the prediction, over all choices."""
@@ -253,7 +253,7 @@ class GeneratingEndpoint(Generic[Parsed]):
         sent, body = await read_body(request, lambda raw: (body_hash(raw) if wish.ids else b"", self.parse(raw, unknown)))
         call = await self._check(front, request, body)
         if wish.ids:
-            await number_events(call, wish, sent)
+            await _number(call, wish, sent)
         async with _running(call) as ends:
             if call.options.stream:
                 return await _stream(call, request, ends)
@@ -319,11 +319,7 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
     options = call.options
     call.id = asking[CALL_ID] = front.new_id(call.shape.prefix)
     name_request(front, asking, options.request_id)
-    first = call.numbered.last if call.numbered is not None else None
-    if first is not None:  # it goes on under the id that its client knows
-        call.id = first.request
-        front.names.record(asking[CALLER].key, call.id, asking[CALL_ID])
-    call.sampling = replace(call.sampling, seed=_seed(call))
+    _identify(call)
     charge, offline = None, asking.get(OFFLINE) is not None
     if not offline:  # lines of batches are not charged to the limits of online requests
         charged = sum(len(tokens) + options.n * limit for tokens, limit in zip(call.prompts, call.limits, strict=True))
@@ -332,7 +328,6 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
     try:
         _start(call)
         asking[PROGRESS] = call.choices[0].stream.progress
-        call.created = first.digest.created if first is not None else int(time.time())
         count, tenant = call.usage()["prompt_tokens"], asking[CALLER].tenant
         labels = call.info.id, count, options.n, options.limit, tenant or call.info.family
         named = {"max_tokens": options.limit, "temperature": options.temperature, "top_p": options.top_p, "n": options.n}
@@ -354,13 +349,43 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
             charge.end(call.usage()["total_tokens"] if ends is not None else 0)
 
 
-def _seed(call: GenerateHandler) -> int:
-    """Return the seed of a call: its own, or one that follows from its name, so that every gateway finds the same."""
-    if call.options.seed is not None:
-        return call.options.seed
-    if call.numbered is not None and call.numbered.seed is not None:
-        return call.numbered.seed
-    return seed_of(call.request[CALLER].key, call.request.get(NAME) or call.id)
+async def _number(call: GenerateHandler, wish: IdsWish, sent: bytes) -> None:
+    """Give a call's events ids; it may go on after one. Raise ApiError. ``sent``: the hash of its body."""
+    owner = check_wish(wish, call.request[CALLER], call.sequences, stream=call.options.stream)
+    if not call.options.stream:
+        return
+    call.sampling = replace(call.sampling, rejection=False)
+    call.options = replace(call.options, adaptive=False)
+    auto = call.auto
+    basis = await call.front.port.answer_basis([call.info.id] if auto is None else [call.info.starts, auto.top])
+    facts = StreamFacts(
+        body=sent + call.shape.prefix.encode(),
+        prompt=repr((call.prompts, call.limits, call.ends, call.stops, auto and auto.threshold)).encode(),
+        prompt_tokens=sum(map(len, call.prompts)),
+        limits=[limit for limit in call.limits for _ in range(call.options.n)],
+        sampling=call.sampling,
+        seed=call.options.seed,
+    )
+    call.numbered = event_ids(wish, owner, basis, facts)
+
+
+def _identify(call: GenerateHandler) -> None:
+    """Set the id that the client sees, the time and the seed: those of its first run, if the stream goes on.
+
+    A seed that is not set follows from the request's name, so that every gateway finds the same.
+    """
+    asking, seed = call.request, call.options.seed
+    numbered = call.numbered
+    call.created = int(time.time())
+    if numbered is not None and (last := numbered.last) is not None:
+        call.id, call.created = last.request, last.digest.created
+        call.front.names.record(asking[CALLER].key, call.id, asking[CALL_ID])
+        seed = last.digest.seed
+    elif seed is None:
+        seed = seed_of(asking[CALLER].key, asking.get(NAME) or call.id)
+    call.sampling = replace(call.sampling, seed=seed)
+    if numbered is not None:
+        numbered.begin(call.id, seed, call.created)
 
 
 def _start(call: GenerateHandler) -> None:
@@ -475,7 +500,7 @@ async def _stream(call: GenerateHandler, request: web.Request, ends: _Ends) -> w
                 make = partial(shape().events, choice, piece)
                 events = make() if _size(choice, piece) < _MANY else await call.front.run_in_thread(make)
                 if call.numbered is not None:
-                    events = call.numbered.number(call, choice, piece, events)
+                    events = call.numbered.number(choice, piece, events, call.cached_tokens)
                 if events:
                     await out.write(events)
 

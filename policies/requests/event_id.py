@@ -1,7 +1,7 @@
 """The ids of a stream's events, by which a client that lost its connection gets what follows, from any gateway.
 
 An answer follows from its model, prompt, sampling, seed and numerics alone. So an id names what an answer follows from, as
-short hashes, and how much of the answer was said; nobody has to remember anything. Its form is REQUEST.DIGEST.SAID.
+short hashes, and how much of the answer was said; nothing has to be remembered. Its form is REQUEST.DIGEST.SAID.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def seed_of(key: str, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class AnswerBasis:
-    """What the answers of models follow from at one gateway. ``numerics``: of its workers; more than one if they differ."""
+    """The basis of the answers of models at one gateway. ``numerics``: of its workers; more than one if they differ."""
 
     chains: bytes  # a short hash
     numerics: tuple[str, ...]
@@ -56,7 +56,7 @@ def basis_of(chains: Sequence[Chain], numerics: Iterable[str]) -> AnswerBasis:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SaidPart:
-    """How much of a choice was said: tokens, and events of what comes next that are not the last of their token."""
+    """The part of a choice that was said: tokens, and events of what comes next that are not the last of their token."""
 
     tokens: int = 0
     events: int = 0
@@ -67,7 +67,7 @@ class SaidPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDigest:
-    """What an answer follows from, and what else its events repeat.
+    """The basis of one stream's answer, and the rest of what its events repeat.
 
     ``owner``: the client's key. ``model``: the chain. ``body``: what the client sent, less its sampling. ``prompt``: what
     the model's files make of it. Each is a short hash.
