@@ -19,6 +19,7 @@ from ...policies.requests.book import messages as m
 from ...policies.requests.book.book import RequestBook
 from ...policies.requests.book.queue_position import QueuePositions
 from ...policies.requests.book.sweep_report import SweepReport
+from ...policies.requests.event_id import AnswerBasis, basis_of
 from ...policies.requests.rate_limit import LimitStatus, Verdict
 from ...policies.requests.refusal import Refusal, RequestRefused
 from ...policies.requests.request_ownership import Viewer, sequences_of
@@ -60,6 +61,7 @@ from .tagging import Tagging
 
 TICK = 0.1  # seconds between checks of heartbeats and waiting requests
 FIND_SECONDS = 660.0  # timeout for finding an adapter in the folder; includes reading it
+BASIS_SECONDS = 2.0  # seconds to wait for what answers follow from; a worker says it with every heartbeat
 ANSWER_SECONDS = 30.0  # seconds, beyond the caller's wait, for the applications actor to answer
 
 
@@ -96,6 +98,7 @@ class Gateway(Actor):
         self._idle = asyncio.Event()  # set while nothing is active
         self._calls = OutgoingCalls(controller, dispatchers, patience, self._handle)
         self._conditions = Conditions()
+        self._numerics: dict[str, str] = {}  # of each worker, by its last heartbeat
         self._tagging = tagging or Tagging(parts.lengths)
         self._autoscale = autoscale
         self._timer: Timer | None = None
@@ -245,6 +248,18 @@ class Gateway(Actor):
             stream.progress = lambda: self._positions.progress(record, self.node.clock.now())
         return stream
 
+    async def answer_basis(self, models: Sequence[str]) -> AnswerBasis:
+        """See ``GatewayPort``."""
+        table = self.book.parts.table
+        try:
+            async with asyncio.timeout(BASIS_SECONDS):
+                await self.until(lambda: table.version > 0 and table.alive <= self._numerics.keys())
+        except TimeoutError:
+            message = "the numerics of a worker are not known yet; try again"
+            raise RequestRefused(Refusal.UNAVAILABLE, message, 1.0) from None
+        chains = [table.chains[table.models[model]] for model in models if model in table.models]
+        return basis_of(chains, (self._numerics[worker] for worker in table.alive))
+
     def credits(self, application: str) -> list[Credit]:
         start = self.book.parts.catalogue.start(application)
         return self.book.credits(self.book.parts.table.models.get(start, start))
@@ -383,6 +398,7 @@ class Gateway(Actor):
 
     def _beat(self, peer: PeerInfo) -> None:
         if (reports := peer.payload.get("reports")) is not None:  # sent by a worker
+            self._numerics[peer.id.name] = peer.payload.get("numerics", "")
             capacities = decode_capacities(peer.payload)
             serial = reports.get(self.book.parts.address, 0)
             speed = peer.payload.get("speed", 0.0)

@@ -33,11 +33,13 @@ from ...policies.requests.book.values import (
     TierFigures,
     TierView,
 )
+from ...policies.requests.event_id import AnswerBasis
 from ...policies.requests.rate_limit import LimitStatus, Verdict
 from ...policies.requests.refusal import Refusal, RequestRefused
 from ...policies.requests.request_ownership import Viewer
 
 __all__ = [
+    "AnswerBasis",
     "ApplicationView",
     "AutoTier",
     "Census",
@@ -190,6 +192,9 @@ class GatewayPort(Protocol):
 
         Raises RequestRefused: no such model, it can never fit, there is no room, or the server is shutting down.
         """
+
+    async def answer_basis(self, models: Sequence[str]) -> AnswerBasis:
+        """Return what the answers of these models follow from; raise RequestRefused while that is not known."""
 
     def credits(self, application: str) -> list[Credit]:
         """Return the offline credit of each worker for an application, by worker name; workers without credit are

@@ -168,6 +168,7 @@ class Worker(Actor):
             "reports": self._reports.last,
             "routes": self._published.version,
             "speed": self.config.speed,
+            "numerics": self._proofs.numerics,
             **self._credit.beat(self._figures.learned),
             **self._proofs.progress,
         }

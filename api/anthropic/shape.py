@@ -30,9 +30,10 @@ _TIERS = {"urgent": "priority", "normal": "standard", "batch": "batch"}
 
 
 class MessageBlocks:
-    """The blocks of an answer, of which at most one is open. ``shown``: thinking has its text."""
+    """The blocks of an answer, of which at most one is open. ``request``: its id. ``shown``: thinking has its text."""
 
-    def __init__(self, *, shown: bool) -> None:
+    def __init__(self, request: str, *, shown: bool) -> None:
+        self._request = request
         self._shown = shown
         self._kind = ""  # of the open block
         self._index = -1
@@ -54,7 +55,9 @@ class MessageBlocks:
         if call.name:
             yield from self.close()
             self._input = ToolInput()
-            yield self._start(TOOL, {"id": f"toolu_{call_id()}", "name": call.name, "input": {}})
+            yield self._start(
+                TOOL, {"id": f"toolu_{call_id(self._request, 0, self._index + 1)}", "name": call.name, "input": {}}
+            )
         if text := self._input.feed(call.arguments):
             yield self._delta("input_json_delta", text)
 
@@ -107,7 +110,7 @@ class MessageShape(AnswerShape):
     def __init__(self, call: GenerateHandler) -> None:
         super().__init__(call)
         options = call.options
-        self._blocks = MessageBlocks(shown=not isinstance(options, MessageOptions) or options.thinking_shown)
+        self._blocks = MessageBlocks(call.id, shown=not isinstance(options, MessageOptions) or options.thinking_shown)
 
     def chunk(self) -> dict[str, Any]:
         """Return the message before its content."""

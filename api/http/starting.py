@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...actors.gateway.port import (
+    AnswerBasis,
     ApplicationView,
     Census,
     Credit,
@@ -84,6 +85,9 @@ class StartingPort:
 
     def generate(self, generation: Generation) -> TokenStream:
         return self._there().generate(generation)
+
+    async def answer_basis(self, models: Sequence[str]) -> AnswerBasis:
+        return await self._there().answer_basis(models)
 
     def credits(self, application: str) -> list[Credit]:
         return self._real.credits(application) if self._real is not None else []

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import secrets
 import string
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
@@ -115,7 +115,7 @@ class ChatShape(AnswerShape):
             choice.started = True
             events = self._event(choice, {"role": "assistant", "content": ""}, extra=dict(self._prompt))
         if choice.reader is not None:
-            deltas = [self._written(delta) for delta in piece.deltas] or (
+            deltas = [self._written(choice, delta) for delta in piece.deltas] or (
                 [{"content": ""}] if piece.tokens and not self._plain else []
             )
             for n, fields in enumerate(deltas):
@@ -136,7 +136,7 @@ class ChatShape(AnswerShape):
         for choice, piece in zip(self._call.choices, pieces, strict=True):
             message: dict[str, Any] = {"role": "assistant", "content": piece.text, "refusal": None}
             if choice.reader is not None:
-                message |= self._message(piece.deltas)
+                message |= self._message(choice, piece.deltas)
             made = {
                 "index": choice.index,
                 "message": message,
@@ -160,23 +160,25 @@ class ChatShape(AnswerShape):
             made["token_ids"] = piece.tokens
         return made
 
-    def _written(self, delta: TurnDelta) -> dict[str, Any]:
+    def _written(self, choice: ChoiceText, delta: TurnDelta) -> dict[str, Any]:
         """Return an addition to a turn as a stream has it."""
         if (call := delta.call) is None:
             return dict.fromkeys(self._reasoning, delta.reasoning) if delta.reasoning else {"content": delta.content}
         function = {"arguments": call.arguments}
         if not call.name:
             return {"tool_calls": [{"index": call.index, "function": function}]}
-        made = {"index": call.index, "id": call_id(), "type": "function", "function": {"name": call.name, **function}}
+        id = call_id(self._call.id, choice.index, call.index)
+        made = {"index": call.index, "id": id, "type": "function", "function": {"name": call.name, **function}}
         return {"tool_calls": [made]}
 
-    def _message(self, deltas: Sequence[TurnDelta]) -> dict[str, Any]:
+    def _message(self, choice: ChoiceText, deltas: Sequence[TurnDelta]) -> dict[str, Any]:
         """Return the parts of a whole turn as a message has them."""
         reasoning, content = ("".join(getattr(one, part) for one in deltas) for part in ("reasoning", "content"))
         calls: list[dict[str, Any]] = []
         for piece in (delta.call for delta in deltas if delta.call is not None):
             if piece.name:
-                calls.append({"id": call_id(), "type": "function", "function": {"name": piece.name, "arguments": ""}})
+                id = call_id(self._call.id, choice.index, len(calls))
+                calls.append({"id": id, "type": "function", "function": {"name": piece.name, "arguments": ""}})
             calls[piece.index]["function"]["arguments"] += piece.arguments
         made: dict[str, Any] = {"content": None if calls and not content else content}
         return (
@@ -204,9 +206,10 @@ class ChatShape(AnswerShape):
         return f"{self._head}{json.dumps(made)}]{more}{self.usage_now()}}}\n\n"
 
 
-def call_id() -> str:
-    """Return an id for a tool call."""
-    return "".join(secrets.choice(_LETTERS) for _ in range(_ID))
+def call_id(request: str, choice: int, number: int) -> str:
+    """Return the id of a tool call of a choice, which follows from the request's: an answer that goes on has the same."""
+    value = int.from_bytes(blake2b(f"{request}/{choice}/{number}".encode(), digest_size=16).digest(), "big")
+    return "".join(_LETTERS[value // len(_LETTERS) ** place % len(_LETTERS)] for place in range(_ID))
 
 
 def _finish(choice: ChoiceText, piece: TextPiece) -> str:

@@ -7,7 +7,6 @@ nothing (``Only``). A field without a declaration is unknown; the setting ``unkn
 
 from __future__ import annotations
 
-import secrets
 from collections import abc
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -137,10 +136,9 @@ class Options:
         "Texts that never appear: their last token never follows the others.",
         (),
     )
-    seed: int = sampled(
+    seed: int | None = sampled(
         Integer(-(1 << 63), (1 << 64) - 1, wrap=1 << 64),
-        "The same seed and parameters give the same answer; default: random.",
-        lambda: secrets.randbits(63),
+        "The same seed and parameters give the same answer; default: from the request's name, else random.",
     )
     stop: tuple[str, ...] = given(
         Texts("stop string", MAX_STOPS, MAX_STOP_LENGTH, single=True),

@@ -23,6 +23,7 @@ from ...actors.gateway.port import AutoTier, DraftCounts, Generation, ModelInfo,
 from ...policies.drafts.choice import REJECTION
 from ...policies.drafts.options import PREDICTION, DraftOptions
 from ...policies.plan.sampling import SamplingParams
+from ...policies.requests.event_id import seed_of
 from ...policies.requests.refusal import RequestRefused
 from ...policies.requests.request_ownership import sequence_id
 from ...policies.sweep.events import TokensEmitted
@@ -51,6 +52,7 @@ from ..http.sse import EventStream
 from ..version import FINGERPRINT
 from .choice import ChoiceText, Echo, TextPiece
 from .drafts import drafts_of
+from .event_ids import EventIds, IdsWish, StreamFacts, body_hash, check_wish, event_ids, one_by_one
 from .fields import Options
 from .grammar import asked_grammar
 from .json_pieces import written
@@ -88,6 +90,7 @@ class GenerateHandler:
     turn: AnswerTurn | None = None  # how answers are read; None: as one text
     drafts: DraftOptions | None = None  # of each sequence
     auto: AutoTier | None = None  # None: the request names its tier, or its model has none
+    numbered: EventIds | None = None  # the ids of its events; None: they have none
     choices: list[ChoiceText] = field(default_factory=list)
 
     async def tokens(self, prompt: str | list[int], *, special: bool) -> list[int]:
@@ -135,7 +138,7 @@ class GenerateHandler:
         """
         prompt = sum(len(tokens) for tokens in self.prompts)
         completion = sum(choice.completion_tokens for choice in self.choices)
-        cached = sum(choice.cached for choice in self.choices[:: self.options.n])
+        cached = self.cached_tokens
         predicted = self._predicted()
         usage: Usage = {
             "prompt_tokens": prompt,
@@ -153,6 +156,12 @@ class GenerateHandler:
         if tier := self.tier:
             usage["tier"] = tier
         return usage
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that the first choice of each prompt found in the cache; in its first run, if the answer goes on."""
+        last = self.numbered.last if self.numbered is not None and len(self.prompts) == 1 else None
+        return sum(choice.cached for choice in self.choices[:: self.options.n]) if last is None else last.digest.cached
 
     def _predicted(self) -> DraftCounts:
         """Return the drafts from the prediction, over all choices."""
@@ -239,8 +248,12 @@ class GeneratingEndpoint(Generic[Parsed]):
     async def respond(self, request: web.Request) -> web.StreamResponse:
         """Return the complete response; raise ApiError or RequestRefused if nothing of it was sent."""
         front = request.app[FRONT]
-        body = await read_body(request, lambda raw: self.parse(raw, front.settings.requests.unknown_fields))
+        unknown = front.settings.requests.unknown_fields
+        wish = IdsWish.of(request.headers)
+        sent, body = await read_body(request, lambda raw: (body_hash(raw) if wish.ids else b"", self.parse(raw, unknown)))
         call = await self._check(front, request, body)
+        if wish.ids:
+            await _number(call, wish, sent)
         async with _running(call) as ends:
             if call.options.stream:
                 return await _stream(call, request, ends)
@@ -306,6 +319,7 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
     options = call.options
     call.id = asking[CALL_ID] = front.new_id(call.shape.prefix)
     name_request(front, asking, options.request_id)
+    _identify(call)
     charge, offline = None, asking.get(OFFLINE) is not None
     if not offline:  # lines of batches are not charged to the limits of online requests
         charged = sum(len(tokens) + options.n * limit for tokens, limit in zip(call.prompts, call.limits, strict=True))
@@ -314,7 +328,6 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
     try:
         _start(call)
         asking[PROGRESS] = call.choices[0].stream.progress
-        call.created = int(time.time())
         count, tenant = call.usage()["prompt_tokens"], asking[CALLER].tenant
         labels = call.info.id, count, options.n, options.limit, tenant or call.info.family
         named = {"max_tokens": options.limit, "temperature": options.temperature, "top_p": options.top_p, "n": options.n}
@@ -334,6 +347,45 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
             ends.meter.close(complete=len(ends.ended) == len(call.choices), sequences=sequences)
         if charge is not None:
             charge.end(call.usage()["total_tokens"] if ends is not None else 0)
+
+
+async def _number(call: GenerateHandler, wish: IdsWish, sent: bytes) -> None:
+    """Give a call's events ids; it may go on after one. Raise ApiError. ``sent``: the hash of its body."""
+    owner = check_wish(wish, call.request[CALLER], call.sequences, stream=call.options.stream)
+    if not call.options.stream:
+        return
+    call.sampling = replace(call.sampling, rejection=False)
+    call.options = replace(call.options, adaptive=False)
+    auto = call.auto
+    basis = await call.front.port.answer_basis([call.info.id] if auto is None else [call.info.starts, auto.top])
+    facts = StreamFacts(
+        body=sent + call.shape.prefix.encode(),
+        prompt=repr((call.prompts, call.limits, call.ends, call.stops, auto and auto.threshold)).encode(),
+        prompt_tokens=sum(map(len, call.prompts)),
+        limits=[limit for limit in call.limits for _ in range(call.options.n)],
+        sampling=call.sampling,
+        seed=call.options.seed,
+    )
+    call.numbered = event_ids(wish, owner, basis, facts)
+
+
+def _identify(call: GenerateHandler) -> None:
+    """Set the id that the client sees, the time and the seed: those of its first run, if the stream goes on.
+
+    A seed that is not set follows from the request's name, so that every gateway finds the same.
+    """
+    asking, seed = call.request, call.options.seed
+    numbered = call.numbered
+    call.created = int(time.time())
+    if numbered is not None and (last := numbered.last) is not None:
+        call.id, call.created = last.request, last.digest.created
+        call.front.names.record(asking[CALLER].key, call.id, asking[CALL_ID])
+        seed = last.digest.seed
+    elif seed is None:
+        seed = seed_of(asking[CALLER].key, asking.get(NAME) or call.id)
+    call.sampling = replace(call.sampling, seed=seed)
+    if numbered is not None:
+        numbered.begin(call.id, seed, call.created)
 
 
 def _start(call: GenerateHandler) -> None:
@@ -368,7 +420,7 @@ def _sequences(call: GenerateHandler) -> list[Generation]:
     samplings = [for_prompt(call.sampling, call.served, options, len(prompt)) for prompt in call.prompts]
     return [
         Generation(
-            id=sequence_id(call.id, index),
+            id=sequence_id(call.request[CALL_ID], index),
             application=call.info.starts or call.info.id,
             prompt=call.prompts[index // options.n],
             max_tokens=call.limits[index // options.n],
@@ -422,7 +474,7 @@ async def _whole(call: GenerateHandler, ends: _Ends) -> bytes:
     pieces = [TextPiece() for _ in call.choices]
 
     async def collect(choice: ChoiceText) -> None:
-        await _consume(choice, ends, pieces[choice.index].join)
+        await _consume(call, choice, ends, pieces[choice.index].join)
 
     await _each(call.choices, collect)
 
@@ -447,10 +499,12 @@ async def _stream(call: GenerateHandler, request: web.Request, ends: _Ends) -> w
             async def send(piece: TextPiece) -> None:
                 make = partial(shape().events, choice, piece)
                 events = make() if _size(choice, piece) < _MANY else await call.front.run_in_thread(make)
+                if call.numbered is not None:
+                    events = call.numbered.number(choice, piece, events, call.cached_tokens)
                 if events:
                     await out.write(events)
 
-            await _consume(choice, ends, send)
+            await _consume(call, choice, ends, send)
 
         try:
             await _each(call.choices, forward)
@@ -485,24 +539,27 @@ def _progress(call: GenerateHandler) -> str:
     return f"prefill {100 * now.computed // max(1, now.prompt)}%"
 
 
-async def _consume(choice: ChoiceText, ends: _Ends, use: Callable[[TextPiece], Awaitable[None] | None]) -> None:
+async def _consume(
+    call: GenerateHandler, choice: ChoiceText, ends: _Ends, use: Callable[[TextPiece], Awaitable[None] | None]
+) -> None:
     """Read one sequence to its end."""
     meter = ends.meter
-    async for news in choice.stream:
-        if not choice.completion_tokens and isinstance(news, TokensEmitted) and news.tokens:
-            progress = choice.stream.progress()
-            choice.cached = progress.cached
-            meter.began(progress, looked=choice.looked, first=choice.index % choice.options.n == 0)
-        piece = choice.take(news)
-        meter.tokens(len(piece.tokens))
-        if piece.finish:
-            ends.ended.add(choice.index)
-            meter.finished(piece.finish, choice.completion_tokens)
-        waiting = use(piece)
-        if waiting is not None:
-            await waiting
-        if piece.finish:
-            return
+    async for whole in choice.stream:
+        for news in (whole,) if call.numbered is None else one_by_one(whole):
+            if not choice.completion_tokens and isinstance(news, TokensEmitted) and news.tokens:
+                progress = choice.stream.progress()
+                choice.cached = progress.cached
+                meter.began(progress, looked=choice.looked, first=choice.index % choice.options.n == 0)
+            piece = choice.take(news)
+            meter.tokens(len(piece.tokens))
+            if piece.finish:
+                ends.ended.add(choice.index)
+                meter.finished(piece.finish, choice.completion_tokens)
+            waiting = use(piece)
+            if waiting is not None:
+                await waiting
+            if piece.finish:
+                return
     raise ApiError(500, f"choice {choice.index} ended without a reason; the server's log has the details")
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from blockwright.actors.gateway.port import (
+    AnswerBasis,
     ApplicationView,
     Census,
     Credit,
@@ -87,6 +88,7 @@ class FakePort:
             ModelInfo("org/other", str(folder), 16, 1700000001, True, parent="tiny", rooms=(MAX_LENGTH * 5,)),
         ]
         self.default = "tiny"
+        self.basis = AnswerBasis(b"chains", ("native-f32",))
         self.readiness = Readiness(True, applications={"tiny": "ready", "org/other": "ready"})
         self.streams: list[FakeStream] = []
         self.waiting: asyncio.Queue[FakeStream] = asyncio.Queue()  # those that have come to a step that is an event
@@ -125,6 +127,9 @@ class FakePort:
         stream = FakeStream(generation, self._script(generation), self.waiting)
         self.streams.append(stream)
         return stream
+
+    async def answer_basis(self, models: Sequence[str]) -> AnswerBasis:
+        return replace(self.basis, chains=self.basis.chains + "".join(models).encode())
 
     def credits(self, application: str) -> list[Credit]:
         return self.credit

@@ -195,12 +195,6 @@ def test_defaults_and_synonyms() -> None:
     assert chat(max_completion_tokens=3, max_tokens=9).options.limit == 3
 
 
-def test_a_missing_seed_is_drawn() -> None:
-    seeds = {completion().options.seed for _ in range(8)}
-    assert len(seeds) == 8
-    assert all(0 <= seed < 1 << 63 for seed in seeds)
-
-
 @claim("Fields that would change the answer and are not supported are refused by name", of="http-api")
 @pytest.mark.parametrize(
     ("name", "harmful", "neutral"),

@@ -203,6 +203,6 @@ class Output:
         id = f"{_PREFIXES[kind]}_{self._stem}_{index}"
         self._open = _OpenItem(kind, id, index, self._log, summary=kind == REASONING and self._summarised)
         if name:
-            self._open.name, self._open.call_id = name, call_id()
+            self._open.name, self._open.call_id = name, call_id(self._stem, 0, index)
         self.answered = self.answered or kind != REASONING
         self._open.begin()

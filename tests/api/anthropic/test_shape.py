@@ -29,7 +29,7 @@ PARTS = (
 
 
 def events_of(pieces: list[str], *, shown: bool) -> list[Any]:
-    reader, made = TurnReader(TEMPLATE), MessageBlocks(shown=shown)
+    reader, made = TurnReader(TEMPLATE), MessageBlocks("msg-0", shown=shown)
     found = [event for piece in pieces for delta in reader.feed(piece) for event in made.add(delta)]
     return [*found, *(event for delta in reader.finish() for event in made.add(delta)), *made.close()]
 

@@ -1,0 +1,106 @@
+"""A gateway is killed under its streams: their clients ask for the rest, of whoever answers, and have every byte once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from aiohttp import ClientError, ClientSession
+
+from blockwright.tests.claims import claim
+from blockwright.tests.system.client import SAMPLED, body
+from blockwright.tests.system.server import Server
+from blockwright.tests.system.test_gateways import fresh, gateway_of, pid_of
+from blockwright.tests.waiting import until
+
+pytestmark = pytest.mark.system
+URL = "/v1/completions"
+NEW = 60  # tokens of an answer
+STREAMS = 8
+
+
+def asked(index: int) -> dict[str, Any]:
+    """Even ones greedy, odd ones sampled without a seed: the seed follows from the request's name."""
+    sampled = SAMPLED if index % 2 else {}
+    named = {name: value for name, value in body(index, NEW).items() if name not in ("seed", *SAMPLED)}
+    return named | {"temperature": 0, **sampled, "stream": True, "stream_options": {"include_usage": True}}
+
+
+@dataclass
+class Resuming:
+    """A client of one stream, which sends its request again after its last event whenever the stream breaks."""
+
+    index: int
+    name: str
+    resumed: int = 0  # times it went on after an event
+    events: list[dict[str, Any]] = field(default_factory=list)
+    last: str = ""
+    done: bool = False
+
+    async def run(self, client: ClientSession) -> None:
+        while not self.done:
+            try:
+                await self._read(client)
+            except ClientError:
+                await asyncio.sleep(0.02)
+
+    async def _read(self, client: ClientSession) -> None:
+        headers = {"x-event-ids": "true", "x-request-id": self.name} | ({"Last-Event-ID": self.last} if self.last else {})
+        async with client.post(URL, json=asked(self.index), headers=headers) as answer:
+            if answer.status == 503:  # the next gateway learns of workers
+                raise ClientError
+            assert answer.status == 200, await answer.text()
+            self.resumed += bool(self.last)
+            lines = dict[str, str]()
+            async for raw in answer.content:
+                name, _, value = raw.decode().rstrip("\n").partition(": ")
+                if name:
+                    lines[name] = value
+                elif lines:
+                    self._take(lines)
+                    lines = {}
+
+    def _take(self, event: dict[str, str]) -> None:
+        self.last = event.get("id", self.last)
+        if event.get("data") == "[DONE]":
+            self.done = True
+        elif "data" in event:
+            self.events.append(json.loads(event["data"]))
+
+    @property
+    def said(self) -> list[Any]:
+        """The choices of all events, and the usage of the last, less what the prompt found in the cache."""
+        usage = self.events[-1]["usage"]
+        return [*(event["choices"] for event in self.events), usage["completion_tokens"], usage["prompt_tokens"]]
+
+
+async def undisturbed(client: ClientSession, index: int, name: str) -> list[Any]:
+    one = Resuming(index, name)
+    await one.run(client)
+    return one.said
+
+
+@claim("Streams of a killed gateway go on at another, every byte once", of="faults")
+async def test_streams_of_a_killed_gateway_go_on_at_another(serve: Callable[..., Server]) -> None:
+    server = serve(gateways=2, gateway_in_head="no", workers=2).whole()
+    async with fresh(server) as client:
+        truth = await asyncio.gather(*(undisturbed(client, index, f"n{index}") for index in range(STREAMS)))
+        clients = [Resuming(index, f"n{index}") for index in range(STREAMS)]
+        tasks = [asyncio.create_task(one.run(client)) for one in clients]
+
+        await until(lambda: all(len(one.events) > 5 for one in clients), "all streams run")
+        homes = [gateway_of(one.events[0]["id"]) for one in clients]
+        victim = max("g0", "g1", key=homes.count)
+        os.kill(pid_of(server, f"bw-{victim}"), signal.SIGKILL)
+        await asyncio.gather(*tasks)
+        assert [one.resumed > 0 for one in clients] == [home == victim for home in homes]
+        assert [one.said for one in clients] == truth
+        assert [one.events[-1]["id"] for one in clients] == [one.events[0]["id"] for one in clients], "one answer, one id"
+        assert len({json.dumps(said) for said in truth}) == STREAMS
+    server.stop()
