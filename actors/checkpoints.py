@@ -154,14 +154,14 @@ def check_drafts(
         modes,
         parties,
         lambda name: exits_below(name, bases.get(name, ""), models),
-        lambda one, other: same_tokens(_tokens(opened[one]), _tokens(opened[other])),
+        lambda one, other: same_tokens(tokens_of(opened[one]), tokens_of(opened[other])),
         more=settings.models.more_may_come,
     )
     if fault:
         raise SettingsError(fault)
 
 
-def _tokens(checkpoint: Checkpoint) -> bytes:
+def tokens_of(checkpoint: Checkpoint) -> bytes:
     """Return the digest of a model's tokens."""
     own = [str(checkpoint.source)] if checkpoint.source != checkpoint.path else []
     return token_table([*own, str(checkpoint.path)])

@@ -9,73 +9,138 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..gpu.weights.checkpoint import Checkpoint
-from ..policies.adaptive.variants import Equivalent, Swap, make_variants, variant_source
+from ..gpu.weights.token_table import same_tokens
+from ..policies.adaptive.equivalence import is_similar
+from ..policies.adaptive.variants import (
+    MOST_VARIANTS,
+    Equivalent,
+    Swap,
+    Variant,
+    accuracy_ranks,
+    less_accurate,
+    make_variants,
+    swapped,
+    variant_source,
+)
 from ..policies.control.events import Application
 from ..zoo.equivalence.records import stored_equivalences
 from ..zoo.layout import CHAIN
 from ..zoo.source import open_source
 from ..zoo.zoo import Zoo
-from .checkpoints import OpenedCheckpoints, application_of
+from .checkpoints import OpenedCheckpoints, application_of, tokens_of
 from .settings.errors import SettingsError
+from .settings.models import listed
 from .settings.settings import Settings
-from .sizing import serving_dtype
+from .sizing import max_lengths, serving_dtype
 
 log = logging.getLogger("blockwright.cluster")
 NO_PAIR = (
-    "adaptive.%s is equal, but no served application has an equivalent block; compare them: blockwright zoo equivalence, "
+    "adaptive.%s is %s, but no served application has an equivalent block; compare them: blockwright zoo equivalence, "
     "and serve the other one, too"
 )
 
 
 def check_adaptive(settings: Settings, checkpoints: Mapping[str, Checkpoint]) -> None:
-    """Raise SettingsError if the setting ``adaptive`` names an application that can have no variants."""
-    for name in (name for name, mode in settings.models.adaptive.items() if mode != "off"):
-        if not _zoo(checkpoints[name]):
+    """Raise SettingsError if the settings ``adaptive`` and ``accuracy`` name applications that can have no variants."""
+    for name, mode in settings.models.adaptive.items():
+        if mode == "off":
+            continue
+        if mode == "equal" and not _zoo(checkpoints[name]):
             raise SettingsError(
                 f"adaptive.{name} is equal, but {name} is no application of a zoo, which has the equivalences; add it: "
                 "blockwright zoo add, and serve ZOO/chains/NAME"
             )
         if checkpoints[name].deltas:
-            raise SettingsError(f"adaptive.{name} is equal, but {name} is an adapter; only a whole model has variants")
-        if checkpoints[name].exits:
+            raise SettingsError(f"adaptive.{name} is {mode}, but {name} is an adapter; only a whole model has variants")
+        if mode == "equal" and checkpoints[name].exits:
             raise SettingsError(f"adaptive.{name} is equal, but {name} is a family; set quality, or leave adaptive out")
         if settings.parameter_drops.is_on:
-            raise SettingsError(f"adaptive.{name} is equal, and overload is on; they are not used together: choose one")
+            raise SettingsError(f"adaptive.{name} is {mode}, and overload is on; they are not used together: choose one")
         if settings.worker.stages(name) > 1:
-            raise SettingsError(f"adaptive.{name} is equal, and pipelines.{name} spreads it over workers; choose one")
+            raise SettingsError(f"adaptive.{name} is {mode}, and pipelines.{name} spreads it over workers; choose one")
+        if mode == "any":
+            _check_order(name, settings, checkpoints)
+
+
+def _check_order(name: str, settings: Settings, checkpoints: Mapping[str, Checkpoint]) -> None:
+    """Raise SettingsError if a model in an application's order of accuracy cannot answer its requests."""
+    for other in settings.models.accuracy_order(name):
+        named = f"accuracy.{name} names {other}"
+        if other not in checkpoints:
+            raise SettingsError(f"{named}, which is not served; there are: {listed(checkpoints)}")
+        one, own = checkpoints[other], checkpoints[name]
+        if one.deltas or one.embeds or settings.worker.stages(other) > 1:
+            raise SettingsError(f"{named}, which is an adapter, gives vectors or is spread over workers; leave it out")
+        if not same_tokens(tokens_of(one), tokens_of(own)):
+            raise SettingsError(
+                f"{named}, which has other tokens than {name}, so it cannot answer in its place; leave it out"
+            )
+        lengths = max_lengths(settings.requests, {other: one.config, name: own.config})
+        if lengths[other] < lengths[name]:
+            raise SettingsError(
+                f"{named}, which handles {lengths[other]} tokens, fewer than the {lengths[name]} of {name}; "
+                f"set max_model_len={lengths[other]}, or leave it out"
+            )
 
 
 def variants_of(opened: OpenedCheckpoints, applications: Sequence[Application], settings: Settings) -> list[Application]:
-    """Return the variants that the setting ``adaptive`` asks for, made of the served applications."""
+    """Return the variants that the setting ``adaptive`` asks for, made of the served applications.
+
+    Equal ones go first. Less accurate ones get at most half of the places that there are, since many may look alike.
+    """
     found = []
     served = {one.name: one for one in applications}
-    dtype = serving_dtype(settings.worker, {name: one.config for name, one in opened.checkpoints.items()})
     for name, mode in settings.models.adaptive.items():
         if mode == "off" or name not in served:
             continue
-        own = served[name]
-        folder = os.path.realpath(opened.checkpoints[name].path)
-        variants = make_variants([part.id.hex() for part in own.components], _equivalents(name, opened, served))
-        if not variants:
-            log.warning(NO_PAIR, name)
-        for number, variant in enumerate(variants, start=1):
-            checkpoint = open_source(variant_source(folder, variant.swaps))
-            specs = checkpoint.specs(settings.worker_memory.page_size, dtype)
-            made = application_of(f"{name}~{number}", checkpoint, specs, own.max_length, 1)
-            found.append(replace(made, variant_of=name, created=own.created))
-            log.info("%s may serve in the place of %s, with blocks of %s", made.name, name, ", ".join(variant.donors))
+        ranks = accuracy_ranks(name, settings.models.accuracy_order(name)) if mode == "any" else {}
+        components = [part.id.hex() for part in served[name].components]
+        less: list[Variant | Application] = [served[one] for one in sorted(ranks, key=ranks.__getitem__) if one in served]
+        chains = {tuple(part.id.hex() for part in served[one].components) for one in ranks if one in served}
+        alike = less_accurate(components, _equivalents(name, opened, served, alike=True), ranks)
+        less += [one for one in alike if swapped(components, one.swaps) not in chains]
+        less = less[: MOST_VARIANTS // 2]
+        every = [*make_variants(components, _equivalents(name, opened, served), MOST_VARIANTS - len(less)), *less]
+        if not every:
+            log.warning(NO_PAIR, name, mode)
+        for number, one in enumerate(every, start=1):
+            made = _made(one, f"{name}~{number}", served[name], opened, settings)
+            rank = ranks.get(one.name, 0) if isinstance(one, Application) else one.rank
+            found.append(replace(made, variant_of=name, rank=rank, created=served[name].created))
     return found
 
 
-def _equivalents(name: str, opened: OpenedCheckpoints, served: Mapping[str, Application]) -> Iterator[Equivalent]:
-    """Yield the blocks of other served applications of the same zoo that may stand in for one of this application's."""
-    zoo, own = Zoo(_zoo(opened.checkpoints[name])), [part.id.hex() for part in served[name].components]
-    for donor, other in served.items():
-        if donor == name or opened.checkpoints[donor].deltas or _zoo(opened.checkpoints[donor]) != str(zoo.layout.root):
+def _made(
+    one: Variant | Application, id: str, own: Application, opened: OpenedCheckpoints, settings: Settings
+) -> Application:
+    """Return a variant as an application of its own. one: its swaps, or the model that stands in as a whole."""
+    if isinstance(one, Application):
+        log.info("%s may serve in the place of %s as %s", one.name, own.name, id)
+        return replace(one, name=id, model="", family="", threshold=None, max_length=own.max_length, on_demand=False)
+    folder = os.path.realpath(opened.checkpoints[own.name].path)
+    dtype = serving_dtype(settings.worker, {name: other.config for name, other in opened.checkpoints.items()})
+    checkpoint = open_source(variant_source(folder, one.swaps))
+    specs = checkpoint.specs(settings.worker_memory.page_size, dtype)
+    log.info("%s may serve in the place of %s, with blocks of %s", id, own.name, ", ".join(one.donors))
+    return application_of(id, checkpoint, specs, own.max_length, 1)
+
+
+def _equivalents(
+    name: str, opened: OpenedCheckpoints, served: Mapping[str, Application], *, alike: bool = False
+) -> Iterator[Equivalent]:
+    """Yield the blocks of other served applications of the same zoo that may stand in for one of this application's.
+
+    alike: the ones that look alike, and lose too many answers to count as equivalent.
+    """
+    root = "" if opened.checkpoints[name].exits else _zoo(opened.checkpoints[name])
+    own = [part.id.hex() for part in served[name].components]
+    for donor, other in served.items() if root else ():
+        if donor == name or opened.checkpoints[donor].deltas or _zoo(opened.checkpoints[donor]) != root:
             continue
-        known = stored_equivalences(zoo, own, [part.id.hex() for part in other.components])
+        known = stored_equivalences(Zoo(root), own, [part.id.hex() for part in other.components])
         for pair in known.pairs if known is not None else ():
-            if pair.counts:
+            looks = known is not None and pair.swappable and is_similar(pair.figures, known.limits)
+            if pair.counts if not alike else looks and not pair.counts:
                 swap = Swap(pair.first, pair.first + len(pair.block), pair.equivalent)
                 yield Equivalent(swap, donor, pair.lost, pair.kl)
 

@@ -46,7 +46,11 @@ class ModelSettings(SettingsPart):
     exits: Annotated[Texts, "application: layers of lower tiers, as 8,16, without exits.json"] = field(default_factory=dict)
     adaptive: Annotated[
         Texts,
-        "model id: off, or equal: chains with blocks of others that `blockwright zoo equivalence` found equal may answer",
+        "model id: off; equal: chains with blocks of others that `blockwright zoo equivalence` found equal may answer; "
+        "any: also less accurate ones, see accuracy",
+    ] = field(default_factory=dict)
+    accuracy: Annotated[
+        Texts, "model id with adaptive=any: served models that may answer in its place, most accurate first, as a,b,c"
     ] = field(default_factory=dict)
     on_demand: Annotated[bool, "load applications that do not fit in memory when requests need them; no: refuse them"] = True
 
@@ -63,6 +67,22 @@ class ModelSettings(SettingsPart):
         """Return the layers of an application's lower tiers; none: the checkpoint says."""
         return [int(part) for part in self.exits.get(name, "").split(",") if part.strip()]
 
+    def accuracy_order(self, name: str) -> list[str]:
+        """Return the models that may answer in an application's place, the most accurate first; itself may be among them."""
+        return [one.strip() for one in self.accuracy.get(name, "").split(",") if one.strip()]
+
+    def _check_accuracy(self, name: str) -> None:
+        """Refuse an order that nothing uses, or with a model that is not served."""
+        if self.adaptive.get(name) != "any":
+            raise SettingsError(f"accuracy.{name} is given, but adaptive.{name} is not any; set that, or leave accuracy out")
+        order = self.accuracy_order(name)
+        if stranger := next((one for one in order if not (self.may_serve(one) or self.more_may_come)), ""):
+            raise SettingsError(
+                f"accuracy.{name} names {stranger}, which is not served; there are: {listed(self.applications)}"
+            )
+        if twice := next((one for one in order if order.count(one) > 1), ""):
+            raise SettingsError(f"accuracy.{name} names {twice} twice; name each model once")
+
     def check_together(self) -> None:
         if self.default_model and not (self.may_serve(self.default_model) or self.more_may_come):
             there = listed(self.applications)
@@ -78,9 +98,12 @@ class ModelSettings(SettingsPart):
         for name, mode in self.adaptive.items():
             if name not in self.applications:
                 raise SettingsError(f"adaptive.{name} names no application; there are: {listed(self.applications)}")
-            if mode not in ("off", "equal"):
-                more = "; less accurate chains are never taken" if mode == "any" else ""
-                raise SettingsError(f"adaptive.{name} is {mode!r}; give off or equal{more}")
+            if mode not in ("off", "equal", "any"):
+                raise SettingsError(f"adaptive.{name} is {mode!r}; give off, equal or any")
+            if mode == "any" and not {*self.accuracy_order(name)} - {name}:
+                raise SettingsError(f"adaptive.{name} is any, which needs an order of models; give accuracy.{name}=A,B,...")
+        for name in self.accuracy:
+            self._check_accuracy(name)
         for name, text in self.exits.items():
             if name not in self.applications and not (self.app_roots or self.apps_file):
                 raise SettingsError(f"exits.{name} names no application; there are: {listed(self.applications)}")

@@ -7,7 +7,7 @@ applications of the same zoo. Its source names the application's folder and the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .equivalence import EquivalenceLimits
@@ -46,11 +46,15 @@ class Equivalent:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A chain that may serve in place of another one. ``donors``: the applications whose blocks stand in."""
+    """A chain that may serve in place of another one. ``donors``: the applications whose blocks stand in.
+
+    rank: place in the order of accuracy; 0: as accurate as the chain itself.
+    """
 
     swaps: tuple[Swap, ...]
     donors: tuple[str, ...]
     lost: float = 0.0
+    rank: int = 0
 
 
 def variant_source(folder: str, swaps: Sequence[Swap]) -> str:
@@ -98,12 +102,41 @@ def make_variants(components: Sequence[str], equivalents: Iterable[Equivalent], 
     return ranked[:most]
 
 
+def less_accurate(
+    components: Sequence[str], alike: Iterable[Equivalent], ranks: Mapping[str, int], most: int = MOST_VARIANTS
+) -> list[Variant]:
+    """Return the variants by blocks that only look alike, the most accurate donor first: one for each donor.
+
+    alike: the blocks, which may lose more answers than the limits allow. ranks: donor -> place in the order of accuracy.
+    """
+    known = [one for one in alike if one.donor in ranks]
+    found: dict[tuple[str, ...], Variant] = {}
+    for donor in sorted({one.donor for one in known}, key=lambda donor: (ranks[donor], donor)):
+        taken = _apart([one for one in known if one.donor == donor], lambda chosen: True)
+        _keep(found, components, taken, ranks[donor])
+    return [*found.values()][:most]
+
+
+def accuracy_ranks(name: str, order: Sequence[str]) -> dict[str, int]:
+    """Return the rank of each other application in an order of accuracy, the most accurate first.
+
+    Applications before ``name`` are as accurate at least, and have rank 0. Without ``name`` it counts as the first.
+    """
+    behind = order.index(name) if name in order else -1
+    return {other: max(place - behind, 0) for place, other in enumerate(order) if other != name}
+
+
 def _together(equivalents: Sequence[Equivalent]) -> list[Equivalent]:
     """Return equivalents that do not overlap, the longest first, as long as their losses stay within the limits."""
+    return _apart(equivalents, _within)
+
+
+def _apart(equivalents: Sequence[Equivalent], allowed: Callable[[Sequence[Equivalent]], bool]) -> list[Equivalent]:
+    """Return equivalents that do not overlap and are allowed together, the longest first."""
     taken: list[Equivalent] = []
     for one in sorted(equivalents, key=lambda one: (one.swap.first - one.swap.last, _lost(one), one.swap)):
         apart = all(one.swap.last <= other.swap.first or other.swap.last <= one.swap.first for other in taken)
-        if apart and _within([*taken, one]):
+        if apart and allowed([*taken, one]):
             taken.append(one)
     return taken
 
@@ -117,12 +150,15 @@ def _lost(one: Equivalent) -> float:
     return max(one.lost or 0.0, 0.0)
 
 
-def _keep(found: dict[tuple[str, ...], Variant], components: Sequence[str], equivalents: Sequence[Equivalent]) -> None:
+def _keep(
+    found: dict[tuple[str, ...], Variant], components: Sequence[str], equivalents: Sequence[Equivalent], rank: int = 0
+) -> None:
     """Add the variant with these equivalents, unless it is the chain itself or is there."""
     swaps = tuple(sorted(one.swap for one in equivalents))
     chain = swapped(components, swaps)
     if chain != tuple(components) and chain not in found:
-        found[chain] = Variant(swaps, tuple(dict.fromkeys(one.donor for one in equivalents)), sum(map(_lost, equivalents)))
+        donors = tuple(dict.fromkeys(one.donor for one in equivalents))
+        found[chain] = Variant(swaps, donors, sum(map(_lost, equivalents)), rank)
 
 
 def _count(variant: Variant) -> int:

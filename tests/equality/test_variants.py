@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,11 @@ PROMPTS = [prompt_of(length, seed=3) for length in (9, 20, 33, 41)]
 NEW = 16
 
 
-def zoo_of(tmp_path: Path) -> tuple[Path, Path]:
-    """Return the folder of a zoo with models a and b, whose blocks are stored as equivalent, and b's checkpoint."""
+def zoo_of(tmp_path: Path, *, counts: bool = True) -> tuple[Path, Path]:
+    """Return the folder of a zoo with models a and b, whose blocks are stored as equivalent, and b's checkpoint.
+
+    counts: they count as equivalent; else they only look alike.
+    """
     a = make_checkpoint(tmp_path / "a", intermediate_size=1024, num_hidden_layers=3)
     generator = torch.Generator().manual_seed(1)
     own = {k: v for k, v in load_file(a / "model.safetensors").items() if k.startswith(f"model.layers.{LAYER}.mlp.")}
@@ -39,13 +43,24 @@ def zoo_of(tmp_path: Path) -> tuple[Path, Path]:
     root = tmp_path / "zoo"
     for name, folder in (("a", a), ("b", b)):
         add(root, str(folder), name)
-    store(root)
+    store(root, counts)
     return root, b
 
 
-def store(root: Path) -> None:
+def store(root: Path, counts: bool) -> None:
     one, other = (Zoo(root).chain(name).components for name in "ab")
-    pair = StoredPair(one[BLOCK : BLOCK + 1], other[BLOCK : BLOCK + 1], BLOCK, BLOCK, 0.99, 0.98, True, True, 0.01, None)
+    pair = StoredPair(
+        one[BLOCK : BLOCK + 1],
+        other[BLOCK : BLOCK + 1],
+        BLOCK,
+        BLOCK,
+        0.99,
+        0.98,
+        True,
+        counts,
+        0.01 if counts else 0.5,
+        None,
+    )
     rows = tuple((0.5,) * (len(other) - 1) for _ in one[:-1])
     store_equivalences(
         root,
@@ -122,6 +137,45 @@ async def test_without_equivalences_nothing_differs(tmp_path: Path, mode: str) -
     async with serve({"a": tmp_path / "zoo" / "chains" / "a"}, adaptive={"a": mode}) as server:
         assert [variant for variant, _ in await asyncio.gather(*(ask(server, prompt) for prompt in PROMPTS))] == [""] * 4
         assert list((await server.cluster())["applications"]) == ["a"]
+
+
+@claim("With adaptive any a less accurate model answers when the asked one lacks memory", of="adaptive")
+async def test_any_takes_a_less_accurate_model_when_memory_is_short(tmp_path: Path) -> None:
+    root, _ = zoo_of(tmp_path, counts=False)
+    folders = {name: root / "chains" / name for name in "ab"}
+    options: dict[str, Any] = {"memory": memory_for_one(root), "max_model_len": LENGTH, "chunk_size": 16}
+    async with serve(folders, workers=2, adaptive={"a": "any"}, accuracy={"a": "a,b"}, **options) as server:
+        fields = {"adaptive": False, "cache_salt": "alone"}
+        alone = {name: [(await ask(server, prompt, name, **fields))[1] for prompt in PROMPTS] for name in "ab"}
+        one = await ask(server, PROMPTS[0], cache_salt="1")
+        many = await asyncio.gather(*(ask(server, PROMPTS[n % 4], cache_salt=f"{n}") for n in range(64)))
+        view = await server.cluster()
+    assert one == ("", alone["a"][0]), "the more accurate model has room"
+    assert {variant for variant, _ in many} == {"", "a~1"}
+    assert all(choice == alone["b" if variant else "a"][n % 4] for n, (variant, choice) in enumerate(many))
+    assert [*view["applications"]] == ["a", "a~1", "b"], "the block that only looks alike gives the chain of b, too"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"accuracy": {"a": "a,b"}}, "accuracy.a is given, but adaptive.a is not any; set that, or leave accuracy out"),
+        ({"adaptive": {"a": "any"}}, "adaptive.a is any, which needs an order of models; give accuracy.a=A,B,..."),
+        ({"adaptive": {"a": "any"}, "accuracy": {"a": "a"}}, "adaptive.a is any, which needs an order of models"),
+        ({"adaptive": {"a": "any"}, "accuracy": {"a": "a,x"}}, "accuracy.a names x, which is not served; there are: a, b"),
+        ({"adaptive": {"a": "any"}, "accuracy": {"a": "b,a,b"}}, "accuracy.a names b twice; name each model once"),
+        ({"adaptive": {"a": "some"}}, "adaptive.a is 'some'; give off, equal or any"),
+        ({"adaptive": {"a": "any"}, "accuracy": {"a": "b"}}, "b, which handles 64 tokens, fewer than the 128 of a"),
+    ],
+)
+async def test_an_order_of_accuracy_that_cannot_be_is_refused(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
+    folders = {
+        "a": make_checkpoint(tmp_path / "a", max_position_embeddings=128),
+        "b": make_checkpoint(tmp_path / "b", max_position_embeddings=64),
+    }
+    with pytest.raises(SettingsError, match=re.escape(words)):
+        async with serve(folders, **settings):
+            pass
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_conversions(name: str, text: Any, value: Any) -> None:
     [
         ({"model": None}, "no model is given"),
         ({"sets": ["workerz=2"]}, "there is no setting 'workerz'; did you mean workers?"),
-        ({"sets": ["qqq=2"]}, "there are: adapters, adaptive, admin_keys"),
+        ({"sets": ["qqq=2"]}, "there are: accuracy, adapters, adaptive"),
         ({"sets": ["workers"]}, "has no '='"),
         ({"sets": ["workers=two"]}, "workers is 'two'; give an integer"),
         ({"sets": ["workers=2.0"]}, "workers is '2.0'; give an integer"),

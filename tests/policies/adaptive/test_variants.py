@@ -7,7 +7,9 @@ import pytest
 from blockwright.policies.adaptive.variants import (
     Equivalent,
     Swap,
+    accuracy_ranks,
     folder_and_swaps,
+    less_accurate,
     make_variants,
     swapped,
     variant_source,
@@ -67,3 +69,25 @@ def test_only_so_many_are_made_and_none_that_is_the_chain_itself() -> None:
     assert chains(*(equivalent(place, name) for place, name in enumerate("ABCDE")), most=2) == ["ABCDE", "Abcde"]
     assert chains(equivalent(1, "b")) == []
     assert chains() == []
+
+
+def test_blocks_that_only_look_alike_give_one_variant_for_each_donor_in_the_order_of_accuracy() -> None:
+    alike = [
+        equivalent(1, "B", 9.0, "y"),
+        equivalent(1, "BC", 5.0, "y"),
+        equivalent(3, "D", 7.0, "y"),
+        equivalent(0, "A", 3.0),
+    ]
+    letters = {id: name for name, id in IDS.items()}
+    made = less_accurate(CHAIN, [*alike, equivalent(4, "E", donor="z")], {"y": 2, "x": 1})
+    assert [("".join(letters[id] for id in swapped(CHAIN, one.swaps)), one.rank) for one in made] == [
+        ("Abcde", 1),
+        ("aBCDe", 2),
+    ]
+    assert less_accurate(CHAIN, alike, {"y": 1, "x": 2}, most=1)[0].donors == ("y",)
+
+
+def test_ranks_count_from_the_application_itself() -> None:
+    assert accuracy_ranks("a", ["a", "b", "c"]) == {"b": 1, "c": 2}
+    assert accuracy_ranks("b", ["a", "b", "c"]) == {"a": 0, "c": 1}
+    assert accuracy_ranks("d", ["a", "b"]) == {"a": 1, "b": 2}
