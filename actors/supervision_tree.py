@@ -77,6 +77,7 @@ _PEER = _actor("peer", "gateway.peers:GatewayPeer")
 _BLOCKS = _actor("blocks", "block.blocks:Blocks")
 _CARDS = _actor("cards", "cards:Cards")
 _MEMORY = _actor("memory", "memory.cluster:ClusterMemory")
+_COPIES = _actor("copies", "memory.copies:PageCopies")
 _NODE_MEMORY = Branch(name="services", children=(_actor("memory", "memory.node:NodeMemory"),))
 _OFFLINE = Branch(
     name="offline", children=(_actor("batches", "batches.actor:Batches"),), intensity=None, period=LASTED, backoff=GATEWAYS
@@ -149,7 +150,8 @@ def tree(
     limiter, tagger = (_LIMITER,) * bool(limits_of(settings.tenants)), (_TAGGER,) * settings.tagging.is_on
     asked = _dispatchers(settings.dispatching) * (not settings.dispatching.predicts)
     overload = settings.parameter_drops.is_on
-    watched = (_MEMORY,) * overload + (_CARDS,) * settings.worker.may_be_card
+    copies = (_COPIES,) * (settings.worker_memory.marks_copies and len(worker_names(settings)) > 1)
+    watched = (_MEMORY,) * overload + copies + (_CARDS,) * settings.worker.may_be_card
     services = Branch(name="services", children=limiter + (_APPLICATIONS,) * http + tagger + watched + asked)
     inside = inside_worker(overload=overload)
     workers = [

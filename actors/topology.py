@@ -288,6 +288,7 @@ def _services(settings: Settings, batch_service: BatchService | None) -> dict[st
         "limiter": (limits_of(settings.tenants),),
         "tagger": (settings.tagging,),
         "memory": (settings.parameter_drops, settings.worker, CONTROLLER),
+        "copies": (settings.worker_memory,),
         "cards": (settings.worker.card,),
     }
     return {**own, "batches": (batch_service,), NODE: settings, **asked}

@@ -217,6 +217,7 @@ class Scenario:
     overload: OverloadSpec = field(default_factory=OverloadSpec)
     loading: LoadingSpec = field(default_factory=LoadingSpec)
     deaths: tuple[DeathSpec, ...] = ()
+    redundant_pages: float = 0.0  # seconds between looks for cached pages that several instances have; 0: never
 
     @property
     def on_demand(self) -> bool:

@@ -19,6 +19,7 @@ from ..policies.plan.coefficients import Coefficients
 from ..policies.prediction.instance import IDLE, Instance
 from ..policies.prediction.pipeline_instance import PipelineInstance
 from ..policies.sweep.events import Submission
+from .copies import SimulatedCopies
 from .description import Scenario
 from .drafts import draft_figures
 from .instances import InstanceMaker
@@ -153,6 +154,9 @@ class ClusterSimulation:
         self.policy: ClusterPolicy | None = None
         if policy is not None:
             self.policy = policy(self)
+        self.copies = SimulatedCopies() if scenario.redundant_pages else None
+        if self.copies is not None:
+            self.call(scenario.redundant_pages, self._look_at_copies)
 
     def run(self, progress: Callable[[], None] | None = None) -> None:
         """Run until the last request has ended. ``progress`` is called for each one that has.
@@ -357,6 +361,15 @@ class ClusterSimulation:
         while self._oldest < len(self.requests) and self.requests[self._oldest].ended >= 0:
             self._oldest += 1
         return self._oldest == len(self.requests)
+
+    def _look_at_copies(self) -> None:
+        """Mark redundant pages, and do so again as long as requests are left."""
+        assert self.copies is not None, "nothing is to be marked"
+        places = range(len(self.instances)) if self.policy is None else self.policy.places
+        for place in sorted(self.copies.look({place: self.instances[place] for place in places}, self.now)):
+            self.schedule(place)
+        if not self.ended:
+            self.call(self.now + self.scenario.redundant_pages, self._look_at_copies)
 
     def _sample(self) -> None:
         loads = [instance.candidate(self.now) for instance in self.serving]

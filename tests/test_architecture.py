@@ -72,7 +72,6 @@ SMALL_THOUGHTS = {
     "gpu/weights/lora_product.py": "beside the check of bits, which identities need, it would close a circle",
     "policies/drafts/prompt_lookup.py": "a method of the field, which a newcomer looks for",
     "policies/memory/compaction.py": "a term of the field, which a newcomer looks for",
-    "policies/memory/prefix_index.py": "a term of the field, which a newcomer looks for",
     "policies/offline/fed_worker.py": "mypyc compiles it, and not its importer, which has dataclasses",
     "policies/requests/book/application_usage.py": "one part of the book, with data of its own",
     "policies/requests/book/history.py": "one concern of a request's record, with data of its own",
@@ -86,6 +85,7 @@ SMALL_THOUGHTS = {
     "policies/sweep/prefix_catch_up.py": "one mechanism of the planner, with a condition of its own",
     "policies/sweep/route_queues.py": "load figures for reports; they decide nothing",
     "policies/sweep/route_shapes.py": "values that memory and figures of routes are compared by",
+    "simulator/copies.py": "the simulator's half of an actor of the head",
     "runtime/node/link_receivers.py": "the receivers of tensors; the importer only wires parts",
 }
 BANNED_NAMES = re.compile(r"(^|_)(utils?|helpers?|common|misc)$")

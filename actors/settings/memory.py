@@ -30,9 +30,19 @@ class MemorySettings(SettingsPart):
         Bounds("seconds, or 0 for no extra copies of blocks", 0),
     ] = 60.0
     prefix_cache: Annotated[bool, "reuse the KV of equal prompt prefixes"] = True
+    redundant_pages: Annotated[
+        float,
+        "seconds between looks for cached pages that several workers have: all copies but the last used go first; 0: never",
+        Bounds("seconds, or 0 for never", 0),
+    ] = 60.0
     hidden_pages: Annotated[
         str,
         "keep what lower tiers leave for higher ones: on, off, or auto: if there are some",
         AllowedTexts("auto", "on", "off"),
     ] = "auto"
     shared_cache: Annotated[bool, "let tenants reuse each other's prefixes; timing then reveals equal prompts"] = False
+
+    @property
+    def marks_copies(self) -> bool:
+        """True if workers are compared for cached pages that several of them have."""
+        return self.prefix_cache and self.redundant_pages > 0

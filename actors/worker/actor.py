@@ -20,6 +20,8 @@ from ...gpu.executor import Executor
 from ...gpu.model.config import ComponentSpec
 from ...gpu.select import slow
 from ...policies.control.loads import LoadBlock, NoCapacity
+from ...policies.memory.cache_news import CacheReport, MarkPages
+from ...policies.memory.prefix_index import Key
 from ...policies.overload.pool_reading import PoolReading, pool_reading
 from ...policies.requests.book.sweep_report import SweepReport
 from ...policies.requests.routes_changed import RoutesChanged
@@ -107,6 +109,8 @@ class Worker(Actor):
         self._figures = SweepFigures(self.state.config.costs)
         self._credit = OfflineCredit(self.state)
         self._news: list[GatewayNews] = []  # not reported to gateways yet
+        if config.worker_memory.marks_copies:
+            self.state.note_cache()
 
     async def on_start(self) -> None:
         config, chunk = self.config, self.state.config.memory_chunk
@@ -213,6 +217,17 @@ class Worker(Actor):
     @endpoint
     async def unhold(self, unhold: Unhold) -> None:
         self._apply(unhold)
+
+    @endpoint
+    async def cached(self, after: int) -> CacheReport | None:
+        """Return what has changed of cached pages since the report of that number; None: it is not noted."""
+        return self.state.cache_report(after, self._loop.time())
+
+    @endpoint
+    async def mark(self, pages: MarkPages) -> list[Key]:
+        """Mark redundant pages; return the ones left out: they were used since the last report, or are being sent."""
+        self._apply(self.state.unused_since(pages))
+        return self.state.unmarked(pages)
 
     @endpoint
     async def ack(self, listener: str, serial: int) -> None:

@@ -142,6 +142,7 @@ def status_of(
     memory, kv = state.parts.memory, used_blocks(state.parts.memory, 1)
     counters = {**state.counters, **figures}
     counters |= {"cached_pages": memory.pages.cached, "pages_shared_now": memory.pages.shared_now()}
+    counters |= {"redundant_pages": len(memory.pages.redundant)}
     counters |= {"hidden_pages": state.hidden_pages, "hidden_bytes": memory.pages.hidden_bytes}
     return WorkerStatus(
         name=config.name,

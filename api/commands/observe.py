@@ -95,6 +95,7 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
                 **{key: worker[key] for key in ("id", "pid", "state", "restarts", "device", "numerics", "memory")},
                 "blocks": len(worker["blocks"]),
                 "hidden": _hidden(worker),
+                "redundant": int(worker.get("counters", {}).get("redundant_pages", 0)),
                 "links": dict(worker.get("links", {})),
                 "reported": dict(worker.get("reported", {})),  # servers of earlier releases do not show it
             }

@@ -95,6 +95,7 @@ def document(
         "provisioning": simulation.provisioner.figures(seconds, latencies),
         "overload": simulation.overload(),
         **({} if control is None else {"control": control}),
+        **({} if simulation.copies is None else {"redundant_pages": simulation.copies.marked}),
         **({} if drafts is None else {"drafts": drafts}),
         **_classes(simulation, good),
         "course": [*_course(simulation)],

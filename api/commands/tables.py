@@ -53,12 +53,13 @@ def rate(value: float) -> str:
 
 def ps_tables(view: View) -> Screenful:
     hidden = any(one["hidden"] for one in view["workers"])
+    redundant = any(one["redundant"] for one in view["workers"])
     linked = any(one["links"] for one in view["workers"])
     named = ("WORKER", "STATE", "DEVICE", "NUMERICS", *(("LINKS",) if linked else ()))
     beside = any(one["memory"].get("other") for one in view["workers"])
     counted = ("PID", "RESTARTS", "BLOCKS", "PARAMETERS", "KV", "CACHED", "FREE", *(("OTHER",) if beside else ()))
     workers = FittedTable(
-        (*named, *counted, *(("HIDDEN",) if hidden else ())),
+        (*named, *counted, *(("HIDDEN",) if hidden else ()), *(("REDUNDANT",) if redundant else ())),
         [
             (
                 *(one["id"], one["state"], one["device"], one["numerics"]),
@@ -67,10 +68,11 @@ def ps_tables(view: View) -> Screenful:
                 *(size(one["memory"][name]) for name in ("parameters", "kv", "cached", "free")),
                 *((size(one["memory"]["other"]),) if beside else ()),
                 *((size(one["hidden"]),) if hidden else ()),
+                *((f"{one['redundant']:,}",) if redundant else ()),
             )
             for one in view["workers"]
         ],
-        numbers=7 + beside + hidden,
+        numbers=7 + beside + hidden + redundant,
         least=("NUMERICS", "DEVICE", *(("LINKS",) if linked else ()), "BLOCKS", "STATE"),
     )
     more = [

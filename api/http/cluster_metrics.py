@@ -34,6 +34,7 @@ COUNTERS = {  # counters since the start of a worker
     "evicted_pages": "Cached pages that were evicted.",
     "shared_pages": "Times a sequence used a page that another one had computed.",
     "cached_pages": "Pages in the prefix cache that no sequence is using.",
+    "redundant_pages": "Of these, the pages that another worker has, too, and that are evicted first.",
     "pages_shared_now": "Pages that two or more sequences are using.",
     "offline_tokens": "Positions computed for batch requests, including recomputed ones.",
     "offline_yielded": "Batch requests that were preempted for other requests and sent back to their gateway.",

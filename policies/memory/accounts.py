@@ -22,6 +22,7 @@ class PageAccounts:
         self._held: list[int] = []  # bytes
         self._idle: list[int] = []  # bytes of idle pages, a part of the held ones
         self._order: list[dict[int, None]] = []  # handles of idle pages, least recently released first
+        self._first: list[dict[int, None]] = []  # and handles of idle pages that go before all others
 
     def number(self, name: str) -> int:
         """Return the number of an account; a new one is added."""
@@ -42,6 +43,7 @@ class PageAccounts:
         self._held.append(0)
         self._idle.append(0)
         self._order.append({})
+        self._first.append({})
 
     def forget(self, name: str) -> bool:
         """Free the number of an account without pages; return whether it has none."""
@@ -78,22 +80,24 @@ class PageAccounts:
         """Remove a page that is gone and was no longer idle."""
         self._held[number] -= nbytes
 
-    def rest(self, number: int, handle: int, nbytes: int) -> None:
-        """Note that a page became idle: the most recently used one."""
+    def rest(self, number: int, handle: int, nbytes: int, *, early: bool) -> None:
+        """Note that a page became idle: the most recently used one of its kind. ``early``: it goes before all others."""
         self._idle[number] += nbytes
         if self.ordered:
-            self._order[number][handle] = None
+            (self._first if early else self._order)[number][handle] = None
 
     def reactivate(self, number: int, handle: int, nbytes: int) -> None:
         """Note that an idle page is listed again, or is about to be freed."""
         self._idle[number] -= nbytes
         if self.ordered:
-            del self._order[number][handle]
+            order = self._order[number]
+            del (order if handle in order else self._first[number])[handle]
 
     def forget_idle(self) -> None:
         """Forget all idle pages, because they were cut; they are added again in their order."""
         self._idle = [0] * len(self.names)
         self._order = [{} for _ in self.names]
+        self._first = [{} for _ in self.names]
 
     def held(self, name: str) -> int:
         """Return the bytes of an account's pages."""
@@ -106,9 +110,11 @@ class PageAccounts:
         return 0 if number is None else self._idle[number]
 
     def oldest(self, name: str) -> int:
-        """Return the account's least recently used idle page; -1: it has none, or no order is kept."""
+        """Return the account's idle page that goes next; -1: it has none, or no order is kept."""
         number = self._numbers.get(name)
-        return -1 if number is None else next(iter(self._order[number]), -1)
+        if number is None:
+            return -1
+        return next(iter(self._first[number] or self._order[number]), -1)
 
     def all_held(self) -> dict[str, int]:
         """Return the bytes of every account that has pages."""
@@ -121,6 +127,7 @@ class PageAccounts:
         copy.unused = self.unused.copy()
         copy._held, copy._idle = self._held.copy(), self._idle.copy()
         copy._order, copy.offline = [order.copy() for order in self._order], self.offline.copy()
+        copy._first = [order.copy() for order in self._first]
         return copy
 
     def check(self, held: list[int], idle: list[int], order: list[list[int]]) -> None:
@@ -131,6 +138,7 @@ class PageAccounts:
         assert sorted(self.unused) == [n for n, name in enumerate(self.names) if name is None], "a number is lost"
         assert self._held == held, "pages of an account are counted wrongly"
         assert self._idle == idle, "idle pages of an account are counted wrongly"
-        found = [list(handles.items()) for handles in self._order]
+        pairs = zip(self._first, self._order, strict=True)
+        found = [[*first.items(), *handles.items()] for first, handles in pairs]
         kept = [[(handle, None) for handle in handles] if self.ordered else [] for handles in order]
         assert found == kept, "the order of an account's idle pages is broken"

@@ -1,4 +1,4 @@
-"""The eviction order of cached KV pages, with their slot counts: offline pages first, then all others; LRU in each kind."""
+"""The eviction order of cached KV pages, with their slot counts: early pages first, then all others; LRU in each kind."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from .copy_on_write import CopyOnWriteList
 class IdlePages:
     """Handles of idle pages in eviction order, and their slots by layout.
 
-    Pages to be given up early (of offline accounts, for which no client waits) come first; each kind is ordered by
-    release. It is a doubly linked list in two columns (place = handle + 1, place 0 is both ends), because pages leave from
-    the middle when they are shared again, and because columns fork fast.
+    Pages to be given up early come first: those of offline accounts, for which no client waits, and redundant ones,
+    which another worker has, too. Each kind is ordered by release. It is a doubly linked list in two columns (place =
+    handle + 1, place 0 is both ends), because pages leave from the middle when they are shared again, and because
+    columns fork fast.
     """
 
     def __init__(self) -> None:

@@ -9,6 +9,7 @@ from ..model.chain import HIDDEN
 from ..model.runs import Span
 from ..plain import Plain, from_plain, to_plain
 from .accounts import PageAccounts
+from .cache_news import CacheNews
 from .chunks import ChunkPool
 from .copy_on_write import CopyOnWriteList
 from .idle_pages import IdlePages
@@ -33,6 +34,8 @@ class PageColumns:
         self._unused: list[int] = []
         self._index = PrefixIndex()
         self.idle = IdlePages()  # published pages without references
+        self.redundant: set[int] = set()  # idle pages that go early, because another worker has them, too
+        self.news: CacheNews | None = None  # notes the changes of cached pages; None, as in forks: they are not noted
         self.accounts = PageAccounts(ordered=capped)
         self.evicted = self.shared = 0  # shared: times a sequence listed a page made by another
 
@@ -118,7 +121,7 @@ class PageColumns:
         copy._hash = self._hash.fork()
         copy._unused = self._unused.copy()
         copy._index = self._index.fork()
-        copy.idle = self.idle.fork()
+        copy.idle, copy.redundant = self.idle.fork(), self.redundant.copy()
         copy.accounts = self.accounts.fork()
         copy._others = {handle: others.copy() for handle, others in self._others.items()}
         copy.evicted, copy.shared = self.evicted, self.shared
@@ -138,6 +141,7 @@ class PageColumns:
             "hash": list(self._hash),
             "unused": self._unused.copy(),
             "idle": list(self.idle),
+            "redundant": sorted(self.redundant),
             "evicted": self.evicted,
             "shared": self.shared,
         }
@@ -161,16 +165,28 @@ class PageColumns:
         for handle, number in enumerate(table._span):
             if number >= 0:
                 table.accounts.allocate(table._account[handle], table.page_bytes(table._spans[number]))
+        table.redundant = set(from_plain(list[int], data["redundant"]))
         for handle in data["idle"]:
             table._rest(handle)
         table.evicted, table.shared = data["evicted"], data["shared"]
         return table
 
     def _rest(self, handle: int) -> None:
+        """Keep a page as cache that has lost its last reader."""
+        self._line_up(handle)
+        if self.news is not None:
+            self.news.rest(handle)
+
+    def _line_up(self, handle: int) -> None:
+        """Put a page behind the idle ones of its kind."""
         span = self.span(handle)
-        early = self._account[handle] in self.accounts.offline
+        early = self._goes_early(handle)
         self.idle.add(handle, span.arena, len(self._slots[handle]), early=early)
-        self.accounts.rest(self._account[handle], handle, self.page_bytes(span))
+        self.accounts.rest(self._account[handle], handle, self.page_bytes(span), early=early)
+
+    def _goes_early(self, handle: int) -> bool:
+        """Return whether an idle page is evicted before all others."""
+        return self._account[handle] in self.accounts.offline or handle in self.redundant
 
     def _published(self) -> dict[Key, int]:
         """Return the index as it follows from the columns."""
@@ -209,10 +225,11 @@ class PageColumns:
         assert self._index.entries() == self._published(), "the prefix index is wrong"
         assert sorted(self._unused) == [h for h, n in enumerate(self._span) if n < 0], "a handle is lost or unused twice"
         assert idle == self.idle.slots, "slots of idle pages are counted wrongly"
-        early = [handle for handle in self.idle if self._account[handle] in self.accounts.offline]
-        assert early == self.idle.early(), "an offline page goes after another one"
+        early = [handle for handle in self.idle if self._goes_early(handle)]
+        assert early == self.idle.early(), "an offline or redundant page goes after another one"
+        assert self.redundant <= cached, "a page is redundant and in use"
         slots_of = {arena: sum(self.span(h).layers for h in early if self.span(h).arena == arena) for arena in idle}
-        assert slots_of == self.idle.early_slots, "slots of offline pages are counted wrongly"
+        assert slots_of == self.idle.early_slots, "slots of early pages are counted wrongly"
         assert self._span_numbers == {(s.lineage, s.layer): n for n, s in enumerate(self._spans)}, "a span is lost"
         self._check_accounts()
 

@@ -12,6 +12,7 @@ from collections.abc import Container, Iterable, Sequence
 from ..model.runs import Border, Span
 from .copy_on_write import CopyOnWriteList
 from .page_columns import PageColumns
+from .prefix_index import Key
 
 
 class PageTable(PageColumns):
@@ -137,18 +138,64 @@ class PageTable(PageColumns):
         span = self.span(handle)
         self._wake(handle)
         self.evicted += 1
-        self._index.remove((self._hash[handle], span.lineage, span.layer))
-        self._hash[handle] = b""
+        self._withdraw(handle, span)
         self._free(handle, span)
 
+    def _withdraw(self, handle: int, span: Span) -> None:
+        """Let a published page be found no more."""
+        key = self._hash[handle], span.lineage, span.layer
+        self._index.remove(key)
+        self._hash[handle] = b""
+        if self.news is not None:
+            self.news.withdraw(key, len(self._span))
+
     def _wake(self, handle: int) -> None:
+        """Let a page be idle no more: it is shared, or about to be freed."""
+        self._leave(handle)
+        if self.news is not None:
+            self.news.wake(handle)
+
+    def _leave(self, handle: int) -> None:
+        """Take a page out of the order of idle ones."""
         span = self.span(handle)
         self._unrest(handle, span)
         self.accounts.reactivate(self._account[handle], handle, self.page_bytes(span))
 
     def _unrest(self, handle: int, span: Span) -> None:
-        early = self._account[handle] in self.accounts.offline
-        self.idle.remove(handle, span.arena, len(self._slots[handle]), early=early)
+        self.idle.remove(handle, span.arena, len(self._slots[handle]), early=self._goes_early(handle))
+        self.redundant.discard(handle)
+
+    # copies elsewhere --------------------------------------------------------------------------------------------
+
+    def find_key(self, key: Key) -> int | None:
+        """Return the published handle with a key; None: there is none."""
+        return self._index.get(key)
+
+    def key(self, handle: int) -> Key | None:
+        """Return the key of a published handle; None: it is private, or unused."""
+        number = self._span[handle]
+        if number < 0 or not self._hash[handle]:
+            return None
+        span = self._spans[number]
+        return self._hash[handle], span.lineage, span.layer
+
+    def has_changed(self, key: Key) -> bool:
+        """Return whether a page has been used since the last report on cached pages."""
+        handle = self.find_key(key)
+        return handle is not None and self.news is not None and self.news.has_changed(handle)
+
+    def mark(self, handle: int) -> None:
+        """Have an idle page go early, because another worker has it, too. It can still be found; a use ends the mark."""
+        if handle not in self.redundant:
+            self._leave(handle)
+            self.redundant.add(handle)
+            self._line_up(handle)
+
+    def unmark(self, handle: int) -> None:
+        """Have a redundant page go with the others again, as if it had just been used."""
+        if handle in self.redundant:
+            self._wake(handle)
+            self._rest(handle)
 
     # borders -----------------------------------------------------------------------------------------------------
 
@@ -165,7 +212,8 @@ class PageTable(PageColumns):
         if made:
             self.accounts.forget_idle()
             for handle in self.idle:
-                self.accounts.rest(self._account[handle], handle, self.page_bytes(self.span(handle)))
+                early = self._goes_early(handle)
+                self.accounts.rest(self._account[handle], handle, self.page_bytes(self.span(handle)), early=early)
         return made
 
     def _split(self, handle: int, numbers: list[int]) -> list[int]:
@@ -174,8 +222,7 @@ class PageTable(PageColumns):
         token_hash = self._hash[handle]
         references, account = self._references[handle], self._account[handle]
         if token_hash:
-            self._index.remove((token_hash, old.lineage, old.layer))
-            self._hash[handle] = b""
+            self._withdraw(handle, old)
         made, at = [handle], 0
         for number in numbers:
             span = self._spans[number]
@@ -188,8 +235,12 @@ class PageTable(PageColumns):
                     self._others[made[-1]] = others.copy()
                 if not references:
                     self.idle.insert(made[-1], after=made[-2])
+                    if handle in self.redundant:
+                        self.redundant.add(made[-1])
             if token_hash:
                 self.publish(made[-1], token_hash)
+                if self.news is not None:
+                    self.news.split(handle, made[-1])
         if not references:  # pure cache: a piece is of no use if an equal one is published already
             for piece in made:
                 if not self._hash[piece]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..drafts.options import DraftOptions
+from ..memory.cache_news import MarkPages
 from ..memory.packed_tensor import Shortage, TensorPlace, WantedComponent
 from ..plan.coefficients import Coefficients
 from ..plan.grammar import Grammar
@@ -248,6 +249,7 @@ Event = (
     | PagesUnsent
     | HoldPages
     | Unhold
+    | MarkPages
 )
 
 

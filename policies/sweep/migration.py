@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..memory.cache_news import MarkPages
 from ..model.runs import Span
 from ..plan.sweep_plan import ImportGroup, PageImport
 from .columns import Status
@@ -41,8 +42,29 @@ class Migration:
     def export(self, event: Export) -> None:
         """Start to send the available pages of a sequence."""
         key = self._parts.page_transfers.open(event)
+        if self._parts.memory.pages.redundant:
+            self._read(key)
         self._pump()
         self._settle(key)
+
+    def _read(self, key: ExportKey) -> None:
+        """End the marks of redundant pages that an export reads."""
+        export = self._parts.page_transfers.exports[key]
+        for page in range(export.wanted.since, len(export.wanted.hashes)):
+            for handle in self._handles(export, page):
+                self._parts.memory.pages.unmark(handle)
+
+    def mark(self, event: MarkPages) -> None:
+        """Mark redundant pages, or end marks. Pages that are in use or that an export reads are not marked."""
+        pages, exports = self._parts.memory.pages, self._parts.page_transfers.exports.values()
+        read = {token_hash for export in exports for token_hash in export.wanted.hashes[export.wanted.since :]}
+        for key in event.redundant:
+            handle = pages.find_key(key)
+            if handle is not None and handle in pages.idle and key[0] not in read:
+                pages.mark(handle)
+        for key in event.kept:
+            if (handle := pages.find_key(key)) is not None:
+                pages.unmark(handle)
 
     def taken(self, event: PagesTaken) -> None:
         """Handle a target's answer to a batch."""

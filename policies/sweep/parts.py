@@ -162,6 +162,8 @@ class Parts:
     def at(self, now: float) -> None:
         """Set the time of the call that is being handled."""
         self.now = now
+        if (news := self.memory.pages.news) is not None:
+            news.now = now
 
     def enqueue(self, s: int) -> None:
         """Let a sequence wait for its start in the queue."""

@@ -20,6 +20,8 @@ from dataclasses import replace
 from typing import TypeVar, assert_never
 
 from ..cluster.scaling import RouteQueue
+from ..memory.cache_news import CacheNews, CacheReport, MarkPages
+from ..memory.prefix_index import Key
 from ..model.chain import HIDDEN
 from ..plain import Plain
 from ..plan.sweep_plan import Arrival, SweepPlan, SweepResult, TokenLogprob
@@ -134,9 +136,30 @@ class SweepState:
                 self._pinning.hold(event, now)
             case Unhold():
                 self._pinning.end(event.request, event.attempt)
+            case MarkPages():
+                self._migration.mark(event)
             case _:
                 assert_never(event)
         self._sequences.tell_evicted()
+
+    def note_cache(self) -> None:
+        """Note the changes of cached pages from now on, for ``cache_report``. Forks and replicas note nothing."""
+        self.parts.memory.pages.news = CacheNews()
+
+    def cache_report(self, after: int, now: float) -> CacheReport | None:
+        """Return the next report on cached pages (``CacheNews``); None: their changes are not noted."""
+        pages = self.parts.memory.pages
+        return None if pages.news is None else pages.news.report(after, now, pages.idle, pages.idle.__contains__, pages.key)
+
+    def unused_since(self, marks: MarkPages) -> MarkPages:
+        """Return marks without redundant pages that have been used since the last report on cached pages."""
+        pages = self.parts.memory.pages
+        return replace(marks, redundant=[key for key in marks.redundant if not pages.has_changed(key)])
+
+    def unmarked(self, marks: MarkPages) -> list[Key]:
+        """Return the redundant pages that are not marked, after ``marks`` was applied."""
+        pages = self.parts.memory.pages
+        return [key for key in marks.redundant if pages.find_key(key) not in pages.redundant]
 
     def take_effects(self) -> Effects:
         """Return all effects since the last call."""

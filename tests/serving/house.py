@@ -75,12 +75,14 @@ class Plan:
     dispatch: str = OUTSTANDING
     overload: bool = False
     kv_reserve: float = 0.0  # above 0: what does not fit is on demand, and makes room for long sequences
+    redundant: float = 0.0  # seconds between looks for cached pages that several workers have; 0: never
     profile: str = ""  # of the devices; empty: nobody knows what sweeps cost, and nothing is forecast
 
     @property
     def settings(self) -> Settings:
         limits, gateways = {"*": 1 << 30}, 1 + len(self.gateways)
         more = {"dispatch": self.dispatch, "profile": self.profile, "overload": "on" if self.overload else "off"}
+        more["redundant_pages"] = self.redundant
         return Settings(workers=len(self.workers), gateways=gateways, tokens_per_minute=limits, **more)
 
     def components(self, application: str) -> tuple[Component, ...]:
@@ -148,6 +150,7 @@ class House:
             "limiter": (limits_of(settings.tenants),),
             **{name: (settings.dispatching, number) for number, name in enumerate(dispatchers(settings.dispatching))},
             "memory": (settings.parameter_drops, settings.worker, f"{HEAD}/controller"),
+            "copies": (settings.worker_memory,),
             "applications": (settings, WorkerLimits("float32", frozenset()), f"{HEAD}/controller"),
             "gateway": gateway,
             "controller": (self.state, [f"{HEAD}/gateway"], Published(Progress())),
@@ -167,7 +170,7 @@ class House:
         return worker_config(
             name, memory=plan.memory, page_size=PAGE, chunk_size=plan.chunk_size, sweep_tokens=48,
             max_rows=plan.max_rows, max_length=longest, kv_layers=4, check=self.seed % 8 == 0,
-            profile=read_costs(plan.profile),
+            profile=read_costs(plan.profile), redundant_pages=plan.redundant,
             kv_reserve=plan.kv_reserve, on_demand=plan.kv_reserve > 0,
         )  # fmt: skip
 

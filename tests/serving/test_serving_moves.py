@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -18,7 +19,7 @@ from blockwright.runtime.testing import seeds
 from blockwright.tests.claims import claim
 from blockwright.tests.parts import spans
 from blockwright.tests.serving.game import REQUESTS, STRIKES, Game
-from blockwright.tests.serving.house import HEAD
+from blockwright.tests.serving.house import HEAD, Plan
 from blockwright.tests.serving.late import OF_ATTEMPTS, OF_LIVES
 from blockwright.tests.serving.strikes import ACTIONS, MOVED, Strike
 from blockwright.tests.serving.test_serving_predictors import Followed
@@ -90,6 +91,31 @@ def test_every_request_ends_with_the_right_tokens_however_often_it_moves(span: r
     assert planted >= OF_ATTEMPTS | OF_LIVES, (OF_ATTEMPTS | OF_LIVES) - planted
     assert all(counters[name] > 0 for name in ("copied", "recomputed", "abandoned", "imported_pages")), counters
     assert len(hits) >= len(MOVED) * len(ACTIONS) // 3, hits
+
+
+class MarkedUnrest(Unrest, Followed):
+    """With marks on cached pages that several workers have, and predictors, which hear of them."""
+
+    def _plan(self) -> Plan:
+        return replace(super()._plan(), redundant=0.1)
+
+    def _count(self) -> None:
+        super()._count()
+        lives = self.sim._launcher.list()
+        workers = [worker for worker in self.house.workers.values() if worker.node.id in lives]
+        self.counters["marked"] += sum(len(worker.state.parts.memory.pages.redundant) for worker in workers)
+
+
+@pytest.mark.parametrize("span", spans(1, 20, 3), ids=str)
+def test_every_request_ends_with_the_right_tokens_while_redundant_pages_are_marked(span: range) -> None:
+    counters: Counter[str] = Counter()
+    for seed in span:
+        game = MarkedUnrest(seed, dispatch="llumnix-minus-code")
+        game.play()
+        assert game.figures["disagreements"] == 0, seed
+        assert sum(game.outcomes.values()) == REQUESTS, seed
+        counters += game.counters
+    assert counters["marked"] > 0, counters
 
 
 class FollowedUnrest(Unrest, Followed):

@@ -176,3 +176,23 @@ def test_shared_parameters_are_in_memory_once() -> None:
     whole = [{**base, "name": f"m{n}"} for n in range(21)]
     with pytest.raises(NoCapacityError):
         run(described(instances={"memory": 13200, "blocks": 0, "memory_chunk": 32}, models=whole))
+
+
+@claim("The simulator marks redundant cached pages by the policy of the live cluster", of="simulator")
+def test_cached_pages_that_several_instances_have_are_marked_and_jumping_equals_stepping() -> None:
+    scenario = described(
+        redundant_pages=0.5, workload={"rate": 40.0, "count": 120},
+        instances={"blocks": 60, "count": 3, "prefix_cache": True},
+    )  # fmt: skip
+    marked, outcomes = [], []
+    for jumps in (True, False):
+        tokens = [(*[n % 5 + 7] * 32, *[100 + n] * 8) for n in range(120)]
+        demands = [WorkloadRequest(n, n / 40, "m0", 40, 8, tokens=tokens[n]) for n in range(120)]
+        simulation, log = run(scenario, arrivals=demands, jumps=jumps)
+        for instance in simulation.instances:
+            instance.state.check()
+        assert simulation.copies is not None
+        marked.append(simulation.copies.marked)
+        outcomes.append(rounded(log))
+    assert outcomes[0] == outcomes[1]
+    assert marked[0] == marked[1] > 20

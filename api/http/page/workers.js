@@ -20,6 +20,12 @@ export function bar(made, uses, whole) {
   return made;
 }
 
+// Returns how many cached pages of a worker another one has, too, as text; nothing if there are none.
+function redundantOf(worker) {
+  const count = worker.counters?.redundant_pages || 0;
+  return count ? `, ${count} cached page${count === 1 ? "" : "s"} also on other workers` : "";
+}
+
 function row(worker, group, users) {
   const m = worker.memory, { running, waiting } = worker.queue;
   const restarts = worker.restarts ? `, restarted ${worker.restarts === 1 ? "once" : `${worker.restarts} times`}` : "";
@@ -28,7 +34,7 @@ function row(worker, group, users) {
     ...(group.group ? [node("span", { className: "chip" }, `${group.state} ${group.group}`)] : []),
     node("span", { className: "quiet" }, `${running} running, ${waiting} waiting${restarts}`),
     node("span", { className: "quiet right" }, `${bytes(m.budget - m.free)} of ${bytes(m.budget)}`));
-  const title = `parameters ${bytes(m.parameters)}, KV in use ${bytes(m.kv)}, cached ${bytes(m.cached)}, free ${bytes(m.free)}${hiddenOf(worker)}`;
+  const title = `parameters ${bytes(m.parameters)}, KV in use ${bytes(m.kv)}, cached ${bytes(m.cached)}, free ${bytes(m.free)}${hiddenOf(worker)}${redundantOf(worker)}`;
   const uses = bar(node("div", { className: "bar", title }), ["parameters", "kv", "cached"].map((use) => [use, m[use], title]), m.budget);
   const count = worker.blocks.length;
   const cells = node("div", { className: "cells" }, ...worker.blocks.map((id) => block(id, users[id] || [], worker.id)));

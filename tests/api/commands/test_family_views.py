@@ -95,6 +95,12 @@ def test_ps_shows_what_a_tier_owns_and_with_which_it_shares() -> None:
     assert "m     6 of 6  40 B           m:3 (3), m:4 (4)" in lines
     assert any(line.startswith("WORKER") and line.endswith("HIDDEN") for line in lines)
     assert any(line.startswith("w0") and line.endswith("3.0 KiB") for line in lines)
+    assert not [line for line in lines if "REDUNDANT" in line]
+    twice = cluster()
+    twice["workers"][0]["counters"] = {"redundant_pages": 1234}
+    view = ps_view(twice)
+    checked("ps", view)
+    assert any(line.startswith("w0") and line.endswith("1,234") for line in shown(ps_tables(view), 100))
     none = ps_view({**cluster(), "applications": {"m": application(40, "", (["m"], 6))}})
     assert none["families"] == []
     assert not [line for line in shown(ps_tables(none)) if "TIER" in line or "HIDDEN" in line]

@@ -90,3 +90,48 @@ def test_a_border_splits_handles_and_moves_no_slot() -> None:
     assert pages.accounts.all_held()["b"] == 3 * CHUNK // 4
     assert list(pages.idle) == pieces[cached]
     assert pages.cut({(1, b"l1")}) == {}
+
+
+def test_a_marked_page_goes_first_and_a_use_ends_the_mark() -> None:
+    pages = table(4)
+    handles = [pages.allocate(OTHER, account) for account in "abc"]
+    for number, handle in enumerate(handles):
+        assert handle is not None
+        pages.publish(handle, bytes([number]))
+        pages.release([handle], "abc"[number])
+    first, second, third = [handle for handle in handles if handle is not None]
+    pages.mark(third)
+    pages.mark(second)
+    pages.mark(third)
+    pages.check({})
+    assert list(pages.idle) == [third, second, first]
+    restored = PageTable.restore(pages.snapshot(), ChunkPool.restore(pages._pool.snapshot()))
+    assert restored.snapshot() == pages.snapshot() == pages.fork(pages._pool.fork()).snapshot()
+    assert pages.find(bytes([2]), OTHER) == third, "it can be found as ever"
+    pages.share(third, "a")
+    pages.check({third: 1})
+    pages.release([third], "a")
+    pages.unmark(second)
+    pages.check({})
+    assert list(pages.idle) == [first, third, second]
+    pages.mark(first)
+    pages.evict(first)
+    pages.check({})
+    assert pages.redundant == set()
+
+
+def test_with_caps_an_account_gives_up_its_marked_pages_first() -> None:
+    pages = PageTable(ChunkPool(4, CHUNK), capped=True)
+    pages.add_layout("kv", CHUNK // 4)
+    handles = [pages.allocate(SPAN, account) for account in ("a", "a", "b")]
+    for number, handle in enumerate(handles):
+        assert handle is not None
+        pages.publish(handle, bytes([number]))
+        pages.release([handle], "aab"[number])
+    assert pages.accounts.oldest("a") == handles[0]
+    pages.mark(handles[1])  # type: ignore[arg-type]
+    assert pages.accounts.oldest("a") == handles[1]
+    made = pages.cut({(1, b"l1")})
+    pages.check({})
+    assert pages.redundant == {*made[handles[1]]}  # type: ignore[index]
+    assert list(pages.idle)[:2] == made[handles[1]]  # type: ignore[index]

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from blockwright.policies.memory.cache_news import MarkPages
 from blockwright.policies.memory.pages import PageTable
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.sweep import migration
@@ -307,3 +308,80 @@ def test_seeds_of_moves(part: int) -> None:
         copied += sum(pages for _, pages in where.moved)
         where.assert_quiet()
     assert copied > SEEDS // PARTS // 4
+
+
+class MarkedUnrest(Unrest):
+    """The same, while cached pages are marked as redundant and marks are ended, at random."""
+
+    marked = kept = 0
+
+    def play(self) -> None:
+        step = self.where._move
+
+        def moved(kind: str, what: object) -> bool:
+            if self.chance.random() < 0.1:
+                self._mark(self.chance.choice([*self.where.workers.values()]))
+            return step(kind, what)
+
+        self.where._move = moved  # type: ignore[method-assign]
+        super().play()
+
+    def _mark(self, worker: FakeWorker) -> None:
+        table = pages(worker)
+        listed = [handle for s in worker.state.parts.rows.live() for handle in worker.state.parts.rows.handles(s)]
+        known = [key for handle in {*table.idle, *listed} if (key := table.key(handle)) is not None]
+        chosen = self.chance.sample(known, self.chance.randint(0, len(known)))
+        sent = {token_hash for one in worker.state.parts.page_transfers.exports.values() for token_hash in one.wanted.hashes}
+        half = len(chosen) // 2
+        marks = MarkPages(chosen[half:], chosen[:half])
+        worker.state.apply(marks, self.where.now)
+        missing = worker.state.unmarked(marks)
+        for key in marks.redundant:
+            handle = table.find_key(key)
+            assert handle is not None, "marking evicts nothing"
+            assert (key in missing) == (table.references(handle) > 0 or key[0] in sent), "used, or being sent"
+        self.marked += len(table.redundant)
+        self.kept += len(marks.kept)
+        worker.state.check()
+
+
+@claim("Marks on redundant cached pages change no token, through moves, copies and preemption", of="serving")
+@pytest.mark.parametrize("part", parts(PARTS, DAILY))
+def test_seeds_of_moves_with_marks(part: int) -> None:
+    marked = found = 0
+    for seed in range(part, SEEDS // 2, PARTS):
+        unrest = MarkedUnrest(seed)
+        unrest.play()
+        where = unrest.where
+        for request, prompt in unrest.requests.items():
+            assert where.emitted[request] == generate("base", prompt, len(prompt) + 12, []), seed
+        marked += unrest.marked
+        found += sum(counted(worker, "cached_tokens") for worker in where.workers.values())
+        where.assert_quiet()
+    assert marked > 100
+    assert found > 100
+
+
+def test_a_move_ends_the_marks_of_the_pages_that_it_reads() -> None:
+    where = world()
+    where.submit(submission("r", PROMPT, 17, "base@w0"))
+    where.run()
+    source = where.workers["w0"]
+    local = source.state.parts.routes.known("base@w0")
+    assert local is not None
+    keys = [(token_hash, span.lineage, span.layer) for token_hash in page_hashes(PROMPT, 4) for span in local.spans]
+    source.state.apply(MarkPages(keys), 0.0)
+    assert len(pages(source).redundant) == len(keys) == 8
+    wanted = Export("head/gateway", "r", 1, 1, "base@w0", "", page_hashes(PROMPT, 4), 1, [PageTarget("w1", 0, 3)])
+    where.exports[1] = ("r", "base@w1", {"nobody"})
+    source.state.apply(wanted, 0.0)
+    first = [pages(source).find_key(key) for key in keys[:2]]
+    assert {*first} == pages(source).redundant, "the first page is not sent"
+    assert [*pages(source).idle][:2] == first
+    source.state.apply(MarkPages(keys), 0.0)
+    assert len(pages(source).redundant) == 2, "while they are read"
+    where.collect(source)
+    where.run()
+    source.state.apply(MarkPages(keys), 0.0)
+    assert len(pages(source).redundant) == 8
+    source.state.check()

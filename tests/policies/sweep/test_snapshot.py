@@ -37,6 +37,7 @@ from ..sweep_world import World, chain, pipeline, replica, submission, tier, var
 looks_inside = pytest.mark.skipif(COMPILED, reason="compiled objects cannot be looked into")
 SAID = "_effects"  # emitted effects are no part of the state
 FORKED = (("attribute", "_shared"), ("attribute", "_lent"))  # whether a fork reads it too: costs a copy, changes nothing
+WATCHED = ("attribute", "news")  # notes for the head, which forks and replicas do not make
 MEMO = ("attribute", "_paths")  # what is looked at less closely next time: tests/policies/model/test_local_paths.py
 # indexes of text are made anew from it; the acceptance that a sequence begins with is that of its application, shown there
 MADE = (("attribute", "_own"), ("attribute", "_predicted"), ("attribute", "prior"))
@@ -208,6 +209,7 @@ def test_any_change_of_any_part_shows(part: str, moves: int) -> None:
             if (
                 path[-1] in FORKED
                 or MEMO in path
+                or WATCHED in path
                 or not {*MADE}.isdisjoint(path)
                 or (path[-2] == OWNED and path[-1] != "new")
             ):
