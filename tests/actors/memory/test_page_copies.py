@@ -106,7 +106,7 @@ def test_every_so_many_seconds_and_what_was_not_marked_again() -> None:
 
     async def scenario() -> None:
         await rig.work()
-        await asyncio.sleep(9.0)
+        await asyncio.sleep(9.5)
         assert first.marks == [MarkPages([ONE])]
         first.refuses, first.fails = [], True
         await asyncio.sleep(10.0)
