@@ -19,7 +19,8 @@ Nodes = tuple[Hashable, ...]
 class LocalPath:
     """A route here, with its own nodes in the graph of runs and in the graph of spans.
 
-    These depend on no other route. It keeps the local route made last, and how that had been cut.
+    These depend on no other route. ``turns`` are the nodes of KV where another layout begins: a span has one. It keeps the
+    local route made last, and how that had been cut.
     """
 
     def __init__(self, route: Route, chain: Chain, hop: int, numerics: str) -> None:
@@ -35,6 +36,8 @@ class LocalPath:
         self.layers = [(n, d) for n, d in enumerate(attentions) if here.first <= d < here.last]  # KV layer, depth
         self.nodes: Nodes = tuple([(here.first + d, c.shared) for d, c in enumerate(self.local)])
         self.lines: tuple[Border, ...] = tuple([(n, lines[d]) for n, d in self.layers])
+        turns = [i for i in range(1, len(attentions)) if components[attentions[i]].kv != components[attentions[i - 1]].kv]
+        self.turns: tuple[Border, ...] = tuple([line for line in self.lines if line[0] in turns])
         self.whole = len(self.local) == len(components)
         self.passed = set(lines[:-2]) if self.whole else set[bytes]()  # lineages before which others may leave
         self.exit = self._exit(lines[-2]) if self.whole and chain.hidden is not None else None
@@ -117,6 +120,7 @@ class LocalPaths:
         at = _cuts(alike.values())
         runs = {key: _stretches(nodes, at) for key, nodes in alike.items()}
         at = _cuts([path.lines for path in paths.values()])
+        at[1].update([turn for path in paths.values() for turn in path.turns])
         exits = self._exits(paths.values())
         spans = {name: _stretches(path.lines, at, kept) for name, path in paths.items()}
         if not exits:
