@@ -76,7 +76,7 @@ def zoo_list(arguments: argparse.Namespace) -> int:
     """
     from ...zoo.surrogate.records import surrogates_of
     from ...zoo.zoo import Zoo
-    from .zoo_surrogate import surrogate_view, surrogates_table
+    from .surrogate_views import surrogate_view, surrogates_table
 
     with zoo_refusals():
         zoo = Zoo(arguments.zoo)

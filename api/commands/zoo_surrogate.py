@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from ...policies.binary_size import binary_size
 from . import CommandError
-from .output import FittedTable, print_json, print_tables
+from .block_names import component_names
+from .output import print_json, print_tables
+from .surrogate_views import surrogate_line, surrogate_notes, surrogate_table, surrogate_view
 from .training_data import DATA_HELP
 from .zoo import add_zoo, waiting, zoo_refusals
-from .zoo_equivalence import ComparisonProgress, block_name, component_names
+from .zoo_equivalence import ComparisonProgress
 
 if TYPE_CHECKING:
     from ...gpu.backend import HostBackend
-    from ...policies.model.chain import Component
     from ...zoo.surrogate.making import SurrogateSite
     from ...zoo.surrogate.records import StoredSurrogate
     from ...zoo.zoo import ListedBlock
@@ -100,7 +100,8 @@ def extent(text: str, names: Sequence[str], blocks: Sequence[tuple[str, int, int
     match = re.fullmatch(rf"(?:(layer|attention|feed-forward)s? )?{number}", text)
     if match is None:
         raise CommandError(f"{text[:60]!r} names no block; give {FORM}", 2)
-    kind, low, high = match[1], int(match[2]), int(match[3] or match[2])
+    kind = match[1]
+    low, high = int(match[2]), int(match[3] or match[2])
     places = [i for i, name in enumerate(names) if _is_named(name, i, kind, low, high)]
     if high < low or not places or not _is_named(names[places[-1]], places[-1], kind, high, high):
         last = max((int(name.rpartition(" ")[2]) for name in names if " " in name), default=0)
@@ -123,75 +124,3 @@ def source_of(zoo: Any, name: str, made: StoredSurrogate) -> str:
     place = made.place(zoo.chain(name).components)
     assert place is not None, "the application has the block"
     return variant_source(str(zoo.folder(name)), [Swap(*place, made.surrogate)])
-
-
-def surrogate_view(made: StoredSurrogate, name: str, chain: Sequence[Component]) -> dict[str, Any]:
-    """Return a surrogate of a block of an application as plain data."""
-    first, last = made.place([one.id.hex() for one in chain]) or (0, 0)
-    return {
-        "application": name,
-        "name": block_name(component_names(chain), first, last),
-        "first": first,
-        "last": last,
-        "made": made.made,
-        "components": list(made.surrogate),
-        "similarity": made.similarity,
-        "low": made.low,
-        "kl": made.kl,
-        "agreement": made.agreement,
-        "tokens": made.tokens,
-        "block_bytes": made.block_bytes,
-        "bytes": made.nbytes,
-        "block_seconds": made.block_seconds,
-        "seconds": made.seconds,
-        "numerics": made.numerics,
-        "threads": made.threads,
-    }
-
-
-def surrogate_line(view: Mapping[str, Any]) -> str:
-    how = {
-        "pruned": "half of the heads and columns removed, the rest repaired",
-        "equivalent": "an equivalent smaller block",
-    }[view["made"]]
-    first, last = view["first"], view["last"] - 1
-    places = f"components {first}-{last}" if last > first else f"component {first}"
-    return f"{view['name']} of {view['application']} ({places}): {how}"
-
-
-def surrogate_table(view: Mapping[str, Any]) -> FittedTable:
-    """Return sizes and times of the block and of its surrogate."""
-    rows = [
-        ("size", binary_size(view["block_bytes"]), binary_size(view["bytes"]), f"{view['bytes'] / view['block_bytes']:.2f}"),
-        (
-            "time of one row",
-            f"{1000 * view['block_seconds']:.3f} ms",
-            f"{1000 * view['seconds']:.3f} ms",
-            f"{view['seconds'] / view['block_seconds']:.2f}",
-        ),
-    ]
-    return FittedTable(("", "BLOCK", "SURROGATE", "RATIO"), rows, numbers=3)
-
-
-def surrogate_notes(view: Mapping[str, Any]) -> list[str]:
-    return [
-        f"similarity {view['similarity']:.4f} (5 %: {view['low']:.4f}), measured at {view['tokens']:,} tokens",
-        f"the output moves by {view['kl']:.4f} nats; {100 * view['agreement']:.1f} % of the likeliest next tokens stay",
-        f"timed on {view['numerics']} with {view['threads']} threads",
-    ]
-
-
-def surrogates_table(view: Mapping[str, Any]) -> FittedTable:
-    """Return the surrogates of a zoo; SIZE and TIME are relative to the block."""
-    rows = [
-        (
-            one["application"],
-            one["name"],
-            one["made"],
-            f"{one['bytes'] / one['block_bytes']:.2f}",
-            f"{one['seconds'] / one['block_seconds']:.2f}",
-            f"{one['similarity']:.4f}",
-        )
-        for one in view["surrogates"]
-    ]
-    return FittedTable(("SURROGATE OF", "BLOCK", "MADE", "SIZE", "TIME", "SIMILARITY"), rows, numbers=3, least=("MADE",))

@@ -30,8 +30,8 @@ from ...policies.model.chain import Component
 from ..family.examples import IGNORED, TrainingExample, tensors
 from ..family.network import ChainNetwork
 from .probe import Probe, Row
+from .rows import batches, padded
 
-TOGETHER = 4096  # tokens in one batch
 HELD = 1 << 24  # probabilities that are held at a time
 LOW = 0.05  # the quantile that is reported beside a mean
 
@@ -239,24 +239,6 @@ def _logits(network: ChainNetwork, hidden_PD: torch.Tensor) -> torch.Tensor:
 
 def _looks(pair: BlockPair, alike: Similarities, ends: Depths) -> PairFigures:
     return PairFigures(alike.mean[ends[0] - 1][ends[1] - 1], alike.low[ends])
-
-
-def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Yield places of rows of like lengths, ``TOGETHER`` tokens at a time."""
-    batch: list[int] = []
-    for place in sorted(range(len(lengths)), key=lambda i: lengths[i]):
-        if batch and (len(batch) + 1) * lengths[place] > TOGETHER:
-            yield batch
-            batch = []
-        batch.append(place)
-    if batch:
-        yield batch
-
-
-def padded(rows: Sequence[Row]) -> torch.Tensor:
-    """Return rows as tokens [B, L], padded behind their ends, where nothing is read."""
-    width = max(map(len, rows))
-    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
 
 
 def low_quantile(values: torch.Tensor) -> float:

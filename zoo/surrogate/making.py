@@ -31,7 +31,7 @@ from .records import EQUIVALENT, PRUNED, StoredSurrogate, stored_surrogates, sur
 from .row_time import RawBlock, row_seconds
 from .similarity import states_before, surrogate_figures
 
-HELD_OUT = 4  # one row in so many is not fitted, but measured
+HELD_OUT = 4  # one row of this number is not fitted, but measured
 NAMES = {dtype: name for name, dtype in DTYPES.items()}  # of types, as safetensors spells them
 
 

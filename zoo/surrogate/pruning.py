@@ -46,7 +46,7 @@ class PrunedComponent:
     weights: Weights
 
 
-class _Recorded(Products):
+class _OutputRecorder(Products):
     """Products that keep the inputs and outputs of output projections, by role; outputs without the bias."""
 
     def __init__(self, *given: Any, seen: dict[str, tuple[torch.Tensor, torch.Tensor]], **named: Any) -> None:
@@ -191,7 +191,7 @@ def _behind(
     batch: ProbeBatch,
     seen: dict[str, tuple[torch.Tensor, torch.Tensor]] | None = None,
 ) -> ProbeBatch:
-    products: Any = Products if seen is None else partial(_Recorded, seen=seen)
+    products: Any = Products if seen is None else partial(_OutputRecorder, seen=seen)
     position_L = torch.arange(batch.x.shape[1])
     return replace(batch, x=component_output(config, weights, batch.x, position_L, products=products))
 

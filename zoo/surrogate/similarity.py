@@ -1,4 +1,4 @@
-"""How near the chain with a surrogate is to the chain itself, on rows that the surrogate was not fitted to.
+"""Similarity of a chain with a surrogate to the chain itself, on rows that the surrogate was not fitted to.
 
 Legend: B rows, L positions, P positions without padding, V vocabulary.
 """
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from ..equivalence.measuring import batches, low_quantile, padded
+from ..equivalence.measuring import low_quantile
 from ..equivalence.probe import Row
+from ..equivalence.rows import batches, padded
 from ..family.network import ChainNetwork, component_output
 from .pruning import ProbeBatch
 from .row_time import RawBlock
@@ -46,7 +47,9 @@ def surrogate_figures(
     network: ChainNetwork, first: int, last: int, surrogate: RawBlock, rows: Sequence[Row]
 ) -> SurrogateFigures:
     """Compare the components ``first`` to ``last - 1`` of a chain with their surrogate."""
-    cosines, kl, agreed, tokens = [], 0.0, 0, 0
+    cosines = []
+    kl = 0.0
+    agreed, tokens = 0, 0
     block = [(config, {role: one.float() for role, one in weights.items()}) for config, weights in surrogate]
     for batch in states_before(network, rows, first):
         position_L = torch.arange(batch.x.shape[1])
