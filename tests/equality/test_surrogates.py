@@ -73,3 +73,24 @@ async def test_a_surrogate_is_served_and_judged_by_transformers(tmp_path: Path, 
         one.hash: one for id in made.surrogate for one in zoo.component(id).tensors.values()
     }
     assert view["parameter_bytes"] == sum(tensor.nbytes for tensor in stored.values()), "all other blocks are shared"
+
+
+@claim("Drafts by the chain with a surrogate change no token, greedy or sampled, and many of them stand", of="adaptive")
+async def test_the_chain_with_a_surrogate_drafts_and_changes_no_token(tmp_path: Path) -> None:
+    a = make_checkpoint(tmp_path / "a", num_attention_heads=8, num_key_value_heads=4, head_dim=16)
+    tensors = load_file(a / "model.safetensors")
+    quiet = {name: 0.2 * one for name, one in tensors.items() if f"layers.{LAYER}." in name and "o_proj" in name}
+    add(tmp_path / "zoo", str(with_tensors(a, tmp_path / "calm", quiet)), "a")
+    made = surrogate_of(tmp_path / "zoo", "a", FIRST, LAST - 1)
+    folder = tmp_path / "zoo" / "chains" / "a"
+    source = variant_source(str(folder), [Swap(FIRST, LAST - 1, made.surrogate)])
+    fields: list[dict[str, Any]] = [{}, {"temperature": 0.8, "seed": 5}, {"temperature": 1.2, "seed": 6, "top_p": 0.9}]
+    async with serve({"a": folder, "s": Path(source)}, max_model_len=LENGTH, chunk_size=16, drafts={"a": "s"}) as server:
+        found = [
+            [await server.complete(prompt, NEW, "a", **own, **one) for prompt in PROMPTS for one in fields]
+            for own in ({"draft": "off"}, {"draft_tokens": 3})
+        ]
+        counts = [await server.counters(name) for name in ("drafted_tokens", "accepted_tokens")]
+    alone, drafted = ([one["token_ids"] for one in choices] for choices in found)
+    assert drafted == alone
+    assert counts[1] > 0.3 * counts[0] > 0
