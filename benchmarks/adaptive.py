@@ -1,4 +1,4 @@
-"""Benchmark of adaptive chains: blocks accepted as equivalents on a ladder of noise.
+"""Benchmark of adaptive chains: blocks accepted as equivalents on a ladder of noise, and the times of surrogates.
 
     python benchmarks/adaptive.py [--quick] [--json PATH]
 
@@ -8,6 +8,8 @@ prompts of the demo's tasks. The truth is the number of answers lost when the bl
 chose nothing. ``accepted``: share of the pairs that count. ``worst_lost``: most answers lost in 100 by a pair that counts,
 held out. ``recall``: share of the pairs that lose no more than the limit held out which count. ``alone`` is the same without
 the measurement of damage: similarity decides. ``equal``: the two lowest rungs, whose swaps change nothing.
+
+``surrogate``: times of surrogates at one row (``adaptive_surrogates.py``).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from pathlib import Path
 
 import harness
 import torch
+from adaptive_surrogates import bars, surrogate_times
 from harness import OURS, ROOT, Bar, Options, Report
 from safetensors.torch import load_file, save_file
 
@@ -50,10 +53,13 @@ class Plan:
     rows: int = 2000
     prompts: int = 1200
     held_out: int = 1200
+    size: str = "M"  # of the model whose blocks get surrogates
+    dtypes: tuple[str, ...] = ("bf16", "f32")
+    turns: int = 3
 
     @classmethod
     def chosen(cls, quick: bool) -> Plan:
-        return cls(rows=80, prompts=240, held_out=240) if quick else cls()
+        return cls(rows=80, prompts=240, held_out=240, dtypes=("bf16",), turns=1) if quick else cls()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +163,8 @@ def main(options: Options) -> None:
     torch.set_num_threads(1)
     report = Report("adaptive", {"rows": plan.rows, "prompts": plan.prompts, "held_out": plan.held_out})
     ladder(report, plan)
-    harness.finish(report, options, BARS)
+    surrogate_times(report, plan.size, plan.dtypes, plan.turns)
+    harness.finish(report, options, BARS + bars(plan.size, plan.dtypes))
 
 
 if __name__ == "__main__":

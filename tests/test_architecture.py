@@ -415,7 +415,16 @@ LIGHT = {
 }
 
 # need torch; other modules of zoo do not import them
-TRAINS = ("blockwright.zoo.family", "blockwright.zoo.equivalence.measuring", "blockwright.zoo.equivalence.comparison")
+TRAINS = (
+    "blockwright.zoo.family",
+    "blockwright.zoo.equivalence.measuring",
+    "blockwright.zoo.equivalence.comparison",
+    "blockwright.zoo.equivalence.rows",
+    "blockwright.zoo.surrogate.making",
+    "blockwright.zoo.surrogate.pruning",
+    "blockwright.zoo.surrogate.row_time",
+    "blockwright.zoo.surrogate.similarity",
+)
 
 
 @pytest.mark.parametrize("name", LIGHT)

@@ -6,6 +6,7 @@
     deltas/d1....json            the same for the delta of an adapter
     profiles/5b....json          device profiles of components, named by the hash of their content
     equivalences/e7....json      measured equivalences of two chains, named by their components
+    surrogates/44....json        a block's surrogate with its measurements, named by the components of both
     files/7c...                  tokenizers, chat templates and configurations, named by the hash of their bytes
     chains/NAME/chain.json       an application: its components in order, base, defaults; beside it links to its files
     tmp/                         files that a writer is making
@@ -31,7 +32,10 @@ from .errors import ZooError
 SCHEMA = 1
 CHAIN = "chain.json"
 OWN = frozenset(
-    {"zoo.json", "tensors", "components", "deltas", "files", "profiles", "equivalences", "chains", "tmp", "lock"}
+    (
+        *("zoo.json", "tensors", "components", "deltas", "files"),
+        *("profiles", "equivalences", "surrogates", "chains", "tmp", "lock"),
+    )
 )
 TENSOR_NAME = "tensor"  # the name of the only tensor in each file
 ALIGNMENT = 64  # alignment of a tensor's bytes in its file
@@ -104,6 +108,10 @@ class Layout:
         return self.root / "equivalences"
 
     @property
+    def surrogates(self) -> Path:
+        return self.root / "surrogates"
+
+    @property
     def chains(self) -> Path:
         return self.root / "chains"
 
@@ -124,6 +132,9 @@ class Layout:
 
     def equivalence(self, name: str) -> Path:
         return self.equivalences / f"{_hex(name, 32)}.json"
+
+    def surrogate(self, name: str) -> Path:
+        return self.surrogates / f"{_hex(name, 32)}.json"
 
     def chain(self, name: str) -> Path:
         """Return the folder of an application, which ``open_source`` accepts, too."""

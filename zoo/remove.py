@@ -20,6 +20,7 @@ from .equivalence.records import is_needed
 from .errors import ZooDamaged, ZooError
 from .layout import CHAIN
 from .profiles import read_profile
+from .surrogate.records import needed_surrogates
 from .zoo import Zoo
 
 _OURS = re.compile(r"[0-9a-f]{64}(\.safetensors)?|[0-9a-f]{32}\.json")
@@ -47,17 +48,22 @@ def remove(root: Path, name: str, *, waiting: Waiting | None = None, step: Step 
 
 
 def gc(root: Path, *, waiting: Waiting | None = None, step: Step | None = None) -> Freed:
-    """Delete the components, deltas, tensors, files, device profiles and equivalences that no application needs.
+    """Delete the components, deltas, tensors, files, profiles, equivalences and surrogates that no application needs.
 
-    Foreign files stay. Raises ZooDamaged if an application's needs cannot be read.
+    A surrogate is needed as long as an application has its block. Foreign files stay.
+
+    Raises ZooDamaged if an application's needs cannot be read.
     """
     with writing(root, waiting=waiting, step=step) as disk:
         zoo, layout = Zoo(root), disk.layout
         chains = zoo.chains().values()
         parts = {id for chain in chains for id in chain.parts}
-        components = {layout.component(id) for id in parts}
+        surrogates = needed_surrogates(layout, parts)
+        stand_ins = {id for one in surrogates.values() for id in one.surrogate}
+        components = {layout.component(id) for id in parts | stand_ins}
         deltas = {layout.delta(id) for chain in chains for id in filter(None, chain.deltas)}
         tensors = {layout.tensor(hash) for chain in chains for hash in zoo.tensors(chain)}
+        tensors |= {layout.tensor(one.hash) for id in stand_ins for one in zoo.component(id).tensors.values()}
         files = {layout.file(hash) for chain in chains for hash in chain.files.values()}
         profiles = sorted(layout.profiles.glob("*.json"))
         equivalences = sorted(layout.equivalences.glob("*.json"))
@@ -65,6 +71,7 @@ def gc(root: Path, *, waiting: Waiting | None = None, step: Step | None = None) 
         garbage = [  # documents before what they name, so that none ever names a deleted file
             *(path for path in profiles if not _useful(path, alive)),
             *(path for path in equivalences if not is_needed(path, parts)),
+            *(path for path in sorted(layout.surrogates.glob("*.json")) if path not in surrogates),
             *_others(layout.components, components),
             *_others(layout.deltas, deltas),
             *(path for folder in sorted(layout.tensors.iterdir()) for path in _others(folder, tensors)),

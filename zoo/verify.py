@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from .layout import TENSOR_NAME, Layout, tensor_header
 from .profiles import read_profile
 from .records import StoredChain, StoredTensor, read_chain, read_component
 from .source import check_links, place
+from .surrogate.records import check_surrogate, needed_surrogates
 
 Progress = Callable[[int, int], None]  # bytes hashed, bytes in all
 
@@ -72,6 +73,7 @@ class _Verification:
     def run(self, progress: Progress) -> Verified:
         chains = self._chains()
         self._check(self.layout.mark, lambda path: check_zoo(self.layout), chains)
+        self._surrogates(chains)
         self._components()
         sizes = {path: found[2] for path in self.layout.tensors.glob("*/*") if (found := stamp(path))}
         total, done = sum(sizes.values()), 0
@@ -83,6 +85,8 @@ class _Verification:
             self._check(path, read_profile, ())
         for path in sorted(self.layout.equivalences.glob("*.json")):
             self._check(path, lambda path: check_equivalences(self.layout, path), ())
+        for path in sorted(self.layout.surrogates.glob("*.json")):
+            self._check(path, lambda path: check_surrogate(self.layout, path), ())
         for path in sorted(self.layout.files.glob("*")):
             self._check(path, self._file, self.needed.get(path, ()))
         self._missing()
@@ -105,6 +109,14 @@ class _Verification:
             for path in (*map(self.layout.component, chain.parts), *deltas, *files):
                 self.needed[path].add(name)
         return found
+
+    def _surrogates(self, chains: Mapping[str, StoredChain]) -> None:
+        """Count the components of surrogates as needed by the applications that have their blocks."""
+        parts = {id for chain in chains.values() for id in chain.parts}
+        for one in needed_surrogates(self.layout, parts).values():
+            users = {name for name, chain in chains.items() if one.place(chain.components) is not None}
+            for id in one.surrogate:
+                self.needed[self.layout.component(id)] |= users
 
     def _components(self) -> None:
         def look(path: Path) -> None:

@@ -116,6 +116,10 @@ class Zoo:
         """Return the blocks of an application. It is cut only where the applications of the zoo differ."""
         return self._settled(lambda: self._blocks(name))
 
+    def components(self, name: str) -> list[Component]:
+        """Return the components of an application. Raises ZooError."""
+        return self._settled(lambda: self._components(self.chain(name)))
+
     def _blocks(self, name: str) -> list[ListedBlock]:
         self.folder(name)
         components = {other: self._components(chain) for other, chain in self.chains().items()}

@@ -85,6 +85,7 @@ COMMANDS = {
     "zoo equivalence": Command(
         "zoo_equivalence", "zoo_equivalence", "find blocks of two applications that may answer for each other"
     ),
+    "zoo surrogate": Command("zoo_surrogate", "zoo_surrogate", "make a smaller block that may draft in place of a block"),
     "zoo verify": Command("zoo", "zoo_verify", "check every byte of a zoo"),
     "zoo remove": Command("zoo", "zoo_remove", "remove an application from a zoo"),
     "zoo gc": Command("zoo", "zoo_gc", "delete the files of a zoo that nothing needs"),

@@ -72,16 +72,24 @@ def zoo_list_arguments(parser: argparse.ArgumentParser) -> None:
 
 def zoo_list(arguments: argparse.Namespace) -> int:
     """List the applications of a zoo: what each is based on, how large it is, and how
-    much of that no other application needs.
+    much of that no other application needs. Surrogates of their blocks follow.
     """
+    from ...zoo.surrogate.records import surrogates_of
     from ...zoo.zoo import Zoo
+    from .surrogate_views import surrogate_view, surrogates_table
 
     with zoo_refusals():
-        view = list_view(Zoo(arguments.zoo).listings())
+        zoo = Zoo(arguments.zoo)
+        view = list_view(zoo.listings())
+        view["surrogates"] = [
+            surrogate_view(one, name, zoo.components(name)) for name in zoo.names() for one in surrogates_of(zoo, name)
+        ]
     if arguments.json:
         print_json(view)
     else:
         print_tables(list_table(view))
+        if view["surrogates"]:
+            print_tables("", surrogates_table(view))
     return 0
 
 

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..drawing.heat_map import BAD, GOOD, HeatMap
 from . import command_errors
+from .block_names import block_name, component_names
 from .output import FiguresFile, FittedTable, console_of, print_json, print_tables
 from .training_data import DATA_HELP
 from .zoo import add_zoo, waiting, zoo_refusals
 
 if TYPE_CHECKING:
-    from ...policies.model.chain import Component
     from ...zoo.equivalence.comparison import ZooComparison
     from ...zoo.equivalence.records import StoredEquivalences
 
 SECONDS = 5.0  # between two lines of progress
-NAMES = {"attention": "attention", "mlp": "feed-forward", "parallel": "layer"}  # of components of a layer
 
 
 def zoo_equivalence_arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,26 +110,6 @@ def equivalence_view(comparison: ZooComparison, found: Sequence[StoredEquivalenc
             for way, one in enumerate(found)
         ],
     }
-
-
-def component_names(chain: Sequence[Component]) -> list[str]:
-    """Return the names of a chain's components; layers are counted from 0."""
-    names, layer = [], -1
-    for one in chain:
-        layer += one.kind.value in ("attention", "parallel")
-        names.append(f"{NAMES[one.kind.value]} {layer}" if one.kind.value in NAMES else one.kind.value)
-    return names
-
-
-def block_name(names: Sequence[str], first: int, last: int) -> str:
-    """Return the name of a block: of its only component, or of its layers and what lies around them."""
-    if last - first == 1:
-        return names[first]
-    layers = [int(name.rpartition(" ")[2]) for name in names[first:last] if " " in name]
-    said = f"layer {layers[0]}" if layers[0] == layers[-1] else f"layers {layers[0]}-{layers[-1]}"
-    ends = [f"from the {names[first]}"] if " " not in names[first] else []
-    ends += [f"to the {names[last - 1]}"] if " " not in names[last - 1] else []
-    return f"{said}, {' '.join(ends)}" if ends else said
 
 
 def heat_map(view: Mapping[str, Any], *, whole_layers: bool) -> HeatMap:

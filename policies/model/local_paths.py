@@ -7,6 +7,7 @@ anything else would block the worker's loop for several sweeps whenever one of t
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterable, Sequence
+from itertools import pairwise
 
 from .chain import Chain, Component, Hop, Kind, Route
 from .lineage import hidden_lineage, lineages
@@ -33,6 +34,8 @@ class LocalPath:
         self.first = here.first
         self.local = components[here.first : here.last]
         self.layers = [(n, d) for n, d in enumerate(attentions) if here.first <= d < here.last]  # KV layer, depth
+        layouts = [components[depth].kv for _, depth in self.layers]
+        self.changes = [i for i, (one, following) in enumerate(pairwise(layouts), 1) if one != following]  # a span has one
         self.nodes: Nodes = tuple([(here.first + d, c.shared) for d, c in enumerate(self.local)])
         self.lines: tuple[Border, ...] = tuple([(n, lines[d]) for n, d in self.layers])
         self.whole = len(self.local) == len(components)
@@ -66,7 +69,8 @@ class LocalPath:
             self.route,
             self.hop,
             tuple(runs),
-            tuple([self._span(a, b) for a, b in spans]) + ((self.exit.span,) if keeps and self.exit is not None else ()),
+            tuple([self._span(a, b) for a, b in self._one_layout(spans)])
+            + ((self.exit.span,) if keeps and self.exit is not None else ()),
             hops[self.hop + 1].worker if self.hop + 1 < len(hops) else None,
             local[-1].width_out,
             sum([c.nbytes + c.delta_nbytes for c in local]),
@@ -82,6 +86,12 @@ class LocalPath:
         depth = self.first + first
         kv_layer = sum([1 for c in self.components[:depth] if c.kv is not None])
         return run_of(depth, self.local[first:last], kv_layer)
+
+    def _one_layout(self, spans: Stretches) -> Stretches:
+        """Cut spans where the layout of KV changes."""
+        if not self.changes:
+            return spans
+        return [piece for a, b in spans for piece in pairwise([a, *[i for i in self.changes if a < i < b], b])]
 
     def _span(self, first: int, last: int) -> Span:
         layers = self.layers[first:last]

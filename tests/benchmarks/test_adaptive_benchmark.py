@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import adaptive
+import adaptive_surrogates
 import pytest
 from adaptive import Rung
 from harness import OURS, Report, misses
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.adaptive.equivalence import BlockPair, EquivalenceLimits, PairFigures, candidate_pairs, refusal
 from blockwright.zoo.equivalence.measuring import JudgedPair
+from blockwright.zoo.surrogate import row_time
 
 LIMITS = EquivalenceLimits()
 
@@ -67,3 +69,15 @@ def test_a_copy_differs_in_its_layers_by_the_noise_asked_for(tmp_path: Path, str
     base, noisy = (adaptive.components(Checkpoint.open(path)) for path in (adaptive.BASE, folder))
     pairs = candidate_pairs(base, noisy, same_tokens=True)
     assert len(pairs) == 6 * 3, "each layer and its two components; embedding and head are equal"
+
+
+def test_surrogates_of_a_model_have_half_of_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_time, "SECONDS", 0.0)
+    monkeypatch.setattr(adaptive_surrogates, "BLOCKS", {"layer 1": (3, 5)})
+    report = Report("adaptive", {})
+    adaptive_surrogates.surrogate_times(report, "tiny", ("f32",), 1)
+    case = adaptive_surrogates.case("tiny", "f32", "layer 1")
+    time, bytes, apart = (report.median(case, name, OURS) for name in ("time", "bytes", "apart"))
+    assert 0.5 <= bytes < 0.7, "keys and values of one head are as they were"
+    assert apart == pytest.approx(abs(time - bytes))
+    assert [bar.case for bar in adaptive_surrogates.bars("tiny", ("f32",))] == [case]

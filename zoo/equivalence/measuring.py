@@ -30,8 +30,8 @@ from ...policies.model.chain import Component
 from ..family.examples import IGNORED, TrainingExample, tensors
 from ..family.network import ChainNetwork
 from .probe import Probe, Row
+from .rows import batches, padded
 
-TOGETHER = 4096  # tokens in one batch
 HELD = 1 << 24  # probabilities that are held at a time
 LOW = 0.05  # the quantile that is reported beside a mean
 
@@ -104,7 +104,7 @@ def similarities(
     values: dict[Depths, list[torch.Tensor]] = {depths: [] for depths in wanted}
     columns = probe.shared if not probe.same_tokens else None
     done, total = 0, probe.tokens
-    for places in _batches([len(row) for row in probe.rows]):
+    for places in batches([len(row) for row in probe.rows]):
         mine = _states(own, [probe.rows[i] for i in places], [probe.places[i][0] for i in places])
         theirs = _states(other, [probe.other_rows[i] for i in places], [probe.places[i][1] for i in places])
         piece = max(1, HELD // (len(mine) * own.head.vocabulary + len(theirs) * other.head.vocabulary))
@@ -116,7 +116,7 @@ def similarities(
                 found.append(cosine_PNM[:, i - 1, j - 1].clone())
             done += len(cosine_PNM)
             progress("similarity", done, total)
-    low = {depths: _quantile(torch.cat(found)) for depths, found in values.items()}
+    low = {depths: low_quantile(torch.cat(found)) for depths, found in values.items()}
     return Similarities((sums_NM / total).tolist(), low)
 
 
@@ -163,8 +163,8 @@ def swap_damage(
     rows = rows if pairs else ()
     total = sum(map(len, rows)) + sum(map(len, own.prompts))
     done, tokens = 0, sum(map(len, rows))
-    for places in _batches([len(row) for row in rows]):
-        tokens_BL = _padded([rows[i] for i in places])
+    for places in batches([len(row) for row in rows]):
+        tokens_BL = padded([rows[i] for i in places])
         chosen = torch.cat([torch.arange(len(rows[i])) + number * tokens_BL.shape[1] for number, i in enumerate(places)])
         before_PV = torch.empty(0)
         for pair, logits_PV in _swapped(own.network, donor, pairs, tokens_BL, chosen):
@@ -175,7 +175,7 @@ def swap_damage(
                 found.kl[pair] += float(F.kl_div(after_PV, before_PV, reduction="sum", log_target=True)) / tokens
         done += len(chosen)
         progress("damage", done, total)
-    for places in _batches([len(one) for one in own.prompts]):
+    for places in batches([len(one) for one in own.prompts]):
         tokens_BL, labels_BL = tensors([own.prompts[i] for i in places])
         asked_BL = labels_BL != IGNORED
         chosen = asked_BL.flatten().nonzero()[:, 0]
@@ -207,7 +207,7 @@ def _behind(network: ChainNetwork, x: torch.Tensor, first: int, last: int) -> to
 
 def _states(network: ChainNetwork, rows: Sequence[Row], places: Sequence[Row]) -> list[torch.Tensor]:
     """Return the hidden states [P, D] behind each component, at these places of the rows."""
-    tokens_BL = _padded(rows)
+    tokens_BL = padded(rows)
     chosen = torch.cat([torch.tensor(at, dtype=torch.int64) + i * tokens_BL.shape[1] for i, at in enumerate(places)])
     return [one.flatten(0, 1)[chosen] for one in network.passage(network.parameters, tokens_BL, 0, network.depth)]
 
@@ -241,24 +241,6 @@ def _looks(pair: BlockPair, alike: Similarities, ends: Depths) -> PairFigures:
     return PairFigures(alike.mean[ends[0] - 1][ends[1] - 1], alike.low[ends])
 
 
-def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Yield places of rows of like lengths, ``TOGETHER`` tokens at a time."""
-    batch: list[int] = []
-    for place in sorted(range(len(lengths)), key=lambda i: lengths[i]):
-        if batch and (len(batch) + 1) * lengths[place] > TOGETHER:
-            yield batch
-            batch = []
-        batch.append(place)
-    if batch:
-        yield batch
-
-
-def _padded(rows: Sequence[Row]) -> torch.Tensor:
-    """Return rows as tokens [B, L], padded behind their ends, where nothing is read."""
-    width = max(map(len, rows))
-    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
-
-
-def _quantile(values: torch.Tensor) -> float:
+def low_quantile(values: torch.Tensor) -> float:
     ordered = values.sort().values
     return float(ordered[int(LOW * (len(ordered) - 1))])

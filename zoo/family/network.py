@@ -121,10 +121,14 @@ class ChainNetwork:
         before = 0 if not past else next(iter(past.values()))[0].shape[1]
         position_L = torch.arange(before, before + x.shape[1])
         for place in range(first, last):
-            config, roles = self._chain[place]
-            mine = {role: _rows(weights[source.name], source) for role, source in roles.items()}
-            x = self._component(place, config, mine, x, position_L, past)
+            config, mine = self.component(weights, place)
+            x = component_output(config, mine, x, position_L, past, place)
             yield x
+
+    def component(self, weights: Weights, place: int) -> tuple[ComponentConfig, Weights]:
+        """Return the configuration of a component before the head, and its parameters by role."""
+        config, roles = self._chain[place]
+        return config, {role: _rows(weights[source.name], source) for role, source in roles.items()}
 
     def logits(self, weights: Weights, layers: int, hidden_PD: torch.Tensor) -> torch.Tensor:
         """Return the logits [P, V] of the head of an exit, or of the top's."""
@@ -135,29 +139,31 @@ class ChainNetwork:
             logits_PV = logits_PV / self.head.divisor
         return soft_cap(logits_PV, self.head.softcap).float()
 
-    def _component(
-        self,
-        place: int,
-        config: ComponentConfig,
-        weights: Weights,
-        x: torch.Tensor,
-        position_L: torch.Tensor,
-        past: Past | None,
-    ) -> torch.Tensor:
-        match config:
-            case EmbeddingConfig():
-                embedded_BLD = F.embedding(x, weights["weight"])
-                factor = 1.0 if config.multiplier == 1.0 else embedding_multiplier(config, torch.float32)
-                return embedded_BLD if factor == 1.0 else embedded_BLD * factor
-            case AttentionConfig():
-                return x + _attention(place, config, weights, x, position_L, past)
-            case MlpConfig():
-                return x + _mlp(config, weights, x)
-            case ParallelConfig():
-                second = {role.removeprefix(MLP): one for role, one in weights.items() if role.startswith(MLP)}
-                attended_BLD = _attention(place, config.attention, weights, x, position_L, past)
-                return x + _mlp(config.mlp, second, x) + attended_BLD
-        raise AssertionError("a head stands at the end of a chain")
+
+def component_output(
+    config: ComponentConfig,
+    weights: Weights,
+    x: torch.Tensor,
+    position_L: torch.Tensor,
+    past: Past | None = None,
+    place: int = 0,
+    products: type[Products] = Products,
+) -> torch.Tensor:
+    """Return the hidden states [B, L, D] behind a component. ``past`` is as in ``hidden``, by ``place``."""
+    match config:
+        case EmbeddingConfig():
+            embedded_BLD = F.embedding(x, weights["weight"])
+            factor = 1.0 if config.multiplier == 1.0 else embedding_multiplier(config, torch.float32)
+            return embedded_BLD if factor == 1.0 else embedded_BLD * factor
+        case AttentionConfig():
+            return x + _attention(place, config, products(weights, (), 0, CALLS), x, position_L, past)
+        case MlpConfig():
+            return x + _mlp(config, products(weights, (), 0, CALLS), x)
+        case ParallelConfig():
+            second = {role.removeprefix(MLP): one for role, one in weights.items() if role.startswith(MLP)}
+            attended_BLD = _attention(place, config.attention, products(weights, (), 0, CALLS), x, position_L, past)
+            return x + _mlp(config.mlp, products(second, (), 0, CALLS, MLP), x) + attended_BLD
+    raise AssertionError("a head stands at the end of a chain")
 
 
 def _rows(tensor: torch.Tensor, source: Source) -> torch.Tensor:
@@ -169,9 +175,9 @@ def _rows(tensor: torch.Tensor, source: Source) -> torch.Tensor:
     return periods[:, first : first + count].reshape(-1, *tensor.shape[1:])
 
 
-def _mlp(config: MlpConfig, weights: Weights, x_BLD: torch.Tensor) -> torch.Tensor:
-    normed_BLD = normalise(x_BLD, weights, "norm", config.norm) if config.pre_norm else x_BLD
-    return _finish(feed_forward(normed_BLD, Products(weights, (), 0, CALLS), config), weights, config)
+def _mlp(config: MlpConfig, product: Products, x_BLD: torch.Tensor) -> torch.Tensor:
+    normed_BLD = normalise(x_BLD, product.weights, "norm", config.norm) if config.pre_norm else x_BLD
+    return _finish(feed_forward(normed_BLD, product, config), product.weights, config)
 
 
 def _finish(out_BLD: torch.Tensor, weights: Weights, config: AttentionConfig | MlpConfig) -> torch.Tensor:
@@ -183,13 +189,13 @@ def _finish(out_BLD: torch.Tensor, weights: Weights, config: AttentionConfig | M
 def _attention(
     place: int,
     config: AttentionConfig,
-    weights: Weights,
+    product: Products,
     x_BLD: torch.Tensor,
     position_L: torch.Tensor,
     past: Past | None,
 ) -> torch.Tensor:
     batch, length, _ = x_BLD.shape
-    product, norm = Products(weights, (), 0, CALLS), config.norm
+    weights, norm = product.weights, config.norm
     normed_BLD = normalise(x_BLD, weights, "norm", norm) if config.pre_norm else x_BLD
     q_BLQ, k_BLQ, v_BLQ = (product(role, normed_BLD) for role in "qkv")
     if config.qk_norm == "whole":

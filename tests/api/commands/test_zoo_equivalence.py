@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from blockwright.api.commands import zoo_equivalence
+from blockwright.api.commands.block_names import block_name
 from blockwright.api.commands.cli import main
-from blockwright.api.commands.zoo_equivalence import block_name
 from blockwright.tests.adapters import make_adapter
 from blockwright.tests.checkpoints import make_checkpoint
 from blockwright.tests.claims import claim

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from blockwright.policies.model.chain import Chain, Route
+from blockwright.policies.model.chain import Block, Chain, Route
 from blockwright.policies.model.local_paths import LocalPaths
 from blockwright.policies.model.runs import Border
 
@@ -80,3 +80,19 @@ def test_another_chain_or_route_under_the_same_name_is_seen() -> None:
     assert paths.cut([tuned], [route])["base@w0"].deltas != before.deltas
     assert paths.cut([BASE], [route])["base@w0"] == before
     assert paths.cut([BASE], [pipeline(["w1", "w2"], BASE)]) == {}
+
+
+def test_a_span_has_one_layout_of_kv() -> None:
+    """A surrogate in the middle of a chain has fewer heads than the layers around it."""
+    whole = BASE.components
+    (attention,) = [whole[3]]
+    assert attention.kv is not None
+    narrow = replace(attention, id=b"narrow".ljust(16), kv=replace(attention.kv, kv_heads=3 * attention.kv.kv_heads))
+    blocks = (Block((*whole[:3], narrow, *whole[4:])),)
+    small = replace(BASE, application="small", blocks=blocks)
+    for chains in ([small], [BASE, small], [small, BASE]):
+        found = LocalPaths("w0", "numerics").cut(chains, [replica("w0", one) for one in chains])
+        spans = [(span.layer, span.layers, span.arena) for span in found["small@w0"].spans]
+        keys = [part.kv.key for part in small.components if part.kv is not None]
+        assert [key for _, layers, key in spans for _ in range(layers)] == keys
+        assert len(spans) == 3

@@ -16,7 +16,7 @@ from blockwright.policies.adaptive.equivalence import BlockPair, EquivalenceLimi
 from blockwright.tests.claims import claim
 from blockwright.tests.gpu.reference import load
 from blockwright.tests.zoo.equivalence.models import ROWS, components, noisy
-from blockwright.zoo.equivalence import measuring
+from blockwright.zoo.equivalence import measuring, rows
 from blockwright.zoo.equivalence.measuring import ComparedModel, compare, ends_of, similarities, swap_damage
 from blockwright.zoo.equivalence.probe import Probe, same_probe
 from blockwright.zoo.family.examples import TrainingExample
@@ -84,7 +84,7 @@ def test_similarity_is_that_of_transformers(
     own = checkpoint("llama")
     other = noisy(own, tmp_path / "b", 0.3)
     monkeypatch.setattr(measuring, "HELD", piece)
-    monkeypatch.setattr(measuring, "TOGETHER", 60)
+    monkeypatch.setattr(rows, "TOGETHER", 60)
     wanted = [(n, n) for n in range(1, 2 * LAYERS + 2)]
     found = similarities(opened(own).network, opened(other).network, same_probe(ROWS), wanted, quiet)
     mine, theirs = their_probabilities(own), their_probabilities(other)

@@ -1,0 +1,96 @@
+"""A chain with a surrogate on a whole server: the tokens of the model in which all that the surrogate lacks is zero."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from blockwright.gpu.weights.loader import read_rows
+from blockwright.policies.adaptive.variants import Swap, variant_source
+from blockwright.tests.checkpoints import make_checkpoint, with_tensors
+from blockwright.tests.claims import claim
+from blockwright.tests.equality.served import serve
+from blockwright.tests.gpu.reference import confirm, prompt_of
+from blockwright.tests.zoo.surrogate.surrogates import surrogate_of
+from blockwright.zoo.add import add
+from blockwright.zoo.source import open_source
+from blockwright.zoo.zoo import Zoo
+
+LAYER = 1  # whose attention and feed-forward have a surrogate
+FIRST, LAST = 2 * LAYER + 1, 2 * LAYER + 3
+LENGTH = 96
+NEW = 16
+PROMPTS = [prompt_of(length, seed=4) for length in (5, 19, 40)]
+
+
+def widened(folder: Path, surrogate: Path | str, target: Path) -> Path:
+    """Return the model in which the surrogate's weights stand at their old places, and zeros at the removed ones.
+
+    Heads and columns behind zeros add nothing, so this is the same function, in shapes that transformers computes.
+    """
+    tensors = load_file(folder / "model.safetensors")
+    parts = open_source(surrogate).parts[FIRST:LAST]
+    changed = {}
+    for (_, refs), rows, out in zip(
+        parts, ("self_attn.q_proj", "mlp.up_proj"), ("self_attn.o_proj", "mlp.down_proj"), strict=True
+    ):
+        role, last = ("q", "o") if "attn" in rows else ("up", "down")
+        small, fitted = (read_rows(refs[one], 0, refs[one].shape[0]) for one in (role, last))
+        whole = tensors[f"model.layers.{LAYER}.{rows}.weight"]
+        kept = [int((whole == row).all(1).nonzero()[0]) for row in small]
+        assert kept == sorted(set(kept))
+        assert 2 * len(kept) == len(whole)
+        wide = torch.zeros_like(tensors[f"model.layers.{LAYER}.{out}.weight"])
+        wide[:, kept] = fitted
+        changed[f"model.layers.{LAYER}.{out}.weight"] = wide
+    return with_tensors(folder, target, changed)
+
+
+@claim("A chain with a surrogate computes the block with half of its heads and columns, on both back ends", of="adaptive")
+@pytest.mark.parametrize("backend", ["native", "torch"])
+async def test_a_surrogate_is_served_and_judged_by_transformers(tmp_path: Path, backend: str) -> None:
+    a = make_checkpoint(tmp_path / "a", num_attention_heads=8, num_key_value_heads=4, head_dim=16)
+    add(tmp_path / "zoo", str(a), "a")
+    made = surrogate_of(tmp_path / "zoo", "a", FIRST, LAST)
+    folder = tmp_path / "zoo" / "chains" / "a"
+    source = variant_source(str(folder), [Swap(FIRST, LAST, made.surrogate)])
+    judge = widened(a, source, tmp_path / "wide")
+    options: dict[str, Any] = {"max_model_len": LENGTH, "chunk_size": 16, "backend": backend, "dtype": "float32"}
+    async with serve({"a": folder, "s": Path(source)}, **options) as server:
+        found = [await server.complete(prompt, NEW, "s") for prompt in PROMPTS]
+        whole = [await server.complete(prompt, NEW, "a") for prompt in PROMPTS]
+        view = await server.cluster()
+    assert [one["token_ids"] for one in found] != [one["token_ids"] for one in whole]
+    for prompt, one, other in zip(PROMPTS, found, whole, strict=True):
+        assert confirm(judge, prompt, tuple(one["token_ids"])) > NEW // 2
+        assert confirm(a, prompt, tuple(other["token_ids"])) > NEW // 2
+    zoo = Zoo(tmp_path / "zoo")
+    stored = zoo.tensors(zoo.chain("a")) | {
+        one.hash: one for id in made.surrogate for one in zoo.component(id).tensors.values()
+    }
+    assert view["parameter_bytes"] == sum(tensor.nbytes for tensor in stored.values()), "all other blocks are shared"
+
+
+@claim("Drafts by the chain with a surrogate change no token, greedy or sampled, and many of them stand", of="adaptive")
+async def test_the_chain_with_a_surrogate_drafts_and_changes_no_token(tmp_path: Path) -> None:
+    a = make_checkpoint(tmp_path / "a", num_attention_heads=8, num_key_value_heads=4, head_dim=16)
+    tensors = load_file(a / "model.safetensors")
+    quiet = {name: 0.2 * one for name, one in tensors.items() if f"layers.{LAYER}." in name and "o_proj" in name}
+    add(tmp_path / "zoo", str(with_tensors(a, tmp_path / "calm", quiet)), "a")
+    made = surrogate_of(tmp_path / "zoo", "a", FIRST, LAST - 1)
+    folder = tmp_path / "zoo" / "chains" / "a"
+    source = variant_source(str(folder), [Swap(FIRST, LAST - 1, made.surrogate)])
+    fields: list[dict[str, Any]] = [{}, {"temperature": 0.8, "seed": 5}, {"temperature": 1.2, "seed": 6, "top_p": 0.9}]
+    async with serve({"a": folder, "s": Path(source)}, max_model_len=LENGTH, chunk_size=16, drafts={"a": "s"}) as server:
+        found = [
+            [await server.complete(prompt, NEW, "a", **own, **one) for prompt in PROMPTS for one in fields]
+            for own in ({"draft": "off"}, {"draft_tokens": 3})
+        ]
+        counts = [await server.counters(name) for name in ("drafted_tokens", "accepted_tokens")]
+    alone, drafted = ([one["token_ids"] for one in choices] for choices in found)
+    assert drafted == alone
+    assert counts[1] > 0.3 * counts[0] > 0

@@ -1,0 +1,1 @@
+"""Surrogates of blocks: making, measuring and keeping them."""
