@@ -12,6 +12,7 @@
       controller
       peer                  where there is HTTP: answers other fronts for the head's front
       offline               where the first gateway is in the head's process; as in the gateways' processes (below)
+      members               where the head listens for workers on other machines: takes them in
       workers               restarted for ever, with growing pauses
         w0                  a process (further ones, with autoscale, when the controller asks for them); inside it
           root              any end among these ends the process
@@ -31,6 +32,9 @@
           root
             predictor-w0    and one for each other worker
             dispatcher-0    and further ones
+
+A worker that joins by itself is no child of the tree: an actor of its name stands for it at the head, and its starter starts
+it again. Inside it is like the other workers.
 
 ``tree`` is data made from the settings alone: nothing runs, nothing is imported. ``topology`` starts it.
 """
@@ -71,6 +75,7 @@ def _forever(name: str, processes: list[ProcessSpec], backoff: Backoff) -> Branc
 _LIMITER = _actor("limiter", "rate_limiter:Limiter", LIMITER_MAILBOX)
 _APPLICATIONS = _actor("applications", "applications:Applications")
 _TAGGER = _actor("tagger", "tagger.actor:Tagger")
+_MEMBERS = _actor("members", "members:WorkerAdmission")
 _CONTROLLER = _actor("controller", "controller.actor:Controller")
 _GATEWAY = _actor("gateway", "gateway.actor:Gateway", GATEWAY_MAILBOX)
 _PEER = _actor("peer", "gateway.peers:GatewayPeer")
@@ -172,6 +177,7 @@ def tree(
         children=(
             services,
             *here,
+            *(_MEMBERS,) * bool(settings.joining.listen),
             _forever("workers", workers, WORKERS),
             _forever("gateways", gateways, GATEWAYS),
             *(_OFFLINE,) * (batches and first_in_head),

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from ..runtime.base.down import Down
 from ..runtime.base.errors import RuntimeFault
 from ..runtime.cluster.cluster import ClusterHead
 from ..runtime.cluster.inprocess import InProcessLauncher
+from ..runtime.cluster.join_text import WORKER as WORKER_ROLE
 from ..runtime.cluster.launcher import Launcher
 from ..runtime.cluster.processes import ForkserverLauncher
 from ..runtime.tree import lines, start_tree
@@ -48,11 +50,13 @@ from .gateway.actor import Gateway
 from .gateway.peers import GatewayConfig, GatewayPeer, LocalFront
 from .gateway.port import GatewayPort, ModelInfo, Readiness, Service
 from .gateway.tagging import check_tagging, make_tagging
+from .head_address import head_options, write_join_text
 from .predictor.messages import NODE
 from .rate_limiter import limits_of
 from .resources import cores
 from .settings.errors import SettingsError, StartError
 from .settings.faults import FaultSettings
+from .settings.joining import JoinSettings
 from .settings.settings import Settings
 from .sizing import max_lengths, size_rules, worker_configs, worker_limits, worker_names
 from .supervision_tree import HEAD, PREDICTORS, WORKER, dispatchers, gateway_nodes, gateway_processes, in_head, tree
@@ -242,7 +246,7 @@ async def start(
     first_in_head = http is None or in_head(settings.network, cores())
     processes = gateway_processes(settings.network, first_in_head=first_in_head) if http is not None else []
     launcher = launcher or (InProcessLauncher() if in_process else worker_launcher(settings.network.directory))
-    cluster = await _open_cluster(settings.faults, launcher)
+    cluster = await _open_cluster(settings.faults, settings.joining, launcher)
     try:
         whole = tree(
             settings,
@@ -258,6 +262,7 @@ async def start(
         state = _state(settings, rules, fronts.models.default_model)
         values: dict[str, Any] = {
             **_services(settings, http.batch_service if http is not None else None),
+            "members": (cluster, next(iter(configs.values())), {*configs, *processes, NODE}, CONTROLLER),
             "applications": (settings, worker_limits(settings.worker, models), CONTROLLER, running.held),
             "gateway": gateway,
             "controller": _controller(settings, rules, state, running.progress, first_in_head=first_in_head),
@@ -268,17 +273,19 @@ async def start(
         tell_of_nodes(cluster, running.controller.ref, running.answering, configs.keys(), processes)
         root = await start_tree(cluster.node, whole, values, nodes=cluster)
         running.reached("checkpoints opened")
-
-        def warm() -> None:
-            """Preload the gateway's program for a quick restart of dead ones. Not at the start, which workers wait for."""
-            if http is not None and processes and isinstance(launcher, ForkserverLauncher):
-                launcher.preload([http.entry.partition(":")[0]])
-
-        running.run(root, opened, settings, warm)
+        if settings.joining.listen:
+            running.reached(f"workers join at {await asyncio.to_thread(write_join_text, cluster.node, settings.joining)}")
+        running.run(root, opened, settings, partial(_warm, launcher, http.entry if http is not None and processes else ""))
     except BaseException:
         await cluster.stop()
         raise
     return running
+
+
+def _warm(launcher: Launcher, gateway: str) -> None:
+    """Preload the gateway's program for a quick restart of dead ones. Not at the start, which workers wait for."""
+    if gateway and isinstance(launcher, ForkserverLauncher):
+        launcher.preload([gateway.partition(":")[0]])
 
 
 def _services(settings: Settings, batch_service: BatchService | None) -> dict[str, Any]:
@@ -361,12 +368,15 @@ async def _open_checkpoints(settings: Settings) -> tuple[OpenedCheckpoints, Sett
     return opened, settings.changed(default_model=default or next(iter(settings.models.applications)))
 
 
-async def _open_cluster(faults: FaultSettings, launcher: Launcher) -> ClusterHead:
-    cluster = ClusterHead(HEAD, launcher=launcher, heartbeat=faults.heartbeat, silence=faults.silence)
+async def _open_cluster(faults: FaultSettings, joining: JoinSettings, launcher: Launcher) -> ClusterHead:
+    more = head_options(joining)
+    cluster = ClusterHead(HEAD, launcher=launcher, heartbeat=faults.heartbeat, silence=faults.silence, **more)
     try:
         await cluster.start()
     except BaseException as error:
         await launcher.stop()
+        if isinstance(error, AddressError) and joining.listen:
+            raise SettingsError(f"listen: {error}; choose another --listen tcp://HOST:PORT") from error
         if isinstance(error, AddressError | OSError):  # a fault of the sockets' directory, which a setting or TMPDIR names
             raise SettingsError(f"directory: the cluster's sockets cannot lie there: {error}") from error
         raise
@@ -382,6 +392,9 @@ def tell_of_nodes(
 ) -> None:
     """Report changes of the membership as messages to the controller, which informs the gateways."""
 
+    def works(name: str) -> bool:
+        return name in workers or cluster.role(name) == WORKER_ROLE
+
     def launched(name: str, incarnation: int, failure: str) -> None:
         if name in workers and failure:
             controller.worker_down.cast(name, incarnation, f"not started: {failure}")
@@ -389,14 +402,14 @@ def tell_of_nodes(
             controller.worker_starting.cast(name, incarnation, cluster.pid(name))
 
     def up(name: str, incarnation: int) -> None:
-        if name in workers:
+        if works(name):
             controller.worker_up.cast(name, incarnation)
         elif name in gateways:
             controller.gateway_up.cast(f"{name}/gateway")
             answering.publish((*answering.value, name))
 
     def down(what: Down) -> None:
-        if what.node in workers:
+        if works(what.node):
             controller.worker_down.cast(what.node, what.incarnation, what.cause)
         elif what.node in gateways:
             controller.gateway_down.cast(f"{what.node}/gateway")

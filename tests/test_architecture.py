@@ -63,6 +63,7 @@ OPENAI_WORDS = re.compile(
 )
 LEAST_FILE_LINES = 70  # of a file with one importer, which stands beside it, and no thought of its own
 SMALL_THOUGHTS = {
+    "actors/head_address.py": "the head's keys and its join text, apart from the wiring of a cluster",
     "actors/profiling/link_peer.py": "the other end of a measured link, run in a process of its own",
     "actors/worker/cut_answers.py": "answers that were cut off, apart from the shell that ends their sequences",
     "actors/worker/coalesced_news.py": "news held back for a slow gateway, apart from the numbering of reports",

@@ -19,7 +19,7 @@ from typing import Any
 from ...policies.cluster.adapter_base import WholeModel
 from ...policies.cluster.application_life import check_default
 from ...policies.cluster.scaling import PressedBlock
-from ...policies.cluster.worker_size import CARD, WorkerReading, WorkerReport, WorkerSizes, card_memory
+from ...policies.cluster.worker_size import CARD, SizeDemand, WorkerReading, WorkerReport, WorkerSizes, card_memory
 from ...policies.control import events
 from ...policies.control.drop_events import MemoryGroups, MemoryOrder, OverloadNote
 from ...policies.control.drop_groups import memory_groups, refusal, refused_workers
@@ -252,13 +252,34 @@ class Controller(Actor):
     async def join(self, worker: str, incarnation: int, reading: WorkerReading) -> WorkerReport:
         """Take what a worker has, and return its share. Raises SizeRefused if a setting demands more."""
         new = self._sizes.known(reading.machine) is None
-        report = self._sizes.settle(reading)
+        report = self._sizes.report(worker, reading, self._state.workers)
         if new and reading.notice:
             log.log(logging.WARNING if report.device == "cpu" else logging.INFO, "%s", reading.notice)
         if new and report.device.startswith(CARD):
             log.info("%s", card_memory(report, self._sizes.rules))
         self.handle(events.WorkerReported(worker, incarnation, report))
         return report
+
+    @endpoint(concurrent=True)
+    async def enlist(self, worker: str, incarnation: int, demand: SizeDemand, labels: dict[str, str]) -> None:
+        """Take in a worker that has joined by itself, once models are placed and its former life is forgotten.
+
+        Raises ValueError if it ended meanwhile.
+        """
+        await self._conditions.until(lambda: self._state.serving.placed and worker not in self._state.workers)
+        peer = self.node.peers().get(worker)
+        if peer is None or peer.id.incarnation != incarnation:
+            raise ValueError(f"worker {worker} ended before it was taken in")
+        self.handle(events.WorkerEnters(worker, labels))
+        self._sizes.demand(worker, demand)
+        self.handle(events.WorkerStarting(worker, incarnation, 0))
+
+    @endpoint
+    async def leave(self, worker: str, incarnation: int, why: str) -> None:
+        """Begin to empty a worker that has joined; then it is dismissed."""
+        record = self._state.workers.get(worker)
+        if record is not None and record.last == incarnation:
+            self.handle(events.WorkerLeaves(worker, why))
 
     @endpoint
     async def crowded(self) -> str:
@@ -277,6 +298,8 @@ class Controller(Actor):
 
     @endpoint(urgent=True)
     async def worker_up(self, worker: str, incarnation: int) -> None:
+        if worker not in self._state.workers:
+            return  # it was drained and forgotten, or was never taken in
         for gateway in self._gateways:  # before any route through it
             self.node.ref(gateway).up.cast(worker, incarnation)
         self.handle(events.WorkerUp(worker, incarnation))

@@ -41,7 +41,8 @@ from ...policies.control.route_switch import SwitchFigures, SwitchRoutes
 from ...policies.control.state import ControllerState
 from ...runtime.actor.actor import ActorNode
 from ...runtime.base.clock import first_within
-from ...runtime.base.errors import ActorDied
+from ...runtime.base.errors import ActorDied, NoSuchActor
+from ...runtime.cluster.process import JoinedProcess
 from ...runtime.supervisor import Supervisor
 from .worker_calls import ask_until_answered
 
@@ -114,6 +115,10 @@ class GatewayCalls:
                 ]
                 await asyncio.gather(*asked, return_exceptions=True)  # a gateway that is gone has nothing there
                 handle(Vacated(worker))
+            case StopWorker(worker, joined) if joined:
+                with suppress(ActorDied, NoSuchActor):  # it is gone already
+                    await self._node.ref(f"{self._node.name}/{worker}", JoinedProcess).dismiss(joined)
+                handle(WorkerStopped(worker))
             case StopWorker(worker):
                 try:
                     with suppress(ActorDied):  # as above

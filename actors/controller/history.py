@@ -55,7 +55,8 @@ class History:
                 self._died.setdefault(name, now)
                 self.record(now, "down", name, f"worker {name} died: {worker.cause}")
             if worker.state == "starting":
-                self.record(now, "starting", name, f"worker {name} is being started")
+                text = "has joined" if worker.joined else "is being started"
+                self.record(now, "starting", name, f"worker {name} {text}")
             elif worker.incarnation and worker.incarnation != life:
                 self.record(now, "up", name, f"worker {name} is up and loads its blocks")
             if worker.state == "ready":
@@ -85,10 +86,11 @@ class History:
                 self.record(now, "scaling", worker, f"worker {worker} is drained: {why}")
             case ResumeWorker(worker):
                 self.record(now, "scaling", worker, f"worker {worker} is no longer drained: it takes requests again")
-            case StopWorker(worker):
+            case StopWorker(worker, joined):
                 self._workers.pop(worker, None)
                 self._died.pop(worker, None)
-                self.record(now, "scaling", worker, f"worker {worker} is stopped: it is empty")
+                text = "has left" if joined else "is stopped: it is empty"
+                self.record(now, "scaling", worker, f"worker {worker} {text}")
 
     def record(self, now: float, event: str, subject: str, text: str) -> None:
         self._count += 1

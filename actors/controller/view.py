@@ -104,6 +104,9 @@ def _worker(
     return {
         "id": worker.name,
         "pid": status.pid if status else worker.pid,
+        "host": worker.report.host if worker.report is not None else "",
+        "labels": dict(worker.labels),
+        "joined": worker.joined,
         "state": "draining" if worker.name in state.holdings.draining else worker.state,
         "incarnation": worker.incarnation,
         "restarts": worker.restarts,

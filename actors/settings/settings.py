@@ -18,6 +18,7 @@ from .batching import BatchingSettings
 from .dispatching import DispatchSettings
 from .errors import SettingsError
 from .faults import FaultSettings
+from .joining import JoinSettings
 from .logs import LogSettings
 from .memory import MemorySettings
 from .models import DraftSettings, ModelSettings, TierSettings
@@ -69,6 +70,7 @@ class Settings:
     requests: Annotated[RequestSettings, "Limits of requests"]
     tenants: Annotated[TenantSettings, "Tenants"]
     network: Annotated[NetworkSettings, "Network, keys and TLS"]
+    joining: Annotated[JoinSettings, "Workers on other machines"]
     faults: Annotated[FaultSettings, "Faults and shutdown"]
     dispatching: Annotated[DispatchSettings, "Dispatch"]
     autoscaling: Annotated[AutoscaleSettings, "Autoscaling"]
@@ -101,6 +103,7 @@ class Settings:
         self.drafting.check_names(self.models)
         self.tenants.check_names(self.network.tenants, self.models)
         self.autoscaling.check_beside(self.worker, self.dispatching)
+        self.joining.check_beside(self.dispatching)
         self.parameter_drops.check_beside(self.worker, self.autoscaling, self.worker_memory)
 
 

@@ -22,6 +22,7 @@ from ...runtime.base.errors import RemoteError
 from ...runtime.tree import start_inside
 from ..device_choice import read_machine, this_machine
 from ..logs import set_up
+from ..member_calls import JoinRefused
 from ..settings.errors import SettingsError
 from ..settings.workers import MOST_THREADS, WorkerSettings
 from ..sizing import sized
@@ -60,7 +61,7 @@ async def join(node: Node, config: WorkerConfig, controller: str, read: Read, ma
     """
     ref, known_as = node.ref(controller), machine or this_machine()
     kind: Any = WorkerReading | None
-    reading: WorkerReading | None = await ref.machine(known_as, returns=kind)
+    reading: WorkerReading | None = None if config.joined else await ref.machine(known_as, returns=kind)
     if reading is None:
         reading = await asyncio.to_thread(read, config)
     report: WorkerReport = await ref.join(config.name, node.incarnation, reading, returns=WorkerReport)
@@ -80,6 +81,8 @@ async def start(node: Node, config: WorkerConfig) -> None:
     # faults of this machine: another life would fare no better
     except (BackendError, SettingsError, RemoteError, OSError, MemoryError) as error:
         why = error.text if isinstance(error, RemoteError) else str(error)
+        if config.joined:
+            raise JoinRefused(why or "there is not enough memory") from None  # the process ends, which its starter sees
         await node.ref(CONTROLLER).unfit(config.name, node.incarnation, why or "there is not enough memory")
         await asyncio.Event().wait()  # the controller, notified just before, ends this process
 

@@ -69,6 +69,7 @@ class WorkerConfig:
     resume_window: float = 0.0  # seconds for which it remembers answers that were cut off
     overload: bool = False  # parameter dropping is on: the worker has a memory actor
     sharing: int = 1  # workers that share its machine
+    joined: bool = False  # by itself: it reads its machine anew
     head: str = ""  # the head's machine, as ``WorkerReading`` has it; empty: the worker's own
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...policies.binary_size import binary_size
+from .check import FAILED, OK, WARNING, Check
 from .output import print_json
 
 if TYPE_CHECKING:
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from ...gpu.cuda.probe import HostParts
 
 CHECKOUT = Path(__file__).parents[2]  # the package, or the repository if that is imported
-OK = "ok"
-WARNING = "warning"
-FAILED = "failed"
 SETS = ("avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
 LEAST_MEMORY = 256 << 20  # bytes; less cannot hold a model and its KV
 LEAST_SHARED = 64 << 20  # bytes: the default of containers, enough for the links of a few workers
@@ -50,6 +48,9 @@ def version(arguments: argparse.Namespace) -> int:
 def doctor_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=port, default=8000, metavar="N", help="port that a server would use (8000)")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--join", metavar="WHERE", help="check instead whether this machine can join a server, with a join text (or @FILE)"
+    )
 
 
 def port(text: str) -> int:
@@ -63,10 +64,14 @@ def doctor(arguments: argparse.Namespace) -> int:
     """Check whether this machine can serve, and which kernels would run. Each problem
     comes with a fix.
 
+    With --join it checks what a worker here needs to join a server: the join text,
+    the way to the head and back, the key, the release and the clock. For that it
+    joins for a moment.
+
     The exit code is 1 if something will not work.
     """
     checks = []
-    for check in examine(arguments.port):
+    for check in examine(arguments.port) if arguments.join is None else _examine_join(arguments.join):
         checks.append(check)
         if not arguments.json:
             print(f"{check.status:>7}  {check.name}: {check.text}", flush=True)
@@ -77,16 +82,6 @@ def doctor(arguments: argparse.Namespace) -> int:
         body = {"version": release(), "works": works, "checks": [dataclasses.asdict(check) for check in checks]}
         print_json(body)
     return 0 if works else 1
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Check:
-    """The result of a check, one line. ``fix``: the remedy, if one is needed."""
-
-    name: str
-    status: str
-    text: str
-    fix: str = ""
 
 
 def examine(port: int) -> Iterator[Check]:
@@ -112,6 +107,19 @@ def examine(port: int) -> Iterator[Check]:
     yield check_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     yield check_encryption()
     yield from check_cards()
+
+
+def _examine_join(where: str) -> Iterator[Check]:
+    """Yield the checks of this machine that a worker which joins needs, then those of its way to the head."""
+    import resource
+
+    from .join_checks import examine_join
+
+    yield check_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    encryption = check_encryption()
+    yield encryption
+    if encryption.status != FAILED:
+        yield from examine_join(where)
 
 
 def check_python() -> Check:

@@ -98,6 +98,7 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
                 "redundant": int(worker.get("counters", {}).get("redundant_pages", 0)),
                 "links": dict(worker.get("links", {})),
                 "reported": dict(worker.get("reported", {})),  # servers of earlier releases do not show it
+                **_whereabouts(worker),
             }
             for worker in cluster["workers"]
         ],
@@ -108,6 +109,11 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
         "overload": _overload(cluster),
         "cards": list(cluster.get("cards", ())),  # servers of earlier releases do not report them
     }
+
+
+def _whereabouts(worker: Mapping[str, Any]) -> dict[str, Any]:
+    """Return where a worker is, and what its starter says of it. Servers of earlier releases do not show it."""
+    return {"host": worker.get("host", ""), "labels": dict(worker.get("labels", {})), "joined": worker.get("joined", False)}
 
 
 def reported_lines(workers: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -147,6 +153,7 @@ def top_view(before: Sample, after: Sample) -> dict[str, Any]:
             {
                 "id": w["id"],
                 "state": w["state"],
+                **_whereabouts(w),
                 **w["queue"],
                 "parameters": w["memory"]["parameters"],
                 "kv_used": _part(w["memory"]["kv"], _kv_room([w])),

@@ -9,7 +9,7 @@ from . import command_errors
 
 # flags that are fields of Settings: name of the flag -> name of the field
 FLAGS = {name: name for name in ("workers", "device", "dtype", "host", "port", "max_model_len", "tls_cert", "tls_key")}
-FLAGS["cors_origin"] = "cors_origins"
+FLAGS |= {"cors_origin": "cors_origins", "listen": "listen", "keys": "head_keys", "join_file": "join_file"}
 
 
 def serve_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +28,11 @@ def serve_arguments(parser: argparse.ArgumentParser) -> None:
         "--tls-cert", metavar="FILE", help="certificate chain in PEM; with --tls-key the server is https only"
     )
     parser.add_argument("--tls-key", metavar="FILE", help="private key in PEM")
+    parser.add_argument(
+        "--listen", metavar="ADDRESS", help="tcp://HOST:PORT at which workers on other machines join, port 0 for any (none)"
+    )
+    parser.add_argument("--keys", metavar="FOLDER", help="the head's keys, from blockwright keys new; needed with --listen")
+    parser.add_argument("--join-file", metavar="FILE", help="write a join text for workers there once the head listens")
     parser.add_argument("--zoo", metavar="FOLDER", help="serve the applications of a zoo: all, or the one in PATH_OR_HUB_ID")
     parser.add_argument("--show-settings", action="store_true", help="print all settings as a file for --config, and exit")
 
@@ -89,7 +94,7 @@ def serve(arguments: argparse.Namespace) -> int:
     from ...actors.worker_processes import worker_launcher
     from ..settings.secret_files import warnings_of
 
-    warnings = warnings_of(arguments.api_key_file, arguments.config, settings.network.tls_key)
+    warnings = warnings_of(arguments.api_key_file, arguments.config, settings.network.tls_key, settings.joining.head_keys)
 
     launcher = worker_launcher(settings.network.directory)
     launcher.begin()  # it imports torch, which takes longer than the rest of this process's start

@@ -55,14 +55,17 @@ def ps_tables(view: View) -> Screenful:
     hidden = any(one["hidden"] for one in view["workers"])
     redundant = any(one["redundant"] for one in view["workers"])
     linked = any(one["links"] for one in view["workers"])
-    named = ("WORKER", "STATE", "DEVICE", "NUMERICS", *(("LINKS",) if linked else ()))
+    where = _whereabouts(view["workers"])
+    named = ("WORKER", "STATE", *where, "DEVICE", "NUMERICS", *(("LINKS",) if linked else ()))
     beside = any(one["memory"].get("other") for one in view["workers"])
     counted = ("PID", "RESTARTS", "BLOCKS", "PARAMETERS", "KV", "CACHED", "FREE", *(("OTHER",) if beside else ()))
     workers = FittedTable(
         (*named, *counted, *(("HIDDEN",) if hidden else ()), *(("REDUNDANT",) if redundant else ())),
         [
             (
-                *(one["id"], one["state"], one["device"], one["numerics"]),
+                *(one["id"], one["state"]),
+                *(shown(one) for shown in where.values()),
+                *(one["device"], one["numerics"]),
                 *((", ".join(sorted(set(one["links"].values()))) or "-",) if linked else ()),
                 *(str(one[name]) for name in ("pid", "restarts", "blocks")),
                 *(size(one["memory"][name]) for name in ("parameters", "kv", "cached", "free")),
@@ -87,6 +90,16 @@ def ps_tables(view: View) -> Screenful:
     tiers = tier_table(view["families"])
     head = Group(ready_line(view), saving_line(view), held, *lines, "", workers, *more, *tiers, "")
     return Screenful(head, _applications(view["applications"]), _grouped(view["applications"], _applications))
+
+
+def _whereabouts(workers: Sequence[View]) -> dict[str, Callable[[View], str]]:
+    """Return columns that say where workers are, once some have joined from elsewhere: what is shown, by heading."""
+    columns: dict[str, Callable[[View], str]] = {}
+    if any(one.get("joined") for one in workers) or len({one.get("host") for one in workers}) > 1:
+        columns["HOST"] = lambda one: one["host"] or "-"
+    if any(one.get("labels") for one in workers):
+        columns["LABELS"] = lambda one: ", ".join(f"{name}={value}" for name, value in one["labels"].items()) or "-"
+    return columns
 
 
 def default_line(default: str, families: Mapping[str, str]) -> str:
@@ -219,11 +232,14 @@ def change_line(last: View) -> str:
 def top_tables(view: View) -> Screenful:
     hidden, on_host = (any(one[name] for one in view["workers"]) for name in ("hidden", "on_host"))
     columns = (*(("HIDDEN",) if hidden else ()), *(("ON HOST",) if on_host else ()))
+    where = _whereabouts(view["workers"])
     workers = FittedTable(
-        ("WORKER", "STATE", "RUN", "WAIT", "KV", "CACHED", "HITS", *columns),
+        ("WORKER", "STATE", *where, "RUN", "WAIT", "KV", "CACHED", "HITS", *columns),
         [
             (
-                *(one["id"], one["state"], str(one["running"]), str(one["waiting"])),
+                *(one["id"], one["state"]),
+                *(shown(one) for shown in where.values()),
+                *(str(one["running"]), str(one["waiting"])),
                 *(share(one[name]) for name in ("kv_used", "kv_cached", "cache_hits")),
                 *((share(one["hidden"]),) if hidden else ()),
                 *((share(one["on_host"]),) if on_host else ()),

@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 from ...gpu.regular_file import read_plain
+from ...runtime.cluster.key_folder import SECRET
 
 KEYS = ("api_keys", "admin_keys")  # settings that hold secrets
 
@@ -25,7 +26,7 @@ def open_to_all(path: Path, holds: str) -> str:
     return f"{path} holds {holds} and every user of this machine may read it (mode {mode:03o}); {remedy}"
 
 
-def warnings_of(key_file: str | None, config: str | None, tls_key: str) -> list[str]:
+def warnings_of(key_file: str | None, config: str | None, tls_key: str, head_keys: str = "") -> list[str]:
     """Return a warning for each of a server's files that holds a secret and that all users may read."""
     found = []
     if key_file:
@@ -34,6 +35,8 @@ def warnings_of(key_file: str | None, config: str | None, tls_key: str) -> list[
         found.append(open_to_all(Path(config), "API keys"))
     if tls_key:
         found.append(open_to_all(Path(tls_key).expanduser(), "the private key of tls_cert"))
+    if head_keys:
+        found.append(open_to_all(Path(head_keys).expanduser() / SECRET, "the secret key of the head"))
     return [warning for warning in found if warning]
 
 

@@ -7,7 +7,8 @@ wins; what a machine does not have is refused with the setting, the numbers and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from ..binary_size import binary_size
 from ..memory.residence import VIRTUAL
@@ -69,6 +70,14 @@ class SizeRules:
     context: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class SizeDemand:
+    """The demands of a worker that joins; 0: as the settings have it, or its share."""
+
+    memory: int = 0
+    threads: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
     """A worker's report when it joined. Units as in ``WorkerReading``; memory: bytes of its budget."""
@@ -96,6 +105,22 @@ class WorkerSizes:
     def __init__(self, rules: SizeRules) -> None:
         self.rules = rules
         self._readings: dict[str, WorkerReading] = {}  # by machine: the first
+        self._demands: dict[str, SizeDemand] = {}  # of workers that joined, by name
+        self._machines: dict[str, str] = {}  # worker -> its machine
+
+    def demand(self, worker: str, demand: SizeDemand) -> None:
+        """Expect a worker that joins."""
+        self._demands[worker] = demand
+
+    def report(self, worker: str, reading: WorkerReading, known: Collection[str]) -> WorkerReport:
+        """Return the size of a worker that made this reading. ``known``: the workers that there are. Raises SizeRefused."""
+        self._machines = {name: at for name, at in self._machines.items() if name in known}
+        self._demands = {name: demand for name, demand in self._demands.items() if name in known}
+        beside = sum(at == reading.machine for name, at in self._machines.items() if name != worker)
+        self._machines[worker] = reading.machine
+        if (demand := self._demands.get(worker)) is not None:
+            return size_of_joined(reading, self.rules, demand, beside)
+        return self.settle(reading)
 
     def known(self, machine: str) -> WorkerReading | None:
         """Return what was found on a machine before, or None."""
@@ -106,6 +131,20 @@ class WorkerSizes:
         report = size_of(self._readings.get(reading.machine, reading), self.rules)
         self._readings.setdefault(reading.machine, reading)
         return report
+
+
+def size_of_joined(reading: WorkerReading, rules: SizeRules, demand: SizeDemand, beside: int) -> WorkerReport:
+    """Return the size of a worker that joined, and has its machine to itself but for ``beside`` other workers there.
+
+    Theirs is lent to them whether they use it or not, and is not known here, so beside them it has to say what it takes.
+    Raises SizeRefused.
+    """
+    memory, threads = demand.memory or rules.memory, demand.threads or rules.threads
+    if beside and not memory:
+        others = f"{beside} other worker{'s' * (beside > 1)}"
+        raise SizeRefused(f"{reading.host} has {others} already, which may take its memory; give --memory SIZE")
+    threads = threads or threads_of(max(reading.cores // (beside + 1), 1), replace(rules, threads=0, workers=1))
+    return size_of(reading, replace(rules, memory=memory, threads=threads, workers=1))
 
 
 def threads_of(cores: int, rules: SizeRules) -> int:

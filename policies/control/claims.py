@@ -7,7 +7,7 @@ planned, a component on its worker, a route paused, while a party claims it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -165,9 +165,11 @@ class TakeFrom:
 
 @dataclass(frozen=True, slots=True)
 class Enlist:
-    """A worker more, which autoscaling starts."""
+    """A worker more, which autoscaling starts, or which has ``joined`` with these ``labels``."""
 
     worker: str
+    joined: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ def unfit(state: ControllerState, worker: str) -> str:
     """Return why a worker can be in no group: a sentence, or empty."""
     if worker not in state.workers:
         return f"worker {worker} does not exist"
+    if state.workers[worker].joined:
+        return f"worker {worker} has joined, and may leave at any time"
     if worker in state.holdings.draining:
         return f"worker {worker} is drained"
     here = together(state.served, state.residency[worker])

@@ -276,6 +276,22 @@ class DrainWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerEnters:
+    """A worker that no supervisor of ours started has joined. ``labels``: what its starter says of it."""
+
+    worker: str
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLeaves:
+    """A worker that has joined is asked by its starter to end, and leaves once it is empty."""
+
+    worker: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Vacated:
     """The answer to ``VacateWorker``."""
 
@@ -333,7 +349,7 @@ WorkerNews = (
     | LoadFailed | LoadRefused
 )  # fmt: skip
 DemandEvent = ApplicationsWanted | UsageAnswer | Quiet | Recheck  # about applications on demand
-ScalingEvent = Observed | DrainWorker | Vacated | WorkerStopped | Pressed | Idle
+ScalingEvent = Observed | DrainWorker | WorkerEnters | WorkerLeaves | Vacated | WorkerStopped | Pressed | Idle
 Conclusion = Park | AllFit | NoWayBack  # from a party instead of outside; all parties hear of it in turn
 _OfApplications = Serve | Vary | Deploy | Undeploy | Add | Retire | Remove
 Event = WorkerNews | _OfApplications | DemandEvent | ScalingEvent | OverloadEvent | Conclusion
@@ -446,9 +462,13 @@ class ResumeWorker:
 
 @dataclass(frozen=True, slots=True)
 class StopWorker:
-    """The order to the supervisor to end a worker and not restart it."""
+    """The order to the supervisor to end a worker and not restart it.
+
+    joined: the last life of a worker that has joined, and is dismissed since it has no supervisor; 0: it has one.
+    """
 
     worker: str
+    joined: int = 0
 
 
 @dataclass(frozen=True, slots=True)

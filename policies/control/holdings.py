@@ -127,6 +127,8 @@ class Holdings:
         """
         served = self.served[name]
         refusals = self.refusals(name)
+        if not served.planned:
+            return None  # every worker of its routes has left; it is placed again when there is room
         if not served.wanted or not served.shown or served.in_force or not blocked(self._workers(served), refusals):
             return None  # a pipeline may still serve it where replicas cannot be loaded
         sources = (served.application.checkpoint, served.application.base)

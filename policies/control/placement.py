@@ -6,6 +6,7 @@ It plans into the controller's records of applications and workers. ``policies/c
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from ..cluster.assignment import WorkerCapacity, page_of, routes_of_all, routes_on_new_worker, routes_where_it_fits
 from ..cluster.worker_size import SizeRules, WorkerReport
@@ -108,6 +109,21 @@ class Placement:
             if served.deployed and not (served.draining or served.on_demand or served.variant)
         }
         return routes_on_new_worker(worker, self._bytes(worker), there)
+
+    def of_stranded(self, without: str = "") -> list[Route]:
+        """Return routes of applications that have none, or none but over the worker ``without``. What fits nowhere has none.
+
+        A worker that left may have had a part of their only route.
+        """
+        routes: list[Route] = []
+        for served in self._served.values():
+            if not served.deployed or served.draining or served.variant:
+                continue
+            if all(one.is_on(without) for one in served.planned):
+                with suppress(ValueError):
+                    one = served.application
+                    routes += self.of_one_alone(one) if served.on_demand else self.of_one(one, on_demand=False)[0]
+        return routes
 
     def end(self, routes: Iterable[PlannedRoute]) -> None:
         """End these routes. Their components are still loaded."""

@@ -92,8 +92,8 @@ class Reconcile:
                 self._dismiss(holdings.served[name], forget=forget)
             case NoteFailure():
                 self._fail(change)
-            case Enlist(name):
-                self._enlist(name)
+            case Enlist():
+                self._enlist(change)
             case Discharge(name):
                 self._discharge(name)
             case _:
@@ -287,10 +287,11 @@ class Reconcile:
             for name in sorted(self._holdings.residency[worker].late):
                 self._changed(worker).want(name)
 
-    def _enlist(self, name: str) -> None:
+    def _enlist(self, new: Enlist) -> None:
         """Add a worker; what is planned there loads when it is up."""
-        holdings = self._holdings
-        holdings.workers[name] = WorkerRecord(name, self._enlisted, extra=True)
+        holdings, name = self._holdings, new.worker
+        record = WorkerRecord(name, self._enlisted, extra=True, joined=new.joined, labels=dict(new.labels))
+        holdings.workers[name] = record
         holdings.residency[name] = Residency(holdings.served, holdings.table.unsettled)
         self._enlisted += 1
         self._claims.forget(name)

@@ -1,10 +1,11 @@
-"""Scaling: workers started and drained with the load.
+"""Scaling: workers started and drained with the load, and workers that join and leave by themselves.
 
 ``policies/cluster/provisioning.py`` decides when. A new worker is known to the controller at once: its blocks load before
 its routes come into force, as for any worker. A worker that goes is *drained* first: gateways start nothing there. It is
 forgotten once nothing is left there and only then stopped, so that its end counts as no death. A worker drained by an
-operator is emptied the same way and stays. Claims the drains, and the routes of the workers that it starts. Owns the policy
-for workers, and the set of workers that an operator drained.
+operator is emptied the same way and stays. A worker that has joined is placed as a new one is, counts for no scaling, and
+is forgotten when it dies or has been emptied, since no supervisor of ours brings it back. Claims the drains, and the routes
+of the workers that it starts. Owns the policy for workers, and the sets of workers that an operator drained and that leave.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from .events import (
     Vacated,
     VacateWorker,
     WorkerDown,
+    WorkerEnters,
+    WorkerLeaves,
     WorkerStopped,
 )
 from .holdings import Holdings
@@ -56,6 +59,7 @@ class Scaling(Party):
         self._plan = plan
         self.policy = Provisioning(plan.rules, plan.workers)
         self.drained: set[str] = set()  # workers drained by an operator
+        self.leaving: set[str] = set()  # workers that had joined and leave, or have died
         self.last: tuple[float, str, str] | None = None  # last decision about a worker: when, what, why
         self.decisions = {"start": 0, "drain": 0}
 
@@ -65,16 +69,48 @@ class Scaling(Party):
                 self.policy.observe(now, measured=measured, predicted=predicted)
             case MemoryLacks(_, why):
                 self.policy.lacking(why)
+            case WorkerEnters(worker, labels) if worker not in view.workers:
+                return self._take_in(worker, labels, view)
+            case WorkerLeaves(worker, why) if worker in view.workers and view.workers[worker].joined:
+                return self._leave(worker, why, self._plan.grace)
+            case WorkerDown(worker, _, cause) if view.workers[worker].joined:
+                return self._leave(worker, f"it died: {cause}", 0.0)
+            case Vacated(worker) if worker in self.leaving:
+                return self._forget(worker, view)
             case DrainWorker(worker, drain) if worker in view.workers and drain != (worker in self.drained):
                 return self._drain(worker, drain)
             case Vacated(worker) if self.policy.stage.get(worker) is WorkerStage.DRAINING:
                 self.drained.discard(worker)
                 return Discharge(worker), StopWorker(worker)
-            case WorkerStopped(worker):
+            case WorkerStopped(worker) if worker in self.policy.stage:
                 self.policy.gone(worker, now)
             case WorkerDown(worker) if worker in self.policy.stage:
                 self.policy.down(worker, now)
         return ()
+
+    def _take_in(self, worker: str, labels: Mapping[str, str], view: Holdings) -> Conclusions:
+        """Place on a worker that has joined what fits there."""
+        yield Enlist(worker, joined=True, labels=labels)
+        why = f"worker {worker} has joined"
+        yield PlanRoutes(Claimant.SERVING, why, tuple(view.placement.on_new_worker(worker)))
+
+    def _leave(self, worker: str, why: str, grace: float) -> Conclusions:
+        """Begin to empty a worker that has joined and ends."""
+        if worker in self.leaving:
+            return
+        self.leaving.add(worker)
+        yield Claim(Claimant.DRAINS, ClaimKind.CLOSED, (worker,), why)
+        yield Claim(Claimant.DRAINS, ClaimKind.DRAINED, (worker,), why)
+        yield VacateWorker(worker, grace, why)
+
+    def _forget(self, worker: str, view: Holdings) -> Conclusions:
+        """Forget a worker that has left; place what had no route without it where there is room."""
+        self.leaving.discard(worker)
+        self.drained.discard(worker)
+        if routes := view.placement.of_stranded(worker):
+            yield PlanRoutes(Claimant.SERVING, f"worker {worker} has left", tuple(routes))
+        yield Discharge(worker)
+        yield StopWorker(worker, joined=view.workers[worker].last)
 
     def _drain(self, worker: str, drain: bool) -> Conclusions:
         """Begin an operator's drain, or end it; the autoscaler's own goes on."""
@@ -85,13 +121,15 @@ class Scaling(Party):
             return
         self.drained.discard(worker)
         yield ResumeWorker(worker)
-        if worker not in self.policy.draining:
+        if worker not in self.policy.draining and worker not in self.leaving:
             yield Withdrawal(Claimant.DRAINS, ClaimKind.DRAINED, (worker,))
 
     def undrainable(self, worker: str, view: Holdings) -> str:
         """Return why a worker must not be drained: a sentence, or empty."""
         if view.dropped_on(worker):
             return "it serves as a part of a pipeline until a burst is over; wait for the restore"
+        if worker in self.leaving:
+            return "it leaves already"
         if worker not in self.drained and worker in view.draining:
             return "the autoscaler does that already, and stops it"
         if model := needed_by(worker, self._serving(view, view.draining)):
@@ -137,7 +175,7 @@ class Scaling(Party):
 
     def _work(self, view: Holdings) -> Mapping[str, float]:
         """Return the requests at each worker that can be spared. Workers of a burst's pipeline are left out."""
-        free = {name: one for name, one in view.workers.items() if not view.dropped_on(name)}
+        free = {name: one for name, one in view.workers.items() if not (one.joined or view.dropped_on(name))}
         return spare({name: one.running + one.waiting for name, one in free.items()}, self._serving(view, ()))
 
     def _serving(self, view: Holdings, drained: Container[str]) -> dict[str, list[Sequence[str]]]:
@@ -154,5 +192,5 @@ class Scaling(Party):
 
     def check(self, view: Holdings) -> None:
         """Raise AssertionError when a claim has no reason any more."""
-        draining = {*self.drained, *self.policy.draining} & view.workers.keys()
+        draining = {*self.drained, *self.policy.draining, *self.leaving} & view.workers.keys()
         assert {*view.draining} == draining, "a worker is drained that no one wants drained"

@@ -35,6 +35,7 @@ from .party import Conclusions, Party
 from .residency import Served
 
 SERVED = "it is served"
+PLACED = "it is placed there"
 ENDING = "it takes no new requests, and running ones end"
 
 
@@ -47,16 +48,21 @@ class Serving(Party):
     def __init__(self, *, reports: bool = False) -> None:
         self.additions = Additions()
         self.unplaced: list[Application] = []  # to be served once the workers have reported
+        self.began = False  # models were named
         self._reports = reports
 
     def handle(self, event: Event, view: Holdings, now: float) -> Conclusions:
         match event:
             case Serve(applications, answered):
                 self.unplaced += applications
+                self.began = True
                 yield from self._place(view, answered=answered)
             case WorkerReported(worker) if view.workers[worker].reports == 1 and not self.unplaced:
-                if routes := view.placement.on_new_worker(worker):
-                    yield PlanRoutes(Claimant.SERVING, "it is placed there", tuple(routes))
+                routes = view.placement.on_new_worker(worker)
+                there = {route.application for route in routes}
+                routes += [route for route in view.placement.of_stranded() if route.application not in there]
+                if routes:
+                    yield PlanRoutes(Claimant.SERVING, PLACED, tuple(routes))
             case Deploy(name):
                 yield from self._deploy(name, view)
             case Undeploy(name):
@@ -76,6 +82,11 @@ class Serving(Party):
                 self.additions.died(view.workers[worker].lost)
             case LoadFailed(worker, _, load, message) if load.holder in self.additions:
                 yield from self._reject(load.holder, f"worker {worker} cannot load it: {message}")
+
+    @property
+    def placed(self) -> bool:
+        """True once the models of the start are placed. Workers that come before would change what belongs together."""
+        return self.began and not self.unplaced
 
     def in_service(self, name: str, view: Holdings) -> Served:
         """Return a served application. Raises KeyError for one that is unknown, withdrawn or being added."""
@@ -137,7 +148,7 @@ class Serving(Party):
         """Make applications known that were not, and claim their routes."""
         for one in new.values():
             yield Know(one, self.additions.name(one.served_as), on_demand=one.name in lazy)
-        yield PlanRoutes(Claimant.SERVING, "it is placed there", tuple(routes))
+        yield PlanRoutes(Claimant.SERVING, PLACED, tuple(routes))
 
     def _offer(self, name: str, view: Holdings) -> Conclusions:
         """Claim an application's components, unless it is loaded on demand."""
@@ -161,7 +172,7 @@ class Serving(Party):
         if view.on_demand and not parked:
             parked = application.on_demand or all(self._in_pipeline(route, view) for route in routes)
         yield Know(application, self.additions.name(application.served_as), on_demand=parked, hidden=True)
-        yield PlanRoutes(Claimant.SERVING, "it is placed there", tuple(routes))
+        yield PlanRoutes(Claimant.SERVING, PLACED, tuple(routes))
         self.additions.begin(name, replaces)
         if not parked:
             yield Claim(Claimant.SERVING, ClaimKind.WANTED, (name,), SERVED)

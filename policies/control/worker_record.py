@@ -1,6 +1,7 @@
 """The controller's record of one worker: its life and its queue.
 
-Owns the bookkeeping of a single worker. ``residency.py`` has its components; its supervisor restarts a dead worker.
+Owns the bookkeeping of a single worker. ``residency.py`` has its components; its supervisor restarts a dead worker, unless
+it has joined by itself.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ class WorkerRecord:
 
     name: str
     rank: int = field(default=0, compare=False)  # its place in the order in which workers came
-    extra: bool = False  # started by autoscaling
+    extra: bool = False  # started by autoscaling, or joined
+    joined: bool = False  # by itself: it has no supervisor of ours, and is forgotten when it ends
+    labels: dict[str, str] = field(default_factory=dict)  # of one that joined
     state: str = "down"  # "down" | "starting" | "loading" | "ready"
     incarnation: int = 0  # current incarnation; 0 while down or starting
     last: int = 0  # highest incarnation heard of

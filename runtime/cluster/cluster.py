@@ -18,6 +18,7 @@ import asyncio
 import contextvars
 import logging
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +38,7 @@ from ..node.node import Node
 from ..node.peers import Peer
 from ..node.stall_watch import hung
 from .invitations import Invitation, Invitations
+from .join_text import PREFIX, JoinTexts
 from .launcher import Launcher, LaunchError, NodeSpec
 from .node_process import encode_config
 
@@ -56,6 +58,7 @@ class Member:
 
     id: PeerId
     joined: bool = False  # by hand: there is no process of ours
+    role: str = ""  # of the join text that it brought
     leaving: bool = False  # it said so
     pid: int = 0
     state: str = "starting"  # "starting" | "up" | "down"
@@ -71,7 +74,8 @@ class ClusterHead:
 
     heartbeat: seconds between heartbeats of all nodes. silence: seconds without any after which a node is down.
     startup: seconds that a launched node may take until its entry function returns. listen: where all nodes do, see ``Node``
-    ("": socket files; "tcp://HOST:PORT": the head there, the launched ones at the same HOST). keys: of the head.
+    ("": socket files; "tcp://HOST:PORT": the head there, the launched ones at the same HOST). keys: of the head. join_texts:
+    those with which nodes may join, made with these keys; None: none.
     """
 
     def __init__(
@@ -84,6 +88,7 @@ class ClusterHead:
         startup: float = 120.0,
         listen: str = "",
         keys: NodeKeys | None = None,
+        join_texts: JoinTexts | None = None,
         clock: Clock | None = None,
     ) -> None:
         heartbeat, silence, startup = (
@@ -96,7 +101,7 @@ class ClusterHead:
         self._launcher, self._heartbeat = launcher, heartbeat
         self._silence, self._startup = silence, startup
         self._listen, self._keys = listen, keys
-        self._invitations = Invitations()
+        self._invitations, self._join_texts = Invitations(), join_texts
         self._id, self._clock = PeerId(name, 1), clock
         self._node: Node | None = None
         self._members: dict[str, Member] = {}  # the last life of each name
@@ -137,7 +142,7 @@ class ClusterHead:
                 )
                 await node.start()
                 self._node = node
-                transport.invite(lambda: self._invitations.any(self.node.clock.now()))
+                transport.invite(lambda: self._join_texts is not None or self._invitations.any(self.node.clock.now()))
             except BaseException:
                 transport.close()
                 raise
@@ -219,6 +224,18 @@ class ClusterHead:
         if member.state != "down":
             self._declare(member, cause)
         await member.exited.wait()
+
+    def role(self, name: str) -> str:
+        """Return the role of the join text that the node brought; "" without one, or for an unknown node."""
+        return self._members[name].role if name in self._members else ""
+
+    def dismiss(self, name: str, incarnation: int) -> None:
+        """Ask that life of a node to stop in order, if it is up. A node that joined by hand ends with code 0."""
+        member = self._members[name]
+        up = member.state == "up" and member.id.incarnation == incarnation
+        if up and (peer := self.node.table.find(member.id)) is not None:
+            member.leaving = True
+            self.node.peering.notify(peer, [envelope.STOP])
 
     async def remove(self, name: str) -> None:
         """Kill a member for good: its key is refused everywhere from now on and its connections end.
@@ -319,7 +336,10 @@ class ClusterHead:
     def join(self, name: str, key: str = "", secret: str = "") -> Admission:
         """Answer a node that this head did not launch with its number; it has ``startup`` seconds to come up."""
         last, now = self._members.get(name), self.node.clock.now()
-        if key:
+        role = ""
+        if self._join_texts is not None and secret.startswith(PREFIX):
+            role = self._join_texts.check(secret, time.time())
+        elif key:
             self._invitations.check(secret, now)  # who has none learns nothing, and a name that is taken uses none up
         if self.stopping:
             raise HandshakeRefused(f"the cluster of {self._id} is stopping")
@@ -327,10 +347,10 @@ class ClusterHead:
             self._declare(last, "asked for another number")
         elif name == self._id.name or (last is not None and last.state != "down"):
             raise HandshakeRefused(f"the cluster of {self._id} has a node {name} already; choose another name")
-        if key:
+        if key and not role:
             self._invitations.redeem(secret, now)
         node = PeerId(name, last.id.incarnation + 1 if last is not None else 1)
-        self._members[name] = Member(node, joined=True)
+        self._members[name] = Member(node, joined=True, role=role)
         return Admission(self._id, node, self._heartbeat)
 
     def left(self, peer: Peer) -> None:

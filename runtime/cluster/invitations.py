@@ -16,6 +16,7 @@ import sys
 from dataclasses import dataclass, field
 
 from ...transport.errors import AddressError, HandshakeRefused
+from .join_text import PREFIX as TEXT
 
 PREFIX = "bw1-"
 MOST = 256  # open at once
@@ -47,8 +48,8 @@ class Invitation:
 
 
 def given(where: str) -> str:
-    """Read the value of ``--join``: an address or an invitation; "-" is a line of standard input, "@FILE" what that file
-    holds. Raises AddressError, which does not repeat what was read: it may be most of an invitation.
+    """Read the value of ``--join``: an address, an invitation or a join text; "-" is a line of standard input, "@FILE" what
+    that file holds. Raises AddressError, which does not repeat what was read: it may be most of an invitation.
     """
     if where == "-":
         source, text = "standard input", sys.stdin.readline(LONGEST)
@@ -56,7 +57,7 @@ def given(where: str) -> str:
         source, text = where[1:], _content(where[1:])
     else:
         return where
-    if not (text := text.strip()).startswith((PREFIX, "tcp://", "ipc://")):
+    if not (text := text.strip()).startswith((PREFIX, TEXT, "tcp://", "ipc://")):
         raise AddressError(f"{source} holds no invitation (it would begin with {PREFIX}) and no address")
     return text
 

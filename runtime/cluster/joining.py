@@ -1,7 +1,7 @@
 """Joining a running cluster by hand, from another terminal or another machine.
 
 Owns the steps: ask the head for a number, open a node under it, run its entry, leave in order. The head admits any node that
-brings an invitation (over TCP) or may enter its directory (over a socket file); nothing else is asked.
+brings an invitation or a join text (over TCP) or may enter its directory (over a socket file); nothing else is asked.
 """
 
 from __future__ import annotations
@@ -12,17 +12,21 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...transport.address import own_address, tcp_parts
 from ...transport.curve import NodeKeys
+from ...transport.errors import PeerGone
+from ...transport.handshake import Admission
 from ...transport.join_request import ask_to_join
 from ..base import envelope
 from ..base.clock import first_within
 from ..node.node import Node
 from ..node.stall_watch import StallWatch
 from .invitations import PREFIX, Invitation
+from .join_text import NODE, JoinText
+from .join_text import PREFIX as TEXT
 
 log = logging.getLogger("blockwright.runtime")
 STALL = 1.0  # seconds without a turn of the loop after which the cause is logged
@@ -39,19 +43,33 @@ def default_name() -> str:
 async def join(where: str, *, name: str = "", listen: str = "") -> Node:
     """Return a node that is a member of a cluster; stop it to leave.
 
-    where: an invitation of its head, or the head's address where there are no keys. The node makes its own.
+    where: an invitation of its head, a join text for nodes, or the head's address where there are no keys. The node makes
+    its own.
 
     listen: "tcp://HOST:PORT", where others reach this node; by default beside the head's socket file, or at the address
     of this machine that faces the head. Raises TransportError: HandshakeRefused (with the head's reason), PeerGone,
     KeysError, AddressError.
     """
-    address = where
-    secret = ""
-    keys = None
-    if where.startswith(PREFIX):
-        invitation, keys = Invitation.parse(where), NodeKeys.generate()
-        address, secret = invitation.endpoint, invitation.secret
-    admission = await ask_to_join(address, name or default_name(), keys, secret)
+    node = await enter(where, NODE, name=name, listen=listen)
+    node.peering.announce_ready()
+    return node
+
+
+async def enter(where: str, role: str, *, name: str = "", listen: str = "") -> Node:
+    """Do what ``join`` does for a node of that role, but leave it to the caller to announce that it is ready.
+
+    Raises what ``join`` raises.
+    """
+    endpoints, secret = [where], ""
+    keys = NodeKeys.generate() if where.startswith((TEXT, PREFIX)) else None
+    if where.startswith(TEXT):
+        text = JoinText.parse(where)
+        text.check_role(role)
+        endpoints, secret = text.endpoints, text.ticket
+    elif where.startswith(PREFIX):
+        invitation = Invitation.parse(where)
+        endpoints, secret = [invitation.endpoint], invitation.secret
+    address, admission = await _admitted(endpoints, name or default_name(), keys, secret)
     own = admission.own
     if address.startswith("tcp://"):
         where, directory = listen or f"tcp://{own_address(*tcp_parts(address))}:0", None
@@ -69,11 +87,21 @@ async def join(where: str, *, name: str = "", listen: str = "") -> Node:
     node.last_words = lambda: _leave(node)
     try:
         node.peering.join(admission.head, address)
-        node.peering.announce_ready()
     except BaseException:
         await node.stop()
         raise
     return node
+
+
+async def _admitted(endpoints: Sequence[str], name: str, keys: NodeKeys | None, secret: str) -> tuple[str, Admission]:
+    """Ask the head to join, at each address until one answers; return that address and the answer. Raises PeerGone."""
+    silent = []
+    for endpoint in endpoints:
+        try:
+            return endpoint, await ask_to_join(endpoint, name, keys, secret)
+        except PeerGone as error:
+            silent.append(str(error))
+    raise PeerGone("; ".join(silent))
 
 
 async def stay(node: Node, report: Callable[[str], None]) -> bool:

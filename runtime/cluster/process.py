@@ -30,6 +30,54 @@ class Nodes(Protocol):
     async def kill(self, name: str, cause: str) -> None: ...
 
 
+class JoinedNodes(Protocol):
+    """The part of the head's ``Cluster`` that stands for nodes that joined by themselves."""
+
+    async def ended(self, name: str) -> str: ...
+
+    async def kill(self, name: str, cause: str) -> None: ...
+
+    def dismiss(self, name: str, incarnation: int) -> None: ...
+
+
+class JoinedProcess(Actor):
+    """A process that joined by itself, and has no supervisor here: the actor that stands for it at the head.
+
+    What the node's entry starts is owned by this one (``start_inside``). It ends with that life of the node, whose name it
+    has.
+    """
+
+    def __init__(self, nodes: JoinedNodes, incarnation: int) -> None:
+        self._nodes = nodes
+        self._incarnation = incarnation
+        self._over = False
+
+    async def on_start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._follow(), context=contextvars.Context())
+
+    async def on_stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._nodes.dismiss(self.ref.name, self._incarnation)
+
+    @endpoint
+    async def dismiss(self, incarnation: int) -> None:
+        """Ask that life of the node to stop in order. Its starter decides whether it comes again."""
+        self._nodes.dismiss(self.ref.name, incarnation)
+
+    @endpoint(concurrent=True)
+    async def kill(self, cause: str) -> None:
+        """Fence the node for this cause (a cast): it ends when it hears of it."""
+        if not self._over:
+            await self._nodes.kill(self.ref.name, cause)
+
+    async def _follow(self) -> None:
+        cause = await self._nodes.ended(self.ref.name)
+        self._over = True
+        with contextlib.suppress(ActorDied):
+            self.node.end(self.ref.address, cause)
+
+
 class Process(Actor):
     """See the module. ``entry``, ``config``: see ``Cluster.launch``. Its start does not wait for the node to be up."""
 

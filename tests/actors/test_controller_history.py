@@ -12,7 +12,7 @@ from blockwright.policies.control.events import ResumeWorker, VacateWorker
 
 
 def worker(state: str, incarnation: int = 0, restarts: int = 0, cause: str = "") -> Any:
-    return SimpleNamespace(state=state, incarnation=incarnation, restarts=restarts, cause=cause)
+    return SimpleNamespace(state=state, incarnation=incarnation, restarts=restarts, cause=cause, joined=False)
 
 
 def cluster(routes: int = 0, models: str = "m", **workers: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from blockwright.actors.member_calls import JoinRefused
 from blockwright.actors.worker import main
 from blockwright.gpu.errors import BackendError
 from blockwright.policies.cluster.worker_size import WorkerReport
@@ -56,3 +57,20 @@ async def test_torch_has_as_many_threads_as_the_worker(monkeypatch: pytest.Monke
         task.cancel()
     torch.set_num_threads(before[0])
     sys.setswitchinterval(before[1])
+
+
+async def test_a_worker_that_joined_by_itself_ends_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(*_: object) -> None:
+        raise BackendError("this machine has none")
+
+    monkeypatch.setattr(main, "open_backend", opened)
+    monkeypatch.setattr(main, "set_up", lambda *_: None)
+    before, node = sys.getswitchinterval(), FakeNode()
+    node.threads = torch.get_num_threads()
+    named: Any = node
+    try:
+        with pytest.raises(JoinRefused, match="this machine has none"):
+            await main.start(named, worker_config(joined=True))
+    finally:
+        sys.setswitchinterval(before)
+    assert not node.notified.is_set()

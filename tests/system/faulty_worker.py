@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import os
 import signal
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -170,6 +171,10 @@ if __name__ == "__main__":
     from blockwright.api.commands.cli import main
     from blockwright.runtime.cluster import cluster
 
+    if sys.argv[1:2] == ["worker"]:  # a worker that joins by itself
+        from blockwright.actors.worker import joined
+
+        joined.start = start
     topology.WORKER = "blockwright.tests.system.faulty_worker:start"
     cluster.STOP_GRACE = 1e6
     name_sources(Path(os.environ[LEVERS]) / SOURCE)

@@ -48,6 +48,7 @@ class Program:
         own = {name: mark, LEVERS: str(self._home), "TMPDIR": str(self.directory), "OMP_NUM_THREADS": "1"}
         environment = {**os.environ, **own}
         with open(self._home / "out", "wb") as out, open(self._home / "err", "wb") as err:
+            self._environment = environment
             command = [sys.executable, *arguments]
             if address_space:
                 command = ["sh", "-c", f'ulimit -v {address_space >> 10}; exec "$@"', "sh", *command]
@@ -60,6 +61,15 @@ class Program:
     @property
     def err(self) -> str:
         return (self._home / "err").read_text()
+
+    def beside(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """One more process of the same cluster. What it prints is added to ``said(name)``."""
+        with open(self._home / name, "ab") as out:
+            command, own = [sys.executable, *arguments], self._environment
+            return subprocess.Popen(command, stdout=out, stderr=out, env=own, cwd=self._home)
+
+    def said(self, name: str) -> str:
+        return (self._home / name).read_text()
 
     def lever(self, name: str) -> Path:
         """A file that ``faulty_worker`` looks at."""

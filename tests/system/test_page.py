@@ -103,6 +103,12 @@ COLUMNS = """[...document.querySelectorAll('#chains .chainbar')].map((bar) => [.
 TOPS = """import('/page/charts.js').then(({ roundTop }) => [[1, 0], [12, 0], [626, 0], [0.239, 0], [2, 0], [5.01, 0],
   [1000, 0], [10.3 * 2 ** 20, 1], [700 * 2 ** 20, 1], [3, 1]].map(([value, binary]) => roundTop(value, binary)))"""
 
+JOINED = """import('/page/workers.js').then(({ drawWorkers }) => {
+  const memory = { budget: 1, parameters: 0, kv: 0, cached: 0, free: 1 }, queue = { running: 0, waiting: 0 };
+  const joined = { pid: 7, host: 'b', joined: true, labels: { rack: '<b>1' } };
+  drawWorkers({ workers: [{ id: 'far', state: 'ready', memory, queue, blocks: [], ...joined }], cards: [] }, {});
+  return document.querySelector('[data-worker="far"] summary').textContent; })"""
+
 CARD = """import('/page/workers.js').then(({ drawWorkers }) => {
   const memory = { total: 80 * 2 ** 30, free: 30 * 2 ** 30 };
   const busy = { id: 'cuda:1', name: 'H100', memory, use: 0.83, power: 654.3, throttled: ['heat'] };
@@ -374,6 +380,7 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
         assert await browser.look(GAP) == [True, False], "one missing row is no gap, several are"
         card = ["cuda:1H100, 83 % busy, 654 W, held down by heat50 GiB of 80 GiB", "62.5%"]
         assert await browser.look(CARD) == card, "until the next look at the cluster"
+        assert await browser.look(JOINED) == "0 blocks; pid 7 on b, joined; rack=<b>1"
 
         await browser.wait("document.querySelectorAll('.worker[data-state=ready]').length === 2")
         await browser.wait("document.querySelectorAll('.worker .block').length >= 2")

@@ -26,6 +26,12 @@ function redundantOf(worker) {
   return count ? `, ${count} cached page${count === 1 ? "" : "s"} also on other workers` : "";
 }
 
+// Returns where a worker is, and its labels, as text that follows its pid.
+function whereabouts(worker) {
+  const labels = Object.entries(worker.labels || {}).map(([name, value]) => `${name}=${value}`);
+  return [worker.host && ` on ${worker.host}`, worker.joined && ", joined", labels.length && `; ${labels.join(", ")}`].filter(Boolean).join("");
+}
+
 function row(worker, group, users) {
   const m = worker.memory, { running, waiting } = worker.queue;
   const restarts = worker.restarts ? `, restarted ${worker.restarts === 1 ? "once" : `${worker.restarts} times`}` : "";
@@ -39,7 +45,7 @@ function row(worker, group, users) {
   const count = worker.blocks.length;
   const cells = node("div", { className: "cells" }, ...worker.blocks.map((id) => block(id, users[id] || [], worker.id)));
   const blocks = node("details", { open: opened.has(worker.id) },
-    node("summary", { className: "quiet" }, `${count} block${count === 1 ? "" : "s"}; pid ${worker.pid}`), cells);
+    node("summary", { className: "quiet" }, `${count} block${count === 1 ? "" : "s"}; pid ${worker.pid}${whereabouts(worker)}`), cells);
   blocks.addEventListener("toggle", () => (blocks.open ? opened.add(worker.id) : opened.delete(worker.id)));
   const made = node("div", { className: "worker" }, head, uses, blocks);
   made.dataset.worker = worker.id;

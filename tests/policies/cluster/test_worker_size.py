@@ -9,6 +9,7 @@ import pytest
 
 from blockwright.policies.binary_size import binary_size
 from blockwright.policies.cluster.worker_size import (
+    SizeDemand,
     SizeRefused,
     SizeRules,
     WorkerReading,
@@ -16,6 +17,7 @@ from blockwright.policies.cluster.worker_size import (
     WorkerSizes,
     program_space,
     size_of,
+    size_of_joined,
 )
 from blockwright.tests.claims import claim
 
@@ -78,3 +80,30 @@ def test_a_small_sweep_is_limited_by_memory_or_by_products() -> None:
     slow, quick = replace(size(), bandwidth=8e9, products=1e12), replace(size(), bandwidth=8e12, products=1e9)
     assert [round(slow.speed), round(quick.speed)] == [8_000_000_000, 500_000_000]
     assert size().speed == 0.0
+
+
+def test_a_worker_that_joined_has_its_machine_to_itself_or_says_what_it_takes() -> None:
+    rules = SizeRules(workers=4)
+    assert size_of_joined(READING, rules, SizeDemand(), 0) == size()
+    assert size_of_joined(READING, replace(rules, memory=77), SizeDemand(), 0).memory == 77
+    asked = size_of_joined(READING, replace(rules, memory=77, threads=1), SizeDemand(99, 3), 1)
+    assert (asked.memory, asked.threads, asked.cores) == (99, 3, 5)
+    assert size_of_joined(READING, rules, SizeDemand(99), 1).threads == 2, "cores are shared with the other"
+    with pytest.raises(SizeRefused, match=r"^one has 2 other workers already, which may take its memory; give --memory"):
+        size_of_joined(READING, rules, SizeDemand(), 2)
+    with pytest.raises(SizeRefused, match="memory is 1001 B, but only 1000 B are free on one"):
+        size_of_joined(READING, rules, SizeDemand(1001), 0)
+
+
+def test_a_worker_that_joined_is_read_anew_and_beside_those_that_are_there() -> None:
+    sizes = WorkerSizes(SizeRules(workers=2))
+    assert sizes.report("w0", READING, ["w0"]).memory == 300
+    sizes.demand("far", SizeDemand())
+    with pytest.raises(SizeRefused, match="one has 1 other worker already"):
+        sizes.report("far", READING, ["w0", "far"])
+    elsewhere = replace(READING, machine="n", free_memory=500)
+    assert sizes.report("far", elsewhere, ["w0", "far"]).memory == 300
+    assert sizes.report("far", replace(elsewhere, free_memory=100), ["w0", "far"]).memory == 60, "a later life"
+    assert sizes.known("n") is None
+    sizes.demand("near", SizeDemand())
+    assert sizes.report("near", elsewhere, ["w0", "near"]).memory == 300, "far is gone"

@@ -24,6 +24,7 @@ from blockwright.tests.fake_cluster import SIZE, FakeCluster, application, stay
 
 SPARE = 8 * 1024  # bytes beside the components that have room, for KV
 PLENTY = 100  # components: room for all
+JOINING = ("j0", "j1")
 SETTLED = 400  # rounds in which a world without troubles comes to rest
 LATE, CALM = events.Observed(20.0, 0.0), events.Observed(0.1, 0.0)
 
@@ -148,7 +149,7 @@ class ControlWorld(FakeCluster):
 
     def begin(self, worker: str) -> None:
         """Start a worker's process, which then joins."""
-        if worker in self.state.workers and worker not in self.workers:
+        if worker in self.state.workers and worker not in self.workers and worker not in JOINING:
             self.starting(worker)
 
     def join(self, worker: str) -> None:
@@ -279,6 +280,16 @@ class ControlWorld(FakeCluster):
         if drained or not self.state.scaling.undrainable(worker, self.state.holdings):
             self(events.DrainWorker(worker, not drained))
 
+    def _enter(self) -> None:
+        name = self.random.choice(JOINING)
+        self.rooms.setdefault(name, self.random.choice([7, 10, 20]))
+        if name not in self.state.workers:
+            self(events.WorkerEnters(name, {"zone": "a"}))
+            self.starting(name)
+
+    def _leave(self) -> None:
+        self(events.WorkerLeaves(self._worker(), "SIGTERM was received"))
+
     def _load(self) -> None:
         self(self.random.choice([LATE, CALM]))
 
@@ -322,4 +333,4 @@ class ControlWorld(FakeCluster):
 
 
 WEIGHTS = {"answer": 60, "deploy": 1, "add": 2, "remove": 1, "want": 8, "end": 6, "order": 12, "lacks": 1, "press": 2,
-           "idle": 1, "drain": 1, "load": 3, "kill": 1, "revive": 6, "beat": 4}  # fmt: skip
+           "idle": 1, "drain": 1, "enter": 1, "leave": 1, "load": 3, "kill": 1, "revive": 6, "beat": 4}  # fmt: skip

@@ -1,0 +1,115 @@
+"""Worker admission: the actor that takes in workers on other machines, which have joined the cluster by themselves.
+
+A worker brings its name, its release and what its starter demands; it gets the same configuration as the head's own workers.
+At the head an actor stands for it. Owns no state: who is a member is known to the cluster, what is placed there
+to the controller.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Protocol
+
+from ..policies.cluster.worker_size import SizeDemand
+from ..runtime.actor.actor import Actor
+from ..runtime.actor.endpoint import endpoint
+from ..runtime.cluster.cluster import Member
+from ..runtime.cluster.join_text import WORKER
+from ..runtime.cluster.process import JoinedNodes, JoinedProcess
+from .worker.messages import WorkerConfig
+
+RELEASE = version("blockwright")
+MOST_LABELS = 32
+LONGEST_LABEL = 128  # characters of a name or value
+PATIENCE = 600.0  # seconds in which the models of the start are placed
+MEMBERS = "members"
+
+
+class MembersNodes(JoinedNodes, Protocol):
+    """The part of the head's cluster that this actor needs."""
+
+    def members(self) -> Mapping[str, Member]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerWish:
+    """The wishes of a worker's starter; 0 or empty: as the head's settings have it, or its machine's."""
+
+    memory: int = 0
+    threads: int = 0
+    device: str = ""
+    model_folders: str = ""
+
+
+class WorkerAdmission(Actor):
+    """The actor of worker admission (see the module).
+
+    nodes: the cluster. config: of one of the head's own workers. taken: names that the cluster gives to nodes of its own.
+    controller: its address.
+    """
+
+    def __init__(self, nodes: MembersNodes, config: WorkerConfig, taken: Collection[str], controller: str) -> None:
+        self._nodes = nodes
+        self._config = config
+        self._taken = taken
+        self._controller = controller
+
+    @endpoint
+    async def look(self, release: str) -> tuple[str, float]:
+        """Return why a worker of that release would be refused, or "", and the head's Unix time."""
+        return release_refusal(release), time.time()
+
+    @endpoint(concurrent=True)
+    async def enlist(
+        self, name: str, incarnation: int, release: str, wish: WorkerWish, labels: dict[str, str]
+    ) -> WorkerConfig:
+        """Take in a worker that has joined, and return its configuration. Raises ValueError with a sentence."""
+        member = self._nodes.members().get(name)
+        if member is None or member.id.incarnation != incarnation or member.role != WORKER:
+            raise ValueError(f"node {name} has not joined as a worker; make a join text with --role {WORKER}")
+        if why := release_refusal(release) or label_refusal(labels):
+            raise ValueError(why)
+        if name in self._taken:
+            raise ValueError(f"the name {name} is one that the head gives to its own workers; choose another --name")
+        try:
+            await self.node.spawn(JoinedProcess(self._nodes, incarnation), name=name)
+        except ValueError:
+            raise ValueError(f"the head has an actor of the name {name}; choose another --name") from None
+        demand = SizeDemand(wish.memory, wish.threads)
+        await self.node.ref(self._controller).enlist(name, incarnation, demand, labels, timeout=PATIENCE)
+        return joined_config(self._config, name, wish)
+
+    @endpoint
+    async def leave(self, name: str, incarnation: int, why: str) -> None:
+        """Empty a worker that its starter wants to end; then it is dismissed."""
+        await self.node.ref(self._controller).leave(name, incarnation, why)
+
+
+def joined_config(config: WorkerConfig, name: str, wish: WorkerWish) -> WorkerConfig:
+    """Return the configuration of a worker that joined, from one of the head's own workers."""
+    worker = replace(
+        config.worker,
+        threads=wish.threads or config.worker.threads,
+        device=wish.device or config.worker.device,
+        model_folders=wish.model_folders or config.worker.model_folders,
+    )
+    memory = replace(config.worker_memory, memory=wish.memory or config.worker_memory.memory)
+    return replace(config, name=name, worker=worker, worker_memory=memory, sharing=1, joined=True)
+
+
+def release_refusal(release: str) -> str:
+    """Return why a worker of another release is refused: a sentence, or empty. Messages are the same within one alone."""
+    if release == RELEASE:
+        return ""
+    return f"the head runs blockwright {RELEASE} and this worker {release[:64]}; install {RELEASE} here"
+
+
+def label_refusal(labels: Mapping[str, str]) -> str:
+    """Return why labels are refused: a sentence, or empty."""
+    if len(labels) > MOST_LABELS:
+        return f"{len(labels)} labels are given; give at most {MOST_LABELS}"
+    long = next((name for pair in labels.items() for name in pair if len(name) > LONGEST_LABEL), "")
+    return f"the label {long[:40]!r}… is longer than {LONGEST_LABEL} characters; shorten it" if long else ""

@@ -1,0 +1,46 @@
+"""The settings of joining: where workers on other machines reach the head, and with which keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from .dispatching import DispatchSettings
+from .errors import SettingsError
+from .part import SettingsPart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinSettings(SettingsPart):
+    """The head's address for other machines, its keys, and the texts with which workers join."""
+
+    listen: Annotated[
+        str, "tcp://HOST:PORT at which workers on other machines reach the head (port 0: any free one); empty: none do"
+    ] = ""
+    head_keys: Annotated[str, "folder with the head's keys (blockwright keys new), needed with listen"] = ""
+    join_file: Annotated[str, "file to write a join text for workers to, valid for 30 days, once the head listens"] = ""
+    revoked_joins: Annotated[str, "ids of join texts that are refused, separated by commas"] = ""
+
+    @property
+    def revoked(self) -> list[str]:
+        """The ids of revoked join texts."""
+        return [part.strip() for part in self.revoked_joins.split(",") if part.strip()]
+
+    def check_together(self) -> None:
+        if self.listen and not self.head_keys:
+            raise SettingsError(
+                f"listen is {self.listen}, but head_keys is empty; make keys with 'blockwright keys new FOLDER' and give "
+                "--keys FOLDER"
+            )
+        if not self.listen:
+            for name in ("head_keys", "join_file", "revoked_joins"):
+                if getattr(self, name):
+                    raise SettingsError(f"{name} is set, but the head listens nowhere; give --listen tcp://HOST:PORT, too")
+
+    def check_beside(self, dispatching: DispatchSettings) -> None:
+        """Refuse what workers that join cannot take part in."""
+        if self.listen and dispatching.predicts:
+            raise SettingsError(
+                f"listen is {self.listen}, but dispatch {dispatching.dispatch} asks the predictor of each worker, and "
+                "workers that join have none yet; choose dispatch=outstanding"
+            )

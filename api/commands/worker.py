@@ -1,0 +1,104 @@
+"""The command ``worker``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import CommandError, command_errors
+
+if TYPE_CHECKING:
+    from ...actors.worker.starting import Starting
+
+TEXT = "a join text: @FILE, - for standard input, or the text itself"
+
+
+def worker_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--join", required=True, metavar="WHERE", help=TEXT)
+    parser.add_argument("--name", default="", help="name of this worker, unique in the cluster (host name and process id)")
+    parser.add_argument("--memory", default="", metavar="SIZE", help="bytes for parameters and KV, such as 8GiB (its share)")
+    parser.add_argument("--threads", type=int, default=0, metavar="N", help="kernel threads (the cores of this machine)")
+    parser.add_argument("--device", default="", help="where models run, as for serve (what the head's workers use)")
+    parser.add_argument(
+        "--model-folders", default="", metavar="FOLDERS", help="where this machine has the models, separated by commas"
+    )
+    parser.add_argument(
+        "--label", action="append", default=[], metavar="NAME=VALUE", help="a label to show, such as zone=a; may be repeated"
+    )
+    parser.add_argument("--listen", default="", metavar="ADDRESS", help="tcp://HOST:PORT where others reach this worker")
+
+
+def worker(arguments: argparse.Namespace) -> int:
+    """Join a server on another machine as one more worker, and serve its models
+    until you stop it.
+
+    You need a join text (blockwright keys join, or the server's --join-file), this
+    release, and the models: in the folder where the server has them, or in one of
+    --model-folders. They are found by their content. Everything else the server
+    tells, and what this machine has is measured.
+
+    SIGTERM or Ctrl-C drains the worker: its requests move to others, then it ends
+    with code 0. The second one ends it at once. The server does not restart it: let
+    a service manager do that.
+    """
+    from ...actors.member_calls import JoinRefused
+    from ...actors.settings.errors import SettingsError
+    from ...runtime.base.ending import GRACE, end_within
+    from ...runtime.base.loop import run as run_loop
+    from ...transport.errors import TransportError
+
+    with command_errors(SettingsError, TransportError):
+        given = starting(arguments)
+    from ...gpu import eager_torch as eager_torch  # before anything else imports torch
+    from ...actors.worker.joined import serve  # isort: skip
+
+    async def live() -> int:
+        with command_errors(JoinRefused, TransportError):
+            asked = await serve(given, lambda text: print(text, flush=True))
+        code = 0 if asked else 1
+        end_within(GRACE, code)
+        return code
+
+    return run_loop(live())
+
+
+def starting(arguments: argparse.Namespace) -> Starting:
+    """Return what the arguments say. Raises AddressError, SettingsError."""
+    from ...actors.members import WorkerWish
+    from ...actors.settings.errors import SettingsError
+    from ...actors.settings.workers import DEVICE, MOST_THREADS
+    from ...actors.worker.starting import Starting
+    from ...policies.binary_size import parse_size
+    from ...runtime.cluster.invitations import given
+    from ...runtime.cluster.join_text import WORKER, JoinText
+    from ...transport.curve import NodeKeys, check_endpoint
+    from ..settings.secret_files import open_to_all
+
+    if arguments.join.startswith("@") and (warning := open_to_all(Path(arguments.join[1:]), "a join text")):
+        print(f"warning: {warning}", file=sys.stderr)
+    if arguments.listen:
+        check_endpoint(arguments.listen, NodeKeys.generate())
+    text = given(arguments.join)
+    JoinText.parse(text).check_role(WORKER)
+    memory = parse_size(arguments.memory) if arguments.memory else 0
+    if memory is None or (arguments.memory and memory <= 0):
+        raise SettingsError(f"--memory is {arguments.memory!r}; give bytes, or a size such as 8GiB")
+    if not 0 <= arguments.threads <= MOST_THREADS:
+        raise SettingsError(f"--threads is {arguments.threads}; give at most {MOST_THREADS}, or 0 for the cores there are")
+    if arguments.device and not DEVICE.fullmatch(arguments.device):
+        raise SettingsError(f"--device is {arguments.device!r}; choose cpu, cuda, cuda:1 (a card by its number) or auto")
+    wish = WorkerWish(memory, arguments.threads, arguments.device, arguments.model_folders)
+    return Starting(text, arguments.name, arguments.listen, wish, labels_of(arguments.label))
+
+
+def labels_of(words: list[str]) -> dict[str, str]:
+    """Return labels from ``NAME=VALUE``. Raises CommandError."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or not equals or name in found:
+            raise CommandError(f"--label is {word!r}; give NAME=VALUE, each name once", 2)
+        found[name] = value
+    return found

@@ -1,0 +1,91 @@
+"""A worker that joins over TCP with keys serves beside the head's own; its death and its leaving lose nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockwright.runtime.cluster.key_folder import make_keys
+from blockwright.tests.claims import claim
+from blockwright.tests.system.client import Answer, Client, check
+from blockwright.tests.system.conftest import FAULTY, STREAMS, slow
+from blockwright.tests.system.server import Server
+from blockwright.tests.waiting import PATIENCE, until
+
+pytestmark = pytest.mark.system
+FAR = "far"
+
+
+class Joining:
+    """A server with one worker of its own that others may join, and the text with which they do."""
+
+    def __init__(self, serve: Callable[..., Server], folder: Path) -> None:
+        make_keys(folder / "keys")
+        self.text = folder / "worker.join"
+        listening = ["--listen", "tcp://127.0.0.1:0", "--keys", str(folder / "keys"), "--join-file", str(self.text)]
+        self.server = serve(workers=1, arguments=listening).whole()
+
+    def start(self, *arguments: str, name: str = FAR) -> subprocess.Popen[bytes]:
+        words = ["worker", "--join", f"@{self.text}", "--name", name, "--label", "zone=b", *arguments]
+        return self.server.beside(name, "-m", FAULTY, *words)
+
+
+@pytest.fixture
+def joining(serve: Callable[..., Server], tmp_path: Path) -> Joining:
+    return Joining(serve, tmp_path)
+
+
+async def homes(client: Client, answers: list[Answer]) -> set[str]:
+    """The workers at which these requests ran."""
+    views = [await client.request(answer.name) for answer in answers]
+    routes = [event.get("route", "") for view in views if view for event in view["events"]]
+    return {route.rpartition("@")[2] for route in routes if route}
+
+
+@claim("A worker that joined from outside serves, and its kill -9 and its SIGTERM lose no token", of="faults")
+async def test_a_worker_joins_dies_comes_again_and_leaves(joining: Joining, expected: list[list[int]]) -> None:
+    server = joining.server
+    async with Client(server) as client:
+
+        async def serves() -> Any:
+            routes = (await client.get("/admin/cluster"))[1]["routes"]
+            return {hop["worker"] for route in routes for hop in route["hops"]} == {"w0", FAR}
+
+        async def gone() -> bool:
+            return FAR not in await client.workers()
+
+        async def survives(end: Callable[[], None]) -> None:
+            """The joined worker ends in the middle of a load, and every token is right."""
+            with slow(server):
+                answers = client.load(STREAMS)
+                await until(lambda: all(len(answer.tokens) >= 3 for answer in answers), "all have begun")
+                assert await homes(client, answers) == {"w0", FAR}
+                end()
+                await until(gone, "the head forgets it")
+            await client.finished()
+            check(answers, expected)
+
+        process = joining.start()
+        await until(serves, "it serves")
+        view = (await client.workers())[FAR]
+        assert (view["labels"], view["joined"], view["pid"]) == ({"zone": "b"}, True, process.pid)
+        await survives(process.kill)
+        process.wait(timeout=PATIENCE)
+
+        process = joining.start()
+        await until(serves, "it comes again under its name")
+        refused = joining.start(name=FAR)
+        assert refused.wait(timeout=PATIENCE) == 2
+        assert f"has a node {FAR} already; choose another name" in server.said(FAR)
+        await survives(lambda: os.kill(process.pid, signal.SIGTERM))
+        assert process.wait(timeout=PATIENCE) == 0
+        texts = [event["text"] for event in (await client.get("/admin/cluster"))[1]["events"]]
+        assert f"worker {FAR} is drained: SIGTERM was received" in texts
+        assert sum(text.startswith(f"worker {FAR} died") for text in texts) == 1
+    server.stop()
