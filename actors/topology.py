@@ -453,6 +453,7 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
         lengths=Lengths(settings.tagging.is_on or bool(settings.tagging.request_log)),
         asks=settings.dispatching.is_asked,
         target=settings.dispatching.slo_ttft,
+        switches=settings.models.switches,
     )
     parts.table.link = read_link(settings.worker.profile)
     parts.table.default = settings.models.default_model or parts.table.default

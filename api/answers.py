@@ -413,6 +413,9 @@ class RequestAnswer(TypedDict):
 
     ``entered``: prompt tokens that began at an exit, on hidden states that a lower tier left, by the layers before the exit.
     ``variant``: the variants that serve it in its model's place or gave tokens, separated by commas; or empty.
+    ``switches`` has {"at", "source", "target", "position", "why", "stay", "go", "outcome", "took"} for each change of its
+    chain: ``position`` tokens of the answer come from the chains before; ``stay`` and ``go`` are the estimates that were
+    compared (null: its route had ended); ``outcome`` has {"cached", "recomputed", "paused"}; ``took``: seconds to the end.
     ``claims``: while it has a route, who wants its model's components on the route's workers, and why.
     """
 
@@ -438,6 +441,7 @@ class RequestAnswer(TypedDict):
     parked_seconds: float
     entered: dict[str, int]
     variant: str
+    switches: list[dict[str, Any]]
     claims: list[dict[str, Any]]
 
 

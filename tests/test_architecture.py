@@ -76,7 +76,6 @@ SMALL_THOUGHTS = {
     "policies/memory/compaction.py": "a term of the field, which a newcomer looks for",
     "policies/offline/fed_worker.py": "mypyc compiles it, and not its importer, which has dataclasses",
     "policies/requests/book/application_usage.py": "one part of the book, with data of its own",
-    "policies/requests/book/history.py": "one concern of a request's record, with data of its own",
     "policies/requests/book/invariants.py": "invariants are checked by tests alone, over the whole book",
     "policies/requests/book/pauses.py": "one part of the book, with data of its own",
     "policies/requests/book/placement.py": "one concern of a request's record, with data of its own",

@@ -13,7 +13,7 @@ from ...policies.model.confidence import FIRST_TOKENS, LONGEST, MEASURES, Thresh
 from ...policies.model.tier_choice import MOST_THETA, family_of_auto, threshold_of
 from ...policies.model.tiers import family_of
 from .errors import SettingsError
-from .part import AllowedTexts, Bounds, Counts, SettingsPart, Texts
+from .part import COUNT, AllowedTexts, AtMost, Bounds, Counts, SettingsPart, Texts
 
 MOST_WEIGHT = 1000  # an account's or a tier's most, against one of weight 1
 
@@ -52,6 +52,9 @@ class ModelSettings(SettingsPart):
     accuracy: Annotated[
         Texts, "model id with adaptive=any: served models that may answer in its place, most accurate first, as a,b,c"
     ] = field(default_factory=dict)
+    switches: Annotated[
+        int, "changes of chain for a running request that gains by them (adaptive), at most 100; 0: none", COUNT, AtMost(100)
+    ] = 2
     on_demand: Annotated[bool, "load applications that do not fit in memory when requests need them; no: refuse them"] = True
 
     def may_serve(self, name: str) -> bool:

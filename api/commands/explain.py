@@ -88,6 +88,7 @@ def report(view: View) -> list[str]:
         facts.append(tier_line(tier))
     if variant := view.get("variant"):
         facts.append(f"  chain: {variant} serves in the place of {view['model']}, with blocks of other models")
+    facts += map(switch_line, view.get("switches", ()))
     if entered := view.get("entered"):
         facts.append(entered_line(entered, view["prompt_tokens"]))
     if service := view.get("service"):
@@ -213,10 +214,27 @@ def phases(events: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
     return [(name, seconds) for name, seconds in spent.items() if seconds > 0]
 
 
-def _chain_sentence(used: str, listed: str, why: str) -> str:
+def _chain_sentence(event: Mapping[str, Any]) -> str:
+    used, listed = event["used"], event["listed"]
+    why = event.get("why", "")
+    after = f" after {event['position']:,} tokens of the answer" if "position" in event else ""
     if used == listed:
-        return f"goes back to the chain of {listed}: {why or 'its variant has no route any more'}"
-    return f"is served by {used} in the place of {listed}: {why or 'less work is ahead there'}"
+        return f"goes back to the chain of {listed}{after}: {why or 'its variant has no route any more'}"
+    return f"is served by {used} in the place of {listed}{after}: {why or 'less work is ahead there'}"
+
+
+def _switched(event: Mapping[str, Any]) -> str:
+    done = f"{event['cached']:,} tokens found there, {event['recomputed']:,} recomputed"
+    return f"went over from {event['source']} to {event['target']}: {done}, paused {1000 * event['paused']:.0f} ms"
+
+
+def switch_line(switch: Mapping[str, Any]) -> str:
+    """Return the estimates of a switch and its outcome as one line."""
+    head = f"  switch: from {switch['source']} to {switch['target']} after {switch['position']:,} tokens"
+    if switch["go"] is None:
+        return f"{head}, since {switch['why']}"
+    took = "" if switch["took"] is None else f"; it took {switch['took']:.2f} s"
+    return f"{head}, {switch['why']}{took}"
 
 
 def _moved(event: Mapping[str, Any]) -> str:
@@ -243,7 +261,7 @@ def _sentence(event: Mapping[str, Any]) -> str:
             hops = " -> ".join(f"{hop['worker']} [{hop['first']}:{hop['last']}]" for hop in event["hops"])
             return f"attempt {event['attempt']} on {hops}"
         case "chain":
-            return _chain_sentence(event["used"], event["listed"], event.get("why", ""))
+            return _chain_sentence(event)
         case "first_plan":
             return "started on its worker"
         case "resumed":
@@ -273,6 +291,8 @@ def _sentence(event: Mapping[str, Any]) -> str:
             return f"pauses while its pages go from {event['source']} to where they are needed: {event['reason']}"
         case "moved":
             return _moved(event)
+        case "switched":
+            return _switched(event)
         case "not_moved":
             return f"stays where it is: {event['reason']}"
         case "tier_chosen":

@@ -386,6 +386,8 @@ class Metrics:
         yield counter("blockwright:tier_choices", text, self._tiers().chosen, "family", "tier")
         text = "Requests that a variant served in their model's place."
         yield counter("blockwright:variant_requests", text, self._tiers().variants, "model_name", "variant")
+        text = "Running requests that went over to another chain, by cause: gain, or route (theirs had ended)."
+        yield counter("blockwright:chain_switches", text, self._tiers().switches, "model_name", "cause")
         for name, text, field in _OF_TENANT:
             yield counter(name, text, {tenant: getattr(one, field) for tenant, one in self._accounts.items()}, "tenant")
         text = "Refused requests of a tenant, by error code."

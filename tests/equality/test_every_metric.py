@@ -330,8 +330,9 @@ def batched(seen: Seen) -> None:
 
 
 def tiered(seen: Seen) -> None:
-    """A request that chose its tier, one that a variant served, drafts by a tier, hidden states; other tests serve them."""
-    metrics = Metrics(dict, tiers=lambda: TierFigures({("m", "m:1"): 1}, {("m", "m~1"): 1}))
+    """Requests that chose a tier, that a variant served or that changed their chain, drafts by a tier, hidden states: other
+    tests serve them."""
+    metrics = Metrics(dict, tiers=lambda: TierFigures({("m", "m:1"): 1}, {("m", "m~1"): 1}, {("m", "gain"): 1}))
     counts = DraftCounts(rounds=2, drafted=4, accepted=3)
     for drafts in ({}, {TIER: counts, MODEL: counts}):
         metrics.begin("m", 9, 1, 4).close(complete=True, sequences=[StreamProgress(drafts=drafts)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 from blockwright.actors.settings.errors import SettingsError
 from blockwright.policies.adaptive.equivalence import EquivalenceLimits
 from blockwright.policies.adaptive.variants import Swap, variant_source
+from blockwright.policies.requests.book.chain_switching import may_switch, switch
 from blockwright.tests.checkpoints import make_checkpoint, with_tensors
 from blockwright.tests.claims import claim
 from blockwright.tests.equality.served import Served, serve
@@ -27,6 +29,7 @@ BLOCK = 2 * LAYER + 2  # its place in the chain
 LENGTH = 96
 PROMPTS = [prompt_of(length, seed=3) for length in (9, 20, 33, 41)]
 NEW = 16
+LONG = 40  # tokens of an answer that changes its chain
 
 
 def zoo_of(tmp_path: Path, *, counts: bool = True) -> tuple[Path, Path]:
@@ -137,6 +140,53 @@ async def test_without_equivalences_nothing_differs(tmp_path: Path, mode: str) -
     async with serve({"a": tmp_path / "zoo" / "chains" / "a"}, adaptive={"a": mode}) as server:
         assert [variant for variant, _ in await asyncio.gather(*(ask(server, prompt) for prompt in PROMPTS))] == [""] * 4
         assert list((await server.cluster())["applications"]) == ["a"]
+
+
+@claim("After a switch at any position the bits are the ones of the new chain alone over the same tokens", of="adaptive")
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+async def test_after_a_switch_the_answer_goes_on_as_that_chain_alone(tmp_path: Path, temperature: float) -> None:
+    root, _ = zoo_of(tmp_path)
+    folders = {name: root / "chains" / name for name in "ab"}
+    options: dict[str, Any] = {"memory": memory_for_one(root), "max_model_len": LENGTH, "chunk_size": 16}
+    sampling = {"temperature": temperature, "seed": 5}
+    async with serve(folders, workers=2, adaptive={"a": "equal"}, switches=9, **options) as server:
+        for n, prompt in enumerate(PROMPTS):
+            asked = asyncio.create_task(ask(server, prompt, request_id=f"r{n}", max_tokens=LONG, **sampling))
+            switches = await switched_at(server.running.port, (1 + n, 12, 25))
+            _, choice = await asked
+            async with server.session.get(f"{server.url}/v1/requests/r{n}") as answer:
+                shown = (await answer.json())["switches"]
+            assert [(one["position"], one["target"]) for one in shown] == switches
+            ids = choice["token_ids"]
+            chains = [(0, shown[0]["source"]), *switches, (LONG, "")]
+            for (begin, chain), (end, _) in pairwise(chains):
+                fields = {**sampling, "adaptive": False, "cache_salt": "alone", "max_tokens": LONG - begin}
+                alone = (await ask(server, (*prompt, *ids[:begin]), "b" if chain == "a~1" else "a", **fields))[1]
+                assert alone["token_ids"][: end - begin] == ids[begin:end], (begin, chain)
+                assert values(alone)[: end - begin] == values(choice)[begin:end]
+
+
+def values(choice: dict[str, Any]) -> list[tuple[float, dict[str, float]]]:
+    """Return the log-probability of each token, and the likeliest tokens."""
+    logprobs = choice["logprobs"]
+    return list(zip(logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True))
+
+
+async def switched_at(gateway: Any, positions: tuple[int, ...]) -> list[tuple[int, str]]:
+    """Switch the one request to its other chain once it has this many tokens; return where that was, and the chain."""
+    parts, found = gateway.book.parts, list[tuple[int, str]]()
+    for position in positions:
+        while True:
+            record = next(iter(parts.active.values()), None)
+            if record is not None and record.progress.emitted >= position and may_switch(parts, record):
+                break
+            await asyncio.sleep(0)
+        other = "a" if record.variant else "a~1"
+        found.append((record.progress.emitted, other))
+        now = gateway.node.clock.now()
+        switch(parts, record, parts.table.routes[other][0], 2.0, 1.0, now)
+        gateway._perform(gateway.book._effects(now))
+    return found
 
 
 @claim("With adaptive any a less accurate model answers when the asked one lacks memory", of="adaptive")

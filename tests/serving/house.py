@@ -77,6 +77,8 @@ class Plan:
     kv_reserve: float = 0.0  # above 0: what does not fit is on demand, and makes room for long sequences
     redundant: float = 0.0  # seconds between looks for cached pages that several workers have; 0: never
     profile: str = ""  # of the devices; empty: nobody knows what sweeps cost, and nothing is forecast
+    variants: tuple[Application, ...] = ()  # chains of the same components that may serve in an application's place
+    switches: int = 0  # of a running request between chains
 
     @property
     def settings(self) -> Settings:
@@ -86,7 +88,7 @@ class Plan:
         return Settings(workers=len(self.workers), gateways=gateways, tokens_per_minute=limits, **more)
 
     def components(self, application: str) -> tuple[Component, ...]:
-        return next(a.components for a in self.applications if a.name == application)
+        return next(a.components for a in (*self.applications, *self.variants) if a.name == application)
 
 
 def write_profile(folder: Path) -> str:
@@ -162,6 +164,8 @@ class House:
         whole = tree(settings, first_in_head=True, worker_entry=ENTRY, gateway_entry=ENTRY, predictor_entry=ENTRY)
         await start_tree(sim.head, whole, values, nodes=sim.cluster)
         self._serve_clients(gateway)
+        if plan.variants:
+            await controller.vary(list(plan.variants))
         await controller.serve(list(plan.applications))
 
     def _config(self, name: str) -> WorkerConfig:
@@ -211,7 +215,8 @@ class House:
         models = [ModelInfo(a.name, a.checkpoint, a.max_length, 0, False) for a in self.plan.applications]
         asked = list(dispatchers(self.plan.settings.dispatching).values())
         timeouts, overload = RequestTimeout(20.0, 0.0), AdmissionLimit(1000, 0, 1 + len(self.plan.gateways))
-        parts = BookParts("", models, page_size=PAGE, timeouts=timeouts, overload=overload, asks=bool(asked))
+        more = {"asks": bool(asked), "switches": self.plan.switches}
+        parts = BookParts("", models, page_size=PAGE, timeouts=timeouts, overload=overload, **more)
         book = LateGateway(parts)
         book.doubt(Random(f"{self.seed} {node} late"), self._late, self.late)
         name, controller = "g0" if node == HEAD else node, f"{HEAD}/controller"

@@ -19,8 +19,8 @@ from ..account import is_only_account
 from ..refusal import Refusal, RequestRefused
 from ..routes_changed import RoutesChanged
 from ..routing_table import RoutingTable
+from . import chain_switching, moving, pausing, reports, switching
 from . import messages as m
-from . import moving, pausing, reports, switching
 from .dispatch_messages import Chosen
 from .invariants import check_parts
 from .lifecycle import LifeEvent
@@ -60,6 +60,7 @@ class RequestBook:
             case RoutesChanged():
                 parts.catalogue.learn(event, now)
                 parts.pages.keep(parts.table.chains)
+                parts.chains.keep(parts.table.chains)
                 if event.failed:
                     self._expire(now)  # first, so that what fails now is not asked for again
                 self._pump(now)
@@ -80,6 +81,7 @@ class RequestBook:
             case m.GatewayTick():
                 self._expire(now)
                 switching.tick(parts, now)
+                chain_switching.time_passes(parts, now)
                 self._pump(now)
             case m.Drain(at_once):
                 parts.draining = True

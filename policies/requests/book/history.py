@@ -12,6 +12,33 @@ MAX_EVENTS = 128  # events kept for one request; beyond them only the end is add
 
 
 @dataclass(slots=True, eq=False)
+class ChainSwitch:
+    """The change of a request from one chain to another after its first attempt had begun.
+
+    position: tokens of the answer from the chains before. stay, go: the estimates; None: its route had ended, which forced
+    it. outcome: what the first token of the new chain has shown; empty: it has not come.
+    """
+
+    at: float
+    source: str
+    target: str
+    position: int
+    why: str
+    stay: float | None = None
+    go: float | None = None
+    outcome: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def forced(self) -> bool:
+        return self.go is None
+
+    def view(self, arrival: float, ended: float | None) -> dict[str, Any]:
+        """Return the switch for JSON. took: seconds from the switch to the last token, to compare with ``go``."""
+        shown = {name: getattr(self, name) for name in ("source", "target", "position", "why", "stay", "go", "outcome")}
+        return {"at": self.at - arrival, **shown, "took": None if ended is None else ended - self.at}
+
+
+@dataclass(slots=True, eq=False)
 class RequestHistory:
     """The past of one request, for people. Decides nothing; its waiting time goes to workers."""
 
@@ -26,6 +53,7 @@ class RequestHistory:
     parked_seconds: float = 0.0  # the time that these took
     entered: dict[int, int] = field(default_factory=dict)  # prompt tokens that began at an exit, by the layers before it
     entered_to: int = 0  # the position up to which ``entered`` counts; what is recomputed counts once
+    switches: list[ChainSwitch] = field(default_factory=list)
     events: list[tuple[float, str, dict[str, Any]]] = field(default_factory=list)
 
     def note(self, now: float, event: str, **detail: Any) -> None:

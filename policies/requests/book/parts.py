@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from ..admission_limit import AdmissionLimit
+from ..chain_switch import ChainSwitches
 from ..known_pages import KnownPages
 from ..poison import Quarantine
 from ..queue import WaitingQueue
@@ -43,6 +44,7 @@ class BookParts:
         lengths: Lengths | None = None,
         asks: bool = False,
         target: float = 0.0,
+        switches: int = 0,
     ) -> None:
         self.address = address  # address of the gateway actor, where workers send reports
         self.page_size = page_size
@@ -67,6 +69,7 @@ class BookParts:
         self.claims = RouteClaims()  # of running requests on other routes
         self.pauses = Pauses()
         self.switches = Switches()
+        self.chains = ChainSwitches(switches)
         self.draining = False
         self.arrivals = 0  # requests admitted so far
         self.freed = False  # a route has become idle or is no longer reserved: others may start

@@ -24,7 +24,7 @@ from ..turned_away import TurnedAway
 from ..urgency import CLASSES, offline_urgency, risen_by, service_class
 from .auto_choice import AutoChoice, HeldAnswer, likely_tokens
 from .decision import Decision
-from .history import RequestHistory
+from .history import ChainSwitch, RequestHistory
 from .lifecycle import OUTCOMES, WAITING, WORDS, LifeEvent, LifeStage, following
 from .placement import RequestPlacement
 from .token_progress import TokenProgress
@@ -84,11 +84,16 @@ class RequestRecord:
         return ", ".join(dict.fromkeys([*self.variants, *filter(None, [self.variant])]))
 
     @property
-    def adaptive(self) -> bool:
-        """True if a variant may serve it. A variant that has begun is kept."""
+    def varies(self) -> bool:
+        """True if a variant may serve it at all."""
         generation = self.generation
         plain = generation.auto is None and not (generation.offline or generation.pooled or self.deaths.suspect)
-        return generation.adaptive and plain and not self.variant and not self.progress.emitted
+        return generation.adaptive and plain
+
+    @property
+    def adaptive(self) -> bool:
+        """True if its next attempt may begin on a variant, whatever its own chain has. A variant that has begun is kept."""
+        return self.varies and not self.variant and not self.progress.emitted
 
     @property
     def continues(self) -> bool:
@@ -135,11 +140,11 @@ class RequestRecord:
         return offline_urgency(generation.priority) if self.offline else generation.priority
 
     def wanted(self, now: float, variants: Sequence[str] = ()) -> RouteQuery:
-        """Return the facts that decide its route. ``variants``: of its application."""
+        """Return the facts that decide its route. ``variants``: the other chains that may serve it."""
         placement = self.placement
         avoid = placement.avoid if now < placement.avoid_until else ""
         total, suspect = self.progress.total, self.deaths.suspect
-        others = tuple(variants) if self.adaptive else ()
+        others = tuple(variants)
         near = placement.route.home if others and placement.route is not None else ""
         known = len(self.progress.tokens)
         return RouteQuery(
@@ -188,10 +193,20 @@ class RequestRecord:
         self.history.begin_wait(now)
         self.progress.begin_attempt()
 
-    def vary(self, application: str, now: float, why: str) -> None:
-        """Go over to a variant, or back to its own application."""
+    def vary(self, application: str, now: float, why: str, estimates: tuple[float, float] | None = None) -> None:
+        """Go over to a variant, or back to its own application. estimates: here and there, if it runs and gains by it."""
+        source, position = self.application, self.progress.emitted
         self.variant = "" if application == self.generation.application else application
-        self.history.note(now, "chain", used=application, listed=self.generation.application, why=why)
+        detail: dict[str, Any] = {}
+        if self.switches(estimates):
+            stay, go = estimates or (None, None)
+            self.history.switches.append(ChainSwitch(now, source, application, position, why, stay, go))
+            detail = {"position": position}
+        self.history.note(now, "chain", used=application, listed=self.generation.application, why=why, **detail)
+
+    def switches(self, estimates: tuple[float, float] | None) -> bool:
+        """Return whether a change of its chain is a switch: it runs, or its answer has begun, or it has switched before."""
+        return bool(estimates is not None or self.progress.emitted or self.history.switches)
 
     def park(self) -> None:
         """Keep a sequence that has ended on its first tier, until the tier of its request is chosen."""

@@ -40,6 +40,7 @@ def view_of(record: RequestRecord) -> RequestView:
         parked_steps=history.parked,
         parked_seconds=history.parked_seconds,
         variant=record.stand_ins,
+        switches=[one.view(arrival, history.ended) for one in history.switches],
         entered={str(layers): tokens for layers, tokens in sorted(history.entered.items())},
     )
 

@@ -61,6 +61,11 @@ class RouteClaim:
         return max(self.reached - self.cached, 0)
 
     @property
+    def other_chain(self) -> bool:
+        """True if the request goes over to another chain, which is no move."""
+        return self.move.route.application != self.source.application
+
+    @property
     def pauses(self) -> bool:
         """True while the request has left its old route and waits for its pages."""
         return self.left is not None and self.handed_over is None
@@ -120,7 +125,7 @@ class RouteClaims:
     def withdraw(self, request: str) -> RouteClaim | None:
         """Withdraw the claim of a request whose attempt, or which itself, ended for another reason."""
         claim = self.open.pop(request, None)
-        if claim is not None:
+        if claim is not None and not claim.other_chain:
             self.figures.outcomes["abandoned"] += 1
         return claim
 

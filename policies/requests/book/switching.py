@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ...control.route_switch import SwitchRoutes
 from ..moving import deal
+from .chain_switching import arrived as switched
 from .copying import move_to
 from .lifecycle import LifeEvent, LifeStage
 from .messages import ExportUnsent, HoldAnswered, Move, Vacate
@@ -78,7 +79,7 @@ def settle_moves(parts: BookParts, now: float) -> None:
         if switch is not None:
             _start_next(parts, switch, now)
         if news is ClaimNews.ARRIVED:
-            _arrived(parts, claim, now)
+            (switched if claim.other_chain else _arrived)(parts, claim, now)
 
 
 def tick(parts: BookParts, now: float) -> None:

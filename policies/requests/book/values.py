@@ -229,6 +229,7 @@ class TierFigures:
 
     chosen: dict[tuple[str, str], int] = field(default_factory=dict)
     variants: dict[tuple[str, str], int] = field(default_factory=dict)
+    switches: dict[tuple[str, str], int] = field(default_factory=dict)  # by model and cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +315,7 @@ class RequestView:
     parked_seconds: float = 0.0  # time that these steps took
     entered: dict[str, int] = field(default_factory=dict)  # prompt tokens that began at an exit, by the layers before it
     variant: str = ""  # the variants that serve it or gave tokens; "": none
+    switches: list[dict[str, Any]] = field(default_factory=list)  # between chains, after its first attempt (``ChainSwitch``)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,16 @@ GONE = "its chain has no route any more"
 ABSENT = "its model has no route now"
 
 
-def query(parts: BookParts, record: RequestRecord, now: float) -> RouteQuery:
-    """Return the facts that decide a request's route; if variants may serve it, with the KV that workers have of it."""
+def query(parts: BookParts, record: RequestRecord, now: float, *, anywhere: bool = False) -> RouteQuery:
+    """Return the facts that decide a request's route; if other chains may serve it, with the KV that workers have of it.
+
+    anywhere: it runs, and may leave its chain. A chain whose routes have ended is left in any case, if switches are wanted.
+    """
     table, size = parts.table, parts.page_size
-    wanted = record.wanted(now, table.variants.get(record.application, ()))
+    own = record.generation.application
+    stuck = bool(parts.chains.limit and record.varies and not table.routes.get(record.application))
+    others = table.variants.get(own, ()) if anywhere or stuck or record.adaptive else ()
+    wanted = record.wanted(now, [name for name in (own, *others) if name != record.application] if others else ())
     if not wanted.variants:
         return wanted
     cached = dict[str, int]()
@@ -66,11 +72,25 @@ def reason(wanted: RouteQuery, route: Route, table: RoutingTable, quarantine: Qu
     return f"an estimate of {taken.estimate.total:.4g}{unit} against {own.estimate.total:.4g}{unit}"
 
 
-def vary(parts: BookParts, record: RequestRecord, application: str, now: float, why: str) -> None:
-    """Have a request served by a variant of its application, or by the application again."""
+def vary(
+    parts: BookParts,
+    record: RequestRecord,
+    application: str,
+    now: float,
+    why: str,
+    estimates: tuple[float, float] | None = None,
+) -> None:
+    """Have a request served by a variant of its application, or by the application again.
+
+    estimates: as in ``RequestRecord.vary``.
+    """
+    if record.switches(estimates):
+        key = record.model, "route" if estimates is None else "gain"
+        switches = parts.choices.figures.switches
+        switches[key] = switches.get(key, 0) + 1
     if record.variant:
         parts.usage.change(record.variant, -1, now)
-    record.vary(application, now, why)
+    record.vary(application, now, why, estimates)
     if record.variant:
         parts.usage.change(record.variant, 1, now)
         counts = parts.choices.figures.variants

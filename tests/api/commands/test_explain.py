@@ -325,3 +325,36 @@ def test_while_it_runs_without_forecasts_and_when_nobody_answered() -> None:
         "route m@w1, chosen in 4.2 ms",
         "fell back: the dispatcher did not answer in time: the gateway chose by outstanding work",
     ]
+
+
+def test_the_chain_its_reasons_and_switches_are_told() -> None:
+    events = [
+        {"at": 0.0, "event": "arrived", "prompt_tokens": 9, "max_tokens": 16},
+        {"at": 0.0, "event": "chain", "used": "m~1", "listed": "m", "why": "its worker has KV of 8 of 9 tokens"},
+        {"at": 1.0, "event": "chain", "used": "m", "listed": "m", "why": "an estimate of 1 s against 2 s", "position": 1200},
+        {"at": 1.5, "event": "switched", "source": "w1", "target": "w0", "cached": 8, "recomputed": 1000, "paused": 0.25},
+    ]
+    switch = {
+        "at": 1.0, "source": "m~1", "target": "m", "position": 1200, "why": "an estimate of 1 s against 2 s", "stay": 2.0,
+        "go": 1.0, "outcome": {}, "took": 1.25,
+    }  # fmt: skip
+    forced = {**switch, "why": "its model has no route now", "go": None, "position": 3}
+    view = {
+        "id": "r",
+        "state": "finished",
+        "attempt": 2,
+        "prompt_tokens": 9,
+        "emitted_tokens": 16,
+        "home": None,
+        "route": [],
+    }
+    lines = report({**view, "model": "m", "events": events, "variant": "m~1", "switches": [switch, forced]})
+    text = "\n".join(lines)
+    for sentence in (
+        "is served by m~1 in the place of m: its worker has KV of 8 of 9 tokens",
+        "goes back to the chain of m after 1,200 tokens of the answer: an estimate of 1 s against 2 s",
+        "went over from w1 to w0: 8 tokens found there, 1,000 recomputed, paused 250 ms",
+        "  switch: from m~1 to m after 1,200 tokens, an estimate of 1 s against 2 s; it took 1.25 s",
+        "  switch: from m~1 to m after 3 tokens, since its model has no route now",
+    ):
+        assert sentence in text

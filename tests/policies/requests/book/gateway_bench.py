@@ -32,11 +32,14 @@ def gateway(
     request_timeout: float = 0.0,
     asks: bool = False,
     target: float = 0.0,
+    switches: int = 0,
 ) -> RequestBook:
     models = [ModelInfo(name, "/models/" + name, 4096, 0, False) for name in applications]
     timeouts, overload = RequestTimeout(worker_wait, request_timeout), AdmissionLimit(max_waiting, 0, 1)
     return RequestBook(
-        BookParts(GATEWAY, models, page_size=4, timeouts=timeouts, overload=overload, asks=asks, target=target)
+        BookParts(
+            GATEWAY, models, page_size=4, timeouts=timeouts, overload=overload, asks=asks, target=target, switches=switches
+        )
     )
 
 
