@@ -131,6 +131,7 @@ def worker_configs(settings: Settings, models: Mapping[str, ModelConfig], head: 
             pace=pace,
             profile=profile,
             check=settings.faults.check,
+            resume_window=settings.faults.resume_window,
             overload=settings.parameter_drops.is_on,
             sharing=len(names),
             head=head,

@@ -64,6 +64,7 @@ OPENAI_WORDS = re.compile(
 LEAST_FILE_LINES = 70  # of a file with one importer, which stands beside it, and no thought of its own
 SMALL_THOUGHTS = {
     "actors/profiling/link_peer.py": "the other end of a measured link, run in a process of its own",
+    "actors/worker/cut_answers.py": "answers that were cut off, apart from the shell that ends their sequences",
     "actors/worker/coalesced_news.py": "news held back for a slow gateway, apart from the numbering of reports",
     "api/constraints/lark.py": "the language of grammars, apart from that of schemas",
     "api/openai/quality.py": "the tier of a request, apart from the path of its answer",

@@ -17,5 +17,8 @@ def worker_config(name: str = "w0", *, on_demand: bool = False, **values: Any) -
     flat = {"dtype": "float32", "threads": 1, "memory": 1 << 30, "kv_reserve": 0.0, "workers": 2, **values}
     settings = Settings(**{"max_rows": min(256, flat.get("sweep_tokens", 512)), **flat})
     parts = {part: getattr(settings, part) for part in PARTS if part in {field.name for field in fields(WorkerConfig)}}
-    made = WorkerConfig(name=name, check=settings.faults.check, overload=settings.parameter_drops.is_on, **parts)
+    faults = settings.faults
+    made = WorkerConfig(
+        name=name, check=faults.check, resume_window=faults.resume_window, overload=settings.parameter_drops.is_on, **parts
+    )
     return replace(made, on_demand=on_demand, **own)

@@ -33,7 +33,7 @@ from ...runtime.base.errors import RuntimeFault
 from ...runtime.node.inspection import inspect_peers
 from ..conditions import Conditions
 from ..rate_limiter import Limiter
-from .calls import OutgoingCalls, switch, vacate
+from .calls import OutgoingCalls, remembered, switch, vacate
 from .port import (
     ApplicationView,
     Census,
@@ -41,6 +41,7 @@ from .port import (
     DispatchFigures,
     DrainAnswered,
     Generation,
+    KnownAnswer,
     LengthFigures,
     ModelInfo,
     MoveBegun,
@@ -259,6 +260,13 @@ class Gateway(Actor):
             raise RequestRefused(Refusal.UNAVAILABLE, message, 1.0) from None
         chains = [table.chains[table.models[model]] for model in models if model in table.models]
         return basis_of(chains, (self._numerics[worker] for worker in table.alive))
+
+    async def remembered(self, generation: Generation) -> KnownAnswer:
+        """See ``GatewayPort``."""
+        table = self.book.parts.table
+        application = table.models.get(generation.application, "")
+        homes = sorted({route.home for route in table.routes.get(application, ())})
+        return await remembered(self.node, generation, application, {home: self._numerics.get(home, "") for home in homes})
 
     def credits(self, application: str) -> list[Credit]:
         start = self.book.parts.catalogue.start(application)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from ...policies.control.route_switch import SwitchRoutes
@@ -32,12 +32,16 @@ from ...policies.requests.book.messages import (
     WantRoutes,
 )
 from ...policies.requests.book.parts import BookParts
+from ...policies.requests.book.values import Generation
+from ...policies.requests.remembered import KnownAnswer, answer_key, longest
+from ...policies.requests.request_ownership import first_id
 from ...policies.sweep.page_events import Exported, HoldPages
 from ...runtime.actor.actor import ActorNode
 from ...runtime.base.clock import Clock, first_within
 from ...runtime.base.errors import DeadlineExceeded, NodeDown, RuntimeFault
 from ...runtime.base.scope import trace
 
+REMEMBER_SECONDS = 2.0  # seconds for a worker to say what it remembers; it may wait for a sequence to end
 Handle = Callable[[Event], None]
 Until = Callable[[Callable[[], bool]], Coroutine[Any, Any, None]]
 
@@ -90,6 +94,21 @@ async def hold(effect: HoldAt, node: ActorNode, handle: Handle) -> None:
     *others, (last, wanted) = effect.holds
     rooms = [*await asyncio.gather(*[ask(*one) for one in others]), await ask(last, wanted)]
     handle(HoldAnswered(effect.request, effect.attempt, wanted.expects, all(rooms)))
+
+
+async def remembered(node: ActorNode, generation: Generation, application: str, numerics: Mapping[str, str]) -> KnownAnswer:
+    """Ask workers for the beginning of an answer that was cut off. ``numerics``: of the workers."""
+    of = generation
+
+    async def ask(worker: str) -> list[int]:
+        key = answer_key(f"{application} {numerics[worker]}", of.prompt, of.sampling, of.stop_tokens, of.salt)
+        try:
+            found: list[int] = await node.ref(f"{worker}/worker").remembered(key, first_id(of.id), timeout=REMEMBER_SECONDS)
+        except RuntimeFault:
+            return []
+        return found
+
+    return longest(dict(zip(numerics, await asyncio.gather(*map(ask, numerics)), strict=True)))
 
 
 class Cancellations:

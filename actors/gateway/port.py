@@ -36,6 +36,7 @@ from ...policies.requests.book.values import (
 from ...policies.requests.event_id import AnswerBasis
 from ...policies.requests.rate_limit import LimitStatus, Verdict
 from ...policies.requests.refusal import Refusal, RequestRefused
+from ...policies.requests.remembered import KnownAnswer
 from ...policies.requests.request_ownership import Viewer
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "ForecastPoint",
     "GatewayPort",
     "Generation",
+    "KnownAnswer",
     "LengthFigures",
     "ModelInfo",
     "MoveBegun",
@@ -195,6 +197,9 @@ class GatewayPort(Protocol):
 
     async def answer_basis(self, models: Sequence[str]) -> AnswerBasis:
         """Return what the answers of these models follow from; raise RequestRefused while that is not known."""
+
+    async def remembered(self, generation: Generation) -> KnownAnswer:
+        """Return the beginning of an answer that was cut off, if a worker remembers it."""
 
     def credits(self, application: str) -> list[Credit]:
         """Return the offline credit of each worker for an application, by worker name; workers without credit are

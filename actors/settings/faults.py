@@ -24,6 +24,11 @@ class FaultSettings(SettingsPart):
     drain_timeout: Annotated[
         float, "seconds for requests to finish after SIGTERM, or when their model is removed", SECONDS
     ] = 30.0
+    resume_window: Annotated[
+        float,
+        "seconds for which workers remember the tokens of answers that were cut off; 0: they do not",
+        Bounds("seconds, or 0 to remember nothing", 0),
+    ] = 30.0
     check: Annotated[bool, "verify the memory accounts after every seventh step, not only when idle"] = False
 
     def check_together(self) -> None:

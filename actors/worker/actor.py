@@ -24,6 +24,7 @@ from ...policies.memory.cache_news import CacheReport, MarkPages
 from ...policies.memory.prefix_index import Key
 from ...policies.overload.pool_reading import PoolReading, pool_reading
 from ...policies.requests.book.sweep_report import SweepReport
+from ...policies.requests.remembered import AnswerKey
 from ...policies.requests.routes_changed import RoutesChanged
 from ...policies.sweep.config import OPEN_PLANS
 from ...policies.sweep.events import (
@@ -50,6 +51,7 @@ from ..device_choice import this_machine
 from .block_loader import BlockEndings, BlockLoader
 from .component_loader import ComponentLoader, ReadSpecs
 from .composed_runs import ComposedRuns
+from .cut_answers import CutAnswers
 from .device_thread import DeviceQueue, ExecutedPlan, OpenDevice, start_device
 from .event_feed import Aside, EventFeed
 from .event_log_writer import EventLogWriter
@@ -131,6 +133,9 @@ class Worker(Actor):
         self._grammars = GrammarCompiler(self.device, self._apply, config.tenants.tenant_weights)
         self._loader = ComponentLoader(self.device, self.backend, self._apply, self._parameters)
         self._proofs = Proofs(config, self.backend, self.device, self.node.incarnation, self._apply)
+        self._cut = CutAnswers(
+            self.state, config.resume_window, asyncio.get_running_loop().time, lambda: self._proofs.numerics
+        )
         self._block_loader = BlockLoader(config, self.backend, self._loader, self._rehearse, self._read_specs)
         self._loop = asyncio.get_running_loop()
         self._reports = Reports(config.name, self.node.incarnation)
@@ -195,8 +200,14 @@ class Worker(Actor):
 
     @endpoint(urgent=True)
     async def cancel(self, requests: list[str]) -> None:
+        self._cut.cancelled(requests)
         for request in requests:
             self._apply(Cancelled(request))
+
+    @endpoint(concurrent=True)
+    async def remembered(self, key: AnswerKey, request: str) -> list[int]:
+        """Return the tokens of an answer that was cut off, or none (see ``cut_answers``)."""
+        return await self._cut.find(key, request, asyncio.sleep)
 
     @endpoint
     async def export(self, wanted: Export) -> None:
@@ -276,6 +287,7 @@ class Worker(Actor):
             self.node.monitor(node, self._lost)
 
     def _lost(self, down: Down) -> None:
+        self._cut.lost(down.node)
         self._apply(PeerLost(down.node))
         self._reports.forget(down.node)
         self._peers.forget(down.node)

@@ -66,6 +66,7 @@ class WorkerConfig:
     pace: Coefficients | None = None  # simulated pace: sweeps are not let finish faster than this
     profile: Coefficients | None = None  # expected costs of sweeps
     check: bool = False  # verify the memory invariant after every seventh sweep, not only when idle
+    resume_window: float = 0.0  # seconds for which it remembers answers that were cut off
     overload: bool = False  # parameter dropping is on: the worker has a memory actor
     sharing: int = 1  # workers that share its machine
     head: str = ""  # the head's machine, as ``WorkerReading`` has it; empty: the worker's own

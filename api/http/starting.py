@@ -20,6 +20,7 @@ from ...actors.gateway.port import (
     DrainAnswered,
     GatewayPort,
     Generation,
+    KnownAnswer,
     LengthFigures,
     ModelInfo,
     MoveBegun,
@@ -88,6 +89,9 @@ class StartingPort:
 
     async def answer_basis(self, models: Sequence[str]) -> AnswerBasis:
         return await self._there().answer_basis(models)
+
+    async def remembered(self, generation: Generation) -> KnownAnswer:
+        return await self._there().remembered(generation)
 
     def credits(self, application: str) -> list[Credit]:
         return self._real.credits(application) if self._real is not None else []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -25,7 +26,7 @@ from ...policies.drafts.options import PREDICTION, DraftOptions
 from ...policies.plan.sampling import SamplingParams
 from ...policies.requests.event_id import seed_of
 from ...policies.requests.refusal import RequestRefused
-from ...policies.requests.request_ownership import sequence_id
+from ...policies.requests.request_ownership import further_id, sequence_id
 from ...policies.sweep.events import TokensEmitted
 from ...runtime.base.scope import current_traceparent
 from ..answers import Usage
@@ -41,6 +42,7 @@ from ..http.context import (
     METER,
     NAME,
     OFFLINE,
+    PEER,
     PROGRESS,
     CallContext,
     Front,
@@ -254,6 +256,9 @@ class GeneratingEndpoint(Generic[Parsed]):
         call = await self._check(front, request, body)
         if wish.ids:
             await _number(call, wish, sent)
+        if wish.last is not None:  # an older stream of this answer ends
+            peers, viewer = request.app[PEER], request[CALLER].viewer
+            await peers[0].cancel_anywhere(wish.last.request, viewer) if peers else front.cancel(wish.last.request, viewer)
         async with _running(call) as ends:
             if call.options.stream:
                 return await _stream(call, request, ends)
@@ -317,8 +322,6 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
     front = call.front
     asking = call.request
     options = call.options
-    call.id = asking[CALL_ID] = front.new_id(call.shape.prefix)
-    name_request(front, asking, options.request_id)
     _identify(call)
     charge, offline = None, asking.get(OFFLINE) is not None
     if not offline:  # lines of batches are not charged to the limits of online requests
@@ -326,7 +329,7 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
         charge = asking[CHARGE] = await front.limits.enter(asking[CALLER], charged, options.limit_name)
     ends = None
     try:
-        _start(call)
+        await _start(call)
         asking[PROGRESS] = call.choices[0].stream.progress
         count, tenant = call.usage()["prompt_tokens"], asking[CALLER].tenant
         labels = call.info.id, count, options.n, options.limit, tenant or call.info.family
@@ -376,9 +379,12 @@ def _identify(call: GenerateHandler) -> None:
     """
     asking, seed = call.request, call.options.seed
     numbered = call.numbered
-    call.created = int(time.time())
-    if numbered is not None and (last := numbered.last) is not None:
-        call.id, call.created = last.request, last.digest.created
+    last = numbered.last if numbered is not None else None
+    call.id = call.front.new_id(call.shape.prefix) if last is None else last.request
+    call.created = int(time.time()) if last is None else last.digest.created
+    asking[CALL_ID] = call.id if last is None else further_id(call.id, secrets.token_hex(4))
+    name_request(call.front, asking, call.options.request_id)
+    if last is not None:
         call.front.names.record(asking[CALLER].key, call.id, asking[CALL_ID])
         seed = last.digest.seed
     elif seed is None:
@@ -388,9 +394,13 @@ def _identify(call: GenerateHandler) -> None:
         numbered.begin(call.id, seed, call.created)
 
 
-def _start(call: GenerateHandler) -> None:
+async def _start(call: GenerateHandler) -> None:
     """Start every choice of every prompt. Raise RequestRefused; choices before the refused one are running then."""
-    for index, sequence in enumerate(_sequences(call)):
+    sequences = _sequences(call)
+    if call.numbered is not None and call.numbered.last is not None and call.auto is None and call.options.scored < 0:
+        found = await asyncio.gather(*map(call.front.port.remembered, sequences))
+        sequences = [replace(one, known=known.tokens, home=known.home) for one, known in zip(sequences, found, strict=True)]
+    for index, sequence in enumerate(sequences):
         stream = call.front.port.generate(sequence)
         echo = call.echoes[index // call.options.n] if call.echoes else None
         call.choices.append(_choice(call, index, sequence, stream, echo))

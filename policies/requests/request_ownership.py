@@ -23,6 +23,16 @@ def sequence_id(request: str, choice: int) -> str:
     return f"{request}/{choice}" if choice else request
 
 
+def further_id(first: str, token: str) -> str:
+    """Return the id of a request that goes on with the answer of the request ``first``. ``token``: unique to it."""
+    return f"{first}.{token}"
+
+
+def first_id(sequence: str) -> str:
+    """Return the id of the request with which the answer of a sequence began."""
+    return sequence.partition("/")[0].partition(".")[0]
+
+
 def request_of(sequence: str) -> str:
     """Return the id of the request that a sequence belongs to."""
     return sequence.partition("/")[0]

@@ -24,6 +24,7 @@ from blockwright.actors.gateway.port import (
     DispatchFigures,
     DrainAnswered,
     Generation,
+    KnownAnswer,
     LengthFigures,
     ModelInfo,
     MoveBegun,
@@ -40,7 +41,7 @@ from blockwright.actors.gateway.port import (
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.rate_limit import LimitStatus, Quotas, Verdict
 from blockwright.policies.requests.refusal import RequestRefused
-from blockwright.policies.requests.request_ownership import Viewer
+from blockwright.policies.requests.request_ownership import Viewer, first_id
 from blockwright.policies.sweep.events import PromptScored, TokensEmitted
 from blockwright.tests.checkpoints import SPECIAL, write_tokenizer
 
@@ -88,6 +89,7 @@ class FakePort:
             ModelInfo("org/other", str(folder), 16, 1700000001, True, parent="tiny", rooms=(MAX_LENGTH * 5,)),
         ]
         self.default = "tiny"
+        self.known: dict[str, list[int]] = {}  # tokens that workers remember, by the request's first id
         self.basis = AnswerBasis(b"chains", ("native-f32",))
         self.readiness = Readiness(True, applications={"tiny": "ready", "org/other": "ready"})
         self.streams: list[FakeStream] = []
@@ -130,6 +132,9 @@ class FakePort:
 
     async def answer_basis(self, models: Sequence[str]) -> AnswerBasis:
         return replace(self.basis, chains=self.basis.chains + "".join(models).encode())
+
+    async def remembered(self, generation: Generation) -> KnownAnswer:
+        return KnownAnswer("w1", self.known.get(first_id(generation.id), []))
 
     def credits(self, application: str) -> list[Credit]:
         return self.credit

@@ -23,6 +23,8 @@ pytestmark = pytest.mark.system
 URL = "/v1/completions"
 NEW = 60  # tokens of an answer
 STREAMS = 8
+PAGE = 16  # tokens
+OPEN = 3  # tokens that were drawn and not heard of yet, or are drawn again
 
 
 def asked(index: int) -> dict[str, Any]:
@@ -86,11 +88,24 @@ async def undisturbed(client: ClientSession, index: int, name: str) -> list[Any]
     return one.said
 
 
-@claim("Streams of a killed gateway go on at another, every byte once", of="faults")
+async def computed(client: ClientSession) -> int:
+    """The tokens that all workers have computed so far."""
+    async with client.get("/admin/cluster") as answer:
+        view = await answer.json()
+    return sum(int(worker["counters"]["sweep_tokens"]) for worker in view["workers"])
+
+
+@claim(
+    "Streams of a killed gateway go on at another, every byte once, and no token is computed twice beyond a page",
+    of="faults",
+)
 async def test_streams_of_a_killed_gateway_go_on_at_another(serve: Callable[..., Server]) -> None:
     server = serve(gateways=2, gateway_in_head="no", workers=2).whole()
     async with fresh(server) as client:
         truth = await asyncio.gather(*(undisturbed(client, index, f"n{index}") for index in range(STREAMS)))
+        begun = await computed(client)
+        assert await asyncio.gather(*(undisturbed(client, index, f"n{index}") for index in range(STREAMS))) == truth
+        plain = await computed(client) - begun
         clients = [Resuming(index, f"n{index}") for index in range(STREAMS)]
         tasks = [asyncio.create_task(one.run(client)) for one in clients]
 
@@ -101,6 +116,9 @@ async def test_streams_of_a_killed_gateway_go_on_at_another(serve: Callable[...,
         await asyncio.gather(*tasks)
         assert [one.resumed > 0 for one in clients] == [home == victim for home in homes]
         assert [one.said for one in clients] == truth
+        twice = await computed(client) - begun - 2 * plain
+        resumed = sum(one.resumed > 0 for one in clients)
+        assert twice <= (PAGE + OPEN) * resumed, f"{twice} tokens for {resumed} streams that went on"
         assert [one.events[-1]["id"] for one in clients] == [one.events[0]["id"] for one in clients], "one answer, one id"
         assert len({json.dumps(said) for said in truth}) == STREAMS
     server.stop()

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from ...cluster.demand import Use
 from ...control.route_switch import SwitchRoutes
+from ...sweep.events import TokensEmitted
 from ..account import is_only_account
 from ..refusal import Refusal, RequestRefused
 from ..routes_changed import RoutesChanged
@@ -138,6 +139,9 @@ class RequestBook:
         scored, virtual = generation.sampling.prompt_logprobs >= 0, parts.catalogue.virtual(model)
         progress = TokenProgress(generation.prompt, generation.max_tokens, scored, virtual)
         record = RequestRecord(generation, parts.arrivals, now, model, progress, features, expected)
+        if known := generation.known:
+            parts.emit(m.Deliver(TokensEmitted(parts.address, record.id, 0, len(progress.tokens), known, [], "")))
+            progress.tokens.extend(known)
         parts.active[record.id], parts.arrivals = record, parts.arrivals + 1
         if not generation.offline:
             parts.overload.begin(record.account)

@@ -91,6 +91,11 @@ class RequestRecord:
         return generation.adaptive and plain and not self.variant and not self.progress.emitted
 
     @property
+    def continues(self) -> bool:
+        """True if it goes on with the answer of an earlier request, and has not started anywhere."""
+        return bool(self.generation.known) and self.placement.attempt == 0
+
+    @property
     def account(self) -> str:
         return self.generation.account
 

@@ -139,15 +139,18 @@ def try_start(parts: BookParts, record: RequestRecord, now: float, advice: Advic
     if parts.capacity_waits.tick(wanted, table, now):
         return
     others = outnumbered(record.deaths, (other.deaths for other in parts.active.values()))
+    kept = _open_at(parts, record, record.generation.home, now) if record.continues else None
     if by_credit:
         route = parts.offline.route(record, open_routes(wanted, table, quarantine))
+    elif kept is not None:
+        route = kept
     else:
         route = dispatch(wanted, table, quarantine, others)
     if route is None:
         return
     decision = None
     draft = advice.question.submission if advice else _draft(parts, record, now)
-    if asking.wanted and not wanted.suspect and not by_credit:
+    if asking.wanted and not wanted.suspect and not by_credit and kept is None:
         routes = open_routes(wanted, table, quarantine)
         if advice is not None:
             route, decision = asking.decide(advice, routes, route, now)
@@ -236,7 +239,7 @@ def _end(parts: BookParts, claim: RequestClaim, now: float) -> None:
 
 
 def _open_at(parts: BookParts, record: RequestRecord, home: str, now: float) -> Route | None:
-    """Return the open route from a home, where a request that goes up has KV of its prompt, if it may go there at once."""
+    """Return the open route from a home, where a request has KV from before, if it may go there at once."""
     wanted = record.wanted(now)
     if record.by_credit or wanted.suspect or lacking_room(wanted, parts.table) > 0:
         return None

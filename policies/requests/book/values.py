@@ -80,12 +80,13 @@ class Generation:
     salt: bytes = b""
     trace: str = ""  # a W3C traceparent, handed on to the workers
     offline: bool = False  # a batch request, which no client waits for: it runs on spare capacity, by ``credits`` only
-    home: str = ""  # offline: the intended worker; another one if it is gone
+    home: str = ""  # offline, or with ``known``: the intended worker; another one if it is gone
     side: str = ""  # offline: "left" or "right" of the dual scanner, whose pages are counted apart
     drafts: DraftOptions | None = None  # None: no drafts; an offline request never has any
     auto: AutoTier | None = None  # ``application`` is the tier on which it starts; None: it stays there
     family: str = ""  # id of the family whose tier answers; "": the model has no tiers
     adaptive: bool = True  # a variant may serve in the application's place, if there is one
+    known: list[int] = field(default_factory=list)  # tokens with which its answer begins, computed by an earlier request
 
     @property
     def pooled(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from blockwright.policies.requests.event_id import parse_event_id
 from blockwright.policies.sweep.events import TokensEmitted
 from blockwright.tests.api.app.test_application import VIEW
 from blockwright.tests.api.conftest import Qwen
-from blockwright.tests.api.fake_port import prompt_scored, with_logprobs
+from blockwright.tests.api.fake_port import one_by_one, prompt_scored, tokens_emitted, with_logprobs
 from blockwright.tests.api.openai.test_tools import ASK, WEATHER
 from blockwright.tests.claims import claim
 
@@ -233,3 +234,32 @@ async def test_a_stream_that_goes_on_is_found_by_its_first_id(serve: Any, say: A
     port.views[second] = replace(VIEW, id=second, key="")
     async with client.get(f"/v1/requests/{first}") as answer:
         assert (answer.status, (await answer.json())["id"]) == (200, second)
+
+
+@pytest.mark.parametrize("known", [1, 3, 5])
+async def test_remembered_tokens_are_not_asked_for_again(serve: Any, codec: Any, known: int) -> None:
+    """They may be fewer than were said, or more."""
+    tokens = codec.encode("abcdefg", special=False)
+    client, port = await serve(lambda generation: [*one_by_one(tokens)])
+    _, whole = await post(client, COMPLETIONS, PLAIN)
+    last, rest = cuts(whole)[2]
+    first = port.streams[-1].generation.id
+    port.known = {first: tokens[:known]}
+    port._script = lambda generation: [tokens_emitted(generation.known), *one_by_one(tokens[known:])]
+    assert await post(client, COMPLETIONS, PLAIN, last) == (200, rest)
+    assert port.streams[-1].generation.known == tokens[:known]
+    await post(client, COMPLETIONS, PLAIN | {"logprobs": 1})
+    assert port.streams[-1].generation.known == []
+
+
+async def test_whoever_else_gets_the_answer_gets_no_more_of_it(serve: Any, say: Any) -> None:
+    begun = asyncio.Event()
+    client, port = await serve(lambda generation: [*say("abc")(generation)[:2], begun, *say("abc")(generation)[2:]])
+    async with client.post(COMPLETIONS, json=PLAIN, headers={"x-event-ids": "true"}) as answer:
+        last = (await answer.content.readline()).decode().strip().removeprefix("id: ")
+        stream = port.streams[-1]
+        port.views[stream.generation.id] = replace(VIEW, id=stream.generation.id, key="")
+        begun.set()
+        assert (await post(client, COMPLETIONS, PLAIN, last))[0] == 200
+        assert stream.cancelled.is_set()
+        assert stream.generation.id.partition(".")[0] == port.streams[-1].generation.id.partition(".")[0]

@@ -416,3 +416,22 @@ def test_a_heartbeat_stands_in_for_a_lost_word_that_a_worker_is_up_but_not_for_o
     assert bench.state.parts.workers.incarnation("w0") is None
     bench(HeartbeatReceived("w0", 3, 0), 6.0)
     assert bench.state.parts.workers.incarnation("w0") == 3
+
+
+# answers of earlier requests
+
+
+def test_known_tokens_are_delivered_at_once_and_the_answer_goes_on_behind_them():
+    bench = Bench("w0", "w1")
+    bench.generate("b", prompt=5)
+    effects = bench.generate("a", prompt=5, max_tokens=4, known=[10, 11], home="w0")
+    assert effects[0] == delivered("a", 0, 5, [10, 11])
+    (submit,) = [one for one in effects if isinstance(one, Submit)]
+    assert (submit.submission.tokens, submit.submission.prompt_length) == ([1, 2, 3, 4, 5, 10, 11], 5)
+    assert (submit.submission.max_length, submit.worker) == (9, "w0"), "the busier one, where its pages are"
+    assert bench.report(submit.worker, emitted("a", 1, 7, [12])) == [delivered("a", 1, 7, [12])]
+    effects = bench.die(submit.worker, back=False)
+    again = next(one for one in effects if isinstance(one, Submit) and one.submission.request == "a")
+    assert again.submission.tokens[5:] == [10, 11, 12]
+    news = emitted("a", 2, 8, [13], finish="length")
+    assert delivered("a", 2, 8, [13], finish="length") in bench.report(again.worker, news)
