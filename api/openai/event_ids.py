@@ -27,25 +27,30 @@ LAST = "Last-Event-ID"  # the header with the last one that came
 MOST_NUMBERED = 64  # sequences of a request whose events have ids: each adds to every id
 _SAMPLED = frozenset(one.name for one in fields(Options) if one.metadata.get("sampling"))
 _APART = _SAMPLED | HARMLESS | {"model", "request_id"}  # fields that are compared otherwise, or change no answer
-_SWITCH = {"": False, "true": True, "1": True, "false": False, "0": False}
+AUTO = "auto"
+_SWITCH = {AUTO: True, "": False, "true": True, "1": True, "false": False, "0": False}
 
 
 @dataclass(frozen=True, slots=True)
 class IdsWish:
-    """The headers of a request about ids. ``last``: the id after which it goes on; None: from its beginning."""
+    """The headers of a request about ids. ``last``: the id after which it goes on; None: from its beginning.
+
+    ``optional``: ids are wanted only if nothing else of the answer depends on them.
+    """
 
     ids: bool
     last: EventId | None = None
+    optional: bool = False
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> IdsWish:
         """Read the headers; raise a 400."""
         given = headers.get(WANTED, "").strip().lower()
         if given not in _SWITCH:
-            raise bad_request(f"the header {WANTED} is {shown(given)}; give true, or leave it out", WANTED)
+            raise bad_request(f"the header {WANTED} is {shown(given)}; give true, auto, or leave it out", WANTED)
         text = headers.get(LAST, "").strip()
         if not text:
-            return cls(_SWITCH[given])
+            return cls(_SWITCH[given], optional=given == AUTO)
         if (last := parse_event_id(text)) is None:
             raise malformed(text)
         return cls(True, last)

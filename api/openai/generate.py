@@ -54,7 +54,7 @@ from ..http.sse import EventStream
 from ..version import FINGERPRINT
 from .choice import ChoiceText, Echo, TextPiece
 from .drafts import drafts_of
-from .event_ids import EventIds, IdsWish, StreamFacts, body_hash, check_wish, event_ids, one_by_one
+from .event_ids import MOST_NUMBERED, EventIds, IdsWish, StreamFacts, body_hash, check_wish, event_ids, one_by_one
 from .fields import Options
 from .grammar import asked_grammar
 from .json_pieces import written
@@ -354,13 +354,19 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
 
 async def _number(call: GenerateHandler, wish: IdsWish, sent: bytes) -> None:
     """Give a call's events ids; it may go on after one. Raise ApiError. ``sent``: the hash of its body."""
-    owner = check_wish(wish, call.request[CALLER], call.sequences, stream=call.options.stream)
-    if not call.options.stream:
+    options = call.options
+    depends = (call.info.varies and options.adaptive) or call.sampling.rejection or call.sequences > MOST_NUMBERED
+    if wish.optional and depends:
         return
-    call.sampling = replace(call.sampling, rejection=False)
-    call.options = replace(call.options, adaptive=False)
+    owner = check_wish(wish, call.request[CALLER], call.sequences, stream=options.stream)
+    if not options.stream:
+        return
     auto = call.auto
     basis = await call.front.port.answer_basis([call.info.id] if auto is None else [call.info.starts, auto.top])
+    if wish.optional and len(basis.numerics) > 1:
+        return
+    call.sampling = replace(call.sampling, rejection=False)
+    call.options = replace(options, adaptive=False)
     facts = StreamFacts(
         body=sent + call.shape.prefix.encode(),
         prompt=repr((call.prompts, call.limits, call.ends, call.stops, auto and auto.threshold)).encode(),

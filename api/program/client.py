@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import struct
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from itertools import groupby
 from operator import index
 from typing import Any, SupportsIndex, Unpack, overload
@@ -19,6 +20,7 @@ import aiohttp
 
 from .exchange_errors import (
     DONE,
+    PROXY,
     broke,
     error_of,
     failed,
@@ -38,12 +40,19 @@ from .results import Answer, Choice, Piece, RequestError
 Prompt = str | Sequence[int]
 Vector = tuple[float, ...]  # of float32 values
 AT_ONCE = 64  # most requests of one list in flight
+PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 2.0)  # seconds before a broken stream is asked for again, while nothing comes
 EMBEDDED_TOGETHER = 512  # texts of one request for vectors
 Message = Mapping[str, Any]
 
 
 async def events(answer: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
     """Yield the JSON objects of an event stream, up to its end mark; raise RequestError. Comments are skipped."""
+    async for _, event in _with_ids(answer):
+        yield event
+
+
+async def _with_ids(answer: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """Yield the events of a stream as ``events`` does, each with its id; "" if it has none."""
     rest, seen = b"", False
     async for data in answer.content.iter_any():
         *complete, rest = (rest + data).replace(b"\r\n", b"\n").split(b"\n\n")
@@ -53,7 +62,8 @@ async def events(answer: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]
                 return
             if lines:
                 seen = True
-                yield _object(answer, b"\n".join(lines))
+                ids = [line[3:].strip().decode() for line in event.split(b"\n") if line.startswith(b"id:")]
+                yield "".join(ids), _object(answer, b"\n".join(lines))
     if not seen and answer.content_type != "text/event-stream":
         raise stranger(*_origin(answer))
 
@@ -98,8 +108,8 @@ class GenerateCall:
         pieces: dict[int, list[Piece]] = {}
         model = ""
         usage: dict[str, int] = {}
-        async with self._session.open("POST", self._path, body) as answer:
-            async for event in events(answer):
+        async with aclosing(self._events(body, pieces)) as found:
+            async for event in found:
                 if event.get("error"):
                     raise error_of(200, event)
                 self.id = event.get("id", "")
@@ -110,9 +120,38 @@ class GenerateCall:
                     pieces.setdefault(piece.index, []).append(piece)
                     if piece.text or piece.reasoning or piece.tool_calls or piece.token_ids or piece.finish_reason:
                         yield piece
-        if not pieces or not all(found[-1].finish_reason for found in pieces.values()):
+        if not _complete(pieces):
             raise RequestError(0, "the stream ended before the answer was complete; send the request again")
         self.answer = _answer(self.id, model, tuple(_joined(i, pieces[i]) for i in sorted(pieces)), usage)
+
+    async def _events(self, body: dict[str, Any], pieces: Mapping[int, list[Piece]]) -> AsyncGenerator[dict[str, Any]]:
+        """Yield the events of the stream. If it breaks, and its events have ids, it goes on after the last one."""
+        last = ""
+        pauses = iter(PAUSES)
+        while True:
+            headers = {"x-event-ids": "auto"} | ({"Last-Event-ID": last} if last else {})
+            try:
+                async with self._session.open("POST", self._path, body, headers) as answer:
+                    async for id, event in _with_ids(answer):
+                        if id:
+                            last = id
+                            pauses = iter(PAUSES)
+                        yield event
+                if not last or _complete(pieces):
+                    return
+                pause = next(pauses, None)
+                if pause is None:
+                    return
+            except RequestError as error:
+                pause = next(pauses, None)
+                if not last or error.status not in (0, *PROXY) or pause is None:
+                    raise
+            await asyncio.sleep(pause)
+
+
+def _complete(pieces: Mapping[int, Sequence[Piece]]) -> bool:
+    """Return whether each choice of an answer has ended."""
+    return bool(pieces) and all(found[-1].finish_reason for found in pieces.values())
 
 
 class GenerateCalls:
@@ -254,11 +293,17 @@ class Session:
         async with self.open("DELETE", path) as answer:
             return await _json(answer)
 
-    def open(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> _OpenExchange:
+    def open(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> _OpenExchange:
         """Return a context with the response, of status 200 or 202; any other status is a RequestError."""
         if self._http is None:
             raise RuntimeError(self.closed)
-        return _OpenExchange(self._http, method, path, body, self.url)
+        return _OpenExchange(self._http, method, path, body, self.url, headers)
 
     async def connect(self, http: aiohttp.ClientSession) -> None:
         """Use this connection; ``close`` closes it."""
@@ -301,8 +346,15 @@ class _OpenExchange:
     """One exchange, with errors in our words."""
 
     def __init__(
-        self, http: aiohttp.ClientSession, method: str, path: str, body: Mapping[str, Any] | None, url: str
+        self,
+        http: aiohttp.ClientSession,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        url: str,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
+        self._headers = headers
         self._http = http
         self._method = method
         self._path = path
@@ -314,7 +366,9 @@ class _OpenExchange:
 
     async def __aenter__(self) -> aiohttp.ClientResponse:
         try:
-            self._answer = await self._http.request(self._method, self._path.lstrip("/"), json=self._body)
+            self._answer = await self._http.request(
+                self._method, self._path.lstrip("/"), json=self._body, headers=self._headers
+            )
         except aiohttp.ClientError as error:
             raise _unanswered(error, self._where) from None
         if self._answer.status not in DONE:

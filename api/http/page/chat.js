@@ -7,6 +7,7 @@ import { $, node, seconds } from "./tools.js";
 
 const KEPT = "blockwright.chat";
 const LOOK = 1000; // milliseconds between two looks at where a request is
+const PAUSES = [50, 100, 200, 500, 1000, 2000, 2000]; // milliseconds before a broken answer is asked for again
 const history = [];
 let stopping = null; // ends the answer that is coming
 
@@ -30,6 +31,7 @@ function say(message) {
   return line;
 }
 
+// Yields each event's data, with its id.
 async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let held = "";
@@ -41,8 +43,34 @@ async function* events(response) {
     while ((end = held.indexOf("\n\n")) >= 0) {
       const event = held.slice(0, end);
       held = held.slice(end + 2);
-      if (event.startsWith("data: ") && event !== "data: [DONE]") yield JSON.parse(event.slice(6));
+      const lines = event.split("\n"), data = lines.find((line) => line.startsWith("data: "));
+      if (data) yield { id: lines.find((line) => line.startsWith("id: "))?.slice(4), data: data.slice(6) };
     }
+  }
+}
+
+// Yields the objects of an answer. Where its stream breaks, it asks for the rest after the last event, of whichever gateway answers.
+async function* whole(response, again) {
+  let [last, pauses] = ["", [...PAUSES]];
+  for (;;) {
+    try {
+      for await (const { id, data } of events(response)) {
+        if (id) [last, pauses] = [id, [...PAUSES]];
+        if (data === "[DONE]") return;
+        yield JSON.parse(data);
+      }
+    } catch (error) {
+      if (error.name === "AbortError" || !last) throw error;
+    }
+    if (!last) return;
+    do {
+      if (!pauses.length) throw new Error("the connection broke within the answer");
+      await new Promise((go) => setTimeout(go, pauses.shift()));
+      response = await again(last).catch((error) => {
+        if (error.name === "AbortError") throw error;
+      });
+    } while (!response || response.status >= 502);
+    if (!response.ok) throw new Error((await response.json()).error.message);
   }
 }
 
@@ -82,18 +110,23 @@ function untilFirst(name, began) {
 
 async function open(name) {
   const first = $("system").value.trim() ? [{ role: "system", content: $("system").value.trim() }] : [];
-  const post = (path, body) => fetch(path, {
-    method: "POST", headers: { "Content-Type": "application/json", "x-request-id": name },
-    body: JSON.stringify({ ...sampling(), ...body }), signal: stopping.signal,
+  const asked = sampling(), { signal } = stopping;
+  const post = (path, body, last) => fetch(path, {
+    method: "POST",
+    headers: {
+      "Content-Type": "application/json", "x-request-id": name, "x-event-ids": "auto", ...(last && { "Last-Event-ID": last }),
+    },
+    body: JSON.stringify({ ...asked, ...body }), signal,
   });
-  const response = await post("v1/chat/completions", { messages: [...first, ...history] });
-  if (response.ok) return { response, base: "" };
+  const sent = async (...request) => ({ response: await post(...request), again: (last) => post(...request, last) });
+  const chat = await sent("v1/chat/completions", { messages: [...first, ...history] }), { response } = chat;
+  if (response.ok) return { ...chat, base: "" };
   const { error } = await response.json();
   if (error.code !== "no_chat_template") throw new Error(error.message);
   const base = "; a base model: it continues your text";
-  const plain = await post("v1/completions", { prompt: history.map((one) => one.content).join("") });
-  if (!plain.ok) throw new Error((await plain.json()).error.message);
-  return { response: plain, base };
+  const plain = await sent("v1/completions", { prompt: history.map((one) => one.content).join("") });
+  if (!plain.response.ok) throw new Error((await plain.response.json()).error.message);
+  return { ...plain, base };
 }
 
 async function answer() {
@@ -105,8 +138,8 @@ async function answer() {
   const begun = untilFirst(name, began);
   let [first, usage] = [0, null];
   try {
-    const { response, base } = await open(name);
-    for await (const event of events(response)) {
+    const { response, again, base } = await open(name);
+    for await (const event of whole(response, again)) {
       if (event.error) throw new Error(event.error.message);
       usage = event.usage || usage;
       const choice = event.choices[0];

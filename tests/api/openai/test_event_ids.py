@@ -263,3 +263,24 @@ async def test_whoever_else_gets_the_answer_gets_no_more_of_it(serve: Any, say: 
         assert (await post(client, COMPLETIONS, PLAIN, last))[0] == 200
         assert stream.cancelled.is_set()
         assert stream.generation.id.partition(".")[0] == port.streams[-1].generation.id.partition(".")[0]
+
+
+async def test_ids_can_be_left_to_where_nothing_else_depends_on_them(serve: Any, say: Any) -> None:
+    async def numbered(client: Any, **more: Any) -> bool:
+        async with client.post(COMPLETIONS, json=PLAIN | more, headers={"x-event-ids": "auto"}) as answer:
+            assert answer.status == 200
+            return "id: " in await answer.text()
+
+    client, port = await serve(say("abc"))
+    assert await numbered(client)
+    assert not await numbered(client, n=65)
+    port.basis = AnswerBasis(b"chains", ("a", "b"))
+    assert not await numbered(client)
+    port.basis = AnswerBasis(b"chains", ("a",))
+    port.infos = [replace(info, varies=True) for info in port.infos]
+    assert not await numbered(client)
+    assert port.streams[-1].generation.adaptive
+    assert await numbered(client, adaptive=False)
+    client, port = await serve(say("abc"), settings={"drafts": {"tiny": "prompt"}, "draft_rule": "rejection"})
+    assert not await numbered(client)
+    assert port.streams[-1].generation.sampling.rejection

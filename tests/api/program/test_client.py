@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -230,3 +231,68 @@ async def test_events_are_the_same_however_the_bytes_are_cut(size: int) -> None:
         content=SimpleNamespace(iter_any=pieces), url=URL("http://a:1/"), status=200, content_type=""
     )
     assert [event async for event in events(answer)] == [{"x": "é"}, {"y": 1}]
+
+
+class Breaking:
+    """A server whose streams break after two events, and go on when they are asked to; ``status`` refuses that."""
+
+    def __init__(self, ids: bool = True, status: int = 200, goes_on: int = 99) -> None:
+        self.ids = ids
+        self.status = status
+        self.goes_on = goes_on  # requests with the last id that are answered at all
+        self.asked: list[tuple[str, Any]] = []
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        assert request.headers["x-event-ids"] == "auto"
+        last = request.headers.get("Last-Event-ID", "")
+        self.asked.append((last, await request.json()))
+        if last and len(self.asked) - 1 > self.goes_on:
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response()
+        if last and self.status != 200:
+            error = {"message": "it changed", "type": "invalid_request_error", "param": None, "code": "changed"}
+            return web.json_response({"error": error}, status=self.status)
+        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await answer.prepare(request)
+        begin = int(last.removeprefix("r.d.") or 0)
+        for number in range(begin + 1, min(begin + 2, 5) + 1):
+            choice = {"index": 0, "text": str(number), "finish_reason": "length" if number == 5 else None}
+            event = json.dumps({"id": "r", "model": "m", "choices": [choice]})
+            id = f"id: r.d.{number}\n" if self.ids else ""
+            await answer.write(f"{id}data: {event}\n\n".encode())
+        if begin + 2 >= 5:
+            await answer.write(b"data: [DONE]\n\n")
+        elif len(self.asked) % 2:
+            assert request.transport is not None
+            request.transport.abort()
+        return answer
+
+
+@claim("The client goes on with a stream that breaks, after its last event", of="command-line")
+async def test_a_stream_that_breaks_goes_on_after_its_last_event(raw: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it ends: in the middle, or as if it were whole."""
+    monkeypatch.setattr("blockwright.api.program.client.PAUSES", (0.0, 0.0))
+    server = Breaking()
+    client = await raw(server.answer)
+    call = client.generate("a", max_tokens=5)
+    assert [piece.text async for piece in call] == ["1", "2", "3", "4", "5"]
+    assert call.answer is not None
+    assert (call.answer.text, call.answer.id) == ("12345", "r")
+    assert [last for last, _ in server.asked] == ["", "r.d.2", "r.d.4"]
+    assert server.asked[0][1] == server.asked[1][1] == server.asked[2][1]
+
+
+async def test_it_gives_up_where_nothing_comes_or_it_is_refused(raw: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blockwright.api.program.client.PAUSES", (0.0, 0.0))
+    for server, why, times in (
+        (Breaking(ids=False), "within an answer", 1),
+        (Breaking(status=409), "it changed", 2),
+        (Breaking(status=503), "it changed", 3),
+        (Breaking(goes_on=0), "ended before an answer", 3),
+    ):
+        client = await raw(server.answer)
+        with pytest.raises(blockwright.RequestError, match=why):
+            async for _ in client.generate("a", max_tokens=5):
+                pass
+        assert len(server.asked) == times, why
