@@ -413,6 +413,7 @@ class RequestAnswer(TypedDict):
 
     ``entered``: prompt tokens that began at an exit, on hidden states that a lower tier left, by the layers before the exit.
     ``variant``: the variants that serve it in its model's place or gave tokens, separated by commas; or empty.
+    ``chains``: for each choice the model asked for, the chain that serves it, and the reason for the last change of chains.
     ``claims``: while it has a route, who wants its model's components on the route's workers, and why.
     """
 
@@ -438,6 +439,7 @@ class RequestAnswer(TypedDict):
     parked_seconds: float
     entered: dict[str, int]
     variant: str
+    chains: list[dict[str, Any]]
     claims: list[dict[str, Any]]
 
 

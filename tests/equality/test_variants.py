@@ -94,6 +94,14 @@ async def ask(server: Served, prompt: tuple[int, ...], model: str = "a", **field
         return answer.headers.get("x-variant", ""), content["choices"][0]
 
 
+async def several(server: Served, choices: int) -> str:
+    """Send a request with several choices; return its id."""
+    body = {"model": "a", "prompt": list(PROMPTS[0]), "max_tokens": NEW, "n": choices, "ignore_eos": True}
+    async with server.session.post(f"{server.url}/v1/completions", json=body) as answer:
+        assert answer.headers["x-variant"] == "a~1"
+        return str((await answer.json())["id"])
+
+
 @claim("A request that a variant serves has bit for bit the answer of that chain alone", of="adaptive", headline=True)
 async def test_a_variant_answers_as_its_chain_alone(tmp_path: Path) -> None:
     root, b = zoo_of(tmp_path)
@@ -107,6 +115,7 @@ async def test_a_variant_answers_as_its_chain_alone(tmp_path: Path) -> None:
         view = await server.cluster()
         async with server.session.get(f"{server.url}/metrics") as answer:
             metrics = await answer.text()
+        story = await server.story(await several(server, 3))
     assert {variant for variant, _ in found} == {"", "a~1"}
     assert [choice for _, choice in found] == [
         alone["b" if variant else "a"][place] for place, (variant, _) in enumerate(found)
@@ -114,6 +123,10 @@ async def test_a_variant_answers_as_its_chain_alone(tmp_path: Path) -> None:
     assert [variant for variant, _ in refused] == [""] * len(PROMPTS)
     assert view["applications"]["a~1"]["variant_of"] == "a"
     count = sum(variant == "a~1" for variant, _ in found)
+    assert view["applications"]["a"]["chains"] == {"": 3 * len(PROMPTS) - count, "a~1": count}
+    assert view["applications"]["b"]["chains"] == {}
+    assert [(one["choice"], one["listed"]) for one in story["chains"]] == [(0, "a"), (1, "a"), (2, "a")]
+    assert {(one["used"], one["why"].partition(" of ")[0]) for one in story["chains"]} == {("a", ""), ("a~1", "an estimate")}
     assert f'blockwright:variant_requests_total{{model_name="a",variant="a~1"}} {count}.0' in metrics
     stored = Zoo(root).tensors(Zoo(root).chain("a")) | Zoo(root).tensors(Zoo(root).chain("b"))
     assert view["parameter_bytes"] == sum(tensor.nbytes for tensor in stored.values()), "no byte more than both models"

@@ -171,6 +171,7 @@ class Census:
 
     running: int = 0
     waiting: dict[str, int] = field(default_factory=dict)  # "capacity" | "no_worker" | "isolated" -> sequences
+    chains: dict[str, int] = field(default_factory=dict)  # as ``TierFigures.variants`` has them, by variant
 
 
 @dataclass(slots=True)
@@ -224,10 +225,17 @@ class MoveFigures:
 
 @dataclass(slots=True)
 class TierFigures:
-    """The choices of chains at this gateway: requests of ``auto`` by family and tier, others by model and variant."""
+    """The choices of chains at this gateway: requests of ``auto`` by family and tier, others by model and variant.
+
+    ``variants`` counts, for models that have variants, how often a chain took on a sequence; "" is the model's own chain.
+    """
 
     chosen: dict[tuple[str, str], int] = field(default_factory=dict)
     variants: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def served(self, model: str, variant: str) -> None:
+        """Count a sequence that a variant of a model takes on, or its own chain ("")."""
+        self.variants[model, variant] = self.variants.get((model, variant), 0) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +321,7 @@ class RequestView:
     parked_seconds: float = 0.0  # time that these steps took
     entered: dict[str, int] = field(default_factory=dict)  # prompt tokens that began at an exit, by the layers before it
     variant: str = ""  # the variants that serve it or gave tokens; "": none
+    chains: list[dict[str, Any]] = field(default_factory=list)  # of each choice: {"choice", "listed", "used", "why"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,5 +73,4 @@ def vary(parts: BookParts, record: RequestRecord, application: str, now: float, 
     record.vary(application, now, why)
     if record.variant:
         parts.usage.change(record.variant, 1, now)
-        counts = parts.choices.figures.variants
-        counts[record.model, record.variant] = counts.get((record.model, record.variant), 0) + 1
+    parts.choices.figures.served(record.model, record.variant)
