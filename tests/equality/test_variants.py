@@ -43,33 +43,19 @@ def zoo_of(tmp_path: Path, *, counts: bool = True) -> tuple[Path, Path]:
     root = tmp_path / "zoo"
     for name, folder in (("a", a), ("b", b)):
         add(root, str(folder), name)
-    store(root, counts)
+    store_equivalences(root, [stored_pair(root, "a", "b", BLOCK, counts=counts)])
     return root, b
 
 
-def store(root: Path, counts: bool) -> None:
-    one, other = (Zoo(root).chain(name).components for name in "ab")
-    pair = StoredPair(
-        one[BLOCK : BLOCK + 1],
-        other[BLOCK : BLOCK + 1],
-        BLOCK,
-        BLOCK,
-        0.99,
-        0.98,
-        True,
-        counts,
-        0.01 if counts else 0.5,
-        None,
-    )
-    rows = tuple((0.5,) * (len(other) - 1) for _ in one[:-1])
-    store_equivalences(
-        root,
-        [
-            StoredEquivalences(
-                components=one, others=other, probe="0" * 32, tokens=9, prompts=0, right=0, limits=EquivalenceLimits(),
-                similarities=rows, pairs=(pair,),
-            )
-        ],
+def stored_pair(root: Path, name: str, other: str, place: int, *, counts: bool = True) -> StoredEquivalences:
+    """Return the component at a place of two models as a measured pair."""
+    one, donor = (Zoo(root).chain(chain).components for chain in (name, other))
+    blocks, kl = (one[place : place + 1], donor[place : place + 1]), 0.01 if counts else 0.5
+    pair = StoredPair(*blocks, place, place, 0.99, 0.98, True, counts, kl, None)
+    rows = tuple((0.5,) * (len(donor) - 1) for _ in one[:-1])
+    return StoredEquivalences(
+        components=one, others=donor, probe="0" * 32, tokens=9, prompts=0, right=0, limits=EquivalenceLimits(),
+        similarities=rows, pairs=(pair,),
     )  # fmt: skip
 
 
