@@ -40,6 +40,7 @@ from .gateway.port import ApplicationView, NewApplication, RefusedChange, Remova
 from .settings.errors import SettingsError
 from .settings.settings import Settings
 from .sizing import WorkerLimits, check_model
+from .variants import check_adaptive, may_vary, variants_of
 
 log = logging.getLogger("blockwright.applications")
 LONGEST_WAIT = 600.0  # longest time in seconds that a caller waits for an application
@@ -103,6 +104,7 @@ class Applications(Actor):
         self._reading = asyncio.Lock()
         self._file = ChangesFile.of(settings.models)
         self._writing = asyncio.Lock()
+        self._varying = asyncio.Lock()
         self._removed: set[str] = set()  # adapters of the folder that must not be found there any more
         self._adding: dict[NewApplication, asyncio.Task[ApplicationView | RefusedChange]] = {}
         self._bases: dict[NewApplication, WholeModel | None] = {}  # of the additions that go on: the model each is put on
@@ -173,7 +175,7 @@ class Applications(Actor):
         except RemoteError as error:
             return RefusedChange(_WHY.get(error.kind, Refusal.INVALID), error.text, "default" if default else "name")
         for application in applications:
-            self._held.pop(application, None)
+            await self._release(application)
         return dataclasses.replace(view, gone=True)
 
     def _end_drafts(self, gone: Collection[str]) -> tuple[str, ...]:
@@ -214,7 +216,13 @@ class Applications(Actor):
             except ActorDied:
                 return  # without the controller there is no cluster
             removed = True
-        self._held.pop(application, None)
+        await self._release(application)
+
+    async def _release(self, application: str) -> None:
+        """Let go of the checkpoint of an application that is gone, and of the variants with its blocks."""
+        checkpoint = self._held.pop(application, None)
+        if checkpoint is not None:
+            await self._vary([checkpoint])
 
     async def _add(self, new: NewApplication) -> ApplicationView | RefusedChange:
         controller, before = self.node.ref(self._controller, Controller), dict[str, WholeModel]()
@@ -250,6 +258,7 @@ class Applications(Actor):
                 await self._undo(new, before)
                 message = f"{application.served_as} from {application.checkpoint} cannot be served: {why}"
                 return RefusedChange(Refusal.INVALID, message, "path")
+        await self._vary([checkpoint for checkpoint, _ in opened])
         if new.replace:
             await self._end_tiers(before, {application.served_as for _, application in opened}, new.name)
         view: ApplicationView | None = await controller.application(names[0])
@@ -265,6 +274,21 @@ class Applications(Actor):
         on = f" on {view.base}" if view.base else ""
         log.info("model %s from %s%s: %s", new.name, view.checkpoint, on, "ready" if view.ready else "loading")
         return view
+
+    async def _vary(self, changed: Sequence[Checkpoint]) -> None:
+        """Have the variants that the served models allow serve, after models with these checkpoints have come or gone."""
+        if not any(may_vary(self._settings, one) for one in changed):
+            return
+        controller = self.node.ref(self._controller, Controller)
+        async with self._varying:
+            served = await controller.served()
+            held, dtype = dict(self._held), self._limits.dtype
+            try:
+                variants = await asyncio.to_thread(variants_of, held, served, self._settings, dtype)
+            except (CheckpointError, OSError) as error:
+                log.warning("variants stay as they are: %s", error)
+                return
+            await controller.vary(variants)
 
     async def _begin(
         self, new: NewApplication, checkpoint: Checkpoint, application: Application, before: Mapping[str, WholeModel]
@@ -313,6 +337,8 @@ class Applications(Actor):
         name = base.model if base is not None else stored_base(checkpoint, wholes) if checkpoint.deltas else ""
         whole, families = with_tiers({new.name: checkpoint}, settings.models)
         if not new.on_demand:  # for an adapter found in the folder, the setting gives way; its requests say why
+            there = {model_of(one): opened for one, opened in [*self._held.items()]}
+            check_adaptive(settings, {**there, **whole}, whole)
             self._check_drafts(whole, {new.name: name}, families, wholes)
         specs = {model: one.specs(settings.worker_memory.page_size, limits.dtype) for model, one in whole.items()}
         folder_below(roots, str(checkpoint.source))  # checked again: it may have become a link while it was read

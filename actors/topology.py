@@ -58,7 +58,7 @@ from .settings.errors import SettingsError, StartError
 from .settings.faults import FaultSettings
 from .settings.joining import JoinSettings
 from .settings.settings import Settings
-from .sizing import max_lengths, size_rules, worker_configs, worker_limits, worker_names
+from .sizing import max_lengths, serving_dtype, size_rules, worker_configs, worker_limits, worker_names
 from .supervision_tree import HEAD, PREDICTORS, WORKER, dispatchers, gateway_nodes, gateway_processes, in_head, tree
 from .variants import check_adaptive, variants_of
 from .worker_processes import worker_launcher
@@ -210,7 +210,8 @@ class Running:
         try:
             applications = await asyncio.to_thread(hash_applications, opened, settings)
             self.reached("hashed")
-            variants = await asyncio.to_thread(variants_of, opened, applications, settings)
+            dtype = serving_dtype(settings.worker, {name: one.config for name, one in opened.checkpoints.items()})
+            variants = await asyncio.to_thread(variants_of, opened.checkpoints, applications, settings, dtype)
             await self.controller.serve(applications)
             await self.controller.vary(variants)
         except Exception as error:  # a file that changed, an unreadable tensor, a chain shorter than its pipeline

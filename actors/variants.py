@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,11 +27,11 @@ from ..zoo.equivalence.records import stored_equivalences
 from ..zoo.layout import CHAIN
 from ..zoo.source import open_source
 from ..zoo.zoo import Zoo
-from .checkpoints import OpenedCheckpoints, application_of, tokens_of
+from .checkpoints import application_of, tokens_of
 from .settings.errors import SettingsError
 from .settings.models import listed
 from .settings.settings import Settings
-from .sizing import max_lengths, serving_dtype
+from .sizing import max_lengths
 
 log = logging.getLogger("blockwright.cluster")
 NO_PAIR = (
@@ -40,10 +40,13 @@ NO_PAIR = (
 )
 
 
-def check_adaptive(settings: Settings, checkpoints: Mapping[str, Checkpoint]) -> None:
-    """Raise SettingsError if the settings ``adaptive`` and ``accuracy`` name applications that can have no variants."""
+def check_adaptive(settings: Settings, checkpoints: Mapping[str, Checkpoint], added: Collection[str] | None = None) -> None:
+    """Raise SettingsError if the settings ``adaptive`` and ``accuracy`` name models that can have no variants.
+
+    ``checkpoints``: by model. ``added``: only these are checked; None: all that are there.
+    """
     for name, mode in settings.models.adaptive.items():
-        if mode == "off":
+        if mode == "off" or name not in (checkpoints if added is None else added):
             continue
         if mode == "equal" and not _zoo(checkpoints[name]):
             raise SettingsError(
@@ -83,13 +86,21 @@ def _check_order(name: str, settings: Settings, checkpoints: Mapping[str, Checkp
             )
 
 
-def variants_of(opened: OpenedCheckpoints, applications: Sequence[Application], settings: Settings) -> list[Application]:
+def may_vary(settings: Settings, checkpoint: Checkpoint) -> bool:
+    """Return whether variants may differ when a model with this checkpoint comes or goes."""
+    return any(mode != "off" for mode in settings.models.adaptive.values()) and not checkpoint.deltas
+
+
+def variants_of(
+    checkpoints: Mapping[str, Checkpoint], applications: Sequence[Application], settings: Settings, dtype: str
+) -> list[Application]:
     """Return the variants that the setting ``adaptive`` asks for, made of the served applications.
 
     Equal ones go first. Less accurate ones get at most half of the places that there are, since many may look alike.
+    ``checkpoints``: of these applications, by name. ``dtype``: in which they are served.
     """
     found = []
-    served = {one.name: one for one in applications}
+    served = {one.served_as: one for one in applications if one.name in checkpoints}
     for name, mode in settings.models.adaptive.items():
         if mode == "off" or name not in served:
             continue
@@ -97,45 +108,46 @@ def variants_of(opened: OpenedCheckpoints, applications: Sequence[Application], 
         components = [part.id.hex() for part in served[name].components]
         less: list[Variant | Application] = [served[one] for one in sorted(ranks, key=ranks.__getitem__) if one in served]
         chains = {tuple(part.id.hex() for part in served[one].components) for one in ranks if one in served}
-        alike = less_accurate(components, _equivalents(name, opened, served, alike=True), ranks)
+        alike = less_accurate(components, _equivalents(name, checkpoints, served, alike=True), ranks)
         less += [one for one in alike if swapped(components, one.swaps) not in chains]
         less = less[: MOST_VARIANTS // 2]
-        every = [*make_variants(components, _equivalents(name, opened, served), MOST_VARIANTS - len(less)), *less]
+        every = [*make_variants(components, _equivalents(name, checkpoints, served), MOST_VARIANTS - len(less)), *less]
         if not every:
             log.warning(NO_PAIR, name, mode)
+        own = served[name]
         for number, one in enumerate(every, start=1):
-            made = _made(one, f"{name}~{number}", served[name], opened, settings)
-            rank = ranks.get(one.name, 0) if isinstance(one, Application) else one.rank
-            found.append(replace(made, variant_of=name, rank=rank, created=served[name].created))
+            made = _made(one, f"{name}~{number}", own, os.path.realpath(checkpoints[own.name].path), settings, dtype)
+            rank = ranks.get(one.served_as, 0) if isinstance(one, Application) else one.rank
+            found.append(replace(made, variant_of=own.name, rank=rank, created=own.created))
     return found
 
 
-def _made(
-    one: Variant | Application, id: str, own: Application, opened: OpenedCheckpoints, settings: Settings
-) -> Application:
-    """Return a variant as an application of its own. one: its swaps, or the model that stands in as a whole."""
+def _made(one: Variant | Application, id: str, own: Application, folder: str, settings: Settings, dtype: str) -> Application:
+    """Return a variant as an application of its own.
+
+    one: its swaps, or the model that stands in as a whole. folder: of its own model.
+    """
     if isinstance(one, Application):
-        log.info("%s may serve in the place of %s as %s", one.name, own.name, id)
+        log.info("%s may serve in the place of %s", one.served_as, own.served_as)
         return replace(one, name=id, model="", family="", threshold=None, max_length=own.max_length, on_demand=False)
-    folder = os.path.realpath(opened.checkpoints[own.name].path)
-    dtype = serving_dtype(settings.worker, {name: other.config for name, other in opened.checkpoints.items()})
     checkpoint = open_source(variant_source(folder, one.swaps))
     specs = checkpoint.specs(settings.worker_memory.page_size, dtype)
-    log.info("%s may serve in the place of %s, with blocks of %s", id, own.name, ", ".join(one.donors))
+    log.info("%s may be served by a chain with blocks of %s", own.served_as, ", ".join(one.donors))
     return application_of(id, checkpoint, specs, own.max_length, 1)
 
 
 def _equivalents(
-    name: str, opened: OpenedCheckpoints, served: Mapping[str, Application], *, alike: bool = False
+    name: str, checkpoints: Mapping[str, Checkpoint], served: Mapping[str, Application], *, alike: bool = False
 ) -> Iterator[Equivalent]:
-    """Yield the blocks of other served applications of the same zoo that may stand in for one of this application's.
+    """Yield the blocks of other served models of the same zoo that may stand in for one of this model's.
 
-    alike: the ones that look alike, and lose too many answers to count as equivalent.
+    served: by model. alike: the ones that look alike, and lose too many answers to count as equivalent.
     """
-    root = "" if opened.checkpoints[name].exits else _zoo(opened.checkpoints[name])
+    opened = {model: checkpoints[one.name] for model, one in served.items()}
+    root = "" if opened[name].exits else _zoo(opened[name])
     own = [part.id.hex() for part in served[name].components]
     for donor, other in served.items() if root else ():
-        if donor == name or opened.checkpoints[donor].deltas or _zoo(opened.checkpoints[donor]) != root:
+        if donor == name or opened[donor].deltas or _zoo(opened[donor]) != root:
             continue
         known = stored_equivalences(Zoo(root), own, [part.id.hex() for part in other.components])
         for pair in known.pairs if known is not None else ():

@@ -112,7 +112,7 @@ class Controller(Actor):
 
     @endpoint
     async def vary(self, applications: list[events.Application]) -> None:
-        """Let these variants serve in place of served applications, where all of their components are."""
+        """Let these variants, and no others, serve in place of served applications, where all of their components are."""
         self.handle(events.Vary(tuple(applications)))
 
     @endpoint
@@ -138,6 +138,12 @@ class Controller(Actor):
             if replaced:
                 self._grace[replaced] = grace
         return name
+
+    @endpoint
+    async def served(self) -> list[events.Application]:
+        """Return the applications that take new requests."""
+        every = [one for one in self._state.served.values() if one.deployed and one.shown and not one.draining]
+        return [one.application for one in every if not one.variant]
 
     @endpoint
     async def wholes(self) -> list[WholeModel]:

@@ -234,11 +234,17 @@ def _applications(
                 "running": sum(count.running for count in counts),
                 "waiting": sum(sum(count.waiting.values()) for count in counts),
             },
+            "chains": _chains(counts),  # sequences by the variant that served them; "": its own chain
             "blocks": [b.id.hex() for b in state.holdings.blocks.get(name, ())],
             "segments": _segments(one, users) if served.deployed and not served.variant else [],
             "refused": refused,
         }
     return result
+
+
+def _chains(counts: Sequence[Census]) -> dict[str, int]:
+    names = dict.fromkeys(name for count in counts for name in count.chains)
+    return {name: sum(count.chains.get(name, 0) for count in counts) for name in names}
 
 
 def _compared(served: Served) -> Chain:

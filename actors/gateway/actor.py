@@ -205,8 +205,11 @@ class Gateway(Actor):
 
     @endpoint(urgent=True)
     async def sequences(self) -> dict[str, Census]:
-        """Return the running and waiting sequences of each model."""
-        return self._positions.census()
+        """Return the running and waiting sequences of each model, and by which chains its sequences were served."""
+        census = self._positions.census()
+        for (model, variant), count in self.tiers().variants.items():
+            census.setdefault(model, Census()).chains[variant] = count
+        return census
 
     @endpoint(urgent=True)
     async def service(self) -> Service:

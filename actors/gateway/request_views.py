@@ -7,6 +7,7 @@ own requests, once all of them run again or have ended. The module reads records
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ from ...policies.requests.book.book import RequestBook
 from ...policies.requests.book.queue_position import QueuePositions
 from ...policies.requests.book.record import RequestRecord
 from ...policies.requests.book.request_view import view_of
-from ...policies.requests.request_ownership import Viewer
+from ...policies.requests.request_ownership import Viewer, choice_of, request_of, sequence_id
 from .port import RequestLine, RequestView
 
 log = logging.getLogger(__name__)
@@ -27,9 +28,15 @@ def described(book: RequestBook, positions: QueuePositions, request: str, now: f
 
     It counts as waiting by the rule of ``TokenProgress.waits``, and has a place in the queue if it has not begun yet.
     ``starts_in`` is forecast from the rate at which requests ended lately; it is None while that rate is unknown.
+    ``chains`` has an entry for each choice.
     """
     view, record = book.describe(request), book.parts.active.get(request)
-    if view is None or record is None or not record.progress.waits:
+    if view is None:
+        return None
+    numbers = itertools.count(choice_of(request) + 1)
+    others = itertools.takewhile(bool, (book.describe(sequence_id(request_of(request), number)) for number in numbers))
+    view = dataclasses.replace(view, chains=[*view.chains, *(one for other in others if other for one in other.chains)])
+    if record is None or not record.progress.waits:
         return view
     progress = positions.progress(record, now)
     starts = book.parts.overload.pace.starts_in(progress.place, now) if progress.place else None

@@ -99,7 +99,7 @@ class ModelSettings(SettingsPart):
             if not self.may_serve(name) and not self.more_may_come:
                 raise SettingsError(f"turns.{name} names no application; there are: {listed(self.applications)}")
         for name, mode in self.adaptive.items():
-            if name not in self.applications:
+            if name not in self.applications and not self.more_may_come:
                 raise SettingsError(f"adaptive.{name} names no application; there are: {listed(self.applications)}")
             if mode not in ("off", "equal", "any"):
                 raise SettingsError(f"adaptive.{name} is {mode!r}; give off, equal or any")

@@ -86,8 +86,7 @@ def report(view: View) -> list[str]:
     facts = []  # servers of earlier releases do not report them
     if tier := view.get("tier"):
         facts.append(tier_line(tier))
-    if variant := view.get("variant"):
-        facts.append(f"  chain: {variant} serves in the place of {view['model']}, with blocks of other models")
+    facts += chain_lines(view.get("chains", ()))
     facts += map(switch_line, view.get("switches", ()))
     if entered := view.get("entered"):
         facts.append(entered_line(entered, view["prompt_tokens"]))
@@ -112,6 +111,24 @@ def claim_lines(claims: Sequence[View]) -> list[str]:
         f"  {one['worker']} has components {one['first']} to {one['last'] - 1} for {one['by']}: {one['why']}{there}{closed}"
         for one, there, closed in zip(claims, loading, paused, strict=True)
     ]
+
+
+def chain_lines(chains: Sequence[View]) -> list[str]:
+    """Return a line for each choice on the chain that serves it; none for a request that no variant has served."""
+    if not any(one["why"] for one in chains):
+        return []
+    lines = []
+    for one in chains:
+        of = f" of choice {one['choice']}" if len(chains) > 1 else ""
+        if one["used"] == one["listed"]:
+            lines.append(f"  chain{of}: {one['listed']}, its own{_because(one['why'])}")
+        else:
+            lines.append(f"  chain{of}: {one['used']} in the place of {one['listed']}{_because(one['why'])}")
+    return lines
+
+
+def _because(why: str) -> str:
+    return f": {why}" if why else ""
 
 
 def tier_line(tier: View) -> str:

@@ -25,6 +25,17 @@ def family_lines(families: Mapping[str, str]) -> list[str]:
     return lines
 
 
+def chain_lines(applications: Iterable[View]) -> list[str]:
+    """Return a line for each model with variants that have served: the share of its sequences by chain."""
+    lines = []
+    for one in applications:
+        total = sum(one["chains"].values())
+        parts = [f"{name or 'its own chain'} {count / total:.0%}" for name, count in one["chains"].items()]
+        if any(one["chains"]):
+            lines.append(f"{one['id']} was served {total:,} time{'s' * (total != 1)}: {', '.join(parts)}")
+    return lines
+
+
 def tier_table(families: Iterable[View]) -> list[RenderableType]:
     """Return the table of tiers: their layers, what each owns, and with which it shares layers. Nothing without a family."""
     rows = [

@@ -18,7 +18,7 @@ from ...policies.binary_size import binary_size
 from ...policies.model.tier_choice import is_answered
 from ..program.duration import duration
 from ..saving import in_memory, saving
-from .family_tables import family_lines, load_tables, tier_table
+from .family_tables import chain_lines, family_lines, load_tables, tier_table
 from .observe import ASKED, actor_address, reported_lines
 from .output import FittedTable
 from .screen import Screenful
@@ -86,7 +86,7 @@ def ps_tables(view: View) -> Screenful:
     ]
     held = in_memory([one["memory"]["parameters"] for one in view["workers"]])
     families = {one["id"]: one["family"] for one in view["applications"]}
-    lines = [default_line(view["default"], families), *family_lines(families)]
+    lines = [default_line(view["default"], families), *family_lines(families), *chain_lines(view["applications"])]
     tiers = tier_table(view["families"])
     head = Group(ready_line(view), saving_line(view), held, *lines, "", workers, *more, *tiers, "")
     return Screenful(head, _applications(view["applications"]), _grouped(view["applications"], _applications))

@@ -18,6 +18,7 @@ HELD_OUT = "held-out"  # with the length of training prompts, but none of them
 LONGER = "longer"  # longer than every training prompt of the same task
 
 _HELD_OUT_SHARE = 8  # one prompt of eight is held out
+_DRAWS = 20_000  # in a row without a new prompt: a task has no more of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +158,23 @@ def training_stream(seed: int, tasks: Mapping[str, Task] = TASKS) -> Iterator[Ex
 def examination(
     seed: int, per_task: int, splits: Iterable[str] = (HELD_OUT, LONGER), tasks: Mapping[str, Task] = TASKS
 ) -> list[Example]:
-    """Return ``per_task`` distinct prompts of every task and split, in a fixed order for a seed."""
+    """Return ``per_task`` distinct prompts of every task and split, in a fixed order for a seed.
+
+    Raises ValueError if a task has fewer.
+    """
     draw = random.Random(f"{seed}/examination")
     found: dict[str, Example] = {}
     for split in splits:
         for task in tasks:
-            wanted = len(found) + per_task
-            while len(found) < wanted:
+            before = len(found)
+            idle = 0  # draws since the last new prompt
+            while len(found) < before + per_task:
+                if idle == _DRAWS:
+                    raise ValueError(
+                        f"per_task is {per_task}, but task {task} has {len(found) - before} {split} prompts; ask for fewer"
+                    )
                 example = make_example(draw, task, split, tasks)
+                idle = idle + 1 if example.prompt in found else 0
                 found.setdefault(example.prompt, example)
     return list(found.values())
 

@@ -384,7 +384,7 @@ class Metrics:
         yield move_measure(self._moves())
         text = "Requests that chose their tier (NAME:auto), by the tier that answered."
         yield counter("blockwright:tier_choices", text, self._tiers().chosen, "family", "tier")
-        text = "Requests that a variant served in their model's place."
+        text = "Sequences of models with variants, by the variant that took them on (empty: the model's own chain)."
         yield counter("blockwright:variant_requests", text, self._tiers().variants, "model_name", "variant")
         text = "Running requests that went over to another chain, by cause: gain, or route (theirs had ended)."
         yield counter("blockwright:chain_switches", text, self._tiers().switches, "model_name", "cause")

@@ -89,7 +89,10 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class Vary:
-    """The order to let variants serve in place of applications, where all of their components are."""
+    """The order to let these variants, and no others, serve in place of applications, where all of their components are.
+
+    A variant gets a name of its own if it is new.
+    """
 
     applications: tuple[Application, ...]
 

@@ -2,12 +2,14 @@
 
 Claims a route on each worker where routes in force of other applications have all of a variant's components. So a variant
 adds no parameter bytes; its routes end with the ones whose components it has, or with the application that it stands in for.
+Which variants there are may change at any time: one that stays keeps its name and its routes, and no name is used again.
 While an application is loaded on demand there are none, because parameters are counted for each application then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ..model.chain import Hop, Route
 from .claims import Claim, Claimant, ClaimKind, Dismiss, Know, PlanRoutes, Withdrawal
@@ -24,7 +26,8 @@ class Variants(Party):
 
     def __init__(self) -> None:
         self._number = 0  # number of the last route
-        self._waiting: tuple[Application, ...] = ()  # variants of applications that are not served yet
+        self._names: dict[str, int] = {}  # model -> number of its last variant
+        self._waiting: tuple[Application, ...] = ()  # variants of applications that are not served now
         self._known: dict[str, None] = {}  # the other variants
         self._anew = False  # routes on all workers may differ, not only on the ones that changed
         self._none = False  # an application is loaded on demand
@@ -33,7 +36,12 @@ class Variants(Party):
     def handle(self, event: Event, view: Holdings, now: float) -> Conclusions:
         match event:
             case Vary(applications):
-                self._waiting, self._anew = applications, True
+                known = {_chain(view.served[name].application): name for name in self._known}
+                wanted = {_chain(one): one for one in applications}
+                self._waiting, self._anew = tuple(one for chain, one in wanted.items() if chain not in known), True
+                for name in [name for chain, name in known.items() if chain not in wanted]:
+                    del self._known[name]
+                    yield Dismiss(name, forget=True)
             case LoadRefused(worker, _, load) | LoadFailed(worker, _, load) if load.holder in self._known:
                 self._refused.add((worker, load.holder))
                 yield from self._place(view.served[load.holder], {worker: False}, view)
@@ -42,17 +50,23 @@ class Variants(Party):
             case Remove(name) | Undeploy(name):
                 for one in [one for one in self._known if view.served[one].application.variant_of == name]:
                     del self._known[one]
+                    self._waiting += (view.served[one].application,)
                     yield Dismiss(one, forget=True)
+                if isinstance(event, Remove):
+                    self._waiting = tuple(one for one in self._waiting if one.variant_of != name)
 
     def settle(self, view: Holdings, now: float) -> Conclusions:
         """Plan routes where all components are there now, and end the others."""
         if not (self._known or self._waiting) or not (view.changed or self._anew):
             return
-        if new := [one for one in self._waiting if one.variant_of in view.served]:
+        if new := [one for one in self._waiting if one.variant_of in view.served and view.served[one.variant_of].deployed]:
             self._waiting = tuple(one for one in self._waiting if one not in new)
-            self._known |= dict.fromkeys(one.name for one in new)
             self._anew = True
-            yield from (Know(one, view.served[one.variant_of].place) for one in new)
+            for one in new:
+                own = view.served[one.variant_of]
+                name = self._new_name(own.application.served_as, view)
+                self._known[name] = None
+                yield Know(replace(one, name=name), own.place)
             return
         none = any(one.on_demand for one in view.served.values() if not one.application.variant_of)
         workers = [*(view.workers if self._anew or none is not self._none else view.changed)]
@@ -62,6 +76,14 @@ class Variants(Party):
             wanted = {one.id for one in view.served[name].application.components}
             fit = {worker: wanted <= found and (worker, name) not in self._refused for worker, found in there.items()}
             yield from self._place(view.served[name], fit, view)
+
+    def _new_name(self, model: str, view: Holdings) -> str:
+        """Return a name for a variant that no other one of the model had, and that no application has."""
+        number = self._names.get(model, 0) + 1
+        while f"{model}~{number}" in view.served:
+            number += 1
+        self._names[model] = number
+        return f"{model}~{number}"
 
     def _place(self, served: Served, fit: Mapping[str, bool], view: Holdings) -> Conclusions:
         """Plan routes on workers that fit, and end them on workers that do not."""
@@ -92,6 +114,11 @@ class Variants(Party):
             for one in served.planned:
                 assert Claimant.VARIANTS in view.claims.on(ClaimKind.PLANNED, one.route.id), f"{one.route.id} is another's"
                 assert parts <= _components(view, one.route.home), f"route {one.route.id} adds parameters"
+
+
+def _chain(one: Application) -> tuple[str, int, tuple[bytes, ...]]:
+    """Return what makes a variant the one that it is: the application in whose place it serves, its rank and components."""
+    return one.variant_of, one.rank, tuple(component.id for component in one.components)
 
 
 def _components(view: Holdings, worker: str) -> set[bytes]:

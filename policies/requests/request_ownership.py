@@ -38,6 +38,11 @@ def request_of(sequence: str) -> str:
     return sequence.partition("/")[0]
 
 
+def choice_of(sequence: str) -> int:
+    """Return the number of the choice that a sequence is."""
+    return int(sequence.partition("/")[2] or 0)
+
+
 def sequences_of(request: str, known: Iterable[str]) -> list[str]:
     """Return the ``known`` sequences of the request."""
     return [id for id in known if id == request or id.startswith(f"{request}/")]

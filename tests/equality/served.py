@@ -48,6 +48,12 @@ class Served:
             view: dict[str, Any] = await answer.json()
         return view
 
+    async def story(self, name: str) -> dict[str, Any]:
+        """Return what the server tells of a request."""
+        async with self.session.get(f"{self.url}/v1/requests/{name}") as answer:
+            view: dict[str, Any] = await answer.json()
+        return view
+
     async def until_seen(self, name: str) -> None:
         """A request that chose this name has come to a worker."""
         while True:

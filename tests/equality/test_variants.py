@@ -46,33 +46,19 @@ def zoo_of(tmp_path: Path, *, counts: bool = True) -> tuple[Path, Path]:
     root = tmp_path / "zoo"
     for name, folder in (("a", a), ("b", b)):
         add(root, str(folder), name)
-    store(root, counts)
+    store_equivalences(root, [stored_pair(root, "a", "b", BLOCK, counts=counts)])
     return root, b
 
 
-def store(root: Path, counts: bool) -> None:
-    one, other = (Zoo(root).chain(name).components for name in "ab")
-    pair = StoredPair(
-        one[BLOCK : BLOCK + 1],
-        other[BLOCK : BLOCK + 1],
-        BLOCK,
-        BLOCK,
-        0.99,
-        0.98,
-        True,
-        counts,
-        0.01 if counts else 0.5,
-        None,
-    )
-    rows = tuple((0.5,) * (len(other) - 1) for _ in one[:-1])
-    store_equivalences(
-        root,
-        [
-            StoredEquivalences(
-                components=one, others=other, probe="0" * 32, tokens=9, prompts=0, right=0, limits=EquivalenceLimits(),
-                similarities=rows, pairs=(pair,),
-            )
-        ],
+def stored_pair(root: Path, name: str, other: str, place: int, *, counts: bool = True) -> StoredEquivalences:
+    """Return the component at a place of two models as a measured pair."""
+    one, donor = (Zoo(root).chain(chain).components for chain in (name, other))
+    blocks, kl = (one[place : place + 1], donor[place : place + 1]), 0.01 if counts else 0.5
+    pair = StoredPair(*blocks, place, place, 0.99, 0.98, True, counts, kl, None)
+    rows = tuple((0.5,) * (len(donor) - 1) for _ in one[:-1])
+    return StoredEquivalences(
+        components=one, others=donor, probe="0" * 32, tokens=9, prompts=0, right=0, limits=EquivalenceLimits(),
+        similarities=rows, pairs=(pair,),
     )  # fmt: skip
 
 
@@ -97,6 +83,14 @@ async def ask(server: Served, prompt: tuple[int, ...], model: str = "a", **field
         return answer.headers.get("x-variant", ""), content["choices"][0]
 
 
+async def several(server: Served, choices: int) -> str:
+    """Send a request with several choices; return its id."""
+    body = {"model": "a", "prompt": list(PROMPTS[0]), "max_tokens": NEW, "n": choices, "ignore_eos": True}
+    async with server.session.post(f"{server.url}/v1/completions", json=body) as answer:
+        assert answer.headers["x-variant"] == "a~1"
+        return str((await answer.json())["id"])
+
+
 @claim("A request that a variant serves has bit for bit the answer of that chain alone", of="adaptive", headline=True)
 async def test_a_variant_answers_as_its_chain_alone(tmp_path: Path) -> None:
     root, b = zoo_of(tmp_path)
@@ -110,6 +104,7 @@ async def test_a_variant_answers_as_its_chain_alone(tmp_path: Path) -> None:
         view = await server.cluster()
         async with server.session.get(f"{server.url}/metrics") as answer:
             metrics = await answer.text()
+        story = await server.story(await several(server, 3))
     assert {variant for variant, _ in found} == {"", "a~1"}
     assert [choice for _, choice in found] == [
         alone["b" if variant else "a"][place] for place, (variant, _) in enumerate(found)
@@ -117,6 +112,10 @@ async def test_a_variant_answers_as_its_chain_alone(tmp_path: Path) -> None:
     assert [variant for variant, _ in refused] == [""] * len(PROMPTS)
     assert view["applications"]["a~1"]["variant_of"] == "a"
     count = sum(variant == "a~1" for variant, _ in found)
+    assert view["applications"]["a"]["chains"] == {"": 3 * len(PROMPTS) - count, "a~1": count}
+    assert view["applications"]["b"]["chains"] == {}
+    assert [(one["choice"], one["listed"]) for one in story["chains"]] == [(0, "a"), (1, "a"), (2, "a")]
+    assert {(one["used"], one["why"].partition(" of ")[0]) for one in story["chains"]} == {("a", ""), ("a~1", "an estimate")}
     assert f'blockwright:variant_requests_total{{model_name="a",variant="a~1"}} {count}.0' in metrics
     stored = Zoo(root).tensors(Zoo(root).chain("a")) | Zoo(root).tensors(Zoo(root).chain("b"))
     assert view["parameter_bytes"] == sum(tensor.nbytes for tensor in stored.values()), "no byte more than both models"

@@ -49,6 +49,14 @@ export function countFamilies(view, found) {
   notes = Object.fromEntries(Object.keys(familiesOf(view.applications)).map((family) => [family, noteOf(family, view, found)]));
 }
 
+// Returns the shares of a model's sequences by chain, as text; nothing unless a variant has served.
+export function chainNote({ chains = {} }) {
+  const total = Object.values(chains).reduce((sum, count) => sum + count, 0);
+  if (!Object.keys(chains).some(Boolean)) return "";
+  const parts = Object.entries(chains).map(([name, count]) => `${name || "its own chain"} ${Math.round((100 * count) / total)} %`);
+  return `served ${total} time${total === 1 ? "" : "s"}: ${parts.join(", ")}`;
+}
+
 export const familyNote = (family) => notes[family] || "";
 
 // Shown once a request with drafts has ended.

@@ -2,7 +2,7 @@
 // models have. All rows have one scale and leave out what adapters add, so that a block that models share lies in one column, in one
 // color. What an adapter adds to a part is a strip above it.
 
-import { familiesOf, familyNote } from "./families.js";
+import { chainNote, familiesOf, familyNote } from "./families.js";
 import { $, bytes, node } from "./tools.js";
 
 export const usersOf = (view) => {
@@ -23,7 +23,7 @@ function palette() {
 }
 
 export function saving(view) {
-  const count = Object.keys(view.applications).length;
+  const count = Object.values(view.applications).filter((one) => !one.variant_of).length;
   const stored = `${count} model${count === 1 ? "" : "s"} in ${bytes(view.parameter_bytes)}`;
   if (!view.saved_bytes) return stored;
   const alone = view.parameter_bytes + view.saved_bytes;
@@ -67,14 +67,16 @@ function row(name, application, view, most, colour) {
   return made;
 }
 
-// A family is one thing: its top tier, below it the lower ones, and a line on what they do together.
+// A family is one thing: its top tier, below it the lower ones, and a line on what they do together. So is a model with the shares
+// of the chains that served it.
 function grouped(applications, made) {
-  const families = familiesOf(Object.fromEntries(applications));
+  const by = Object.fromEntries(applications), families = familiesOf(by);
   const tiers = new Set(Object.values(families).flat());
   return applications.flatMap(([name, application]) => {
-    if (!families[name]) return tiers.has(name) ? [] : [made(name, application)];
-    const rows = families[name].map((tier) => made(tier, applications.find(([other]) => other === tier)[1]));
-    const note = familyNote(name);
+    const chains = chainNote(application);
+    if (!families[name] && !chains) return tiers.has(name) ? [] : [made(name, application)];
+    const rows = (families[name] || [name]).map((one) => made(one, by[one]));
+    const note = [familyNote(name), chains].filter(Boolean).join("; ");
     const group = node("div", { className: "family" }, ...rows, ...(note ? [node("p", { className: "quiet" }, note)] : []));
     group.style.gridRow = `span ${rows.length}`;
     group.dataset.family = name;

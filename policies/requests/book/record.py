@@ -101,11 +101,6 @@ class RequestRecord:
         return bool(self.generation.known) and self.placement.attempt == 0
 
     @property
-    def continues(self) -> bool:
-        """True if it goes on with the answer of an earlier request, and has not started anywhere."""
-        return bool(self.generation.known) and self.placement.attempt == 0
-
-    @property
     def account(self) -> str:
         return self.generation.account
 

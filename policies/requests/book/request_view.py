@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...model.tier_choice import auto_id
 from ..account import offline_account
+from ..request_ownership import choice_of
 from ..urgency import CLASSES, service_class
 from .drafts import draft_view
 from .record import RequestRecord
@@ -41,8 +44,16 @@ def view_of(record: RequestRecord) -> RequestView:
         parked_seconds=history.parked_seconds,
         variant=record.stand_ins,
         switches=[one.view(arrival, history.ended) for one in history.switches],
+        chains=[_chain(record)],
         entered={str(layers): tokens for layers, tokens in sorted(history.entered.items())},
     )
+
+
+def _chain(record: RequestRecord) -> dict[str, Any]:
+    """Return the chain that a sequence asked for, the one that serves it, and the reason where they differ or differed."""
+    reasons = [detail["why"] for _, event, detail in record.history.events if event == "chain"]
+    used = record.variant or record.model
+    return {"choice": choice_of(record.id), "listed": record.model, "used": used, "why": reasons[-1] if reasons else ""}
 
 
 def _service(record: RequestRecord) -> ServiceView:

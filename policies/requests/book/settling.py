@@ -161,6 +161,8 @@ def try_start(parts: BookParts, record: RequestRecord, now: float, advice: Advic
     parts.queue.remove(record.id, record.application)
     if route.application != record.application:
         vary(parts, record, route.application, now, reason(wanted, route, table, quarantine))
+    elif not record.placement.attempt and record.application in table.variants:
+        parts.choices.figures.served(record.model, "")
     draft = replace(draft, timeout=parts.timeouts.left(record, now), waited=record.history.waiting_time(now))
     record.apply(LifeEvent.SEND)
     parts.emit(_place(parts, record, route, draft, now, decision))

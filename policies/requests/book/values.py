@@ -172,6 +172,7 @@ class Census:
 
     running: int = 0
     waiting: dict[str, int] = field(default_factory=dict)  # "capacity" | "no_worker" | "isolated" -> sequences
+    chains: dict[str, int] = field(default_factory=dict)  # as ``TierFigures.variants`` has them, by variant
 
 
 @dataclass(slots=True)
@@ -225,11 +226,18 @@ class MoveFigures:
 
 @dataclass(slots=True)
 class TierFigures:
-    """The choices of chains at this gateway: requests of ``auto`` by family and tier, others by model and variant."""
+    """The choices of chains at this gateway: requests of ``auto`` by family and tier, others by model and variant.
+
+    ``variants`` counts, for models that have variants, how often a chain took on a sequence; "" is the model's own chain.
+    """
 
     chosen: dict[tuple[str, str], int] = field(default_factory=dict)
     variants: dict[tuple[str, str], int] = field(default_factory=dict)
     switches: dict[tuple[str, str], int] = field(default_factory=dict)  # by model and cause
+
+    def served(self, model: str, variant: str) -> None:
+        """Count a sequence that a variant of a model takes on, or its own chain ("")."""
+        self.variants[model, variant] = self.variants.get((model, variant), 0) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +324,7 @@ class RequestView:
     entered: dict[str, int] = field(default_factory=dict)  # prompt tokens that began at an exit, by the layers before it
     variant: str = ""  # the variants that serve it or gave tokens; "": none
     switches: list[dict[str, Any]] = field(default_factory=list)  # between chains, after its first attempt (``ChainSwitch``)
+    chains: list[dict[str, Any]] = field(default_factory=list)  # of each choice: {"choice", "listed", "used", "why"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,5 +93,4 @@ def vary(
     record.vary(application, now, why, estimates)
     if record.variant:
         parts.usage.change(record.variant, 1, now)
-        counts = parts.choices.figures.variants
-        counts[record.model, record.variant] = counts.get((record.model, record.variant), 0) + 1
+    parts.choices.figures.served(record.model, record.variant)

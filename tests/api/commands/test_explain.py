@@ -11,7 +11,7 @@ import pytest
 
 from blockwright.api.commands import CommandError, explain
 from blockwright.api.commands.cli import main
-from blockwright.api.commands.explain import decision, draft_lines, phases, report
+from blockwright.api.commands.explain import chain_lines, decision, draft_lines, phases, report
 from blockwright.tests.claims import claim
 
 asked: list[str] = []
@@ -53,6 +53,20 @@ def test_what_cannot_be_an_id(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     asked.clear()
     assert (main(["explain", id]), asked) == (2, [])
     assert "give the ID of a request, or --last" in capsys.readouterr().err
+
+
+def test_each_choice_has_its_chain() -> None:
+    """A request that no variant has served has no such line."""
+    own = {"choice": 0, "listed": "a", "used": "a", "why": ""}
+    other = {"choice": 1, "listed": "a", "used": "a~1", "why": "less work is ahead there"}
+    back = {"choice": 2, "listed": "a", "used": "a", "why": "its variant has no route any more"}
+    assert chain_lines([own]) == chain_lines([own, {**own, "choice": 1}]) == []
+    assert chain_lines([other]) == ["  chain: a~1 in the place of a: less work is ahead there"]
+    assert chain_lines([own, other, back]) == [
+        "  chain of choice 0: a, its own",
+        "  chain of choice 1: a~1 in the place of a: less work is ahead there",
+        "  chain of choice 2: a, its own: its variant has no route any more",
+    ]
 
 
 HOPS = [{"worker": "w0", "first": 0, "last": 3}, {"worker": "w1", "first": 3, "last": 8}]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from blockwright.api.commands.family_tables import chain_lines
 from blockwright.api.commands.observe import ASKED, request_view, tenant_view
 from blockwright.api.commands.screen import Scroll, screen
 from blockwright.api.commands.tables import (
@@ -39,7 +40,7 @@ def model(id: str, **more: Any) -> dict[str, Any]:
     plain = {
         "id": id, "base": "base", "adapter": True, "busy": False, "state": "ready", "replicas": [["w0"], ["w1"]],
         "memory": {"own": 1024, "shared": 9}, "kv": {"bytes": 0, "shared": 0}, "requests": {"running": 0, "waiting": 0},
-        "max_length": 64, "family": "",
+        "max_length": 64, "family": "", "chains": {},
     }  # fmt: skip
     return {**plain, **more}
 
@@ -60,6 +61,14 @@ def test_equal_idle_adapters_are_a_group() -> None:
         "late0 ... late3: 4 idle adapters; on demand; 1.0 KiB each",
     ]
     assert idle_groups(adapters[:3]) == (adapters[:3], []), "three are no group"
+
+
+def test_a_model_that_variants_served_has_the_shares_of_its_chains() -> None:
+    served = [model("a", chains={"": 3, "a~1": 1}), model("b", chains={"": 2}), model("c", chains={"c~2": 1})]
+    assert chain_lines([*served, model("d")]) == [
+        "a was served 4 times: its own chain 75%, a~1 25%",
+        "c was served 1 time: c~2 100%",
+    ]
 
 
 def test_twenty_four_models_fit_80_columns_and_24_lines() -> None:

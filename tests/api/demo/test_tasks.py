@@ -100,6 +100,23 @@ def test_an_examination_is_fixed_by_its_seed_and_has_every_task_evenly() -> None
         assert sorted(e.task for e in first if e.split == split) == sorted(list(TASKS) * 3)
 
 
+def test_an_examination_with_more_prompts_than_a_task_has_is_refused() -> None:
+    """A range of at most 10 numbers below 99 has few prompts that are held out."""
+    few = {name: TASKS[name] for name in ("copy", "range")}
+    every = {text for first in range(1, 99) for size in range(1, 11) if (text := ranged(first, size))}
+    assert len(demo_tasks.examination(4, len(every), (HELD_OUT,), few)) == 2 * len(every)
+    with pytest.raises(
+        ValueError, match=f"per_task is 120, but task range has {len(every)} held-out prompts; ask for fewer"
+    ):
+        demo_tasks.examination(4, 120, (HELD_OUT,), few)
+
+
+def ranged(first: int, size: int) -> str:
+    """Return a held-out prompt of the task range, or an empty text."""
+    prompt = f"range: {first}-{first + size - 1} ="
+    return prompt if first + size <= 99 and demo_tasks.held_out(prompt) else ""
+
+
 def test_the_training_stream_is_fixed_by_its_seed() -> None:
     assert list(islice(demo_tasks.training_stream(1), 50)) == list(islice(demo_tasks.training_stream(1), 50))
     assert list(islice(demo_tasks.training_stream(1), 50)) != list(islice(demo_tasks.training_stream(2), 50))

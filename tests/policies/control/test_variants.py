@@ -40,6 +40,10 @@ def routes(made: FakeCluster, application: str = "a~1") -> list[str]:
     return [route.home for route in made.state.routes.values() if route.application == application]
 
 
+def routes_of(made: FakeCluster, application: str) -> list[str]:
+    return [route.id for route in made.state.routes.values() if route.application == application]
+
+
 @claim("A variant adds no parameter bytes: it serves where other models have all of its components", of="adaptive")
 def test_it_serves_where_others_have_its_components_and_loads_nothing_new() -> None:
     made = house()
@@ -60,6 +64,33 @@ def test_it_ends_with_the_application_that_has_its_components_and_is_published_b
     assert any(isinstance(effect, Publish) for effect in made.log[:last])
     made(Deploy("b"))
     assert routes(made) == ["w0"], "and comes back with it"
+
+
+def test_variants_may_change_and_no_name_is_used_again() -> None:
+    """As when a model is added or removed while the server runs."""
+    made, of_b = house(), replace(ONE, name="new", variant_of="b")
+    before = [route for route in made.state.routes if route.startswith("a~1")]
+    made(Vary((replace(VARIANT, name="another"), of_b)))
+    assert [route for route in made.state.routes if "~" in route] == [*before, *routes_of(made, "b~1")], "its route stays"
+    made(Vary((of_b,)))
+    assert [name for name in made.state.served if "~" in name] == ["b~1"]
+    made(Vary((of_b, VARIANT)))
+    assert [name for name in made.state.served if "~" in name] == ["b~1", "a~2"]
+    made(Vary(()))
+    assert [*made.state.served] == ["a", "b"]
+    assert {id for holders in made.workers["w0"].held.values() for id in holders} == {"a", "b"}
+
+
+def test_it_comes_back_with_its_application_and_with_the_other_one() -> None:
+    made = house()
+    made(Undeploy("a"))
+    made(Deploy("a"))
+    assert routes(made, "a~2") == ["w0"]
+    made(Remove("a"))
+    made(Serve((ONE,)))
+    assert [*made.state.served] == ["b", "a"], "until it is asked for again"
+    made(Vary((VARIANT,)))
+    assert routes(made, "a~3") == ["w0"]
 
 
 @pytest.mark.parametrize("event", [Remove("a"), Undeploy("a")], ids=["removed", "undeployed"])

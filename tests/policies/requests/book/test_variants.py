@@ -178,6 +178,19 @@ def test_one_that_waits_for_a_forgotten_variant_goes_back() -> None:
     assert sent(made.publish([OWN], chains=CHAINS[:1])) == [OWN.id]
 
 
+def test_sequences_are_counted_by_the_chain_that_serves_them_and_each_says_why() -> None:
+    made = bench()
+    for name in ("a", "a/1", "a/2"):
+        made.generate(name, SHORT)
+    assert made.state.parts.choices.figures.variants == {("m", ""): 2, ("m", "m~1"): 1}
+    chains = [one for name in ("a", "a/1", "a/2") for one in made.state.describe(name).chains]
+    assert [(one["choice"], one["used"]) for one in chains] == [(0, "m"), (1, "m~1"), (2, "m")]
+    assert [one["why"].partition(" ")[0] for one in chains] == ["", "an", ""]
+    made(WorkerEnded("w0", 1, "killed"))
+    assert made.state.parts.choices.figures.variants == {("m", ""): 2, ("m", "m~1"): 3}, "none had given a token"
+    assert made.state.describe("a").chains[0]["why"] == "its model has no route now"
+
+
 def test_the_model_is_in_use_while_a_variant_serves() -> None:
     made = bench(STANDS_IN)
     made.generate("a", SHORT)
