@@ -40,9 +40,10 @@ def zoo_surrogate(arguments: argparse.Namespace) -> int:
     where an approximate answer is enough, as for drafts.
 
     An equivalent smaller block that the zoo knows is taken. Otherwise half of the
-    heads and of the feed-forward's columns are removed, and what is left is repaired
-    on a probe. Similarity and speed are measured, and all is stored in the zoo, by
-    the content of the blocks. One that was made with the same probe is shown again.
+    heads and of the feed-forward's columns are removed, and what is left is
+    repaired on a probe. Similarity and speed are measured, and all is stored in the
+    zoo, by the content of the blocks. One that was made with the same probe is
+    shown again.
     """
     import torch
 
