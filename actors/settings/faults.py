@@ -26,7 +26,7 @@ class FaultSettings(SettingsPart):
     ] = 30.0
     resume_window: Annotated[
         float,
-        "seconds for which workers remember the tokens of answers that were cut off; 0: they do not",
+        "seconds for which answers are kept for a retry, if they were cut off or have an Idempotency-Key; 0: they are not",
         Bounds("seconds, or 0 to remember nothing", 0),
     ] = 30.0
     check: Annotated[bool, "verify the memory accounts after every seventh step, not only when idle"] = False

@@ -35,6 +35,7 @@ from ..http.cors import Cors
 from ..http.headers import answer_id, log_names, mark
 from ..http.history import keep
 from ..http.hosts import Hosts
+from ..http.idempotency import RunsOnce
 from ..http.info import REFERENCE
 from ..http.limits import TenantLimits
 from ..http.metrics import Metrics
@@ -87,6 +88,7 @@ def make_app(
         limits=TenantLimits(port),
         grammars=GrammarChecker(settings.tenants.tenant_weights),
         cors=Cors(settings.network.cors_origins),
+        once=RunsOnce(settings.faults.resume_window),
         hosts=Hosts(settings.network),
         stages=stages or Stages(),
         spans=_spans(settings.logs),

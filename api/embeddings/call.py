@@ -25,7 +25,6 @@ from ..http.catalog import ServedModel
 from ..http.context import ASKED, CALL_ID, CALLER, METER, OFFLINE, PROGRESS, CallContext, Front
 from ..http.limits import CHARGE
 from ..http.metrics import Meter
-from ..openai.generate import cache_salt, name_request
 from ..openai.prompt_limits import check_vocabulary
 from .fields import VectorOptions
 
@@ -86,7 +85,7 @@ class VectorCall:
         """Name, charge and measure the request."""
         front, asking = self.front, self.request
         self.id = asking[CALL_ID] = front.new_id(self.prefix)
-        name_request(front, asking, self.options.request_id)
+        front.name_request(asking, self.options.request_id)
         offline = asking.get(OFFLINE) is not None
         tokens = sum(map(len, self.prompts))
         charge = None
@@ -154,7 +153,7 @@ class VectorCall:
             tenant=caller.tenant,
             key=caller.key,
             priority=self.options.urgency,
-            salt=cache_salt(self.front, caller.tenant, self.options.cache_salt),
+            salt=self.front.cache_salt(caller.tenant, self.options.cache_salt),
             trace=current_traceparent(),
             offline=place is not None,
             home=place.home if place is not None else "",

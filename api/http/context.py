@@ -40,6 +40,7 @@ from .catalog import Catalog
 from .cors import Cors
 from .held_tools import HeldToolsMemory
 from .hosts import Hosts
+from .idempotency import RunsOnce
 from .limits import TenantLimits
 from .metrics import Meter, Metrics
 from .spans import Spans
@@ -93,6 +94,7 @@ class Front:
     spans: Spans | None = None  # the exporter of finished requests, if one is configured
     grammars: GrammarChecker = field(default_factory=GrammarChecker)
     held_tools: HeldToolsMemory = field(default_factory=HeldToolsMemory)
+    once: RunsOnce = field(default_factory=lambda: RunsOnce(0.0))  # requests with an Idempotency-Key
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="front"))
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
@@ -156,6 +158,23 @@ class Front:
     async def drain(self, seconds: float) -> None:
         """Drain the gateway (see ``GatewayPort``)."""
         await self.port.drain(seconds)
+
+    def name_request(self, request: CallContext, wished: str | None) -> None:
+        """Record the client's name for a request, under which ``/v1/requests`` and the log have it.
+
+        ``wished``: the name in its body, which the one in the header precedes.
+        """
+        if chosen := request.headers.get("x-request-id") or wished:
+            request[NAME] = chosen
+            self.names.record(request[CALLER].key, chosen, request[CALL_ID])
+
+    def cache_salt(self, tenant: str, wished: str) -> bytes:
+        """Return the cache salt; only requests with equal salts share cached prefixes.
+
+        With keys these are requests of one tenant, unless the cache is shared by all.
+        """
+        apart = self.keys.required and not self.settings.worker_memory.shared_cache
+        return f"{len(tenant)} {tenant} {wished}".encode() if apart else wished.encode()
 
     def model(self, request: CallContext, name: str | None) -> ModelInfo:
         """Return the model that a request names; raise a 404, or a 403 if its key may not use the model."""

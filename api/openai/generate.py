@@ -48,6 +48,7 @@ from ..http.context import (
     Front,
 )
 from ..http.headers import log_names
+from ..http.idempotency import IDEMPOTENCY, GivenAnswer, idempotency_key
 from ..http.limits import CHARGE
 from ..http.metrics import Meter
 from ..http.sse import EventStream
@@ -251,9 +252,14 @@ class GeneratingEndpoint(Generic[Parsed]):
         """Return the complete response; raise ApiError or RequestRefused if nothing of it was sent."""
         front = request.app[FRONT]
         unknown = front.settings.requests.unknown_fields
-        wish = IdsWish.of(request.headers)
-        sent, body = await read_body(request, lambda raw: (body_hash(raw) if wish.ids else b"", self.parse(raw, unknown)))
+        wish, key = IdsWish.of(request.headers), idempotency_key(request.headers)
+        hashed = bool(wish.ids or key)
+        sent, body = await read_body(request, lambda raw: (body_hash(raw) if hashed else b"", self.parse(raw, unknown)))
         call = await self._check(front, request, body)
+        if key and not call.options.stream:
+            facts = repr((sent, self.path, call.info.id, call.options.sampling)).encode()
+            given = await front.once.answer((request[CALLER].key, key), facts, partial(_given, call))
+            return web.Response(body=given.body, content_type="application/json", headers=given.headers)
         if wish.ids:
             await _number(call, wish, sent)
         if wish.last is not None:  # an older stream of this answer ends
@@ -389,12 +395,12 @@ def _identify(call: GenerateHandler) -> None:
     call.id = call.front.new_id(call.shape.prefix) if last is None else last.request
     call.created = int(time.time()) if last is None else last.digest.created
     asking[CALL_ID] = call.id if last is None else further_id(call.id, secrets.token_hex(4))
-    name_request(call.front, asking, call.options.request_id)
+    call.front.name_request(asking, call.options.request_id)
     if last is not None:
         call.front.names.record(asking[CALLER].key, call.id, asking[CALL_ID])
         seed = last.digest.seed
     elif seed is None:
-        seed = seed_of(asking[CALLER].key, asking.get(NAME) or call.id)
+        seed = seed_of(asking[CALLER].key, asking.get(NAME) or asking.headers.get(IDEMPOTENCY) or call.id)
     call.sampling = replace(call.sampling, seed=seed)
     if numbered is not None:
         numbered.begin(call.id, seed, call.created)
@@ -446,7 +452,7 @@ def _sequences(call: GenerateHandler) -> list[Generation]:
             tenant=caller.tenant,
             key=caller.key,
             priority=options.urgency,
-            salt=cache_salt(call.front, caller.tenant, options.cache_salt),
+            salt=call.front.cache_salt(caller.tenant, options.cache_salt),
             trace=current_traceparent(),
             offline=place is not None,
             home=place.home if place is not None else "",
@@ -461,29 +467,15 @@ def _sequences(call: GenerateHandler) -> list[Generation]:
     ]
 
 
-def name_request(front: Front, request: CallContext, wished: str | None) -> None:
-    """Record the client's name for the request, under which ``/v1/requests`` and the log have it.
-
-    ``wished``: the name in its body, which the one in the header precedes.
-    """
-    if chosen := request.headers.get("x-request-id") or wished:
-        request[NAME] = chosen
-        front.names.record(request[CALLER].key, chosen, request[CALL_ID])
-
-
-def cache_salt(front: Front, tenant: str, wished: str) -> bytes:
-    """Return the cache salt; only requests with equal salts share cached prefixes.
-
-    With keys these are requests of one tenant, unless the cache is shared by all.
-    """
-    apart = front.keys.required and not front.settings.worker_memory.shared_cache
-    return f"{len(tenant)} {tenant} {wished}".encode() if apart else wished.encode()
-
-
 def _headers(call: GenerateHandler) -> dict[str, str]:
     """Return the headers of an answer whose tier is chosen."""
     tier, variant = call.tier, call.variant
     return ({TIER: tier} if tier else {}) | ({VARIANT: variant} if variant else {})
+
+
+async def _given(call: GenerateHandler) -> GivenAnswer:
+    async with _running(call) as ends:
+        return GivenAnswer(await _whole(call, ends), _headers(call))
 
 
 async def _whole(call: GenerateHandler, ends: _Ends) -> bytes:
