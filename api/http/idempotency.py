@@ -1,7 +1,7 @@
 """Requests with an ``Idempotency-Key`` run once: a retry gets the answer that runs, or that has just been given.
 
 A run goes on for a while when its client has gone, since a retry may come. Each gateway process knows its own runs. Errors
-are shared with those who wait, and not kept.
+are shared with the requests that wait, and not kept.
 """
 
 from __future__ import annotations
