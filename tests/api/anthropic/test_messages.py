@@ -238,7 +238,7 @@ async def test_ids_fit_a_template_that_is_strict_about_them(serve: Any, codec: A
         ({"tool_choice": {"type": "any", "disable_parallel_tool_use": True}}, ["weather", "time"], ["FREE", ")*"]),
         ({"tool_choice": {"type": "tool", "name": "time"}}, ["time"], ["weather", "FREE"]),
         ({"tool_choice": {"type": "none"}}, ["FREE"], ["weather"]),
-        ({"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}, ["FREE", "weather"], ['"place"', ")*"]),
+        ({"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}, ["FREE", "weather", '"place"'], [")*"]),
         ({"tools": [{**WEATHER, "strict": True}, TIME]}, ["FREE", '"place"', "time"], []),
         ({"output_config": {"format": {"type": "json_schema", "schema": PLACE}}}, ["text: %json", "weather"], ["FREE"]),
     ],

@@ -54,6 +54,7 @@ def test_a_ticket_fits_in_a_greeting_with_the_longest_name() -> None:
         (TEXTS, TEXT.ticket.replace(".1000.", ".1e3."), 0.0, "cannot be read"),
         (TEXTS, PREFIX, 0.0, "cannot be read"),
     ],
+    ids=("expired", "revoked", "foreign", "role", "expiry", "code", "time", "empty"),
 )  # fmt: skip
 def test_what_the_head_refuses(texts: JoinTexts, ticket: str, now: float, said: str) -> None:
     with pytest.raises(HandshakeRefused, match=said) as refused:
