@@ -19,8 +19,7 @@ from ..policies.nearest import suggestion
 from ..policies.plan.coefficients import TERMS, Coefficients
 from ..policies.prediction.dispatching import POLICIES
 from ..policies.prediction.lengths import MORE
-from ..policies.requests.kv_dispatch import MODES as KV_MODES
-from ..policies.requests.kv_dispatch import RECOMPUTE
+from ..policies.requests import kv_dispatch
 from .drafts import DraftSpec
 from .record import Most, Size, record
 
@@ -322,7 +321,7 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
         ("workload", "error_law", workload.error_law, ERROR_LAWS),
         ("dispatch", "policy", made.dispatch.policy, DISPATCH),
         ("dispatch", "in_flight", made.dispatch.in_flight, IN_FLIGHT),
-        ("dispatch", "kv", made.dispatch.kv, ("", *KV_MODES)),
+        ("dispatch", "kv", made.dispatch.kv, ("", *kv_dispatch.MODES)),
     ):
         if text not in allowed:
             raise source.error([table_name, name], f"is {text!r}; give one of: {', '.join(allowed)}")
@@ -510,13 +509,11 @@ def _check_kv(made: Scenario, source: DescriptionSource) -> None:
     if made.dispatch.policy != LEAST_WORK:
         raise source.error(["dispatch", "kv"], f"is {mode!r}; it needs policy = '{LEAST_WORK}'")
     if made.controlled or len(made.models) > 1:
-        what = "several models" if len(made.models) > 1 else "instances that change"
-        raise source.error(["dispatch", "kv"], f"is {mode!r}; with {what} leave it out")
-    if mode != RECOMPUTE and not made.links.bandwidth:
+        raise source.error(["dispatch", "kv"], f"is {mode!r}; with several models or instances that change leave it out")
+    if mode != kv_dispatch.RECOMPUTE and not made.links.bandwidth:
         raise source.error(["links", "bandwidth"], "is missing; KV that another instance has is copied over links")
-    for n, one in enumerate(made.instances):
-        if one.stages > 1 or not one.prefix_cache:
-            raise source.error(["instances", n], "needs one stage and a prefix cache, for KV that is found again")
+    if any(one.stages > 1 or not one.prefix_cache for one in made.instances):
+        raise source.error(["instances"], "need one stage and a prefix cache each, for KV that is found again")
 
 
 def _check_deaths(made: Scenario, source: DescriptionSource) -> None:

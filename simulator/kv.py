@@ -1,6 +1,6 @@
-"""KV that requests find in a simulated cluster: what the gateway knows of it, and copies from one instance to another.
+"""KV for requests of a simulated cluster: what the gateway knows of it, and copies from one instance to another.
 
-The knowledge is that of the live gateway (``policies/requests/known_pages.py``). Copied pages arrive as they do on a live
+The gateway knows pages as the live one does (``policies/requests/known_pages.py``). Copied pages arrive as they do on a live
 worker: the sweep machine takes them in, and a prompt that is computed from its front skips them.
 """
 

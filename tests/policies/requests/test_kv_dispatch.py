@@ -31,8 +31,8 @@ def test_kv_that_can_be_copied_in_time_counts_as_held() -> None:
 
 
 def test_the_copied_part_is_that_of_two_ends_that_meet() -> None:
-    compute, copy, tokens = 3e-5, 1e-5, 4000
-    part = copied_part(compute, copy)
+    compute, copy = 3e-5, 1e-5
+    part, tokens = copied_part(compute, copy), 4000
     assert part * tokens * copy == pytest.approx((1 - part) * tokens * compute), "both ends take equally long"
     assert copied_part(compute, 0.0) == copied_part(0.0, copy) == 0.0
 
