@@ -355,7 +355,8 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
     _check_provisioning(made, source)
     _check_overload(made, source)
     _check_control(made, source)
-    _check_kv(made, source)
+    if made.dispatch.kv:
+        _check_kv(made, source)
     return made
 
 
@@ -504,8 +505,6 @@ def _check_control(made: Scenario, source: DescriptionSource) -> None:
 def _check_kv(made: Scenario, source: DescriptionSource) -> None:
     """Check that instances find KV, and that links carry what is copied."""
     mode = made.dispatch.kv
-    if not mode:
-        return
     if made.dispatch.policy != LEAST_WORK:
         raise source.error(["dispatch", "kv"], f"is {mode!r}; it needs policy = '{LEAST_WORK}'")
     if made.controlled or len(made.models) > 1:
