@@ -19,6 +19,7 @@ from ..policies.nearest import suggestion
 from ..policies.plan.coefficients import TERMS, Coefficients
 from ..policies.prediction.dispatching import POLICIES
 from ..policies.prediction.lengths import MORE
+from ..policies.requests import kv_dispatch
 from .drafts import DraftSpec
 from .record import Most, Size, record
 
@@ -131,6 +132,7 @@ class DispatchSpec:
     in_flight: str = "shared"
     correction: int = MORE  # tokens still expected of an answer that has outrun its estimate, without ``spread``
     spread: bool = True  # instances learn how wrong estimates are, and correct the expected rest of an answer by it
+    kv: str = ""  # least-work: what KV of a prompt means for the choice: owner | recompute | least-busy; "": it is not known
     forecast_error: float = 0.0  # standard deviation of the factor by which forecast times are wrong
 
 
@@ -319,6 +321,7 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
         ("workload", "error_law", workload.error_law, ERROR_LAWS),
         ("dispatch", "policy", made.dispatch.policy, DISPATCH),
         ("dispatch", "in_flight", made.dispatch.in_flight, IN_FLIGHT),
+        ("dispatch", "kv", made.dispatch.kv, ("", *kv_dispatch.MODES)),
     ):
         if text not in allowed:
             raise source.error([table_name, name], f"is {text!r}; give one of: {', '.join(allowed)}")
@@ -352,6 +355,8 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
     _check_provisioning(made, source)
     _check_overload(made, source)
     _check_control(made, source)
+    if made.dispatch.kv:
+        _check_kv(made, source)
     return made
 
 
@@ -495,6 +500,19 @@ def _check_control(made: Scenario, source: DescriptionSource) -> None:
         raise source.error(["loading", "disk"], f"{says} or a model on_demand")
     if loading.kv_reserve != usual.kv_reserve and not made.on_demand:
         raise source.error(["loading", "kv_reserve"], "is given, and no model is on_demand; leave it out")
+
+
+def _check_kv(made: Scenario, source: DescriptionSource) -> None:
+    """Check that instances find KV, and that links carry what is copied."""
+    mode = made.dispatch.kv
+    if made.dispatch.policy != LEAST_WORK:
+        raise source.error(["dispatch", "kv"], f"is {mode!r}; it needs policy = '{LEAST_WORK}'")
+    if made.controlled or len(made.models) > 1:
+        raise source.error(["dispatch", "kv"], f"is {mode!r}; with several models or instances that change leave it out")
+    if mode != kv_dispatch.RECOMPUTE and not made.links.bandwidth:
+        raise source.error(["links", "bandwidth"], "is missing; KV that another instance has is copied over links")
+    if any(one.stages > 1 or not one.prefix_cache for one in made.instances):
+        raise source.error(["instances"], "need one stage and a prefix cache each, for KV that is found again")
 
 
 def _check_deaths(made: Scenario, source: DescriptionSource) -> None:

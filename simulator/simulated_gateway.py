@@ -24,10 +24,12 @@ from ..policies.requests.admission import admit
 from ..policies.requests.admission_limit import AdmissionLimit
 from ..policies.requests.dispatch import PLAIN
 from ..policies.requests.dispatch import choose as choose_route
+from ..policies.requests.kv_dispatch import LEAST_BUSY, copied_from, copied_part, weighed
 from ..policies.requests.paces import Paces
 from ..policies.requests.standing import RouteView
 from ..policies.sweep.events import Submission
 from .description import LEAST_WORK, DispatchSpec, LimitSpec, ModelSpec
+from .kv import KnownKv
 from .workload import WorkloadRequest
 
 MINUTE = 60.0
@@ -37,13 +39,15 @@ MINUTE = 60.0
 class DispatchDecision:
     """A dispatch decision: the chosen instance, the instances compared, and their loads.
 
-    ``predicted`` is the least forecast time to the last token, 0 without forecasts.
+    ``predicted`` is the least forecast time to the last token, 0 without forecasts. ``source``: the instance whose KV of the
+    prompt is copied to it; -1: none.
     """
 
     place: int
     compared: list[int]
     loads: Sequence[object]
     predicted: float = 0.0
+    source: int = -1
 
 
 @dataclass(slots=True)
@@ -88,6 +92,8 @@ class SimulatedGateway:
     ) -> None:
         self._dispatch = dispatch
         self._paces = paces or Paces()
+        self._known = KnownKv() if dispatch.kv else None
+        self.copy_seconds = 0.0  # for which KV of a token is on a link; 0: unknown
         self._instances = instances
         self._routes = routes
         self._contexts = {model.name: model.context for model in models}
@@ -186,13 +192,22 @@ class SimulatedGateway:
             loads.append(load)
             for hop in route.hops:
                 work[hop.worker] = load
-        view = PLAIN
-        if self._paces.slower:
-            view = RouteView(demand.prompt, demand.total - demand.prompt, self._paces)
+        view, cached = PLAIN, dict[str, int]()
+        size = self._instances[compared[0]].state.config.page_size
+        if self._known is not None:
+            cached = self._known.cached(demand, routes, size)
+        if self._paces.slower or self._dispatch.kv not in ("", LEAST_BUSY):
+            known = weighed(self._dispatch.kv, cached, copied_part(self._paces.unit, self.copy_seconds))
+            view = RouteView(demand.prompt, demand.total - demand.prompt, self._paces, known)
         best = choose_route(routes, work, tokens=demand.total, capacity=self._capacity, view=view)
         at = next((at for at, route in enumerate(routes) if route is best), -1)
         assert at >= 0, "no route of some is the best"
-        return DispatchDecision(compared[at], compared, loads)
+        source = -1
+        if self._known is not None:
+            richest = copied_from(self._dispatch.kv, routes[at], routes, cached)
+            source = -1 if richest is None else compared[routes.index(richest)]
+            self._known.note(demand, routes[at], size, self._capacity[routes[at].id] // size)
+        return DispatchDecision(compared[at], compared, loads, source=source)
 
     def _outstanding(self, i: int, dispatcher: int, now: float) -> int:
         """Return the tokens to compute at an instance, as far as a dispatcher knows."""

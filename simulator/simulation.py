@@ -17,12 +17,16 @@ from ..policies.model.chain import Route
 from ..policies.model.lineage import page_hashes
 from ..policies.plan.coefficients import Coefficients
 from ..policies.prediction.instance import IDLE, Instance
+from ..policies.prediction.machines import LinkTimes
 from ..policies.prediction.pipeline_instance import PipelineInstance
 from ..policies.sweep.events import Submission
+from ..policies.sweep.page_events import PagesArrived
+from .bulk import BulkLinks
 from .copies import SimulatedCopies
 from .description import Scenario
 from .drafts import draft_figures
 from .instances import InstanceMaker
+from .kv import KvCopies
 from .provisioning import PaidInstances
 from .simulated_gateway import DispatchDecision, SimulatedGateway
 from .workload import WorkloadRequest
@@ -154,6 +158,7 @@ class ClusterSimulation:
         self.policy: ClusterPolicy | None = None
         if policy is not None:
             self.policy = policy(self)
+        self.kv_copies = self._copies_of_kv() if scenario.dispatch.kv else None
         self.copies = SimulatedCopies() if scenario.redundant_pages else None
         if self.copies is not None:
             self.call(scenario.redundant_pages, self._look_at_copies)
@@ -238,6 +243,11 @@ class ClusterSimulation:
         if self.policy is not None:
             placing = self.policy.placed(request, placing)
         place, instance = placing.place, self.instances[placing.place]
+        if placing.source >= 0 and self.kv_copies is not None:
+            source = self.instances[placing.source]
+            assert isinstance(source, Instance), "KV is copied from a pipeline"
+            assert isinstance(instance, Instance), "KV is copied to a pipeline"
+            self.kv_copies.send(source, instance, demand, now)
         request.instance = instance.name
         if self._note is not None:
             names = [self.instances[i].name for i in placing.compared]
@@ -361,6 +371,17 @@ class ClusterSimulation:
         while self._oldest < len(self.requests) and self.requests[self._oldest].ended >= 0:
             self._oldest += 1
         return self._oldest == len(self.requests)
+
+    def _copies_of_kv(self) -> KvCopies:
+        links = self.scenario.links
+        bandwidth = links.bandwidth or 1.0  # recompute copies nothing
+        self.gateway.copy_seconds = self.scenario.models[0].kv_bytes / bandwidth
+        return KvCopies(BulkLinks(LinkTimes(links.latency, bandwidth), bandwidth, self.call), self._receive)
+
+    def _receive(self, instance: Instance, pages: PagesArrived) -> None:
+        """Take in pages that have arrived at an instance."""
+        instance.receive(pages, self.now)
+        self.schedule(self.instances.index(instance))
 
     def _look_at_copies(self) -> None:
         """Mark redundant pages, and do so again as long as requests are left."""

@@ -26,6 +26,7 @@ from ..sweep.events import (
     GatewayNews,
     Submission,
 )
+from ..sweep.page_events import PagesArrived
 from ..sweep.state import SweepState
 from .candidate import Candidate
 from .forecast import Forecaster
@@ -138,6 +139,16 @@ class Instance:
             self._start(now)
         return next((order.shortage for order in effects.orders if isinstance(order, ComponentsRefused)), None)
 
+    def receive(self, pages: PagesArrived, now: float) -> None:
+        """Take in KV pages from another instance. News follow with the next event."""
+        self.catch_up(now)
+        self._reported += self.state.take_effects().news
+        self.state.apply(pages, now)
+        self._reported += self.state.take_effects().news
+        self._changes += 1
+        if not self._open:
+            self._start(now)
+
     def catch_up(self, now: float) -> None:
         """Bring the machine to the state of a live worker at ``now``; after that its memory may be changed."""
         self._used = None
@@ -192,6 +203,7 @@ class Instance:
         plan, made = self._open[0]
         sweeps, deadline = 0, self.state.next_deadline
         settled = len(self._open) == 1 and (made == self._changes or not self.state.waiting)
+        settled = settled and not plan.imports  # pages that have come are published once the plan has written them
         if self._jumps and settled and not self._load.starting and not len(self.state.parts.drafts):
             sweeps = self.state.repeat(plan) - self._ahead
             if self._load.stops and plan.row:

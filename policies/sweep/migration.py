@@ -95,9 +95,15 @@ class Migration:
         self._pump()
 
     def _pump(self) -> None:
-        while (found := self._parts.page_transfers.next()) is not None:
+        while (found := self._parts.page_transfers.next(self._sharers)) is not None:
             self._send(*found)
             self._settle(found[0])
+
+    def _sharers(self, key: ExportKey, page: int) -> int:
+        """Return the number of sequences that list a page of an export; 1 for a cached one."""
+        pages = self._parts.memory.pages
+        handles = self._handles(self._parts.page_transfers.exports[key], page)
+        return max([pages.references(handle) for handle in handles], default=1) or 1
 
     def _settle(self, key: ExportKey) -> None:
         """Report to the gateway when nothing is left to be sent or answered."""

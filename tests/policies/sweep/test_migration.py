@@ -9,7 +9,7 @@ import pytest
 from blockwright.policies.memory.cache_news import MarkPages
 from blockwright.policies.memory.pages import PageTable
 from blockwright.policies.model.lineage import page_hashes
-from blockwright.policies.sweep import migration
+from blockwright.policies.sweep import migration, page_transfers
 from blockwright.policies.sweep.events import PeerLost
 from blockwright.policies.sweep.page_events import Export, PagesTaken, PageTarget
 from blockwright.policies.sweep.state import SweepState
@@ -385,3 +385,36 @@ def test_a_move_ends_the_marks_of_the_pages_that_it_reads() -> None:
     source.state.apply(MarkPages(keys), 0.0)
     assert len(pages(source).redundant) == 8
     source.state.check()
+
+
+def test_pages_that_several_sequences_list_travel_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One page at a time, of two requests that move at once: what both list goes once nothing else is left."""
+    for module in (migration, page_transfers):
+        monkeypatch.setattr(module, "BATCH_BYTES", 1)
+    monkeypatch.setattr(page_transfers, "WINDOW", 1)
+    where, stem = world(), PROMPT[:8]
+    prompts = {"a": [*stem, *[40] * 8, 1], "b": [*stem, *[41] * 16, 1]}
+    for name, prompt in prompts.items():
+        where.submit(submission(name, prompt, 60, "base@w0"))
+    turns(where, "w0", 8)
+    for name in prompts:
+        where.move(name, "base@w1")
+    shared = {*page_hashes(stem, 4)}
+    order = list[bytes]()
+    source = where.workers["w0"].state
+    while source.parts.page_transfers.exports:
+        sent = where.wire.get(("w0", "w1"), [])
+        while sent:
+            order += sent[0].event.hashes  # type: ignore[attr-defined]
+            where.deliver(("w0", "w1"))
+            turns(where, "w1", 1)
+        while where.wire.get(("w1", "w0")):
+            where.deliver(("w1", "w0"))
+    marks = [one in shared for one in order]
+    assert marks == sorted(marks), "no shared page goes before one that a single sequence lists"
+    assert marks.count(True) == 4
+    assert marks.count(False) >= 6
+    where.run()
+    for name, prompt in prompts.items():
+        assert where.emitted[name] == generate("base", prompt, 60, [])
+    where.assert_quiet()
