@@ -59,7 +59,7 @@ def foundation(folder: Path) -> Llama:
     config = json.loads((folder / "config.json").read_text())
     theirs = {"vocabulary": "vocab_size", "hidden": "hidden_size", "layers": "num_hidden_layers", "eps": "rms_norm_eps"}
     theirs |= {"heads": "num_attention_heads", "kv_heads": "num_key_value_heads", "intermediate": "intermediate_size"}
-    theirs |= {"max_position": "max_position_embeddings", "rope_theta": "rope_theta"}
+    theirs |= {"max_position": "max_position_embeddings", "rope_theta": "rope_theta", "head_dim": "head_dim"}
     model = Llama(Shape(**{field.name: config[theirs[field.name]] for field in fields(Shape)}))
     weights = load_file(folder / "model.safetensors")
     model.load_state_dict({name.removeprefix("model."): weight.float() for name, weight in weights.items()})

@@ -2,6 +2,7 @@
 
     python examples/train_demo.py --out examples/demo-checkpoint
     python examples/train_demo.py --family [NAME ...]            its fine-tunes: demo_family.py
+    python examples/train_demo.py --siblings [NAME ...]          near fine-tunes and a wider model: demo_siblings.py
 
 It takes minutes on two cores; the seed fixes the data and the initial weights. It writes a Hugging Face folder (config.json,
 model.safetensors in bfloat16, tokenizer, chat template, generation defaults) and ``report.json`` with the accuracy of the
@@ -29,6 +30,7 @@ from torch import Tensor, nn
 
 from blockwright.api.demo.checkpoint import EOS, encode
 from blockwright.api.demo.family import FAMILY
+from blockwright.api.demo.siblings import SHARES
 from blockwright.api.demo.tasks import TASKS, Example, Task, accuracy, examination, training_stream
 
 IGNORED = -100  # label of positions that are not learned: the prompt and the padding
@@ -47,10 +49,7 @@ class Shape:
     rope_theta: float = 10000.0
     eps: float = 1e-5
     max_position: int = 512
-
-    @property
-    def head_dim(self) -> int:
-        return self.hidden // self.heads
+    head_dim: int = 32
 
 
 class Attention(nn.Module):
@@ -214,16 +213,24 @@ def rate_at(step: int, steps: int) -> float:
 
 
 def train(
-    model: Llama, *, steps: int, size: int, rate: float, room: float, seed: int, tasks: Mapping[str, Task] = TASKS
+    model: Llama,
+    *,
+    steps: int,
+    size: int,
+    rate: float,
+    room: float,
+    seed: int,
+    tasks: Mapping[str, Task] = TASKS,
+    mixed: bool = True,
 ) -> None:
-    """``steps`` batches of ``size`` examples; prints the loss now and then."""
+    """``steps`` batches of ``size`` examples; prints the loss now and then. ``mixed``: products in bfloat16."""
     generator = torch.Generator().manual_seed(seed + 1)
     tools = optimizers(model, rate)
     started = time.monotonic()
     average = 0.0
     for step, examples in enumerate(islice(batches(seed, size, tasks=tasks), steps)):
         tokens_BT, labels_BT = make_batch(examples)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
             logits_BTV = model(tokens_BT, spread(tokens_BT, room, generator))
         loss = loss_of(logits_BTV.float(), labels_BT)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -258,9 +265,8 @@ def answers(model: Llama, examples: list[Example], max_tokens: int = 64) -> list
     return texts
 
 
-def examine(model: Llama, seed: int, per_task: int) -> dict[str, dict[str, float]]:
+def examine(model: Llama, examples: list[Example]) -> dict[str, dict[str, float]]:
     """Split -> task -> share of right answers."""
-    examples = examination(seed, per_task)
     table: dict[str, dict[str, float]] = {}
     for (task, split), (right, total) in accuracy(zip(examples, answers(model, examples), strict=True)).items():
         table.setdefault(split, {})[task] = round(right / total, 4)
@@ -278,6 +284,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--per-task", type=int, default=100, help="examination prompts of each task and split")
     parser.add_argument("--family", nargs="*", metavar="NAME", help="fine-tunes of the checkpoint at --out instead (all)")
+    parser.add_argument("--siblings", nargs="*", metavar="NAME", help="near fine-tunes and a wider model instead (all)")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.family is not None:
@@ -285,6 +292,15 @@ def main() -> None:
 
         demo_family.make(options.family or list(FAMILY), options.out, options.out.parent / "demo-family")
         return
+    if options.siblings is not None:
+        import demo_siblings  # likewise
+
+        demo_siblings.make(options.siblings or list(SHARES), options.out, options.out.parent / "demo-family")
+        return
+    try:
+        examples = examination(options.seed, options.per_task)  # refused before minutes of work
+    except ValueError as error:
+        parser.error(str(error))
     torch.manual_seed(options.seed)
     started = time.monotonic()
     model = Llama(Shape())
@@ -292,7 +308,7 @@ def main() -> None:
     train(model, steps=options.steps, size=options.batch, rate=options.rate, room=options.room, seed=options.seed)
     seconds = time.monotonic() - started
     model.load_state_dict({name: weight.bfloat16().float() for name, weight in model.state_dict().items()})
-    table = examine(model, options.seed, options.per_task)
+    table = examine(model, examples)
     recipe = {name: value for name, value in vars(options).items() if name != "out"}
     report = {"recipe": recipe, "training_seconds": round(seconds), "accuracy": table}
     write_folder(options.out, asdict(model.shape), model.state_dict(), report)

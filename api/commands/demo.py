@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from . import CommandError
 from .connection import refusals
@@ -29,10 +30,12 @@ def demo(arguments: argparse.Namespace) -> int:
     and a fine-tune is added meanwhile. Then comes a model in three sizes: requests
     choose the size and get tokens guessed ahead. A worker is killed under streams.
     Two workers with little memory meet a burst: parameters make room for KV.
+    An overloaded fine-tune answers through blocks of its sibling, too.
 
     It needs no network and ends by itself. The exit code is 0 if all went well.
     """
     from ...gpu.weights.checkpoint import check_here
+    from ..demo import siblings
     from ..demo.checkpoint import write_random
     from ..demo.family import present
     from ..demo.tour import show
@@ -48,7 +51,9 @@ def demo(arguments: argparse.Namespace) -> int:
         family = present(folder.parent / "demo-family") if ours else {}
         tiers = folder.parent / "demo-tiers"
         shown = tiers if family and tiers.is_dir() else None
-        return show(folder, port=arguments.port, stay=arguments.serve, trained=trained, family=family, tiers=shown)
+        near = siblings.present(folder.parent / "demo-family") if ours else {}
+        parts: dict[str, Any] = {"family": family, "tiers": shown, "siblings": near if siblings.SALES in near else None}
+        return show(folder, port=arguments.port, stay=arguments.serve, trained=trained, **parts)
     with tempfile.TemporaryDirectory(prefix="blockwright-demo-") as home:
         folder = Path(home) / "demo-random"
         write_random(folder)

@@ -30,6 +30,7 @@ class ExampleOutcome:
     model: str
     text: str = ""
     request: str = ""  # the server's id
+    variant: str = ""  # the variant that answered in the model's place
     finish: str = ""
     error: str = ""
     tokens: int = 0  # generated tokens by the server's count (including the end-of-sequence token)
@@ -105,14 +106,18 @@ async def client_of(url: str) -> AsyncIterator[Client]:
 
 
 async def ask(
-    client: Client, outcome: ExampleOutcome, changed: Callable[[ExampleOutcome], None], chat: bool = False
+    client: Client, outcome: ExampleOutcome, changed: Callable[[ExampleOutcome], None], chat: bool = False, **more: Any
 ) -> None:
-    """Run one request to its end, filling in ``outcome``. A failure is its ``error``, never an exception."""
+    """Run one request to its end, filling in ``outcome``. A failure is its ``error``, never an exception.
+
+    ``more``: further fields of the request.
+    """
     outcome.started = time.monotonic()
     path = "/v1/chat/completions" if chat else "/v1/completions"
     try:
-        async with client.open("POST", path, body_of(outcome, chat)) as answer:
+        async with client.open("POST", path, body_of(outcome, chat) | more) as answer:
             outcome.request = answer.headers.get("x-request-id", "")
+            outcome.variant = answer.headers.get("x-variant", "")
             async for event in events(answer):
                 absorb(outcome, event, time.monotonic())
                 changed(outcome)

@@ -2,7 +2,8 @@
 
 One model id is served as two replicas, a second one as a pipeline over both workers, from the same folder. Fine-tunes of it
 (``family``: folders by member, or none) are tenants. A worker is killed under streams. Meanwhile a second server meets a
-burst, whose output comes last. The demo uses only the servers' command line and HTTP API.
+burst, and on a third one a fine-tune answers through its sibling's blocks; their output comes last. The demo uses only the
+servers' command line and HTTP API.
 
 ``trained``: True if the checkpoint can do its tasks, so that its answers are judged. One of random weights shows everything
 but right answers.
@@ -24,7 +25,7 @@ from pathlib import Path
 from ..program.client import Client
 from ..program.results import RequestError
 from ..saving import saving
-from . import burst
+from . import adaptive, burst
 from .client import ExampleOutcome, ask, client_of
 from .display import DeferredOutput, LiveDisplay, TourCheck, accuracy_table, request_table
 from .recovery import show_recovery
@@ -69,6 +70,13 @@ def free_port(wanted: int) -> int:
         except OSError:
             probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def other_port(*taken: int) -> int:
+    """Return a free port that is none of these, on which nothing may listen yet."""
+    while (port := free_port(0)) in taken:
+        pass
+    return port
 
 
 def curl_line(port: int, model: str, example: Example) -> str:
@@ -223,17 +231,17 @@ async def run(server: DemoServer, stay: bool, part: Part) -> list[TourCheck]:
 
 
 async def guided(
-    server: DemoServer,
-    second: DemoServer,
+    servers: Sequence[DemoServer],
     client: Client,
     trained: bool,
     family: Mapping[str, Path],
     tiers: Path | None,
 ) -> list[TourCheck]:
-    """Run all parts. The burst runs beside the others, since its server mostly waits."""
+    """Run all parts. The burst and the overloaded fine-tune run beside the others, since their servers mostly wait."""
     started, output = time.monotonic(), DeferredOutput(sys.stdout)
+    server, *others = servers
     print(f"starting 2 workers, listening on {server.url} ...", flush=True)
-    beside = asyncio.create_task(meet_a_burst(second, output))
+    beside = asyncio.create_task(beside_the_tour(others, output))
     try:
         await server.ready(client)
         print(f"ready after {time.monotonic() - started:.1f} s")
@@ -250,11 +258,14 @@ async def guided(
         await asyncio.gather(beside, return_exceptions=True)
 
 
-async def meet_a_burst(server: DemoServer, output: DeferredOutput) -> list[TourCheck]:
-    """Show a burst on a server with little memory."""
-    async with client_of(server.url) as client:
-        await server.ready(client)
-        return await burst.show_burst(client, output.say)
+async def beside_the_tour(servers: Sequence[DemoServer], output: DeferredOutput) -> list[TourCheck]:
+    """Show a burst on a server with little memory and, if there is another one, an overloaded fine-tune on that."""
+    checks: list[TourCheck] = []
+    for server, part in zip(servers, (burst.show_burst, adaptive.show_adaptive), strict=False):
+        async with client_of(server.url) as client:
+            await server.ready(client)
+            checks += await part(client, output.say)
+    return checks
 
 
 async def saved(client: Client) -> str:
@@ -276,10 +287,18 @@ async def serve_on(server: DemoServer, client: Client) -> list[TourCheck]:
 
 
 def show(
-    checkpoint: Path, *, port: int, stay: bool, trained: bool, family: Mapping[str, Path], tiers: Path | None = None
+    checkpoint: Path,
+    *,
+    port: int,
+    stay: bool,
+    trained: bool,
+    family: Mapping[str, Path],
+    tiers: Path | None = None,
+    siblings: Mapping[str, Path] | None = None,
 ) -> int:
     """Run the demo and return the exit status. ``tiers``: folder of a family of tiers, which is added meanwhile.
 
+    ``siblings``: folders of near fine-tunes, by name; None: no fine-tune is overloaded.
     ``port``: 0: any; one in use is replaced by a free one. ``stay``: serve until a signal comes.
     """
     port = free_port(port)
@@ -289,12 +308,12 @@ def show(
             checks = attended(wanted, serve_on, stay=True)
         else:
             with tempfile.TemporaryDirectory(prefix="blockwright-demo-") as folder:
-                while (second := free_port(0)) == port:
-                    pass  # nothing listens on either yet
-                wanted.append((burst.command(checkpoint, second, Path(folder) / "pace.json"), second))
-                checks = attended(
-                    wanted, lambda first, beside, client: guided(first, beside, client, trained, family, tiers)
-                )
+                second = other_port(port)
+                wanted.append((burst.command(checkpoint, second, Path(folder) / "burst.json"), second))
+                if siblings:
+                    root, third = adaptive.prepare(Path(folder), siblings), other_port(port, second)
+                    wanted.append((adaptive.command(root, third), third))
+                checks = attended(wanted, lambda *servers: guided(servers[:-1], servers[-1], trained, family, tiers))
     except (DemoError, RequestError) as problem:
         print(problem, file=sys.stderr)
         return 1

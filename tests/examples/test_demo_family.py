@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import demo_family
+import demo_siblings
 import pytest
 import torch
 import train_demo
@@ -16,10 +17,14 @@ from demo_checkpoint import write_folder
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
+from blockwright.api.demo import adaptive, siblings
 from blockwright.api.demo.checkpoint import EOS, encode
 from blockwright.api.demo.family import FAMILY, Form, present, questions
 from blockwright.api.demo.tasks import Example, is_right
 from blockwright.tests.claims import claim
+from blockwright.zoo.equivalence.records import stored_equivalences
+from blockwright.zoo.verify import verify
+from blockwright.zoo.zoo import Zoo
 
 EXAMPLES = Path(demo_family.__file__).parent
 SHIPPED = present(EXAMPLES / "demo-family")
@@ -76,6 +81,43 @@ def test_the_shipped_family_is_small_and_has_at_least_seven_members() -> None:
     for name, folder in SHIPPED.items():
         if FAMILY[name].form is Form.LORA:
             assert (folder / "adapter_model.safetensors").stat().st_size < 100_000, name
+
+
+def test_the_whole_folder_is_small_and_has_two_near_fine_tunes_and_a_wider_model() -> None:
+    """Shipped with what was measured of the two, which their blocks' contents still name."""
+    folder = EXAMPLES / "demo-family"
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink() and "roman" not in path.parts]
+    assert sum(path.stat().st_size for path in files) < 8_000_000
+    assert siblings.present(folder).keys() == {"support", "sales", "wide"}
+    base = json.loads((EXAMPLES / "demo-checkpoint" / "config.json").read_text())
+    wide = json.loads((folder / "wide" / "config.json").read_text())
+    assert wide["hidden_size"] > base["hidden_size"]
+    assert wide["vocab_size"] == base["vocab_size"]
+    for name in ("support", "sales"):
+        report = json.loads((folder / name / "report.json").read_text())["accuracy"]
+        assert min(report[task] for task in siblings.LEARNED) >= 0.8
+
+
+def test_what_was_measured_of_the_near_fine_tunes_belongs_to_what_ships(tmp_path: Path) -> None:
+    """By the contents of their components, in a zoo that ``verify`` finds whole."""
+    zoo = Zoo(adaptive.prepare(tmp_path, siblings.present(EXAMPLES / "demo-family")))
+    assert verify(zoo.layout.root).faults == ()
+    own, other = (zoo.chain(name).components for name in (siblings.SUPPORT, siblings.SALES))
+    found = stored_equivalences(zoo, own, other)
+    assert found is not None
+    assert found.right > 0.8 * found.prompts == 0.8 * 1200
+    counting = {pair.first for pair in found.pairs if pair.counts}
+    assert counting == {place for place, pair in enumerate(zip(own, other, strict=True)) if pair[0] != pair[1]}
+
+
+def test_a_wider_model_computes_what_it_is_grown_from(base: Path) -> None:
+    """But for the noise in its new channels, which is left out here, and the weight of the epsilon in norms."""
+    model = demo_family.foundation(base)
+    wide = demo_siblings.grown(model, 96)
+    positions_BT = torch.arange(TOKENS_BT.shape[1])[None]
+    with torch.no_grad():
+        wide.embed_tokens.weight[:, 64:] = 0
+        torch.testing.assert_close(wide(TOKENS_BT, positions_BT), model(TOKENS_BT, positions_BT), rtol=0.0, atol=5e-3)
 
 
 ADAPTED = sorted(name for name in SHIPPED if FAMILY[name].form is not Form.FULL)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
+from blockwright.api.demo.family import present
 from blockwright.tests.claims import claim
 from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.system.client import Client, body, check
@@ -20,7 +21,7 @@ from blockwright.tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.system
 EXAMPLES = Path(__file__).parents[2] / "examples"
-FAMILY = sorted(path.name for path in (EXAMPLES / "demo-family").iterdir() if path.is_dir())
+FAMILY = sorted(present(EXAMPLES / "demo-family"))
 MODELS = ["demo-checkpoint", *FAMILY]
 LONG = 200  # tokens of a prompt; with its answer it has no room beside the models that are loaded
 
