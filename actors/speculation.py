@@ -25,11 +25,12 @@ log = logging.getLogger("blockwright.cluster")
 def with_drafting_chains(settings: Settings, opened: OpenedCheckpoints) -> OpenedCheckpoints:
     """Add the chains that only draft. Raises SettingsError for an application that can have none."""
     checkpoints = dict(opened.checkpoints)
-    for name in settings.drafting.speculating:
+    served = [name for name in settings.drafting.speculating if name in checkpoints]  # others have been removed for good
+    for name in served:
         if fault := _fault(name, settings, checkpoints):
             raise SettingsError(f"speculate.{name} is tokens, {fault}")
         checkpoints[drafting_chain(name)] = _drafting_chain(name, checkpoints[name])
-    drafting = {drafting_chain(name): name for name in settings.drafting.speculating}
+    drafting = {drafting_chain(name): name for name in served}
     return replace(opened, checkpoints=checkpoints, drafting=drafting)
 
 

@@ -9,7 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from blockwright.actors import topology
+from blockwright.actors.applications import Applications
+from blockwright.actors.gateway.port import RemovalView
 from blockwright.actors.settings.errors import SettingsError
+from blockwright.actors.settings.settings import Settings
+from blockwright.actors.sizing import worker_limits
 from blockwright.gpu.weights.loader import read_rows
 from blockwright.policies.adaptive.variants import Swap, variant_source
 from blockwright.tests.checkpoints import make_checkpoint, with_tensors
@@ -119,12 +124,21 @@ async def test_speculation_changes_no_token_and_lists_no_model(tmp_path: Path) -
             async with server.session.post(f"{server.url}/v1/completions", json={"prompt": [5], **body}) as answer:
                 assert answer.status in (400, 404), body
         view = await server.cluster()
+        running = server.running
+        settings = Settings(applications={"a": str(folder)}, speculate={"a": "tokens"})
+        parts = settings, worker_limits(settings.worker, {}), topology.CONTROLLER, running.held
+        changes = await running.cluster.node.spawn(Applications, name="applications", args=parts)
+        removal = await changes.remove("a", 5.0, "")
+        left = (await server.cluster())["applications"]
     alone, drafted = ([one["token_ids"] for one in choices] for choices in found)
     assert drafted == alone
     assert counts[0] > 0
     assert counts[1] > 0
     assert listed == ["a"]
     assert view["applications"]["a~surrogate"]["drafts_for"] == "a"
+    assert isinstance(removal, RemovalView)
+    assert removal.gone
+    assert not {"a", "a~surrogate"} & left.keys(), "they go together"
 
 
 @pytest.mark.parametrize(
