@@ -37,6 +37,7 @@ class OpenedCheckpoints:
     ``bases`` has for each adapter the id of its whole model. ``assumed`` are adapters that named no base, or another one,
     and were put on the only one. ``defaults``: as in ``ModelInfo``. ``on_demand`` are the applications that no setting names
     one by one; they are loaded when requests ask for them. ``families`` has for each lower tier the id of its family.
+    ``drafting`` has for each chain that only drafts the application that it drafts for.
     """
 
     checkpoints: dict[str, Checkpoint]
@@ -45,6 +46,7 @@ class OpenedCheckpoints:
     defaults: Mapping[str, str] = field(default_factory=dict)
     on_demand: frozenset[str] = frozenset()
     families: Mapping[str, str] = field(default_factory=dict)
+    drafting: Mapping[str, str] = field(default_factory=dict)
 
 
 def open_checkpoints(settings: Settings) -> OpenedCheckpoints:
@@ -250,7 +252,8 @@ def hash_applications(opened: OpenedCheckpoints, settings: Settings) -> list[App
                 raise
             log.warning("%s is not served: %s", name, error)
             continue
-        applications.append(replace(made, defaults=opened.defaults.get(name, ""), on_demand=lazy))
+        drafts_for = opened.drafting.get(name, "")
+        applications.append(replace(made, defaults=opened.defaults.get(name, ""), on_demand=lazy, drafts_for=drafts_for))
     return applications
 
 

@@ -59,6 +59,7 @@ from .settings.faults import FaultSettings
 from .settings.joining import JoinSettings
 from .settings.settings import Settings
 from .sizing import max_lengths, serving_dtype, size_rules, worker_configs, worker_limits, worker_names
+from .speculation import with_drafting_chains
 from .supervision_tree import HEAD, PREDICTORS, WORKER, dispatchers, gateway_nodes, gateway_processes, in_head, tree
 from .variants import check_adaptive, variants_of
 from .worker_processes import worker_launcher
@@ -363,6 +364,7 @@ async def _open_checkpoints(settings: Settings) -> tuple[OpenedCheckpoints, Sett
         for sentence in warnings:
             log.warning("%s", sentence)
     await asyncio.to_thread(check_adaptive, settings, opened.checkpoints)
+    opened = await asyncio.to_thread(with_drafting_chains, settings, opened)
     for sentence in absent_models(settings, opened.checkpoints):
         log.warning("%s", sentence)
     _tell_bases(opened)
@@ -423,7 +425,8 @@ def tell_of_nodes(
 
 def _models(opened: OpenedCheckpoints, lengths: dict[str, int]) -> list[ModelInfo]:
     created = int(time.time())
-    return [model_info(opened, name, lengths[name], created) for name in opened.checkpoints]
+    names = (name for name in opened.checkpoints if name not in opened.drafting)
+    return [model_info(opened, name, lengths[name], created) for name in names]
 
 
 def _tell_bases(opened: OpenedCheckpoints) -> None:

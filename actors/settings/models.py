@@ -121,6 +121,9 @@ class DraftSettings(SettingsPart):
     drafts: Annotated[
         Texts, "model id: source of drafts: off, prompt, tier:LAYERS, a model or auto; *: models without an entry"
     ] = field(default_factory=dict)
+    speculate: Annotated[
+        Texts, "model id: off, or tokens: the chain with a surrogate of a block (`blockwright zoo surrogate`) drafts"
+    ] = field(default_factory=dict)
     draft_tokens: Annotated[
         int,
         "tokens drafted in a step, at most 16; 0: as many as pay",
@@ -140,6 +143,18 @@ class DraftSettings(SettingsPart):
         known = None if models.more_may_come else models.applications
         if fault := settings_fault(self.drafts, known):
             raise SettingsError(fault)
+        for name, mode in self.speculate.items():
+            if name not in models.applications:
+                raise SettingsError(f"speculate.{name} names no application; there are: {listed(models.applications)}")
+            if mode not in ("off", "tokens"):
+                raise SettingsError(f"speculate.{name} is {mode!r}; give off or tokens")
+            if mode == "tokens" and name in self.drafts:
+                raise SettingsError(f"speculate.{name} is tokens, and drafts.{name} is {self.drafts[name]!r}; choose one")
+
+    @property
+    def speculating(self) -> list[str]:
+        """The applications for which a chain with a surrogate drafts."""
+        return [name for name, mode in self.speculate.items() if mode == "tokens"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,11 @@ def tenants_view(
     workers = cluster.get("workers", ())
     held = _held(workers, "kv_by_tenant")
     keys = [tenant for tenant in key_tenants(settings.network) if tenant]
-    known = keys or [one["model"] for one in cluster.get("applications", {}).values() if not one.get("variant_of")]
+    known = keys or [
+        one["model"]
+        for one in cluster.get("applications", {}).values()
+        if not (one.get("variant_of") or one.get("drafts_for"))
+    ]
     limited = [tenant for tenant, limits in standings.items() if limits]
     hits = _held(workers, "kv_cap_hits")
     return [

@@ -7,6 +7,7 @@ from functools import lru_cache, partial
 from ...actors.gateway.port import ModelInfo
 from ...gpu.weights.embedder import Embedder
 from ...gpu.weights.token_table import same_tokens, token_table
+from ...policies.adaptive.speculation import drafting_chain
 from ...policies.drafts.choice import OFF, draft_options, exit_fault, exits_below, mode_of, names_model
 from ...policies.drafts.draft_model import DraftParty, draft_model_fault, no_model
 from ...policies.drafts.options import DraftOptions
@@ -32,7 +33,9 @@ async def drafts_of(
     if options.draft is not None and not may_lack and (fault := exit_fault(options.draft, info.id, exits)):
         raise bad_request(f"draft is {shown(options.draft)}, {fault}", "draft")
     modes, reason = settings.drafting.drafts, ""
-    if names_model(mode := mode_of(modes, info.id, options.draft)):
+    if info.id in settings.drafting.speculating and options.draft is None:
+        modes = {info.id: drafting_chain(info.id)}
+    elif names_model(mode := mode_of(modes, info.id, options.draft)):
         reason = await _model_fault(front, info, served, mode, exits)
         if reason and options.draft is not None and not may_lack:
             raise bad_request(f"draft is {shown(mode)}, {reason}", "draft")

@@ -38,6 +38,7 @@ class Application:
     base_content: bytes = b""  # and of ``base``
     variant_of: str = ""  # as ``Chain`` has it, like the next one
     rank: int = 0
+    drafts_for: str = ""  # as ``Chain`` has it
 
     @property
     def files(self) -> ModelFiles:

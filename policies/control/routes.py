@@ -267,4 +267,5 @@ def _chain(served: Served, last: Chain | None) -> Chain:
         threshold=one.threshold,
         variant_of=one.variant_of,
         rank=one.rank,
+        drafts_for=one.drafts_for,
     )

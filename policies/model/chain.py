@@ -132,6 +132,7 @@ class Chain:
     family: str = ""  # lower tiers: id of the family, which is the top tier
     threshold: Threshold | None = None  # lower tiers: the stored rule by which requests of ``auto`` leave it
     variant_of: str = ""  # variants: the application in whose place it may serve; no client can name it
+    drafts_for: str = ""  # a chain that only drafts: the application that it drafts for; no client can name it
     rank: int = 0  # variants: place in the order of accuracy; 0: as accurate as that application
 
     @property

@@ -117,7 +117,8 @@ class RoutingTable:
     def _list_models(self, draining: Collection[str]) -> None:
         """Update the served models; nothing is kept of forgotten ones."""
         known = [chain for chain in self.chains.values() if chain.application not in draining]
-        current = sorted((chain for chain in known if not chain.variant_of), key=lambda chain: chain.place)
+        named = (chain for chain in known if not (chain.variant_of or chain.drafts_for))
+        current = sorted(named, key=lambda chain: chain.place)
         self.variants = {}
         for chain in (chain for chain in known if chain.variant_of in self.chains):
             self.variants.setdefault(chain.variant_of, []).append(chain.application)

@@ -9,6 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from blockwright.actors import topology
+from blockwright.actors.applications import Applications
+from blockwright.actors.gateway.port import RemovalView
+from blockwright.actors.settings.errors import SettingsError
+from blockwright.actors.settings.settings import Settings
+from blockwright.actors.sizing import worker_limits
 from blockwright.gpu.weights.loader import read_rows
 from blockwright.policies.adaptive.variants import Swap, variant_source
 from blockwright.tests.checkpoints import make_checkpoint, with_tensors
@@ -94,3 +100,69 @@ async def test_the_chain_with_a_surrogate_drafts_and_changes_no_token(tmp_path: 
     alone, drafted = ([one["token_ids"] for one in choices] for choices in found)
     assert drafted == alone
     assert counts[1] > 0.3 * counts[0] > 0
+
+
+@claim(
+    "With speculate=tokens the chain with a surrogate drafts, is no model for clients, and no token changes", of="adaptive"
+)
+async def test_speculation_changes_no_token_and_lists_no_model(tmp_path: Path) -> None:
+    folder = tmp_path / "zoo" / "chains" / "a"
+    a = make_checkpoint(tmp_path / "a", num_attention_heads=8, num_key_value_heads=4, head_dim=16)
+    add(tmp_path / "zoo", str(a), "a")
+    surrogate_of(tmp_path / "zoo", "a", FIRST, LAST - 1)
+    options: dict[str, Any] = {"max_model_len": LENGTH, "chunk_size": 16, "draft_tokens": 3}
+    fields: list[dict[str, Any]] = [{}, {"temperature": 0.8, "seed": 5}]
+    async with serve({"a": folder}, speculate={"a": "tokens"}, **options) as server:
+        found = [
+            [await server.complete(prompt, NEW, "a", **own, **one) for prompt in PROMPTS for one in fields]
+            for own in ({"draft": "off"}, {})
+        ]
+        counts = [await server.counters(name) for name in ("drafted_tokens", "accepted_tokens")]
+        async with server.session.get(f"{server.url}/v1/models") as answer:
+            listed = [one["id"] for one in (await answer.json())["data"]]
+        for body in ({"model": "a~surrogate"}, {"model": "a", "draft": "a~surrogate"}):
+            async with server.session.post(f"{server.url}/v1/completions", json={"prompt": [5], **body}) as answer:
+                assert answer.status in (400, 404), body
+        view = await server.cluster()
+        running = server.running
+        settings = Settings(applications={"a": str(folder)}, speculate={"a": "tokens"})
+        parts = settings, worker_limits(settings.worker, {}), topology.CONTROLLER, running.held
+        changes = await running.cluster.node.spawn(Applications, name="applications", args=parts)
+        removal = await changes.remove("a", 5.0, "")
+        left = (await server.cluster())["applications"]
+    alone, drafted = ([one["token_ids"] for one in choices] for choices in found)
+    assert drafted == alone
+    assert counts[0] > 0
+    assert counts[1] > 0
+    assert listed == ["a"]
+    assert view["applications"]["a~surrogate"]["drafts_for"] == "a"
+    assert isinstance(removal, RemovalView)
+    assert removal.gone
+    assert not {"a", "a~surrogate"} & left.keys(), "they go together"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {},
+            "speculate.a is tokens, but the zoo has no surrogate of a block of a; make one: blockwright zoo surrogate",
+        ),
+        ({"overload": "on"}, "speculate.a is tokens, and overload is on"),
+        ({"pipelines": {"a": 2}}, "speculate.a is tokens, and pipelines.a spreads it over workers"),
+        ({"drafts": {"a": "prompt"}}, "speculate.a is tokens, and drafts.a is 'prompt'; choose one"),
+        ({"speculate": {"a": "hidden"}}, "speculate.a is 'hidden'; give off or tokens"),
+        ({"speculate": {"b": "tokens"}}, "speculate.b names no application; there are: a"),
+    ],
+)
+async def test_what_can_have_no_drafting_chain_is_refused(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
+    add(tmp_path / "zoo", str(make_checkpoint(tmp_path / "a")), "a")
+    with pytest.raises(SettingsError, match=words):
+        async with serve({"a": tmp_path / "zoo" / "chains" / "a"}, workers=2, **{"speculate": {"a": "tokens"}, **settings}):
+            pass
+
+
+async def test_a_folder_outside_a_zoo_has_no_drafting_chain(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"speculate.a is tokens, but a is no application of a zoo"):
+        async with serve({"a": make_checkpoint(tmp_path / "a")}, speculate={"a": "tokens"}):
+            pass

@@ -28,7 +28,7 @@ def no_drafter_here(asked: DraftOptions | None, route: Route, table: RoutingTabl
     if asked.reason:
         return asked.reason.removeprefix("but ") if asked.reason.startswith("but ") else GONE.format(asked.model)
     drafters = asked.tiers or [asked.drafter]
-    if not asked.tiers and asked.drafter not in table.models:
+    if not asked.tiers and asked.drafter not in table.models.keys() | table.chains.keys():
         return GONE.format(asked.drafter)
     if len(route.hops) > 1:
         return (ACROSS if asked.tiers else MODEL_ACROSS).format(f"{len(route.hops)} workers")
