@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import combinations
+from itertools import accumulate, combinations
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -47,7 +47,21 @@ class Draft:
         # for each worker: component or delta -> number of hops that need it
         self._held: dict[str, dict[bytes, int]] = {worker: {} for worker in memory}
         self._needs: dict[tuple[str, int, int], dict[bytes, int]] = {}  # cache of ``needs``
+        self._parts: dict[str, list[list[tuple[bytes, int]]]] = {}  # parameters of each component of a chain
         self.used = dict.fromkeys(memory, 0)  # bytes
+
+    def copy(self) -> Draft:
+        """Return an independent copy."""
+        made = Draft(self.chains, self._memory, self.speeds)
+        made.hops = {name: [*routes] for name, routes in self.hops.items()}
+        made._held = {worker: {**held} for worker, held in self._held.items()}
+        made._needs, made._parts = self._needs, self._parts
+        made.used = {**self.used}
+        return made
+
+    def widen(self, more: Mapping[str, int]) -> None:
+        """Give workers more memory."""
+        self._memory = {worker: nbytes + more.get(worker, 0) for worker, nbytes in self._memory.items()}
 
     def needs(self, name: str, hop: Hop) -> dict[bytes, int]:
         """Return the bytes of each parameter of a hop."""
@@ -60,6 +74,13 @@ class Draft:
         """Return the additional bytes on a worker with this hop."""
         held = self._held[hop.worker]
         return sum([nbytes for part, nbytes in self.needs(name, hop).items() if part not in held])
+
+    def lacks(self, name: str, worker: str) -> list[int]:
+        """Return, for each depth of a chain, the bytes of the components before it that a worker lacks."""
+        held = self._held[worker]
+        if name not in self._parts:
+            self._parts[name] = [[*_parameters((component,))] for component in self.chains[name]]
+        return [0, *accumulate([sum([n for part, n in one if part not in held]) for one in self._parts[name]])]
 
     def free(self, worker: str) -> int:
         return self._memory[worker] - self.used[worker]
@@ -79,9 +100,9 @@ class Draft:
                 held[part] = held.get(part, 0) + 1
         self.hops.setdefault(name, []).append(hops)
 
-    def take_back(self, name: str) -> tuple[Hop, ...]:
-        """Withdraw the last route of an application and return it."""
-        hops = self.hops[name].pop()
+    def take_back(self, name: str, route: int = -1) -> tuple[Hop, ...]:
+        """Withdraw a route of an application, by default the last one, and return it."""
+        hops = self.hops[name].pop(route)
         if not self.hops[name]:
             del self.hops[name]
         for hop in hops:
@@ -145,12 +166,50 @@ def place_by_locality(
     """
     draft = best_draft(chains, memory, load, speeds, kinds)
     _replicate(draft, memory, load)
+    return _routes(draft, chains, memory, version)
+
+
+def _routes(draft: Draft, chains: Iterable[str], memory: Iterable[str], version: int) -> list[Route]:
+    """Return the routes of a draft, in the order of applications and workers."""
     place = {worker: n for n, worker in enumerate(memory)}
     return [
         Route(f"{name}@{'+'.join(hop.worker for hop in hops)}", version, name, hops)
         for name in chains
         for hops in sorted(draft.hops.get(name, ()), key=lambda hops: [place[hop.worker] for hop in hops])
     ]
+
+
+def place_by_room(
+    chains: Mapping[str, Sequence[Component]],
+    memory: Mapping[str, int],
+    load: Mapping[str, float] = MappingProxyType({}),
+    version: int = 1,
+    kinds: Mapping[str, str] = MappingProxyType({}),
+) -> list[Route]:
+    """Return routes as ``place_by_locality`` does, placed for the least fragmentation of memory.
+
+    Each chain, the largest first, goes where least room is left, whatever is there; one that fits whole nowhere goes to the
+    workers with most room.
+    """
+    draft = draft_by_room(chains, memory, kinds)
+    _replicate(draft, memory, load)
+    return _routes(draft, chains, memory, version)
+
+
+def draft_by_room(
+    chains: Mapping[str, Sequence[Component]], memory: Mapping[str, int], kinds: Mapping[str, str] = MappingProxyType({})
+) -> Draft:
+    """Return the draft of ``place_by_room``, with one route of each application."""
+    draft = Draft(chains, memory)
+    alike: dict[str, list[str]] = {}
+    for worker in memory:
+        alike.setdefault(kinds.get(worker, ""), []).append(worker)
+    for name in sorted(chains, key=lambda name: -_size(chains[name])):
+        fitting = [worker for worker in memory if draft.fits(name, draft.whole(name, worker))]
+        worker = min(fitting, key=draft.free, default="")
+        if hops := (draft.whole(name, worker),) if worker else _shortest(draft, name, alike.values()):
+            draft.put(name, hops)
+    return draft
 
 
 def best_draft(
