@@ -19,6 +19,7 @@ from .placement import ROUNDS, Draft
 
 Hops = tuple[Hop, ...]
 LOAD_RATE = 250e6  # bytes of parameters that a worker loads in a second, from files
+STEP_SECONDS = 0.5  # of the requests that move in one step, and of the caches that they leave
 WIDEST = 6  # workers among which pipelines are tried: the ones with most room
 FEW, BEAM = 8, 24  # most applications for a beam search, and its width
 SHORT = 8  # cuts of a chain that are all tried
@@ -129,7 +130,7 @@ class Relocation:
 
 @dataclass(frozen=True, slots=True)
 class RelocationPlan:
-    """Steps in order. saved: seconds of transfers in a window. cost: seconds of loading."""
+    """Steps in order. saved: seconds of transfers in a window. cost: seconds of loading and moving."""
 
     steps: tuple[Relocation, ...]
     saved: float
@@ -333,7 +334,7 @@ def _plan(
         nbytes += added
         waiting.remove(one)
         steps.append(one)
-    saved, cost = before - zoo.cost(draft).seconds, nbytes / LOAD_RATE
+    saved, cost = before - zoo.cost(draft).seconds, nbytes / LOAD_RATE + len(steps) * STEP_SECONDS
     return RelocationPlan(tuple(steps), saved, cost) if steps and saved > cost else None
 
 

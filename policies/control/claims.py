@@ -25,6 +25,7 @@ class Claimant(StrEnum):
     SERVING = "serving"
     DEMAND = "demand"
     VARIANTS = "variants"
+    RELOCATIONS = "relocations"
     DRAINS = "drains"
 
 
@@ -61,12 +62,13 @@ class Withdrawal:
 
 @dataclass(frozen=True, slots=True)
 class PlanRoutes:
-    """A claim on routes that are not planned so far. ``idle``: see ``PlannedRoute``."""
+    """A claim on routes that are not planned so far. ``idle``, ``beside``: see ``PlannedRoute``."""
 
     by: Claimant
     why: str
     routes: tuple[Route, ...]
     idle: float = 0.0
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,6 +264,31 @@ class WorkerHeartbeat:
 
 
 @dataclass(frozen=True, slots=True)
+class BorderTraffic:
+    """Activations that a worker has sent to the next one of a route, before component ``depth`` of an application."""
+
+    application: str
+    depth: int
+    to: str
+    sweeps: int
+    positions: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficCounted:
+    """The traffic of a worker since its start, from its heartbeat, if it has changed.
+
+    passages: by application whose routes begin there, the sweeps with rows of it and their positions.
+    """
+
+    worker: str
+    incarnation: int
+    passages: dict[str, tuple[int, int]]
+    sent: tuple[BorderTraffic, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """A gateway's observations since its last report; as in ``Provisioning.observe``."""
 
@@ -354,9 +379,20 @@ WorkerNews = (
 )  # fmt: skip
 DemandEvent = ApplicationsWanted | UsageAnswer | Quiet | Recheck  # about applications on demand
 ScalingEvent = Observed | DrainWorker | WorkerEnters | WorkerLeaves | Vacated | WorkerStopped | Pressed | Idle
-Conclusion = Park | AllFit | NoWayBack  # from a party instead of outside; all parties hear of it in turn
+
+
+@dataclass(frozen=True, slots=True)
+class Rerouted:
+    """An application is served on other routes from now on, and its requests have left the ended ones."""
+
+    application: str
+    ended: tuple[str, ...]
+    begun: tuple[str, ...]
+
+
+Conclusion = Park | AllFit | NoWayBack | Rerouted  # from a party instead of outside; all parties hear of it in turn
 _OfApplications = Serve | Vary | Deploy | Undeploy | Add | Retire | Remove
-Event = WorkerNews | _OfApplications | DemandEvent | ScalingEvent | OverloadEvent | Conclusion
+Event = WorkerNews | TrafficCounted | _OfApplications | DemandEvent | ScalingEvent | OverloadEvent | Conclusion
 
 
 @dataclass(frozen=True, slots=True)

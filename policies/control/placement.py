@@ -57,7 +57,7 @@ class Placement:
         except ValueError:
             if not on_demand:
                 raise
-            rooms = {worker: self._capacity(worker, self._whole(worker), ()) for worker in self._open()}
+            rooms = self.budgets()
             if all(room.free is None for room in rooms.values()):
                 raise
             return routes_where_it_fits(application.name, application, rooms), True
@@ -96,6 +96,10 @@ class Placement:
         hops = {name: {hop.first for p in served.planned for hop in p.hops} for name, served in self._served.items()}
         for name, cut in cut_blocks(chains, hops).items():
             self._served[name].blocks = cut
+
+    def budgets(self) -> dict[str, WorkerCapacity]:
+        """Return the room of each worker that may get more, for parameters and KV together."""
+        return {worker: self._capacity(worker, self._whole(worker), ()) for worker in self._open()}
 
     # workers that are added or removed
 

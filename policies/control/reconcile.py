@@ -128,6 +128,9 @@ class Reconcile:
                 for name in (name for name in claim.subjects if not self._holdings.served[name].wanted):
                     self._holdings.served[name].wanted = True
                     self._offer(name, anew=False)
+            case ClaimKind.PLANNED:
+                for id in claim.subjects:
+                    self._holdings.plan[id].beside = False
             case ClaimKind.SUSPENDED:
                 self._suspend(claim.subjects)
             case ClaimKind.PAUSED | ClaimKind.DRAINED:
@@ -152,7 +155,7 @@ class Reconcile:
     def _plan(self, plan: PlanRoutes) -> None:
         for one in self._holdings.placement.plan(plan.routes):
             self._claims.add(ClaimKind.PLANNED, one.route.id, plan.by, plan.why)
-            one.idle = plan.idle
+            one.idle, one.beside = plan.idle, plan.beside
             for hop in (hop for hop in one.hops if hop.missing):
                 hop.residency.want(one.route.application)
             self._note(workers_over([one]))

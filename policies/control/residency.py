@@ -62,6 +62,7 @@ class PlannedRoute:
     hops: tuple[PlannedHop, ...] = ()
     open: int = 0  # hops that their worker does not serve yet
     idle: float = 0.0  # through a block deployed for a burst: seconds without use until it ends
+    beside: bool = False  # planned beside routes that serve: nothing gives way for what it lacks
     ended: bool = False  # belongs nowhere any more
     suspended: bool = False  # a pipeline serves instead: lacking parts are not loaded, unneeded ones can go
 
@@ -347,8 +348,9 @@ class Residency:
         return any(hop.missing for hop in self._needed(name))
 
     def lacks_replica(self, name: str) -> bool:
-        """Return the same as ``lacks``, except for blocks deployed for a burst."""
-        return self.lacks(name) and any(hop.missing and not hop.route.idle for hop in self._needed(name))
+        """Return the same as ``lacks``, except for blocks deployed for a burst and routes beside ones that serve."""
+        needed = (hop for hop in self._needed(name) if hop.missing)
+        return self.lacks(name) and any(not (hop.route.idle or hop.route.beside) for hop in needed)
 
     def parts(self, name: str) -> set[bytes]:
         """Return the ids of the resident components and deltas of an application."""

@@ -24,6 +24,7 @@ from .events import (
     LoadFailed,
     Park,
     Remove,
+    Rerouted,
     Retire,
     Serve,
     Undeploy,
@@ -76,6 +77,9 @@ class Serving(Party):
                 yield Dismiss(name, forget=True)
             case Park(name):
                 yield Withdrawal(Claimant.SERVING, ClaimKind.WANTED, (name,))
+            case Rerouted(_, ended, begun):
+                yield Claim(Claimant.SERVING, ClaimKind.PLANNED, begun, PLACED)
+                yield Withdrawal(Claimant.SERVING, ClaimKind.PLANNED, ended)
             case AllFit(names):
                 yield Claim(Claimant.SERVING, ClaimKind.WANTED, names, SERVED)
             case WorkerDown(worker):

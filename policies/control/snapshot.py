@@ -16,7 +16,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
-from ..cluster import demand, provisioning, restart_policy, worker_size
+from ..cluster import demand, provisioning, relocation, restart_policy, worker_size
 from ..model import chain
 from ..plain import Plain
 from . import (
@@ -30,10 +30,12 @@ from . import (
     parameter_drops,
     placement,
     reconcile,
+    relocations,
     residency,
     routes,
     scaling,
     serving,
+    traffic_counts,
     variants,
     worker_facts,
     worker_record,
@@ -45,9 +47,9 @@ _CONTAINERS: dict[type, str] = {
     tuple: "()", list: "[]", set: "<>", frozenset: "<=>", dict: "{}", deque: "deque", Counter: "count", defaultdict: "sum",
 }  # fmt: skip
 _MODULES = (
-    demand, provisioning, restart_policy, worker_size, chain, additions, claims, copies, dropped_group, events, holdings,
-    on_demand, parameter_drops, placement, reconcile, residency, routes, scaling, serving, variants, worker_facts,
-    worker_record,
+    demand, provisioning, relocation, restart_policy, worker_size, chain, additions, claims, copies, dropped_group, events,
+    holdings, on_demand, parameter_drops, placement, reconcile, relocations, residency, routes, scaling, serving,
+    traffic_counts, variants, worker_facts, worker_record,
 )  # fmt: skip
 _KINDS: dict[str, type] = {
     kind.__name__: kind

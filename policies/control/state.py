@@ -36,6 +36,7 @@ from .on_demand import OnDemand
 from .parameter_drops import ParameterDrops
 from .party import Conclusions, Party
 from .reconcile import Reconcile
+from .relocations import Relocations
 from .scaling import Scaling, ScalingPlan
 from .serving import Serving
 from .snapshot import copy_of, put_together, take_apart
@@ -47,6 +48,7 @@ class ControllerState:
     """The state of one controller (see the module).
 
     memory: see ``placement.py``. block_idle: see ``copies.py``. on_demand, scaling: see the modules of these names.
+    traffic_window: see ``relocations.py``.
     sizes: applications are placed when the workers have reported what they have, by these rules. None: they report nothing.
     """
 
@@ -60,6 +62,7 @@ class ControllerState:
         on_demand: bool = True,
         scaling: ScalingPlan | None = None,
         sizes: SizeRules | None = None,
+        traffic_window: float = 0.0,
     ) -> None:
         self.default_is_set = False  # a setting names the default model (``table.default``)
         self.holdings = holdings = Holdings(workers, memory or {}, on_demand=on_demand, sizes=sizes)
@@ -71,13 +74,14 @@ class ControllerState:
         self.serving = Serving(reports=sizes is not None)
         self.additions = self.serving.additions
         self.scaling = Scaling(scaling or ScalingPlan())
+        self.relocations = Relocations(traffic_window)
         # Who claims for another's sake hears of an event first, and gives up before the other does.
         variants = Variants()
         self._parties: tuple[Party, ...] = (
-            self.scaling, variants, Copies(block_idle), self.overload, self.demand, self.serving,
+            self.scaling, variants, Copies(block_idle), self.relocations, self.overload, self.demand, self.serving,
         )  # fmt: skip
         # What is loaded decides what is loaded next, and that decides whether dropped parameters are back.
-        self._settling: tuple[Party, ...] = (self.serving, self.demand, self.overload, variants)
+        self._settling: tuple[Party, ...] = (self.serving, self.demand, self.overload, self.relocations, variants)
         self._reconcile = Reconcile(holdings)
         self._facts = WorkerFacts(holdings, self._reconcile, stall_timeout)
 

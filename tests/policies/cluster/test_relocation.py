@@ -8,7 +8,15 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from blockwright.policies.cluster.placement import Draft, best_draft, draft_by_room, place_by_room
-from blockwright.policies.cluster.relocation import LOAD_RATE, Hops, RelocatableChains, Relocation, cluster, relocate
+from blockwright.policies.cluster.relocation import (
+    LOAD_RATE,
+    STEP_SECONDS,
+    Hops,
+    RelocatableChains,
+    Relocation,
+    cluster,
+    relocate,
+)
 from blockwright.policies.model.chain import Component, Hop, Kind, Route
 from blockwright.tests.policies.cluster.test_placement import chain, check, component
 
@@ -40,7 +48,7 @@ def test_a_chain_with_traffic_comes_together_where_there_is_room() -> None:
     assert plan is not None
     assert plan.steps == (Relocation("a", (whole("w1", zoo.chains["a"]),), (SPREAD,)),)
     assert plan.saved == HOT
-    assert plan.cost == 30 / LOAD_RATE
+    assert plan.cost == 30 / LOAD_RATE + STEP_SECONDS
 
 
 def test_one_without_traffic_gives_way() -> None:
@@ -59,9 +67,9 @@ def test_nothing_moves_without_traffic_or_where_loading_takes_longer() -> None:
     current = {"a": [SPREAD], "b": [whole("w0", zoo.chains["b"])]}
     silent = RelocatableChains(zoo.chains, zoo.memory, {name: [0.0] * 6 for name in "ab"}, fixed=zoo.fixed)
     assert relocate(silent, current) is None
-    slow = RelocatableChains(zoo.chains, zoo.memory, {"a": [29 / LOAD_RATE] * 6, "b": [0.0] * 6}, fixed=zoo.fixed)
+    slow = RelocatableChains(zoo.chains, zoo.memory, {"a": [STEP_SECONDS + 29 / LOAD_RATE] * 6, "b": [0.0] * 6}, fixed=zoo.fixed)
     assert relocate(slow, current) is None
-    quick = RelocatableChains(zoo.chains, zoo.memory, {"a": [31 / LOAD_RATE] * 6, "b": [0.0] * 6}, fixed=zoo.fixed)
+    quick = RelocatableChains(zoo.chains, zoo.memory, {"a": [STEP_SECONDS + 31 / LOAD_RATE] * 6, "b": [0.0] * 6}, fixed=zoo.fixed)
     assert relocate(quick, current) is not None
 
 

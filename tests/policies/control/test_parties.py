@@ -169,7 +169,7 @@ def test_no_party_imports_another() -> None:
     """Nor what another one alone owns: additions, and the groups of dropped parameters."""
     folder = ROOT / "policies/control"
     parties = {path.stem: path for path in folder.glob("*.py") if "(Party):" in path.read_text()}
-    assert parties.keys() == {"copies", "on_demand", "parameter_drops", "scaling", "serving", "variants"}
+    assert parties.keys() == {"copies", "on_demand", "parameter_drops", "relocations", "scaling", "serving", "variants"}
     owned = {"additions": "serving", "dropped_group": "parameter_drops"}
     for name, path in parties.items():
         foreign = {*parties, *(one for one, owner in owned.items() if owner != name)} - {name}

@@ -56,6 +56,10 @@ class ControlWorld(FakeCluster):
         self.count = 0  # events
         self.troubled = True  # loads fail, sweeps stall, workers die
 
+    def made(self, name: str, ids: str, **more: Any) -> events.Application:
+        """Return a model of this world."""
+        return application(name, ids, **more)
+
     # the machine
 
     def __call__(self, event: events.Event, now: float | None = None) -> list[Any]:
@@ -171,12 +175,10 @@ class ControlWorld(FakeCluster):
         """Serve some models on workers that come up."""
         draw = self.random
         base = "eAmBnh"
-        tunes = [
-            application(f"t{n}", base[:3] + chr(80 + n) + base[4:], model=f"t{n}") for n in range(draw.choice([0, 1, 2]))
-        ]
-        other = [application("o", "uVwXyz", model="o", span=draw.choice([1, 1, 2]))] if draw.random() < 0.5 else []
-        lazy = [application("l", "iJkLqr", model="l", on_demand=True)] if draw.random() < 0.4 else []
-        self(events.Serve((application("a", base, model="a"), *tunes, *other, *lazy)))
+        tunes = [self.made(f"t{n}", base[:3] + chr(80 + n) + base[4:], model=f"t{n}") for n in range(draw.choice([0, 1, 2]))]
+        other = [self.made("o", "uVwXyz", model="o", span=draw.choice([1, 1, 2]))] if draw.random() < 0.5 else []
+        lazy = [self.made("l", "iJkLqr", model="l", on_demand=True)] if draw.random() < 0.4 else []
+        self(events.Serve((self.made("a", base, model="a"), *tunes, *other, *lazy)))
         self.revive()
         for _ in range(draw.choice([0, 40])):
             self.answer()
@@ -212,7 +214,7 @@ class ControlWorld(FakeCluster):
         name = f"n{count}"
         model = self.state.served[replaced].application.served_as if replaced else name
         ids = draw.choice(["eAmB", "uVwX"]) + draw.choice("SHZ") + draw.choice("hz")
-        new = application(name, ids, model=model, on_demand=draw.random() < 0.2, span=draw.choice([1, 1, 1, 2]))
+        new = self.made(name, ids, model=model, on_demand=draw.random() < 0.2, span=draw.choice([1, 1, 1, 2]))
         before = self.count
         if self(events.Add(new, replaced)) or (self.count > before and name in self.state.served):
             self.asked_to_add.add(name)
