@@ -21,20 +21,21 @@ class Switch:
     """One switch in progress.
 
     stale: requests that neither run on a new route yet nor are being computed again. fresh: requests without KV, which
-    lose nothing. left: requests that left at once. back: requests that move in turn.
+    lose nothing. left: requests that left at once. back: requests that move in turn. requests: those that were there.
     """
 
     order: SwitchRoutes
     figures: SwitchFigures
     fresh: frozenset[str]
+    requests: frozenset[str]
     stale: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)
     back: MovingBack = field(default_factory=MovingBack)
 
     def holds(self, record: RequestRecord) -> bool:
-        """Return whether a request has an attempt on a route that this switch has ended."""
-        placement = record.placement
-        return bool(placement.workers) and placement.route is not None and placement.route.id in self.order.ended
+        """Return whether one of its requests has an attempt on a route that this switch has ended."""
+        route = record.placement.route if record.placement.workers and record.id in self.requests else None
+        return route is not None and route.id in self.order.ended
 
     def note(self, claim: RouteClaim, now: float) -> None:
         """Count a stale request that waits for no pages any more."""
@@ -58,7 +59,7 @@ class Switches:
             return None
         requests = {record.id: record.progress.reached for record in on}
         fresh = frozenset(request for request, reached in requests.items() if not reached)
-        made = Switch(order, SwitchFigures(order.number, len(requests) - len(fresh)), fresh)
+        made = Switch(order, SwitchFigures(order.number, len(requests) - len(fresh)), fresh, frozenset(requests))
         self._switches[order.number] = made
         while len(self._switches) > KEPT:
             del self._switches[next(iter(self._switches))]

@@ -115,5 +115,9 @@ def _start_next(parts: BookParts, switch: Switch, now: float) -> None:
             tokens[request] = len(record.progress.tokens)
     for request, route in switch.back.begin(tokens):
         record = parts.active[request]
+        if route.id not in {one.id for one in parts.table.routes.get(route.application, ())}:  # it has died meanwhile
+            switch.back.end(request)
+            switch.stale.discard(request)
+            continue
         stay(parts, record)
         begin(parts, move_to(parts, record, route), now, switch.order.number)

@@ -246,6 +246,26 @@ def test_who_ends_before_its_turn_is_not_waited_for() -> None:
     assert bench.switching.settled(7)
 
 
+def test_who_has_not_moved_stays_where_the_new_route_has_died() -> None:
+    """The order is void then; what begins there later is not waited for."""
+    bench = Switched([PIPELINE])
+    bench.publish([PIPELINE, *REPLICAS], [target()], {"m@w0": 64, "m@w1": 64, PIPELINE.id: 900})
+    order = SwitchRoutes(7, [PIPELINE.id], ["m@w1"], version=bench.version, dropped=False)
+    begun = {effect.wanted.request for effect in bench(order, 1.0) if isinstance(effect, ExportAt)}
+    (waiting,) = {*LENGTHS} - begun
+    bench.publish([PIPELINE], [target()], {PIPELINE.id: 900})
+    for request in begun:
+        bench(End(request), 1.5)
+    assert bench(GatewayTick(), 1.6) == []
+    assert bench.homes() == {waiting: PIPELINE.id}
+    assert bench.switching.settled(7)
+    bench.generate("d", prompt=9)
+    assert not bench.off(7)
+    bench(End(waiting), 2.0)
+    assert bench.homes() == {"d": PIPELINE.id}
+    assert bench.off(7)
+
+
 def test_who_ends_or_dies_is_not_waited_for() -> None:
     bench = Switched(REPLICAS)
     bench.switch([PIPELINE], dropped=True)
