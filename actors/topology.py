@@ -58,6 +58,7 @@ from .settings.errors import SettingsError, StartError
 from .settings.faults import FaultSettings
 from .settings.joining import JoinSettings
 from .settings.settings import Settings
+from .settings.workers import FRAGMENTATION
 from .sizing import max_lengths, serving_dtype, size_rules, worker_configs, worker_limits, worker_names
 from .speculation import with_drafting_chains
 from .supervision_tree import HEAD, PREDICTORS, WORKER, dispatchers, gateway_nodes, gateway_processes, in_head, tree
@@ -308,6 +309,8 @@ def _state(settings: Settings, rules: SizeRules, default: str) -> ControllerStat
     names, least = worker_names(settings), settings.worker.workers
     more["scaling"] = ScalingPlan(settings.autoscaling.rules(least), names, settings.faults.drain_timeout)
     more["sizes"] = rules
+    more["by_room"] = by_room = settings.worker.placement == FRAGMENTATION
+    more["traffic_window"] = 0.0 if by_room else settings.worker.traffic_window
     state = ControllerState(names[:least], settings.faults.stall_timeout, **more)
     state.overload.watched = settings.parameter_drops.is_on
     state.default_is_set = bool(settings.models.default_model)

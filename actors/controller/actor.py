@@ -41,6 +41,7 @@ from ..worker.messages import WorkerStatus
 from .event_log import ControlRecorder
 from .gateway_calls import GatewayCalls
 from .history import History
+from .placement_view import placement_view
 from .progress import Progress
 from .view import application_view, claims_view, cluster_view, removal_view
 from .worker_calls import ANSWER_TIMEOUT, WorkerCalls
@@ -75,6 +76,7 @@ class Controller(Actor):
         self._gateways, self._progress = list(gateways), progress
         self._has_cards = has_cards
         self._warnings: list[str] = []
+        self._traffic: dict[str, tuple[Any, float]] = {}  # worker -> what was taken of its traffic, and when
         self._preparing: dict[str, str] = {}  # worker -> how far its kernels are
         self._fatal = ""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -365,7 +367,8 @@ class Controller(Actor):
             memory_view = (await asyncio.gather(asked_memory, return_exceptions=True))[0]
             more = {"refused": refused_workers(self._state)} | (memory_view if isinstance(memory_view, dict) else {})
             view["overload"] = overload_view(self._state.overload, self._state.served, self._state.workers, now, wall) | more
-        return view | {"cards": await self._cards(), "autoscale": self._state.scaling.view(now, wall)}
+        placed = placement_view(self._state, now, wall)
+        return view | {"cards": await self._cards(), "autoscale": self._state.scaling.view(now, wall), "placement": placed}
 
     async def _cards(self) -> list[dict[str, Any]]:
         if not self._has_cards:
@@ -445,6 +448,7 @@ class Controller(Actor):
         if name in self._state.workers:
             said = [peer.payload.get(key, 0) for key in ("sweep_age", "waiting", "running", "routes")]
             self.handle(events.WorkerHeartbeat(name, peer.id.incarnation, *said))
+            self._count(name, peer)
             if (text := peer.payload.get("preparing", "")) != self._preparing.get(name, ""):
                 self._preparing[name] = text
                 self._preparing = {name: text for name, text in self._preparing.items() if text}
@@ -452,6 +456,17 @@ class Controller(Actor):
         elif (address := f"{name}/gateway") in self._gateways:
             self._taken[address] = peer.payload.get("routes", 0)
         self._retell(peer)
+
+    def _count(self, worker: str, peer: PeerInfo) -> None:
+        """Take what a heartbeat says of traffic, if that is new and the last time is long enough ago."""
+        told, now = peer.payload.get("traffic"), self.node.clock.now()
+        last, at = self._traffic.get(worker, (None, 0.0))
+        if told is None or told == last or (last is not None and now - at < self._state.relocations.every):
+            return
+        self._traffic[worker] = told, now
+        passages = {name: (sweeps, positions) for name, (sweeps, positions) in told["passages"].items()}
+        sent = tuple(events.BorderTraffic(*one) for one in told["sent"])
+        self.handle(events.TrafficCounted(worker, peer.id.incarnation, passages, sent))
 
     def _retell(self, peer: PeerInfo) -> None:
         """Send routes again to a node whose last two heartbeats both lacked the last publication: it was lost on the way."""

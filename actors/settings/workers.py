@@ -8,10 +8,11 @@ from typing import Annotated
 
 from .errors import SettingsError
 from .models import ModelSettings
-from .part import AT_LEAST_ONE, COUNT, AllowedTexts, AtMost, Counts, SettingsPart
+from .part import AT_LEAST_ONE, COUNT, AllowedTexts, AtMost, Bounds, Counts, SettingsPart
 
 MOST_WORKERS = 4096
 MIRROR = "cuda-mirror"
+FRAGMENTATION = "fragmentation"
 DEVICE = re.compile(rf"cpu|auto|cuda(:\d{{1,3}})?|{MIRROR}")
 MOST_THREADS = 256  # per worker: the kernels' limit
 
@@ -54,6 +55,18 @@ class WorkerSettings(SettingsPart):
     ] = "invariant"
     pipeline: Annotated[int, "pipeline stages: workers each model is spread over; must divide workers", AT_LEAST_ONE] = 1
     pipelines: Annotated[Counts, "application: its own number of pipeline stages"] = field(default_factory=dict)
+    placement: Annotated[
+        str,
+        "which models go where, if not all fit everywhere: locality (what shares parameters lies together, and routes "
+        "follow the traffic) or fragmentation (as little memory as possible is left over)",
+        AllowedTexts("locality", FRAGMENTATION),
+    ] = "locality"
+    traffic_window: Annotated[
+        float,
+        "with placement=locality, seconds of traffic after which models that are spread over workers for lack of memory may "
+        "be placed anew, so that less crosses; 0: never",
+        Bounds("0 or a positive number of seconds", 0),
+    ] = 60.0
     profile: Annotated[str, "device profile (a JSON file from blockwright profile) to compare steps with"] = ""
     model_folders: Annotated[
         str,

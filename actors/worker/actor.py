@@ -65,6 +65,7 @@ from .parameters import ParameterCarrier
 from .proofs import Proofs
 from .reports import Answer, OfflineCredit, Peers, Reports
 from .sweep_figures import SweepFigures, status_of
+from .traffic_figures import TrafficFigures
 
 IDLE_CHECK = 0.5  # seconds of quiet before the memory invariant is verified
 # in sweeps; also verified this often: a broken invariant stays broken, and a check costs a third of a tiny sweep
@@ -109,6 +110,7 @@ class Worker(Actor):
         self._idle_check: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None  # plans when a sequence expires while nothing else happens
         self._figures = SweepFigures(self.state.config.costs)
+        self._traffic = TrafficFigures(backend.numerics)
         self._credit = OfflineCredit(self.state)
         self._news: list[GatewayNews] = []  # not reported to gateways yet
         if config.worker_memory.marks_copies:
@@ -180,6 +182,7 @@ class Worker(Actor):
             "numerics": self._proofs.numerics,
             **self._credit.beat(self._figures.learned),
             **self._proofs.progress,
+            **self._traffic.beat,
         }
 
     def _pass_by(self, machine: Machine) -> None:
@@ -400,6 +403,7 @@ class Worker(Actor):
 
     def _swept(self, swept: ExecutedPlan) -> None:
         """Commit a plan that has run, forward hidden states, report to gateways, and plan the next sweep."""
+        self._traffic.record(swept.plan, self.state.batch(swept.plan.number), self.state.parts.rows)
         self._machine.commit(swept.plan, swept.result, self._loop.time())
         self._ending.notify()
         for event in self._figures.swept(swept.plan, swept.result, self.state):

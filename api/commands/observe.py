@@ -108,7 +108,8 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
         "parameters": _parameters(cluster),
         "autoscale": dict(cluster["autoscale"]),
         "overload": _overload(cluster),
-        "cards": list(cluster.get("cards", ())),  # servers of earlier releases do not report them
+        "placement": dict(cluster.get("placement", {})),  # servers of earlier releases do not report this one and the next
+        "cards": list(cluster.get("cards", ())),
     }
 
 

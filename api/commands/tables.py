@@ -24,6 +24,7 @@ from .output import FittedTable
 from .screen import Screenful
 
 View = Mapping[str, Any]
+TRANSFERS_SHOWN = 8
 AppRow = tuple[str, str, str, str]  # name, state, base, checkpoint
 size = binary_size  # formats bytes with a binary unit
 _ALIKE = 4  # least adapters that share a line
@@ -82,6 +83,7 @@ def ps_tables(view: View) -> Screenful:
         *reported_lines(view["workers"]),
         *card_lines(view["cards"]),
         *_autoscale(view["autoscale"]),
+        *transfer_lines(view["placement"]),
         *overload_lines(view["overload"]),
     ]
     held = in_memory([one["memory"]["parameters"] for one in view["workers"]])
@@ -100,6 +102,15 @@ def _whereabouts(workers: Sequence[View]) -> dict[str, Callable[[View], str]]:
     if any(one.get("labels") for one in workers):
         columns["LABELS"] = lambda one: ", ".join(f"{name}={value}" for name, value in one["labels"].items()) or "-"
     return columns
+
+
+def transfer_lines(placement: View) -> list[str]:
+    """Return a line for each pair of components between which activations cross, the ones with most bytes first."""
+    return [
+        f"{one['model']} crosses from {one['worker']} to {one['to']} before component {one['before']}: "
+        f"{one['sweeps']:,} transfers, {size(one['bytes'])}"
+        for one in placement.get("transfers", ())[:TRANSFERS_SHOWN]
+    ]
 
 
 def default_line(default: str, families: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from ..model.chain import Component, Hop, Route
 from ..model.partition import hop_borders, place
-from .placement import place_by_locality
+from .placement import place_by_locality, place_by_room
 
 STEPS = 8  # of the fastest worker's speed, to which speeds are rounded
 REMEDY = "remove another application, or give workers more memory (--set memory=...)"
@@ -84,11 +84,14 @@ def routes_where_it_fits(name: str, one: Placeable, workers: Mapping[str, Worker
     return found
 
 
-def routes_of_all(new: Mapping[str, Placeable], workers: Mapping[str, WorkerCapacity]) -> list[Route]:
+def routes_of_all(
+    new: Mapping[str, Placeable], workers: Mapping[str, WorkerCapacity], *, by_room: bool = False
+) -> list[Route]:
     """Return routes of applications that are added together.
 
     An application that fits nowhere is planned everywhere: the workers refuse it in their words. If not everything fits,
     each worker keeps room for a sequence of the greatest length, if that leaves no application out, else for a page.
+    by_room: what does not fit everywhere is placed for the least fragmentation.
     """
     chains, spans = {name: one.components for name, one in new.items()}, {name: one.span for name, one in new.items()}
     everywhere = _everywhere(new, workers)
@@ -111,7 +114,10 @@ def routes_of_all(new: Mapping[str, Placeable], workers: Mapping[str, WorkerCapa
     kinds = {name: room.kind for name, room in workers.items()}
     for kept in (longest, page):
         memory = {name: free[name] - kept for name in workers}
-        routes = place_by_locality(single, memory, {}, 0, relative_speeds(workers), kinds)
+        if by_room:
+            routes = place_by_room(single, memory, {}, 0, kinds)
+        else:
+            routes = place_by_locality(single, memory, {}, 0, relative_speeds(workers), kinds)
         if {route.application for route in routes} == single.keys():
             break
     placed = {route.application for route in routes}

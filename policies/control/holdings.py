@@ -22,11 +22,17 @@ from .worker_record import WorkerRecord
 class Holdings:
     """The holdings of one cluster (see the module).
 
-    memory, sizes: see ``placement.py``. on_demand: applications that do not fit may be loaded when requests ask.
+    memory, sizes, by_room: see ``placement.py``. on_demand: applications that do not fit may be loaded when requests ask.
     """
 
     def __init__(
-        self, workers: Sequence[str], memory: Mapping[str, int], *, on_demand: bool = True, sizes: SizeRules | None = None
+        self,
+        workers: Sequence[str],
+        memory: Mapping[str, int],
+        *,
+        on_demand: bool = True,
+        sizes: SizeRules | None = None,
+        by_room: bool = False,
     ) -> None:
         self.on_demand = on_demand
         self.claims = Claims()
@@ -37,6 +43,7 @@ class Holdings:
         self.workers = {name: WorkerRecord(name, rank) for rank, name in enumerate(workers)}
         self.residency = {name: Residency(self.served, self.table.unsettled) for name in workers}
         self.placement = Placement(self.served, self.residency, self.workers, self.plan, memory, self.claims, sizes)
+        self.placement.by_room = by_room
         self.final: set[tuple[str, str]] = set()  # (worker, application) where loading it again is in vain
         self.changed: dict[str, None] = {}  # workers concerned by the event in hand, except for a heartbeat's queue figures
         self.alive = 0  # number of live workers

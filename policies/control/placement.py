@@ -21,7 +21,8 @@ from .worker_record import WorkerRecord
 class Placement:
     """The placement of one cluster (see the module).
 
-    routes: every planned route, by id. sizes: each worker reports what it has before anything is placed there; without,
+    routes: every planned route, by id. by_room: models that do not fit everywhere are placed for the least fragmentation,
+    instead of by locality. sizes: each worker reports what it has before anything is placed there; without,
     memory: worker -> bytes for parameters (as stored) and KV, if known.
     """
 
@@ -42,10 +43,11 @@ class Placement:
         self._memory = memory
         self._claims = claims
         self._sizes = sizes
+        self.by_room = False
 
     def of_all(self, new: Mapping[str, Application]) -> list[Route]:
         """Return the routes of applications that are added together. Raises ValueError."""
-        return routes_of_all(new, self._planned_rooms(new.values()))
+        return routes_of_all(new, self._planned_rooms(new.values()), by_room=self.by_room)
 
     def of_one(self, application: Application, *, on_demand: bool) -> tuple[list[Route], bool]:
         """Return the routes of a single addition, and whether others must be unloaded for it, which ``on_demand`` allows.

@@ -39,6 +39,7 @@ from .residency import Served
 from .route_switch import SwitchRoutes
 from .traffic_counts import TrafficCounts
 
+EVERY = 5.0  # seconds between two reports of a worker, at most
 MORE = 1.5  # times what crossed at the last look: it is worth another one
 WHY = "activations cross less between workers there"
 LEAVES = "its requests move to a route on which activations cross less"
@@ -107,6 +108,11 @@ class Relocations(Party):
             case DropParameters(_, hops):
                 return self._give_up_on([hop.worker for hop in hops], view, also_old=True)
         return ()
+
+    @property
+    def every(self) -> float:
+        """The seconds between two reports of a worker that count."""
+        return min(EVERY, self.window / 4) if self.window else EVERY
 
     # when ------------------------------------------------------------------------------------------------------------
 

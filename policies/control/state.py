@@ -48,7 +48,7 @@ class ControllerState:
     """The state of one controller (see the module).
 
     memory: see ``placement.py``. block_idle: see ``copies.py``. on_demand, scaling: see the modules of these names.
-    traffic_window: see ``relocations.py``.
+    traffic_window: see ``relocations.py``. by_room: see ``placement.py``.
     sizes: applications are placed when the workers have reported what they have, by these rules. None: they report nothing.
     """
 
@@ -63,9 +63,10 @@ class ControllerState:
         scaling: ScalingPlan | None = None,
         sizes: SizeRules | None = None,
         traffic_window: float = 0.0,
+        by_room: bool = False,
     ) -> None:
         self.default_is_set = False  # a setting names the default model (``table.default``)
-        self.holdings = holdings = Holdings(workers, memory or {}, on_demand=on_demand, sizes=sizes)
+        self.holdings = holdings = Holdings(workers, memory or {}, on_demand=on_demand, sizes=sizes, by_room=by_room)
         self.served, self.table = holdings.served, holdings.table
         self.workers, self.residency = holdings.workers, holdings.residency
         self.placement, self.changed = holdings.placement, holdings.changed

@@ -33,6 +33,13 @@ function whereabouts(worker) {
 }
 
 function row(worker, group, users) {
+// What crosses from a worker to others, by pair of components: the view's entries of this worker.
+function sends(crossing) {
+  return crossing.map((one) => node("div", { className: "quiet" },
+    `${one.model} crosses to ${one.to} before component ${one.before}: ${one.sweeps} transfers, ${bytes(one.bytes)}`));
+}
+
+function row(worker, group, users, crossing) {
   const m = worker.memory, { running, waiting } = worker.queue;
   const restarts = worker.restarts ? `, restarted ${worker.restarts === 1 ? "once" : `${worker.restarts} times`}` : "";
   const head = node("div", {}, node("b", {}, worker.id),
@@ -47,7 +54,7 @@ function row(worker, group, users) {
   const blocks = node("details", { open: opened.has(worker.id) },
     node("summary", { className: "quiet" }, `${count} block${count === 1 ? "" : "s"}; pid ${worker.pid}${whereabouts(worker)}`), cells);
   blocks.addEventListener("toggle", () => (blocks.open ? opened.add(worker.id) : opened.delete(worker.id)));
-  const made = node("div", { className: "worker" }, head, uses, blocks);
+  const made = node("div", { className: "worker" }, head, uses, ...sends(crossing), blocks);
   made.dataset.worker = worker.id;
   made.dataset.state = worker.state;
   made.dataset.group = group.group || "";
@@ -70,5 +77,7 @@ function card(one) {
 
 export function drawWorkers(view, users) {
   const cards = (view.cards || []).map(card);
-  $("workers").replaceChildren(...cards, ...view.workers.map((worker) => row(worker, view.overload?.workers[worker.id] || {}, users)));
+  const crossing = (worker) => (view.placement?.transfers || []).filter((one) => one.worker === worker.id);
+  const rows = view.workers.map((worker) => row(worker, view.overload?.workers[worker.id] || {}, users, crossing(worker)));
+  $("workers").replaceChildren(...cards, ...rows);
 }

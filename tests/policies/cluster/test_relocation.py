@@ -67,9 +67,13 @@ def test_nothing_moves_without_traffic_or_where_loading_takes_longer() -> None:
     current = {"a": [SPREAD], "b": [whole("w0", zoo.chains["b"])]}
     silent = RelocatableChains(zoo.chains, zoo.memory, {name: [0.0] * 6 for name in "ab"}, fixed=zoo.fixed)
     assert relocate(silent, current) is None
-    slow = RelocatableChains(zoo.chains, zoo.memory, {"a": [STEP_SECONDS + 29 / LOAD_RATE] * 6, "b": [0.0] * 6}, fixed=zoo.fixed)
+    slow = RelocatableChains(
+        zoo.chains, zoo.memory, {"a": [STEP_SECONDS + 29 / LOAD_RATE] * 6, "b": [0.0] * 6}, fixed=zoo.fixed
+    )
     assert relocate(slow, current) is None
-    quick = RelocatableChains(zoo.chains, zoo.memory, {"a": [STEP_SECONDS + 31 / LOAD_RATE] * 6, "b": [0.0] * 6}, fixed=zoo.fixed)
+    quick = RelocatableChains(
+        zoo.chains, zoo.memory, {"a": [STEP_SECONDS + 31 / LOAD_RATE] * 6, "b": [0.0] * 6}, fixed=zoo.fixed
+    )
     assert relocate(quick, current) is not None
 
 
