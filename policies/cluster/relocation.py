@@ -2,14 +2,14 @@
 
 After BlockLLM, section 5.5: greedy by the pairs with most traffic, then local moves that lower the seconds of transfers, at
 most ``ROUNDS`` rounds. ``relocate`` returns steps that each fit beside what is there, so that every model serves all the
-time, and only if the transfers saved in a window take longer than the parameters to be loaded. Pure and deterministic.
+time. They are worth it if the transfers saved in a window take longer than loading and moving. Pure and deterministic.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from types import MappingProxyType
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from .placement import ROUNDS, Draft
 
 Hops = tuple[Hop, ...]
 LOAD_RATE = 250e6  # bytes of parameters that a worker loads in a second, from files
-STEP_SECONDS = 0.5  # of the requests that move in one step, and of the caches that they leave
+STEP_SECONDS = 0.05  # of the requests that move in one step, and of the caches that they leave
 WIDEST = 6  # workers among which pipelines are tried: the ones with most room
 FEW, BEAM = 8, 24  # most applications for a beam search, and its width
 SHORT = 8  # cuts of a chain that are all tried
@@ -31,6 +31,7 @@ class TransferCost(NamedTuple):
 
     unserved: int  # applications without a route
     seconds: float  # of transfers in a window, each application on its best route
+    loaded: int  # bytes of parameters that are not there yet
     nbytes: int  # bytes of parameters on all workers
 
 
@@ -40,7 +41,8 @@ class RelocatableChains:
 
     memory: worker -> bytes for parameters. seconds: by application, what it costs in a window to cross before each component
     (``traffic.py``). kinds: worker -> kind of its device; pipelines stay within one. fixed: what else workers hold. spare:
-    worker -> bytes beside ``memory`` that KV gives while routes begin, until others end.
+    worker -> bytes beside ``memory`` that KV gives while routes begin, until others end. here: worker -> components that
+    are there now.
     """
 
     chains: Mapping[str, Sequence[Component]]
@@ -49,7 +51,9 @@ class RelocatableChains:
     kinds: Mapping[str, str] = field(default_factory=dict)
     fixed: Sequence[tuple[Sequence[Component], Hop]] = ()
     spare: Mapping[str, int] = field(default_factory=dict)
+    here: Mapping[str, Collection[bytes]] = field(default_factory=dict)
     _holders: dict[bytes, frozenset[str]] = field(init=False, default_factory=dict)
+    _loaded: dict[tuple[str, Hops], int] = field(init=False, default_factory=dict)  # as ``loaded`` returned it
     _made: list[Draft] = field(init=False, default_factory=list)  # the draft of what is fixed, once it is asked for
 
     def __post_init__(self) -> None:
@@ -108,11 +112,21 @@ class RelocatableChains:
         """Return the cost of a draft."""
         there = [name for name in self.chains if name in draft.hops]
         seconds = sum([self.least(name, draft.hops[name]) for name in there])
-        return TransferCost(len(self.chains) - len(there), seconds, sum(draft.used.values()))
+        loaded = sum([self.loaded(name, hops) for name in there for hops in draft.hops[name]])
+        return TransferCost(len(self.chains) - len(there), seconds, loaded, sum(draft.used.values()))
 
     def crossing(self, name: str, hops: Hops) -> float:
         """Return the seconds of transfers on a route."""
         return sum([self.seconds[name][hop.first] for hop in hops[1:]])
+
+    def loaded(self, name: str, hops: Hops) -> int:
+        """Return the bytes of a route that are not where it needs them now; 0 if nothing is known of now."""
+        if not self.here:
+            return 0
+        if (name, hops) not in self._loaded:
+            lacking = [(self.here.get(hop.worker, ()), self.chains[name][hop.first : hop.last]) for hop in hops]
+            self._loaded[name, hops] = sum([c.nbytes for there, parts in lacking for c in parts if c.shared not in there])
+        return self._loaded[name, hops]
 
     def least(self, name: str, routes: Sequence[Hops]) -> float:
         """Return the seconds of transfers on the best of several routes."""
@@ -136,9 +150,13 @@ class RelocationPlan:
     saved: float
     cost: float
 
+    @property
+    def worth(self) -> bool:
+        return self.saved > self.cost
+
 
 def relocate(zoo: RelocatableChains, current: Mapping[str, Sequence[Hops]]) -> RelocationPlan | None:
-    """Return the steps to routes with less traffic between workers; None if they are not worth it, or none can be taken.
+    """Return the steps to routes with less traffic between workers, worth it or not; None if none can be taken.
 
     ``current``: the routes of each application. If no order of the whole change fits, it is the best change of a single
     application.
@@ -146,10 +164,14 @@ def relocate(zoo: RelocatableChains, current: Mapping[str, Sequence[Hops]]) -> R
     now = zoo.draft(current)
     if not zoo.cost(now).seconds:
         return None
+    here: dict[str, set[bytes]] = {worker: set() for worker in zoo.memory}
+    for name, hop in [(name, hop) for name, routes in current.items() for hops in routes for hop in hops]:
+        here[hop.worker].update(component.shared for component in zoo.chains[name][hop.first : hop.last])
+    zoo = replace(zoo, here=here)
     target = cluster(zoo, current)
-    if (plan := _plan(zoo, current, {name: zoo.routes(target, name) for name in current})) is not None:
-        return plan
-    plans = [_plan(zoo, current, {**current, **one}) for one in _single_changes(zoo, now, current)]
+    plans = [_plan(zoo, current, {name: zoo.routes(target, name) for name in current})]
+    if plans[0] is None or not plans[0].worth:
+        plans += [_plan(zoo, current, {**current, **one}) for one in _single_changes(zoo, now, current)]
     return max((one for one in plans if one is not None), key=lambda one: one.saved - one.cost, default=None)
 
 
@@ -249,12 +271,13 @@ def _size(zoo: RelocatableChains, name: str) -> int:
 
 
 def _put_best(zoo: RelocatableChains, draft: Draft, name: str) -> bool:
-    """Put an application where it crosses least, of equals where it adds least, then where least room is left."""
-    best: tuple[tuple[float, int, int], Hops] | None = None
+    """Put an application where it crosses least, loads least, adds least and least room is left, in this order."""
+    best: tuple[tuple[float, int, int, int], Hops] | None = None
     for hops, added in ways(zoo, draft, name):
-        if len(hops) > 1 and best is not None and not best[0][0]:
-            break  # only ways that cross are left
-        key = zoo.crossing(name, hops), added, sum([draft.free(hop.worker) for hop in hops])
+        if len(hops) > 1 and best is not None and len(best[1]) == 1:
+            break  # a whole one does not cross
+        room = sum([draft.free(hop.worker) for hop in hops])
+        key = zoo.crossing(name, hops), zoo.loaded(name, hops), added, room
         if best is None or key < best[0]:
             best = key, hops
     if best is None:
@@ -318,7 +341,7 @@ def _single_changes(
 def _plan(
     zoo: RelocatableChains, current: Mapping[str, Sequence[Hops]], target: Mapping[str, Sequence[Hops]]
 ) -> RelocationPlan | None:
-    """Return the steps to a target, if it is worth them and there is an order in which each fits; else None."""
+    """Return the steps to a target that crosses less, if there is an order in which each fits; else None."""
     if not all(target[name] for name in current):
         return None
     draft, steps, nbytes = zoo.draft(current, spare=True), list[Relocation](), 0
@@ -335,7 +358,7 @@ def _plan(
         waiting.remove(one)
         steps.append(one)
     saved, cost = before - zoo.cost(draft).seconds, nbytes / LOAD_RATE + len(steps) * STEP_SECONDS
-    return RelocationPlan(tuple(steps), saved, cost) if steps and saved > cost else None
+    return RelocationPlan(tuple(steps), saved, cost) if steps and saved > 0 else None
 
 
 def _step(name: str, routes: Sequence[Hops], target: Sequence[Hops]) -> Relocation:

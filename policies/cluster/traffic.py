@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from ..model.chain import Component
 
 Pair = tuple[bytes, bytes]
-FLIGHT_SECONDS = 300e-6  # of a message with activations, until the next worker begins
+FLIGHT_SECONDS = 500e-6  # of a message with activations, until the next worker begins
 LINK_RATE = 1e9  # bytes of activations in a second
 VALUE_BYTES = 4  # of an activation, at most
 TOP = 8  # pairs whose order counts

@@ -40,7 +40,7 @@ from .route_switch import SwitchRoutes
 from .traffic_counts import TrafficCounts
 
 EVERY = 5.0  # seconds between two reports of a worker, at most
-MORE = 1.5  # times what crossed at the last look: it is worth another one
+MORE = 1.5  # times what crossed when nothing better was found: it is worth another look
 WHY = "activations cross less between workers there"
 LEAVES = "its requests move to a route on which activations cross less"
 
@@ -85,7 +85,7 @@ class Relocations(Party):
         self._left: tuple[Relocation, ...] = ()  # steps to go
         self._since: float | None = None  # when the window began
         self._order: tuple[tuple[str, ...], ...] = ()  # of the pairs with most traffic, at the last look
-        self._crossed = 0.0  # seconds, at the last look
+        self._enough = 0.0  # seconds that must cross until the same order is worth another look
         self._route = 0  # number of the last new route
         self._number = 0  # number of the last order to gateways, counted downwards: drops of parameters count upwards
 
@@ -131,14 +131,16 @@ class Relocations(Party):
         order = top_pairs(passages, chains)
         seconds = crossing_seconds(passages, chains)
         crossed = sum([_crossed(view.served[name], those) for name, those in seconds.items()])
-        if not crossed or (order == self._order and crossed <= MORE * self._crossed):
+        if not crossed or (order == self._order and crossed <= self._enough):
             return
-        self._order, self._crossed = order, crossed
+        self._order, self._enough = order, MORE * crossed
         moving = _moving(view, seconds)
         if not moving or (zoo := _zoo(view, seconds, moving)) is None:
             return
         plan = relocate(zoo, {name: [one.route.hops for one in view.served[name].planned] for name in moving})
-        if plan is not None:
+        if plan is not None and not plan.worth:
+            self._enough = crossed * plan.cost / plan.saved
+        elif plan is not None:
             self.counts["planned"] += 1
             self.last = RelocationPlanned(now, len(plan.steps), plan.saved, plan.cost)
             self._left = plan.steps

@@ -70,11 +70,15 @@ def test_nothing_moves_without_traffic_or_where_loading_takes_longer() -> None:
     slow = RelocatableChains(
         zoo.chains, zoo.memory, {"a": [STEP_SECONDS + 29 / LOAD_RATE] * 6, "b": [0.0] * 6}, fixed=zoo.fixed
     )
-    assert relocate(slow, current) is None
+    plan = relocate(slow, current)
+    assert plan is not None
+    assert not plan.worth
     quick = RelocatableChains(
         zoo.chains, zoo.memory, {"a": [STEP_SECONDS + 31 / LOAD_RATE] * 6, "b": [0.0] * 6}, fixed=zoo.fixed
     )
-    assert relocate(quick, current) is not None
+    plan = relocate(quick, current)
+    assert plan is not None
+    assert plan.worth
 
 
 def test_a_second_route_ends_if_its_room_is_needed() -> None:

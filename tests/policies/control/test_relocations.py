@@ -112,9 +112,9 @@ def test_the_same_order_is_looked_at_once() -> None:
     world.pass_through(name, 1)
     relocations = world.state.relocations
     assert relocations._order == ((name,),)
-    crossed = relocations._crossed
+    enough = relocations._enough
     world.pass_through(name, 1)
-    assert relocations._crossed == crossed
+    assert relocations._enough == enough
     assert relocations.counts["planned"] == 0, "one position is not worth it"
     world.pass_through(name)
     assert relocations.counts["planned"] == 1
@@ -269,16 +269,14 @@ class MovingWorld(ControlWorld):
 @pytest.mark.parametrize("part", range(0, 60, 20))
 def test_worlds_with_traffic_come_to_rest(part: int) -> None:
     """With all parties at once: whatever else happens to models and workers, nothing is left over and all is held."""
-    done = given_up = 0
+    done = 0
     for seed in range(part, part + 20):
         world = MovingWorld(seed)
         world.start()
         for _ in range(300):
             world.step()
-        done, given_up = done + world.state.relocations.counts["done"], given_up + world.state.relocations.counts["given_up"]
+        done += world.state.relocations.counts["done"]
         world.settle()
         at_rest(world)
         assert world.state.relocations.step is None
-    print(done, given_up)
     assert done > 5
-    assert given_up > 0
