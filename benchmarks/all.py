@@ -71,6 +71,7 @@ LONG = {
     "offline_online": 900,
     "structured": 900,
     "adaptive": 3600,
+    "transfers": 600,
     "adaptive_live": 300,
     "adaptive_kv": 600,
 }  # named or not run

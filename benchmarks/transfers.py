@@ -5,11 +5,10 @@
 Random zoos of 2 to 4 workers and 2 to 6 chains that share blocks, with traffic by a power law, in which the memory of the
 workers is too small for every chain to be whole. ``transfers``: the transfers of a placement over the ones of the optimum,
 which is found by enumeration (branch and bound over all routes of all chains). Zoos in which the optimum has no transfers,
-or cannot serve every chain, are drawn anew. ``locality`` is what follows the traffic (``policies/cluster/relocation.py``),
-``start`` the placement of the start, which knows none, ``fragmentation`` the baseline. ``unserved``: chains without a
-route in 100. ``moved``: zoos placed without knowing the traffic and then relocated, by steps that each fit beside what is
-there and half as much memory as KV gives meanwhile; the transfers left over the ones of the optimum. All figures are the
-same on any machine.
+or cannot serve every chain, are drawn anew. Ours follows the traffic (``policies/cluster/relocation.py``), ``start`` is the
+placement of the start, which knows none, ``fragmentation`` the baseline; a chain without a route counts as 99 times.
+``unserved``: such chains in 100. ``moved``: zoos placed without knowing the traffic and then relocated, by steps that each
+fit beside what is there and half as much memory as KV gives meanwhile. All figures are the same on any machine.
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ def moved(those: RelocatableChains, start: Draft) -> Draft:
     """Return what relocation makes of a placement, by steps that each fit."""
     routes: Mapping[str, Sequence[Hops]] = {name: list(hops) for name, hops in start.hops.items()}
     those = replace(those, spare={worker: nbytes // 2 for worker, nbytes in those.memory.items()})
-    while (plan := relocate(those, routes)) is not None:
+    while (plan := relocate(those, routes)) is not None and plan.worth:
         for step in plan.steps:
             kept = [hops for hops in routes[step.application] if hops not in step.end]
             routes = {**routes, step.application: [*kept, *step.begin]}

@@ -100,11 +100,10 @@ CHANGED = "Drops, restores and similar changes of parameters, by kind."
 FAILED = "Such changes that failed or were not possible, by reason."
 TRANSFERS = {  # of a pair of components
     "sweeps": ("transfers", "Messages with activations to the next worker of a route, by the depth of the next component."),
-    "positions": ("transferred_positions", "Positions whose activations these messages had."),
+    "positions": ("transferred_positions", "Positions whose activations these messages carried."),
     "bytes": ("transferred_bytes", "Bytes of these activations."),
 }
 RELOCATIONS = ("done", "given_up")
-RELOCATIONS_TEXT = "Models that were placed anew because of what crosses between workers, by outcome."
 # a worker's counter: sweeps in one size bucket, by its upper bound in tokens
 SWEEP_SIZE = re.compile(r"sweeps_up_to_(\d+|inf)")
 
@@ -155,10 +154,6 @@ def cluster_measures(cluster: dict[str, Any]) -> Iterator[Measure]:
         add("autoscale_workers", "Workers by stage; wanted: active and starting ones.", {"stage": stage}, value)
     for what, value in (scaled.get("decisions") or {}).items():
         add("autoscale_decisions", "Workers started or drained because of latencies.", {"decision": what}, value)
-    placed = cluster.get("placement") or {}
-    for outcome, value in (placed.get("relocations") or {}).items():
-        if outcome in RELOCATIONS:
-            add("relocations", RELOCATIONS_TEXT, {"outcome": outcome}, value)
     drops = cluster.get("overload") or {}
     stages = [group["state"] for group in (drops.get("groups") or {}).values()]
     for state in ("dropping", "pipeline", "restoring") if drops else ():
@@ -170,7 +165,7 @@ def cluster_measures(cluster: dict[str, Any]) -> Iterator[Measure]:
     yield from _engines(cluster, workers)
     yield from made.values()
     yield from _overload(drops)
-    yield from _transfers(placed)
+    yield from _transfers(cluster.get("placement") or {})
 
 
 def _transfers(placed: dict[str, Any]) -> Iterator[Measure]:
@@ -180,6 +175,9 @@ def _transfers(placed: dict[str, Any]) -> Iterator[Measure]:
     for field, (name, text) in TRANSFERS.items():
         pairs = {(one["model"], str(one["before"]), one["worker"], one["to"]): one[field] for one in placed["transfers"]}
         yield counter(f"blockwright:{name}", text, pairs, "model_name", "before", "worker", "to")
+    ends = {outcome: placed["relocations"][outcome] for outcome in RELOCATIONS}
+    text = "Models that were placed anew because of what crosses between workers, by outcome."
+    yield counter("blockwright:relocations", text, ends, "outcome")
 
 
 def _overload(drops: dict[str, Any]) -> Iterator[Measure]:

@@ -16,6 +16,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from blockwright.actors.batches.actor import figures_of
+from blockwright.actors.controller.placement_view import placement_view
 from blockwright.actors.gateway.port import DraftCounts, StreamProgress, TierFigures
 from blockwright.actors.gateway.tagging import Tagging
 from blockwright.actors.predictor.messages import Query
@@ -25,7 +26,7 @@ from blockwright.api.http.metrics import Metrics
 from blockwright.gpu.cuda.platforms import MIRROR
 from blockwright.policies.control.drop_events import MemoryLacks, RestoreParameters
 from blockwright.policies.control.drops_view import overload_view
-from blockwright.policies.control.events import LoadFailed, LoadRefused
+from blockwright.policies.control.events import BorderTraffic, LoadFailed, LoadRefused, TrafficCounted
 from blockwright.policies.control.loads import NoCapacity
 from blockwright.policies.drafts.options import MODEL, TIER
 from blockwright.policies.offline.density import Costs
@@ -47,6 +48,7 @@ from blockwright.tests.docs.metrics_page import row, rows
 from blockwright.tests.equality.served import Served, serve
 from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.policies.control.test_controller_overload import PAIR, Burst
+from blockwright.tests.policies.control.test_relocations import Crossed
 from blockwright.tests.policies.control.test_scaling import LATE, Fleet
 from blockwright.tests.policies.requests.book.gateway_bench import Bench, emitted, progressed, route
 from blockwright.tests.policies.requests.book.test_moving import Mover, whole
@@ -259,6 +261,25 @@ def moved(seen: Seen) -> None:
         note(seen, metrics.render({}).decode())
 
 
+def relocated(seen: Seen) -> None:
+    """A model that comes together where its traffic is; another time its worker dies meanwhile."""
+    for dies in (False, True):
+        world = Crossed()
+
+        def scraped(world: Crossed = world) -> None:
+            view = {"placement": placement_view(world.state, 0.0, 0.0)}
+            note(seen, Metrics(dict).render(view).decode())
+
+        scraped()
+        world.manual = dies
+        world(TrafficCounted("w0", 1, {}, (BorderTraffic("a", 3, "w1", 2, 20, 640),)))
+        world.pass_through(world.spread())
+        if dies:
+            world.down("w0")
+            world.down("w1")
+        scraped()
+
+
 def blended(seen: Seen) -> None:
     """An offline request computes, and goes back when others need its memory."""
     where = World(["w0"], [BASE], [replica("w0", BASE)], budget=12 << 16)
@@ -455,6 +476,7 @@ async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_
     tiered(seen)
     scaled(seen)
     moved(seen)
+    relocated(seen)
     blended(seen)
     classed(seen)
     batched(seen)
