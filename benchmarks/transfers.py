@@ -30,7 +30,8 @@ ZOOS, QUICK = 200, 40
 LAYOUT = KvLayout(1, 8, "float32", 16)
 SECONDS = 1000.0  # of transfers in a window: much more than loading takes
 NEVER = float("inf")
-START, FRAGMENTATION, MOVED = "start", "fragmentation", "moved"
+START, FRAGMENTATION = "start", "fragmentation"
+MOVED = "moved"
 BARS = (Bar("zoos", "transfers", at_most=1.1),)
 
 

@@ -41,9 +41,8 @@ from ..worker.messages import WorkerStatus
 from .event_log import ControlRecorder
 from .gateway_calls import GatewayCalls
 from .history import History
-from .placement_view import placement_view
 from .progress import Progress
-from .view import application_view, claims_view, cluster_view, removal_view
+from .view import application_view, claims_view, cluster_view, placement_view, removal_view
 from .worker_calls import ANSWER_TIMEOUT, WorkerCalls
 
 log = logging.getLogger("blockwright.controller")

@@ -30,6 +30,7 @@ from ..worker.messages import WorkerStatus
 
 # parts of a worker's memory; those behind the budget add up to it, but for what is other beside the memory of a card
 MEMORY = ("budget", "parameters", "kv", "cached", "free", "other")
+PAIRS_SHOWN = 64  # the ones with most bytes
 
 
 def cluster_view(
@@ -72,6 +73,37 @@ def cluster_view(
         "version": state.version,
         "events": events,
     }
+
+
+def placement_view(state: ControllerState, now: float, wall: float) -> dict[str, Any]:
+    """Return the part of ``/admin/cluster`` about placement. ``wall``: seconds since the epoch at ``now``.
+
+    A pair is named by the ids of its components, hexadecimal, and by its place: ``before`` is the depth of the second one.
+    """
+    relocations, labels = state.relocations, labels_of(state.served)
+    transfers = list[dict[str, Any]]()
+    for worker, one in relocations.traffic.sent():
+        if one.application in state.served and len(transfers) < PAIRS_SHOWN:
+            parts = state.served[one.application].application.components
+            transfers.append(
+                {
+                    "model": labels[one.application],
+                    "before": one.depth,
+                    "pair": [part.shared.hex() for part in parts[one.depth - 1 : one.depth + 1]],
+                    "worker": worker,
+                    "to": one.to,
+                    "sweeps": one.sweeps,
+                    "positions": one.positions,
+                    "bytes": one.nbytes,
+                }
+            )
+    last = relocations.last
+    planned = None
+    if last is not None:
+        planned = {"at": round(wall - now + last.at, 3), "steps": last.steps, "saved": last.saved, "cost": last.cost}
+    mode = "fragmentation" if state.placement.by_room else "locality"
+    counts = {**relocations.counts, "open": int(relocations.step is not None)}
+    return {"mode": mode, "window": relocations.window, "relocations": counts, "last": planned, "transfers": transfers}
 
 
 def _total(statuses: Mapping[str, WorkerStatus], counter: str) -> int:

@@ -64,8 +64,7 @@ from .pages import PageCarrier
 from .parameters import ParameterCarrier
 from .proofs import Proofs
 from .reports import Answer, OfflineCredit, Peers, Reports
-from .sweep_figures import SweepFigures, status_of
-from .traffic_figures import TrafficFigures
+from .sweep_figures import SweepFigures, TrafficFigures, status_of
 
 IDLE_CHECK = 0.5  # seconds of quiet before the memory invariant is verified
 # in sweeps; also verified this often: a broken invariant stays broken, and a check costs a third of a tiny sweep

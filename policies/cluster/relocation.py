@@ -240,7 +240,8 @@ def ways(zoo: RelocatableChains, draft: Draft, name: str) -> Iterator[tuple[Hops
     some, caches = False, zoo.caches(name)
     for one, other in combinations(workers, 2):
         if zoo.kinds.get(one) == zoo.kinds.get(other):
-            head, tail, rooms = lacks[one], lacks[other], (draft.free(one), draft.free(other))
+            head, tail = lacks[one], lacks[other]
+            rooms = draft.free(one), draft.free(other)
             for border in zoo.borders(name, head, tail, rooms):
                 some = True
                 yield (Hop(one, 0, border), Hop(other, border, count)), head[border] + tail[count] - tail[border]
@@ -344,7 +345,8 @@ def _plan(
     """Return the steps to a target that crosses less, if there is an order in which each fits; else None."""
     if not all(target[name] for name in current):
         return None
-    draft, steps, nbytes = zoo.draft(current, spare=True), list[Relocation](), 0
+    draft, steps = zoo.draft(current, spare=True), list[Relocation]()
+    nbytes = 0
     before = zoo.cost(draft).seconds
     waiting = [_step(name, routes, target[name]) for name, routes in current.items()]
     waiting = sorted((one for one in waiting if one.begin or one.end), key=lambda one: (len(one.begin), one.application))

@@ -213,7 +213,8 @@ class Relocations(Party):
 
     def _give_up(self) -> Conclusions:
         """End the new routes; the old ones take requests again."""
-        step, self.step, self._left = self.step, None, ()
+        step, self.step = self.step, None
+        self._left = ()
         if step is not None:
             self.counts["given_up"] += 1
             yield Withdrawal(Claimant.RELOCATIONS, ClaimKind.PLANNED, step.begun)
@@ -222,7 +223,8 @@ class Relocations(Party):
     def check(self, view: Holdings) -> None:
         """Raise AssertionError when an invariant is broken, or a claim has no reason any more."""
         step = self.step
-        begun, paused = ((), ()) if step is None else (step.begun, step.ended if step.number else ())
+        begun = () if step is None else step.begun
+        paused = () if step is None or not step.number else step.ended
         assert {*view.claims.of(ClaimKind.PLANNED, Claimant.RELOCATIONS)} == {*begun}, "a route of no relocation"
         assert {*view.claims.of(ClaimKind.PAUSED, Claimant.RELOCATIONS)} == {*paused}, "a route is paused for no relocation"
         assert step is None or {*step.ended} <= view.plan.keys(), "a route that a relocation replaces is gone"
@@ -255,7 +257,7 @@ def _crossed(served: Served, seconds: Sequence[float]) -> float:
 
 
 def _moving(view: Holdings, seconds: Mapping[str, Sequence[float]]) -> list[str]:
-    """Return the applications that a look considers: those that cross most, and those with least traffic, few in all."""
+    """Return the few applications that a look considers: the ones that cross most, and the ones with least traffic."""
     movable = _movable(view)
     crossing = {name: found for name, one in movable.items() if (found := _crossed(one, seconds[name]))}
     most = sorted(crossing, key=lambda name: (-crossing[name], name))[: FEW // 2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from blockwright.actors.worker.traffic_figures import TrafficFigures
+from blockwright.actors.worker.sweep_figures import TrafficFigures
 from blockwright.policies.model.chain import Hop, Route
 from blockwright.tests.policies.sweep_world import World, chain, replica, submission
 

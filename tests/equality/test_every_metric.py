@@ -16,7 +16,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from blockwright.actors.batches.actor import figures_of
-from blockwright.actors.controller.placement_view import placement_view
+from blockwright.actors.controller.view import placement_view
 from blockwright.actors.gateway.port import DraftCounts, StreamProgress, TierFigures
 from blockwright.actors.gateway.tagging import Tagging
 from blockwright.actors.predictor.messages import Query

@@ -16,11 +16,11 @@ from blockwright.tests.claims import claim
 from blockwright.tests.equality.served import Served, serve
 from blockwright.tests.equality.test_variants import ask
 from blockwright.tests.gpu.reference import prompt_of
+from blockwright.tests.waiting import until
 
 LENGTH = 96
 NAMES = "abc"
 PROMPTS = [prompt_of(length, seed=5) for length in (9, 20, 33)]
-PATIENCE = 60.0  # seconds until it must have moved
 
 
 def models(tmp_path: Path) -> dict[str, Path]:
@@ -42,17 +42,12 @@ def hops_of(view: dict[str, Any]) -> dict[str, int]:
     return found
 
 
-async def flow(server: Served, model: str, alone: list[dict[str, Any]], until: float) -> dict[str, Any]:
-    """Ask a model until it has come together; return the cluster's view then."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + until
-    while loop.time() < end:
-        found = await asyncio.gather(*(ask(server, prompt, model) for prompt in PROMPTS))
-        assert [choice for _, choice in found] == alone
-        view = await server.cluster()
-        if hops_of(view)[model] == 1 and not view["placement"]["relocations"]["open"]:
-            return view
-    raise AssertionError(f"{model} has not come together: {view['placement']}")
+async def together(server: Served, model: str, alone: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Ask a model, which answers as it did; return the cluster's view once it is whole on a worker."""
+    found = await asyncio.gather(*(ask(server, prompt, model) for prompt in PROMPTS))
+    assert [choice for _, choice in found] == alone
+    view = await server.cluster()
+    return view if hops_of(view)[model] == 1 and not view["placement"]["relocations"]["open"] else None
 
 
 @claim("A model that is spread over workers comes together where its traffic is, while its requests run", of="adaptive")
@@ -61,10 +56,9 @@ async def test_a_model_with_traffic_comes_together_and_answers_as_before(tmp_pat
     options: dict[str, Any] = {"max_model_len": LENGTH, "chunk_size": 16, "traffic_window": 3.0}
     async with serve(folders, workers=2, memory=memory_for_most(folders["a"]), **options) as server:
         before = hops_of(await server.cluster())
-        print(before)
         (model,) = [name for name, hops in before.items() if hops > 1]
         alone = [(await ask(server, prompt, model))[1] for prompt in PROMPTS]
-        view = await flow(server, model, alone, PATIENCE)
+        view = await until(lambda: together(server, model, alone))
         found = await asyncio.gather(*(ask(server, prompt, model) for prompt in PROMPTS))
         async with server.session.get(f"{server.url}/metrics") as answer:
             metrics = await answer.text()
@@ -73,4 +67,3 @@ async def test_a_model_with_traffic_comes_together_and_answers_as_before(tmp_pat
     (first, *_) = [one for one in view["placement"]["transfers"] if one["model"] == model]
     assert first["bytes"] == first["positions"] * 64 * 4
     assert f'blockwright:transfers_total{{before="{first["before"]}",model_name="{model}"' in metrics
-    print(view["placement"])

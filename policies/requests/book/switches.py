@@ -21,7 +21,7 @@ class Switch:
     """One switch in progress.
 
     stale: requests that neither run on a new route yet nor are being computed again. fresh: requests without KV, which
-    lose nothing. left: requests that left at once. back: requests that move in turn. requests: those that were there.
+    lose nothing. left: requests that left at once. back: requests that move in turn. requests: the ones that were there.
     """
 
     order: SwitchRoutes
