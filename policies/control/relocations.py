@@ -32,6 +32,7 @@ from .events import (
     TrafficCounted,
     Undeploy,
     WorkerDown,
+    WorkerLeaves,
 )
 from .holdings import Holdings
 from .party import Conclusions, Party
@@ -103,7 +104,7 @@ class Relocations(Party):
                 return self._give_up_of(name)
             case LoadFailed(worker, _, load) if self._loads(load.holder, worker, view):
                 return (*self._give_up(), TryAgain(load.holder, worker))
-            case WorkerDown(worker) | DrainWorker(worker, True):
+            case WorkerDown(worker) | DrainWorker(worker, True) | WorkerLeaves(worker):
                 return self._give_up_on((worker,), view)
             case DropParameters(_, hops):
                 return self._give_up_on([hop.worker for hop in hops], view, also_old=True)

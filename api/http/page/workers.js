@@ -32,7 +32,6 @@ function whereabouts(worker) {
   return [worker.host && ` on ${worker.host}`, worker.joined && ", joined", labels.length && `; ${labels.join(", ")}`].filter(Boolean).join("");
 }
 
-function row(worker, group, users) {
 // What crosses from a worker to others, by pair of components: the view's entries of this worker.
 function sends(crossing) {
   return crossing.map((one) => node("div", { className: "quiet" },
