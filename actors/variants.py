@@ -153,7 +153,7 @@ def _equivalents(
         for pair in known.pairs if known is not None else ():
             looks = known is not None and pair.swappable and is_similar(pair.figures, known.limits)
             if pair.counts if not alike else looks and not pair.counts:
-                swap = Swap(pair.first, pair.first + len(pair.block), pair.equivalent)
+                swap = Swap(pair.first, pair.first + len(pair.block), pair.replacement)
                 yield Equivalent(swap, donor, pair.lost, pair.kl)
 
 

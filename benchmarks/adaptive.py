@@ -32,6 +32,7 @@ from blockwright.api.commands.training_data import DEMO, read_examples
 from blockwright.gpu.weights.checkpoint import Checkpoint, component_of
 from blockwright.policies.adaptive.equivalence import BlockPair, EquivalenceLimits, candidate_pairs, is_similar
 from blockwright.policies.model.chain import Component
+from blockwright.zoo.equivalence.joints import Joined
 from blockwright.zoo.equivalence.measuring import ComparedModel, JudgedPair, compare, ends_of, similarities, swap_damage
 from blockwright.zoo.equivalence.probe import Probe, same_probe
 from blockwright.zoo.family.examples import TrainingExample
@@ -114,7 +115,9 @@ def climb(base: ComparedModel, other: Checkpoint, probe: Probe, limits: Equivale
     alike = similarities(base.network, noisy_one.network, probe, [*wanted], quiet)
     found = compare(base, noisy_one, probe, alike, limits, quiet)
     examined = ComparedModel(base.components, base.network, held_out)
-    right = swap_damage(examined, noisy_one.network, (), [one.pair for one in found.pairs], quiet).right
+    right = swap_damage(
+        examined, noisy_one.network, (), dict.fromkeys([one.pair for one in found.pairs], Joined()), quiet
+    ).right
     lost = {pair: 100 * (right[None] - count) / len(held_out) for pair, count in right.items() if pair is not None}
     return Rung(found.pairs, lost)
 

@@ -159,6 +159,9 @@ class HostBackend(Backend, Protocol):
     def forward(self, run: Any, batch: Batch) -> None:
         """Run all components of the run over the batch, in one native call. Never called for a head."""
 
+    def stitch(self, run: Any, hidden_TD: torch.Tensor, out_TE: torch.Tensor) -> None:
+        """Write the hidden states of another width that a run that is a single stitch makes of these."""
+
     def logits(self, run: Any, hidden_ND: torch.Tensor, delta_N: np.ndarray | None = None) -> torch.Tensor:
         """Return float32 logits [N, V] of a run that is a single head. They are valid until the next call.
 

@@ -173,6 +173,9 @@ class Device(Protocol):
     def step(self, run: Any, width: int, at: Rows, delta: Sequence[int]) -> None:
         """Run a composed body over these rows."""
 
+    def stitch(self, run: Any, width: int, out: int, at: Rows) -> None:
+        """Compute hidden states of width ``out`` from these rows' hidden states with a composed stitch."""
+
     def sample(self, run: Any, width: int, at: Rows, delta: Sequence[int]) -> None:
         """Draw a token after the last position of each row with a composed head, and write it to the tables.
 

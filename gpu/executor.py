@@ -35,6 +35,7 @@ class ComposedRun:
     body: Any | None
     head: Any | None
     deltas: dict[int, dict[int, bytes]] = field(default_factory=dict)  # by number: ids of the attached deltas, by place
+    out: int = 0  # width of the hidden states that a stitch writes, which is its body; 0: no stitch
     pools: bool = False  # its head has no logits: its rows are pooled
 
     @property
@@ -113,6 +114,8 @@ class Executor:
     def load(self, spec: ComponentSpec, offsets: Sequence[int]) -> Iterator[None]:
         """Make a component resident, or the delta of an adapted one, step by step (``gpu/parameters.py``)."""
         self.device.add_width(_width(spec))
+        if spec.component.kind is Kind.STITCH:
+            self.device.add_width(spec.component.width_out)
         return self.parameters.load(spec, offsets)
 
     def unload(self, component_id: bytes, tensors: Sequence[bytes]) -> None:
@@ -150,6 +153,7 @@ class Executor:
             width=_width(parts[0].spec),
             body=self.backend.compose(body, kv_layer) if body else None,
             head=self.backend.compose(parts[-1:], kv_layer) if heads else None,
+            out=parts[0].spec.component.width_out if parts[0].spec.component.kind is Kind.STITCH else 0,
             pools=pools(parts[-1].spec.config),
         )
 
@@ -183,6 +187,8 @@ class Executor:
         for place, component in enumerate(components[:-1]):
             if component.kind is Kind.HEAD:
                 raise ExecutorError(f"run {run} has a head at place {place} of {len(components)}; a head ends a chain")
+        if len(components) > 1 and any(component.kind is Kind.STITCH for component in components):
+            raise ExecutorError(f"run {run} has a stitch among {len(components)} components; a stitch is a run of its own")
         for left, right in pairwise(components):
             if left.width_out != right.width_in:
                 raise ExecutorError(f"run {run} joins widths {left.width_out} and {right.width_in}; its chain is wrong")
@@ -203,17 +209,21 @@ class Executor:
         del self._runs[run]
 
     def rehearse(self, component_ids: Sequence[bytes], delta_ids: Mapping[int, bytes]) -> None:
-        """Compose loaded components and deltas, by place, and drop the run again.
+        """Compose loaded components and deltas, by place, and drop the runs again: one, or several around stitches.
 
         What the device cannot do fails here, while the application can still be refused. Raises BackendError and
         ExecutorError.
         """
-        self.compose(REHEARSAL, component_ids, 0)
-        try:
-            if delta_ids:
-                self.attach(REHEARSAL, 1, delta_ids)
-        finally:
-            self.drop(REHEARSAL)
+        known = self.parameters.components
+        stitches = [i for i, id in enumerate(component_ids) if id in known and known[id].spec.component.kind is Kind.STITCH]
+        borders = sorted({0, *stitches, *(i + 1 for i in stitches), len(component_ids)})
+        for first, last in pairwise(borders):
+            self.compose(REHEARSAL, component_ids[first:last], 0)
+            try:
+                if inside := {place - first: id for place, id in delta_ids.items() if first <= place < last}:
+                    self.attach(REHEARSAL, 1, inside)
+            finally:
+                self.drop(REHEARSAL)
 
     def grow(self, max_length: int, kv_layers: int) -> Iterator[None]:
         """Grow the tables for sequences of this length and number of layers, for a model that needs larger ones.
@@ -308,6 +318,9 @@ class Executor:
                 f"plan {plan.number} names deltas {sorted(unknown)} of run {step.run}, which are not attached"
             )
         at: Rows | None = None
+        if run.out:
+            device.stitch(run.body, run.width, run.out, columns.rows_of(step))
+            return []
         if run.body is not None:
             device.step(run.body, run.width, at := columns.rows_of(step), step.delta)
         if run.head is None:

@@ -101,6 +101,13 @@ class HostDevice:
             self.backend.forward(run, batch)
             sweep.kernel_seconds += time.perf_counter() - began
 
+    def stitch(self, run: Any, width: int, out: int, at: Rows) -> None:
+        sweep, place = self._under_way(), (at.offset_N, at.count_N)
+        with self._hidden.rows(width, *place) as hidden_TD, self._hidden.rows(out, *place) as out_TE:
+            began = time.perf_counter()
+            self.backend.stitch(run, hidden_TD, out_TE)
+            sweep.kernel_seconds += time.perf_counter() - began
+
     def sample(self, run: Any, width: int, at: Rows, delta: Sequence[int]) -> None:
         self._under_way().draws.sample(run, width, at, delta)
 

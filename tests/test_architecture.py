@@ -425,6 +425,9 @@ TRAINS = (
     "blockwright.zoo.surrogate.pruning",
     "blockwright.zoo.surrogate.row_time",
     "blockwright.zoo.surrogate.similarity",
+    "blockwright.zoo.equivalence.joints",
+    "blockwright.zoo.equivalence.stitch_fitting",
+    "blockwright.zoo.equivalence.stitcher",
 )
 
 

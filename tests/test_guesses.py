@@ -40,6 +40,7 @@ GUESSES = (
     ("the rows of draft models: draft rows", "policies/sweep/draft_rows.py", "DraftRows"),
     ("how a draft model drafts: model drafting", "policies/sweep/model_drafting.py", "ModelDrafting"),
     ("which blocks may stand in for others: equivalence", "policies/adaptive/equivalence.py", "candidate_pairs"),
+    ("joining models of other widths: stitches", "policies/adaptive/stitches.py", "stitch_points"),
     ("two models with the same tokens: token table", "gpu/weights/token_table.py", "token_table"),
     ("how long an answer will be: lengths", "policies/prediction/lengths.py", "LengthEstimator"),
     ("who learns lengths: tagger", "actors/tagger/actor.py", "Tagger"),

@@ -7,6 +7,7 @@
     profiles/5b....json          device profiles of components, named by the hash of their content
     equivalences/e7....json      measured equivalences of two chains, named by their components
     surrogates/44....json        a block's surrogate with its measurements, named by the components of both
+    stitches/51....json          stitches from one chain to another, which are components, too
     files/7c...                  tokenizers, chat templates and configurations, named by the hash of their bytes
     chains/NAME/chain.json       an application: its components in order, base, defaults; beside it links to its files
     tmp/                         files that a writer is making
@@ -34,7 +35,7 @@ CHAIN = "chain.json"
 OWN = frozenset(
     (
         *("zoo.json", "tensors", "components", "deltas", "files"),
-        *("profiles", "equivalences", "surrogates", "chains", "tmp", "lock"),
+        *("profiles", "equivalences", "surrogates", "stitches", "chains", "tmp", "lock"),
     )
 )
 TENSOR_NAME = "tensor"  # the name of the only tensor in each file
@@ -112,6 +113,10 @@ class Layout:
         return self.root / "surrogates"
 
     @property
+    def stitches(self) -> Path:
+        return self.root / "stitches"
+
+    @property
     def chains(self) -> Path:
         return self.root / "chains"
 
@@ -135,6 +140,9 @@ class Layout:
 
     def surrogate(self, name: str) -> Path:
         return self.surrogates / f"{_hex(name, 32)}.json"
+
+    def stitch(self, name: str) -> Path:
+        return self.stitches / f"{_hex(name, 32)}.json"
 
     def chain(self, name: str) -> Path:
         """Return the folder of an application, which ``open_source`` accepts, too."""

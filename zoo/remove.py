@@ -16,7 +16,8 @@ from pathlib import Path
 
 from ..gpu.regular_file import open_regular
 from .disk import Disk, Step, Waiting, writing
-from .equivalence.records import is_needed
+from .equivalence.records import is_needed, stitches_used
+from .equivalence.stitch_records import needed_stitches
 from .errors import ZooDamaged, ZooError
 from .layout import CHAIN
 from .profiles import read_profile
@@ -48,7 +49,7 @@ def remove(root: Path, name: str, *, waiting: Waiting | None = None, step: Step 
 
 
 def gc(root: Path, *, waiting: Waiting | None = None, step: Step | None = None) -> Freed:
-    """Delete the components, deltas, tensors, files, profiles, equivalences and surrogates that no application needs.
+    """Delete what no application needs: components, deltas, tensors, files, profiles, equivalences, surrogates, stitches.
 
     A surrogate is needed as long as an application has its block. Foreign files stay.
 
@@ -60,24 +61,36 @@ def gc(root: Path, *, waiting: Waiting | None = None, step: Step | None = None) 
         parts = {id for chain in chains for id in chain.parts}
         surrogates = needed_surrogates(layout, parts)
         stand_ins = {id for one in surrogates.values() for id in one.surrogate}
-        components = {layout.component(id) for id in parts | stand_ins}
+        equivalences = {path: is_needed(path, parts) for path in sorted(layout.equivalences.glob("*.json"))}
+        stitches = needed_stitches(layout, parts)
+        joints = {one.component for document in stitches.values() for one in document.stitches}
+        joints |= {id for path, needed in equivalences.items() if needed for id in stitches_used(path)}
+        components = {layout.component(id) for id in parts | stand_ins | joints}
         deltas = {layout.delta(id) for chain in chains for id in filter(None, chain.deltas)}
         tensors = {layout.tensor(hash) for chain in chains for hash in zoo.tensors(chain)}
         tensors |= {layout.tensor(one.hash) for id in stand_ins for one in zoo.component(id).tensors.values()}
+        tensors |= {layout.tensor(hash) for hash in _tensors_of(zoo, joints)}
         files = {layout.file(hash) for chain in chains for hash in chain.files.values()}
         profiles = sorted(layout.profiles.glob("*.json"))
-        equivalences = sorted(layout.equivalences.glob("*.json"))
         alive = {chain.components for chain in chains}
         garbage = [  # documents before what they name, so that none ever names a deleted file
             *(path for path in profiles if not _useful(path, alive)),
-            *(path for path in equivalences if not is_needed(path, parts)),
+            *(path for path, needed in equivalences.items() if not needed),
             *(path for path in sorted(layout.surrogates.glob("*.json")) if path not in surrogates),
+            *(path for path in sorted(layout.stitches.glob("*.json")) if path not in stitches),
             *_others(layout.components, components),
             *_others(layout.deltas, deltas),
             *(path for folder in sorted(layout.tensors.iterdir()) for path in _others(folder, tensors)),
             *_others(layout.files, files),
         ]
         return _delete(disk, garbage)
+
+
+def _tensors_of(zoo: Zoo, stitches: Collection[str]) -> Iterator[str]:
+    """Yield the tensors of stitches. A damaged stitch needs none: it can only be made again."""
+    for id in stitches:
+        with contextlib.suppress(ZooDamaged):
+            yield from (tensor.hash for tensor in zoo.component(id).tensors.values())
 
 
 def _useful(profile: Path, alive: Collection[tuple[str, ...]]) -> bool:

@@ -11,14 +11,15 @@ import fcntl
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ..gpu.errors import CheckpointError
-from ..gpu.model.config import TensorRef, pools
+from ..gpu.model.config import ComponentConfig, TensorRef, pools
 from ..gpu.regular_file import open_regular
 from ..gpu.weights.adapter import is_adapter, open_adapter
-from ..gpu.weights.checkpoint import Checkpoint, DeltaPart, Parts
+from ..gpu.weights.checkpoint import Checkpoint, DeltaPart, Parts, component_of
 from ..gpu.weights.checkpoint_files import CheckpointFiles
 from ..gpu.weights.embedder import pooled_over
 from ..gpu.weights.generation import read_generation
@@ -103,6 +104,8 @@ def open_chain(folder: Path, swaps: Sequence[Swap] = ()) -> Checkpoint:
             parts.append(part(layout.component(id)))
             if chain.deltas and chain.deltas[i]:
                 deltas[i] = part(layout.delta(chain.deltas[i]))
+        if swaps:
+            _check_widths(chain.application, [config for config, _ in parts])
         exits = {one.layers: part(layout.component(one.head))[1] for one in chain.exits}
         # the document's values may be of an earlier release
         generation = read_generation(CheckpointFiles(folder), chain.model)
@@ -123,6 +126,18 @@ def _variant(chain: StoredChain, swaps: Sequence[Swap]) -> StoredChain:
         return replace(chain, components=swapped(chain.components, swaps), deltas=(), exits=())
     except ValueError as error:
         raise ZooError(f"{chain.application}: {error}") from None
+
+
+def _check_widths(application: str, configs: Sequence[ComponentConfig]) -> None:
+    """Raise ZooError unless each component of a variant takes the states that the one before it gives."""
+    components = [component_of(config, b"", 0) for config in configs]
+    for depth, (left, right) in enumerate(pairwise(components), 1):
+        if left.width_out != right.width_in:
+            ours = f"the {left.kind.value} gives states of width {left.width_out}"
+            raise ZooError(
+                f"{application}: {ours} and the {right.kind.value} at {depth} takes {right.width_in}; name a stitch between "
+                "these two models"
+            )
 
 
 def holds_adapter(folder: Path) -> bool:

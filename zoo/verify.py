@@ -18,6 +18,7 @@ from ..gpu.weights.identity import NotFinite, hash_tensor
 from ..gpu.weights.tensor_files import ITEM_BYTES, read_header
 from .disk import check_zoo, stamp
 from .equivalence.records import check_equivalences
+from .equivalence.stitch_records import check_stitches, needed_stitches
 from .errors import ZooDamaged, ZooError
 from .layout import TENSOR_NAME, Layout, tensor_header
 from .profiles import read_profile
@@ -87,6 +88,8 @@ class _Verification:
             self._check(path, lambda path: check_equivalences(self.layout, path), ())
         for path in sorted(self.layout.surrogates.glob("*.json")):
             self._check(path, lambda path: check_surrogate(self.layout, path), ())
+        for path in sorted(self.layout.stitches.glob("*.json")):
+            self._check(path, lambda path: check_stitches(self.layout, path), ())
         for path in sorted(self.layout.files.glob("*")):
             self._check(path, self._file, self.needed.get(path, ()))
         self._missing()
@@ -108,6 +111,11 @@ class _Verification:
             files = map(self.layout.file, chain.files.values())
             for path in (*map(self.layout.component, chain.parts), *deltas, *files):
                 self.needed[path].add(name)
+        alive = {id: name for name, chain in found.items() for id in chain.parts}
+        for document in needed_stitches(self.layout, set(alive)).values():
+            users = {alive[document.components[-1]], alive[document.others[-1]]}
+            for one in document.stitches:
+                self.needed[self.layout.component(one.component)] |= users
         return found
 
     def _surrogates(self, chains: Mapping[str, StoredChain]) -> None:

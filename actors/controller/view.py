@@ -46,15 +46,16 @@ def cluster_view(
     Sizes are in bytes, block ids hexadecimal. sequences: of each gateway, by model. predictors: figures of each worker's.
     """
     labels = labels_of(state.served)
-    deployed = (served.application for served in state.served.values() if served.deployed)
+    deployed = [served.application for served in state.served.values() if served.deployed]
     sharing = memory_saved(one for one in deployed if not one.variant_of)
+    stitches = memory_saved(deployed).stored - sharing.stored  # all else of variants belongs to others
     return {
         "workers": [
             _worker(state, worker, statuses.get(name), labels)
             | {"busiest_blocks": _busiest(blocks.get(name, ()), labels), "predictor": dict(predictors.get(name, {}))}
             for name, worker in state.workers.items()
         ],
-        "parameter_bytes": sharing.stored,  # all deployed applications, equal tensors counted once
+        "parameter_bytes": sharing.stored + stitches,  # all deployed applications, equal tensors counted once
         "saved_bytes": sharing.saved,  # what separate copies would take in addition
         "kv_pages_shared": _total(statuses, "shared_pages"),  # times a sequence took a page made by another
         "kv_pages_shared_now": _total(statuses, "pages_shared_now"),
@@ -247,7 +248,9 @@ def _applications(
         one, model = served.application, served.application.served_as
         whole = sum(one.tensors().values())
         shares = parameter_shares(one, held) if served.deployed else ParameterShares(whole, 0)
-        shares = ParameterShares(0, whole) if one.variant_of else shares
+        if one.variant_of:
+            own = sum(nbytes for hash, nbytes in one.tensors().items() if hash not in held)
+            shares = ParameterShares(own, whole - own)
         refused = {worker: here.refused[name] for worker, here in state.residency.items() if name in here.refused}
         kv = [status.kv_by_application.get(name, (0, 0)) for status in statuses.values()]
         counts = [found[model] for found in sequences if model in found and labels[name] == model]

@@ -86,6 +86,7 @@ COMMANDS = {
         "zoo_equivalence", "zoo_equivalence", "find blocks of two applications that may answer for each other"
     ),
     "zoo surrogate": Command("zoo_surrogate", "zoo_surrogate", "make a smaller block that may draft in place of a block"),
+    "zoo stitch": Command("zoo_stitch", "zoo_stitch", "join two applications of different widths by stitches"),
     "zoo verify": Command("zoo", "zoo_verify", "check every byte of a zoo"),
     "zoo remove": Command("zoo", "zoo_remove", "remove an application from a zoo"),
     "zoo gc": Command("zoo", "zoo_gc", "delete the files of a zoo that nothing needs"),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 PROMPTS = 1200  # that lost answers are counted on
 EACH = 100  # prompts of each of the demo's 12 tasks
 PROBE_SEEDS = (SEED + 1, SEED + 2)  # of the demo's examples in a probe
+STITCH_SEED, STITCH_EXAMPLES = SEED + 3, 2500  # of the demo's examples that stitches are made with
 CHARACTERS = 32  # of a text for each token that is needed, at most
 
 Prompts = list["TrainingExample"]
@@ -55,6 +56,30 @@ class ComparisonData:
         else:
             rows, other_rows = ([(*one.prompt, *one.answer) for one in found] for found in (rest, other_rest))
         return (own, others), self._probe(rows, other_rows, text or data)
+
+    def stitch_rows(self, data: str, text: str) -> tuple[Row, ...]:
+        """Return rows for the training of stitches: of the file ``text``, or else of ``data``, as for ``read_examples``.
+
+        Raises CommandError and CheckpointError.
+        """
+        from ...zoo.equivalence.probe import cut
+
+        if not self._same:
+            raise CommandError(
+                f"{self._names[0]} and {self._names[1]} have different tokenizers; a stitch takes the states of a token to "
+                "the states of the same token: name models with one tokenizer",
+                2,
+            )
+        if not data and not text:
+            raise CommandError(f"there is no text to train on; give --text FILE, or --data FILE, or --data {DEMO}", 2)
+        if text:
+            rows = self._rows(Path(text))[0]
+        elif data == DEMO:
+            found = read_examples(DEMO, self._models[0], demo=STITCH_EXAMPLES, seed=STITCH_SEED)
+            rows = [(*one.prompt, *one.answer) for one in found]
+        else:  # the last ones that a comparison would read
+            rows = [(*one.prompt, *one.answer) for one in _mixed(read_examples(data, self._models[0]))[::-1]]
+        return cut(rows, "the text of the demo" if data == DEMO and not text else text or data, "the training of stitches")
 
     def _probe(self, rows: Sequence[Row], other_rows: Sequence[Row], where: str) -> Probe:
         from ...zoo.equivalence.probe import cut, paired_probe, same_probe

@@ -17,7 +17,7 @@ from ...policies.model.chain import PageLayout
 from ..backend import HOST_CHUNK, Packed
 from ..errors import BackendError
 from ..model.activations import embedding_multiplier
-from ..model.config import AttentionConfig, ComponentSpec, HeadConfig, RopeConfig, attention_of, pools
+from ..model.config import AttentionConfig, ComponentSpec, HeadConfig, RopeConfig, StitchConfig, attention_of, pools
 from ..model.rotary import rotary_table
 from ..row_backend import RowBackend, RowPacked, row_states
 from ..tables import Tables
@@ -67,6 +67,9 @@ class Platform:
     chunk: int = HOST_CHUNK
 
 
+NO_STITCH = "the stitch of widths {} and {} is not computed on a card; serve its chain on processors: --set backend=native"
+
+
 class CudaBackend(RowBackend):
     """CUDA back end (see the module and ``gpu/backend.py``)."""
 
@@ -92,6 +95,11 @@ class CudaBackend(RowBackend):
         self._tables: CardTables | None = None
         self.tokens = 0  # most of a step
         self.heads = 0  # most rows of a head at a time
+
+    def assemble(self, spec: ComponentSpec, memory: Mapping[str, torch.Tensor]) -> Packed:
+        if isinstance(spec.config, StitchConfig):
+            raise BackendError(NO_STITCH.format(spec.config.hidden, spec.config.out))
+        return super().assemble(spec, memory)
 
     def _delta_form(self, spec: ComponentSpec) -> tuple[str, int]:
         return "padded rows", delta_bytes(spec, self.dtype)

@@ -17,6 +17,7 @@ from ..model.config import (
     MlpConfig,
     NormConfig,
     ParallelConfig,
+    StitchConfig,
     attention_of,
 )
 from ..row_backend import RowPacked
@@ -159,6 +160,8 @@ def _parts(place: int, packed: RowPacked, layer: int, around: Surroundings) -> l
             norm = _norm(packed, "norm", config.norm)
             assert norm is not None
             return [HeadPart(config, norm, _product(packed, "", "weight"))]
+        case StitchConfig():
+            raise AssertionError("a stitch is refused when it is assembled")
 
 
 def _attention(

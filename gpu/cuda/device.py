@@ -20,7 +20,7 @@ from ..exchange import PageExchange
 from ..sweep_columns import Ints, Rows, SweepColumns
 from ..tables import Tables
 from .arena import MappedArena
-from .backend import GATHERED, CudaBackend, hidden_name
+from .backend import GATHERED, NO_STITCH, CudaBackend, hidden_name
 from .components import CudaRun
 from .departures import Departures
 from .graphs import Graphs
@@ -147,6 +147,9 @@ class CudaDevice:
             planned = self._plan_step(at, run.groups, delta)
             self._over(width, at, lambda address: self.backend.forward.run(run.parts, planned(), address))
         sweep.work.append(self._mark)
+
+    def stitch(self, run: CudaRun, width: int, out: int, at: Rows) -> None:
+        raise ExecutorError(NO_STITCH.format(width, out))
 
     def sample(self, run: CudaRun, width: int, at: Rows, delta: Sequence[int]) -> None:
         self._place(width)

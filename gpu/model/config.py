@@ -127,7 +127,18 @@ class HeadConfig:
     softcap: float = 0.0
 
 
-ComponentConfig = EmbeddingConfig | AttentionConfig | MlpConfig | ParallelConfig | HeadConfig
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StitchConfig:
+    """Linear map between the hidden states of two models: ``weight`` [out, hidden] and ``bias`` [out].
+
+    The weight is one tensor for all stitches of a pair of models; the bias is a place's own.
+    """
+
+    hidden: int
+    out: int
+
+
+ComponentConfig = EmbeddingConfig | AttentionConfig | MlpConfig | ParallelConfig | HeadConfig | StitchConfig
 
 
 def pools(config: ComponentConfig) -> bool:
@@ -164,6 +175,8 @@ def tensor_shapes(config: ComponentConfig) -> dict[str, tuple[int, ...]]:
             shapes = _norms(config) | {role: (n, config.hidden) for role, n in rows.items()}
             shapes["down"] = (config.hidden, config.intermediate)
             return shapes | (_biases(rows | {"down": config.hidden}) if config.bias else {})
+        case StitchConfig():
+            return {"weight": (config.out, config.hidden), "bias": (config.out,)}
         case ParallelConfig():
             second = {MLP + role: shape for role, shape in tensor_shapes(config.mlp).items()}
             return tensor_shapes(config.attention) | second

@@ -28,6 +28,7 @@ from ..model.config import (
     MlpConfig,
     ModelConfig,
     ParallelConfig,
+    StitchConfig,
     TensorRef,
     attention_of,
     pools,
@@ -59,6 +60,7 @@ KINDS: dict[type[ComponentConfig], Kind] = {
     MlpConfig: Kind.MLP,
     ParallelConfig: Kind.PARALLEL,
     HeadConfig: Kind.HEAD,
+    StitchConfig: Kind.STITCH,
 }
 
 Parts = list[tuple[ComponentConfig, dict[str, TensorRef]]]
@@ -346,14 +348,18 @@ def _head(parts: Parts) -> tuple[HeadConfig, dict[str, TensorRef]]:
 
 def component_of(config: ComponentConfig, id: bytes, nbytes: int, kv: KvLayout | None = None) -> Component:
     """Return the component with this configuration and identity, and ``nbytes`` of raw tensors."""
-    return Component(
-        id=id,
-        kind=KINDS[type(config)],
-        nbytes=nbytes,
-        width_in=0 if isinstance(config, EmbeddingConfig) else config.hidden,
-        width_out=config.vocabulary if isinstance(config, HeadConfig) and config.vocabulary else config.hidden,
-        kv=kv,
-    )
+    width_in = 0 if isinstance(config, EmbeddingConfig) else config.hidden
+    return Component(id, KINDS[type(config)], nbytes, width_in, _width_out(config), kv)
+
+
+def _width_out(config: ComponentConfig) -> int:
+    match config:
+        case StitchConfig():
+            return config.out
+        case HeadConfig() if config.vocabulary:
+            return config.vocabulary
+        case _:
+            return config.hidden
 
 
 def _component(config: ComponentConfig, roles: dict[str, TensorRef], id: bytes, page_size: int, kv_dtype: str) -> Component:

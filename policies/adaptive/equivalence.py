@@ -70,7 +70,9 @@ def is_similar(figures: PairFigures, limits: EquivalenceLimits) -> bool:
 
 
 def refusal(figures: PairFigures, limits: EquivalenceLimits, *, swappable: bool) -> str:
-    """Return the reason why a pair does not count; empty if it counts. ``swappable``: the widths are equal."""
+    """Return the reason why a pair does not count; empty if it counts. ``swappable``: the widths are equal, or
+    stitches join the blocks.
+    """
     if not is_similar(figures, limits):
         return f"similarity {figures.similarity:.4f} is below {limits.similarity:g}"
     if not swappable:
@@ -92,13 +94,6 @@ def points_lost(right: int, right_swapped: int, prompts: int) -> float | None:
     if not prompts or right < LEAST_RIGHT * prompts:
         return None
     return 100 * (right - right_swapped) / prompts
-
-
-def is_swappable(pair: BlockPair, own: Sequence[Component], other: Sequence[Component]) -> bool:
-    """Return True if the other chain's block takes and gives states as wide as the ones of this chain's block."""
-    mine, theirs = own[pair.first : pair.last], other[pair.other_first : pair.other_last]
-    widths = [(one[0].width_in, one[-1].width_out) for one in (mine, theirs)]
-    return widths[0] == widths[1]
 
 
 def candidate_pairs(own: Sequence[Component], other: Sequence[Component], *, same_tokens: bool) -> list[BlockPair]:

@@ -1,7 +1,8 @@
 """Variants of an application: chains in which blocks of other applications stand in for its own.
 
-A variant is a chain like any other, with its own lineage. It has no parameters of its own: all of its components belong to
-applications of the same zoo. Its source names the application's folder and the swapped components.
+A variant is a chain like any other, with its own lineage. It has no parameters of its own but stitches, which join blocks of
+different widths: all other components belong to applications of the same zoo. Its source names the application's folder and
+the swapped components.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _SOURCE = re.compile(rf"(.+)/variant:({_SWAP}(?:,{_SWAP})*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Swap:
-    """Components ``first`` .. ``last`` (exclusive) of a chain, and the identities that replace them."""
+    """Components ``first`` .. ``last`` (exclusive) of a chain, and the identities that replace them, stitches among them."""
 
     first: int
     last: int

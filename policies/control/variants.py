@@ -1,7 +1,8 @@
 """Variants: chains of blocks that are there for other applications, which may serve in an application's place.
 
-Claims a route on each worker where routes in force of other applications have all of a variant's components. So a variant
-adds no parameter bytes; its routes end with the ones whose components it has, or with the application that it stands in for.
+Claims a route on each worker where routes in force of other applications have all of a variant's components but its
+stitches. So a variant adds no parameter bytes but stitches; its routes end with the ones whose components it has, or with
+the application that it stands in for.
 Which variants there are may change at any time: one that stays keeps its name and its routes, and no name is used again.
 While an application is loaded on demand there are none, because parameters are counted for each application then.
 """
@@ -11,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ..model.chain import Hop, Route
+from ..model.chain import Hop, Kind, Route
 from .claims import Claim, Claimant, ClaimKind, Dismiss, Know, PlanRoutes, Withdrawal
 from .events import Application, Event, LoadFailed, LoadRefused, Remove, Undeploy, Vary, WorkerDown
 from .holdings import Holdings
 from .party import Conclusions, Party
 from .residency import Served
 
-WHY = "it may serve in place of {}, and all of its components are there"
+WHY = "it may serve in place of {}, and all of its components but stitches are there"
 
 
 class Variants(Party):
@@ -73,7 +74,7 @@ class Variants(Party):
         self._anew, self._none = False, none
         there = {worker: set() if none else _components(view, worker) for worker in workers if worker in view.workers}
         for name in self._known:
-            wanted = {one.id for one in view.served[name].application.components}
+            wanted = _borrowed(view.served[name].application)
             fit = {worker: wanted <= found and (worker, name) not in self._refused for worker, found in there.items()}
             yield from self._place(view.served[name], fit, view)
 
@@ -110,7 +111,7 @@ class Variants(Party):
         assert self._known.keys() == {name for name, one in view.served.items() if one.application.variant_of}
         for served in (view.served[name] for name in self._known):
             assert served.application.variant_of in view.served, f"{served.application.name} outlives its chain"
-            parts = {part.id for part in served.application.components}
+            parts = _borrowed(served.application)
             for one in served.planned:
                 assert Claimant.VARIANTS in view.claims.on(ClaimKind.PLANNED, one.route.id), f"{one.route.id} is another's"
                 assert parts <= _components(view, one.route.home), f"route {one.route.id} adds parameters"
@@ -119,6 +120,11 @@ class Variants(Party):
 def _chain(one: Application) -> tuple[str, int, tuple[bytes, ...]]:
     """Return what makes a variant the one that it is: the application in whose place it serves, its rank and components."""
     return one.variant_of, one.rank, tuple(component.id for component in one.components)
+
+
+def _borrowed(variant: Application) -> set[bytes]:
+    """Return the components of a variant that belong to other applications: all but its stitches."""
+    return {one.id for one in variant.components if one.kind is not Kind.STITCH}
 
 
 def _components(view: Holdings, worker: str) -> set[bytes]:

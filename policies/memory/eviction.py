@@ -74,21 +74,46 @@ def shortage(pages: PageTable, need: Mapping[str, int], kept: Mapping[str, int],
     return chunks - pages.free_chunks
 
 
-def make_room(pages: PageTable, need: Mapping[str, int], kept: Mapping[str, int], chunks: int = 0) -> bool:
+def make_room(
+    pages: PageTable,
+    need: Mapping[str, int],
+    kept: Mapping[str, int],
+    chunks: int = 0,
+    listed: Container[int] | None = None,
+) -> bool:
     """Return whether ``need`` slots, by arena, and ``chunks`` can be taken one by one, with cached pages evicted.
 
     ``kept`` slots of idle pages do not count. Nothing is evicted if the answer is no. If chunks lie in idle pages of
     *other* arenas, these are evicted now, oldest first, because ``shortage`` counts only chunks that the pool has. How
     many come back is known only afterwards, since a group of slots returns its chunks when its last slot is free.
+
+    With slots of several arenas in ``need``, one of them may have more idle pages than it needs. These go last, but for the
+    ``listed`` ones, which the sequence will use; None: all stay.
     """
     lacking = shortage(pages, need, kept, chunks)
     if lacking <= 0:
         return True
-    others = [(arena, slots) for arena, slots in pages.idle.slots.items() if slots and arena not in need]
-    if lacking > sum(pages.allocator(arena).may_return(slots) for arena, slots in others):
+    beside = len(need) > 1 and listed is not None
+    spare = {arena: _spare(pages, arena, need, kept, beside) for arena, slots in pages.idle.slots.items() if slots}
+    if lacking > sum(pages.allocator(arena).may_return(slots) for arena, slots in spare.items()):
         return False
-    for handle in [h for h in pages.idle if pages.span(h).arena not in need]:
+    needless = [h for h in pages.idle if pages.span(h).arena not in need]
+    surplus = [h for h in pages.idle if pages.span(h).arena in need and h not in (listed or ())] if beside else []
+    for handle in needless + surplus:
+        arena = pages.span(handle).arena
+        if arena in need and _spare(pages, arena, need, kept, beside) < pages.span(handle).layers:
+            continue
         pages.evict(handle)
         if shortage(pages, need, kept, chunks) <= 0:
             return True
     return False
+
+
+def _spare(pages: PageTable, arena: str, need: Mapping[str, int], kept: Mapping[str, int], beside: bool) -> int:
+    """Return the idle slots of an arena that a need can do without; of arenas that it needs only if ``beside``."""
+    idle = pages.idle.slots[arena]
+    if arena not in need:
+        return idle
+    if not beside:
+        return 0  # all of them count already
+    return max(0, min(idle, idle + pages.allocator(arena).unused - need[arena] - kept.get(arena, 0)))

@@ -38,6 +38,11 @@ class SlotAllocator:
         """The slots that could be taken now without eviction."""
         return self._idle + self._pool.free // self.group_chunks * self.group_slots
 
+    @property
+    def unused(self) -> int:
+        """The free slots of groups in use."""
+        return self._idle
+
     def lacks(self, n: int) -> int:
         """Return the chunks that the pool must give before ``n`` slots can be taken."""
         return -(-max(0, n - self._idle) // self.group_slots) * self.group_chunks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 from ..model.chain import PageLayout
@@ -95,13 +96,13 @@ class WorkerMemory:
         need: Mapping[str, int],
         kept: Mapping[str, int],
         grammar: Grammar | None = None,
-        found: Container[int] = frozenset(),
+        found: Container[int] | None = None,
     ) -> bool:
         """Make room for slots and a sequence's grammar, see ``eviction.make_room``. Other grammars without users may go.
 
-        ``found``: pages that the sequence will list. A grammar takes the chunks of any other cached pages.
+        ``found``: pages that the sequence will list, if it is known. A grammar takes the chunks of any other cached pages.
         """
-        if eviction.make_room(self.pages, need, kept, self.grammars.lacks(grammar)):
+        if eviction.make_room(self.pages, need, kept, self.grammars.lacks(grammar), found):
             return True
         idle = [(self.pages.allocator(arena), slots) for arena, slots in self.pages.idle.slots.items()]
         most = self._pool.free + self.grammars.reclaimable(grammar) + sum(one.may_return(slots) for one, slots in idle)
@@ -109,7 +110,7 @@ class WorkerMemory:
         if least + self.grammars.lacks(grammar) > most:
             return False
         while eviction.shortage(self.pages, need, kept, lacks := self.grammars.lacks(grammar)) > 0:
-            handle = next((handle for handle in self.pages.idle if handle not in found), -1) if lacks else -1
+            handle = next((handle for handle in self.pages.idle if handle not in (found or ())), -1) if lacks else -1
             if handle >= 0:
                 self.pages.evict(handle)
             elif not self.grammars.evict(grammar):
@@ -121,13 +122,29 @@ class WorkerMemory:
 
         ``alone``: count only the parameters of this application. ``grammar``: of the sequence, whose tokens are drawn here.
         """
-        slots = self.pages.allocator(spans[0].arena)
         used = self.residence.chunks_by_holder().get(alone, 0) if alone else self.residence.used
         used += self.grammars.chunks_alone(grammar)
-        groups = (self._pool.total - used) // slots.group_chunks
-        pages = max(groups, 0) * slots.group_slots // sum(span.layers for span in spans)
+        pages = self._most_pages(layers_by_arena(spans), self._pool.total - used)
         cap = self._cap_of(account, self._pool.total - used)
         return pages if cap is None else min(pages, cap // self.page_bytes(spans))
+
+    def _most_pages(self, layers: Mapping[str, int], chunks: int) -> int:
+        """Return the pages that chunks hold, each with these layers in each arena."""
+        most = []
+        for arena, count in layers.items():
+            slots = self.pages.allocator(arena)
+            most.append(max(chunks // slots.group_chunks, 0) * slots.group_slots // count)
+        if len(most) == 1:
+            return most[0]
+        return bisect_right(range(1, min(most) + 1), chunks, key=lambda pages: self._chunks(layers, pages))
+
+    def _chunks(self, layers: Mapping[str, int], pages: int) -> int:
+        """Return the chunks of this many pages, each with these layers in each arena."""
+        total = 0
+        for arena, count in layers.items():
+            slots = self.pages.allocator(arena)
+            total += -(-pages * count // slots.group_slots) * slots.group_chunks
+        return total
 
     # accounts with caps ----------------------------------------------------------------------------------------------
 
@@ -181,9 +198,7 @@ class WorkerMemory:
         """Return the chunks that must be left beside parameters for a sequence of ``pages`` pages (as in ``pages_of``)."""
         if not spans:
             return 0
-        slots = self.pages.allocator(spans[0].arena)
-        groups = -(-pages * sum(span.layers for span in spans) // slots.group_slots)
-        left, need = groups * slots.group_chunks, pages * self.page_bytes(spans)
+        left, need = self._chunks(layers_by_arena(spans), pages), pages * self.page_bytes(spans)
         if share := self._share(account):
             left = max(left, int(need / (share * self._pool.chunk_bytes)))
             while (
@@ -347,3 +362,11 @@ class WorkerMemory:
         self.pages.check(listed)
         self.residence.check()
         assert not any(map(self.residence.holds, self._orphaned)), "a component is here, and counts as gone"
+
+
+def layers_by_arena(spans: Iterable[Span]) -> dict[str, int]:
+    """Return the layers of these spans in each arena; a chain with blocks of another model may use several."""
+    found: dict[str, int] = {}
+    for span in spans:
+        found[span.arena] = found.get(span.arena, 0) + span.layers
+    return found

@@ -26,6 +26,7 @@ class Kind(StrEnum):
     MLP = "mlp"
     PARALLEL = "parallel"  # attention and feed-forward of one layer that read the same hidden state
     HEAD = "head"
+    STITCH = "stitch"  # between blocks of models of different widths
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from .runs import Border, Exit, LocalRoute, Run, Span, run_of
 
 Stretches = list[tuple[int, int]]  # of a path: (first node, the one after the last)
 Nodes = tuple[Hashable, ...]
+ALONE = (Kind.HEAD, Kind.STITCH)  # components that are runs of their own
 
 
 class LocalPath:
@@ -63,7 +64,7 @@ class LocalPath:
         hops = self.route.hops
         local = self.local
         first = self.first
-        runs = [self._run(a, b) for a, b in _split_head(stretches, local)]
+        runs = [self._run(a, b) for a, b in _split_alone(stretches, local)]
         changed = [(first + d, c.delta) for d, c in enumerate(local) if c.delta]
         return LocalRoute(
             self.route,
@@ -209,12 +210,11 @@ def _stretches(path: Nodes, cuts: tuple[set[Hashable], set[Hashable]], kept: Con
     return list(zip([0, *borders], [*borders, len(path)], strict=True)) if path else []
 
 
-def _split_head(stretches: Stretches, local: Sequence[Component]) -> Stretches:
-    """Cut before a head, wherever it is in a range."""
+def _split_alone(stretches: Stretches, local: Sequence[Component]) -> Stretches:
+    """Cut around heads and stitches, wherever they are in a range."""
     result: Stretches = []
     for a, b in stretches:
-        if b - a > 1 and local[b - 1].kind is Kind.HEAD:
-            result += [(a, b - 1), (b - 1, b)]
-        else:
-            result.append((a, b))
+        alone = [place for place in range(a, b) if local[place].kind in ALONE]
+        borders = sorted({a, b, *alone, *(place + 1 for place in alone)})
+        result += pairwise(borders)
     return result

@@ -17,7 +17,10 @@ from .tier_work import FamilyTier
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Consecutive components executed by one native call. A head is always a run of its own, since few rows pass it."""
+    """Consecutive components executed by one native call.
+
+    A head is always a run of its own, since few rows pass it; a stitch too, since a run has one width.
+    """
 
     depth: int  # of the first component
     components: tuple[bytes, ...]  # ids of executed components: for an adapted one, its base

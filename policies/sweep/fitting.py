@@ -60,8 +60,9 @@ class Fitting:
         Counted against it: what running prompts will still take, and the slots ``awaited`` for older requests. Idle pages
         may be evicted for a sequence that fits.
         """
-        grammar = self._sequences.grammar(s)
-        listed = {handle for handles in found for handle in handles if handle is not None} if grammar is not None else ()
+        grammar, spans = self._sequences.grammar(s), self._rows.route[s].kv
+        asked = grammar is not None or any(span.arena != spans[0].arena for span in spans)
+        listed = {handle for handles in found for handle in handles if handle is not None} if asked else None
         return self._parts.memory.make_room(*self.need(s, found, awaited), grammar, listed)
 
     def need(self, s: int, found: Found, awaited: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:

@@ -14,12 +14,14 @@ from safetensors.torch import load_file
 
 from blockwright.actors.settings.errors import SettingsError
 from blockwright.policies.adaptive.equivalence import EquivalenceLimits
+from blockwright.policies.adaptive.stitches import StitchPoint
 from blockwright.policies.adaptive.variants import Swap, variant_source
 from blockwright.policies.requests.book.chain_switching import may_switch, switch
 from blockwright.tests.checkpoints import make_checkpoint, with_tensors
 from blockwright.tests.claims import claim
 from blockwright.tests.equality.served import Served, serve
 from blockwright.tests.gpu.reference import confirm, prompt_of
+from blockwright.tests.zoo.equivalence.stitched_models import NAMES, NARROW, WIDE, random_stitches, zoo_of_widths
 from blockwright.zoo.add import add
 from blockwright.zoo.equivalence.records import StoredEquivalences, StoredPair, store_equivalences
 from blockwright.zoo.zoo import Zoo
@@ -130,6 +132,44 @@ async def test_a_variant_is_served_by_its_source_and_judged_by_transformers(tmp_
     async with serve({"v": Path(variant_source(str(root / "chains" / "a"), swaps))}, max_model_len=LENGTH) as server:
         _, choice = await ask(server, PROMPTS[1], "v")
     assert confirm(b, PROMPTS[1], tuple(choice["token_ids"])) > NEW // 2
+
+
+def wide_block(root: Path) -> tuple[Swap, StoredEquivalences]:
+    """Return the swap of the narrow model's middle layer, with random stitches around it, and an equivalence that counts."""
+    there, back = random_stitches(root)
+    one, other = (Zoo(root).chain(name).components for name in NAMES)
+    ends = there[StitchPoint(3, 3)], back[StitchPoint(5, 5)]
+    pair = StoredPair(one[3:5], other[3:5], 3, 3, 0.99, 0.98, True, True, 0.01, None, *ends)
+    rows = tuple((0.5,) * (len(other) - 1) for _ in one[:-1])
+    stored = StoredEquivalences(
+        components=one, others=other, probe="0" * 32, tokens=9, prompts=0, right=0, limits=EquivalenceLimits(),
+        similarities=rows, pairs=(pair,),
+    )  # fmt: skip
+    return Swap(3, 5, pair.replacement), stored
+
+
+@claim("A variant with stitches serves with no parameter bytes but theirs, bit for bit as its chain alone", of="adaptive")
+async def test_a_variant_with_stitches_answers_as_its_chain_alone(tmp_path: Path) -> None:
+    root = zoo_of_widths(tmp_path)
+    swap, stored = wide_block(root)
+    store_equivalences(root, [stored])
+    narrow, wide = (root / "chains" / name for name in NAMES)
+    async with serve({"v": Path(variant_source(str(narrow), [swap]))}, max_model_len=LENGTH) as server:
+        alone = [(await ask(server, prompt, "v"))[1] for prompt in PROMPTS]
+    folders = dict(zip(NAMES, (narrow, wide), strict=True))
+    async with serve(folders, adaptive={NAMES[0]: "equal"}, max_model_len=LENGTH, chunk_size=16) as server:
+        view = await server.cluster()
+        own = [(await ask(server, prompt, NAMES[0], adaptive=False))[1] for prompt in PROMPTS]
+        found = await asyncio.gather(*(ask(server, prompt, NAMES[0]) for prompt in PROMPTS))
+    assert own != alone
+    assert {variant for variant, _ in found} <= {"", f"{NAMES[0]}~1"}
+    assert [choice for _, choice in found] == [(alone if variant else own)[n] for n, (variant, _) in enumerate(found)]
+    variant = view["applications"][f"{NAMES[0]}~1"]
+    stitches = {t.hash: t.nbytes for id in (swap.ids[0], swap.ids[-1]) for t in Zoo(root).component(id).tensors.values()}
+    assert variant["bytes"]["own"] == sum(stitches.values()) == 4 * (2 * NARROW * WIDE + NARROW + WIDE)
+    both = Zoo(root).tensors(Zoo(root).chain(NAMES[0])) | Zoo(root).tensors(Zoo(root).chain(NAMES[1]))
+    assert view["parameter_bytes"] == sum(tensor.nbytes for tensor in both.values()) + sum(stitches.values())
+    assert any(route["application"] == f"{NAMES[0]}~1" for route in view["routes"])
 
 
 @pytest.mark.parametrize("mode", ["off", "equal"])

@@ -12,7 +12,7 @@ from blockwright.gpu.device import DeviceSizes
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.select import open_device
-from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.policies.model.chain import Kind
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import (
     Edit,
@@ -24,6 +24,7 @@ from blockwright.policies.plan.sweep_plan import (
     SweepResult,
     WriteTokens,
 )
+from blockwright.zoo.source import open_source
 
 CHUNK = 65536
 GREEDY = SamplingParams(temperature=0.0)
@@ -56,20 +57,21 @@ def load(executor: Executor, spec: ComponentSpec, places: Placing) -> None:
 class Rig:
     """One executor with the chain of one checkpoint loaded, as run 0 (whole chain) unless ``cuts`` says otherwise.
 
-    ``cuts`` are component indices where the chain is split into runs 0, 1, ...; slots are handed out in random order.
+    ``cuts`` are component indices where the chain is split into runs 0, 1, ...; stitches are runs of their own. Slots are
+    handed out in random order.
     """
 
     def __init__(
         self,
         backend: Backend,
-        path: Path,
+        path: Path | str,
         page_size: int = 8,
         cuts: Sequence[int] = (),
         rows: int = 8,
         max_length: int = 160,
     ) -> None:
         self.page_size = page_size
-        self.checkpoint = Checkpoint.open(path)
+        self.checkpoint = open_source(path)
         kv_dtype = str(backend.dtype).removeprefix("torch.")
         self.specs = self.checkpoint.specs(page_size, kv_dtype)
         layers = self.checkpoint.config.layers
@@ -80,7 +82,8 @@ class Rig:
         self._load(backend)
         pages = -(-max_length // page_size)
         self._slots = self._add_arena(backend, rows * layers * pages)
-        self.runs = self._compose(cuts)
+        stitches = [at for at, spec in enumerate(self.specs) if spec.component.kind is Kind.STITCH]
+        self.runs = self._compose(sorted({*cuts, *stitches, *(at + 1 for at in stitches)}))
 
     def commit(self, arena: str, nbytes: int) -> None:
         count = -(-nbytes // CHUNK)

@@ -211,22 +211,22 @@ class FakeDevice:
             if step.draft:
                 self._draft(plan, step, sequences)
             return
-        layers: list[tuple[int, int]] = []  # KV layer, depth
-        allocator: SlotAllocator | None = None
+        layers: list[tuple[int, int, SlotAllocator]] | None = None  # KV layer, depth, arena
         for local in self.state.parts.routes.planned():
             if run in local.runs:  # as in any other route that has it
                 parts = self.state_components(local.route.application)
                 attentions = [d for d, c in enumerate(parts) if c.kv]
-                layers = [(n, d) for n, d in enumerate(attentions) if 0 <= d - run.depth < len(run.components)]
-                allocator = self.state.parts.memory.pages.allocator(parts[attentions[0]].kv.key)  # type: ignore[union-attr]
+                of = self.state.parts.memory.pages.allocator
+                inside = [(n, d) for n, d in enumerate(attentions) if 0 <= d - run.depth < len(run.components)]
+                layers = [(n, d, of(parts[d].kv.key)) for n, d in inside]  # type: ignore[union-attr]
                 break
         size = self.state.config.page_size
-        assert allocator is not None, "a plan names a run of no route"
+        assert layers is not None, "a plan names a run of no route"
         for i, start, count in zip(step.batch, *plan.columns(step), strict=True):
             row = plan.row[i]
             tokens = self.tokens[row]
             lines = self._lineages(self.state.parts.rows.route[sequences[i]].route.application)
-            for layer, depth in layers:
+            for layer, depth, allocator in layers:
                 digest = hash(lines[depth])
                 for position in range(start + count):
                     if position < len(tokens):  # workers between the first and the last one get none

@@ -1,1 +1,1 @@
-"""Equivalent blocks: measuring them and keeping the results."""
+"""Equivalent blocks, and stitches between blocks of different widths: measuring and making them, and keeping the results."""

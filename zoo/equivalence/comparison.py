@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...gpu.errors import CheckpointError
 from ...gpu.weights.checkpoint import Checkpoint, component_of
-from ...policies.adaptive.equivalence import EquivalenceLimits, candidate_pairs, is_swappable
+from ...policies.adaptive.equivalence import EquivalenceLimits, candidate_pairs
 from ...policies.model.chain import Component
 from ..disk import Waiting
 from ..errors import ZooDamaged
@@ -16,6 +16,7 @@ from ..family.examples import TrainingExample
 from ..family.network import ChainNetwork
 from ..source import open_chain
 from ..zoo import Zoo
+from .joints import Joined, read_joints
 from .measuring import ComparedModel, Equivalences, Progress, Similarities, compare, ends_of, similarities
 from .probe import LENGTH, Probe
 from .records import StoredEquivalences, StoredPair, store_equivalences, stored_equivalences
@@ -53,10 +54,12 @@ class ZooComparison:
     ) -> BothWays:
         """Compare the applications both ways and store the results. ``prompts``: the same ones, in each model's tokens.
 
-        If the zoo holds the results for the same probe, prompts and limits, nothing is measured. Raises ZooError.
+        If the zoo holds the results for the same probe, prompts, limits and stitches, nothing is measured. Raises
+        ZooError.
         """
         stored = self.stored()
-        digests = probe.digest(prompts[0]), probe.turned().digest(prompts[1])
+        joints = read_joints(Zoo(self.root), *self.components)
+        digests = probe.digest(prompts[0], joints.ids), probe.turned().digest(prompts[1], joints.ids)
         if stored and all((one.probe, one.limits) == (d, limits) for one, d in zip(stored, digests, strict=True)):
             return stored
         store_equivalences(self.root, (), waiting=waiting)  # a zoo that cannot be written is refused before minutes of work
@@ -65,8 +68,8 @@ class ZooComparison:
         pairs = candidate_pairs(own.components, other.components, same_tokens=probe.same_tokens)
         wanted = dict.fromkeys(ends_of(pair, own.components, other.components) for pair in pairs)
         alike = similarities(own.network, other.network, probe, [*wanted], progress)
-        there = compare(own, other, probe, alike, limits, progress)
-        back = compare(other, own, probe.turned(), alike.turned(), limits, progress)
+        there = compare(own, other, probe, alike, limits, progress, joints)
+        back = compare(other, own, probe.turned(), alike.turned(), limits, progress, joints.turned())
         found = (
             _record(own, other, probe, digests[0], there, alike, limits),
             _record(other, own, probe, digests[1], back, alike.turned(), limits),
@@ -116,6 +119,7 @@ def _record(
     pairs = []
     for one in found.pairs:
         pair, figures = one.pair, one.figures
+        joined = one.joined or Joined()
         pairs.append(
             StoredPair(
                 block=tuple(mine[pair.first : pair.last]),
@@ -124,10 +128,12 @@ def _record(
                 other_first=pair.other_first,
                 similarity=figures.similarity,
                 low=figures.low,
-                swappable=is_swappable(pair, own.components, other.components),
+                swappable=one.joined is not None,
                 counts=not one.refused,
                 kl=figures.kl,
                 lost=figures.lost,
+                enter=joined.enter.id if joined.enter is not None else "",
+                leave=joined.leave.id if joined.leave is not None else "",
             )
         )
     return StoredEquivalences(

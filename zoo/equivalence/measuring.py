@@ -9,7 +9,7 @@ the two chains.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -21,7 +21,6 @@ from ...policies.adaptive.equivalence import (
     PairFigures,
     candidate_pairs,
     is_similar,
-    is_swappable,
     longer_pairs,
     points_lost,
     refusal,
@@ -29,6 +28,7 @@ from ...policies.adaptive.equivalence import (
 from ...policies.model.chain import Component
 from ..family.examples import IGNORED, TrainingExample, tensors
 from ..family.network import ChainNetwork
+from .joints import Joined, Joints
 from .probe import Probe, Row
 from .rows import batches, padded
 
@@ -63,11 +63,15 @@ class Similarities:
 
 @dataclass(frozen=True, slots=True)
 class JudgedPair:
-    """A pair with its figures. ``refused``: the reason why it does not count; empty if it counts."""
+    """A pair with its figures. ``refused``: the reason why it does not count; empty if it counts.
+
+    ``joined``: the stitches that a swap needs; None if there are none.
+    """
 
     pair: BlockPair
     figures: PairFigures
     refused: str
+    joined: Joined | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,18 +131,22 @@ def compare(
     alike: Similarities,
     limits: EquivalenceLimits,
     progress: Progress,
+    joints: Joints | None = None,
 ) -> Equivalences:
     """Judge the blocks of ``other`` that may stand in for blocks of ``own``.
 
-    Damage is measured for the pairs that look alike: each alone, then longer ones of them together.
+    Damage is measured for the pairs that look alike: each alone, then longer ones of them together. Blocks of another
+    width are swapped with the stitches of ``joints`` around them.
     """
     mine, theirs = own.components, other.components
+    joints = joints or Joints(mine, theirs, {}, {})
     same = probe.same_tokens
     judged: dict[BlockPair, JudgedPair] = {}
     right, pairs = 0, candidate_pairs(mine, theirs, same_tokens=same)
     while pairs or not judged:
         looks = {pair: _looks(pair, alike, ends_of(pair, mine, theirs)) for pair in pairs}
-        swaps = [pair for pair, one in looks.items() if is_similar(one, limits) and is_swappable(pair, mine, theirs)]
+        joined = {pair: joints.around(pair) for pair in pairs}
+        swaps = {pair: one for pair, one in joined.items() if one is not None and is_similar(looks[pair], limits)}
         damage = swap_damage(own, other.network, probe.rows, swaps, progress)
         right = damage.right[None]
         for pair, look in looks.items():
@@ -146,7 +154,9 @@ def compare(
             if pair in damage.kl:
                 lost = points_lost(right, damage.right[pair], len(own.prompts))
                 figures = PairFigures(look.similarity, look.low, damage.kl[pair], lost)
-            judged[pair] = JudgedPair(pair, figures, refusal(figures, limits, swappable=is_swappable(pair, mine, theirs)))
+            judged[pair] = JudgedPair(
+                pair, figures, refusal(figures, limits, swappable=joined[pair] is not None), joined[pair]
+            )
         if not judged:
             break
         counts = {pair: not one.refused for pair, one in judged.items()}
@@ -156,9 +166,12 @@ def compare(
 
 @torch.no_grad()
 def swap_damage(
-    own: ComparedModel, donor: ChainNetwork, rows: Sequence[Row], pairs: Sequence[BlockPair], progress: Progress
+    own: ComparedModel, donor: ChainNetwork, rows: Sequence[Row], pairs: Mapping[BlockPair, Joined], progress: Progress
 ) -> _Damage:
-    """Return what each swap alone does: the mean KL of the output over the rows, in nats, and the prompts still right."""
+    """Return what each swap alone does: the mean KL of the output over the rows, in nats, and the prompts still right.
+
+    ``pairs``: the swaps, each with the stitches around it.
+    """
     found = _Damage(dict.fromkeys(pairs, 0.0), dict.fromkeys([None, *pairs], 0))
     rows = rows if pairs else ()
     total = sum(map(len, rows)) + sum(map(len, own.prompts))
@@ -189,13 +202,19 @@ def swap_damage(
 
 
 def _swapped(
-    host: ChainNetwork, donor: ChainNetwork, pairs: Sequence[BlockPair], tokens_BL: torch.Tensor, chosen: torch.Tensor
+    host: ChainNetwork,
+    donor: ChainNetwork,
+    pairs: Mapping[BlockPair, Joined],
+    tokens_BL: torch.Tensor,
+    chosen: torch.Tensor,
 ) -> Iterator[tuple[BlockPair | None, torch.Tensor]]:
     """Yield the logits [P, V] at the chosen positions: of the chain, then with each pair's block swapped alone."""
     states = [tokens_BL, *host.passage(host.parameters, tokens_BL, 0, host.depth)]
     yield None, _logits(host, states[-1].flatten(0, 1)[chosen])
-    for pair in pairs:
-        swapped_BLD = _behind(donor, states[pair.first], pair.other_first, min(pair.other_last, donor.depth))
+    for pair, joined in pairs.items():
+        entered = states[pair.first] if joined.enter is None else joined.enter(states[pair.first])
+        swapped_BLD = _behind(donor, entered, pair.other_first, min(pair.other_last, donor.depth))
+        swapped_BLD = swapped_BLD if joined.leave is None else joined.leave(swapped_BLD)
         last_BLD = _behind(host, swapped_BLD, pair.last, host.depth)
         yield pair, _logits(donor if pair.last > host.depth else host, last_BLD.flatten(0, 1)[chosen])
 

@@ -48,12 +48,13 @@ class Probe:
         places = tuple((other, own) for own, other in self.places)
         return Probe(self.other_rows, self.rows, places, (self.shared[1], self.shared[0]))
 
-    def digest(self, prompts: Sequence[object]) -> str:
-        """Return a hash of the probe and of the prompts with answers that go with it, in hexadecimal digits."""
-        return hashlib.blake2b(repr((self, [*prompts])).encode(), digest_size=16).hexdigest()
+    def digest(self, prompts: Sequence[object], stitches: Sequence[str] = ()) -> str:
+        """Return a hash of the probe, and of the prompts and stitches that go with it, in hexadecimal digits."""
+        parts = (self, [*prompts], [*stitches]) if stitches else (self, [*prompts])
+        return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
 
-def cut(rows: Sequence[Row], where: str) -> tuple[Row, ...]:
+def cut(rows: Sequence[Row], where: str, purpose: str = "a comparison") -> tuple[Row, ...]:
     """Return the first rows with ``TOKENS`` tokens in all, each cut to ``LENGTH``. Raises CheckpointError for too few."""
     found: list[Row] = []
     room = TOKENS
@@ -63,7 +64,7 @@ def cut(rows: Sequence[Row], where: str) -> tuple[Row, ...]:
             room -= len(found[-1])
     if room:
         raise CheckpointError(
-            f"{where} has {TOKENS - room:,} tokens; a comparison needs {TOKENS:,} ({ROWS} x {LENGTH}); give a longer text"
+            f"{where} has {TOKENS - room:,} tokens; {purpose} needs {TOKENS:,} ({ROWS} x {LENGTH}); give a longer text"
         )
     return tuple(found)
 

@@ -27,7 +27,8 @@ class StoredPair:
     """A block of a chain and the other chain's block, as identities of their components in hexadecimal digits.
 
     ``first`` and ``other_first`` are the places of their first components. The figures are as in ``PairFigures``.
-    ``swappable``: the blocks are as wide. ``counts``: the second may stand in for the first.
+    ``swappable``: the blocks are as wide, or stitches join them: ``enter`` comes before the second block and ``leave``
+    behind it, "" where none is needed. ``counts``: the second may stand in for the first.
     """
 
     block: tuple[str, ...]
@@ -40,6 +41,13 @@ class StoredPair:
     counts: bool
     kl: float | None = None
     lost: float | None = None
+    enter: str = ""
+    leave: str = ""
+
+    @property
+    def replacement(self) -> tuple[str, ...]:
+        """The components that take the place of the first block: the second, with the stitches around it."""
+        return tuple(id for id in (self.enter, *self.equivalent, self.leave) if id)
 
     @property
     def figures(self) -> PairFigures:
@@ -100,6 +108,14 @@ def stored_equivalences(zoo: Zoo, components: Sequence[str], others: Sequence[st
     return read_equivalences(path) if path.is_file() else None
 
 
+def stitches_used(path: Path) -> set[str]:
+    """Return the stitches that a document names; none for a damaged one."""
+    try:
+        return {id for pair in read_equivalences(path).pairs for id in (pair.enter, pair.leave) if id}
+    except ZooDamaged:
+        return set()
+
+
 def is_needed(path: Path, alive: set[str]) -> bool:
     """Return True if all components of a document belong to applications.
 
@@ -113,7 +129,7 @@ def is_needed(path: Path, alive: set[str]) -> bool:
 
 def check_equivalences(layout: Layout, path: Path) -> None:
     """Check a document and that the zoo has the components that it names. Raises ZooDamaged."""
-    for id in sorted(_named(read_equivalences(path))):
+    for id in sorted(_named(read_equivalences(path)) | stitches_used(path)):
         if not layout.component(id).is_file():
             raise ZooDamaged(path, "components of this zoo", f"the unknown {id}")
 
@@ -155,6 +171,9 @@ def _check_numbers(path: Path, found: StoredEquivalences) -> None:
 
 def _check_pair(path: Path, found: StoredEquivalences, pair: StoredPair) -> None:
     places = (pair.block, pair.first, found.components), (pair.equivalent, pair.other_first, found.others)
+    for id in filter(None, (pair.enter, pair.leave)):
+        if not is_hash(id, 32):
+            raise ZooDamaged(path, "identities of 32 hexadecimal digits", repr(id)[:40])
     for block, first, chain in places:
         if not block or first < 0 or chain[first : first + len(block)] != block:
             raise ZooDamaged(path, "blocks of its chains", f"a block of {len(block)} other components at {first}")

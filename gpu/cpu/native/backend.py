@@ -27,6 +27,7 @@ from ...model.activations import embedding_multiplier
 from ...model.config import (
     MAX_HEAD_DIM,
     AttentionConfig,
+    ComponentConfig,
     ComponentSpec,
     EmbeddingConfig,
     HeadConfig,
@@ -34,6 +35,7 @@ from ...model.config import (
     NormConfig,
     ParallelConfig,
     RopeConfig,
+    StitchConfig,
     attention_of,
 )
 from ...model.config import MLP as SECOND
@@ -65,7 +67,7 @@ from .packing import DTYPES, NativePacked, pack, parts_of
 SLOT_UNIT = 1024  # bytes
 MAX_THREADS = 256
 FIELDS = {  # field of a record for each role; norms have the name of their role
-    "weight": "w0", "q": "w0", "k": "w1", "v": "w2", "o": "w_out", "gate": "w0", "up": "w1", "down": "w_out",
+    "weight": "w0", "bias": "b0", "q": "w0", "k": "w1", "v": "w2", "o": "w_out", "gate": "w0", "up": "w1", "down": "w_out",
     "q_bias": "b0", "k_bias": "b1", "v_bias": "b2", "o_bias": "b_out",
     "gate_bias": "b0", "up_bias": "b1", "down_bias": "b_out",
 }  # fmt: skip
@@ -79,7 +81,7 @@ class NativeRun:
     address: int
     count: int
     width: int
-    vocabulary: int  # a head's; else 0
+    vocabulary: int  # columns of a head, or of a stitch; else 0
     parts: tuple[NativePacked, ...]
     places: tuple[int, ...]  # each component's first record
     rope: tuple[torch.Tensor, ...]  # tables that the records point to
@@ -211,7 +213,7 @@ class NativeBackend:
         if self._lib.bw_reserve(self._ctx, address, len(records)):
             raise BackendError(f"no memory for a step of {self._max_logits} tokens; lower sweep_tokens")
         config = packed[0].spec.config
-        vocabulary = config.vocabulary if isinstance(config, HeadConfig) else 0
+        vocabulary = _columns(config)
         if self._max_logits * vocabulary > self._logits.numel():
             self._logits = torch.empty(self._max_logits * vocabulary)
         sizes = (1 + isinstance(part.spec.config, ParallelConfig) for part in packed)
@@ -267,6 +269,9 @@ class NativeBackend:
         if code:
             raise BackendError(f"{ERRORS[code]}: the plan is wrong")
         return self._logits[: rows * run.vocabulary].view(rows, run.vocabulary)
+
+    def stitch(self, run: NativeRun, hidden_TD: torch.Tensor, out_TE: torch.Tensor) -> None:
+        out_TE.copy_(self.logits(run, hidden_TD))  # a product with a bias, like a head's, rounded to the model's type
 
     def states(self, run: NativeRun, hidden_ND: torch.Tensor) -> np.ndarray:
         (part,) = run.parts
@@ -344,6 +349,8 @@ class NativeBackend:
                 record.factor = config.divisor
                 record.softcap = config.softcap
                 _describe_norm(config.norm, record)
+            case StitchConfig():  # a head without a norm
+                record.kind, record.inner = HEAD, config.out
             case MlpConfig():
                 self._describe_mlp(config, record)
             case AttentionConfig():
@@ -411,6 +418,13 @@ class NativeBackend:
             cos_MH, sin_MH = rotary_table(rope, head_dim, torch.arange(length), torch.float32)
             self._rope[key] = cos_MH.contiguous(), sin_MH.contiguous()
         return self._rope[key]
+
+
+def _columns(config: ComponentConfig) -> int:
+    """Return the columns that ``logits`` computes; 0 for what ``forward`` computes."""
+    if isinstance(config, StitchConfig):
+        return config.out
+    return config.vocabulary if isinstance(config, HeadConfig) else 0
 
 
 def _describe_norm(norm: NormConfig, record: ComponentRecord) -> None:

@@ -25,6 +25,7 @@ from ...model.config import (
     HeadConfig,
     MlpConfig,
     ParallelConfig,
+    StitchConfig,
     TensorRef,
 )
 from ...model.deltas import LoraTerm
@@ -61,7 +62,7 @@ Product = dict[str, int]  # the roles whose weights read the same rows, each wit
 def products(config: ComponentConfig) -> list[tuple[Product, Product]]:
     """Return for each record of a component the roles of its first and its second product."""
     match config:
-        case EmbeddingConfig():
+        case EmbeddingConfig() | StitchConfig():
             return [({}, {})]
         case HeadConfig():
             return [({"weight": 0}, {})]

@@ -13,7 +13,7 @@ import torch
 
 from ...backend import PackedPart
 from ...errors import BackendError
-from ...model.config import MLP, ComponentConfig, ComponentSpec, EmbeddingConfig, ParallelConfig, tensor_shapes
+from ...model.config import MLP, ComponentConfig, ComponentSpec, EmbeddingConfig, ParallelConfig, StitchConfig, tensor_shapes
 from ...weights.identity import packed_id
 from .library import library
 
@@ -61,7 +61,9 @@ def _part(spec: ComponentSpec, role: str, shape: tuple[int, ...], dtype: torch.d
 def _offset(config: ComponentConfig, role: str) -> float:
     if isinstance(config, ParallelConfig):
         return _offset(config.mlp if role.startswith(MLP) else config.attention, role.removeprefix(MLP))
-    return config.norm.offset if role in OFFSET and not isinstance(config, EmbeddingConfig) else 0.0
+    if role not in OFFSET or isinstance(config, EmbeddingConfig | StitchConfig):
+        return 0.0
+    return config.norm.offset
 
 
 def pack(part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, dtype: torch.dtype) -> None:

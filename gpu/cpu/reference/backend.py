@@ -29,6 +29,7 @@ from ...model.config import (
     HeadConfig,
     MlpConfig,
     ParallelConfig,
+    StitchConfig,
     TensorRef,
     attention_of,
 )
@@ -156,8 +157,8 @@ class TorchBackend(RowBackend):
                     attended_TD = self._attention(part, product, config.attention, layer, hidden_TD, index)
                     second = Products(mine, changed, place, self._calls, MLP)
                     hidden_TD += self._feed_forward(second, config.mlp, hidden_TD) + attended_TD
-                case HeadConfig():
-                    raise BackendError("a head is computed by logits(), not by forward()")
+                case HeadConfig() | StitchConfig():
+                    raise BackendError("heads and stitches are computed by logits() and stitch(), not by forward()")
 
     def _embed(self, weight_VD: torch.Tensor, config: EmbeddingConfig, index: StepIndex) -> torch.Tensor:
         token_T = index.token_T
@@ -218,6 +219,12 @@ class TorchBackend(RowBackend):
         if config.softcap:
             logits_NV = self._calls.each(partial(soft_cap, cap=config.softcap), logits_NV)
         return logits_NV.float()
+
+    @torch.no_grad()
+    def stitch(self, run: TorchRun, hidden_TD: torch.Tensor, out_TE: torch.Tensor) -> None:
+        self._parts_done += 1
+        ((part, _),) = run.parts
+        out_TE.copy_(self._calls.linear(hidden_TD, part.weights["weight"], part.weights["bias"]))
 
     def states(self, run: TorchRun, hidden_ND: torch.Tensor) -> np.ndarray:
         ((part, _),) = run.parts

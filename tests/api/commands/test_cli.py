@@ -78,6 +78,7 @@ FLAGS = {
     "zoo list": {"--json", "--zoo"},
     "zoo remove": {"--zoo"},
     "zoo show": {"--json", "--zoo"},
+    "zoo stitch": {"--data", "--json", "--steps", "--text", "--zoo"},
     "zoo surrogate": {"--data", "--json", "--text", "--threads", "--zoo"},
     "zoo verify": {"--json", "--zoo"},
 }
@@ -170,7 +171,7 @@ def test_there_is_no_new_flag(name: str) -> None:
         (
             ["zoo"],
             "blockwright: zoo needs another word; there are: "
-            "zoo add, zoo list, zoo show, zoo equivalence, zoo surrogate, zoo verify, zoo remove, zoo gc\n",
+            "zoo add, zoo list, zoo show, zoo equivalence, zoo surrogate, zoo stitch, zoo verify, zoo remove, zoo gc\n",
         ),
         (["zoo", "lst"], "blockwright: there is no command 'zoo lst'; did you mean zoo list?\n"),
         (["help", "zoo", "LIST"], "blockwright: there is no command 'zoo LIST'; did you mean zoo list?\n"),

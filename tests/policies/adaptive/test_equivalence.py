@@ -11,7 +11,6 @@ from blockwright.policies.adaptive.equivalence import (
     EquivalenceLimits,
     PairFigures,
     candidate_pairs,
-    is_swappable,
     layers_of,
     longer_pairs,
     points_lost,
@@ -100,14 +99,6 @@ def test_answers_measure_damage_only_where_there_are_enough() -> None:
     assert points_lost(60, 61, 120) == pytest.approx(-100 / 120)
     assert points_lost(59, 0, 120) is None, "a chain that knows few answers can lose few"
     assert points_lost(0, 0, 0) is None
-
-
-def test_blocks_of_other_widths_cannot_be_swapped() -> None:
-    own, wider = chain(2, "a"), chain(2, "b", width=12)
-    assert not is_swappable(BlockPair(1, 2, 1, 2), own, wider)
-    assert not is_swappable(BlockPair(0, 1, 0, 1), own, wider)
-    assert is_swappable(BlockPair(1, 3, 2, 5), own, chain(2, "b"))
-    assert not is_swappable(BlockPair(5, 6, 5, 6), own, chain(2, "b", vocabulary=33))
 
 
 @pytest.mark.parametrize(

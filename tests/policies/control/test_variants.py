@@ -21,6 +21,7 @@ from blockwright.policies.control.events import (
     Unload,
     Vary,
 )
+from blockwright.policies.model.chain import Component, Kind
 from blockwright.tests.claims import claim
 from blockwright.tests.fake_cluster import KV, FakeCluster, application
 from blockwright.tests.policies.control.test_world_walks import at_rest
@@ -52,6 +53,25 @@ def test_it_serves_where_others_have_its_components_and_loads_nothing_new() -> N
     assert held.keys() == {c.encode() * 16 for c in "xABz"}, "nothing but the two applications' components"
     assert [held[c.encode() * 16] for c in "AB"] == [{"a"}, {"b", "a~1"}]
     assert [chain.variant_of for chain in made.state.publication().chains] == ["", "", "a"]
+
+
+@claim("A variant adds no parameter bytes but stitches: it serves where other models have everything else", of="adaptive")
+def test_stitches_are_all_that_it_adds() -> None:
+    joined = replace(
+        VARIANT, components=(VARIANT.components[0], joint("S"), VARIANT.components[1], joint("T"), *VARIANT.components[2:])
+    )
+    made: FakeCluster = FakeCluster("w0", room=6).serve(ONE, OTHER)
+    made(Vary((joined,)))
+    assert routes(made) == ["w0"]
+    held = made.workers["w0"].held
+    assert {id for id, holders in held.items() if holders == {"a~1"}} == {b"S" * 16, b"T" * 16}
+    made(Undeploy("b"))
+    assert routes(made) == []
+    assert not held.keys() & {b"S" * 16, b"T" * 16}, "they go with its route"
+
+
+def joint(name: str) -> Component:
+    return Component(name.encode() * 16, Kind.STITCH, 1, 8, 8)
 
 
 def test_it_ends_with_the_application_that_has_its_components_and_is_published_before_they_go() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from blockwright.tests.claims import claim
 from blockwright.tests.gpu.reference import load
 from blockwright.tests.zoo.equivalence.models import ROWS, components, noisy
 from blockwright.zoo.equivalence import measuring, rows
+from blockwright.zoo.equivalence.joints import Joined
 from blockwright.zoo.equivalence.measuring import ComparedModel, compare, ends_of, similarities, swap_damage
 from blockwright.zoo.equivalence.probe import Probe, same_probe
 from blockwright.zoo.family.examples import TrainingExample
@@ -30,6 +31,11 @@ LAYERS = 3
 def opened(folder: Path) -> ComparedModel:
     checkpoint = Checkpoint.open(folder)
     return ComparedModel(components(checkpoint), ChainNetwork(checkpoint))
+
+
+def alone(pairs: Sequence[BlockPair]) -> dict[BlockPair, Joined]:
+    """Swaps of blocks that are as wide."""
+    return dict.fromkeys(pairs, Joined())
 
 
 def quiet(what: str, done: int, total: int) -> None:
@@ -103,7 +109,7 @@ def test_damage_is_that_of_modules_swapped_in_transformers(checkpoint: Checkpoin
     own = checkpoint("llama")
     other = noisy(own, tmp_path / "b", 0.3)
     pairs = [BlockPair(n, m, n, m) for n, m in ((1, 2), (2, 3), (3, 5), (1, 7))]
-    found = swap_damage(opened(own), opened(other).network, ROWS, pairs, quiet)
+    found = swap_damage(opened(own), opened(other).network, ROWS, alone(pairs), quiet)
     for pair in pairs:
         assert found.kl[pair] == pytest.approx(their_kl(own, other, pair), rel=2e-3, abs=1e-5)
     assert len({*found.kl.values()}) == 4
@@ -114,7 +120,7 @@ def test_embedding_and_head_are_swapped_as_well(checkpoint: Checkpoints, tmp_pat
     ends = [BlockPair(0, 1, 0, 1), BlockPair(7, 8, 7, 8), BlockPair(0, 8, 0, 8)]
     parts = [noisy(own, tmp_path / name, 0.3, part) for name, part in (("e", "embed_tokens"), ("h", "lm_head"), ("w", ""))]
     for folder, pair in zip(parts, ends, strict=True):
-        found = swap_damage(opened(own), opened(folder).network, ROWS, ends, quiet)
+        found = swap_damage(opened(own), opened(folder).network, ROWS, alone(ends), quiet)
         with torch.no_grad():
             total = 0.0
             for row in ROWS:
@@ -136,7 +142,7 @@ def test_right_answers_are_those_of_generation(checkpoint: Checkpoints, tmp_path
     ]
     model = ComparedModel(opened(own).components, made, prompts)
     whole = BlockPair(1, 7, 1, 7)
-    found = swap_damage(model, ChainNetwork(Checkpoint.open(other)), ROWS, [whole], quiet)
+    found = swap_damage(model, ChainNetwork(Checkpoint.open(other)), ROWS, alone([whole]), quiet)
     assert found.right[None] == 3
     generated = answer_all(ChainNetwork(Checkpoint.open(other)), prompts, (), lambda done, total: None)[LAYERS]
     expected = sum(right(one, answer, ()) for one, answer in zip(prompts, generated, strict=True))
