@@ -42,21 +42,25 @@ class MarkPages:
 
 
 class CacheNews:
-    """The changes of one worker's cached pages since its last report (see the module). ``now`` is set from outside."""
+    """The changes of one worker's cached pages since its last report (see the module)."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self._now = 0.0
         self._number = 0  # of the last report
         self._anew = True  # the next report begins anew
         self._released: dict[int, float] = {}  # handle -> time when it last became idle
         self._changed: dict[int, None] = {}  # handles that became idle or were used, in order
         self._gone: dict[Key, None] = {}
 
+    def at(self, now: float) -> None:
+        """Set the time of the notes that follow."""
+        self._now = now
+
     # notes of the page table ------------------------------------------------------------------------------------------
 
     def rest(self, handle: int) -> None:
         """Note that a page became idle."""
-        self._released[handle] = self.now
+        self._released[handle] = self._now
         self._changed[handle] = None
 
     def wake(self, handle: int) -> None:

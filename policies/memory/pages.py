@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 
 from ..model.runs import Border, Span
+from .cache_news import CacheNews
 from .copy_on_write import CopyOnWriteList
 from .page_columns import PageColumns
 from .prefix_index import Key
@@ -58,6 +59,10 @@ class PageTable(PageColumns):
             number = self._span_numbers[key] = len(self._spans)
             self._spans.append(span)
         return number
+
+    def note_changes(self) -> None:
+        """Note the changes of cached pages from now on (``CacheNews``)."""
+        self.news = CacheNews()
 
     def find(self, token_hash: bytes, span: Span) -> int | None:
         """Return the published handle of this page and span, or None."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .cache_news import CacheReport, MarkPages
 from .prefix_index import Key
@@ -17,7 +17,7 @@ from .prefix_index import Key
 IN_USE = math.inf
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PageCopy:
     """A copy of a cached page on one worker. ``used``: time of its last use, or ``IN_USE``."""
 
@@ -73,7 +73,7 @@ class RedundantPages:
             copies = self._copies[key]
             for worker, marked in _wanted(copies).items():
                 if copies[worker].marked != marked:
-                    copies[worker].marked = marked
+                    copies[worker] = replace(copies[worker], marked=marked)
                     order = orders.setdefault(worker, MarkPages())
                     (order.redundant if marked else order.kept).append(key)
         self._changed = {}
@@ -82,8 +82,9 @@ class RedundantPages:
     def unmarked(self, worker: str, keys: Iterable[Key]) -> None:
         """Note that a worker has not marked pages, as they were used, or are being sent. They are decided about again."""
         for key in keys:
-            if (copy := self._copies.get(key, {}).get(worker)) is not None:
-                copy.marked = False
+            copies = self._copies.get(key, {})
+            if worker in copies:
+                copies[worker] = replace(copies[worker], marked=False)
                 self._changed[key] = None
 
 

@@ -163,7 +163,7 @@ class Parts:
         """Set the time of the call that is being handled."""
         self.now = now
         if (news := self.memory.pages.news) is not None:
-            news.now = now
+            news.at(now)
 
     def enqueue(self, s: int) -> None:
         """Let a sequence wait for its start in the queue."""

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import TypeVar, assert_never
 
 from ..cluster.scaling import RouteQueue
-from ..memory.cache_news import CacheNews, CacheReport, MarkPages
+from ..memory.cache_news import CacheReport, MarkPages
 from ..memory.prefix_index import Key
 from ..model.chain import HIDDEN
 from ..plain import Plain
@@ -144,7 +144,7 @@ class SweepState:
 
     def note_cache(self) -> None:
         """Note the changes of cached pages from now on, for ``cache_report``. Forks and replicas note nothing."""
-        self.parts.memory.pages.news = CacheNews()
+        self.parts.memory.pages.note_changes()
 
     def cache_report(self, after: int, now: float) -> CacheReport | None:
         """Return the next report on cached pages (``CacheNews``); None: their changes are not noted."""

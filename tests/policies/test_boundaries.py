@@ -106,10 +106,12 @@ def test_readers_and_owners_are_not(line: str) -> None:
 
 # by which names the worker's modules have the machine and its parts
 HELD = {"state", "_state", "_machine", "parts", "rows", "queue", "memory", "leases", "page_transfers", "page_pins", "routes"}
-# what they call besides ``CALLED``: it changes nothing (``tests/policies/sweep/test_snapshot.py``, ``test_looking``)
+# what they call besides ``CALLED``: it changes nothing (``tests/policies/sweep/test_snapshot.py``, ``test_looking``), or the
+# notes of cached pages alone, which decide nothing
 READING = {
     "fork", "snapshot", "digest", "queues", "room", "offline_capacities", "kv_by_application", "all_in_force", "number",
-    "planned", "bytes_by_holder", "left_alone", "all_held", "shared_now", "segments",
+    "planned", "bytes_by_holder", "left_alone", "all_held", "shared_now", "segments", "batch", "live", "tokens_of",
+    "partition", "note_cache", "cache_report", "unmarked", "unused_since",
 }  # fmt: skip
 
 

@@ -102,6 +102,8 @@ async def test_a_request_belongs_to_its_tenant(serve: Any) -> None:
             "parked_seconds",
             "entered",
             "variant",
+            "switches",
+            "chains",
             "claims",
         ]
         assert body["claims"] == [{"worker": "w0", "model": VIEW.model, "why": "it is served"}]

@@ -35,7 +35,8 @@ def test_other_chains_are_joined_where_groups_of_layers_end() -> None:
 
 
 def test_a_swap_is_entered_and_left_by_a_stitch_where_widths_differ() -> None:
-    own, wider, equal = chain(2, "a"), chain(2, "b", width=12), chain(2, "c")
+    own, equal = chain(2, "a"), chain(2, "c")
+    wider = chain(2, "b", width=12)
     assert crossings(BlockPair(1, 3, 1, 3), own, wider) == (StitchPoint(1, 1), StitchPoint(3, 3))
     assert crossings(BlockPair(1, 3, 3, 5), own, wider) == (StitchPoint(1, 3), StitchPoint(5, 3))
     assert crossings(BlockPair(0, 1, 0, 1), own, wider) == (None, StitchPoint(1, 1)), "tokens need none"

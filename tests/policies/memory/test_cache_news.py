@@ -62,7 +62,7 @@ def test_reports_add_up(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
         released: dict[Key, float] = {}
         assert pages.news is not None
         for now in range(1, 150):
-            pages.news.now = float(now)
+            pages.news.at(float(now))
             act = chance.random()
             idle = list(pages.idle)
             if act < 0.4 and (made := eviction.allocate_page(pages, SPAN, chance.choice("ab"))) is not None:

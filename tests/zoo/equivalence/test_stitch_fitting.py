@@ -100,7 +100,9 @@ def test_figures_are_those_of_the_chain_row_by_row(tmp_path: Path) -> None:
     pair = paired(tmp_path, 0.4)
     weights, _ = least_squares(pair, ROWS, quiet)
     point = pair.points[2]
-    kl, cosine, count, made_all, entered_all = 0.0, 0.0, 0, [], []
+    kl, cosine = 0.0, 0.0
+    count = 0
+    made_all, entered_all = [], []
     with torch.no_grad():
         for row in HELD_OUT:
             tokens = torch.tensor([row])
