@@ -28,7 +28,11 @@ SPAN = 0.15  # virtual seconds in which they come
 
 
 class Switched(Game):
-    """Requests that switch at random, besides those that gain by it."""
+    """Requests that switch at random, besides those that gain by it. ``chains``: that gateways knew, by name."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.chains: dict[str, Any] = {}
 
     def _plan(self) -> Plan:
         plan = super()._plan()
@@ -92,8 +96,11 @@ class Switched(Game):
             if one["position"] <= len(request.got):
                 chain = one["target"]
         plan = self.house.plan
-        known = {one.name for one in (*plan.applications, *plan.variants)}  # a new version has the same components
-        parts = plan.components(chain if chain in known else request.application)
+        self.chains |= {name: known.components for name, known in gateway.book.parts.table.chains.items()}
+        if chain in {one.name for one in (*plan.applications, *plan.variants)}:  # a new version has the same components
+            parts = plan.components(chain)
+        else:  # a variant that was made anew, under another name
+            parts = self.chains.get(chain, plan.components(request.application))
         if answer(parts, [*request.prompt, *request.got], 1, []) != [token]:
             raise Violation("tokens", f"{request} got the wrong token {token} of {chain}")
 
