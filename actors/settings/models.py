@@ -79,12 +79,12 @@ class ModelSettings(SettingsPart):
         if self.adaptive.get(name) != "any":
             raise SettingsError(f"accuracy.{name} is given, but adaptive.{name} is not any; set that, or leave accuracy out")
         order = self.accuracy_order(name)
+        if twice := next((one for one in order if order.count(one) > 1), ""):
+            raise SettingsError(f"accuracy.{name} names {twice} twice; name each model once")
         if stranger := next((one for one in order if not (self.may_serve(one) or self.more_may_come)), ""):
             raise SettingsError(
                 f"accuracy.{name} names {stranger}, which is not served; there are: {listed(self.applications)}"
             )
-        if twice := next((one for one in order if order.count(one) > 1), ""):
-            raise SettingsError(f"accuracy.{name} names {twice} twice; name each model once")
 
     def check_together(self) -> None:
         if self.default_model and not (self.may_serve(self.default_model) or self.more_may_come):
@@ -103,10 +103,11 @@ class ModelSettings(SettingsPart):
                 raise SettingsError(f"adaptive.{name} names no application; there are: {listed(self.applications)}")
             if mode not in ("off", "equal", "any"):
                 raise SettingsError(f"adaptive.{name} is {mode!r}; give off, equal or any")
-            if mode == "any" and not {*self.accuracy_order(name)} - {name}:
-                raise SettingsError(f"adaptive.{name} is any, which needs an order of models; give accuracy.{name}=A,B,...")
         for name in self.accuracy:
             self._check_accuracy(name)
+        for name, mode in self.adaptive.items():
+            if mode == "any" and not {*self.accuracy_order(name)} - {name}:
+                raise SettingsError(f"adaptive.{name} is any, which needs an order of models; give accuracy.{name}=A,B,...")
         for name, text in self.exits.items():
             if name not in self.applications and not (self.app_roots or self.apps_file):
                 raise SettingsError(f"exits.{name} names no application; there are: {listed(self.applications)}")

@@ -66,7 +66,7 @@ class Mark(Enum):
 
 BYTES, SECRET = Mark.BYTES, Mark.SECRET
 AT_LEAST_ONE = Bounds("at least 1", 1)
-COUNT = Bounds("0 (the default) or more", 0)
+COUNT = Bounds("0 or more", 0)
 SECONDS = Bounds("a positive number of seconds", 0, above=True)
 LEAST_LOG = Bounds(f"at least {64 << 10} bytes", 64 << 10)  # in two files; in an event log each starts with a snapshot
 

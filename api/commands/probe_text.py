@@ -115,7 +115,7 @@ class ComparisonData:
         places = codec.offsets(text, special=False)
         step = LENGTH - len(codec.encode("", special=True))
         starts = places[::step]
-        pieces = [text[first:last] for first, last in zip(starts, [*starts[1:], len(text)], strict=True)]
+        pieces = [text[first:last] for first, last in zip(starts, [*starts[1:], len(text)], strict=False)]
         rows, other_rows = ([tuple(one.encode(piece, special=True)) for piece in pieces] for one in self._codecs)
         return rows, [row[: self._models[1].config.max_position] for row in other_rows]
 

@@ -230,7 +230,9 @@ def verify_view(verified: Verified) -> dict[str, Any]:
 
 def verify_lines(verified: Verified) -> Iterator[str]:
     for one in verified.faults:
-        users = f"needed by {', '.join(one.chains)}" if one.chains else "not needed by another model"
+        users = (
+            f"needed by {', '.join(one.chains)}" if one.chains else "no model needs it, and 'blockwright zoo gc' deletes it"
+        )
         yield f"{one.path}: expected {one.expected}, found {one.found}; {users}"
     whole = "damaged" if verified.faults else "whole"
     yield f"{whole}: {verified.chains} applications, {verified.tensors} tensors, {binary_size(verified.nbytes)}"

@@ -107,7 +107,7 @@ def convert(name: str, value: Any) -> Any:
         if entry:
             return _scalar(name, inner, value)
         if not isinstance(value, dict):
-            raise SettingsError(f"{name} is {value!r}; give entries as {name}.NAME=value")
+            raise SettingsError(f"{name} is {value!r}; give entries as {field}.NAME=value")
         return {key: _scalar(f"{name}.{key}", inner, one) for key, one in value.items()}
     if entry:
         raise SettingsError(f"{name} names an entry, but {field} is a single value; set {field}")

@@ -3,9 +3,10 @@
 Workers count what passes. When a window is over and the order of the pairs of blocks with most traffic is another one, or
 more crosses than at the last look, ``policies/cluster/relocation.py`` decides whether other routes save more than they
 cost. They begin one after the other: a new route is claimed beside what serves; once it is whole, gateways move requests
-from the old one, which runs until they have left; only then it ends. Whatever fails, the old routes serve. Nothing is
-relocated while workers die or load, parameters are dropped, or a model is on demand, and no route is that another party
-claims: what an operator spread as a pipeline stays, and so do copies. Owns the counts of traffic and the steps to go.
+from the old one, which runs until they have left; only then it ends. Whatever fails, the old routes serve, and it is
+tried again later. Nothing is relocated while workers die or load, parameters are dropped, or a model is on demand, and no
+route is that another party claims: what an operator spread as a pipeline stays, and so do copies. Owns the counts of
+traffic and the steps to go.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from .route_switch import SwitchRoutes
 from .traffic_counts import TrafficCounts
 
 EVERY = 5.0  # seconds between two reports of a worker, at most
+MOST_PAUSED = 32  # windows without a look after relocations that were given up, each twice as many as before
 MORE = 1.5  # times what crossed when nothing better was found: it is worth another look
 WHY = "activations cross less between workers there"
 LEAVES = "its requests move to a route on which activations cross less"
@@ -87,6 +89,8 @@ class Relocations(Party):
         self._since: float | None = None  # when the window began
         self._order: tuple[tuple[str, ...], ...] = ()  # of the pairs with most traffic, at the last look
         self._enough = 0.0  # seconds that must cross until the same order is worth another look
+        self._given_up = 0  # relocations since the last one that was done
+        self._paused = 0  # windows without a look, since relocations were given up
         self._route = 0  # number of the last new route
         self._number = 0  # number of the last order to gateways, counted downwards: drops of parameters count upwards
 
@@ -126,6 +130,9 @@ class Relocations(Party):
         self.traffic.retain({*view.workers})
         passages = self.traffic.passages()
         self.traffic.begin_window()
+        if self._paused:
+            self._paused -= 1
+            return
         if self.step is not None or self._left or not _rests(view):
             return
         chains = {name: one.application for name, one in view.served.items() if one.deployed}
@@ -185,6 +192,7 @@ class Relocations(Party):
     def _finish(self, step: OpenStep) -> Conclusions:
         """End the old routes: no request is there any more."""
         self.step = None
+        self._given_up = 0
         self.counts["done"] += 1
         yield Rerouted(step.application, step.ended, step.begun)
         yield Withdrawal(Claimant.RELOCATIONS, ClaimKind.PLANNED, step.begun)
@@ -218,6 +226,9 @@ class Relocations(Party):
         self._left = ()
         if step is not None:
             self.counts["given_up"] += 1
+            self._order = ()  # it may succeed another time
+            self._given_up += 1
+            self._paused = min(2**self._given_up, MOST_PAUSED)
             yield Withdrawal(Claimant.RELOCATIONS, ClaimKind.PLANNED, step.begun)
             yield Withdrawal(Claimant.RELOCATIONS, ClaimKind.PAUSED, step.ended)
 

@@ -251,6 +251,7 @@ async def test_any_takes_a_less_accurate_model_when_memory_is_short(tmp_path: Pa
         ({"accuracy": {"a": "a,b"}}, "accuracy.a is given, but adaptive.a is not any; set that, or leave accuracy out"),
         ({"adaptive": {"a": "any"}}, "adaptive.a is any, which needs an order of models; give accuracy.a=A,B,..."),
         ({"adaptive": {"a": "any"}, "accuracy": {"a": "a"}}, "adaptive.a is any, which needs an order of models"),
+        ({"adaptive": {"a": "any"}, "accuracy": {"a": "a,a"}}, "accuracy.a names a twice; name each model once"),
         ({"adaptive": {"a": "any"}, "accuracy": {"a": "a,x"}}, "accuracy.a names x, which is not served; there are: a, b"),
         ({"adaptive": {"a": "any"}, "accuracy": {"a": "b,a,b"}}, "accuracy.a names b twice; name each model once"),
         ({"adaptive": {"a": "some"}}, "adaptive.a is 'some'; give off, equal or any"),

@@ -66,7 +66,7 @@ def test_conversions(name: str, text: Any, value: Any) -> None:
         ({"sets": ["workers=2GiB"]}, "give an integer"),
         ({"sets": ["workers=0"]}, "workers is 0; give at least 1"),
         ({"sets": ["dispatch=our"]}, "dispatch is 'our'; choose one of outstanding, random, round-robin"),
-        ({"sets": ["dispatch_candidates=-1"]}, "dispatch_candidates is -1; give 0 (the default) or more"),
+        ({"sets": ["dispatch_candidates=-1"]}, "dispatch_candidates is -1; give 0 or more"),
         ({"sets": ["dispatch_sample=2"]}, "dispatch_sample is 2.0; give a share of requests, 0 to 1"),
         ({"sets": ["dispatch_timeout=0"]}, "dispatch_timeout is 0.0; give a positive number of seconds"),
         ({"sets": ["heartbeat=1e-9"]}, "heartbeat is 1e-09; give at least 0.01 seconds"),

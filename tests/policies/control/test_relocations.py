@@ -174,6 +174,12 @@ def test_whatever_fails_the_old_routes_serve(what: str, stage: RelocationStage) 
         assert step.application not in world.hops()
     else:
         assert before == {*world.state.routes}
+    if what == "broken":
+        for _ in range(2):
+            world.pass_through(name)
+        assert world.state.relocations.counts["planned"] == 1, "not at once"
+        world.pass_through(name)
+        assert world.state.relocations.counts["planned"] == 2
         assert not any(worker.refused for worker in world.state.residency.values())
     world(RoutesLeft(-1, 0))  # the answer to an order that is void
 
