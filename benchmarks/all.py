@@ -74,6 +74,7 @@ LONG = {
     "transfers": 600,
     "adaptive_live": 300,
     "adaptive_kv": 600,
+    "adaptive_simulated": 1800,
 }  # named or not run
 WITH_BESIDE = ("actors", "controller", "tokens", "kernels")  # scripts that measure another checkout in turn with this one
 GRACE = 60.0  # seconds to stop servers in, when time is up

@@ -133,8 +133,9 @@ def worker(costs: dict[str, float], offline: bool, **more: float) -> Any:
     from blockwright.policies.plan.coefficients import Coefficients
     from blockwright.policies.requests.routes_changed import RoutesChanged
     from blockwright.policies.sweep.config import SweepConfig
-    from blockwright.simulator.description import InstanceSpec, ModelSpec
+    from blockwright.simulator.description import InstanceSpec
     from blockwright.simulator.instances import chain_of, hops_of
+    from blockwright.simulator.model_spec import ModelSpec
 
     chain = chain_of(ModelSpec(name="m", kv_bytes=1024), InstanceSpec(profile=""))
     routes = [Route("m@w0", 1, "m", hops_of(["w0"]))]

@@ -9,7 +9,7 @@ code. Each device of an instance is one worker here.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ from ..policies.plan.coefficients import Coefficients
 from ..policies.prediction.instance import Instance
 from ..policies.prediction.pipeline_instance import PipelineInstance
 from ..policies.sweep.events import Submission
+from .chain_switching import ChainSwitching
 from .description import DeathSpec, Scenario
 from .devices import take_out
 from .instances import served_applications
@@ -66,7 +67,11 @@ def simulation_of(
     tape: list[ControlStep] | None = None,
 ) -> ClusterSimulation:
     """Return the simulation that a description asks for. ``tape`` gets all steps of the controller."""
-    policy = partial(SimulatedControl, tape=tape) if scenario.controlled else None
+    policy: Callable[[ClusterSimulation], ClusterPolicy] | None = None
+    if scenario.controlled:
+        policy = partial(SimulatedControl, tape=tape)
+    elif scenario.varied and scenario.dispatch.switches:
+        policy = ChainSwitching
     return ClusterSimulation(scenario, coefficients, demands, jumps=jumps, note=note, policy=policy)
 
 

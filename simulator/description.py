@@ -20,8 +20,8 @@ from ..policies.plan.coefficients import TERMS, Coefficients
 from ..policies.prediction.dispatching import POLICIES
 from ..policies.prediction.lengths import MORE
 from ..policies.requests import kv_dispatch
-from .drafts import DraftSpec
-from .record import Most, Size, record
+from .model_spec import ModelSpec, check_places, placed, with_shared
+from .record import Bytes, Most, Size, Tokens, record
 
 ARRIVALS = ("poisson", "gamma", "trace", "log")
 LAWS = ("constant", "exponential")
@@ -29,9 +29,7 @@ ERROR_LAWS = ("lognormal", "gaussian")
 MOST_ERROR = 10.0  # standard deviation of a logarithm: a length is then wrong by a factor of 22,000
 MOST_DEVICES = 10_000
 MOST_PARTS = 1 << 16  # chunks, or pages, in the smallest memory that holds whole ones of both: it is mapped at once
-Tokens = Annotated[int, Most(1 << 24)]  # tokens of a request: they are all listed
 Share = Annotated[float, Most(1)]
-Bytes = Annotated[int, Size()]
 Bandwidth = Annotated[float, Size()]  # bytes a second
 OVERLOAD = ("off", "drop")
 MOST_NAMED = 12  # instances that a message names
@@ -71,24 +69,6 @@ class WorkloadSpec:
     error_law: str = "lognormal"
     urgent: Share = 0.0  # share of the requests that are of the service class urgent; all others are normal
     batch: Share = 0.0  # share of the requests that are of the service class batch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
-    """A model's sizes."""
-
-    name: str
-    kv_bytes: Bytes  # per token, on all layers together; a multiple of 4
-    parameters: Bytes = 0  # bytes, taken from the memory of each instance
-    embedding: Bytes = 0  # the part of these bytes that is looked up, not multiplied with
-    head: Bytes = 0  # the part of these bytes that only sampled tokens are multiplied with
-    hidden_bytes: Bytes = 0  # per token, between the devices of a pipeline
-    context: Tokens = 1 << 20  # tokens, prompt and answer together
-    share: float = 1.0  # weight of its requests beside the other models'
-    shares: str = ""  # a model to share parameters with, as an adapter does; its sizes are that model's
-    own: Bytes = 0  # bytes of its own changes to them, its delta
-    drafts: DraftSpec | None = None  # of its requests; without it, each token takes a step
-    on_demand: bool = False  # loaded only when requests ask for it; others may be unloaded for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +114,8 @@ class DispatchSpec:
     spread: bool = True  # instances learn how wrong estimates are, and correct the expected rest of an answer by it
     kv: str = ""  # least-work: what KV of a prompt means for the choice: owner | recompute | least-busy; "": it is not known
     forecast_error: float = 0.0  # standard deviation of the factor by which forecast times are wrong
+    free_switches: bool = False  # their KV is there at once: a bound on what switches can gain
+    switches: int = 2  # most switches of a running request to an equivalent model's chain; 0: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +209,11 @@ class Scenario:
         return any(model.on_demand for model in self.models)
 
     @property
+    def varied(self) -> bool:
+        """True if some model has equivalents."""
+        return any(model.equivalents for model in self.models)
+
+    @property
     def controlled(self) -> bool:
         """True if what the instances hold or serve can change, so that the controller decides."""
         scaled, drops = self.provisioning.mode != "off", self.overload.mode != "off"
@@ -313,7 +300,7 @@ def _change(table: Any, change: str) -> None:
 
 def scenario(table: Any, source: DescriptionSource) -> Scenario:
     """Return a checked scenario from parsed TOML or JSON."""
-    made = record(Scenario, _with_shared(table, source), source.error, [])
+    made = record(Scenario, with_shared(table, source.error), source.error, [])
     workload = made.workload
     for table_name, name, text, allowed in (
         ("workload", "arrivals", workload.arrivals, ARRIVALS),
@@ -351,6 +338,7 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
     if workload.length_error > MOST_ERROR:
         raise source.error(["workload", "length_error"], f"is {workload.length_error:g}; give at most {MOST_ERROR:g}")
     _check_parts(made, source)
+    _check_variants(made, source)
     _check_pipelines(made, source)
     _check_provisioning(made, source)
     _check_overload(made, source)
@@ -358,36 +346,6 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
     if made.dispatch.kv:
         _check_kv(made, source)
     return made
-
-
-_SHARED = ("kv_bytes", "parameters", "embedding", "head", "hidden_bytes")
-
-
-def _with_shared(table: Any, source: DescriptionSource) -> Any:
-    """Return the table with the sizes of each model that shares another's parameters filled in.
-
-    Anything that is not a table is left as it is.
-    """
-    models = table.get("models") if isinstance(table, dict) else None
-    if not isinstance(models, list) or not all(isinstance(one, dict) for one in models):
-        return table
-    named = {one["name"]: one for one in models if isinstance(one.get("name"), str) and not one.get("shares")}
-    found = []
-    for n, one in enumerate(models):
-        base = named.get(shares) if isinstance(shares := one.get("shares", ""), str) else None
-        if shares and base is None:
-            others = ", ".join(map(repr, named)) or "no model"
-            raise source.error(["models", n, "shares"], f"is {shares!r}; name a model that shares nothing itself ({others})")
-        if base is None and one.get("own"):
-            raise source.error(["models", n, "own"], "is given without shares; name the model whose parameters it shares")
-        given = next((name for name in _SHARED if base is not None and name in one), "")
-        if given:
-            raise source.error(
-                ["models", n, given], f"comes from {shares!r}; leave it out, and give the delta's bytes as own"
-            )
-        inherited = {name: base[name] for name in (*_SHARED, "context") if name in base} if base is not None else {}
-        found.append(inherited | one)
-    return {**table, "models": found}
 
 
 def _check_parts(made: Scenario, source: DescriptionSource) -> None:
@@ -410,7 +368,7 @@ def _check_parts(made: Scenario, source: DescriptionSource) -> None:
         for name in ("count", "page_size", "chunk_size", "sweep_tokens", "max_rows", "memory_chunk", "stages"):
             if getattr(spec, name) <= 0:
                 raise source.error(["instances", n, name], f"is {getattr(spec, name)}; give more than 0")
-        for model in made.models if spec.memory else ():
+        for model in placed(made.models, spec.name) if spec.memory else ():
             page, chunk = model.kv_bytes // spec.stages * spec.page_size, spec.memory_chunk
             parts = max(page, chunk) // max(1, math.gcd(page, chunk))
             if parts > MOST_PARTS:
@@ -420,6 +378,34 @@ def _check_parts(made: Scenario, source: DescriptionSource) -> None:
         raise source.error(["instances", 0, "count"], f"makes {devices:,} devices in all; describe at most {MOST_DEVICES:,}")
     if not made.models or not made.instances:
         raise source.error(["instances" if made.models else "models"], "is empty; describe at least one")
+
+
+def _check_variants(made: Scenario, source: DescriptionSource) -> None:
+    """Check places and equivalents: they do not change, and the gateway compares all routes, each on one device."""
+    check_places(made.models, [spec.name for spec in made.instances], source.error)
+    dispatch, usual = made.dispatch, DispatchSpec()
+    if dispatch.switches != usual.switches and not made.varied:
+        raise source.error(["dispatch", "switches"], "is given, and no model has equivalents; leave it out")
+    if made.varied and dispatch.policy != LEAST_WORK:
+        says = f"is {dispatch.policy!r}; with equivalents give {LEAST_WORK!r}, by which gateways compare chains"
+        raise source.error(["dispatch", "policy"], says)
+    if made.varied and dispatch.choices:
+        says = f"is {dispatch.choices}; with equivalents all routes are compared, so leave it out"
+        raise source.error(["dispatch", "choices"], says)
+    if dispatch.free_switches and not (made.varied and dispatch.switches):
+        raise source.error(["dispatch", "free_switches"], "is given, and no request switches; leave it out")
+    for n, spec in enumerate(made.instances):
+        if made.varied and spec.stages > 1:
+            raise source.error(["instances", n, "stages"], f"is {spec.stages}; with equivalents instances have one stage")
+        if dispatch.free_switches and not spec.prefix_cache:
+            raise source.error(
+                ["instances", n, "prefix_cache"], "is false; with free_switches KV is found there, so leave it out"
+            )
+    for n, model in enumerate(made.models):
+        field = "equivalents" if model.equivalents else "only"
+        if (model.only or model.equivalents) and (made.controlled or made.provisioning.start):
+            says = "is given, and deaths, provisioning, overload, on_demand or block_idle change what instances hold"
+            raise source.error(["models", n, field], f"{says}; leave out one or the other")
 
 
 def _check_pipelines(made: Scenario, source: DescriptionSource) -> None:

@@ -17,8 +17,9 @@ from ..policies.prediction.pipeline_instance import PipelineInstance
 from ..policies.requests.paces import Paces, compared, token_seconds
 from ..policies.requests.routes_changed import RoutesChanged
 from ..policies.sweep.config import SweepConfig
-from .description import InstanceSpec, ModelSpec, Scenario
+from .description import InstanceSpec, Scenario
 from .drafts import DraftOutcomes
+from .model_spec import ModelSpec, placed
 
 Made = tuple[Instance | PipelineInstance, dict[str, Route]]  # an instance, and its route by model
 
@@ -68,7 +69,7 @@ class InstanceMaker:
         self._accept = DraftOutcomes(scenario.seed, drafts) if drafts else None
         self.plans: list[InstancePlan] = []
         for entry, (spec, found) in enumerate(zip(scenario.instances, coefficients, strict=True)):
-            chains = {model.name: chain_of(model, spec) for model in scenario.models}
+            chains = {model.name: chain_of(model, spec) for model in placed(scenario.models, spec.name)}
             self.plans += [InstancePlan(name, entry, spec, found, chains) for name in spec.names]
 
     def paces(self) -> Paces:
@@ -76,12 +77,10 @@ class InstanceMaker:
         return compared({worker: token_seconds(plan.costs) for plan in self.plans for worker in plan.workers})
 
     def make(self, place: int) -> Made:
-        """Return a new instance with routes of all models."""
+        """Return a new instance with routes of all models that are placed there."""
         plan = self.plans[place]
-        spec, chains = plan.spec, plan.chains.values()
-        configs = [
-            replace(config, **self._memory) for config in sweep_configs(plan.name, spec, self._models, loaded=self._loaded)
-        ]
+        spec, chains, models = plan.spec, plan.chains.values(), placed(self._models, plan.spec.name)
+        configs = [replace(one, **self._memory) for one in sweep_configs(plan.name, spec, models, loaded=self._loaded)]
         hops = hops_of([config.worker for config in configs])
         routes = {c.application: Route(f"{c.application}@{plan.name}", 1, c.application, hops) for c in chains}
         event = RoutesChanged(1, [*chains], [*routes.values()], [*routes.values()])
@@ -91,7 +90,7 @@ class InstanceMaker:
                 routes,
             )
         links = LinkTimes(self._links.latency, self._links.bandwidth)
-        costs = sized(plan.costs, self._models[0])
+        costs = sized(plan.costs, models[0])
         return PipelineInstance(plan.name, configs, event, costs, links, ahead=spec.ahead, accept=self._accept), routes
 
     def check(self, place: int, instance: Instance | PipelineInstance) -> None:
@@ -100,8 +99,9 @@ class InstanceMaker:
         With models on demand it need not have those of all.
         """
         plan = self.plans[place]
-        held = sum(model.own if model.shares else model.parameters for model in self._models)
-        page = self._models[0].kv_bytes * plan.spec.page_size
+        models = placed(self._models, plan.spec.name)
+        held = sum(model.own if model.shares else model.parameters for model in models)
+        page = models[0].kv_bytes * plan.spec.page_size
         later = not self._loaded and plan.spec.memory and not self._memory
         beside = held if later else 0
         if instance.total_blocks * page <= beside:

@@ -30,6 +30,10 @@ class Size:
     """The mark of a number of bytes, which may be written with a unit, as in the settings."""
 
 
+Tokens = Annotated[int, Most(1 << 24)]  # tokens of a request: they are all listed
+Bytes = Annotated[int, Size()]
+
+
 def record(kind: type[T], table: Any, error: Fault, place: list[str | int]) -> T:
     """Return an instance of a dataclass from a table. Raises the exception that ``error`` makes."""
     if not isinstance(table, dict):
@@ -47,7 +51,7 @@ def record(kind: type[T], table: Any, error: Fault, place: list[str | int]) -> T
 def _value(kind: Any, value: Any, error: Fault, place: list[str | int]) -> Any:
     if get_origin(kind) is tuple:
         if not isinstance(value, list):
-            raise error(place, f"is {value!r}; give a list of tables")
+            raise error(place, f"is {value!r}; give a list")
         return tuple(_value(get_args(kind)[0], one, error, [*place, n]) for n, one in enumerate(value))
     if get_origin(kind) is Annotated:
         kind, mark = get_args(kind)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..policies.model.chain import Route
+from ..policies.model.chain import Chain, Route
 from ..policies.prediction.candidate import Candidate, Forecast
 from ..policies.prediction.dispatching import POLICIES, choose, drawn
 from ..policies.prediction.forecast import Forecaster
@@ -28,8 +28,10 @@ from ..policies.requests.kv_dispatch import LEAST_BUSY, copied_from, copied_part
 from ..policies.requests.paces import Paces
 from ..policies.requests.standing import RouteView
 from ..policies.sweep.events import Submission
-from .description import LEAST_WORK, DispatchSpec, LimitSpec, ModelSpec
+from .description import LEAST_WORK, DispatchSpec, LimitSpec
 from .kv import KnownKv
+from .model_spec import ModelSpec
+from .variants import SimulatedVariants
 from .workload import WorkloadRequest
 
 MINUTE = 60.0
@@ -40,7 +42,7 @@ class DispatchDecision:
     """A dispatch decision: the chosen instance, the instances compared, and their loads.
 
     ``predicted`` is the least forecast time to the last token, 0 without forecasts. ``source``: the instance whose KV of the
-    prompt is copied to it; -1: none.
+    prompt is copied to it; -1: none. ``serves``: the model whose chain is taken; empty: the request's own.
     """
 
     place: int
@@ -48,6 +50,7 @@ class DispatchDecision:
     loads: Sequence[object]
     predicted: float = 0.0
     source: int = -1
+    serves: str = ""
 
 
 @dataclass(slots=True)
@@ -77,7 +80,8 @@ class InFlightRequest:
 class SimulatedGateway:
     """Gateway of a simulated cluster (see the module).
 
-    routes: each instance's routes, by model. paces: of all devices; None: they are equally fast.
+    routes: each instance's routes, by model. chains: of each model, on any instance. paces: of all devices; None: they are
+    equally fast.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class SimulatedGateway:
         models: Sequence[ModelSpec],
         instances: Sequence[Instance | PipelineInstance],
         routes: Sequence[dict[str, Route]],
+        chains: Mapping[str, Chain],
         seed: int,
         paces: Paces | None = None,
     ) -> None:
@@ -100,16 +105,20 @@ class SimulatedGateway:
         self._drafts = {model.name: model.drafts for model in models}
         self._alone = len(models) == 1
         rooms = [instance.total_blocks * instance.state.config.page_size for instance in instances]  # in tokens
-        self.longest = dict.fromkeys(self._contexts, max(rooms))  # by model: tokens of one request that fit somewhere
-        self._capacity = {route.id: room for room, own in zip(rooms, routes, strict=True) for route in own.values()}
-        self._homes = {name: [own[name] for own in routes] for name in self._contexts}  # by model: routes of all instances
+        # by route id: tokens that it holds
+        self.capacity = {route.id: room for room, own in zip(rooms, routes, strict=True) for route in own.values()}
+        # by model: its routes, by place
+        self._homes = {name: {i: own[name] for i, own in enumerate(routes) if name in own} for name in self._contexts}
+        self.variants = SimulatedVariants(models, chains, instances, self._paces)
+        serving = {name: (name, *others) for name, others in self.variants.equivalents.items()}
+        # by model: tokens of one request that fit somewhere
+        self.longest = {m: max(rooms[i] for one in names for i in self._homes[one]) for m, names in serving.items()}
         self._overload = AdmissionLimit(limits.max_waiting, 0)
         self._source, self._errors = random.Random(f"{seed} dispatch"), random.Random(f"{seed} forecasts")
         self._sent: list[list[deque[float]]] = [[deque() for _ in instances] for _ in range(dispatch.dispatchers)]
         self._numbers, self._counts = [0] * dispatch.dispatchers, dispatch.policy == "min-qpm"
         self._plain = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].load is POLICIES["random"].load
-        every = list(range(len(instances)))
-        self.active = dict.fromkeys(self._contexts, every)  # by model: places that requests go to
+        self.active = {name: [*own] for name, own in self._homes.items()}  # by model: places that requests go to
         # by model: tokens of one request that a place holds, where places are known to differ
         self.rooms: dict[str, dict[int, int]] = {}
         self.predicts = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].fallback != ""
@@ -152,7 +161,7 @@ class SimulatedGateway:
         if self._counts:
             self._sent[dispatcher][placing.place].append(now)
         if self._reckons:
-            sent = self._submission(placing.place, demand)
+            sent = self._submission(placing.place, demand, placing.serves or demand.model)
             blocks = -(-demand.prompt // self._instances[placing.place].state.config.page_size)
             self._flying[placing.place].append(InFlightRequest(now + self._latency, dispatcher, sent, blocks))
         return placing
@@ -165,7 +174,7 @@ class SimulatedGateway:
         instance = self._instances[place]
         for model, route in self._routes[place].items():
             self._homes[model][place] = route
-            self._capacity[route.id] = instance.total_blocks * instance.state.config.page_size
+            self.capacity[route.id] = instance.total_blocks * instance.state.config.page_size
 
     def end(self, model: str, now: float) -> None:
         """Note the end of a request."""
@@ -185,31 +194,35 @@ class SimulatedGateway:
     def _least_work(self, demand: WorkloadRequest, compared: list[int], dispatcher: int, now: float) -> DispatchDecision:
         loads: list[object] = []
         work: dict[str, int] = {}
-        every = self._homes[demand.model]
-        routes = [every[i] for i in compared]
-        for i, route in zip(compared, routes, strict=True):
-            load = self._outstanding(i, dispatcher, now)
+        every, variants = self._homes[demand.model], self.variants.equivalents[demand.model]
+        ways = [(i, every[i]) for i in compared] + [(i, self._homes[m][i]) for m in variants for i in self.active[m]]
+        for i, route in ways:
+            load = self.outstanding(i, dispatcher, now)
             loads.append(load)
             for hop in route.hops:
                 work[hop.worker] = load
+        routes = [route for _, route in ways]
         view, cached = PLAIN, dict[str, int]()
-        size = self._instances[compared[0]].state.config.page_size
+        size = self._instances[compared[0]].state.config.page_size if compared else 0
         if self._known is not None:
             cached = self._known.cached(demand, routes, size)
-        if self._paces.slower or self._dispatch.kv not in ("", LEAST_BUSY):
+        if variants:
+            view = self.variants.view(demand.prompt_tokens(), demand.salt, demand.total, ways)
+        elif self._paces.slower or self._dispatch.kv not in ("", LEAST_BUSY):
             known = weighed(self._dispatch.kv, cached, copied_part(self._paces.unit, self.copy_seconds))
             view = RouteView(demand.prompt, demand.total - demand.prompt, self._paces, known)
-        best = choose_route(routes, work, tokens=demand.total, capacity=self._capacity, view=view)
+        best = choose_route(routes, work, tokens=demand.total, capacity=self.capacity, variants=variants, view=view)
         at = next((at for at, route in enumerate(routes) if route is best), -1)
         assert at >= 0, "no route of some is the best"
         source = -1
         if self._known is not None:
             richest = copied_from(self._dispatch.kv, routes[at], routes, cached)
             source = -1 if richest is None else compared[routes.index(richest)]
-            self._known.note(demand, routes[at], size, self._capacity[routes[at].id] // size)
-        return DispatchDecision(compared[at], compared, loads, source=source)
+            self._known.note(demand, routes[at], size, self.capacity[routes[at].id] // size)
+        serves = routes[at].application if routes[at].application != demand.model else ""
+        return DispatchDecision(ways[at][0], [i for i, _ in ways], loads, source=source, serves=serves)
 
-    def _outstanding(self, i: int, dispatcher: int, now: float) -> int:
+    def outstanding(self, i: int, dispatcher: int, now: float) -> int:
         """Return the tokens to compute at an instance, as far as a dispatcher knows."""
         if not self._reckons and not self._dispatch.staleness:
             return self._instances[i].outstanding(now)
@@ -273,7 +286,7 @@ class SimulatedGateway:
         """Return a forecast for the request, as if it came at the time of the look."""
         assert look.forecaster is not None, "no forecast was to be wanted"
         forecaster = look.forecaster.joined([one.submission for one in flying]) if flying else look.forecaster
-        found = forecaster.forecast(self._submission(i, demand), delays=POLICIES[self._dispatch.policy].delays)
+        found = forecaster.forecast(self._submission(i, demand, demand.model), delays=POLICIES[self._dispatch.policy].delays)
         if not self._dispatch.forecast_error:
             return found
         wrong = clipped(self._errors.gauss(1.0, self._dispatch.forecast_error))
@@ -281,7 +294,7 @@ class SimulatedGateway:
             found, first_token=wrong * found.first_token, last_token=wrong * found.last_token, delayed=wrong * found.delayed
         )
 
-    def _submission(self, i: int, demand: WorkloadRequest) -> Submission:
+    def _submission(self, i: int, demand: WorkloadRequest, model: str) -> Submission:
         config = self._instances[i].state.config
-        route, drafts = self._routes[i][demand.model].id, self._drafts[demand.model]
+        route, drafts = self._routes[i][model].id, self._drafts[model]
         return demand.submission(route, config.page_size, hashed=config.prefix_cache, timeout=0.0, drafts=drafts)

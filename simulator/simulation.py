@@ -52,6 +52,8 @@ class SimulatedRequest:
     ended: float = -1.0
     preemptions: int = 0
     restarts: int = 0  # times that it was sent again, since its instance had died or stopped
+    serves: str = ""  # the equivalent model whose chain it is on, or ended on; empty: its own
+    switches: int = 0  # times that it went over to another chain while it ran
     failed: str = ""
 
 
@@ -142,12 +144,13 @@ class ClusterSimulation:
             scenario.models,
             self.instances,
             self.routes,
+            {name: chain for plan in self.maker.plans for name, chain in plan.chains.items()},
             scenario.seed,
             self.maker.paces(),
         )
         self.provisioner = PaidInstances(scenario.provisioning, [instance.name for instance in self.instances])
-        first = list(range(self.provisioner.least))
-        self.gateway.active = dict.fromkeys(self.gateway.active, first)
+        first = range(self.provisioner.least)
+        self.gateway.active = {m: [place for place in own if place in first] for m, own in self.gateway.active.items()}
         self._oldest = 0  # all requests before this one have ended
         self._heap: list[tuple[float, int, int, int]] = []  # time, kind, number of an instance or a request, instance
         self._submissions: dict[int, Submission] = {}  # on their way
@@ -242,25 +245,33 @@ class ClusterSimulation:
                 self.schedule(compared)
         if self.policy is not None:
             placing = self.policy.placed(request, placing)
+        self.send(request, placing, again)
+
+    def send(self, request: SimulatedRequest, placing: DispatchDecision, again: Submission | None = None) -> None:
+        """Carry out a dispatch decision; ``again`` as for ``dispatch``."""
+        demand, now = request.demand, self.now
         place, instance = placing.place, self.instances[placing.place]
         if placing.source >= 0 and self.kv_copies is not None:
             source = self.instances[placing.source]
             assert isinstance(source, Instance), "KV is copied from a pipeline"
             assert isinstance(instance, Instance), "KV is copied to a pipeline"
             self.kv_copies.send(source, instance, demand, now)
-        request.instance = instance.name
+        request.instance, request.serves = instance.name, placing.serves
+        model = placing.serves or demand.model
         if self._note is not None:
             names = [self.instances[i].name for i in placing.compared]
-            self._tell("dispatched", demand.number, instance=instance.name, compared=names, loads=placing.loads)
-        route, hashed = self.routes[place][demand.model].id, self._hashed[place]
+            serves = {"serves": placing.serves} if placing.serves else {}
+            self._tell("dispatched", demand.number, instance=instance.name, compared=names, loads=placing.loads, **serves)
+        route, hashed = self.routes[place][model].id, self._hashed[place]
         size = instance.state.config.page_size
         if again is None:
             limit = self._limits.request_timeout
             timeout = max(limit - (now - demand.at), 1e-9) if limit else 0.0
-            submission = demand.submission(route, size, hashed=hashed, timeout=timeout, drafts=self._drafts[demand.model])
+            submission = demand.submission(route, size, hashed=hashed, timeout=timeout, drafts=self._drafts[model])
         else:
             hashes = page_hashes(again.tokens, size, again.salt) if hashed else []
             submission = replace(again, route=route, attempt=again.attempt + 1, page_hashes=hashes)
+        self.gateway.variants.note(place, self.routes[place][model], submission)
         if self._limits.latency:
             self._submissions[demand.number] = submission
             heapq.heappush(self._heap, (now + self._limits.latency, _DELIVERY, demand.number, place))
@@ -354,6 +365,13 @@ class ClusterSimulation:
     def drafts(self) -> dict[str, float] | None:
         """Return the figures of drafts; None if no model has any."""
         return draft_figures(self.served) if any(self._drafts.values()) else None
+
+    def variants(self) -> dict[str, int] | None:
+        """Return how many requests another model's chain answered, and the switches; None if no model has equivalents."""
+        if not self.scenario.varied:
+            return None
+        served = sum(bool(one.serves) and not one.failed for one in self.requests)
+        return {"requests": served, "switches": sum(one.switches for one in self.requests)}
 
     @property
     def served(self) -> list[Instance | PipelineInstance]:

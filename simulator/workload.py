@@ -13,8 +13,9 @@ from ..policies.prediction.instance_load import STOP
 from ..policies.prediction.lengths import clipped
 from ..policies.requests.urgency import urgency
 from ..policies.sweep.events import Submission
-from .description import ModelSpec, WorkloadSpec
+from .description import WorkloadSpec
 from .drafts import DraftSpec
+from .model_spec import ModelSpec
 from .traces import BLOCK, Clients, TraceError, TraceRequest, cut, has_rates, read_trace
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -47,6 +48,11 @@ class WorkloadRequest:
         """The most tokens, prompt and answer."""
         return self.prompt + (self.allowed or self.output)
 
+    def prompt_tokens(self) -> list[int]:
+        """Return the tokens of the prompt."""
+        tokens = [*self.tokens] or [id for block in self.blocks for id in [block] * BLOCK][: self.prompt]
+        return tokens + [OWN + self.number] * (self.prompt - len(tokens))
+
     def submission(
         self, route: str, page_size: int, *, hashed: bool, timeout: float, drafts: DraftSpec | None = None
     ) -> Submission:
@@ -54,8 +60,7 @@ class WorkloadRequest:
 
         ``hashed``: a prefix cache needs the pages' hashes. ``drafts``: of its model.
         """
-        tokens = [*self.tokens] or [id for block in self.blocks for id in [block] * BLOCK][: self.prompt]
-        tokens += [OWN + self.number] * (self.prompt - len(tokens))
+        tokens = self.prompt_tokens()
         return Submission(
             request=f"r{self.number}", attempt=1, gateway="simulated", route=route, route_version=1, tokens=tokens,
             prompt_length=self.prompt, page_hashes=page_hashes(tokens, page_size, self.salt) if hashed else [],

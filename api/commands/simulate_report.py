@@ -60,7 +60,7 @@ def document(
     served, instances = Counter(one.instance for one in good), dict[str, list[Instance | PipelineInstance]]()
     for instance in simulation.served:
         instances.setdefault(instance.name, []).append(instance)
-    drafts, control = simulation.drafts(), simulation.control()
+    drafts, control, variants = simulation.drafts(), simulation.control(), simulation.variants()
     latencies, first = sorted(one.ended - one.demand.at for one in good), sorted(one.first - one.demand.at for one in good)
     return {
         **settings,
@@ -97,6 +97,7 @@ def document(
         **({} if control is None else {"control": control}),
         **({} if simulation.copies is None else {"redundant_pages": simulation.copies.marked}),
         **({} if drafts is None else {"drafts": drafts}),
+        **({} if variants is None else {"variants": variants}),
         **_classes(simulation, good),
         "course": [*_course(simulation)],
         "latency_percentiles": [round(percentile(latencies, share), 6) for share in range(101)] if latencies else [],
@@ -215,6 +216,8 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     if (drafts := found.get("drafts")) is not None:
         shown = f"{drafts['accepted']:,} of {drafts['drafted']:,} stood"
         yield f"drafts: {shown}; {drafts['tokens_per_round']:,.2f} tokens a round in {drafts['rounds']:,} rounds"
+    if (variants := found.get("variants")) is not None:
+        yield f"variants: {variants['requests']:,} requests on another model's chain; {variants['switches']:,} switches"
     for name, one in found.get("classes", {}).items():
         shown = f"TTFT {one['ttft']['p50']:,.2f} s at P50, {one['ttft']['p99']:,.2f} s at P99"
         yield f"class {name}: {one['requests']:,} requests; {shown}; latency {one['latency']['p99']:,.2f} s at P99"

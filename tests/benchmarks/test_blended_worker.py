@@ -11,8 +11,9 @@ from blockwright.policies.model.chain import Route
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.config import SweepConfig
-from blockwright.simulator.description import InstanceSpec, ModelSpec
+from blockwright.simulator.description import InstanceSpec
 from blockwright.simulator.instances import chain_of, hops_of
+from blockwright.simulator.model_spec import ModelSpec
 
 ROOFLINE = Coefficients(read=0.02, beyond=0.0025)
 LINEAR = Coefficients(base=0.01, token=0.0025)

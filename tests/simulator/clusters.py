@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,22 @@ def described(
     workload: dict[str, Any] | None = None,
     instances: dict[str, Any] | None = None,
     models: int | list[dict[str, Any]] = 1,
+    entries: Mapping[str, dict[str, Any]] | None = None,
     **more: Any,
 ) -> Scenario:
-    """Two instances with room for 40 pages of 4 tokens and 6 sequences; 60 requests of about 20 + 20 tokens."""
+    """Two instances with room for 40 pages of 4 tokens and 6 sequences; 60 requests of about 20 + 20 tokens.
+
+    ``entries``: one instance of each name, with what differs there.
+    """
     requests = {"rate": 40.0, "count": 60, "input_tokens": 20, "output_tokens": 20, "law": "exponential", "most_input": 60}
     kind = {"name": "i", "count": 2, "profile": "p", "blocks": 40, "page_size": 4, "max_rows": 6, "sweep_tokens": 32}
+    every = {**kind, "chunk_size": 16, **(instances or {})}
     table = {
         "workload": {**requests, "most_output": 60, **(workload or {})},
         "models": [{"name": f"m{n}", "kv_bytes": 8, "context": 150} for n in range(models)]
         if isinstance(models, int)
         else models,
-        "instances": [{**kind, "chunk_size": 16, **(instances or {})}],
+        "instances": [{**every, "name": name, "count": 1, **one} for name, one in entries.items()] if entries else [every],
         **more,
     }
     return scenario(table, DescriptionSource(Path("test.toml"), ""))

@@ -172,6 +172,33 @@ def test_every_misspelt_field_is_answered_with_the_nearest(tmp_path: Path, place
         ("rate = 2.5", "rate = inf", r"c.toml, line 4: workload.rate is inf; give 0 or more, and a finite number"),
         ("rate = 2.5", 'rate = 1\narrivals = "gamma"\ncv = 1e-200', r"line 6: workload.cv is 1e-200; give 0.001 to 1000"),
         ("rate = 2.5", "rate = 1\nlength_error = 1000", r"line 5: workload.length_error is 1000; give at most 10"),
+        (
+            "kv_bytes = 64",
+            'kv_bytes = 64\nonly = ["bigg"]',
+            r"line 11: models\[0\].only names 'bigg', no entry of instances; did",
+        ),
+        ("kv_bytes = 64", 'kv_bytes = 64\nonly = "big"', r"line 11: models\[0\].only is 'big'; give a list$"),
+        ("kv_bytes = 64", "kv_bytes = 64\nonly = [3]", r"line 11: models\[0\].only\[0\] is 3; give a text$"),
+        (
+            "kv_bytes = 64",
+            'kv_bytes = 64\nonly = ["big"]',
+            r"instances\[0\].name is 'instance', and no model is placed there",
+        ),
+        (
+            "kv_bytes = 64",
+            'kv_bytes = 64\nonly = ["big", "big", "instance"]',
+            r"line 11: models\[0\].only names 'big' twice; name each once$",
+        ),
+        (
+            "kv_bytes = 64",
+            'kv_bytes = 64\nequivalents = ["m"]',
+            r"line 11: models\[0\].equivalents names 'm', the model itself",
+        ),
+        (
+            "kv_bytes = 64",
+            'kv_bytes = 64\nequivalents = ["n"]',
+            r"line 11: models\[0\].equivalents names 'n', no model; there are: m$",
+        ),
         ("kv_bytes = 64", "kv_bytes = 64\nshare = 0", r"line 11: models\[0\].share is 0 for every model"),
         ('name = "big"', 'name = "instance"', r"line 17: instances\[1\].name is 'instance' twice; give each entry its own"),
         (

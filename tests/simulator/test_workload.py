@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from blockwright.simulator.description import ModelSpec, WorkloadSpec
+from blockwright.simulator.description import WorkloadSpec
+from blockwright.simulator.model_spec import ModelSpec
 from blockwright.simulator.traces import TraceError
 from blockwright.simulator.workload import WorkloadRequest, demands
 from blockwright.tests.simulator.test_traces import QUANTILES, RATES
