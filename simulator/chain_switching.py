@@ -112,7 +112,8 @@ class ChainSwitching(ClusterPolicy):
 
     def _better(self, request: SimulatedRequest, instance: Instance, route: Route) -> ChainSwitch | None:
         """Return the switch to the best route of another chain; None: there is none, or it gains too little."""
-        demand, gateway, rows = request.demand, self.cluster.gateway, instance.state.parts.rows
+        demand, gateway = request.demand, self.cluster.gateway
+        rows = instance.state.parts.rows
         s = rows.find(f"r{demand.number}")
         if s is None or rows.status[s] == Status.LEAVING:  # it is on its way, or ends
             return None

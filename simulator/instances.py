@@ -79,7 +79,8 @@ class InstanceMaker:
     def make(self, place: int) -> Made:
         """Return a new instance with routes of all models that are placed there."""
         plan = self.plans[place]
-        spec, chains, models = plan.spec, plan.chains.values(), placed(self._models, plan.spec.name)
+        spec, chains = plan.spec, plan.chains.values()
+        models = placed(self._models, spec.name)
         configs = [replace(one, **self._memory) for one in sweep_configs(plan.name, spec, models, loaded=self._loaded)]
         hops = hops_of([config.worker for config in configs])
         routes = {c.application: Route(f"{c.application}@{plan.name}", 1, c.application, hops) for c in chains}

@@ -23,6 +23,8 @@ class SimulatedVariants:
     """The variants of each model, and the pages that instances are known to have (see the module).
 
     chains: of each model, on any instance.
+    instances: by place.
+    paces: of all devices.
     """
 
     def __init__(
@@ -42,9 +44,11 @@ class SimulatedVariants:
     def view(self, tokens: Sequence[int], salt: bytes, total: int, ways: Iterable[tuple[int, Route]]) -> RouteView:
         """Return what is known of a request for the comparison of routes, which are given with their places.
 
-        tokens: all that it has. total: most that it may reach.
+        tokens: all that it has.
+        total: most that it may reach.
         """
-        hashes, cached = dict[int, list[bytes]](), dict[str, int]()
+        hashes = dict[int, list[bytes]]()
+        cached = dict[str, int]()
         for place, route in ways:
             config = self._instances[place].state.config
             size = config.page_size

@@ -60,7 +60,8 @@ def document(
     served, instances = Counter(one.instance for one in good), dict[str, list[Instance | PipelineInstance]]()
     for instance in simulation.served:
         instances.setdefault(instance.name, []).append(instance)
-    drafts, control, variants = simulation.drafts(), simulation.control(), simulation.variants()
+    drafts, control = simulation.drafts(), simulation.control()
+    variants = simulation.variants()
     latencies, first = sorted(one.ended - one.demand.at for one in good), sorted(one.first - one.demand.at for one in good)
     return {
         **settings,

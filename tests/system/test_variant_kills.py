@@ -142,7 +142,8 @@ class Schedule:
     """A load and what happens to it, by a seed."""
 
     def __init__(self, seed: int, chains: Chains, client: Client) -> None:
-        self.random, self.chains, self.client = Random(f"variants/{seed}"), chains, client
+        self.random = Random(f"variants/{seed}")
+        self.chains, self.client = chains, client
         self.asked = requests_of(self.random)
         self.answers: list[Answer] = []
         self.counts: Counter[str] = Counter()
