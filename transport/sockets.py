@@ -66,7 +66,7 @@ class SocketTransport:
             self.endpoint = bound if keys is None else keyed(bound, keys.name)
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
-            raise AddressError(f"cannot listen on {wanted}: {error}") from error
+            raise AddressError(f"cannot listen on {wanted}: {zmq.strerror(error.errno or 0)}") from error
         self._sessions, self._wires = Sessions(peer), Wires()
         self._lanes: dict[Lane, dict[PeerId, Outbound]] = {lane: {} for lane in Lane}
         self._control = self._lanes[Lane.CONTROL]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated
 
 from .dispatching import DispatchSettings
 from .errors import SettingsError
 from .part import SettingsPart
+
+_ID = re.compile(r"[0-9a-f]{12}")  # as blockwright keys join prints it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,12 @@ class JoinSettings(SettingsPart):
         return [part.strip() for part in self.revoked_joins.split(",") if part.strip()]
 
     def check_together(self) -> None:
+        for id in self.revoked or [self.revoked_joins]:
+            if id and not _ID.fullmatch(id):
+                raise SettingsError(
+                    f"revoked_joins names {id!r}, which is no id of a join text; give the 12 hexadecimal digits that "
+                    "blockwright keys join prints, several with commas between"
+                )
         if self.listen and not self.head_keys:
             raise SettingsError(
                 f"listen is {self.listen}, but head_keys is empty; make keys with 'blockwright keys new FOLDER' and give "

@@ -33,7 +33,7 @@ def examine_join(where: str) -> Iterator[Check]:
     for way in ways:
         yield Check(way.name, WARNING, way.text, way.fix) if reached and way.status == FAILED else way
     if reached:
-        yield from join_for_a_moment(where, text)
+        yield from join_for_a_moment(text)
 
 
 def read_text(where: str, now: float | None = None) -> tuple[JoinText | None, Check]:
@@ -43,7 +43,7 @@ def read_text(where: str, now: float | None = None) -> tuple[JoinText | None, Ch
     from ...transport.errors import AddressError
 
     try:
-        text = JoinText.parse(given(where))
+        text = JoinText.parse(given(where, WORKER))
         text.check_role(WORKER)
     except AddressError as error:
         return None, failed("join text", str(error))
@@ -67,24 +67,23 @@ def check_address(address: str) -> Check:
         return Check("address", FAILED, f"{host}:{port} is not reached ({why})", fix)
 
 
-def join_for_a_moment(where: str, text: JoinText) -> Iterator[Check]:
+def join_for_a_moment(text: JoinText) -> Iterator[Check]:
     """Join as a worker would, ask the head, and leave."""
     from ...runtime.base.loop import run as run_loop
 
     found: list[Check] = []
-    run_loop(_visit(where, found))
+    run_loop(_visit(text, found))
     yield from found
 
 
-async def _visit(where: str, found: list[Check]) -> None:
+async def _visit(text: JoinText, found: list[Check]) -> None:
     from ...actors.member_calls import JoinRefused, look
-    from ...runtime.cluster.invitations import given
     from ...runtime.cluster.join_text import WORKER
     from ...runtime.cluster.joining import enter
     from ...transport.errors import TransportError
 
     try:
-        node = await enter(given(where), WORKER, name=f"doctor-{os.getpid()}")
+        node = await enter(text.pack(), WORKER, name=f"doctor-{os.getpid()}")
     except TransportError as error:
         found.append(failed("head", str(error)))
         return

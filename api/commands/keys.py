@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from . import command_errors
+from . import CommandError, command_errors
 
 UNITS = {"m": 60, "h": 3600, "d": 86400}
 MOST = 3650 * 86400  # seconds
@@ -27,10 +27,17 @@ def keys_new(arguments: argparse.Namespace) -> int:
     from ...runtime.cluster.key_folder import make_keys
     from ...transport.errors import KeysError
 
+    check_folder(arguments.folder)
     with command_errors(KeysError):
         keys = make_keys(Path(arguments.folder))
     print(f"made keys in {arguments.folder}; the public one is {keys.name}")
     return 0
+
+
+def check_folder(folder: str) -> None:
+    """Refuse an empty name, which would stand for the current folder. Raises CommandError."""
+    if not folder.strip():
+        raise CommandError(f"FOLDER is {folder!r}; name a folder for keys, such as keys", 2)
 
 
 def keys_join_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,13 +69,19 @@ def keys_join(arguments: argparse.Namespace) -> int:
     blockwright worker --join @FILE. To withdraw it, name its id in the setting
     revoked_joins of the server. The id and the end are printed on standard error.
     """
-    from ...runtime.cluster.join_text import JoinTexts, moment
+    from ...runtime.cluster.join_text import JoinTexts, check_addresses, moment
     from ...runtime.cluster.key_folder import read_keys
     from ...transport.errors import AddressError, KeysError
 
+    check_folder(arguments.folder)
+    addresses = [part.strip() for part in arguments.address.split(",")]
     with command_errors(AddressError, KeysError):
         texts = JoinTexts(read_keys(Path(arguments.folder)))
-        addresses = [part.strip() for part in arguments.address.split(",")]
+        try:
+            check_addresses(addresses)
+        except AddressError as error:
+            whole = f" is {arguments.address!r}" if len(addresses) > 1 else ""
+            raise CommandError(f"--address{whole}: {error}", 2) from None
         text = texts.issue(addresses, arguments.role, int(time.time()) + arguments.lasting)
     print(text.pack())
     print(f"join text {text.id} for the role {text.role}, valid until {moment(text.expires)}", file=sys.stderr)

@@ -32,9 +32,11 @@ def node(arguments: argparse.Namespace) -> int:
     """
     from ...runtime.base.loop import run as run_loop
     from ...runtime.cluster.invitations import given
+    from ...runtime.cluster.join_text import NODE
     from ...runtime.cluster.joining import join, stay
     from ...transport.errors import AddressError, KeysError, TransportError
     from ..settings.secret_files import open_to_all
+    from .worker import check_listen
 
     async def live() -> bool:
         node = await join(where, name=arguments.name, listen=arguments.listen)
@@ -43,5 +45,6 @@ def node(arguments: argparse.Namespace) -> int:
     with command_errors(TransportError, code=1), command_errors(AddressError, KeysError):
         if arguments.join.startswith("@") and (warning := open_to_all(Path(arguments.join[1:]), "an invitation")):
             print(f"warning: {warning}", file=sys.stderr)
-        where = given(arguments.join)
+        where = given(arguments.join, NODE)
+        check_listen(arguments.listen)
         return 0 if run_loop(live()) else 1

@@ -155,12 +155,13 @@ def joined(where: str) -> Iterator[Callable[[], dict[str, Any]]]:
     between two calls, and an orderly end. Raise CommandError.
     """
     from ...runtime.cluster.invitations import given
+    from ...runtime.cluster.join_text import NODE
     from ..program.blocking import LoopThread
 
     thread = LoopThread()
     try:
         with _join_refusals():
-            node = thread.run(_enter(given(where)))
+            node = thread.run(_enter(given(where, NODE)))
 
         def look() -> dict[str, Any]:
             with _join_refusals():

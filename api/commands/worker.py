@@ -70,27 +70,48 @@ def starting(arguments: argparse.Namespace) -> Starting:
     from ...actors.settings.errors import SettingsError
     from ...actors.settings.workers import DEVICE, MOST_THREADS
     from ...actors.worker.starting import Starting
-    from ...policies.binary_size import parse_size
+    from ...policies.binary_size import binary_size, parse_size
+    from ...policies.cluster.worker_size import LEAST
     from ...runtime.cluster.invitations import given
     from ...runtime.cluster.join_text import WORKER, JoinText
-    from ...transport.curve import NodeKeys, check_endpoint
     from ..settings.secret_files import open_to_all
 
     if arguments.join.startswith("@") and (warning := open_to_all(Path(arguments.join[1:]), "a join text")):
         print(f"warning: {warning}", file=sys.stderr)
-    if arguments.listen:
-        check_endpoint(arguments.listen, NodeKeys.generate())
-    text = given(arguments.join)
+    check_listen(arguments.listen)
+    text = given(arguments.join, WORKER)
     JoinText.parse(text).check_role(WORKER)
     memory = parse_size(arguments.memory) if arguments.memory else 0
     if memory is None or (arguments.memory and memory <= 0):
         raise SettingsError(f"--memory is {arguments.memory!r}; give bytes, or a size such as 8GiB")
+    if arguments.memory and memory < LEAST:
+        raise SettingsError(f"--memory is {arguments.memory!r}, which holds no model; give at least {binary_size(LEAST)}")
     if not 0 <= arguments.threads <= MOST_THREADS:
         raise SettingsError(f"--threads is {arguments.threads}; give at most {MOST_THREADS}, or 0 for the cores there are")
     if arguments.device and not DEVICE.fullmatch(arguments.device):
         raise SettingsError(f"--device is {arguments.device!r}; choose cpu, cuda, cuda:1 (a card by its number) or auto")
+    for folder in filter(None, map(str.strip, arguments.model_folders.split(","))):
+        if not Path(folder).expanduser().is_dir():
+            raise SettingsError(f"--model-folders names {folder!r}, which is no folder here; name folders that are there")
     wish = WorkerWish(memory, arguments.threads, arguments.device, arguments.model_folders)
     return Starting(text, arguments.name, arguments.listen, wish, labels_of(arguments.label))
+
+
+def check_listen(listen: str) -> None:
+    """Check the value of ``--listen``, or none. Raises AddressError."""
+    from ...transport.address import is_wildcard, tcp_parts
+    from ...transport.errors import AddressError
+
+    if not listen:
+        return
+    try:
+        host, _ = tcp_parts(listen)
+    except AddressError:
+        raise AddressError(f"--listen is {listen!r}; give tcp://HOST:PORT at which others reach this machine") from None
+    if is_wildcard(host):
+        raise AddressError(
+            f"--listen is {listen!r}, which stands for every address of this machine; give the one at which others reach it"
+        )
 
 
 def labels_of(words: list[str]) -> dict[str, str]:

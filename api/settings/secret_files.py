@@ -17,10 +17,11 @@ KEYS = ("api_keys", "admin_keys")  # settings that hold secrets
 def open_to_all(path: Path, holds: str) -> str:
     """Return a sentence if every user may read a file that ``holds`` a secret, else (or without a file) an empty text."""
     try:
-        mode = stat.S_IMODE(os.stat(path).st_mode)
+        found = os.stat(path).st_mode
     except OSError:  # reported by the code that reads the file
         return ""
-    if not mode & stat.S_IROTH:
+    mode = stat.S_IMODE(found)
+    if stat.S_ISDIR(found) or not mode & stat.S_IROTH:
         return ""
     remedy = f"chmod 600 {shlex.quote(str(path))}"
     return f"{path} holds {holds} and every user of this machine may read it (mode {mode:03o}); {remedy}"

@@ -14,6 +14,7 @@ from ..binary_size import binary_size
 from ..memory.residence import VIRTUAL
 
 CARD = "cuda:"  # with the number of the card
+LEAST = 128 << 10  # bytes of a worker's memory: a chunk of parameters and one of KV
 SHARE = 0.6  # fraction of a machine's free memory that all workers together may take
 PROGRAM = 920 << 20  # bytes of address space of a worker with torch's libraries
 STACKS = 24 << 20  # bytes of address space per kernel thread: its own stack, and one in each of torch's two pools

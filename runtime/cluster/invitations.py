@@ -17,11 +17,17 @@ from dataclasses import dataclass, field
 
 from ...transport.errors import AddressError, HandshakeRefused
 from .join_text import PREFIX as TEXT
+from .join_text import WORKER
 
 PREFIX = "bw1-"
 MOST = 256  # open at once
 _SECRET = re.compile(r"[0-9a-f]{64}")
 LONGEST = 4096  # characters of a file that are looked at
+ANY = (PREFIX, TEXT, "tcp://", "ipc://")  # how what admits a node begins
+JOIN_TEXT = f"join text (it would begin with {TEXT})"
+ANY_TEXT = f"invitation (it would begin with {PREFIX}), join text ({TEXT}) or address"
+MAKE_TEXT = "make one with blockwright keys join, or with serve --join-file"
+MAKE_ANY = "copy the invitation again, or make a join text with blockwright keys join --role node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +53,31 @@ class Invitation:
         return cls(endpoint, secret)
 
 
-def given(where: str) -> str:
-    """Read the value of ``--join``: an address, an invitation or a join text; "-" is a line of standard input, "@FILE" what
-    that file holds. Raises AddressError, which does not repeat what was read: it may be most of an invitation.
+def given(where: str, role: str) -> str:
+    """Read the value of ``--join`` of a node of that role, which is the text itself, "-" for a line of standard input, or
+    "@FILE" for what that file holds. Raises AddressError, which does not repeat what it read: that may be most of a secret.
     """
-    if where == "-":
-        source, text = "standard input", sys.stdin.readline(LONGEST)
-    elif where.startswith("@"):
-        source, text = where[1:], _content(where[1:])
-    else:
+    if where != "-" and not where.startswith("@"):
         return where
-    if not (text := text.strip()).startswith((PREFIX, TEXT, "tcp://", "ipc://")):
-        raise AddressError(f"{source} holds no invitation (it would begin with {PREFIX}) and no address")
+    wanted, begins, remedy = (JOIN_TEXT, (TEXT,), MAKE_TEXT) if role == WORKER else (ANY_TEXT, ANY, MAKE_ANY)
+    text = sys.stdin.readline(LONGEST) if where == "-" else _content(where, remedy)
+    if not (text := text.strip()).startswith(begins):
+        source = "standard input" if where == "-" else "that file"
+        raise AddressError(f"--join is {where!r}, but {source} holds no {wanted}; {remedy}")
     return text
 
 
-def _content(name: str) -> str:
+def _content(where: str, remedy: str) -> str:
+    """Read the file of ``@FILE``. Raises AddressError; ``remedy``: what to do if there is none."""
     try:
-        with open(name, encoding="utf-8-sig", errors="replace") as file:
+        with open(where[1:], encoding="utf-8-sig", errors="replace") as file:
             return file.read(LONGEST)
+    except IsADirectoryError:
+        raise AddressError(f"--join is {where!r}, but that is a folder; name a file in it") from None
     except OSError as error:
-        raise AddressError(f"the invitation in {name!r} cannot be read: {error.strerror}") from error
+        if not isinstance(error, FileNotFoundError):
+            remedy = "name a file that you may read"
+        raise AddressError(f"--join is {where!r}, but that file cannot be read ({error.strerror}); {remedy}") from None
 
 
 class Invitations:

@@ -131,7 +131,12 @@ def check_addresses(addresses: Sequence[str]) -> tuple[str, ...]:
     found = []
     for one in addresses:
         full = one if "://" in one else f"tcp://{one}"
-        host, port = tcp_parts(full)
+        try:
+            host, port = tcp_parts(full)
+        except AddressError:
+            raise AddressError(
+                f"{one[:200]!r} is not of the form HOST:PORT; give a host and a port up to 65535, such as head.example:7000"
+            ) from None
         if not port or "?" in full:
             raise AddressError(f"{one[:200]!r} names no port at which the head listens; give HOST:PORT")
         if is_wildcard(host):

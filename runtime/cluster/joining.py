@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ...transport.address import own_address, tcp_parts
 from ...transport.curve import NodeKeys
-from ...transport.errors import PeerGone
+from ...transport.errors import AddressError, PeerGone
 from ...transport.handshake import Admission
 from ...transport.join_request import ask_to_join
 from ..base import envelope
@@ -83,7 +83,12 @@ async def enter(where: str, role: str, *, name: str = "", listen: str = "") -> N
         keys=keys,
         heartbeat_interval=admission.heartbeat,
     )
-    await node.start()
+    try:
+        await node.start()
+    except AddressError as error:
+        if listen:
+            raise AddressError(f"{error}; choose another --listen tcp://HOST:PORT") from None
+        raise
     node.last_words = lambda: _leave(node)
     try:
         node.peering.join(admission.head, address)

@@ -189,6 +189,8 @@ def test_labels_and_releases() -> None:
     [
         ({"listen": "tcp://10.0.0.5:7000"}, "listen is tcp://10.0.0.5:7000, but head_keys is empty; make keys with"),
         ({"join_file": "x"}, "join_file is set, but the head listens nowhere; give --listen"),
+        ({"listen": "tcp://h:1", "head_keys": "k", "revoked_joins": "0123456789ab,zzz"}, "revoked_joins names 'zzz', which"),
+        ({"listen": "tcp://h:1", "head_keys": "k", "revoked_joins": ","}, "revoked_joins names ',', which is no id"),
         ({"listen": "tcp://h:1", "head_keys": "k", "dispatch": "predicted-latency"}, "asks the predictor of each worker"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 from collections.abc import Iterator
@@ -51,7 +52,9 @@ def head(tmp_path: Path) -> Iterator[str]:
 
 @claim("`doctor --join` says what would hinder a worker on this machine", of="command-line")
 @pytest.mark.system
-def test_the_whole_way(head: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_whole_way(
+    head: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "worker.join"
     path.write_text(issue("127.0.0.1:1", head))
     assert main(["doctor", "--json", "--join", f"@{path}"]) == 0
@@ -62,6 +65,8 @@ def test_the_whole_way(head: str, tmp_path: Path, capsys: pytest.CaptureFixture[
     foreign = list(examine_join(issue(head, keys=NodeKeys.generate())))
     assert (foreign[-1].name, foreign[-1].status) == ("head", FAILED)
     assert "cannot be joined" in foreign[-1].text
+    monkeypatch.setattr("sys.stdin", io.StringIO(issue(head)))
+    assert [check.status for check in examine_join("-")][-1] == OK, "standard input is read once"
     (*_, over) = examine_join(issue(head, expires=5))
     assert (over.name, over.status) == ("head", FAILED)
     assert (over.text.partition(" at ")[0].endswith("expired"), over.fix) == (
@@ -76,6 +81,10 @@ def test_a_text_that_is_no_use() -> None:
         assert (text, check.status) == (None, FAILED)
         assert said in check.text
         assert check.fix
+    text, check = read_text("@nofile")
+    assert text is None
+    assert check.text == "--join is '@nofile', but that file cannot be read (No such file or directory)"
+    assert check.fix == "make one with blockwright keys join, or with serve --join-file"
     text, check = read_text(issue("h:1"), now=2.0 * LATER)
     assert text is not None
     assert (check.status, check.fix) == (WARNING, "make another with blockwright keys join")

@@ -17,6 +17,8 @@ def test_a_file_that_all_may_read_is_named_with_its_mode_and_the_remedy(tmp_path
     file.chmod(mode)
     sentence = f"{file} holds API keys and every user of this machine may read it (mode {mode:o}); chmod 600 '{file}'"
     assert open_to_all(file, "API keys") == (sentence if warned else "")
+    tmp_path.chmod(0o755)
+    assert open_to_all(tmp_path, "API keys") == "", "a folder holds none, and must be entered"
 
 
 def test_every_file_of_a_server_that_holds_a_secret_is_looked_at(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from blockwright.gpu.backend import HOST_CHUNK
 from blockwright.policies.binary_size import binary_size
 from blockwright.policies.cluster.worker_size import (
+    LEAST,
     SizeDemand,
     SizeRefused,
     SizeRules,
@@ -33,6 +35,10 @@ def test_memory_and_threads_are_a_share_of_the_machine() -> None:
     assert (one.host, one.device, one.cores, one.threads, one.memory) == ("one", "cpu", 5, 2, 300)
     assert (size(memory=77, threads=3).memory, size(memory=77, threads=3).threads) == (77, 3)
     assert size(workers=4, cores=2).threads == 1
+
+
+def test_the_least_memory_is_a_chunk_of_parameters_and_one_of_kv() -> None:
+    assert LEAST == 2 * HOST_CHUNK
 
 
 def test_more_memory_than_there_is_is_refused_with_the_numbers() -> None:

@@ -79,6 +79,7 @@ def test_no_part_of_a_text_is_read_as_a_text() -> None:
     ("addresses", "said"),
     [
         ([""], "not of the form"),
+        (["head:65536"], "'head:65536' is not of the form HOST:PORT; give a host and a port"),
         (["head"], "not of the form"),
         (["head:0"], "names no port"),
         (["0.0.0.0:7000"], "stands for every address"),

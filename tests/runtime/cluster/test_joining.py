@@ -17,6 +17,7 @@ from blockwright.runtime import Down, LocalCluster, ManualClock, Node, NodeDown,
 from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.inprocess import InProcessLauncher
 from blockwright.runtime.cluster.invitations import Invitation, given
+from blockwright.runtime.cluster.join_text import NODE, WORKER
 from blockwright.runtime.cluster.joining import default_name, join, stay
 from blockwright.tests.claims import claim
 from blockwright.tests.parts import some
@@ -134,7 +135,7 @@ async def test_a_node_from_another_terminal(rig, until):
 
 @pytest.mark.system
 async def test_a_signal_right_after_a_node_says_that_it_has_joined(rig):
-    node = await join(given(rig.cluster.invitation.split()[-1]), name="hand")
+    node = await join(given(rig.cluster.invitation.split()[-1], NODE), name="hand")
     lines = []
 
     def report(line: str) -> None:
@@ -184,7 +185,7 @@ async def test_who_is_not_admitted(rig, tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "cannot be read: No such file or directory"),
+        (None, r"cannot be read \(No such file or directory\); copy the invitation again"),
         (b"", "holds no invitation"),
         (b"w1-dGNwOi8vMTI3LjAuMC4xOjkgMDAw", "holds no invitation"),  # its first letter was not copied
         (b"\xff\xfeb\x00w\x001\x00", "holds no invitation"),
@@ -196,20 +197,33 @@ def test_what_holds_no_invitation_is_not_repeated(tmp_path, monkeypatch, content
         path.write_bytes(content)
         monkeypatch.setattr("sys.stdin", io.StringIO(content.decode("latin-1")))
         with pytest.raises(AddressError, match="standard input holds no invitation"):
-            given("-")
+            given("-", NODE)
     with pytest.raises(AddressError, match=said) as refused:
-        given(f"@{path}")
+        given(f"@{path}", NODE)
     assert str(path) in str(refused.value)
+    with pytest.raises(AddressError, match="make one with blockwright keys join, or with serve --join-file"):
+        given(f"@{path}", WORKER)
     assert "dGNw" not in str(refused.value)
+
+
+def test_a_worker_takes_join_texts_alone(tmp_path, monkeypatch):
+    path, invitation = tmp_path / "text", Invitation("tcp://127.0.0.1:9", "0" * 64).pack()
+    for content in ("", invitation, "tcp://127.0.0.1:9"):
+        path.write_text(content)
+        with pytest.raises(AddressError, match=r"that file holds no join text \(it would begin with bwj1-\); make one"):
+            given(f"@{path}", WORKER)
+        monkeypatch.setattr("sys.stdin", io.StringIO(content))
+        with pytest.raises(AddressError, match=r"--join is '-', but standard input holds no join text"):
+            given("-", WORKER)
 
 
 def test_an_invitation_as_editors_and_mail_leave_it(tmp_path, monkeypatch):
     path, invitation = tmp_path / "invitation.txt", Invitation("tcp://127.0.0.1:9", "0" * 64).pack()
     path.write_bytes(b"\xef\xbb\xbf " + invitation.encode() + b"\r\n\r\n")
-    assert given(f"@{path}") == invitation
+    assert given(f"@{path}", NODE) == invitation
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{invitation}\r\nmore"))
-    assert given("-") == invitation
-    assert given("ipc:///x") == "ipc:///x"
+    assert given("-", NODE) == invitation
+    assert given("ipc:///x", NODE) == "ipc:///x"
 
 
 @pytest.mark.system
@@ -224,6 +238,13 @@ async def test_joining_from_a_program(rig, until):
     assert rig.downs == [Down("hand", 1, "left")]
     with pytest.raises(KeysError, match="can be reached from other machines; join it with an invitation"):
         await join("tcp://192.0.2.1:9", name="hand")
+    if keyed:
+        taken = cluster.node.endpoint.partition("?")[0]
+        with pytest.raises(AddressError) as refused:
+            await join(cluster.invite(), name="hand", listen=taken)
+        assert str(refused.value) == (
+            f"cannot listen on {taken}: Address already in use; choose another --listen tcp://HOST:PORT"
+        )
 
 
 @claim("A node joins a cluster with a one-time token, and a removed member stays out", of="actor-runtime")
