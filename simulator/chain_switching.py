@@ -27,7 +27,7 @@ Way = tuple[int, Route]  # a place, and a route there
 
 
 @dataclass(frozen=True, slots=True)
-class ChainSwitch:
+class SimulatedSwitch:
     """A switch to a route of another chain, and the estimates here and there."""
 
     place: int
@@ -110,7 +110,7 @@ class ChainSwitching(ClusterPolicy):
                 if found is not None:
                     self._switch(request, instance, place, found)
 
-    def _better(self, request: SimulatedRequest, instance: Instance, route: Route) -> ChainSwitch | None:
+    def _better(self, request: SimulatedRequest, instance: Instance, route: Route) -> SimulatedSwitch | None:
         """Return the switch to the best route of another chain; None: there is none, or it gains too little."""
         demand, gateway = request.demand, self.cluster.gateway
         rows = instance.state.parts.rows
@@ -131,9 +131,9 @@ class ChainSwitching(ClusterPolicy):
         stay = replace(view, cached={route.id: rows.computed[s]}).estimate(route, workers_of(route), left).total
         go = view.estimate(best, workers_of(best), work).total
         place = next(place for place, other in ways if other is best)
-        return ChainSwitch(place, best, stay, go) if gains(stay, go) else None
+        return SimulatedSwitch(place, best, stay, go) if gains(stay, go) else None
 
-    def _switch(self, request: SimulatedRequest, instance: Instance, place: int, switch: ChainSwitch) -> None:
+    def _switch(self, request: SimulatedRequest, instance: Instance, place: int, switch: SimulatedSwitch) -> None:
         """Take a request from its instance, and send it to the other route."""
         cluster, demand = self.cluster, request.demand
         taken, news = take_one(instance, f"r{demand.number}", cluster.now)
@@ -149,7 +149,7 @@ class ChainSwitching(ClusterPolicy):
             self._keep(taken, switch)
         cluster.send(request, self.placed(request, placing), taken.submission)
 
-    def _keep(self, taken: RemovedSequence, switch: ChainSwitch) -> None:
+    def _keep(self, taken: RemovedSequence, switch: SimulatedSwitch) -> None:
         """Have the KV of a request on the route that it goes to, as far as there are pages."""
         state = self._touch(switch.place).state
         local = state.parts.routes.home(switch.route.id)
