@@ -226,7 +226,7 @@ async def new_grammars(report: Report, plan: Plan, folder: Path) -> None:
                             gaps.append(1e3 * (at - before))  # noqa: B023
                         before = at
                         made += len(tokens)
-                        if at > until:  # noqa: B023
+                        if at > until and gaps:  # noqa: B023
                             return
 
                 jobs = [asyncio.create_task(follow(p)) for p in prompts("S", STREAMS // 2, 16, turn)]
