@@ -32,8 +32,10 @@ def query(parts: BookParts, record: RequestRecord, now: float, *, anywhere: bool
     cached = dict[str, int]()
     hashes = [] if record.progress.unscored else record.hashes(size)[: (wanted.known - 1) // size]
     for name in (wanted.application, *wanted.variants) if hashes else ():
+        if not (routes := table.routes.get(name)):
+            continue  # a chain without routes may be known by its name alone
         lineage = parts.pages.lineage(table.chains[name])
-        for route in table.routes.get(name, ()):
+        for route in routes:
             cached[route.id] = size * parts.pages.leading(route.home, lineage, hashes)
     return replace(wanted, cached=cached, target=parts.target)
 
