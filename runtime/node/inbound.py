@@ -104,6 +104,8 @@ class Inbound:
             return
         if (peer := self._table.find(sender)) is not None:
             peer.used = True
+            if not peer.met and not peer.lost:  # its greeting comes on another connection
+                self._sender.meet(peer)
         try:
             self._links.on_frames(sender, frames)
         except WireError as error:

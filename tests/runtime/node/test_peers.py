@@ -363,3 +363,14 @@ def test_garbage_does_no_harm(bodies):
         assert faults == []
 
     asyncio.run(main())
+
+
+async def test_link_messages_may_come_before_the_greeting(rig):
+    """They have a connection of their own. What they cause is sent back, so their sender is met at once."""
+    a, b = await rig.add("a"), await rig.add("b")
+    b.peering._know(a.id, a.endpoint)
+    assert not b.table.current["a"].met
+    b.parts.inbound.on_link(a.id, [memoryview(b"x")])
+    assert b.table.current["a"].met
+    await turns()
+    assert a.peers()["b"].met
