@@ -66,8 +66,7 @@ class HeartbeatSender:
             for reader in list(peer.streams.values()):
                 reader.renew()
             end_abandoned(peer, now)
-            peer.unused = 0 if peer.used else peer.unused + 1
-            peer.used = False
+            peer.unused += 1
             if peer.met and peer.unused * self._interval > IDLE:
                 self._rest(peer)
         self.send(self.lag)

@@ -65,7 +65,8 @@ class Inbound:
         try:
             if peer is not None and tag != envelope.HELLO:
                 peer.heard = self._clock.now()
-                peer.used |= tag != envelope.HEARTBEAT
+                if tag != envelope.HEARTBEAT:
+                    peer.unused = 0
                 if tag == envelope.REPLY:
                     self._remote.on_reply(peer, *fields)
                 elif tag == envelope.ITEM:
@@ -103,7 +104,7 @@ class Inbound:
         if not self.open or self._links is None or (sender != self._node and self._is_strange(sender)):
             return
         if (peer := self._table.find(sender)) is not None:
-            peer.used = True
+            peer.unused = 0
             if not peer.met and not peer.lost:  # its greeting comes on another connection
                 self._sender.meet(peer)
         try:

@@ -137,7 +137,8 @@ class Peering:
     def on_hello(self, sender: PeerId, endpoint: str, stays: bool) -> None:
         """Meet a node that has met this one. ``stays``: it listens to heartbeats."""
         if (known := self._resolver.known(sender)) is not None:
-            known.stays, known.unused = stays, 0
+            known.stays = stays
+            known.unused = 0
             if not known.met and not known.lost:
                 self._sender.meet(known)
             return
@@ -147,8 +148,12 @@ class Peering:
         self.greet(sender, endpoint).stays = stays
 
     def rest(self, peer: Peer) -> None:
-        """Exchange no more heartbeats with a peer until there is something to say, if both can do without."""
-        if self._transport is not None and not (peer.stays or peer.busy or self._table.heartbeats or peer.id == self.head):
+        """Exchange no more heartbeats with a peer until there is something to say, if both can do without.
+
+        A head and its members never can: each watches the other.
+        """
+        watched = self._membership is not None or peer.id == self.head
+        if self._transport is not None and not (watched or peer.stays or peer.busy or self._table.heartbeats):
             peer.met = False
             self._transport.rest(peer.id)
 

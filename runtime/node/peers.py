@@ -58,8 +58,7 @@ class Peer:
     casts_reported: int = 0  # of these, the ones that were reported to it
     met: bool = False  # this node has said where it listens: heartbeats are exchanged
     stays: bool = False  # it listens to heartbeats, so they do not end while there is nothing else to say
-    used: bool = True  # a message other than a heartbeat was exchanged since the last heartbeat
-    unused: int = 0  # heartbeats since the last such message
+    unused: int = 0  # heartbeats of ours since a message other than a heartbeat was exchanged
     lost: bool = False  # the connection broke; calls fail, the end is not declared yet
     pending: dict[int, asyncio.Future[Any]] = field(default_factory=dict)  # calls to it, by id
     inbound: dict[int, Delivery] = field(default_factory=dict)  # calls and streams from it that wait or run here, by id

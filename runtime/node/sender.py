@@ -62,7 +62,7 @@ class PeerSender:
             raise PeerGone(f"node {peer.id} is not connected")
         if not peer.met:
             self.meet(peer)
-        peer.used = True
+        peer.unused = 0
         if buffers and self._links is not None and (placed := self._links.place(peer.id, buffers)) is not None:
             self._transport.send(peer.id, body, placed.frames, placed.places)
             self._links.lend(peer.id, placed)
@@ -72,7 +72,7 @@ class PeerSender:
     def meet(self, peer: Peer) -> None:
         """Tell a peer where this node listens, and exchange heartbeats with it from now on."""
         assert self._transport is not None, "a node that does not listen meets no other"
-        peer.met, peer.unused = True, 0
+        peer.met = True
         self._transport.connect(peer.id, peer.endpoint)
         self.notify(peer, [envelope.HELLO, self._transport.endpoint, self._listens()])
 

@@ -99,7 +99,7 @@ def test_the_whole_folder_is_small_and_has_two_near_fine_tunes_and_a_wider_model
 
 
 def test_what_was_measured_of_the_near_fine_tunes_belongs_to_what_ships(tmp_path: Path) -> None:
-    """By the contents of their components, in a zoo that ``verify`` finds whole."""
+    """Store them by the contents of their components, in a zoo that ``verify`` finds whole."""
     zoo = Zoo(adaptive.prepare(tmp_path, siblings.present(EXAMPLES / "demo-family")))
     assert verify(zoo.layout.root).faults == ()
     own, other = (zoo.chain(name).components for name in (siblings.SUPPORT, siblings.SALES))

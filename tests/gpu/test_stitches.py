@@ -114,7 +114,7 @@ def test_every_back_end_computes_it_or_says_why_not(stitched: Stitched, make_bac
 
 @pytest.mark.skipif(INTERPRETED, reason="not of a card")
 def test_states_are_rounded_at_its_border(stitched: Stitched) -> None:
-    """As at every component's: what comes behind reads values of the model's type."""
+    """A stitch rounds at its border, as every component does: the next one reads values of the model's type."""
     rig = Rig(open_backend("native", "bfloat16", 1), stitched.source)
     at = next(place for place, spec in enumerate(rig.specs) if spec.component.kind is Kind.STITCH)
     run = rig.executor._runs[1]

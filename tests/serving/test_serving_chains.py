@@ -65,7 +65,7 @@ class Switched(Game):
                 gateway._perform(gateway.book._effects(now))
 
     async def _converse(self, gateway: Gateway, request: Request) -> None:
-        """As in any game, but each token is the one of the chain that gave it."""
+        """Follow a request as any game does, but judge each token by the chain that gave it."""
         assert not (verdict := await gateway.charge("tenant", len(request.prompt) + request.most)).refused, verdict
         try:
             stream = gateway.generate(self._generation(request))

@@ -1,4 +1,4 @@
-"""Where stitches lie between two chains, which ones a swap needs, and which weights are kept."""
+"""Places of stitches between two chains, the ones that a swap needs, and the weights that are kept."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_it_ends_with_the_application_that_has_its_components_and_is_published_b
 
 
 def test_variants_may_change_and_no_name_is_used_again() -> None:
-    """As when a model is added or removed while the server runs."""
+    """Make the variants anew, which a server does when a model is added or removed."""
     made, of_b = house(), replace(ONE, name="new", variant_of="b")
     before = [route for route in made.state.routes if route.startswith("a~1")]
     made(Vary((replace(VARIANT, name="another"), of_b)))

@@ -30,7 +30,7 @@ def report(pages: PageTable, after: int, now: float = 0.0) -> CacheReport:
 
 
 class Reader:
-    """Who adds up reports: by page the time of its last use, None while it is used."""
+    """A reader that adds up reports: by page the time of its last use, None while it is used."""
 
     def __init__(self) -> None:
         self.number = 0

@@ -31,7 +31,7 @@ def met(sim: Simulation, name: str) -> set[str]:
 
 def test_members_know_all_and_have_met_the_head_alone() -> None:
     async def scenario(sim: Simulation) -> None:
-        await asyncio.sleep(5)
+        await asyncio.sleep(IDLE + 5)
         for name in sim.names:
             assert sim.nodes[name].peers().keys() == {"head", *sim.names} - {name}
             assert met(sim, name) == {"head"}
