@@ -13,6 +13,7 @@
       peer                  where there is HTTP: answers other fronts for the head's front
       offline               where the first gateway is in the head's process; as in the gateways' processes (below)
       members               where the head listens for workers on other machines: takes them in
+      gateway-admission     as members, where there is HTTP: takes gateways in
       workers               restarted for ever, with growing pauses
         w0                  a process (further ones, with autoscale, when the controller asks for them); inside it
           root              any end among these ends the process
@@ -33,8 +34,8 @@
             predictor-w0    and one for each other worker
             dispatcher-0    and further ones
 
-A worker that joins by itself is no child of the tree: an actor of its name stands for it at the head, and its starter starts
-it again. Inside it is like the other workers.
+A worker or gateway that joins by itself is no child of the tree: an actor of its name stands for it at the head, and its
+starter starts it again. Inside it is like the others.
 
 ``tree`` is data made from the settings alone: nothing runs, nothing is imported. ``topology`` starts it.
 """
@@ -76,6 +77,7 @@ _LIMITER = _actor("limiter", "rate_limiter:Limiter", LIMITER_MAILBOX)
 _APPLICATIONS = _actor("applications", "applications:Applications")
 _TAGGER = _actor("tagger", "tagger.actor:Tagger")
 _MEMBERS = _actor("members", "members:WorkerAdmission")
+_GATEWAY_ADMISSION = _actor("gateway-admission", "gateway.admission:GatewayAdmission")
 _CONTROLLER = _actor("controller", "controller.actor:Controller")
 _GATEWAY = _actor("gateway", "gateway.actor:Gateway", GATEWAY_MAILBOX)
 _PEER = _actor("peer", "gateway.peers:GatewayPeer")
@@ -178,6 +180,7 @@ def tree(
             services,
             *here,
             *(_MEMBERS,) * bool(settings.joining.listen),
+            *(_GATEWAY_ADMISSION,) * (bool(settings.joining.listen) and http),
             _forever("workers", workers, WORKERS),
             _forever("gateways", gateways, GATEWAYS),
             *(_OFFLINE,) * (batches and first_in_head),

@@ -32,6 +32,7 @@ from ..runtime.base.down import Down
 from ..runtime.base.errors import RuntimeFault
 from ..runtime.cluster.cluster import ClusterHead
 from ..runtime.cluster.inprocess import InProcessLauncher
+from ..runtime.cluster.join_text import GATEWAY as GATEWAY_ROLE
 from ..runtime.cluster.join_text import WORKER as WORKER_ROLE
 from ..runtime.cluster.launcher import Launcher
 from ..runtime.cluster.processes import ForkserverLauncher
@@ -47,8 +48,9 @@ from .cost_file import check_costs, read_link
 from .device_choice import read_machine, this_machine
 from .further_applications import absent_models, check_places, open_further
 from .gateway.actor import Gateway
-from .gateway.peers import GatewayConfig, GatewayPeer, LocalFront
-from .gateway.port import GatewayPort, ModelInfo, Readiness, Service
+from .gateway.front_files import FrontFiles
+from .gateway.peers import GatewayConfig, GatewayPeer, LocalFront, LocalRelay
+from .gateway.port import GatewayPlace, GatewayPort, ModelInfo, Readiness, Service
 from .gateway.tagging import check_tagging, make_tagging
 from .head_address import head_options, write_join_text
 from .predictor.messages import NODE
@@ -77,13 +79,15 @@ ASK_SECONDS = 1.0  # time-out in seconds for asking a gateway or the controller 
 class Http:
     """The head's HTTP front, and the port on which every gateway process listens.
 
-    ``entry`` is "module:function" of a further gateway's process. ``batch_service`` is there if batches are.
+    ``entry`` is "module:function" of a further gateway's process. ``batch_service`` is there if batches are. ``relay``: see
+    ``GatewayPeer``.
     """
 
     front: LocalFront
     port: int
     entry: str
     batch_service: BatchService | None = None
+    relay: LocalRelay | None = None
 
 
 class Running:
@@ -266,10 +270,11 @@ async def start(
         values: dict[str, Any] = {
             **_services(settings, http.batch_service if http is not None else None),
             "members": (cluster, next(iter(configs.values())), {*configs, *processes, NODE}, CONTROLLER),
+            "gateway-admission": _gateway_admission(cluster, fronts, infos, {*configs, *processes, NODE}, running.held),
             "applications": (settings, worker_limits(settings.worker, models), CONTROLLER, running.held),
             "gateway": gateway,
             "controller": _controller(settings, rules, state, running.progress, first_in_head=first_in_head),
-            "peer": (http.front if http is not None else None, processes),
+            "peer": GatewayPeer(http.front, processes, relay=http.relay) if http is not None else (),
             **configs,
             **_gateway_configs(fronts, infos, first_in_head, http.port if http is not None else 0),
         }
@@ -413,6 +418,8 @@ def tell_of_nodes(
         elif name in gateways:
             controller.gateway_up.cast(f"{name}/gateway")
             answering.publish((*answering.value, name))
+        elif cluster.role(name) == GATEWAY_ROLE:
+            controller.gateway_up.cast(f"{name}/gateway")
 
     def down(what: Down) -> None:
         if works(what.node):
@@ -420,6 +427,8 @@ def tell_of_nodes(
         elif what.node in gateways:
             controller.gateway_down.cast(f"{what.node}/gateway")
             answering.publish(tuple(name for name in answering.value if name != what.node))
+        elif cluster.role(what.node) == GATEWAY_ROLE:
+            controller.gateway_down.cast(f"{what.node}/gateway")
 
     cluster.on_launch(launched)
     cluster.on_up(up)
@@ -447,7 +456,14 @@ def _gateway(settings: Settings, models: list[ModelInfo]) -> Gateway:
     return make_gateway(settings, models, "g0", limiter, others)
 
 
-def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter: str, others: Sequence[str]) -> Gateway:
+def make_gateway(
+    settings: Settings,
+    models: list[ModelInfo],
+    name: str,
+    limiter: str,
+    others: Sequence[str],
+    place: GatewayPlace | None = None,
+) -> Gateway:
     """Return a gateway. ``name`` appears in request ids; ``others`` are the nodes of the other gateways."""
     limits = settings.requests
     parts = BookParts(
@@ -469,6 +485,7 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
     parts.asking.alone = settings.autoscaling.autoscale == "preemptive"
     more: dict[str, Any] = {"dispatchers": list(dispatchers(settings.dispatching).values())}
     more |= {
+        "place": place,
         "patience": PATIENCE * settings.dispatching.dispatch_timeout,
         "autoscale": settings.autoscaling.autoscale != "off",
     }
@@ -487,6 +504,15 @@ def _gateway_configs(
         fronts = list(dict.fromkeys([HEAD, *others]))
         found[name] = GatewayConfig(settings, models, port, others, fronts, limiter)
     return found
+
+
+def _gateway_admission(
+    cluster: ClusterHead, settings: Settings, models: list[ModelInfo], taken: Collection[str], held: dict[str, Checkpoint]
+) -> tuple[Any, ...]:
+    """Return the values of the actor that takes in gateways on other machines."""
+    limiter = f"{HEAD}/limiter" if limits_of(settings.tenants) else ""
+    config = GatewayConfig(settings, models, 0, [], [HEAD], limiter)
+    return cluster, config, taken, FrontFiles(settings, held)
 
 
 def check_folders(settings: Settings) -> None:

@@ -329,6 +329,7 @@ class Controller(Actor):
             ref.routes.cast(self._state.table.news())
         self._history.record(self.node.clock.now(), "gateway", gateway, f"a further process answers HTTP: {gateway}")
         self._gateways.append(gateway)
+        self._gateway_calls.tell_fronts()
 
     @endpoint(urgent=True)
     async def gateway_down(self, gateway: str) -> None:
@@ -336,6 +337,7 @@ class Controller(Actor):
         if gateway in self._gateways:
             self._gateways.remove(gateway)
             self._taken.pop(gateway, None)
+            self._gateway_calls.tell_fronts()
             self._history.record(self.node.clock.now(), "gateway", gateway, f"a process that answered HTTP ended: {gateway}")
 
     @endpoint
@@ -360,6 +362,7 @@ class Controller(Actor):
         now, wall = self.node.clock.now(), time.time()
         peer = self.node.peers().get(PREDICTORS)
         predictors = peer.payload.get("predictors", {}) if peer is not None else {}
+        gateways = await self._gateway_calls.statuses()
         view = cluster_view(self._state, statuses, blocks, sequences, self._history.view(now, wall), predictors)
         if self._state.overload.watched:
             asked_memory = self.node.ref(f"{self.node.name}/memory").view(timeout=VIEW_TIMEOUT, returns=dict[str, Any])
@@ -367,7 +370,12 @@ class Controller(Actor):
             more = {"refused": refused_workers(self._state)} | (memory_view if isinstance(memory_view, dict) else {})
             view["overload"] = overload_view(self._state.overload, self._state.served, self._state.workers, now, wall) | more
         placed = placement_view(self._state, now, wall)
-        return view | {"cards": await self._cards(), "autoscale": self._state.scaling.view(now, wall), "placement": placed}
+        return view | {
+            "gateways": gateways,
+            "cards": await self._cards(),
+            "autoscale": self._state.scaling.view(now, wall),
+            "placement": placed,
+        }
 
     async def _cards(self) -> list[dict[str, Any]]:
         if not self._has_cards:

@@ -44,6 +44,7 @@ from ...runtime.base.clock import first_within
 from ...runtime.base.errors import ActorDied, NoSuchActor
 from ...runtime.cluster.process import JoinedProcess
 from ...runtime.supervisor import Supervisor
+from ..gateway.port import GatewayPlace, GatewayStatus
 from .worker_calls import ask_until_answered
 
 ASK_SECONDS = 1.0  # a gateway later than this counts as having no requests
@@ -62,6 +63,19 @@ class GatewayCalls:
         self._gateways = gateways
         self._publishing = publishing
         self._state = state
+
+    def tell_fronts(self) -> None:
+        """Tell each process that answers HTTP, and the head's own front, of all of them."""
+        nodes = list(dict.fromkeys([self._node.name, *(gateway.partition("/")[0] for gateway in self._gateways)]))
+        for node in nodes:
+            self._node.ref(f"{node}/peer").fronts.cast(nodes)
+
+    async def statuses(self) -> list[dict[str, Any]]:
+        """Return the part of ``/admin/cluster`` about gateways; of one that does not answer its name alone."""
+        gateways = list(self._gateways)
+        asked = [self._node.ref(g).status(timeout=ASK_SECONDS, returns=GatewayStatus) for g in gateways]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        return [gateway_view(address, one) for address, one in zip(gateways, answers, strict=True)]
 
     async def demand(self, effect: DemandEffect, handle: Callable[[DemandEvent], object]) -> None:
         """Carry out an effect of applications on demand. ``handle`` takes the answer."""
@@ -129,3 +143,13 @@ class GatewayCalls:
     async def _answers(self, asked: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) -> list[Any]:
         """Return the answer, or the error, of each gateway; a silent gateway is asked again."""
         return await asyncio.gather(*(ask_until_answered(self._node.clock, ask) for ask in asked), return_exceptions=True)
+
+
+def gateway_view(address: str, status: GatewayStatus | BaseException) -> dict[str, Any]:
+    """Return a gateway as ``/admin/cluster`` shows it."""
+    place = status.place if isinstance(status, GatewayStatus) else GatewayPlace("", 0)
+    state, requests = "silent", 0
+    if isinstance(status, GatewayStatus):
+        state, requests = "draining" if status.draining else "ready", status.requests
+    shown = {"host": place.host, "pid": place.pid, "address": place.address, "labels": dict(place.labels)}
+    return {"id": address.partition("/")[0], **shown, "joined": place.joined, "state": state, "requests": requests}

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
+import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,6 +42,8 @@ from .port import (
     Credit,
     DispatchFigures,
     DrainAnswered,
+    GatewayPlace,
+    GatewayStatus,
     Generation,
     KnownAnswer,
     LengthFigures,
@@ -71,7 +75,7 @@ class Gateway(Actor):
 
     controller, applications, limiter: addresses; ``limiter`` is empty without limits. others: nodes of the other gateways.
     tagging: exchange of the state's ``lengths``. dispatchers: addresses asked in turn, each for ``patience`` seconds.
-    autoscale: whether to report latencies to the controller.
+    autoscale: whether to report latencies to the controller. place: where it is; None: as this process says.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class Gateway(Actor):
         autoscale: bool = False,
         dispatchers: Sequence[str] = (),
         patience: float = 0.1,
+        place: GatewayPlace | None = None,
     ) -> None:
         self.name = name
         self.limiter = limiter
@@ -102,6 +107,7 @@ class Gateway(Actor):
         self._numerics: dict[str, str] = {}  # of each worker, by its last heartbeat
         self._tagging = tagging or Tagging(parts.lengths)
         self._autoscale = autoscale
+        self._place = place or GatewayPlace(socket.gethostname(), os.getpid())
         self._timer: Timer | None = None
 
     async def on_start(self) -> None:
@@ -210,6 +216,11 @@ class Gateway(Actor):
         for (model, variant), count in self.tiers().variants.items():
             census.setdefault(model, Census()).chains[variant] = count
         return census
+
+    @endpoint(urgent=True)
+    async def status(self) -> GatewayStatus:
+        """Return where this gateway is and what it has to do, for people."""
+        return GatewayStatus(self._place, self.book.parts.draining, len(self.book.parts.active))
 
     @endpoint(urgent=True)
     async def service(self) -> Service:

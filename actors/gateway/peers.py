@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -89,6 +89,20 @@ class LocalFront(Protocol):
     async def drain(self, seconds: float) -> None: ...
 
 
+class LocalRelay(Protocol):
+    """The way to this machine's files for gateways on other machines (``api/http/relay.py``)."""
+
+    async def begin(self, method: str, target: str, headers: dict[str, str]) -> str: ...
+
+    async def give(self, number: str, piece: bytes) -> None: ...
+
+    def answer(self, number: str) -> AsyncIterator[bytes]: ...
+
+    def drop(self, number: str) -> None: ...
+
+    async def close(self) -> None: ...
+
+
 def by_recency(line: RequestLine) -> tuple[bool, float]:
     """Return a sort key that puts running and waiting requests before ended ones, the latest first in each group."""
     return (True, line.ended) if line.ended is not None else (False, line.age)
@@ -101,16 +115,56 @@ async def _nothing() -> None:
 class GatewayPeer(Actor):
     """The peer actor of one process (see the module).
 
-    others: nodes of the other fronts. close: stops listening when the node ends.
+    others: nodes of the other fronts. close: stops listening when the node ends. relay: of the head, if gateways may join.
     """
 
-    def __init__(self, front: LocalFront, others: Sequence[str], close: Callable[[], Awaitable[None]] = _nothing) -> None:
+    def __init__(
+        self,
+        front: LocalFront,
+        others: Sequence[str],
+        close: Callable[[], Awaitable[None]] = _nothing,
+        relay: LocalRelay | None = None,
+    ) -> None:
         self._front = front
         self._others = list(others)
         self._close = close
+        self._relay = relay
 
     async def on_stop(self) -> None:
+        if self._relay is not None:
+            await self._relay.close()
         await self._close()
+
+    @endpoint(concurrent=True)
+    async def relay_begin(self, method: str, target: str, headers: dict[str, str]) -> str:
+        """Begin to send a request of a gateway on another machine to this server; return its number."""
+        if self._relay is None:
+            raise ValueError("this server passes on no requests of other machines")
+        return await self._relay.begin(method, target, headers)
+
+    @endpoint(concurrent=True)
+    async def relay_give(self, number: str, piece: bytes) -> None:
+        """Give the next piece of its body, or the end, which is empty."""
+        if self._relay is not None:
+            await self._relay.give(number, piece)
+
+    @endpoint
+    async def relay_answer(self, number: str) -> AsyncIterator[bytes]:
+        """Yield its answer (see ``LocalRelay``)."""
+        if self._relay is not None:
+            async for piece in self._relay.answer(number):
+                yield piece
+
+    @endpoint(concurrent=True)
+    async def relay_drop(self, number: str) -> None:
+        """Forget it."""
+        if self._relay is not None:
+            self._relay.drop(number)
+
+    @endpoint(urgent=True)
+    async def fronts(self, nodes: list[str]) -> None:
+        """Note the nodes of all fronts, of which some may be on other machines and come and go."""
+        self._others = [name for name in nodes if name != self.node.name]
 
     @endpoint(concurrent=True)
     async def describe(self, name: str, viewer: Viewer) -> RequestView | None:

@@ -45,7 +45,7 @@ def keys_join_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--address", required=True, metavar="HOST:PORT", help="where nodes reach the head; several with commas between"
     )
-    parser.add_argument("--role", default="worker", help="what the text admits: worker or node (worker)")
+    parser.add_argument("--role", default="worker", help="what it admits: worker, gateway, predictor or node (worker)")
     parser.add_argument(
         "--lasting", type=lasting, default=lasting("720h"), metavar="TIME", help="how long it is valid: 90m, 12h, 30d (720h)"
     )
