@@ -49,6 +49,7 @@ from .device_choice import read_machine, this_machine
 from .further_applications import absent_models, check_places, open_further
 from .gateway.actor import Gateway
 from .gateway.front_files import FrontFiles
+from .gateway.limiting import Limiting
 from .gateway.peers import GatewayConfig, GatewayPeer, LocalFront, LocalRelay
 from .gateway.port import GatewayPlace, GatewayPort, ModelInfo, Readiness, Service
 from .gateway.tagging import check_tagging, make_tagging
@@ -481,15 +482,20 @@ def make_gateway(
     parts.table.link = read_link(settings.worker.profile)
     parts.table.default = settings.models.default_model or parts.table.default
     tagging = make_tagging(settings.tagging, parts.lengths, name, f"{HEAD}/tagger")
-    addresses = {"controller": CONTROLLER, "applications": f"{HEAD}/applications", "limiter": limiter}
+    addresses: dict[str, Any] = {
+        "controller": CONTROLLER,
+        "applications": f"{HEAD}/applications",
+        "limiting": Limiting(limiter, limits_of(settings.tenants)),
+    }
     parts.asking.alone = settings.autoscaling.autoscale == "preemptive"
     more: dict[str, Any] = {"dispatchers": list(dispatchers(settings.dispatching).values())}
     more |= {
-        "place": place,
         "patience": PATIENCE * settings.dispatching.dispatch_timeout,
         "autoscale": settings.autoscaling.autoscale != "off",
     }
-    return Gateway(RequestBook(parts), name=name, others=others, tagging=tagging, **{**addresses, **more})
+    made = Gateway(RequestBook(parts), name=name, others=others, tagging=tagging, **{**addresses, **more})
+    made.place = place or made.place
+    return made
 
 
 def _gateway_configs(

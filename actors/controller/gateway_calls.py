@@ -69,6 +69,9 @@ class GatewayCalls:
         nodes = list(dict.fromkeys([self._node.name, *(gateway.partition("/")[0] for gateway in self._gateways)]))
         for node in nodes:
             self._node.ref(f"{node}/peer").fronts.cast(nodes)
+        gateways = [gateway.partition("/")[0] for gateway in self._gateways]
+        for gateway in self._gateways:
+            self._node.ref(gateway).gateways.cast(gateways)
 
     async def statuses(self) -> list[dict[str, Any]]:
         """Return the part of ``/admin/cluster`` about gateways; of one that does not answer its name alone."""

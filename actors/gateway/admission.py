@@ -16,7 +16,7 @@ from ...runtime.actor.actor import Actor
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.cluster.join_text import GATEWAY
 from ..members import MembersNodes, check_joined, label_refusal, release_refusal, stand_in
-from .front_files import ERRORS, PIECE, FrontFiles, ModelFiles, refused
+from .front_files import ERRORS, PIECE, FolderListing, FrontFiles, refused
 from .peers import GatewayConfig
 
 GATEWAY_ADMISSION = "gateway-admission"
@@ -25,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # a part of request ids, in wh
 
 @dataclass(frozen=True, slots=True)
 class JoinedGatewayConfig:
-    """What a gateway that joined starts with. files: hashes of the files that its settings name, by setting."""
+    """The configuration of a gateway that joined. files: hashes of the files that its settings name, by setting."""
 
     gateway: GatewayConfig
     files: dict[str, str]
@@ -57,7 +57,7 @@ class GatewayAdmission(Actor):
         return JoinedGatewayConfig(self._config, files)
 
     @endpoint(concurrent=True)
-    async def model_files(self, folders: list[str]) -> ModelFiles:
+    async def model_files(self, folders: list[str]) -> FolderListing:
         """Describe the files of a served model. Raises ValueError with a sentence."""
         try:
             return await asyncio.to_thread(self._files.of_model, folders)

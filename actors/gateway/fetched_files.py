@@ -22,7 +22,7 @@ from ...runtime.base.errors import RemoteError, RuntimeFault
 from ...runtime.node.node import Node
 from ..supervision_tree import HEAD
 from .admission import GATEWAY_ADMISSION
-from .front_files import ModelFiles, digest
+from .front_files import FolderListing, digest
 
 PREFIX = "blockwright-gateway-"  # of the folders
 SECONDS = 30.0  # until the next piece of a file
@@ -73,18 +73,16 @@ class FetchedFiles:
         try:
             return await self._blob("", name, hash)
         except _ChangedFile:
-            raise FetchError(
-                f"the file of the setting {name} changed while it was fetched; start again", later=True
-            ) from None
+            raise FetchError(f"the file of {name} changed while it was fetched; start again", later=True) from None
 
-    async def _ask(self, folders: list[str]) -> ModelFiles:
+    async def _ask(self, folders: list[str]) -> FolderListing:
         try:
-            found: ModelFiles = await self._head().model_files(folders, timeout=SECONDS, returns=ModelFiles)
+            found: FolderListing = await self._head().model_files(folders, timeout=SECONDS, returns=FolderListing)
         except RemoteError as error:
             raise FetchError(error.text, later=False) from None
         except RuntimeFault as error:
             raise FetchError(
-                f"the files of the model are not here and the head does not answer ({error})", later=True
+                f"the files of the model are not here and the head does not answer ({error}); try again", later=True
             ) from None
         return found
 
@@ -109,7 +107,7 @@ class FetchedFiles:
         except RemoteError as error:
             raise FetchError(error.text, later=False) from None
         except RuntimeFault as error:
-            raise FetchError(f"{name} was not fetched, since the head does not answer ({error})", later=True) from None
+            raise FetchError(f"{name} was not fetched: the head does not answer ({error}); try again", later=True) from None
         raw = bytes(pieces)
         if await asyncio.to_thread(digest, raw) != hash:
             raise _ChangedFile(name)

@@ -1,4 +1,4 @@
-"""The small files that a gateway on another machine gets from the head: of models, and those that settings name.
+"""The small files that a gateway on another machine gets from the head: of models, and the ones that settings name.
 
 A file is known by its hash, so equal ones travel once, and one that changed on the way is noticed. It reads files and
 decides nothing.
@@ -34,7 +34,7 @@ class FolderFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFiles:
+class FolderListing:
     """Everything that a gateway needs of a model whose folders it does not have.
 
     folders: an adapter's first, its base's last. config, embeds: of the base, whose parameters say them.
@@ -46,7 +46,7 @@ class ModelFiles:
 
 
 class FrontFiles:
-    """The files that may be given away: those of models that are served, and those that settings name.
+    """The files that may be given away: of models that are served, and the ones that settings name.
 
     held: the checkpoints that are served, by model id.
     """
@@ -60,12 +60,12 @@ class FrontFiles:
         """Return the hashes of the files that settings name, by setting. Raises OSError."""
         return {name: digest(self._setting(name)) for name in self._named}
 
-    def of_model(self, folders: Collection[str]) -> ModelFiles:
+    def of_model(self, folders: Collection[str]) -> FolderListing:
         """Describe the files of a model. Raises CheckpointError, OSError, PermissionError for folders of no served model."""
         self._check(folders)
         found = [FolderFiles(folder, {name: digest(raw) for name, raw in _read_all(Path(folder))}) for folder in folders]
         base = open_source(found[-1].folder)
-        return ModelFiles(found, base.config, base.embeds)
+        return FolderListing(found, base.config, base.embeds)
 
     def content(self, folder: str, name: str) -> bytes:
         """Return a file of a model's folder, or with no folder the one that a setting names. Raises as ``of_model`` does."""

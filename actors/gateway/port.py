@@ -171,7 +171,7 @@ def accepted(answer: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class GatewayPlace:
-    """Where a gateway is, for people. address: of its HTTP, if it has one of its own. labels: its starter's."""
+    """The place of a gateway, for people. address: of its HTTP, if it has one of its own. labels: its starter's."""
 
     host: str
     pid: int
@@ -182,7 +182,7 @@ class GatewayPlace:
 
 @dataclass(frozen=True, slots=True)
 class GatewayStatus:
-    """What a gateway says of itself. requests: that have not ended."""
+    """The state of a gateway, for people. requests: that have not ended."""
 
     place: GatewayPlace
     draining: bool

@@ -119,7 +119,7 @@ def _examine_join(where: str, port: int) -> Iterator[Check]:
     encryption = check_encryption()
     yield encryption
     if encryption.status != FAILED:
-        yield from examine_join(where, port)
+        yield from examine_join(where, lambda: check_port(port))
 
 
 def check_python() -> Check:

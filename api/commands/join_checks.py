@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from .check import FAILED, OK, WARNING, Check
@@ -22,17 +22,16 @@ CLOCK = 60.0  # seconds that clocks may differ before it is worth a word
 NONE = "make another with blockwright keys join"
 
 
-def examine_join(where: str, port: int = 0) -> Iterator[Check]:
-    """Yield the checks. ``where``: as for ``--join``. ``port``: that a gateway would use; 0: any free one."""
+def examine_join(where: str, check_port: Callable[[], Check] | None = None) -> Iterator[Check]:
+    """Yield the checks. ``where``: as for ``--join``. ``check_port``: of the port that a gateway would use."""
     from ...runtime.cluster.join_text import GATEWAY
-    from .doctor import check_port
 
     text, check = read_text(where)
     yield check
     if text is None:
         return
-    if text.role == GATEWAY and port:
-        yield check_port(port)
+    if text.role == GATEWAY and check_port is not None:
+        yield check_port()
     ways = [check_address(address) for address in text.addresses]
     reached = any(way.status == OK for way in ways)
     for way in ways:

@@ -31,7 +31,7 @@ MOST = 256  # requests at a time
 SECONDS = 60.0  # until the other end takes a piece, or gives one
 _STORED = ("/v1/files", "/v1/batches")
 _ADDING = ("/admin/apps", "/v1/load_lora_adapter")
-# headers of one connection, and those that each end writes itself
+# headers of one connection, and headers that each end writes itself
 _HOP = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "expect", "content-length"}
 _HOP |= {"date", "server"}
 

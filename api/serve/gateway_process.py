@@ -64,3 +64,9 @@ async def answer(
     stages.reach("listening")
     front.catalog.begin()
     return front, site
+
+
+def address_of(host: str, port: int, *, https: bool) -> str:
+    """Return the address of a listener, as clients write it."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if https else 'http'}://{shown}:{port}"

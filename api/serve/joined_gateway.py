@@ -35,7 +35,7 @@ from ...runtime.node.stall_watch import StallWatch
 from ..http.context import Front
 from ..http.listening import tls
 from ..http.relay import FarServer
-from .gateway_process import answer
+from .gateway_process import address_of, answer
 
 log = logging.getLogger(__name__)
 STALL = 1.0  # seconds without a turn of the loop after which the cause is logged
@@ -69,7 +69,7 @@ async def serve(given: GatewayStarting, say: Callable[[str], None]) -> bool:
         node = await enter(given.text, GATEWAY, name=given.name, listen=given.listen)
         loop = asyncio.get_running_loop()
         watch = StallWatch(node.actors.instances.values, STALL, lambda sentence: log.warning("%s", sentence), lambda: None)
-        ending = _Ending(node, say)
+        ending = _GatewayEnding(node, say)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ending.asked, number.name)
         try:
@@ -105,7 +105,7 @@ async def _begin(
     given: GatewayStarting,
     listener: socket.socket,
     folder: Path,
-    ending: _Ending,
+    ending: _GatewayEnding,
     say: Callable[[str], None],
 ) -> None:
     joined = await enlist_gateway(node, given.labels)
@@ -114,7 +114,7 @@ async def _begin(
     set_up(config.settings.logs.log_format, config.settings.logs.log_level, node.name)
     context = tls(config.settings.network)
     host, port = listener.getsockname()[:2]
-    address = f"{'https' if context else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+    address = address_of(host, port, https=context is not None)
     place = GatewayPlace(socket.gethostname(), os.getpid(), address, given.labels, joined=True)
     front, site = await answer(
         node,
@@ -135,7 +135,9 @@ async def _begin(
 
 async def own_config(joined: JoinedGatewayConfig, files: FetchedFiles, given: GatewayStarting) -> GatewayConfig:
     """Return the configuration with what is another on this machine: address, files, folders. Raises JoinRefused."""
-    settings, turns, changes = joined.gateway.settings, {}, dict[str, Any]()
+    settings = joined.gateway.settings
+    turns: dict[str, str] = {}
+    changes: dict[str, Any] = {}
     for name, hash in joined.files.items():
         try:
             path = str(await files.setting(name, hash))
@@ -171,7 +173,7 @@ def bound(host: str, port: int) -> socket.socket:
     return made
 
 
-class _Ending:
+class _GatewayEnding:
     """The answer to signals. front, site: set once there is something to drain."""
 
     def __init__(self, node: Node, say: Callable[[str], None]) -> None:
@@ -189,7 +191,7 @@ class _Ending:
             return
         self.requested = True
         seconds = self.front.settings.faults.drain_timeout
-        self._say(f"gateway {self._node.id} takes no more requests; those that run have {seconds:g} s to end")
+        self._say(f"gateway {self._node.id} takes no more requests; running ones have {seconds:g} s to end")
         self._draining = asyncio.ensure_future(self._drain(self.front, self.site, seconds, name))
 
     async def _drain(self, front: Front, site: web.BaseSite, seconds: float, name: str) -> None:

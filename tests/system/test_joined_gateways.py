@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -83,7 +84,8 @@ async def stream(client: ClientSession, index: int) -> tuple[str, Any]:
 
 async def tokens_of(begun: tuple[str, Any]) -> list[int]:
     line, answer = begun
-    text = line + (await answer.content.read()).decode()
+    async with answer:
+        text = line + (await answer.content.read()).decode()
     assert text.rstrip().endswith("data: [DONE]"), text[-300:]
     choices = [json.loads(one[6:])["choices"] for one in text.splitlines() if one.startswith("data: {")]
     return [token for one in choices if one for token in one[0]["token_ids"]]
@@ -105,6 +107,21 @@ async def runs_a_batch(client: ClientSession) -> None:
     assert (batch["request_counts"]["completed"], len(lines)) == (LINES, LINES)
     async with client.post("/v1/batches", json={"input_file_id": "none"}) as answer:
         assert (answer.status, (await answer.json())["error"]["param"]) == (400, "endpoint")
+
+
+async def runs_once(server: Server, *clients: ClientSession) -> None:
+    """Retries with one Idempotency-Key, at all gateways at once; each of the callers has a key of its own."""
+
+    async def post(url: str, number: int) -> Any:
+        headers = {**SOMEONE, "Idempotency-Key": f"key {number}".replace(" ", "-")}
+        async with ClientSession(url, headers=headers) as client, client.post("/v1/completions", json=body(1)) as answer:
+            return answer.status, (await answer.json())["id"]
+
+    urls = [str(client._base_url) for client in clients]
+    for number in range(4):
+        found = await asyncio.gather(*(post(url, number) for url in (*urls, *urls)))
+        assert len({*found}) == 1, found
+        assert found[0][0] == 200
 
 
 @claim("A gateway on another machine joins with a text, without a checkpoint, and serves what the server does", of="serving")
@@ -136,6 +153,7 @@ async def test_a_gateway_joins_serves_drains_and_dies(joining: Joining, expected
             assert (shown["state"], shown["requests"], shown["address"]) == ("ready", 8, url)
         assert [await tokens_of(one) for _, one in begun] == expected[:8]
         await runs_a_batch(someone)
+        await runs_once(server, someone, operator)
         twice = joining.start(name=FAR)
         assert twice.wait(timeout=PATIENCE) == 2
         assert f"has a node {FAR} already; choose another name" in server.said(FAR)
@@ -143,8 +161,9 @@ async def test_a_gateway_joins_serves_drains_and_dies(joining: Joining, expected
             begun = [await stream(someone, index) for index in range(8)]
             os.kill(process.pid, signal.SIGTERM)
             await until(lambda: "takes no more requests" in server.said(FAR), "it drains")
-            with pytest.raises(ClientError):
-                await ClientSession(url).get("/health/live")
+            async with ClientSession(url) as late:
+                with pytest.raises(ClientError):
+                    await late.get("/health/live")
         assert [await tokens_of(one) for _, one in begun] == expected[:8], "what runs ends"
         assert process.wait(timeout=PATIENCE) == 0
 
