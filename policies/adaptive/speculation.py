@@ -101,9 +101,7 @@ def replaced(own: Sequence[Component], other: Sequence[Component]) -> tuple[int,
     return first, len(own) - behind
 
 
-def bottlenecks(
-    times: Mapping[bytes, float], chains: Iterable[Sequence[bytes]], able: Collection[bytes]
-) -> list[bytes]:
+def bottlenecks(times: Mapping[bytes, float], chains: Iterable[Sequence[bytes]], able: Collection[bytes]) -> list[bytes]:
     """Return the block instances of a worker at which drafts are drawn, the slowest first.
 
     These are the tenth that needs longest to empty its queue, of the ones that are ``able`` because they have a surrogate.

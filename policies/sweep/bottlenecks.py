@@ -99,7 +99,8 @@ class Bottlenecks:
     def fork(self) -> Bottlenecks:
         copy = Bottlenecks()
         copy._drafting, copy._blocks = self._drafting, self._blocks  # a publication replaces these
-        copy._chosen, copy._due, copy.choices = self._chosen, self._due, self.choices
+        copy._chosen = self._chosen
+        copy._due, copy.choices = self._due, self.choices
         return copy
 
     def snapshot(self) -> dict[str, Plain]:
@@ -115,7 +116,7 @@ class Bottlenecks:
         found = cls()
         found._drafting = {name: from_plain(list[DraftingChain], some) for name, some in data["drafting"]}
         found._blocks = {name: from_plain(list[PlacedBlock], some) for name, some in data["blocks"]}
-        found._chosen = {name: chain for name, chain in data["chosen"]}
+        found._chosen = dict(data["chosen"])
         found._due, found.choices = data["counts"]
         return found
 

@@ -59,7 +59,8 @@ def test_the_place_of_a_surrogate_follows_from_the_chains() -> None:
     assert replaced(own.components, shorter) == (3, 5)
     assert replaced(own.components, tier(own, 2).components)[0] == 5
     drafting = [
-        Chain(name, (Block(parts),), 1000, drafts_for="a") for name, parts in (("a~surrogate2", mixed), ("a~surrogate", shorter))
+        Chain(name, (Block(parts),), 1000, drafts_for="a")
+        for name, parts in (("a~surrogate2", mixed), ("a~surrogate", shorter))
     ]
     assert drafting_chains([*drafting, own, other]) == {
         "a": [DraftingChain("a~surrogate", 3, 5), DraftingChain("a~surrogate2", 3, 5)]
@@ -80,7 +81,7 @@ def test_bottlenecks() -> None:
     assert bottlenecks(times, [blocks[:10], blocks[10:]], able) == [blocks[28], blocks[26]]
     assert bottlenecks(times, [blocks], able - {blocks[28]}) == [blocks[27], blocks[25]], "without a surrogate it cannot"
     assert bottlenecks(times, [[block, b"head"] for block in blocks], able) == [blocks[29], blocks[28], blocks[27]]
-    few = {block: 1.0 for block in blocks[:3]}
+    few = dict.fromkeys(blocks[:3], 1.0)
     assert bottlenecks(few, [blocks[:3]], able) == [blocks[0]], "at least one, and of equals the first"
     assert bottlenecks(dict.fromkeys(blocks, 0.0), [blocks], able) == [], "no queue, no bottleneck"
     assert bottlenecks({}, [], able) == []

@@ -108,7 +108,9 @@ def test_the_choice_follows_the_queues() -> None:
 
 def test_the_slowest_block_of_a_chain_decides_which_surrogate_drafts() -> None:
     state = only(world()).state
-    chains = cut(heavy(chain("a", 4), 5, 7, 9), with_surrogate(chain("a", 4), 0, 1, 3), with_surrogate(chain("a", 4), 2, 5, 7))
+    chains = cut(
+        heavy(chain("a", 4), 5, 7, 9), with_surrogate(chain("a", 4), 0, 1, 3), with_surrogate(chain("a", 4), 2, 5, 7)
+    )
     played = World(["w0"], chains, [replica("w0", one) for one in chains])
     state = only(played).state
     played.submit(submission("r", [1, 2, 3], 100, "a@w0", drafts=drafted("a")))
