@@ -33,6 +33,7 @@ from ..runtime.base.errors import RuntimeFault
 from ..runtime.cluster.cluster import ClusterHead
 from ..runtime.cluster.inprocess import InProcessLauncher
 from ..runtime.cluster.join_text import GATEWAY as GATEWAY_ROLE
+from ..runtime.cluster.join_text import PREDICTOR as PREDICTOR_ROLE
 from ..runtime.cluster.join_text import WORKER as WORKER_ROLE
 from ..runtime.cluster.launcher import Launcher
 from ..runtime.cluster.processes import ForkserverLauncher
@@ -54,6 +55,7 @@ from .gateway.peers import GatewayConfig, GatewayPeer, LocalFront, LocalRelay
 from .gateway.port import GatewayPlace, GatewayPort, ModelInfo, Readiness, Service
 from .gateway.tagging import check_tagging, make_tagging
 from .head_address import head_options, write_join_text
+from .predictor.admission import PREDICTOR_ADMISSION
 from .predictor.messages import NODE
 from .rate_limiter import limits_of
 from .resources import cores
@@ -272,6 +274,7 @@ async def start(
             **_services(settings, http.batch_service if http is not None else None),
             "members": (cluster, next(iter(configs.values())), {*configs, *processes, NODE}, CONTROLLER),
             "gateway-admission": _gateway_admission(cluster, fronts, infos, {*configs, *processes, NODE}, running.held),
+            PREDICTOR_ADMISSION: (cluster, settings, {*configs, *processes, NODE}, CONTROLLER),
             "applications": (settings, worker_limits(settings.worker, models), CONTROLLER, running.held),
             "gateway": gateway,
             "controller": _controller(settings, rules, state, running.progress, first_in_head=first_in_head),
@@ -279,6 +282,7 @@ async def start(
             **configs,
             **_gateway_configs(fronts, infos, first_in_head, http.port if http is not None else 0),
         }
+        tell_of_predictors(cluster, settings, configs.keys())
         tell_of_nodes(cluster, running.controller.ref, running.answering, configs.keys(), processes)
         root = await start_tree(cluster.node, whole, values, nodes=cluster)
         running.reached("checkpoints opened")
@@ -434,6 +438,27 @@ def tell_of_nodes(
             controller.gateway_down.cast(f"{what.node}/gateway")
 
     cluster.on_launch(launched)
+    cluster.on_up(up)
+    cluster.on_down(down)
+
+
+def tell_of_predictors(cluster: ClusterHead, settings: Settings, workers: Collection[str]) -> None:
+    """Report workers that joined, and processes of predictors, to the actor that says who predicts whom."""
+    if not (settings.joining.listen and settings.dispatching.predicts):
+        return
+    admission = cluster.node.ref(f"{HEAD}/{PREDICTOR_ADMISSION}")
+
+    def role(name: str) -> str:
+        return PREDICTOR_ROLE if name == NODE else cluster.role(name)
+
+    def up(name: str, incarnation: int) -> None:
+        if role(name) in (WORKER_ROLE, PREDICTOR_ROLE) and name not in workers:
+            admission.up.cast(name, role(name))
+
+    def down(what: Down) -> None:
+        if role(what.node) in (WORKER_ROLE, PREDICTOR_ROLE) and what.node not in workers:
+            admission.down.cast(what.node)
+
     cluster.on_up(up)
     cluster.on_down(down)
 

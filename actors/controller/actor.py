@@ -33,7 +33,6 @@ from ...runtime.cluster.process import Process
 from ..block.messages import BlockStatus
 from ..conditions import Conditions, Published
 from ..gateway.port import ApplicationView, Census, DrainAnswered, RefusedChange, RemovalView
-from ..predictor.messages import NODE as PREDICTORS
 from ..settings.logs import LogSettings
 from ..worker.messages import WorkerStatus
 from .event_log import ControlRecorder
@@ -334,6 +333,11 @@ class Controller(Actor):
             self._gateway_calls.tell_fronts()
             self._history.record(self.node.clock.now(), "gateway", gateway, f"a process that answered HTTP ended: {gateway}")
 
+    @endpoint(urgent=True)
+    async def dispatchers(self, addresses: list[str]) -> None:
+        """Tell all gateways which dispatchers there are, now that some may be on other machines."""
+        self._gateway_calls.tell_dispatchers(addresses)
+
     @endpoint
     async def claims(self, workers: list[str], models: list[str]) -> list[dict[str, Any]]:
         """Return who claims components of these models on workers, and why."""
@@ -354,8 +358,9 @@ class Controller(Actor):
         blocks = {name: a for name, a in zip(names, answers[len(names) :], strict=False) if isinstance(a, list)}
         sequences = [a for a in answers[2 * len(names) :] if isinstance(a, dict)]
         now, wall = self.node.clock.now(), time.time()
-        peer = self.node.peers().get(PREDICTORS)
-        predictors = peer.payload.get("predictors", {}) if peer is not None else {}
+        predictors: dict[str, Any] = {}
+        for peer in self.node.peers().values():
+            predictors |= peer.payload.get("predictors", {})
         gateways = await self._gateway_calls.statuses()
         view = cluster_view(self._state, statuses, blocks, sequences, self._history.view(now, wall), predictors)
         if self._state.overload.watched:

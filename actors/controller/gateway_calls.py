@@ -62,6 +62,7 @@ class GatewayCalls:
         self._node = node
         self._gateways = gateways
         self._publishing = publishing
+        self._dispatchers: list[str] = []  # once they are not those of the settings alone
         self._state = state
 
     def tell_fronts(self) -> None:
@@ -72,6 +73,14 @@ class GatewayCalls:
         gateways = [gateway.partition("/")[0] for gateway in self._gateways]
         for gateway in self._gateways:
             self._node.ref(gateway).gateways.cast(gateways)
+            if self._dispatchers:
+                self._node.ref(gateway).dispatchers.cast(self._dispatchers)
+
+    def tell_dispatchers(self, addresses: list[str]) -> None:
+        """Tell all gateways of the dispatchers that they may ask."""
+        self._dispatchers = addresses
+        for gateway in self._gateways:
+            self._node.ref(gateway).dispatchers.cast(addresses)
 
     async def statuses(self) -> list[dict[str, Any]]:
         """Return the part of ``/admin/cluster`` about gateways; of one that does not answer its name alone."""

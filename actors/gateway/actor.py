@@ -168,6 +168,11 @@ class Gateway(Actor):
         self._others = [name for name in nodes if name != self.node.name]
         self.book.parts.overload.share(len(nodes))
 
+    @endpoint(urgent=True)
+    async def dispatchers(self, addresses: list[str]) -> None:
+        """Ask these dispatchers from now on; none: those of before, which may come again."""
+        self._calls.ask_of(addresses)
+
     @endpoint(concurrent=True)
     async def knows(self, version: int) -> None:
         """Return once publication ``version`` of the routes has arrived."""

@@ -103,7 +103,6 @@ class Settings:
         self.drafting.check_names(self.models)
         self.tenants.check_names(self.network.tenants, self.models)
         self.autoscaling.check_beside(self.worker, self.dispatching)
-        self.joining.check_beside(self.dispatching)
         self.parameter_drops.check_beside(self.worker, self.autoscaling, self.worker_memory)
 
 

@@ -97,6 +97,7 @@ COMMANDS = {
     "keys join": Command("keys", "keys_join", "print the text with which workers and gateways join"),
     "worker": Command("worker", "worker", "join a server as one more worker"),
     "gateway": Command("gateway", "gateway", "join a server as one more gateway"),
+    "predictor": Command("predictor", "predictor", "join a server with more predictors and dispatchers"),
     "node": Command("node", "node", "join a cluster as one more node"),
     "trace": Command("trace", "trace", "draw logs of actors' messages as trees"),
     "trace replay": Command("trace", "trace_replay", "replay the event log of a worker or the controller"),
