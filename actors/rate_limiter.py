@@ -60,7 +60,8 @@ class Limiter(Actor):
         limiter: the one that it knows. counted: by the gateway itself, where that is another one or has not answered.
         """
         self._watch(gateway)
-        now, wall, mine = self.node.clock.now(), time.time(), str(self.ref)
+        now, wall = self.node.clock.now(), time.time()
+        mine = str(self.ref)
         for tenant, taken in counted.items():
             if limiter == mine:  # which knows what was taken before it was lost; the rest is within one share
                 self.quotas.count(tenant, gateway, taken.running, now)

@@ -1,7 +1,7 @@
 """A gateway's way to the limiter: it is asked for each request, and once a second for this gateway's share of the limits.
 
 When it does not answer, requests are charged to the share (``policies/requests/quota_shares.py``), and no request waits for
-it until it has told the next one.
+it until the next share has come.
 """
 
 from __future__ import annotations

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from typing import Any
 
 from ...policies.prediction.machines import LinkTimes
 from ...runtime.actor.actor import Actor
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.actor.ref import Ref
 from ...runtime.base.down import Down
+from ...runtime.node.node import Node
+from ...runtime.tree import start_inside
+from ..cost_file import read_links
+from ..settings.settings import Settings
+from ..supervision_tree import dispatchers, inside_predictors
 from .actor import Predictor
 from .messages import name_of
 
@@ -68,3 +74,16 @@ class Coverage(Actor):
         actor = Predictor(worker, self._board, self._links, self._places)
         self._mine[worker] = ref = (await self.node.spawn(actor, name=name_of(worker), owner=self.ref.address)).ref
         self.monitor(ref)
+
+
+async def start_predictors(node: Node, settings: Settings, workers: list[str]) -> None:
+    """Start with the predictors of these workers. Figures of the predictors go with the node's heartbeats."""
+    board: Board = {}
+    places: dict[str, str] = {}
+    links = read_links(settings.worker.profile)
+    values: dict[str, Any] = {f"predictor-{worker}": (worker, board, links, places) for worker in workers}
+    asked = dispatchers(settings.dispatching)
+    values |= {name: (settings.dispatching, number, places) for number, name in enumerate(asked)}
+    values["coverage"] = (board, places, links, workers)
+    await start_inside(node, inside_predictors(settings, workers), values)
+    node.heartbeat = lambda: {"predictors": {worker: figures() for worker, figures in board.items()}}

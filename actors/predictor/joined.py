@@ -20,7 +20,7 @@ from ..members import RELEASE
 from ..settings.settings import Settings
 from ..supervision_tree import HEAD
 from .admission import PREDICTOR_ADMISSION
-from .main import start_predictors
+from .coverage import start_predictors
 
 
 @dataclass(frozen=True, slots=True)

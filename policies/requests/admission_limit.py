@@ -67,7 +67,7 @@ class AdmissionLimit:
         self.pace.ended(now)
 
     def share(self, sharers: int) -> None:
-        """Share the limits among so many gateways from the next ``tick`` on, or among as many as the settings have."""
+        """Share the limits among this number of gateways from the next ``tick`` on, or the settings' if that is larger."""
         self._sharers = max(self._least_sharers, sharers)
 
     def hear(self, gateway: str, held: Held) -> None:

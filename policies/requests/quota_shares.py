@@ -1,9 +1,9 @@
 """Shares of the tenants' limits: the part that each gateway may admit by itself while the head, which counts for all, is
 away.
 
-While there is a head, it is asked for every request, and once a second it tells each gateway its share: a part of every
-limit by need, so that all shares together are the limit. A gateway without a head admits by the last share that it was told,
-and what it counts meanwhile it tells the next head, which begins with nothing. Pure: time comes in as an argument.
+While there is a head, it is asked for every request, and once a second it sends each gateway its share: a part of
+every limit by need, so that all shares together are the limit. A gateway without a head admits by the last share that it
+has, and what it counts meanwhile it reports to the next head, which begins with nothing. Pure: time comes in as an argument.
 """
 
 from __future__ import annotations
@@ -93,21 +93,22 @@ class SharedQuotas:
         self._share = QuotaShare("", 1.0)
         self._at = 0.0
         self._own: Quotas | None = None  # made when the head is lost
-        self._running: dict[str, int] = {}  # of this gateway, whoever has admitted them
+        self._running: dict[str, int] = {}  # of this gateway, also admitted by the limiter
 
     @property
     def limiter(self) -> str:
-        """The limiter that told the last share; empty before the first."""
+        """The limiter that gave the last share; empty before the first."""
         return self._share.limiter
 
     @property
     def lost(self) -> bool:
-        """Whether requests are admitted here."""
+        """True while requests are admitted here."""
         return self._own is not None
 
     def take(self, share: QuotaShare, now: float) -> None:
         """Take a share from a limiter, which counts from here on."""
-        self._share, self._at, self._own = share, now, None
+        self._share, self._at = share, now
+        self._own = None
 
     def lose(self, now: float, wall: float) -> None:
         """Begin to count here: the limiter does not answer."""
@@ -145,7 +146,7 @@ class SharedQuotas:
         return taken | running
 
     def _made(self, now: float, wall: float) -> Quotas:
-        """Return quotas of this gateway's share, with what has come back since it was told."""
+        """Return quotas of this gateway's share, with what has come back since then."""
         made = Quotas({})
         for tenant, share in self._share.accounts.items():
             limits = self._scaled(tenant, share)

@@ -273,5 +273,5 @@ class Quotas:
 
 
 def limits_for(limits: Mapping[str, Limits], tenant: str) -> Limits:
-    """Return a tenant's limits: its own, or everybody's."""
+    """Return a tenant's limits: its own, or the ones of all others."""
     return limits.get(tenant, limits.get(EVERYBODY, Limits()))

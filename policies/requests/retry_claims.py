@@ -1,7 +1,7 @@
 """Claims of requests with an ``Idempotency-Key``: which gateway runs a key's request, so that a retry at another finds it.
 
-Each key has a keeper among the gateways that live, by its hash; the keeper knows who runs it. When a keeper is gone, those
-who run something claim it at the next one. Pure: time comes in as an argument.
+Each key has a keeper among the gateways that live, by its hash; the keeper knows who runs it. When a keeper is gone, the
+gateways that run something claim it at the next one. Pure: time comes in as an argument.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RetryClaims:
         self._claims: OrderedDict[str, _Claim] = OrderedDict()
 
     def claim(self, key: str, gateway: str, now: float, instead_of: str = "") -> str:
-        """Return the gateway that runs a key's request: the claimant, if nobody does.
+        """Return the gateway that runs a key's request: the claimant, if none does.
 
         instead_of: the gateway that had it, and turned out to have it no more.
         """
