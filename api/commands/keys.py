@@ -84,8 +84,8 @@ def keys_join(arguments: argparse.Namespace) -> int:
     The head need not run. The text is as good as a worker, so treat it as a
     password: write it to a file that only its user may read, and pass it as
     blockwright worker --join @FILE, or gateway --join @FILE. To withdraw it, name
-    its id in the setting revoked_joins of the server. The id and the end are printed
-    on standard error.
+    its id in the setting revoked_joins of the server. The id and the end are
+    printed on standard error.
     """
     from ...runtime.cluster.join_text import JoinTexts, check_addresses, moment
     from ...runtime.cluster.key_folder import read_keys
