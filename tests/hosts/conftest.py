@@ -1,5 +1,6 @@
-"""Tests on several hosts. Where this user may make no network namespaces, each runs in a user namespace in which it may; where
-that is forbidden, too, the tests count as not run.
+"""Tests on several hosts. Where this user may make no network namespaces, each runs in a user namespace in which it may.
+
+Where that is forbidden, too, the tests count as not run.
 """
 
 from __future__ import annotations

@@ -31,7 +31,9 @@ class Hosts:
     def __init__(self, *names: str, seed: int = 0) -> None:
         self._names = names
         words = [sys.executable, str(Path(__file__).with_name("switch.py")), str(seed), *names]
-        self._switch = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._switch = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         assert self._switch.stdout is not None
         if not (line := self._switch.stdout.readline()):
             errors = self._switch.communicate()[1].strip().splitlines()

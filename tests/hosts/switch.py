@@ -6,12 +6,13 @@ Makes a namespace for each name, host N with the address 10.77.0.N, and carries 
 (from, to) has a delay, a loss, a rate and may be cut; what is lost is drawn from the seed. Needs the rights of root over a
 user namespace, and no ``tc``: a host's card is a TAP device, or one end of a veth pair whose other end is read as packets.
 
-Reads a JSON object a line from standard input: {"from": NAME, "to": NAME, "way": {...}} changes a way, and is answered with an
-empty line. Says {"pid": N, "namespaces": {NAME: fd}} first. Ends, and all namespaces with it, when its input ends.
+Reads a JSON object a line from standard input: {"from": NAME, "to": NAME, "way": {...}} changes a way, and is answered with
+an empty line. Says {"pid": N, "namespaces": {NAME: fd}} first. Ends, and all namespaces with it, when its input ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import heapq
@@ -31,9 +32,12 @@ from dataclasses import dataclass
 CLONE_NEWNET = 0x40000000
 NETWORK = "10.77.0."
 MTU = 9000
-_TUNSETIFF, _IFF_TAP, _IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
-_SIOCSIFFLAGS, _SIOCSIFADDR, _SIOCSIFNETMASK, _SIOCSIFMTU, _SIOCSIFHWADDR = 0x8914, 0x8916, 0x891C, 0x8922, 0x8924
-_SIOCETHTOOL, _ETHTOOL_STXCSUM, _ETHTOOL_STSO, _ETHTOOL_SGSO = 0x8946, 0x17, 0x1F, 0x24
+_TUNSETIFF = 0x400454CA
+_IFF_TAP, _IFF_NO_PI = 0x0002, 0x1000
+_SIOCSIFFLAGS, _SIOCSIFADDR = 0x8914, 0x8916
+_SIOCSIFNETMASK, _SIOCSIFMTU = 0x891C, 0x8922
+_SIOCSIFHWADDR, _SIOCETHTOOL = 0x8924, 0x8946
+_WORK_OF_A_CARD = (0x17, 0x1F, 0x24)  # ETHTOOL_STXCSUM, ETHTOOL_STSO, ETHTOOL_SGSO
 _UP_AND_RUNNING = 0x41
 _ETH_P_ALL = 3
 _FRAME = 1 << 16
@@ -80,7 +84,7 @@ def open_tap() -> Port:
 def open_veth() -> Port:
     """Return the same for a veth pair, whose frames are whole and summed only once the card's own work is switched off."""
     subprocess.run(["ip", "link", "add", "net0", "type", "veth", "peer", "name", "far0"], check=True)
-    for work in (_ETHTOOL_STXCSUM, _ETHTOOL_STSO, _ETHTOOL_SGSO):
+    for work in _WORK_OF_A_CARD:
         value = ctypes.create_string_buffer(struct.pack("II", work, 0))
         interface("net0", _SIOCETHTOOL, struct.pack("P", ctypes.addressof(value)))
     interface("far0", _SIOCSIFMTU, struct.pack("i", MTU))
@@ -185,10 +189,8 @@ class Switch:
             self._write(*heapq.heappop(self._due)[2:])
 
     def _write(self, to: int, frame: bytes) -> None:
-        try:
+        with contextlib.suppress(OSError):  # the card's queue is full: a frame is lost, as on any network
             self._ports[to].write(frame)
-        except OSError:  # the card's queue is full: a frame is lost, as on any network
-            pass
 
 
 def main() -> None:
