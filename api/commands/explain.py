@@ -15,6 +15,7 @@ from urllib.parse import quote
 from ...policies.drafts.options import MODEL, TIER
 from . import CommandError
 from .connection import UNKNOWN, add_url, connected
+from .family_tables import similarity_text
 from .output import print_json
 
 View = Mapping[str, Any]
@@ -124,6 +125,8 @@ def chain_lines(chains: Sequence[View]) -> list[str]:
             lines.append(f"  chain{of}: {one['listed']}, its own{_because(one['why'])}")
         else:
             lines.append(f"  chain{of}: {one['used']} in the place of {one['listed']}{_because(one['why'])}")
+        if found := one.get("similarity"):
+            lines.append(f"  similarity{of}: {similarity_text(found, one['listed'])}")
     return lines
 
 

@@ -24,6 +24,7 @@ from .parts import BookParts
 from .record import RequestRecord
 from .request_view import view_of
 from .route_claims import RouteClaim
+from .scoring import score_later
 from .settlement import RULES, Frees, RequestClaim, Then
 from .variants import GONE, note_pages, query, reason, standings, vary
 
@@ -225,6 +226,7 @@ def _end(parts: BookParts, claim: RequestClaim, now: float) -> None:
     refresh_drafter(parts, record)
     if claim.event in (LifeEvent.FINISH, LifeEvent.STOP):
         note_pages(parts, record)
+        score_later(parts, record)
     record.apply(claim.event)
     record.end(claim.event, now, claim.reason)
     if not record.offline:

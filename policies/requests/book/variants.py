@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ...adaptive.similarity import OWNER
 from ...model.chain import Route
 from ..dispatch import UNKNOWN, RouteQuery, compared, open_routes
 from ..poison import Quarantine
@@ -37,13 +38,15 @@ def query(parts: BookParts, record: RequestRecord, now: float, *, anywhere: bool
         lineage = parts.pages.lineage(table.chains[name])
         for route in routes:
             cached[route.id] = size * parts.pages.leading(route.home, lineage, hashes)
-    return replace(wanted, cached=cached, target=parts.target)
+    return replace(wanted, cached=cached, target=parts.rules.target)
 
 
 def note_pages(parts: BookParts, record: RequestRecord) -> None:
-    """Note the pages that a request's worker has of it, or will have, if variants may serve its model."""
+    """Note the pages that a request's worker has of it, or will have, if variants may serve its model.
+
+    What scoring leaves there decides about no route."""
     table, route = parts.table, record.placement.route
-    if route is None or (not record.variant and route.application not in table.variants):
+    if route is None or record.generation.key == OWNER or (not record.variant and route.application not in table.variants):
         return
     if (chain := table.chains.get(route.application)) is None:
         return
