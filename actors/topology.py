@@ -463,6 +463,7 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
             target=settings.dispatching.slo_ttft,
             switches=settings.models.switches,
             similarity_share=settings.models.similarity_share,
+            kv=settings.dispatching.kv_dispatch,
         ),
     )
     parts.table.link = read_link(settings.worker.profile)

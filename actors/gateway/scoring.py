@@ -5,18 +5,15 @@ A scoring is a stream of the gateway's own that no client reads. It is cancelled
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from ...policies.adaptive.similarity import ServedAnswer
 from ...policies.requests.book.parts import BookParts
 from ...policies.requests.book.scoring import gives_way, next_scoring, take_scores
 from ...policies.requests.refusal import RequestRefused
-from ...policies.sweep.events import PromptScored
+from ...policies.sweep.events import PromptScored, TokensEmitted
 from .port import Generation, StreamNews
 from .stream import RequestStream
-
-log = logging.getLogger(__name__)
 
 
 class ScoredStream(RequestStream):
@@ -30,9 +27,10 @@ class ScoredStream(RequestStream):
     def put(self, news: StreamNews) -> None:
         if isinstance(news, PromptScored) and self._is_current():
             take_scores(self._parts, news)
+        elif isinstance(news, TokensEmitted) and news.finish:
+            self.close()  # without scores
 
     def fail(self, error: RequestRefused) -> None:
-        log.debug("%s was refused: %s", self.request, error.message)
         self.close()
 
     def close(self) -> None:
@@ -69,3 +67,4 @@ class AnswerScoring:
         """Cancel the request that scores, as another one comes; its answer is tried again."""
         if self._stream is not None and self._parts.scoring.current is not None:
             self._stream.cancel()
+            self._stream.close()

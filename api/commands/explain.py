@@ -307,6 +307,8 @@ def _sentence(event: Mapping[str, Any]) -> str:
             return f"goes from {event['source']} to {event['target']} before anything was computed: {event['reason']}"
         case "moving":
             return f"moves from {event['source']} to {event['target']}: {event['pages']:,} pages are copied meanwhile"
+        case "copying":
+            return f"{event['pages']:,} pages of it are copied from {event['source']} to {event['target']} while it computes"
         case "paused":
             return f"pauses while its pages go from {event['source']} to where they are needed: {event['reason']}"
         case "moved":

@@ -10,6 +10,7 @@ from ...adaptive.similarity import AnswersToScore
 from ..admission_limit import AdmissionLimit
 from ..chain_switch import ChainSwitches
 from ..known_pages import KnownPages
+from ..kv_dispatch import OFF
 from ..poison import Quarantine
 from ..queue import WaitingQueue
 from ..request_timeout import RequestTimeout
@@ -36,12 +37,18 @@ class ChainRules:
     """The rules by which a gateway chooses among chains.
 
     target: seconds to the first token beyond which a less accurate variant may serve; 0: none. switches: of one request.
-    similarity_share: share of variants' answers that the listed chain scores.
+    similarity_share: share of variants' answers that the listed chain scores. kv: as in ``kv_dispatch.py``.
     """
 
     target: float = 0.0
     switches: int = 0
     similarity_share: float = 0.0
+    kv: str = OFF
+
+    @property
+    def knows_kv(self) -> bool:
+        """True if the KV of requests counts which no variant may serve, too."""
+        return self.kv != OFF
 
 
 PLAIN = ChainRules()
@@ -72,7 +79,7 @@ class BookParts:
         self.table = RoutingTable(model.id for model in models)
         self.catalogue = Catalogue(models, self.table)
         self.workers = Workers()
-        self.pages = KnownPages()  # of requests that variants may serve
+        self.pages = KnownPages()  # of requests whose KV counts
         self.quarantine = Quarantine()
         self.usage = ApplicationUsage()
         self.lengths = lengths or Lengths()

@@ -34,6 +34,7 @@ def gateway(
     target: float = 0.0,
     switches: int = 0,
     similarity_share: float = 0.0,
+    kv: str = "off",
 ) -> RequestBook:
     models = [ModelInfo(name, "/models/" + name, 4096, 0, False) for name in applications]
     timeouts, overload = RequestTimeout(worker_wait, request_timeout), AdmissionLimit(max_waiting, 0, 1)
@@ -45,7 +46,7 @@ def gateway(
             timeouts=timeouts,
             overload=overload,
             asks=asks,
-            rules=ChainRules(target, switches, similarity_share),
+            rules=ChainRules(target, switches, similarity_share, kv),
         )
     )
 
