@@ -307,7 +307,8 @@ def _services(settings: Settings, batch_service: BatchService | None) -> dict[st
 
 def _state(settings: Settings, rules: SizeRules, default: str) -> ControllerState:
     more: dict[str, Any] = {"block_idle": settings.worker_memory.block_idle, "on_demand": settings.models.on_demand}
-    names, least, launching = worker_names(settings), settings.worker.workers, settings.launching
+    names, least = worker_names(settings), settings.worker.workers
+    launching = settings.launching
     rules_of = settings.autoscaling.rules(least, least + launching.launched_workers, places=launching.places)
     elsewhere = launching.launcher, launching.launch_labels
     more["scaling"] = ScalingPlan(rules_of, names, settings.faults.drain_timeout, *elsewhere)

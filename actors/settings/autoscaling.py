@@ -40,7 +40,7 @@ class AutoscaleSettings(SettingsPart):
     def rules(self, least: int, always: int = 0, *, places: bool = True) -> ProvisioningRules:
         """Return the rules by which workers are started and drained.
 
-        least: workers that run from the start. always: with those that a launcher starts in any case. places: workers are
+        least: workers that run from the start. always: with the ones that a launcher starts in any case. places: workers are
         started from here.
         """
         return ProvisioningRules(

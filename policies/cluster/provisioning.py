@@ -10,7 +10,7 @@ latency, measured or forecast, would have stayed below half the limit with one w
 grow like the load of each worker, n / (n - 1); where it grows faster, the other half of the limit has to make up for it.
 
 Where an engine starts and stops workers by itself (Kubernetes, Slurm), the same rules give a *wish*: the number of workers
-that the engine should run. Those that join count as they would if they had been started from here. The wish grows by one
+that the engine should run. Workers that join count as if they had been started from here. The wish grows by one
 when a worker would be started, and not again before as many are there; it shrinks by one when a worker would be drained, or
 when a wished worker does not come and is not missed any more. Which worker ends is the engine's choice.
 Owns the stage of each worker and the observations. Starts and stops nothing; time comes in as an argument.

@@ -176,7 +176,7 @@ class Enlist:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """The labels of a worker that is enlisted, beside those that it has."""
+    """Further labels of a worker that is enlisted."""
 
     worker: str
     labels: Mapping[str, str]

@@ -3,7 +3,7 @@
 The command gets the join text of one life of a worker on its standard input, which stays open: when it closes, because the
 head ends the worker or is gone itself, the worker ends. Owns the processes of the commands, each with a group of its own,
 and passes on what they print; the last line of one that ended is its last words. What is left of the group is killed when
-the command ends, which is its own end, not that of who else holds its pipes. Chooses the host by
+the command ends; who else holds its pipes does not matter. Chooses the host by
 ``policies/cluster/launching.py``; restarts nothing.
 """
 
@@ -34,7 +34,7 @@ LINE = 1 << 16  # bytes of a line that is passed on whole
 
 
 @dataclass(slots=True, eq=False)
-class _Run:
+class _RunningCommand:
     """A command that runs."""
 
     process: asyncio.subprocess.Process
@@ -58,7 +58,7 @@ class CommandLauncher(Launcher):
     def __init__(self, template: LaunchTemplate, hosts: Sequence[str] = ()) -> None:
         template.check_hosts(hosts)
         self._template, self._hosts = template, HostChoice(hosts)
-        self._runs: dict[PeerId, _Run] = {}
+        self._runs: dict[PeerId, _RunningCommand] = {}
         self._last_words: dict[PeerId, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -99,7 +99,7 @@ class CommandLauncher(Launcher):
             self.kill(node)
         await asyncio.gather(*self._tasks)
 
-    async def _execute(self, spec: NodeSpec, host: str) -> _Run:
+    async def _execute(self, spec: NodeSpec, host: str) -> _RunningCommand:
         """Run the command for one life of a worker, and give it the text."""
         needs, loop = spec.needs, asyncio.get_running_loop()
         known: dict[str, Any] = {"cores": needs.cores, "bytes": needs.bytes, "devices": needs.devices}
@@ -130,9 +130,9 @@ class CommandLauncher(Launcher):
             os.close(writing)
         with contextlib.suppress(BrokenPipeError):  # it has ended already, as will be said
             os.write(ours, f"{spec.join_text}\n".encode())
-        return _Run(process, ours, output, printed, host, loop.time())
+        return _RunningCommand(process, ours, output, printed, host, loop.time())
 
-    async def _follow(self, node: PeerId, run: _Run) -> None:
+    async def _follow(self, node: PeerId, run: _RunningCommand) -> None:
         """Wait for the end of a command, and report it."""
         loop = asyncio.get_running_loop()
         reading = loop.create_task(_read(run))
@@ -150,7 +150,7 @@ class CommandLauncher(Launcher):
         self._on_exit(node, status)
 
 
-async def _read(run: _Run) -> None:
+async def _read(run: _RunningCommand) -> None:
     """Pass on what a command prints, line by line, and keep the last one."""
     while True:
         try:

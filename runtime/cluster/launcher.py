@@ -3,7 +3,7 @@
 Owns the ``Launcher`` protocol and ``NodeSpec``, all that a new node is given. Decides nothing: which nodes start and end is
 the cluster's business. An engine is asked for processes only; messages, fencing and failure detection stay ours.
 
-A local node is given the whole spec. One elsewhere is started by the same command whoever runs it, ``blockwright worker
+A local node is given the whole spec. One elsewhere is started by the same command whatever runs it, ``blockwright worker
 --join -``, and is given ``spec.join_text`` alone, on its standard input: with it the process joins as this one life
 (``joins``). ``head_transport`` is then a ``SocketTransport`` on the head's address. Where an engine starts workers by
 itself, nothing is spawned (``places`` is false) and the head says by ``wish`` how many there should be.
@@ -88,7 +88,7 @@ class Launcher(Protocol):
 
     @property
     def places(self) -> bool:
-        """True if workers are started from here; false if an engine starts them, and is told by ``wish`` how many."""
+        """True if workers are started from here; false if an engine starts them, and learns from ``wish`` how many."""
         return True
 
     def joins(self, name: str) -> bool:

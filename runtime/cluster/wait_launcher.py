@@ -1,4 +1,4 @@
-"""The launcher that waits: an engine (Kubernetes, Slurm, systemd) starts workers by itself, and is only told how many.
+"""The launcher that waits: an engine (Kubernetes, Slurm, systemd) starts workers by itself, and only learns how many.
 
 The wish is in ``ps``, in the admin view of the cluster and in the metric ``blockwright:workers_wanted``, which an engine's
 scaler follows; this launcher also writes it into a file, if one is named, for a script that has no HTTP. Has no rights on
@@ -19,7 +19,7 @@ from .launcher import Launcher, LaunchError, NodeSpec, OnExit
 
 
 class WaitLauncher(Launcher):
-    """See the module. file: for the number of workers, or None. workers: those that should run from the start."""
+    """See the module. file: for the number of workers, or None. workers: number that should run from the start."""
 
     directory = ""
 

@@ -1,4 +1,4 @@
-"""Workers that a command starts: a stand-in for ssh runs them here, cut off from it as by a network.
+"""Workers that a command starts (docs/launchers.md): a stand-in for ssh runs them here, cut off as by a network.
 
 Only the standard input of the stand-in reaches them, as with ssh: when the stand-in is killed, they see it closed.
 """

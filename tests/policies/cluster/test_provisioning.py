@@ -223,7 +223,7 @@ class Engine:
             self.made.left(self.there.pop(), now)
 
 
-@claim("Where an engine starts workers, autoscaling is a wish that grows and shrinks with the load", of="prediction")
+@claim("Autoscaling is a wish that grows and shrinks with the load where an engine starts workers", of="prediction")
 def test_a_wish_grows_with_the_load_and_shrinks_after_it() -> None:
     engine = Engine(cool_down=5.0)
     assert engine.late(1.0) == Wish(1, "20 s measured, the limit is 10 s")

@@ -207,7 +207,8 @@ async def test_without_join_texts_nothing_is_launched_elsewhere() -> None:
 
 
 async def test_further_workers_go_elsewhere_and_the_rest_stays_here() -> None:
-    local, further, ends = InProcessLauncher(), Elsewhere(), list[tuple[PeerId, int]]()
+    local, further = InProcessLauncher(), Elsewhere()
+    ends: list[tuple[PeerId, int]] = []
     launcher = FurtherLauncher(local, further, ["w1"], Needs(cores=3))
     await launcher.start(lambda *end: ends.append(end))
     assert (launcher.places, launcher.directory) == (True, "")
