@@ -72,6 +72,7 @@ class WorkerConfig:
     overload: bool = False  # parameter dropping is on: the worker has a memory actor
     sharing: int = 1  # workers that share its machine
     joined: bool = False  # by itself: it reads its machine anew
+    launched: bool = False  # by the head's launcher, elsewhere: it ends when its standard input closes
     head: str = ""  # the head's machine, as ``WorkerReading`` has it; empty: the worker's own
 
 
