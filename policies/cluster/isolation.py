@@ -2,8 +2,8 @@
 
 A worker whose host is cut off would compute in vain, while its requests have begun anew elsewhere. So it stops planning once
 every node that has sequences at it has been silent for ``silence``: the gateways of its own sequences, and the homes of its
-guests. It plans again when one of them is heard. Nothing is lost by that: its sequences keep their pages until they are ended
-from outside.
+guests. It plans again when one of them is heard. Nothing is lost by that: its sequences keep their pages until they are
+ended from outside.
 
 Silence is counted only while the worker's own loop runs, so one that stood still blames no node. Pure; time is an argument.
 """
