@@ -16,7 +16,8 @@
       gateway-admission     as members, where there is HTTP: takes gateways in
       predictor-admission   as members, where the setting dispatch names a policy that queries workers: takes predictors in
       workers               restarted for ever, with growing pauses
-        w0                  a process (further ones, with autoscale, when the controller asks for them); inside it
+        w0                  a process (further ones when the controller asks for them, with autoscale or from a launcher,
+                            which may start them elsewhere); inside it
           root              any end among these ends the process
             worker
             blocks          and below it one actor for each deployed block

@@ -21,7 +21,7 @@ def predictor(arguments: argparse.Namespace) -> int:
     """Join a server on another machine as one more process of predictors and
     dispatchers, until you stop it.
 
-    They are for the dispatch policies that forecast requests. Workers of this machine
+    They are for dispatch policies that forecast requests. Workers of this machine
     are predicted here, others by the server's own process; gateways ask all of the
     dispatchers in turn. You need a join text (blockwright keys join --role
     predictor) and this release, no model.
