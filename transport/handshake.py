@@ -127,14 +127,14 @@ def parse(frame: bytes) -> Greeting | JoinRequest:
             raise ValueError("it does not begin with blockwright and its versions")
         versions = Versions.parse(words[1])
         said = [word for word in words[2:] if not _NAMED.fullmatch(word)]
-        named = dict(found.groups() for word in words[2:] if (found := _NAMED.fullmatch(word)))
+        named = {found[1]: found[2] for word in words[2:] if (found := _NAMED.fullmatch(word))}
         release = named.get("release", "") if _RELEASE.fullmatch(named.get("release", "")) else ""
         try:
             SPOKEN.common(versions)
         except HandshakeRefused as error:
             raise ReleaseRefused(str(error), name="".join(said[1:2])[:64], release=release) from None
         if len(said) in (2, 3) and said[0] == "join":
-            return JoinRequest(check_name(said[1]), *said[2:], versions=versions, release=release)
+            return JoinRequest(check_name(said[1]), "".join(said[2:]), versions, release)
         lane, sender, to = said
         return Greeting(parse_identity(sender), parse_identity(to), Lane(lane), versions, release)
     except (ValueError, AddressError) as error:

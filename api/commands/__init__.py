@@ -97,6 +97,7 @@ COMMANDS = {
     "keys join": Command("keys", "keys_join", "print the text with which workers join"),
     "worker": Command("worker", "worker", "join a server as one more worker"),
     "node": Command("node", "node", "join a cluster as one more node"),
+    "upgrade status": Command("upgrade", "upgrade_status", "show what is left to roll to the newest release"),
     "trace": Command("trace", "trace", "draw logs of actors' messages as trees"),
     "trace replay": Command("trace", "trace_replay", "replay the event log of a worker or the controller"),
     "version": Command("doctor", "version", "print the version"),
