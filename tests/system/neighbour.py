@@ -1,7 +1,7 @@
 """The next release, made of this tree: a wheel with fields added and removed since, in an environment of its own.
 
-Every recorded dataclass gets a field that is never its default, so that each message of it says more than this tree knows; two
-lose a field that the other release reads; the busiest endpoints get a parameter. The rest is this tree.
+Every recorded dataclass gets a field that is never its default, so that each message of it says more than this tree knows;
+two lose a field that the other release reads; the busiest endpoints get a parameter. The rest is this tree.
 """
 
 from __future__ import annotations
