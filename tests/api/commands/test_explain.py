@@ -290,7 +290,7 @@ def test_a_move_is_reported() -> None:
     assert "moved from w0 to w1: 10 pages copied, 7 tokens recomputed, paused 37 ms" in lines[3]
     assert "stays where it is: worker w1 died" in lines[4]
     again = "its 1,207 tokens are computed again with those of avx2-1"
-    assert f"no worker with the numerics amx-1 is left for it: {again}" in lines[8]
+    assert f"no worker with the numerics amx-1 is left for it: {again}" in lines[9]
     assert "pauses while its pages go from w0 to where they are needed: parameters were dropped" in lines[5]
     assert "goes from w0 to w1+w0 before anything was computed: parameters were dropped" in lines[6]
     assert "1,200 pages of it are copied from w0 to w1 while it computes" in lines[7]
