@@ -15,7 +15,7 @@ from importlib.metadata import version
 from typing import Protocol
 
 from ..policies.cluster.worker_size import SizeDemand
-from ..runtime.actor.actor import Actor
+from ..runtime.actor.actor import Actor, ActorNode
 from ..runtime.actor.endpoint import endpoint
 from ..runtime.cluster.cluster import Member
 from ..runtime.cluster.join_text import LAUNCHED, WORKER
@@ -82,18 +82,12 @@ class WorkerAdmission(Actor):
         """Take in a worker that has joined, and return its configuration. Raises ValueError with a sentence."""
         member = self._nodes.members().get(name)
         launched = member is not None and member.role == LAUNCHED
-        if member is None or member.id.incarnation != incarnation or not (launched or member.role == WORKER):
-            raise ValueError(f"node {name} has not joined as a worker; make a join text with --role {WORKER}")
+        check_joined(self._nodes, name, incarnation, LAUNCHED if launched else WORKER)
         if why := release_refusal(release) or label_refusal(labels):
             raise ValueError(why)
         if launched:
             return await self._enlist_launched(name, incarnation, wish, labels)
-        if name in self._taken:
-            raise ValueError(f"the name {name} is one that the head gives to its own workers; choose another --name")
-        try:
-            await self.node.spawn(JoinedProcess(self._nodes, incarnation), name=name)
-        except ValueError:
-            raise ValueError(f"the head has an actor of the name {name}; choose another --name") from None
+        await stand_in(self.node, self._nodes, name, incarnation, self._taken)
         demand = SizeDemand(wish.memory, wish.threads)
         await self.node.ref(self._controller).enlist(name, incarnation, demand, labels, timeout=PATIENCE)
         return joined_config(self._config, name, wish)
@@ -118,6 +112,26 @@ class WorkerAdmission(Actor):
     async def leave(self, name: str, incarnation: int, why: str) -> None:
         """Empty a worker that its starter wants to end; then it is dismissed."""
         await self.node.ref(self._controller).leave(name, incarnation, why)
+
+
+def check_joined(nodes: MembersNodes, name: str, incarnation: int, role: str) -> None:
+    """Raise ValueError with a sentence unless that life of a node has joined in this role."""
+    member = nodes.members().get(name)
+    if member is None or member.id.incarnation != incarnation or member.role != role:
+        raise ValueError(f"node {name} has not joined as a {role}; make a join text with --role {role}")
+
+
+async def stand_in(node: ActorNode, nodes: MembersNodes, name: str, incarnation: int, taken: Collection[str]) -> None:
+    """Start the actor that stands for a member at the head. Raises ValueError with a sentence for a name in use.
+
+    taken: names that the cluster gives to nodes of its own.
+    """
+    if name in taken:
+        raise ValueError(f"the name {name} is one that the head gives to its own processes; choose another --name")
+    try:
+        await node.spawn(JoinedProcess(nodes, incarnation), name=name)
+    except ValueError:
+        raise ValueError(f"the head has an actor of the name {name}; choose another --name") from None
 
 
 def joined_config(config: WorkerConfig, name: str, wish: WorkerWish) -> WorkerConfig:

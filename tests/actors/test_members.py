@@ -191,7 +191,6 @@ def test_labels_and_releases() -> None:
         ({"join_file": "x"}, "join_file is set, but the head listens nowhere; give --listen"),
         ({"listen": "tcp://h:1", "head_keys": "k", "revoked_joins": "0123456789ab,zzz"}, "revoked_joins names 'zzz', which"),
         ({"listen": "tcp://h:1", "head_keys": "k", "revoked_joins": ","}, "revoked_joins names ',', which is no id"),
-        ({"listen": "tcp://h:1", "head_keys": "k", "dispatch": "predicted-latency"}, "asks the predictor of each worker"),
     ],
 )
 def test_settings_that_do_not_go_together(settings: dict[str, str], said: str) -> None:
