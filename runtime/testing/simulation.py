@@ -64,8 +64,8 @@ class Simulation:
     heartbeat, silence, startup: as for ``ClusterHead``. limit: virtual seconds after which a scenario is ``Stalled``.
 
     orphan_grace: as for ``ClusterHead``. If it is above 0, faults may kill or pause the head: the scenario runs in a life of
-    its own, ``setup_head`` on each life of the head, and the next head starts ``restart`` seconds after the last has ended
-    or was paused.
+    its own, ``setup_head`` on each life of the head, and the next head starts ``restart`` seconds after the last has ended,
+    or has paused for ``silence``.
     """
 
     def __init__(
@@ -211,18 +211,28 @@ class Simulation:
             return
         life = self._new_head()
         self._started = self.loop.create_task(self._reign(len(self._lives)), context=life.context.copy())
+        self._started.add_done_callback(self._failed)
+
+    def _failed(self, begun: asyncio.Task[None]) -> None:
+        if not begun.cancelled() and (error := begun.exception()) is not None:
+            self.loop.call_exception_handler({"message": "a head could not begin", "exception": error})
+            self._begun.set()
 
     def _strike_head(self, fault: Kill | Pause) -> None:
         head, life = list(self._lives.items())[-1]
-        if not life.running or not self._begun.is_set():
-            return  # it has not taken over yet
-        self._begun.clear()
+        if not life.running or not self._launcher.listens(head):
+            return  # there is none at the moment
+        wait = self._restart or 0.0
         if isinstance(fault, Kill):
             self._launcher.behead(head, life)
         else:
             life.running = False
             self.loop.call_later(fault.lasting, self.loop.resume, life, context=Context())
-        self.loop.call_later(self._restart or 0.0, self._start_head, context=Context())
+            wait += self._intervals["silence"]
+            if fault.lasting <= wait:
+                return
+        self._begun.clear()
+        self.loop.call_later(wait, self._start_head, context=Context())
 
     async def _reign(self, epoch: int) -> None:
         """The life of a head, until it stands."""
@@ -230,6 +240,7 @@ class Simulation:
             HEAD,
             launcher=self._launcher,
             epoch=epoch,
+            listen="tcp://simulated:0",  # there is a network between any two
             orphan_grace=self._grace,
             secret=b"simulation",
             unix=self.loop.time,
@@ -246,10 +257,12 @@ class Simulation:
             await self._setup_head(cluster.node)
         if epoch > 1:
             await cluster.adopting()
+        again = [ValueError, NodeDown] if epoch > 1 else []  # it died meanwhile, and was, or will be, launched again
         for name in self.names:
-            await self._launch(name)
+            with contextlib.suppress(*again):
+                await self._launch(name)
         for name in self.names:
-            with contextlib.suppress(*([NodeDown] if epoch > 1 else [])):  # it died meanwhile, and is launched again
+            with contextlib.suppress(*again):
                 await cluster.wait_up(name)
         self._begun.set()
 
@@ -278,10 +291,9 @@ class Simulation:
             await self._launch(name)
 
     def _current(self, name: str) -> PeerId:
-        member = self.cluster.members().get(name)
-        if member is None:
+        if (incarnation := self._launcher.spawned().get(name)) is None:
             raise ValueError(f"the simulation has no node {name!r} that can be paused or killed; it has {self.names}")
-        return member.id
+        return PeerId(name, incarnation)
 
     def _meet(self, node: Node) -> None:
         self.nodes[node.name] = node
