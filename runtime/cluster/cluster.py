@@ -207,6 +207,8 @@ class ClusterHead:
             if last.state == "up":
                 self._claim(last)
                 return last.id.incarnation
+        while self._grace and not self.stopping and self._slept(self.node.clock.now()):
+            await first_within(self.node.clock, self._heartbeat, [])  # a later head may have started it
         if self.stopping:
             raise LaunchError(f"node {name} is not started: the cluster is stopping")
         if name == self._id.name or (last is not None and last.state != "down"):
@@ -401,7 +403,7 @@ class ClusterHead:
             self.node.clock.call_at(self.node.clock.now() + EXIT_GRACE, lambda: self._convict(member, reporter.id))
 
     def _convict(self, member: Member, reporter: PeerId) -> None:
-        """Declare the accused down. If members may outlive this head: unless its accuser is down by now; and later, while the
+        """Declare the accused down. If members may outlive this head: not if its accuser is down by now; and later, if the
         accused is out of reach from here, too, so that this decides first.
         """
         accuser, now = self._members.find(reporter), self.node.clock.now()
@@ -432,7 +434,7 @@ class ClusterHead:
         return self._terms(self._members.add(Member(self._members.next(name), joined=True, role=role, key=key)))
 
     def returned(self, said: ReturnRequest, key: str) -> Admission:
-        """Take a member of an earlier head back, or one of this head that had lost it. Tell an earlier head that it is over."""
+        """Take a member of an earlier head back, or one of this head that had lost it; refuse an earlier head."""
         if said.sender.name == self._id.name and said.sender < self._id:
             raise HandshakeRefused(succeeds(self._id, said.sender))
         if self.stopping:

@@ -44,6 +44,7 @@ T = TypeVar("T")
 Setup = Callable[[Node], Awaitable[None]]
 SEED = "BLOCKWRIGHT_SEED"  # environment variable: run this seed only
 HEAD = "head"
+LAST_WAIT = 60.0  # virtual seconds for the tasks of dead heads when a simulation is taken down
 
 
 class Unhandled(Exception):
@@ -120,6 +121,10 @@ class Simulation:
         """The head's node: spawn actors on it, take references from it."""
         return self.cluster.node
 
+    def context_of_head(self) -> Context:
+        """Return a context for what the head's program is to do, where the scenario has a life of its own."""
+        return self._lives[self.head.id].context.copy()
+
     @property
     def time(self) -> float:
         """Virtual seconds since the loop began."""
@@ -195,7 +200,7 @@ class Simulation:
         self._ending = True
         await self._begun.wait()
         cluster = self.cluster
-        await self.loop.create_task(cluster.stop(), context=self._lives[cluster.node.id].context.copy())
+        await self.loop.create_task(cluster.stop(), context=self.context_of_head())
         return result
 
     # ---- heads
@@ -257,14 +262,16 @@ class Simulation:
             await self._setup_head(cluster.node)
         if epoch > 1:
             await cluster.adopting()
-        again = [ValueError, NodeDown] if epoch > 1 else []  # it died meanwhile, and was, or will be, launched again
+        # It died meanwhile, and was, or will be, launched again; or this head has slept, and is over.
+        again = [ValueError, NodeDown, LaunchError] if self._grace else []
         for name in self.names:
             with contextlib.suppress(*again):
                 await self._launch(name)
         for name in self.names:
             with contextlib.suppress(*again):
                 await cluster.wait_up(name)
-        self._begun.set()
+        if not cluster.superseded:
+            self._begun.set()
 
     def _retire(self, cluster: ClusterHead, why: str) -> None:
         """A head that wakes and is refused: its program ends."""
@@ -330,8 +337,8 @@ class Simulation:
         for life in (*self._launcher.lives.values(), *self._lives.values()):
             if not life.running:
                 self.loop.resume(life)
-        if tasks:  # what they start on their way out is dropped with the loop
-            self.loop.run_until_complete(asyncio.wait(tasks))
+        if tasks:  # what they start on their way out is dropped with the loop, and so is what waits for a head that is gone
+            self.loop.run_until_complete(asyncio.wait(tasks, timeout=LAST_WAIT if len(self.heads) > 1 else None))
         self.loop.close()
 
 

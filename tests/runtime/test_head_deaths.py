@@ -8,9 +8,10 @@ import contextlib
 import pytest
 
 from blockwright.runtime import Actor, Down, Node, NodeDown, RuntimeFault, endpoint
-from blockwright.runtime.testing import FaultPlan, Kill, Partition, Pause, Simulation
+from blockwright.runtime.testing import FaultPlan, Kill, Partition, Pause, Simulation, simulation
 from blockwright.runtime.testing.faults import Fault
 from blockwright.runtime.testing.trace import message_name
+from blockwright.runtime.tree import Branch, ProcessSpec, start_inside, start_tree
 from blockwright.tests.claims import claim
 from blockwright.transport.address import PeerId
 from blockwright.transport.handshake import Lane
@@ -56,10 +57,8 @@ class Rig:
 
 async def everyone_led(sim: Simulation, epoch: int) -> None:
     async with asyncio.timeout(60):
-        while not all(
-            sim.nodes[name].head_state.state == "led" and sim.nodes[name].head_state.epoch == epoch for name in sim.names
-        ):
-            await asyncio.sleep(0.01)
+        for name in sim.names:
+            await until_led(sim.nodes[name], epoch)
 
 
 async def known(sim: Simulation) -> None:
@@ -98,9 +97,8 @@ KINDS = ("HELLO", "READY", "BOOK", "DOWN", "HEARTBEAT", "CALL", "REPLY", "CAST",
 @claim("Members go on when their head dies, at whatever kind of message", of="actor-runtime")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_head_dies_at_every_kind_of_message(kind: str) -> None:
-    """The second time that the head sends or gets it, also while it adopts; then members are led by a third head. "?" is what
-    comes before a member is known: its question, or the answer.
-    """
+    """Each second time that a head sends or gets it, also while it adopts. "?" is what comes before a member is known: its
+    question, or the answer."""
     seen = 0
     struck: list[int] = []
 
@@ -287,9 +285,7 @@ def test_members_end_when_the_grace_is_over() -> None:
         await asyncio.sleep(5.5)
         assert [node.open for node in nodes] == [True] * 3
         await asyncio.sleep(1.5)
-        assert {node.farewell for node in nodes} == {
-            "no head came within 5 s after head#1 was lost: disconnected"
-        }
+        assert {node.farewell for node in nodes} == {"no head came within 5 s after head#1 was lost: disconnected"}
         await asyncio.sleep(30.0)
 
     rig.sim.run(scenario)
@@ -338,3 +334,66 @@ def test_names_are_registered_again() -> None:
         assert str(found.address) == "w1/counter#1.1"
 
     rig.sim.run(scenario)
+
+
+INSIDE = Branch(name="in")
+TREE = Branch(name="root", children=(ProcessSpec(name="p0", entry=f"{simulation.__name__}:enter", inside=INSIDE),))
+
+
+class TreeRig:
+    """A head whose supervision tree has a process, in which a tree of its own runs."""
+
+    def __init__(self, *faults: Fault) -> None:
+        self.starts: list[str] = []
+        self.sim = Simulation(
+            seed=1,
+            nodes=(),
+            faults=FaultPlan(faults),
+            setup=self.setup,
+            setup_head=self.setup_head,
+            orphan_grace=60.0,
+            limit=600.0,
+        )
+
+    async def setup_head(self, node: Node) -> None:
+        await start_tree(node, TREE, {"p0": None}, nodes=self.sim.cluster)
+
+    async def setup(self, node: Node) -> None:
+        self.starts.append(str(node.id))
+        await node.spawn(Counter(), name="counter")
+        await start_inside(node, INSIDE, {})
+
+
+def test_the_tree_of_the_next_head_takes_the_processes_of_the_last() -> None:
+    rig = TreeRig(Kill(1.0, "head"))
+
+    async def scenario(sim: Simulation) -> None:
+        await known(sim)
+        worker = sim.nodes["p0"]
+        await until_led(worker, 2)
+        await asyncio.sleep(1.0)
+        assert rig.starts == ["p0#1"], "it goes on though its owner, at the first head, is gone"
+        assert "in" in worker.actors.current
+        await sim.loop.create_task(sim.head.kill_actor(sim.head.ref("head/p0")), context=sim.context_of_head())
+        await asyncio.sleep(1.0)
+        assert worker.closed.is_set(), "it is owned again"
+        assert worker.farewell == "p0/in#1.1 ended: owner head/p0#2.1 has ended: killed"
+        assert rig.starts == ["p0#1", "p0#2"], "and its supervisor starts another"
+
+    rig.sim.run(scenario)
+
+
+def test_a_process_that_died_without_a_head_is_started_again_by_the_next_ones_tree() -> None:
+    rig = TreeRig(Kill(1.0, "head"), Kill(1.1, "p0"))
+
+    async def scenario(sim: Simulation) -> None:
+        await asyncio.sleep(6.0)
+        assert rig.starts == ["p0#1", "p0#2"]
+        assert await sim.nodes["p0"].ref("p0/counter").add(1, returns=int) == 1
+
+    rig.sim.run(scenario)
+
+
+async def until_led(node: Node, epoch: int) -> None:
+    while (node.head_state.state, node.head_state.epoch) != ("led", epoch):  # noqa: ASYNC110 - virtual time
+        await asyncio.sleep(0.01)

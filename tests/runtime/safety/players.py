@@ -191,9 +191,7 @@ class Player(Actor):
 class Game:
     """One seed."""
 
-    def __init__(
-        self, seed: int, faults: int = FAULTS, device: bool = False, cards: bool = False, heads: int = 0
-    ) -> None:
+    def __init__(self, seed: int, faults: int = FAULTS, device: bool = False, cards: bool = False, heads: int = 0) -> None:
         nodes = ("w0", "w1", "w2")
         draw = Random(f"{seed}/plan")
         links = LINK_FAULTS if faults else 0
