@@ -17,8 +17,8 @@ from typing import Protocol
 from ..policies.cluster.worker_size import SizeDemand
 from ..runtime.actor.actor import Actor, ActorNode
 from ..runtime.actor.endpoint import endpoint
-from ..runtime.cluster.cluster import Member
 from ..runtime.cluster.join_text import LAUNCHED, WORKER
+from ..runtime.cluster.members import Member
 from ..runtime.cluster.process import JoinedNodes, JoinedProcess
 from .settings.launching import LaunchSettings
 from .worker.messages import WorkerConfig
