@@ -126,7 +126,7 @@ class _Http:
     """A zoo behind an address. The query of the address, such as a signature, goes with every request."""
 
     def __init__(self, parts: urllib.parse.SplitResult) -> None:
-        self._parts = parts._replace(netloc=parts.netloc.rpartition("@")[2])
+        self._parts = parts
         self._headers = {"Accept-Encoding": "identity", "User-Agent": "blockwright"}
         if parts.username is not None:
             who = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
@@ -156,7 +156,13 @@ class _Http:
         """Return the answer to a request for a file, from byte ``first`` on if the server knows ranges."""
         quoted = urllib.parse.quote(path.as_posix())
         address = urllib.parse.urlunsplit(
-            (self._parts.scheme, self._parts.netloc, f"{self._parts.path.rstrip('/')}/{quoted}", self._parts.query, "")
+            (
+                self._parts.scheme,
+                self._parts.netloc.rpartition("@")[2],
+                f"{self._parts.path.rstrip('/')}/{quoted}",
+                self._parts.query,
+                "",
+            )
         )
         headers = {**self._headers, **({"Range": f"bytes={first}-"} if first else {})}
         request = urllib.request.Request(address, headers=headers)

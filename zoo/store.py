@@ -2,7 +2,7 @@
 
 Several workers may share one: a file appears whole, under its last name, and never changes. A store without room says so
 once and keeps nothing more; what it does not keep lies in memory until it is loaded. Nothing here is trusted for lying here:
-whoever loads a tensor compares it with its hash, and ``discard`` takes away one that differs.
+who loads a tensor compares it with its hash, and ``discard`` takes away one that differs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Store:
         return cls(path, limit)
 
     def _sweep(self) -> None:
-        """Delete what earlier workers left half done. A file that somebody is writing is locked."""
+        """Delete what earlier workers left half done. A file that a worker is writing is locked."""
         for path in self.layout.tmp.glob(f"{ARRIVING}-*"):
             try:
                 fd = open_regular(path)
@@ -123,8 +123,8 @@ class Store:
             if not self.full and self.limit and self.used + nbytes > self.limit:
                 held = f"{binary_size(self.used)} of its {binary_size(self.limit)}"
                 self.full = (
-                    f"store {self.layout.root} is full ({held}): what does not fit is not kept, and is fetched again when it "
-                    "is needed; give it more (--set store_size=...), or empty it with 'blockwright zoo gc'"
+                    f"store {self.layout.root} is full ({held}): what does not fit is not kept, and is fetched again "
+                    "when it is needed; give it more (--set store_size=...), or empty it with 'blockwright zoo gc'"
                 )
             self.used += 0 if self.full else nbytes
             return not self.full

@@ -93,7 +93,8 @@ class BlockLoader:
         ``memory`` is the worker's memory, which is only read here.
         """
         loop = asyncio.get_running_loop()
-        began, source, sources = loop.time(), block.source, block.sources
+        began = loop.time()
+        source, sources = block.source, block.sources
         same = replace(block, source="", sources=None)  # the same block, wherever it is loaded from
         if (specs := self._specs.find(same)) is None:
             found = await self._find(block)

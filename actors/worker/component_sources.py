@@ -1,7 +1,7 @@
 """Component sources: where a worker gets what no folder of its machine has: its store, named workers, the origin.
 
 First the documents of the components, which say what their tensors are, then the tensors themselves, raw and one after the
-other. Everything is compared with its hash before it is used, whoever gave it. What a source still owes when it ends comes
+other. Everything is compared with its hash before it is used, also what a worker gave. What a source still owes when it ends comes
 from the next one, and what was damaged on the way, or in the store, comes anew from another. Which workers are asked the
 controller says (``policies/cluster/parameter_sources.py``).
 """
@@ -298,7 +298,8 @@ class ComponentSources:
         """Return the place of a tensor that came from named workers, or else with ``last`` from the origin."""
         if one.arriving is None:
             one.arriving = await asyncio.to_thread(ArrivingTensor, tensor, self._store)
-        arriving, faults, givers = one.arriving, list[str](), list[str]()
+        arriving = one.arriving
+        faults, givers = list[str](), list[str]()
         waiting, again = [*sources, *([ORIGIN] if last and self._origin is not None else [])], False
         while waiting:
             source, before = waiting.pop(0), arriving.filled

@@ -147,7 +147,8 @@ def _read(ref: TensorRef, first: int, memory: memoryview) -> None:
                 got = os.preadv(fd, [memory[at : at + length]], offset)
                 if not got:
                     raise CheckpointError(f"{ref.path} ends within tensor {ref.name}; download it again")
-                offset, length, at = offset + got, length - got, at + got
+                at += got
+                offset, length = offset + got, length - got
     finally:
         os.close(fd)
 

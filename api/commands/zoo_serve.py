@@ -26,7 +26,7 @@ def zoo_serve(arguments: argparse.Namespace) -> int:
 
     Servers and workers read from there what no folder of theirs has, if the server
     is started with --set origin=http://HOST:PORT. They compare everything with its
-    hash. Whoever reaches the port can read all models of the zoo.
+    hash. All who reach the port can read all models of the zoo.
     """
     from ...runtime.base.loop import run as run_loop
     from ...zoo.zoo import Zoo
@@ -42,7 +42,8 @@ async def _serve(root: Path, names: list[str], host: str, port: int) -> int:
     from ...policies.binary_size import binary_size
     from ..http.zoo_files import ZooFiles, open_files
 
-    files, ended, loop = ZooFiles(root), asyncio.Event(), asyncio.get_running_loop()
+    files, ended = ZooFiles(root), asyncio.Event()
+    loop = asyncio.get_running_loop()
     try:
         runner, address = await open_files(files, host, port)
     except OSError as error:
@@ -52,7 +53,7 @@ async def _serve(root: Path, names: list[str], host: str, port: int) -> int:
         loop.add_signal_handler(number, ended.set)
     try:
         if host not in LOCAL:
-            print(f"warning: whoever reaches {host} can read these models; limit who does", flush=True)
+            print(f"warning: all who reach {host} can read these models; limit who does", flush=True)
         what = "1 application" if len(names) == 1 else f"{len(names)} applications"
         print(f"zoo {root}: {what} at {address}", flush=True)
         await ended.wait()

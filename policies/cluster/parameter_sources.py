@@ -1,7 +1,7 @@
-"""Which workers give parameters to a worker that has no files of them, so that an origin gives each component once.
+"""Sources of parameters for workers that have no files of them, so that an origin gives each component once.
 
-Whoever has a component gives it to two workers at a time, and who waits for one that is on its way gets it from there next:
-a distribution to N workers takes at most log2 N rounds. Owns who waits and who is being given to; who holds what is an
+A worker that has a component gives it to two others at a time, and one that waits for what is on its way gets it from there
+next: a distribution to N workers takes at most log2 N rounds. Owns who waits and who is being given to; who holds what is an
 argument. Decides nothing about routes or memory.
 """
 
@@ -42,8 +42,8 @@ class ParameterSources:
     def next(self, holders: Mapping[str, Collection[bytes]]) -> tuple[str, Given] | None:
         """Return the next worker to whom sources can be named now, and count them as giving.
 
-        ``holders``: what live workers have, in order of preference. A worker that lacks what nobody has gets no source for
-        it, and takes it from the origin, or fails to.
+        ``holders``: what live workers have, in order of preference. A worker that lacks what no other has gets no
+        source for it, and takes it from the origin, or fails to.
         """
         for worker, lacking in self.waiting.items():
             found = self._sources(worker, lacking, holders)
@@ -66,7 +66,7 @@ class ParameterSources:
             rest -= free.pop(best)
         coming = set[bytes]().union(*(one.components for name, one in self.given.items() if name != worker))
         if rest & (coming | set[bytes]().union(*held.values())):
-            return None  # somebody who has it is busy, or it is on its way to somebody
+            return None  # all who have it are busy, or it is on its way to another worker
         return Given(lacking, tuple(sources), frozenset(rest))
 
     def _giving(self, worker: str) -> int:

@@ -38,7 +38,8 @@ class Hosts:
     """Workers that see only their own stores, one that has the checkpoint, and an origin."""
 
     def __init__(self, path: Path, folder: Path, origin: ServedFolder) -> None:
-        self.path, self.folder, self.origin = path, folder, origin
+        self.path, self.folder = path, folder
+        self.origin = origin
         self.rigs: dict[str, Rig] = {}
         os.chmod(folder, 0o700)
 
@@ -184,7 +185,8 @@ async def test_what_has_no_file_any_more_comes_packed_also_into_a_worker_with_a_
 async def test_what_a_dead_source_still_owed_comes_from_the_next(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(raw_tensors, "batch_bytes", lambda memory: 4096)
     first, _ = await hosts.start("w0", has=True), await hosts.start("w1")
-    send, given, coming = first.worker._sources.raw.send, [0], hosts.rigs["w1"].worker._sources.raw
+    send, coming = first.worker._sources.raw.send, hosts.rigs["w1"].worker._sources.raw
+    given = [0]
 
     def dies(wanted: RawWanted) -> None:
         given[0] += 1

@@ -17,7 +17,8 @@ class ServedFolder:
     """
 
     def __init__(self, root: Path) -> None:
-        self.root, self.ranges, self.query = root, True, ""
+        self.root = root
+        self.ranges, self.query = True, ""
         self.cut: dict[str, list[int]] = {}
         self.flip: set[str] = set()
         self.asked: list[tuple[str, str]] = []

@@ -77,7 +77,8 @@ def test_what_differs_from_its_hash_is_kept_nowhere(tmp_path: Path) -> None:
 
 @claim("A full store is said and does without", of="serving")
 def test_beyond_its_size_a_store_keeps_nothing_and_says_so(tmp_path: Path) -> None:
-    store, one, two = Store.open(tmp_path / "store", 20_000), tensor(), tensor(b"\1" * len(CONTENT))
+    store = Store.open(tmp_path / "store", 20_000)
+    one, two = tensor(), tensor(b"\1" * len(CONTENT))
     arrived(store, one)
     assert store.full == ""
     arriving, ref = arrived(store, two, b"\1" * len(CONTENT))
@@ -97,7 +98,8 @@ def test_beyond_its_size_a_store_keeps_nothing_and_says_so(tmp_path: Path) -> No
 def test_a_disk_that_fills_up_in_the_middle_costs_nothing_that_came(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    store, one, write, count = Store.open(tmp_path / "store"), tensor(), os.pwrite, [0]
+    store, one = Store.open(tmp_path / "store"), tensor()
+    write, count = os.pwrite, [0]
 
     def full(fd: int, piece: bytes, offset: int) -> int:
         count[0] += 1
@@ -142,7 +144,8 @@ def test_without_a_store_everything_lies_in_memory() -> None:
 
 
 def test_two_workers_may_share_a_store(tmp_path: Path) -> None:
-    first, second, one = Store.open(tmp_path / "store"), Store.open(tmp_path / "store"), tensor()
+    first, second = Store.open(tmp_path / "store"), Store.open(tmp_path / "store")
+    one = tensor()
     arriving = [ArrivingTensor(one, store) for store in (first, second)]
     third = Store.open(tmp_path / "store")
     for each in arriving:

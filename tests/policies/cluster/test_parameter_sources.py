@@ -94,7 +94,8 @@ def test_as_many_sources_are_named_as_it_takes() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_dies_and_asks_again_all_are_served_and_none_twice_at_once(seed: int) -> None:
-    random, sources, holders = Random(seed), ParameterSources(), dict[str, list[bytes]]()
+    random, sources = Random(seed), ParameterSources()
+    holders = dict[str, list[bytes]]()
     parts = [bytes([n]) for n in range(6)]
     wants = {f"w{n}": random.sample(parts, random.randint(1, 6)) for n in range(12)}
     for name, want in wants.items():
