@@ -1,8 +1,8 @@
 """Components by hash: what must be known of a component to load it, as documents that prove themselves by its identity.
 
 A document has kind, configuration, and the type, shape and hash of each tensor; the identity is a hash of all that. So it
-may come from any worker. Tensors that are not here yet have a place by their hash alone (``wanted``), which is exchanged for a
-real one before they are read.
+may come from any worker. Tensors that are not here yet have a place by their hash alone (``wanted``), which is exchanged for
+a real one before they are read.
 """
 
 from __future__ import annotations

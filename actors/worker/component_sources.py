@@ -1,9 +1,9 @@
 """Component sources: where a worker gets what no folder of its machine has: its store, named workers, the origin.
 
 First the documents of the components, which say what their tensors are, then the tensors themselves, raw and one after the
-other. Everything is compared with its hash before it is used, also what a worker gave. What a source still owes when it ends comes
-from the next one, and what was damaged on the way, or in the store, comes anew from another. Which workers are asked the
-controller says (``policies/cluster/parameter_sources.py``).
+other. Everything is compared with its hash before it is used, also what a worker gave. What a source still owes when it ends
+comes from the next one, and what was damaged on the way, or in the store, comes anew from another. Which workers are asked
+the controller says (``policies/cluster/parameter_sources.py``).
 """
 
 from __future__ import annotations

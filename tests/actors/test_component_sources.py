@@ -41,6 +41,7 @@ class Hosts:
         self.path, self.folder = path, folder
         self.origin = origin
         self.rigs: dict[str, Rig] = {}
+        folder.mkdir(exist_ok=True)
         os.chmod(folder, 0o700)
 
     async def start(self, name: str, *, has: bool = False, store: str = "own", origin: bool = True, **more: Any) -> Rig:
@@ -225,7 +226,7 @@ async def test_an_origin_whose_connection_breaks_is_asked_for_the_rest(hosts: Ho
     assert await hosts.tokens("w0") == expected(hosts.path)
 
 
-@claim("A flipped bit is found, whoever gave it, and fetched from elsewhere", of="faults")
+@claim("A flipped bit is found wherever it comes from, and the tensor is fetched from elsewhere", of="faults")
 @pytest.mark.parametrize("where", ["the store", "a worker", "a worker and the origin"])
 async def test_a_flipped_bit(hosts: Hosts, where: str) -> None:
     await hosts.start("w0")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -445,7 +444,6 @@ async def fetched(seen: Seen, checkpoint: Path, folder: Path) -> None:
 async def by_hash(seen: Seen, checkpoint: Path, folder: Path) -> None:
     """Parameters that come from an origin, into a store that is too small and is damaged, and last from the store."""
     add(folder / "zoo", str(checkpoint), "m")
-    os.chmod(folder, 0o700)
     with served_folder(folder / "zoo") as origin:
         hosts = Hosts(checkpoint, folder, origin)
         for worker, size in (("w8", 200_000), ("w9", 0)):
@@ -507,7 +505,7 @@ async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_
     dropped(seen)
     await predicted(seen)
     await fetched(seen, path, tmp_path)
-    await by_hash(seen, path, own_folder(tmp_path, "by hash"))
+    await by_hash(seen, path, tmp_path / "by hash")
     note(seen, Metrics(dict).render({"workers": [{"id": "w0", "counters": play(0)}]}).decode())  # slots move together
     assert len(seen) > 60
     assert {name for name, samples in seen.items() if max(map(len, samples.values())) < 2} == STILL
