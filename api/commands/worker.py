@@ -106,7 +106,8 @@ def starting(arguments: argparse.Namespace) -> Starting:
         except ZooError as error:
             raise SettingsError(str(error)) from None
     wish = WorkerWish(memory, arguments.threads, arguments.device, arguments.model_folders, store)
-    return Starting(text, arguments.name, arguments.listen, wish, labels_of(arguments.label))
+    from_input = arguments.join == "-"
+    return Starting(text, arguments.name, arguments.listen, wish, labels_of(arguments.label), from_input)
 
 
 def check_listen(listen: str) -> None:
