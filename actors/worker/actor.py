@@ -49,8 +49,6 @@ from ...runtime import Actor, Down, endpoint
 from ...runtime.base.codec import unpack
 from ...runtime.base.decoding import decode
 from ...transport.link import Traffic
-from ...zoo.origin import open_origin
-from ...zoo.store import Store
 from ..device_choice import this_machine
 from .block_loader import BlockEndings, BlockLoader
 from .component_loader import ComponentLoader, ReadSpecs
@@ -150,7 +148,9 @@ class Worker(Actor):
         self._pages = PageCarrier(self.device, self._outbox, self._apply, self._do, self._on_fatal, self._watch, size)
         self._parameters = ParameterCarrier(self.node, self.device, self._outbox, self._watch, config.worker_memory.memory)
         self._grammars = GrammarCompiler(self.device, self._apply, config.tenants.tenant_weights)
-        self._sources = self._open_sources()
+        raw = RawTensors(self.node, self._outbox, self._watch, config.worker_memory.memory)
+        resident = self.state.parts.memory.residence.holds
+        self._sources = ComponentSources.open(self.node, raw, resident, config.worker)
         self._loader = ComponentLoader(self.device, self.backend, self._apply, self._parameters, self._sources)
         self._proofs = Proofs(config, self.backend, self.device, self.node.incarnation, self._apply)
         self._cut = CutAnswers(
@@ -163,7 +163,7 @@ class Worker(Actor):
         self._apply(Started(self.node.incarnation))
         self.node.on_link(Traffic.ACTIVATION, self._flight)
         self.node.on_link(Traffic.KV, self._pages.arrived)
-        self.node.on_link(Traffic.PARAMETERS, self._parameters_arrived)
+        self.node.on_link(Traffic.PARAMETERS, partial(raw.arrived, self._parameters.arrived))
         self.node.heartbeat = self._heartbeat
 
     async def on_stop(self) -> None:
@@ -367,18 +367,6 @@ class Worker(Actor):
     async def documents(self, ids: list[bytes]) -> list[bytes]:
         """Return the documents of components and deltas (``zoo/by_hash.py``), each empty if it is not known here."""
         return await self._sources.documents(ids)
-
-    def _parameters_arrived(self, sender: str, header: bytes, buffers: list[memoryview]) -> None:
-        if not self._sources.raw.arrived(sender, header, buffers):
-            self._parameters.arrived(sender, header, buffers)
-
-    def _open_sources(self) -> ComponentSources:
-        """Return what brings components here that no folder has."""
-        worker, memory = self.config.worker, self.config.worker_memory.memory
-        store = Store.open(worker.store, worker.store_size) if worker.store else None
-        origin = open_origin(worker.origin) if worker.origin else None
-        raw = RawTensors(self.node, self._outbox, self._watch, memory)
-        return ComponentSources(self.node, raw, self.state.parts.memory.residence.holds, store, origin)
 
     @endpoint(urgent=True)
     async def routes(self, update: RoutesChanged) -> None:

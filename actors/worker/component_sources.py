@@ -34,9 +34,10 @@ from ...zoo.by_hash import (
     with_tensors,
 )
 from ...zoo.errors import OriginError
-from ...zoo.origin import RELATIVE, Origin
+from ...zoo.origin import RELATIVE, Origin, open_origin
 from ...zoo.records import StoredComponent, StoredTensor
 from ...zoo.store import ArrivingTensor, Store, is_in_memory
+from ..settings.workers import WorkerSettings
 from .raw_tensors import PeerLacks, RawTensors
 
 log = logging.getLogger(__name__)
@@ -84,6 +85,14 @@ class ComponentSources:
         self._turns = asyncio.Semaphore(TOGETHER)
         self._told = ""  # what was said of the store last
         self._sums = Counter[str]()
+
+    @classmethod
+    def open(
+        cls, node: ActorNode, raw: RawTensors, resident: Callable[[bytes], bool], worker: WorkerSettings
+    ) -> ComponentSources:
+        """Return the sources that the settings name."""
+        store = Store.open(worker.store, worker.store_size) if worker.store else None
+        return cls(node, raw, resident, store, open_origin(worker.origin) if worker.origin else None)
 
     def counters(self) -> dict[str, float]:
         """Return sums over this worker's life."""

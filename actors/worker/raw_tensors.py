@@ -24,6 +24,7 @@ from ...transport.link import Slot, Traffic
 from .messages import ParametersArrived, RawWanted
 from .outbox import Outbox
 
+OnLink = Callable[[str, bytes, list[memoryview]], None]
 log = logging.getLogger(__name__)
 
 
@@ -121,15 +122,15 @@ class RawTensors:
         self.came += len(piece)
         return piece
 
-    def arrived(self, sender: str, header: bytes, buffers: list[memoryview]) -> bool:
-        """Take a piece that was asked for here; return whether it was one."""
+    def arrived(self, others: OnLink, sender: str, header: bytes, buffers: list[memoryview]) -> None:
+        """Take a piece that was asked for here; ``others`` takes what is none."""
         batch: ParametersArrived = decode(ParametersArrived, unpack(header))
         if batch.number >= 0:
-            return False
+            return others(sender, header, buffers)
         source, future = self._asked.get(batch.number, ("", None))
         if future is not None and source == sender and not future.done():
             future.set_result(memoryview(b"") if batch.missing else buffers[0])
-        return True
+        return None
 
     def lost(self, worker: str) -> None:
         """Expect nothing more from a worker that has ended."""

@@ -78,8 +78,6 @@ def starting(arguments: argparse.Namespace) -> Starting:
     from ...policies.cluster.worker_size import LEAST
     from ...runtime.cluster.invitations import given
     from ...runtime.cluster.join_text import WORKER, JoinText
-    from ...zoo.errors import ZooError
-    from ...zoo.store import Store
     from ..settings.secret_files import open_to_all
 
     if arguments.join.startswith("@") and (warning := open_to_all(Path(arguments.join[1:]), "a join text")):
@@ -99,15 +97,24 @@ def starting(arguments: argparse.Namespace) -> Starting:
     for folder in filter(None, map(str.strip, arguments.model_folders.split(","))):
         if not Path(folder).expanduser().is_dir():
             raise SettingsError(f"--model-folders names {folder!r}, which is no folder here; name folders that are there")
-    store = str(Path(arguments.store).expanduser().absolute()) if arguments.store else ""
-    if store:
-        try:
-            Store.open(store, field="--store")
-        except ZooError as error:
-            raise SettingsError(str(error)) from None
-    wish = WorkerWish(memory, arguments.threads, arguments.device, arguments.model_folders, store)
+    wish = WorkerWish(memory, arguments.threads, arguments.device, arguments.model_folders, made_store(arguments.store))
     from_input = arguments.join == "-"
     return Starting(text, arguments.name, arguments.listen, wish, labels_of(arguments.label), from_input)
+
+
+def made_store(text: str) -> str:
+    """Return the folder of ``--store``, which is a store now, or none. Raises SettingsError."""
+    from ...actors.settings.errors import SettingsError
+    from ...zoo.errors import ZooError
+    from ...zoo.store import Store
+
+    try:
+        path = str(Path(text).expanduser().absolute()) if text else ""
+        if path:
+            Store.open(path, field="--store")
+    except (ZooError, RuntimeError) as error:  # RuntimeError: "~" of an unknown user
+        raise SettingsError(str(error)) from None
+    return path
 
 
 def check_listen(listen: str) -> None:
