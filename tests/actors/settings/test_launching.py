@@ -28,12 +28,12 @@ def settings(**values: Any) -> Settings:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"launcher": "slurm"}, "launcher is 'slurm'; choose one of local, command, wait"),
+        ({"launcher": "slurm"}, "launcher is 'slurm'; choose one of local, command, ray, wait"),
         (
             {"launch_hosts": "a"},
             "launch_hosts is set, but launcher is local, which does not use it; choose",
         ),
-        ({"launched_workers": 2}, "is local, which does not use it; choose launcher=command or wait, or leave"),
+        ({"launched_workers": 2}, "is local, which does not use it; choose launcher=command or ray or wait, or leave"),
         ({"launcher": "wait", "launch_cores": 2}, "launch_cores is set, but launcher is wait, which does not use it"),
         (
             {**COMMAND, "wish_file": "x"},
