@@ -64,10 +64,10 @@ class Program:
     def err(self) -> str:
         return (self._home / "err").read_text()
 
-    def beside(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def beside(self, name: str, *arguments: str, python: str = sys.executable) -> subprocess.Popen[bytes]:
         """One more process of the same cluster. What it prints is added to ``said(name)``."""
         with open(self._home / name, "ab") as out:
-            command, own = [sys.executable, *arguments], self._environment
+            command, own = [python, *arguments], self._environment
             return subprocess.Popen(command, stdout=out, stderr=out, env=own, cwd=self._home)
 
     def said(self, name: str) -> str:
