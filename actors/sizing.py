@@ -148,6 +148,8 @@ def worker_configs(settings: Settings, models: Mapping[str, ModelConfig], head: 
             profile=profile,
             check=settings.faults.check,
             resume_window=settings.faults.resume_window,
+            heartbeat=settings.faults.heartbeat,
+            silence=settings.faults.silence,
             overload=settings.parameter_drops.is_on,
             sharing=workers_here(settings),
             head=head,

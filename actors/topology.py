@@ -25,7 +25,7 @@ from ..policies.measures import Measure
 from ..policies.requests.admission_limit import AdmissionLimit
 from ..policies.requests.book.book import RequestBook
 from ..policies.requests.book.lengths import Lengths
-from ..policies.requests.book.parts import BookParts
+from ..policies.requests.book.parts import BookParts, ChainRules
 from ..policies.requests.request_timeout import RequestTimeout
 from ..runtime.actor.ref import Ref
 from ..runtime.base.down import Down
@@ -465,8 +465,12 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
         tenants=len(settings.network.tenants),
         lengths=Lengths(settings.tagging.is_on or bool(settings.tagging.request_log)),
         asks=settings.dispatching.is_asked,
-        target=settings.dispatching.slo_ttft,
-        switches=settings.models.switches,
+        rules=ChainRules(
+            target=settings.dispatching.slo_ttft,
+            switches=settings.models.switches,
+            similarity_share=settings.models.similarity_share,
+            kv=settings.dispatching.kv_dispatch,
+        ),
     )
     parts.table.link = read_link(settings.worker.profile)
     parts.table.default = settings.models.default_model or parts.table.default
