@@ -1,4 +1,4 @@
-"""The manifests of deploy/kubernetes (docs/launchers.md): what they name and select exists, and our parser takes their command lines."""
+"""The manifests of deploy/kubernetes (docs/launchers.md): what they name exists, and our parser takes their command lines."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def parsed(words: list[str]) -> Any:
     return make_parser(name, COMMANDS[name].load()).parse_args(rest)
 
 
-@claim("The command lines of the manifests and scripts in deploy/ are ones that the parser takes", of="packaging")
+@claim("The command lines of the manifests and scripts in deploy/ are ones that the parser takes", of="installation")
 def test_the_heads_command_line_makes_settings() -> None:
     given = parsed(command_line("head"))
     flags = {name: getattr(given, name) for name in ("workers", "port", "host", "listen")}

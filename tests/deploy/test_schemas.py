@@ -48,7 +48,7 @@ def versions(schemas: ModuleType) -> list[str]:
     return [version.rpartition(".")[0] for version in newest]
 
 
-@claim("The Kubernetes manifests are valid, strictly, against the schemas of three versions", of="packaging")
+@claim("The Kubernetes manifests are valid, strictly, against the schemas of three versions", of="installation")
 def test_every_object_is_valid_in_three_versions(schemas: ModuleType) -> None:
     found = versions(schemas)
     assert len(found) == VERSIONS

@@ -77,7 +77,7 @@ def run(*command: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
-@claim("The command lines of the manifests and scripts in deploy/ are ones that the parser takes", of="packaging")
+@claim("The command lines of the manifests and scripts in deploy/ are ones that the parser takes", of="installation")
 def test_what_the_script_of_an_allocation_calls(programs: Programs, tmp_path: Path) -> None:
     programs.put("blockwright", LOGGED)
     assert run("sh", SLURM / "serve.sbatch", "models/m").returncode == 0
@@ -177,7 +177,7 @@ def server(programs: Programs, checkpoint: Callable[..., Path]) -> Iterator[Prog
     made.destroy()
 
 
-@claim("Scripts of deploy/slurm and deploy/ssh start workers that serve, with stand-ins for srun and ssh", of="packaging")
+@claim("Scripts of deploy/slurm and deploy/ssh start workers that serve, with stand-ins for srun and ssh", of="installation")
 @pytest.mark.system
 @pytest.mark.nightly
 def test_workers_of_the_scripts_serve(server: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
