@@ -41,7 +41,7 @@ PRELUDE = (
 class RayWorker:
     """The actor of one worker: it runs the worker's process, and ends with it or takes it along.
 
-    One thread starts the process and stays for its whole life, since the death signal is that of the starting thread.
+    One thread starts the process and stays for its whole life, since the death signal comes when the starting thread ends.
     """
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ log = logging.getLogger("blockwright.runtime")
 PROGRAM = "from blockwright.runtime.cluster.ray_driver import main; main()"
 STOP = 20.0  # seconds that the driver may take to end its actors
 LINE = 1 << 20
-KILLED = -9  # the status of a worker that nobody saw ending
+KILLED = -9  # the status of a worker whose end was not seen
 
 
 def has_ray() -> bool:

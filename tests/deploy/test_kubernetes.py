@@ -1,4 +1,4 @@
-"""The manifests of deploy/kubernetes (docs/launchers.md): what they name exists, and our parser takes their command lines."""
+"""The manifests of deploy/kubernetes (docs/launchers.md): what they name exists, our parser takes their commands."""
 
 from __future__ import annotations
 
@@ -115,7 +115,8 @@ def matches(selector: dict[str, Any]) -> list[str]:
 
 def test_whatever_selects_pods_selects_the_ones_of_its_name() -> None:
     for one in objects():
-        kind, name, spec = one["kind"], one["metadata"]["name"], one.get("spec", {})
+        kind, name = one["kind"], one["metadata"]["name"]
+        spec = one.get("spec", {})
         wanted = "gateway" if name == "blockwright" else name.removeprefix("blockwright-")
         if kind in ("Deployment", "StatefulSet", "PodDisruptionBudget", "Service"):
             assert matches(spec["selector"]) == [wanted], (kind, name)
