@@ -24,7 +24,6 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
 POD = {"POD_IP": "10.1.2.3", "POD_NAME": "blockwright-worker-0", "NODE_NAME": "node-a"}
 KUBECTL = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
-GATEWAYS = pytest.mark.skipif("gateway" not in COMMANDS, reason="this release has no command gateway")
 
 
 def kustomization() -> dict[str, Any]:
@@ -93,7 +92,6 @@ def test_the_workers_command_line_is_a_start(tmp_path: Path) -> None:
     assert given.wish.memory == 12 << 30
 
 
-@GATEWAYS
 def test_the_gateways_command_line_is_parsed() -> None:
     given = parsed(command_line("gateway"))
     assert (given.join, given.host, int(given.port)) == ("@/join/gateway.join", "0.0.0.0", 8000)
@@ -166,7 +164,6 @@ def test_pods_have_time_to_drain_and_few_rights() -> None:
         assert container(name)["securityContext"]["readOnlyRootFilesystem"]
 
 
-@GATEWAYS
 def test_the_secret_is_made_of_texts_for_the_heads_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The script is run, in a copy of its folder."""
     shutil.copytree(FOLDER, tmp_path / "k")

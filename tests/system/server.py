@@ -33,7 +33,7 @@ ANYWHERE = {"gateway_in_head": "yes"}  # the same processes on any number of cor
 
 
 class Program:
-    """A process that starts a cluster, and what it leaves behind. ``arguments`` follow the interpreter, ``python``;
+    """A process that starts a cluster, and what it leaves behind. ``arguments`` follow the interpreter ``python``;
     ``address_space`` in bytes is the limit of each process (``ulimit -v``)."""
 
     def __init__(
