@@ -20,6 +20,7 @@ from ..policies.plan.coefficients import TERMS, Coefficients
 from ..policies.prediction.dispatching import POLICIES
 from ..policies.prediction.lengths import MORE
 from ..policies.requests import kv_dispatch
+from ..policies.requests.absent import COLD, LRU
 from .model_spec import ModelSpec, check_places, placed, with_shared
 from .record import Bytes, Most, Size, Tokens, record
 
@@ -113,6 +114,8 @@ class DispatchSpec:
     correction: int = MORE  # tokens still expected of an answer that has outrun its estimate, without ``spread``
     spread: bool = True  # instances learn how wrong estimates are, and correct the expected rest of an answer by it
     kv_dispatch: str = kv_dispatch.OFF  # least-work: the role of KV: off (it is not known) | owner | recompute | least-busy
+    proactive_copies: bool = False  # with owner or least-busy: KV of conversations that are away is copied ahead
+    cold_kv: str = LRU  # the same: what idles in a full cache: lru | "least-waste"
     forecast_error: float = 0.0  # standard deviation of the factor by which forecast times are wrong
     free_switches: bool = False  # their KV is there at once: a bound on what switches can gain
     switches: int = 2  # most switches of a running request to an equivalent model's chain; 0: none
@@ -309,6 +312,7 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
         ("dispatch", "policy", made.dispatch.policy, DISPATCH),
         ("dispatch", "in_flight", made.dispatch.in_flight, IN_FLIGHT),
         ("dispatch", "kv_dispatch", made.dispatch.kv_dispatch, kv_dispatch.MODES),
+        ("dispatch", "cold_kv", made.dispatch.cold_kv, COLD),
     ):
         if text not in allowed:
             raise source.error([table_name, name], f"is {text!r}; give one of: {', '.join(allowed)}")
@@ -345,6 +349,10 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
     _check_control(made, source)
     if made.dispatch.kv_dispatch != kv_dispatch.OFF:
         _check_kv(made, source)
+    copies = made.dispatch.kv_dispatch in (kv_dispatch.OWNER, kv_dispatch.LEAST_BUSY)
+    for name, wanted in (("proactive_copies", made.dispatch.proactive_copies), ("cold_kv", made.dispatch.cold_kv != LRU)):
+        if wanted and not copies:
+            raise source.error(["dispatch", name], "needs kv_dispatch = 'owner' or 'least-busy'")
     return made
 
 

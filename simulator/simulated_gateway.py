@@ -141,6 +141,16 @@ class SimulatedGateway:
         full = self._overload.refusal(demand.model, tokens, 0, now, alone=self._alone)
         return full.message if full else admit(tokens, self.longest[demand.model]) or ""
 
+    @property
+    def token_seconds(self) -> float:
+        """Seconds of a token on the fastest device; 0: unknown."""
+        return self._paces.unit
+
+    def note_copied(self, demand: WorkloadRequest, route: Route, size: int) -> None:
+        """Note that the pages of a prompt have been copied to a route. ``size``: tokens of a page."""
+        if self._known is not None:
+            self._known.note(demand, route, size, self.capacity[route.id] // size)
+
     def begin(self, model: str) -> None:
         """Note that a request is accepted."""
         self._overload.begin(model)
