@@ -10,7 +10,7 @@ from ..policies.model.chain import Route
 from ..policies.model.lineage import page_hashes
 from ..policies.model.runs import LocalRoute
 from ..policies.prediction.instance import Instance
-from ..policies.requests.absent import AbsentConversation, AbsentConversations, AbsentOrder, HomeLoad, Step, page_keys
+from ..policies.requests.absent import AbsentConversation, AbsentConversations, AbsentOrder, AbsentStep, HomeLoad, page_keys
 from ..policies.sweep.state import SweepState
 from .kv import KvCopies
 from .simulated_gateway import SimulatedGateway
@@ -79,7 +79,7 @@ class SimulatedAbsences:
             self.copies += 1
             size = target.state.config.page_size
             self._gateway.note_copied(demand, order.target, size)
-            if order.step is Step.MOVE:
+            if order.step is AbsentStep.MOVE:
                 self._drop(order, source, place, at)
 
         if not self._kv.send(source, target, demand, now, arrived):
@@ -88,7 +88,7 @@ class SimulatedAbsences:
     def _drop(self, order: AbsentOrder, instance: Instance, place: int, now: float) -> None:
         instance.catch_up(now)
         instance.state.apply(MarkPages(page_keys(_local(instance.state), order.conversation.hashes)), now)
-        self.dropped += order.step is Step.DROP
+        self.dropped += order.step is AbsentStep.DROP
         self._changed(place)
 
 

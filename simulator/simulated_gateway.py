@@ -28,7 +28,8 @@ from ..policies.requests.kv_dispatch import LEAST_BUSY, OFF, copied_from, copied
 from ..policies.requests.paces import Paces
 from ..policies.requests.standing import RouteView
 from ..policies.sweep.events import Submission
-from .description import LEAST_WORK, DispatchSpec, LimitSpec
+from .description import LEAST_WORK, LimitSpec
+from .dispatch_spec import DispatchSpec
 from .kv import KnownKv
 from .model_spec import ModelSpec
 from .variants import SimulatedVariants

@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from ..memory.prefix_index import Key
 from ..model.chain import Route
 from ..model.runs import LocalRoute
 from .chain_switch import gains
@@ -32,7 +31,7 @@ MOST = 1024  # conversations that are remembered; beyond them the one away longe
 PERIOD = 1.0  # seconds between decisions
 
 
-class Step(Enum):
+class AbsentStep(Enum):
     """The next step for the KV of an absent conversation."""
 
     KEEP = auto()
@@ -78,17 +77,17 @@ class AbsentOrder:
     """A step for a conversation. ``target``: the route to which pages are copied; None: nowhere."""
 
     conversation: AbsentConversation
-    step: Step
+    step: AbsentStep
     target: Route | None = None
 
 
-def wastes(away: float, tokens: int, forward: float, copy: float, others: int, *, movable: bool) -> dict[Step, float]:
+def wastes(away: float, tokens: int, forward: float, copy: float, others: int, *, movable: bool) -> dict[AbsentStep, float]:
     """Return the waste of each step for a cold conversation (see the module).
 
     forward, copy: seconds in which a token is computed, and copied. others: tokens that run on its worker.
     """
-    found = {Step.KEEP: away * tokens, Step.DROP: forward * tokens * (tokens / 2 + others)}
-    return found | {Step.MOVE: 2 * copy * tokens * others} if movable else found
+    found = {AbsentStep.KEEP: away * tokens, AbsentStep.DROP: forward * tokens * (tokens / 2 + others)}
+    return found | {AbsentStep.MOVE: 2 * copy * tokens * others} if movable else found
 
 
 class AbsentConversations:
@@ -149,7 +148,7 @@ class AbsentConversations:
         if order is None or not whole:
             return None
         key = order.conversation.key
-        if order.step is Step.MOVE and order.target is not None and key in self._away:
+        if order.step is AbsentStep.MOVE and order.target is not None and key in self._away:
             self._away[key] = replace(self._away[key], route=order.target)
         return order
 
@@ -182,7 +181,7 @@ class AbsentConversations:
             target = min(others, key=lambda other: (other.queue, other.worker), default=None)
             seconds = copy.get(one.route.application, 0.0) * one.tokens
             if target is not None and 0 < seconds < now - one.left:
-                found.append(self._begin(AbsentOrder(one, Step.COPY, target.routes[one.route.application])))
+                found.append(self._begin(AbsentOrder(one, AbsentStep.COPY, target.routes[one.route.application])))
         return found
 
     def _cold(
@@ -193,13 +192,13 @@ class AbsentConversations:
         for one in order:
             if one.route.home in full:
                 full[one.route.home] += one.tokens
-        choices = list[tuple[float, float, str, AbsentConversation, dict[Step, float]]]()
+        choices = list[tuple[float, float, str, AbsentConversation, dict[AbsentStep, float]]]()
         for one in order:
             here = homes.get(one.route.home)
             if here is not None and full[one.route.home] > here.room:
                 rate = copy.get(one.route.application, 0.0)
                 found = wastes(now - one.left, one.tokens, here.token, rate, here.held, movable=rate > 0)
-                saved = (found[Step.KEEP] - min(found.values())) / one.tokens
+                saved = (found[AbsentStep.KEEP] - min(found.values())) / one.tokens
                 choices.append((self._shared(one), -saved, one.request, one, found))
         return [
             made
@@ -208,20 +207,20 @@ class AbsentConversations:
         ]
 
     def _relieve(
-        self, one: AbsentConversation, found: Mapping[Step, float], homes: Mapping[str, HomeLoad], full: dict[str, int]
+        self, one: AbsentConversation, found: Mapping[AbsentStep, float], homes: Mapping[str, HomeLoad], full: dict[str, int]
     ) -> AbsentOrder | None:
         """Return the step with the least waste; None: it stays. ``full``: tokens by worker, which change with it."""
         others = [other for other in _others(one, homes) if full[other.worker] + one.tokens <= other.room]
         free = min(others, key=lambda other: (full[other.worker], other.worker), default=None)
-        step = min((step for step in found if free is not None or step is not Step.MOVE), key=found.__getitem__)
-        if step is Step.KEEP or (step is Step.MOVE and one.route.home in self._copying):
+        step = min((step for step in found if free is not None or step is not AbsentStep.MOVE), key=found.__getitem__)
+        if step is AbsentStep.KEEP or (step is AbsentStep.MOVE and one.route.home in self._copying):
             return None  # one after the other
         full[one.route.home] -= one.tokens
-        if step is Step.MOVE and free is not None:
+        if step is AbsentStep.MOVE and free is not None:
             full[free.worker] += one.tokens
             return self._begin(AbsentOrder(one, step, free.routes[one.route.application]))
         self._forget(one.key)
-        return AbsentOrder(one, Step.DROP)
+        return AbsentOrder(one, AbsentStep.DROP)
 
     def _begin(self, order: AbsentOrder) -> AbsentOrder:
         self._copying[order.conversation.route.home] = order
@@ -247,8 +246,8 @@ class AbsentConversations:
             self._copied.discard(key)
 
 
-def page_keys(local: LocalRoute, hashes: Sequence[bytes]) -> list[Key]:
-    """Return the keys of cached pages on a worker's route."""
+def page_keys(local: LocalRoute, hashes: Sequence[bytes]) -> list[tuple[bytes, bytes, int]]:
+    """Return the keys of cached pages on a worker's route (``policies/memory/prefix_index.py``)."""
     return [(one, span.lineage, span.layer) for one in hashes for span in local.spans]
 
 

@@ -19,7 +19,8 @@ INSTANCES = {"chunk_size": 64, "sweep_tokens": 64, "prefix_cache": True, "max_ro
 
 def conversations(count: int, pause: float, gap: float, common: int = 0, seed: int = 1) -> list[WorkloadRequest]:
     """Conversations of four requests after pauses; ``common``: tokens with which all of them begin."""
-    random, made, begins = Random(seed), list[tuple[float, tuple[int, ...]]](), 0.0
+    random, made = Random(seed), list[tuple[float, tuple[int, ...]]]()
+    begins = 0.0
     for number in range(count):
         begins += random.expovariate(1 / gap)
         at, tokens = begins, [7] * common + [number + 10] * random.randint(50 if common else 200, 300 if common else 900)

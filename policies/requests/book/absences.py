@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from ...model.chain import Route
 from ...sweep.page_events import Export, Exported
-from ..absent import AbsentConversation, AbsentOrder, HomeLoad, Step
+from ..absent import AbsentConversation, AbsentOrder, AbsentStep, HomeLoad
 from ..dispatch import UNKNOWN, workers_of
 from .copying import targets_of
 from .messages import ExportAt, RetireAt
@@ -59,7 +59,7 @@ def accept(parts: BookParts, news: Exported, worker: str) -> None:
         return
     room = parts.table.capacity.get(done.target.id, UNKNOWN) // parts.page_size
     parts.pages.note(done.target.home, parts.pages.lineage(chain), done.conversation.hashes, room)
-    if done.step is Step.MOVE:
+    if done.step is AbsentStep.MOVE:
         _retire(parts, done.conversation)
 
 

@@ -12,8 +12,8 @@ from blockwright.policies.requests.absent import (
     PERIOD,
     AbsentConversation,
     AbsentConversations,
+    AbsentStep,
     HomeLoad,
-    Step,
     wastes,
 )
 
@@ -37,7 +37,7 @@ def homes(*loads: HomeLoad) -> dict[str, HomeLoad]:
     return {one.worker: one for one in loads}
 
 
-def told(orders: Any) -> list[tuple[str, Step, str]]:
+def told(orders: Any) -> list[tuple[str, AbsentStep, str]]:
     return [(one.conversation.request, one.step, one.target.home if one.target else "") for one in orders]
 
 
@@ -49,7 +49,7 @@ def test_kv_is_copied_ahead_from_a_busy_owner_to_who_has_least_to_do_once_it_has
     conversations.leave(away("a", tokens=2500))
     assert conversations.decide(BUSY, COPY, 2.4) == [], "T_int is shorter than the copy"
     assert told(conversations.decide(BUSY, COPY, 2.6)) == [], "the next look is a period later"
-    assert told(conversations.decide(BUSY, COPY, 2.4 + PERIOD)) == [("a", Step.COPY, "w1")]
+    assert told(conversations.decide(BUSY, COPY, 2.4 + PERIOD)) == [("a", AbsentStep.COPY, "w1")]
     assert conversations.decide(BUSY, COPY, 9.0) == [], "once"
 
 
@@ -59,7 +59,7 @@ def test_nothing_is_copied_from_an_owner_that_has_hardly_more_to_do_nor_at_an_un
     assert conversations.decide(homes(load("w0", queue=9.0), load("w1", queue=7.0)), COPY, 5.0) == []
     assert conversations.decide(BUSY, {}, 7.0) == []
     assert conversations.decide(homes(load("w0", queue=9.0), load("w1", room=99)), COPY, 9.0) == [], "it does not fit"
-    assert told(conversations.decide(BUSY, COPY, 11.0)) == [("a", Step.COPY, "w1")]
+    assert told(conversations.decide(BUSY, COPY, 11.0)) == [("a", AbsentStep.COPY, "w1")]
 
 
 def test_what_few_share_goes_first_then_who_is_expected_back_soonest_one_by_one() -> None:
@@ -92,14 +92,19 @@ def test_who_comes_back_is_away_no_longer() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "copy", "step"),
-    [(0.3, 0.001, Step.KEEP), (60.0, 0.001, Step.MOVE), (60.0, 0.0, Step.DROP), (60.0, 0.1, Step.DROP)],
+    [
+        (0.3, 0.001, AbsentStep.KEEP),
+        (60.0, 0.001, AbsentStep.MOVE),
+        (60.0, 0.0, AbsentStep.DROP),
+        (60.0, 0.1, AbsentStep.DROP),
+    ],
 )
-def test_cold_kv_is_kept_dropped_or_moved_by_the_least_byte_seconds(seconds: float, copy: float, step: Step) -> None:
+def test_cold_kv_is_kept_dropped_or_moved_by_the_least_byte_seconds(seconds: float, copy: float, step: AbsentStep) -> None:
     """Keep T_int C; drop T_fwd (C / 2 + others); move 2 T_copy others, for C = 100 tokens and 200 others."""
     found = wastes(seconds, 100, 0.01, copy, 200, movable=copy > 0)
-    assert found[Step.KEEP] == seconds * 100
-    assert found[Step.DROP] == pytest.approx(0.01 * 100 * (50 + 200))
-    assert Step.MOVE not in found or found[Step.MOVE] == pytest.approx(2 * copy * 100 * 200)
+    assert found[AbsentStep.KEEP] == seconds * 100
+    assert found[AbsentStep.DROP] == pytest.approx(0.01 * 100 * (50 + 200))
+    assert AbsentStep.MOVE not in found or found[AbsentStep.MOVE] == pytest.approx(2 * copy * 100 * 200)
     assert min(found, key=found.__getitem__) is step
 
 
@@ -108,13 +113,13 @@ def test_only_a_full_cache_gives_up_kv_and_only_as_much_as_it_must() -> None:
     for number, left in enumerate((0.0, 10.0, 20.0)):
         conversations.leave(away(f"a{number}", left=left))
     assert conversations.decide(homes(load("w0", held=700, room=1000)), {}, 60.0) == []
-    assert told(conversations.decide(homes(load("w0", held=750, room=1000)), {}, 62.0)) == [("a0", Step.DROP, "")]
+    assert told(conversations.decide(homes(load("w0", held=750, room=1000)), {}, 62.0)) == [("a0", AbsentStep.DROP, "")]
     assert len(conversations) == 2
     full = homes(load("w0", held=850, room=1000), load("w1", held=880, room=1000))
-    assert told(conversations.decide(full, {"m": 1e-6}, 64.0)) == [("a1", Step.MOVE, "w1")]
+    assert told(conversations.decide(full, {"m": 1e-6}, 64.0)) == [("a1", AbsentStep.MOVE, "w1")]
     assert conversations.decide(full, {"m": 1e-6}, 66.0) == [], "the next one waits for the link"
     order = conversations.arrived("w0", whole=True)
     assert order is not None
-    assert order.step is Step.MOVE
+    assert order.step is AbsentStep.MOVE
     conversations.lose("w0")
     assert len(conversations) == 1, "the one that has moved"
