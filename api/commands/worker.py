@@ -25,6 +25,9 @@ def worker_arguments(parser: argparse.ArgumentParser) -> None:
         "--model-folders", default="", metavar="FOLDERS", help="where this machine has the models, separated by commas"
     )
     parser.add_argument(
+        "--store", default="", metavar="DIR", help="folder that keeps what comes from elsewhere (what the server says)"
+    )
+    parser.add_argument(
         "--label", action="append", default=[], metavar="NAME=VALUE", help="a label to show, such as zone=a; may be repeated"
     )
     parser.add_argument("--listen", default="", metavar="ADDRESS", help="tcp://HOST:PORT where others reach this worker")
@@ -35,9 +38,10 @@ def worker(arguments: argparse.Namespace) -> int:
     until you stop it.
 
     You need a join text (blockwright keys join, or the server's --join-file), this
-    release, and the models: in the folder where the server has them, or in one of
-    --model-folders. They are found by their content. Everything else the server
-    tells, and what this machine has is measured.
+    release. Models are looked for by their content in the folder where the server
+    has them and in --model-folders. What is not there comes by its hash from other
+    workers, or from the server's origin (setting origin), and is kept in --store.
+    Everything else the server tells, and what this machine has is measured.
 
     SIGTERM or Ctrl-C drains the worker: its requests move to others, then it ends
     with code 0. The second one ends it at once. The server does not restart it: let
@@ -72,15 +76,10 @@ def starting(arguments: argparse.Namespace) -> Starting:
     from ...actors.worker.starting import Starting
     from ...policies.binary_size import binary_size, parse_size
     from ...policies.cluster.worker_size import LEAST
-    from ...runtime.cluster.invitations import given
-    from ...runtime.cluster.join_text import WORKER, JoinText
-    from ..settings.secret_files import open_to_all
+    from ...runtime.cluster.join_text import WORKER
 
-    if arguments.join.startswith("@") and (warning := open_to_all(Path(arguments.join[1:]), "a join text")):
-        print(f"warning: {warning}", file=sys.stderr)
     check_listen(arguments.listen)
-    text = given(arguments.join, WORKER)
-    JoinText.parse(text).check_role(WORKER)
+    text = given_text(arguments.join, WORKER)
     memory = parse_size(arguments.memory) if arguments.memory else 0
     if memory is None or (arguments.memory and memory <= 0):
         raise SettingsError(f"--memory is {arguments.memory!r}; give bytes, or a size such as 8GiB")
@@ -93,9 +92,37 @@ def starting(arguments: argparse.Namespace) -> Starting:
     for folder in filter(None, map(str.strip, arguments.model_folders.split(","))):
         if not Path(folder).expanduser().is_dir():
             raise SettingsError(f"--model-folders names {folder!r}, which is no folder here; name folders that are there")
-    wish = WorkerWish(memory, arguments.threads, arguments.device, arguments.model_folders)
+    wish = WorkerWish(memory, arguments.threads, arguments.device, arguments.model_folders, made_store(arguments.store))
     from_input = arguments.join == "-"
     return Starting(text, arguments.name, arguments.listen, wish, labels_of(arguments.label), from_input)
+
+
+def given_text(where: str, role: str) -> str:
+    """Return the join text of ``--join``, which must admit this role. Raises AddressError."""
+    from ...runtime.cluster.invitations import given
+    from ...runtime.cluster.join_text import JoinText
+    from ..settings.secret_files import open_to_all
+
+    if where.startswith("@") and (warning := open_to_all(Path(where[1:]), "a join text")):
+        print(f"warning: {warning}", file=sys.stderr)
+    text = given(where, role)
+    JoinText.parse(text).check_role(role)
+    return text
+
+
+def made_store(text: str) -> str:
+    """Return the folder of ``--store``, which is a store now, or none. Raises SettingsError."""
+    from ...actors.settings.errors import SettingsError
+    from ...zoo.errors import ZooError
+    from ...zoo.store import Store
+
+    try:
+        path = str(Path(text).expanduser().absolute()) if text else ""
+        if path:
+            Store.open(path, field="--store")
+    except (ZooError, RuntimeError) as error:  # RuntimeError: "~" of an unknown user
+        raise SettingsError(str(error)) from None
+    return path
 
 
 def check_listen(listen: str) -> None:
