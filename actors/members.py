@@ -7,6 +7,7 @@ to the controller.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ MOST_LABELS = 32
 LONGEST_LABEL = 128  # characters of a name or value
 PATIENCE = 600.0  # seconds in which the models of the start are placed
 MEMBERS = "members"
+VERSION = re.compile(r"[0-9][0-9A-Za-z.+!_-]{0,39}")
 
 
 class MembersNodes(JoinedNodes, Protocol):
@@ -145,10 +147,13 @@ def joined_config(config: WorkerConfig, name: str, wish: WorkerWish) -> WorkerCo
 
 
 def release_refusal(release: str) -> str:
-    """Return why a worker of another release is refused: a sentence, or empty. Messages are the same within one alone."""
-    if release == RELEASE:
+    """Return why a release is refused: a sentence, or empty.
+
+    Nodes of releases too far apart have refused each other already (``transport/handshake.py``).
+    """
+    if VERSION.fullmatch(release):
         return ""
-    return f"the head runs blockwright {RELEASE} and this worker {release[:64]}; install {RELEASE} here"
+    return f"{release[:64]!r} is no version of blockwright; install {RELEASE} here"
 
 
 def label_refusal(labels: Mapping[str, str]) -> str:

@@ -40,7 +40,7 @@ from .gateway_calls import GatewayCalls
 from .history import History
 from .progress import Progress
 from .publisher import RoutePublisher
-from .view import application_view, claims_view, cluster_view, placement_view, removal_view
+from .view import application_view, claims_view, cluster_view, placement_view, releases_view, removal_view
 from .worker_calls import ANSWER_TIMEOUT, WorkerCalls
 
 log = logging.getLogger("blockwright.controller")
@@ -377,6 +377,7 @@ class Controller(Actor):
             memory_view = (await asyncio.gather(asked_memory, return_exceptions=True))[0]
             more = {"refused": refused_workers(self._state)} | (memory_view if isinstance(memory_view, dict) else {})
             view["overload"] = overload_view(self._state.overload, self._state.served, self._state.workers, now, wall) | more
+        view |= releases_view(self.node.releases(), self.node.refused_releases(), self._state.workers, self._gateways)
         placed = placement_view(self._state, now, wall)
         return view | {
             "gateways": gateways,

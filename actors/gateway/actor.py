@@ -429,11 +429,11 @@ class Gateway(Actor):
 
     def _beat(self, peer: PeerInfo) -> None:
         if (reports := peer.payload.get("reports")) is not None:  # sent by a worker
-            self._numerics[peer.id.name] = peer.payload.get("numerics", "")
+            self._numerics[peer.id.name] = numerics = peer.payload.get("numerics", "")
             capacities = decode_capacities(peer.payload)
             serial = reports.get(self.book.parts.address, 0)
             speed = peer.payload.get("speed", 0.0)
-            beat = m.HeartbeatReceived(peer.id.name, peer.incarnation, serial, *capacities, speed=speed)
+            beat = m.HeartbeatReceived(peer.id.name, peer.incarnation, serial, *capacities, speed=speed, numerics=numerics)
             self.node.ref(self.book.parts.address).heard.cast(beat)
 
     def _share(self) -> None:

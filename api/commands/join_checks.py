@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .check import FAILED, OK, WARNING, Check
 
 if TYPE_CHECKING:
+    from ...runtime.base.node_view import NodeRelease
     from ...runtime.cluster.join_text import JoinText
 
 REACH = 3.0  # seconds for a connection to the head
@@ -101,10 +102,18 @@ async def _visit(text: JoinText, found: list[Check]) -> None:
         found.append(
             Check("way back", OK, f"the head reaches {node.endpoint.partition('?')[0]}, as it would a {text.role}'s port")
         )
-        found.append(failed("release", why) if why else Check("release", OK, "the same as the head's"))
+        found.append(failed("release", why) if why else check_release(node.releases()))
         found.append(check_clock(ahead))
     finally:
         await node.stop()
+
+
+def check_release(known: Sequence[NodeRelease]) -> Check:
+    """Check the release. ``known``: of this node and of the head, whose protocols have a version in common."""
+    here, head = known[0], known[-1]
+    if here.release == head.release:
+        return Check("release", OK, "the same as the head's")
+    return Check("release", OK, f"{here.release} here and {head.release} at the head, which speak to each other")
 
 
 def check_clock(ahead: float) -> Check:
