@@ -27,6 +27,7 @@ GUESSES = (
     ("what a worker reports and how large it is: worker size", "policies/cluster/worker_size.py", "WorkerSizes"),
     ("who starts workers on other machines: launcher", "runtime/cluster/launcher.py", "Launcher"),
     ("workers over ssh or srun: command launcher", "runtime/cluster/command_launcher.py", "CommandLauncher"),
+    ("workers on Ray: ray launcher", "runtime/cluster/ray_launcher.py", "RayLauncher"),
     ("the command that starts a worker: launching", "policies/cluster/launching.py", "LaunchTemplate"),
     ("where a worker finds the files of a model: model folders", "actors/worker/model_folders.py", "ModelFolders"),
     ("who may send how much: rate limit", "policies/requests/rate_limit.py", "Quotas"),

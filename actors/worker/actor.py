@@ -25,6 +25,7 @@ from ...policies.control.loads import LoadBlock, NoCapacity, SourcesWanted
 from ...policies.memory.cache_news import CacheReport, MarkPages
 from ...policies.memory.prefix_index import Key
 from ...policies.overload.pool_reading import PoolReading, pool_reading
+from ...policies.requests.absent import page_keys
 from ...policies.requests.book.sweep_report import SweepReport
 from ...policies.requests.remembered import AnswerKey
 from ...policies.requests.routes_changed import RoutePieces, RoutesChanged
@@ -274,6 +275,12 @@ class Worker(Actor):
         """Mark redundant pages; return the ones left out: they were used since the last report, or are being sent."""
         self._apply(self.state.unused_since(pages))
         return self.state.unmarked(pages)
+
+    @endpoint
+    async def retire(self, route: str, hashes: list[bytes]) -> None:
+        """Have cached pages of a route go before others, but for those in use or on their way."""
+        if (local := self.state.parts.routes.known(route)) is not None:
+            self._apply(MarkPages(page_keys(local, hashes)))
 
     @endpoint
     async def ack(self, listener: str, serial: int) -> None:
