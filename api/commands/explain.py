@@ -272,6 +272,14 @@ def _moved(event: Mapping[str, Any]) -> str:
     return f"moved from {event['source']} to {event['target']}: {done}, paused {1000 * event['paused']:.0f} ms{why}"
 
 
+def _copies(event: Mapping[str, Any]) -> str:
+    """Return the sentence on copies of a request's pages: it moves, or has just begun."""
+    ends = f"from {event['source']} to {event['target']}"
+    if event["event"] == "moving":
+        return f"moves {ends}: {event['pages']:,} pages are copied meanwhile"
+    return f"{event['pages']:,} pages of it are copied {ends} while it computes"
+
+
 def _sentence(event: Mapping[str, Any]) -> str:
     name = event["event"]
     match name:
@@ -310,10 +318,8 @@ def _sentence(event: Mapping[str, Any]) -> str:
             return f"returned by its worker ({event['reason']})"
         case "rerouted":
             return f"goes from {event['source']} to {event['target']} before anything was computed: {event['reason']}"
-        case "moving":
-            return f"moves from {event['source']} to {event['target']}: {event['pages']:,} pages are copied meanwhile"
-        case "copying":
-            return f"{event['pages']:,} pages of it are copied from {event['source']} to {event['target']} while it computes"
+        case "moving" | "copying":
+            return _copies(event)
         case "paused":
             return f"pauses while its pages go from {event['source']} to where they are needed: {event['reason']}"
         case "moved":
