@@ -78,7 +78,6 @@ SMALL_THOUGHTS = {
     "policies/requests/book/application_usage.py": "one part of the book, with data of its own",
     "policies/requests/book/invariants.py": "invariants are checked by tests alone, over the whole book",
     "policies/requests/book/pauses.py": "one part of the book, with data of its own",
-    "policies/requests/book/placement.py": "one concern of a request's record, with data of its own",
     "policies/requests/retry_after.py": "a term of the field, which a newcomer looks for",
     "policies/sweep/backfill_repeats.py": "one mechanism of the sweep machine, with data of its own",
     "policies/sweep/draft_steps.py": "one mechanism of the planner, whose order of steps is the point",
@@ -97,6 +96,7 @@ SOURCES = (*LAYERS, "tests", "benchmarks", "examples")
 MOST_PARAMETERS = 10  # of a function; values that belong together are one value object
 MANY_PARAMETERS = {
     "gpu/weights/checkpoint.py:__init__": "made in one place from a folder's parts; all but two have defaults",
+    "runtime/cluster/cluster.py:__init__": "keywords of the public runtime, of which a program gives two or three",
     "runtime/cluster/local_cluster.py:__init__": "keywords of the public runtime, of which a program gives two or three",
     "runtime/node/node.py:__init__": "keywords of the public runtime, of which a program gives two or three",
     "runtime/node/remote_streams.py:on_open": "the fields of a message on the wire, in their order",
