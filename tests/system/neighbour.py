@@ -24,7 +24,7 @@ RELEASE = "99.0.0"
 ADDED = (
     "    added_since: float = __import__('dataclasses').field(default_factory=__import__('time').monotonic, compare=False)\n"
 )
-KEPT = ("Settings",)  # endings of classes of which each field means something to a person
+KEPT = ("Settings", "ModelConfig", "RopeConfig")  # endings of classes of which each field means something by itself
 REMOVED = {"policies.WorkerReport": {"addresses_limited": False}, "actors.BlockLoaded": {"unfetched": ""}}
 CHANGES = {  # file -> what stands there, and what stands there in the next release
     "pyproject.toml": [(r'(?m)^version = ".*"$', f'version = "{RELEASE}"')],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from blockwright.tests.system import neighbour
 from blockwright.tests.system.client import Client, check
 from blockwright.tests.system.conftest import STREAMS
 from blockwright.tests.system.server import Server
-from blockwright.tests.waiting import PATIENCE, until
+from blockwright.tests.waiting import PATIENCE, until, until_now
 from blockwright.transport.handshake import own_release
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly]
@@ -37,13 +38,48 @@ class Mixed:
     """A server of one release, and members of any that join it."""
 
     def __init__(self, model: Path, folder: Path, python: str) -> None:
-        make_keys(folder / "keys")
+        self.keys = folder / "keys"
+        make_keys(self.keys)
         pace = folder / "pace.json"
         pace.write_text(f'{{"base": {PACE}}}')
         self.text = folder / "worker.join"
-        listening = ["--listen", "tcp://127.0.0.1:0", "--keys", str(folder / "keys"), "--join-file", str(self.text)]
+        listening = ["--listen", "tcp://127.0.0.1:0", "--keys", str(self.keys), "--join-file", str(self.text)]
         self.server = Server(model, workers=1, arguments=listening, python=python, pace=pace, event_log="", check="true")
         self.server.whole()
+
+    def gateway(self, name: str, python: str) -> tuple[subprocess.Popen[bytes], str]:
+        """A gateway that joins, and its address once it answers."""
+        where = re.search(r"workers join at tcp://(\S+)", self.server.out)
+        assert where, self.server.out
+        made = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "blockwright",
+                "keys",
+                "join",
+                str(self.keys),
+                "--address",
+                where[1],
+                "--role",
+                "gateway",
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        text = self.keys.parent / f"{name}.join"
+        text.touch(0o600)
+        text.write_text(made.stdout)
+        words = ["gateway", "--join", f"@{text}", "--name", name, "--port", "0"]
+        process = self.server.beside(name, "-m", "blockwright", *words, python=python)
+
+        def found() -> list[str]:
+            assert process.poll() is None, self.server.said(name)
+            return re.findall(rf"gateway {name}#\d+ of \S+ is ready at (http://\S+)", self.server.said(name))
+
+        until_now(found, "the gateway has joined")
+        return process, found()[-1]
 
     def join(self, name: str, python: str) -> subprocess.Popen[bytes]:
         words = ["worker", "--join", f"@{self.text}", "--name", name, "--memory", "32MiB"]
@@ -63,8 +99,13 @@ def mixed(model: Path, folder: Path, python: str) -> Iterator[Mixed]:
 
 @claim("A cluster is rolled to the next release and back under load, and no token is lost or repeated", of="faults")
 @pytest.mark.parametrize("head", ["this", "next"])
-async def test_workers_are_rolled_forth_and_back(
-    later: str, model: Path, tmp_path: Path, expected: list[list[int]], head: str
+async def test_workers_and_a_gateway_are_rolled_forth_and_back(
+    later: str,
+    model: Path,
+    tmp_path: Path,
+    expected: list[list[int]],
+    head: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     here = sys.executable
     releases = {here: own_release(), later: neighbour.RELEASE}
@@ -108,5 +149,17 @@ async def test_workers_are_rolled_forth_and_back(
             check(answers, expected)
             assert process.wait(timeout=PATIENCE) == 0, cluster.server.said("far")
             assert await serving("w0")()
-        said = cluster.server.err + cluster.server.said("far")
+        with monkeypatch.context() as patch:
+            gateway, url = cluster.gateway("front", other)
+            patch.setattr(cluster.server, "url", url)
+            async with Client(cluster.server) as client:
+                answers = client.load(STREAMS)
+                await until(lambda: all(answer.tokens for answer in answers), "all have begun through the other release")
+                members = {one["name"]: one for one in roll_view((await client.get("/admin/cluster"))[1])["members"]}
+                assert (members["front"]["role"], members["front"]["release"]) == ("gateway", releases[other])
+                os.kill(gateway.pid, signal.SIGTERM)
+                await client.finished()
+                check(answers, expected)
+            assert gateway.wait(timeout=PATIENCE) == 0, cluster.server.said("front")
+        said = cluster.server.said("front") + cluster.server.err + cluster.server.said("far")
         assert "dropped a message" not in said, said
