@@ -40,6 +40,7 @@ from ..http.context import FRONT, PEER, Front
 from ..http.listening import make_runner, open_site, tls
 from ..http.starting import Stages, StartingPort
 from .console import Console, RunningCluster, StartupReporter
+from .keeper import HandedOn
 
 GATEWAY_PROCESS = "blockwright.api.serve.gateway_process:start"
 FETCHING = "fetching weights"  # name of a stage
@@ -48,8 +49,11 @@ PATIENCE = 1.0  # seconds for another server to tell its models
 Start = Callable[[Settings, Front, int], Awaitable[RunningCluster]]
 
 
-def run(settings: Settings, launcher: Launcher, warnings: Sequence[str] = ()) -> int:
-    """Serve until a signal, with workers from ``launcher``; return the exit code. ``warnings``: reported once it listens."""
+def run(settings: Settings, launcher: Launcher, warnings: Sequence[str] = (), given: HandedOn | None = None) -> int:
+    """Serve until a signal, with workers from ``launcher``; return the exit code.
+
+    ``warnings``: reported once it listens. ``given``: what the keeper hands on, if there is one.
+    """
     from ...actors.topology import Http, start
 
     set_up(settings.logs.log_format, settings.logs.log_level, "head")
