@@ -45,6 +45,7 @@ from .controller.actor import Controller
 from .controller.progress import Progress
 from .cost_file import check_costs, read_link
 from .device_choice import read_machine, this_machine
+from .found_members import FoundMembers, Succession, find_members, take_over
 from .further_applications import absent_models, check_places, open_further
 from .gateway.actor import Gateway
 from .gateway.peers import GatewayConfig, GatewayPeer, LocalFront
@@ -198,13 +199,14 @@ class Running:
 
     def run(self, root: Ref, opened: OpenedCheckpoints, settings: Settings, then: Callable[[], None]) -> None:
         """Hash, load and record the stages, in the background. ``then`` is called when everything is loaded."""
-        self.cluster.node.monitor(root, lambda down: self._fail(f"the cluster's supervisor ended: {down.cause}"))
+        self.cluster.node.monitor(root, lambda down: self.fail(f"the cluster's supervisor ended: {down.cause}"))
         self._background += [
             asyncio.create_task(self._prepare(opened, settings)),
             asyncio.create_task(self._watch(then)),
         ]
 
-    def _fail(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
+        """Report why the cluster can never serve, or not any more."""
         if not self._failed.done():
             self._failed.set_result(reason)
 
@@ -217,7 +219,7 @@ class Running:
             await self.controller.serve(applications)
             await self.controller.vary(variants)
         except Exception as error:  # a file that changed, an unreadable tensor, a chain shorter than its pipeline
-            self._fail(str(error))
+            self.fail(str(error))
 
     async def _watch(self, then: Callable[[], None]) -> None:
         await self.progress.until(lambda p: p.workers_up)
@@ -234,11 +236,13 @@ async def start(
     launcher: Launcher | None = None,
     in_process: bool = False,
     worker_entry: str = "",
+    succession: Succession | None = None,
 ) -> Running:
     """Start a cluster; loading continues after this returns.
 
     ``http`` None: this process has the only gateway. ``launcher`` None: the default one. ``in_process``: all nodes run here.
-    ``worker_entry``: a "module:function" for workers in place of the usual one. Raises CheckpointError or SettingsError.
+    ``worker_entry``: a "module:function" for workers in place of the usual one. ``succession``: this head's place among the
+    heads of a keeper; None: it has none, and all end with it. Raises CheckpointError or SettingsError.
     """
     began = time.monotonic()
     here = await _read_here(settings, launcher)
@@ -249,7 +253,7 @@ async def start(
     first_in_head = http is None or in_head(settings.network, cores())
     processes = gateway_processes(settings.network, first_in_head=first_in_head) if http is not None else []
     launcher = launcher or (InProcessLauncher() if in_process else worker_launcher(settings.network.directory))
-    cluster = await _open_cluster(settings.faults, settings.joining, launcher)
+    cluster = await _open_cluster(settings.faults, settings.joining, launcher, succession)
     try:
         whole = tree(
             settings,
@@ -263,32 +267,52 @@ async def start(
         gateway = _gateway(fronts, infos) if first_in_head else None
         running = Running(cluster, launcher, gateway, began, dict(opened.checkpoints))
         state = _state(settings, rules, fronts.models.default_model)
+        found = FoundMembers()
+        if succession is not None and not succession.first:
+            found = await find_members(cluster, state, {*configs}, {*processes})
+            running.answering.publish(found.gateways)
+        keeps = succession is not None and settings.faults.orphan_grace > 0
         values: dict[str, Any] = {
             **_services(settings, http.batch_service if http is not None else None),
             "members": (cluster, next(iter(configs.values())), {*configs, *processes, NODE}, CONTROLLER),
             "applications": (settings, worker_limits(settings.worker, models), CONTROLLER, running.held),
             "gateway": gateway,
-            "controller": _controller(settings, rules, state, running.progress, first_in_head=first_in_head),
+            "controller": (
+                found.adopted.state if found.adopted is not None else state,
+                [*[f"{HEAD}/gateway"] * first_in_head, *(f"{name}/gateway" for name in found.gateways)],
+                running.progress,
+                settings.worker.may_be_card,
+                WorkerSizes(rules),
+                settings.logs,
+                found.adopted,
+                keeps,
+            ),
             "peer": (http.front if http is not None else None, processes),
             **configs,
             **_gateway_configs(fronts, infos, first_in_head, http.port if http is not None else 0),
         }
         tell_of_nodes(cluster, running.controller.ref, running.answering, configs.keys(), processes)
+        cluster.on_superseded(lambda epoch, sentence: running.fail(sentence))
         root = await start_tree(cluster.node, whole, values, nodes=cluster)
         running.reached("checkpoints opened")
+        if found.adopted is not None:
+            await take_over(cluster, found, running.controller)
+            running.reached(found.sentence)
         if settings.joining.listen:
             running.reached(f"workers join at {await asyncio.to_thread(write_join_text, cluster.node, settings.joining)}")
-        running.run(root, opened, settings, partial(_warm, launcher, http.entry if http is not None and processes else ""))
+        warm = [http.entry] if http is not None and processes else []
+        warm += [succession.program] if succession is not None and keeps else []
+        running.run(root, opened, settings, partial(_warm, launcher, warm))
     except BaseException:
         await cluster.stop()
         raise
     return running
 
 
-def _warm(launcher: Launcher, gateway: str) -> None:
-    """Preload the gateway's program for a quick restart of dead ones. Not at the start, which workers wait for."""
-    if gateway and isinstance(launcher, ForkserverLauncher):
-        launcher.preload([gateway.partition(":")[0]])
+def _warm(launcher: Launcher, programs: Sequence[str]) -> None:
+    """Preload programs for a quick restart of what dies. Not at the start, which workers wait for."""
+    if programs and isinstance(launcher, ForkserverLauncher):
+        launcher.preload([program.partition(":")[0] for program in programs])
 
 
 def _services(settings: Settings, batch_service: BatchService | None) -> dict[str, Any]:
@@ -323,14 +347,6 @@ async def _read_here(settings: Settings, launcher: Launcher | None) -> WorkerRea
     if launcher is not None and not isinstance(launcher, ForkserverLauncher):
         return None
     return await asyncio.to_thread(read_machine, settings.worker, len(worker_names(settings)), here=True)
-
-
-def _controller(
-    settings: Settings, rules: SizeRules, state: ControllerState, progress: Published[Progress], *, first_in_head: bool
-) -> tuple[Any, ...]:
-    """Return the values of the controller."""
-    gateways, may_be_card = [f"{HEAD}/gateway"] * first_in_head, settings.worker.may_be_card
-    return state, gateways, progress, may_be_card, WorkerSizes(rules), settings.logs
 
 
 def _refuse_early(here: WorkerReading | None, rules: SizeRules) -> None:
@@ -374,8 +390,12 @@ async def _open_checkpoints(settings: Settings) -> tuple[OpenedCheckpoints, Sett
     return opened, settings.changed(default_model=default or next(iter(settings.models.applications)))
 
 
-async def _open_cluster(faults: FaultSettings, joining: JoinSettings, launcher: Launcher) -> ClusterHead:
+async def _open_cluster(
+    faults: FaultSettings, joining: JoinSettings, launcher: Launcher, succession: Succession | None
+) -> ClusterHead:
     more = head_options(joining)
+    if succession is not None and faults.orphan_grace:
+        more |= {"epoch": succession.epoch, "secret": succession.secret, "orphan_grace": faults.orphan_grace}
     cluster = ClusterHead(HEAD, launcher=launcher, heartbeat=faults.heartbeat, silence=faults.silence, **more)
     try:
         await cluster.start()
@@ -414,6 +434,12 @@ def tell_of_nodes(
             controller.gateway_up.cast(f"{name}/gateway")
             answering.publish((*answering.value, name))
 
+    def adopted(name: str, incarnation: int) -> None:
+        if works(name):
+            controller.worker_back.cast(name, incarnation)
+        elif name in gateways and name not in answering.value:
+            up(name, incarnation)
+
     def down(what: Down) -> None:
         if works(what.node):
             controller.worker_down.cast(what.node, what.incarnation, what.cause)
@@ -423,6 +449,7 @@ def tell_of_nodes(
 
     cluster.on_launch(launched)
     cluster.on_up(up)
+    cluster.on_adopt(adopted)
     cluster.on_down(down)
 
 

@@ -21,6 +21,7 @@ from ...policies.cluster.application_life import check_default
 from ...policies.cluster.scaling import PressedBlock
 from ...policies.cluster.worker_size import CARD, SizeDemand, WorkerReading, WorkerReport, WorkerSizes, card_memory
 from ...policies.control import events
+from ...policies.control.adoption import Adopted, KeptState, ToldWorker, came_back
 from ...policies.control.drop_events import MemoryGroups, MemoryOrder, OverloadNote
 from ...policies.control.drop_groups import memory_groups, refusal, refused_workers
 from ...policies.control.drops_view import overload_view
@@ -35,6 +36,7 @@ from ...runtime.cluster.process import Process
 from ..block.messages import BlockStatus
 from ..conditions import Conditions, Published
 from ..gateway.port import ApplicationView, Census, DrainAnswered, RefusedChange, RemovalView
+from ..kept_state import pack_state
 from ..predictor.messages import NODE as PREDICTORS
 from ..settings.logs import LogSettings
 from ..worker.messages import WorkerStatus
@@ -48,6 +50,7 @@ from .worker_calls import ANSWER_TIMEOUT, WorkerCalls
 log = logging.getLogger("blockwright.controller")
 VIEW_TIMEOUT = 1.0  # timeout of a worker's status in a cluster view
 BLOCKS_SHOWN = 16  # blocks shown of each worker, the longest queues first
+KEEPERS = 2  # workers that keep the state for the next head, beside gateways
 KEEP = 256  # failures of additions that are kept
 
 
@@ -57,7 +60,8 @@ class Controller(Actor):
     state: owned by this actor from here on. gateways: addresses of the gateways at the start; every gateway hears of
     workers and routes from here. progress: the published progress of the cluster.
     has_cards: an actor of the head reads cards. sizes: settles what each worker gets of its machine; None: workers report
-    nothing. logs: settings of the event log; None: there is none.
+    nothing. logs: settings of the event log; None: there is none. adopted: what this head takes over, with its state.
+    keeps: members keep the state for the next head.
     """
 
     def __init__(
@@ -68,8 +72,12 @@ class Controller(Actor):
         has_cards: bool = False,
         sizes: WorkerSizes | None = None,
         logs: LogSettings | None = None,
+        adopted: Adopted | None = None,
+        keeps: bool = False,
     ) -> None:
         self._state = state
+        self._adopted, self._keeps = adopted, keeps
+        self._held_back: list[events.Effect] | None = None  # effects, until the actors that they are for have been started
         self._known_sizes, self._logs = sizes, logs
         self._recorder: ControlRecorder | None = None
         self._gateways, self._progress = list(gateways), progress
@@ -95,6 +103,10 @@ class Controller(Actor):
         self._deafen = self.node.on_heartbeat(self._beat)
         if self._logs is not None and self._logs.event_log:
             self._recorder = ControlRecorder(self._state, self._logs, self.node.incarnation)
+        if self._adopted is not None:
+            self._held_back = []
+            for event in self._adopted.events:
+                self.handle(event)
 
     async def on_stop(self) -> None:
         self._deafen()
@@ -107,9 +119,24 @@ class Controller(Actor):
     # messages
 
     @endpoint
+    async def take_over(self) -> None:
+        """Begin to act on what a new head has found, now that the actors that it needs have been started."""
+        effects, self._held_back = self._held_back or [], None
+        for name, worker in self._state.workers.items():
+            for gateway in self._gateways if worker.alive else ():
+                self.node.ref(gateway).up.cast(name, worker.incarnation)
+        for effect in effects:
+            self._perform(effect)
+
+    @endpoint
     async def serve(self, applications: list[events.Application]) -> None:
         """Serve these applications, which are hashed already: load them."""
         self.handle(events.Serve(tuple(applications)))
+        left_over, self._adopted = () if self._adopted is None else self._adopted.left_over, None
+        for told in left_over:  # of workers that a new head has found, in whose memory there may be more
+            nobodys = tuple(block for block in told.held if block.holder not in self._state.served)
+            for block in nobodys:
+                self._perform(events.Unload(told.worker, told.incarnation, block.holder, block.ids))
 
     @endpoint
     async def vary(self, applications: list[events.Application]) -> None:
@@ -317,6 +344,18 @@ class Controller(Actor):
             self.node.ref(gateway).down.cast(worker, incarnation, cause)
         self.handle(events.WorkerDown(worker, incarnation, cause))
 
+    @endpoint(concurrent=True)
+    async def worker_back(self, worker: str, incarnation: int) -> None:
+        """Take back a worker that came later than others to a new head, or had lost its way to this one."""
+        record = self._state.workers.get(worker)
+        if record is None or record.alive:
+            return  # nobody wants it, or nothing has changed
+        told: ToldWorker = await self.node.ref(f"{worker}/blocks#{incarnation}").tell(returns=ToldWorker)
+        for event in came_back(told):
+            self.handle(event)
+        for gateway in self._gateways:
+            self.node.ref(gateway).up.cast(worker, incarnation)
+
     @endpoint(urgent=True)
     async def gateway_up(self, gateway: str) -> None:
         """Tell a new gateway on another node the current state. From here on it hears of every change."""
@@ -383,6 +422,9 @@ class Controller(Actor):
         """Apply an event; return the tasks that carry out its effects."""
         now = self.node.clock.now()
         effects = (self._recorder or self._state).handle(event, now)
+        if self._held_back is not None:
+            self._held_back += effects
+            return []
         tasks = [task for effect in effects if (task := self._perform(effect)) is not None]
         if self._state.changed or effects:
             self._history.tick(self._state, now)
@@ -482,6 +524,15 @@ class Controller(Actor):
             elif worker.incarnation == peer.id.incarnation:  # an incarnation not known yet has nothing loaded
                 self._worker(name, worker.incarnation).routes.cast(self._state.table.parts({name: taken})[name])
 
+    def _kept(self) -> KeptState:
+        return KeptState(self.node.incarnation, self._sent, pack_state(self._state.snapshot()))
+
+    def _keepers(self) -> list[Ref]:
+        """Return the members that keep the state for the next head: all gateways on other nodes, and some workers."""
+        gateways = [self.node.ref(one) for one in self._gateways if not one.startswith(f"{self.node.name}/")]
+        alive = [(name, one.incarnation) for name, one in self._state.workers.items() if one.alive]
+        return gateways + [self.node.ref(f"{name}/blocks#{life}") for name, life in alive[:KEEPERS]]
+
     def _worker(self, name: str, incarnation: int) -> Ref:
         return self.node.ref(f"{name}/worker#{incarnation}")
 
@@ -527,10 +578,13 @@ class Controller(Actor):
             version = self._sent
             self._first = {}
             updates = {gateway: self._state.table.news(self._taken.get(gateway, 0)) for gateway in self._gateways}
+            kept = self._kept() if self._keeps else None
             calls = [alive[name].routes(parts[name], timeout=ANSWER_TIMEOUT) for name in first]
             for name, answer in zip(first, await asyncio.gather(*calls, return_exceptions=True), strict=True):
                 if isinstance(answer, Exception):
                     log.warning("worker %s did not take routes %d: %s", name, version, answer)
+            for keeper in self._keepers() if kept is not None else ():
+                keeper.keep.cast(kept)  # before the publication, so that who has that has this
             for gateway, update in updates.items():
                 self.node.ref(gateway).routes.cast(update)
             for name in (name for name in alive if name not in first):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...policies.cluster.demand import Use
+from ...policies.control.adoption import KeptState, ToldGateway, newest
 from ...policies.control.route_switch import SwitchFigures, SwitchRoutes
 from ...policies.requests.admission_limit import Held
 from ...policies.requests.book import messages as m
@@ -103,6 +104,7 @@ class Gateway(Actor):
         self._tagging = tagging or Tagging(parts.lengths)
         self._autoscale = autoscale
         self._timer: Timer | None = None
+        self._kept: KeptState | None = None  # for the next head
 
     async def on_start(self) -> None:
         self.book.parts.address = str(self.ref)
@@ -138,6 +140,16 @@ class Gateway(Actor):
     async def routes(self, update: RoutesChanged) -> None:
         """Take a publication of routes from the controller."""
         self._handle(update)
+
+    @endpoint(urgent=True)
+    async def keep(self, state: KeptState) -> None:
+        """Keep the controller's state for the next head."""
+        self._kept = newest((self._kept, state))
+
+    @endpoint(urgent=True)
+    async def tell(self) -> ToldGateway:
+        """Tell a new head what this gateway has of the one before."""
+        return ToldGateway(f"{self.node.name}/gateway", self.book.parts.table.version, self._kept)
 
     @endpoint(urgent=True)
     async def up(self, worker: str, incarnation: int) -> None:

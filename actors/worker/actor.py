@@ -325,6 +325,11 @@ class Worker(Actor):
         self._parameters.send(wanted)
 
     @endpoint(urgent=True)
+    async def version(self) -> int:
+        """Return the version of the last publication that this worker has taken."""
+        return self._published.version
+
+    @endpoint(urgent=True)
     async def routes(self, update: RoutesChanged) -> None:
         known, self._published = self._published, merged(self._published, update)
         if (update := self._published) is known:

@@ -1,0 +1,90 @@
+"""What a new head finds of the cluster of the one before it: its living members, and what they tell.
+
+Owns the order of taking over: members come, they tell, ``policies/control/adoption.py`` says what follows, the tree of actors
+is started around the living processes, and then the controller acts. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from ..policies.control.adoption import Adopted, KeptState, ToldWorker, adopt, newest
+from ..policies.control.state import ControllerState
+from ..runtime.cluster.cluster import ClusterHead
+from ..runtime.cluster.join_text import WORKER
+from ..runtime.cluster.process import JoinedProcess
+from .controller.actor import Controller
+from .kept_state import ask_gateways, ask_workers, unpack_state
+
+log = logging.getLogger("blockwright.cluster")
+PATIENCE = 1.0  # seconds for members to come
+UNWANTED = "the new head has no use for it"
+SILENT = "it did not tell the new head what it holds"
+
+
+@dataclass(frozen=True, slots=True)
+class Succession:
+    """A head's place among the heads of one keeper.
+
+    secret: by which heads know the members of the ones before. first: there was none. program: "module:function" of a head.
+    """
+
+    epoch: int
+    secret: bytes
+    first: bool
+    program: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMembers:
+    """The members that a new head has found. workers: those that told what they hold. silent: those that did not."""
+
+    adopted: Adopted | None = None
+    workers: tuple[ToldWorker, ...] = ()
+    gateways: tuple[str, ...] = ()  # nodes
+    silent: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        count, fronts = len(self.workers), len(self.gateways)
+        return f"adopted {count} worker{'s' * (count != 1)} and {fronts} gateway process{'es' * (fronts != 1)}"
+
+
+async def find_members(
+    cluster: ClusterHead, fresh: ControllerState, workers: Collection[str], gateways: Collection[str]
+) -> FoundMembers:
+    """Wait for the members of the head before, and ask what they have. workers, gateways: names that the settings give."""
+    came = await cluster.adopting(PATIENCE)
+    working = [name for name in came if name in workers or cluster.role(name) == WORKER]
+    fronts = [name for name in came if name in gateways]
+    told = await ask_workers(cluster.node, working)
+    answers = await ask_gateways(cluster.node, fronts)
+    version = max([one.version for one in (*told, *answers)], default=0)
+    kept = newest(one.kept for one in (*told, *answers))
+    adopted = _adopted(fresh, kept, told, version)
+    silent = {*working, *fronts} - {one.name for one in told} - {one.address.partition("/")[0] for one in answers}
+    answering = tuple(one.address.partition("/")[0] for one in answers)
+    return FoundMembers(adopted, tuple(told), answering, tuple(sorted(silent)))
+
+
+def _adopted(fresh: ControllerState, kept: KeptState | None, told: Sequence[ToldWorker], version: int) -> Adopted:
+    if kept is not None:
+        try:
+            return adopt(fresh, unpack_state(kept.packed), told, max(version, kept.version))
+        except (ValueError, KeyError) as error:
+            log.warning("models are placed anew, as what members keep of the last head is of another release: %s", error)
+    return adopt(fresh, None, told, version)
+
+
+async def take_over(cluster: ClusterHead, found: FoundMembers, controller: Controller) -> None:
+    """Let the controller act on what was found, now that the tree has been started."""
+    assert found.adopted is not None, "something was found"
+    for worker in found.workers:
+        if worker.joined:
+            await cluster.node.spawn(JoinedProcess(cluster, worker.incarnation), name=worker.name)
+    await controller.take_over()
+    for name, why in [*((one, UNWANTED) for one in found.adopted.strangers), *((one, SILENT) for one in found.silent)]:
+        log.warning("node %s is ended: %s", name, why)
+        await cluster.kill(name, why)
