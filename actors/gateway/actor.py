@@ -24,7 +24,7 @@ from ...policies.requests.event_id import AnswerBasis, basis_of
 from ...policies.requests.rate_limit import LimitStatus, Verdict
 from ...policies.requests.refusal import Refusal, RequestRefused
 from ...policies.requests.request_ownership import Viewer, sequences_of
-from ...policies.requests.routes_changed import RoutesChanged
+from ...policies.requests.routes_changed import RoutePieces, RoutesChanged
 from ...policies.sweep.events import TokensEmitted
 from ...policies.sweep.offline_capacity import decode_capacities
 from ...runtime.actor.actor import Actor, PeerInfo
@@ -105,6 +105,7 @@ class Gateway(Actor):
         self._autoscale = autoscale
         self._timer: Timer | None = None
         self._kept: KeptState | None = None  # for the next head
+        self._pieces = RoutePieces()
 
     async def on_start(self) -> None:
         self.book.parts.address = str(self.ref)
@@ -138,8 +139,9 @@ class Gateway(Actor):
 
     @endpoint(urgent=True)
     async def routes(self, update: RoutesChanged) -> None:
-        """Take a publication of routes from the controller."""
-        self._handle(update)
+        """Take a publication of routes from the controller, or a piece of one."""
+        if (whole := self._pieces.take(update)) is not None:
+            self._handle(whole)
 
     @endpoint(urgent=True)
     async def keep(self, state: KeptState) -> None:
