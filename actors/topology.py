@@ -498,6 +498,7 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
     more |= {
         "patience": PATIENCE * settings.dispatching.dispatch_timeout,
         "autoscale": settings.autoscaling.autoscale != "off",
+        "outlives": settings.faults.orphan_grace > 0,
     }
     return Gateway(RequestBook(parts), name=name, others=others, tagging=tagging, **{**addresses, **more})
 

@@ -161,7 +161,7 @@ class Blocks(Actor):
     async def tell(self) -> ToldWorker:
         """Tell a new head what this worker holds."""
         held = tuple(
-            HeldBlock(place.holder, place.first, place.last, tuple(sorted(one.ids)))
+            HeldBlock(place.application, place.first, place.last, tuple(sorted(one.ids)))
             for one in self._deployed.values()
             for place in one.places.values()
         )

@@ -61,6 +61,7 @@ from .request_views import Recoveries, described, listed
 from .stream import RequestStream
 from .tagging import Tagging
 
+LOST = "its connection to the gateway broke"
 TICK = 0.1  # seconds between checks of heartbeats and waiting requests
 FIND_SECONDS = 660.0  # timeout for finding an adapter in the folder; includes reading it
 BASIS_SECONDS = 2.0  # seconds to wait for what answers follow from; a worker says it with every heartbeat
@@ -72,7 +73,7 @@ class Gateway(Actor):
 
     controller, applications, limiter: addresses; ``limiter`` is empty without limits. others: nodes of the other gateways.
     tagging: exchange of the state's ``lengths``. dispatchers: addresses asked in turn, each for ``patience`` seconds.
-    autoscale: whether to report latencies to the controller.
+    autoscale: whether to report latencies to the controller. outlives: it may have to serve on without a head.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Gateway(Actor):
         autoscale: bool = False,
         dispatchers: Sequence[str] = (),
         patience: float = 0.1,
+        outlives: bool = False,
     ) -> None:
         self.name = name
         self.limiter = limiter
@@ -106,6 +108,9 @@ class Gateway(Actor):
         self._timer: Timer | None = None
         self._kept: KeptState | None = None  # for the next head
         self._pieces = RoutePieces()
+        self._outlives = outlives
+        self._met: dict[str, int] = {}  # worker -> its life, where this node has a connection to it
+        self._lives: dict[str, int] = {}  # worker -> the life that the controller has told of
 
     async def on_start(self) -> None:
         self.book.parts.address = str(self.ref)
@@ -156,6 +161,7 @@ class Gateway(Actor):
     @endpoint(urgent=True)
     async def up(self, worker: str, incarnation: int) -> None:
         """Note that a worker has joined."""
+        self._lives[worker] = incarnation
         self._handle(m.WorkerJoined(worker, incarnation))
 
     @endpoint(urgent=True)
@@ -412,6 +418,8 @@ class Gateway(Actor):
     def _tick(self) -> None:
         self._timer = self.node.clock.call_at(self.node.clock.now() + TICK, self._tick)  # first, since a fault may follow
         self._handle(m.GatewayTick())
+        if self._outlives:
+            self._look_for_losses()
         if self._others:
             self._share()
         parts, now = self.book.parts, self.node.clock.now()
@@ -420,6 +428,19 @@ class Gateway(Actor):
         self._tagging.tick(self.node)
         for worker, outcome in self._recoveries.tick():
             self.node.ref(self._controller).recovered.cast(worker, outcome)
+
+    def _look_for_losses(self) -> None:
+        """Act on a broken connection to a worker at once, as there may be no head to say what it means.
+
+        Its requests begin anew elsewhere. If it lives, the next head tells of it again.
+        """
+        lives = {name: peer.incarnation for name, peer in self.node.peers().items()}
+        for worker in sorted(self.book.parts.table.alive & self._met.keys()):
+            if lives.get(worker) != self._met[worker]:
+                life = self._met.pop(worker)
+                self._recoveries.lost(worker, LOST, self.node.clock.now())
+                self._handle(m.WorkerEnded(worker, life, LOST))
+        self._met |= {name: life for name, life in lives.items() if self._lives.get(name) == life}
 
     def _beat(self, peer: PeerInfo) -> None:
         if (reports := peer.payload.get("reports")) is not None:  # sent by a worker

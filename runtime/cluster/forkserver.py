@@ -4,7 +4,7 @@ Owns the children: reports each exit as it happens, and when who it serves for i
 removes the cluster's sockets and exits. There are two it may serve for. Where a head started it (``ForkserverLauncher``), it
 is that head, at the other end of a socket pair. Where a keeper did (``api/serve/keeper.py``), it is the keeper; then it also
 forks the head, the first one before it imports anything heavy, and a further one when the keeper asks. Heads come and go at
-its listening socket, and each is told which children live.
+its listening socket, and each is told which children live, and which have ended meanwhile.
 
 A child outlives the forkserver and dies with the holder of the lifeline (``lifeline.py``); without a lifeline, and before the
 head knows of it, a child dies with the forkserver (PR_SET_PDEATHSIG). Single-threaded, opens no ZeroMQ context, starts no
@@ -123,6 +123,7 @@ class Forkserver:
         self._listener = listener
         self._children: dict[int, NodeSpec] = {}
         self._others: list[list[Any]] = []  # children of a forkserver before this one, as their head knows them
+        self._untold: list[list[Any]] = []  # ends of children while there was no head: name, incarnation, status
         self._head_pid = 0
         self._directory = ""
         self._selector = selectors.DefaultSelector()
@@ -183,7 +184,8 @@ class Forkserver:
         self._head = Connection(end)
         self._selector.register(end, selectors.EVENT_READ)
         own = [[spec.name, spec.incarnation, pid, begun_at(pid)] for pid, spec in self._children.items()]
-        self._tell([CHILDREN, self._directory, own, self._others])
+        ended, self._untold = self._untold, []
+        self._tell([CHILDREN, self._directory, own, self._others, ended])
 
     def _lose_head(self) -> bool:
         """Forget a head that is gone; return whether there may be another."""
@@ -283,7 +285,9 @@ class Forkserver:
             if pid == self._head_pid:
                 self._head_pid = 0
                 self._tell_keeper(ended=pid, status=code)
-            elif self._children.pop(pid, None) is not None:
+            elif (spec := self._children.pop(pid, None)) is not None:
+                if self._head is None and self._keeper is not None:
+                    self._untold.append([spec.name, spec.incarnation, code])
                 self._tell([EXITED, pid, code])
 
     def _tell(self, message: list[Any]) -> None:

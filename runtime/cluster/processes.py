@@ -123,7 +123,7 @@ class ForkserverLauncher:
 
     def head_transport(self, head: PeerId, listen: str, keys: NodeKeys | None) -> Transport:
         assert self._path is not None, "started before"
-        return SocketTransport(head, listen or self._path, keys)
+        return SocketTransport(head, listen or self._path, keys, lasting=True)
 
     async def spawn(self, spec: NodeSpec) -> int:
         await self._connected.wait()
@@ -158,6 +158,14 @@ class ForkserverLauncher:
 
     def list(self) -> dict[PeerId, int]:
         return {node: pid for pid, node in self._children.items()}
+
+    async def leave(self) -> None:
+        if self._kept is None:
+            await self.stop()  # its processes hang on this one's lifeline: nothing could be left
+        elif not self._stopping and self._path is not None:
+            self._stopping = True
+            self._writer.close()
+            await self._task
 
     async def stop(self) -> None:
         self.abandon()
@@ -337,14 +345,25 @@ class ForkserverLauncher:
         elif tag == FAILED:
             self._fail(*fields)
 
-    def _meet(self, directory: str, own: Sequence[ChildLine], others: Sequence[ChildLine]) -> None:
+    def _meet(
+        self,
+        directory: str,
+        own: Sequence[ChildLine],
+        others: Sequence[ChildLine],
+        ended: Sequence[tuple[str, int, int]],
+    ) -> None:
         """Take over what lives of earlier heads' children; ``others`` are those of a forkserver before this one."""
         if self._found is None or self._found.done():
             return  # the keeper's next forkserver, which knows nothing
+        gone = [(PeerId(name, incarnation), status) for name, incarnation, status in ended]
         for name, incarnation, pid, begun in (*own, *others):
-            with contextlib.suppress(ProcessLookupError):  # it has ended
+            try:
                 self._watches[pid] = ProcessWatch(pid, begun)
                 self._children[pid] = PeerId(name, incarnation)
+            except ProcessLookupError:
+                gone.append((PeerId(name, incarnation), -signal.SIGKILL))
+        for node, status in gone:
+            asyncio.get_running_loop().call_soon(self._ended, node, status)
         for _, _, pid, _ in others:
             if pid in self._children:
                 self._watch_orphan(pid)
