@@ -21,11 +21,21 @@ import zmq
 
 from . import handshake as greeting
 from . import wire
-from .address import PeerId, ipc_endpoint, keyed, private_directory, remove_directory, split_key
+from .address import (
+    PeerId,
+    ipc_endpoint,
+    keyed,
+    lasting_socket,
+    private_directory,
+    remove_directory,
+    remove_lasting,
+    split_key,
+)
 from .curve import Authenticator, NodeKeys, check_endpoint
 from .errors import AddressError, HandshakeRefused, KeysError, PeerGone
-from .handshake import Greeting, JoinRequest, Lane
+from .handshake import Admission, Greeting, JoinRequest, Lane, ReturnRequest
 from .interface import UNREACHABLE, Receiver
+from .join_request import ask_head
 from .outbound import HIGH_WATER, Outbound
 from .roster import Roster
 from .sessions import Sessions, Wires
@@ -45,12 +55,15 @@ class SocketTransport:
 
     listen: a directory (mode 0700, made if missing; None: a fresh one) for a socket file, or ``tcp://HOST:PORT`` (0:
     any). keys: of this node; without keys, an address that other machines can reach is refused. With keys everything is
-    encrypted, endpoints name keys, and only keys on the roster are accepted. Raises AddressError, KeysError.
+    encrypted, endpoints name keys, and only keys on the roster are accepted. lasting: a later life of this node listens at
+    the same address, also of a socket file. Raises AddressError, KeysError.
     """
 
     link_kind = "frames"
 
-    def __init__(self, peer: PeerId, listen: Path | str | None = None, keys: NodeKeys | None = None) -> None:
+    def __init__(
+        self, peer: PeerId, listen: Path | str | None = None, keys: NodeKeys | None = None, *, lasting: bool = False
+    ) -> None:
         self.peer = peer
         self._made = None if listen else private_directory()  # removed with this transport
         listen = listen or self._made or ""
@@ -63,6 +76,8 @@ class SocketTransport:
         self._authenticator = Authenticator(self._context, self._roster) if self._roster is not None else None
         try:
             bound = self._bind(wanted)
+            self._file = bound.removeprefix("ipc://") if bound.startswith("ipc://") else ""
+            bound = f"ipc://{lasting_socket(Path(self._file), peer.name)}" if lasting and self._file else bound
             self.endpoint = bound if keys is None else keyed(bound, keys.name)
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
@@ -122,13 +137,30 @@ class SocketTransport:
             if outbound := self._lanes[lane].pop(peer, None):
                 outbound.close()
 
-    def disconnect(self, peer: PeerId) -> None:
-        self._endpoints.pop(peer, None)
-        self._unanswered.discard(peer)
-        self._sessions.release(peer)
+    def disconnect(self, peer: PeerId, why: str = "") -> None:
+        self._hang_up(peer)
+        self._sessions.release(peer, why)
         if self._roster is not None:
             self._roster.remove(peer)
             self._wires.cut(peer)
+
+    def part(self, peer: PeerId) -> None:
+        self._hang_up(peer)
+        self._sessions.part(peer)
+
+    def succeed(self, earlier: PeerId, later: PeerId, why: str) -> None:
+        self._hang_up(earlier)
+        self._sessions.release(earlier, why)
+        if self._roster is not None:
+            self._roster.succeed(earlier, later)
+        self._wires.forget(earlier)  # its heartbeats are answered with that sentence
+
+    async def ask(self, endpoint: str, request: ReturnRequest) -> Admission:
+        return await ask_head(endpoint, request, self._keys)
+
+    def _hang_up(self, peer: PeerId) -> None:
+        self._endpoints.pop(peer, None)
+        self._unanswered.discard(peer)
         for lane in self._lanes.values():
             if outbound := lane.pop(peer, None):
                 outbound.close()
@@ -183,9 +215,8 @@ class SocketTransport:
             self._authenticator.close()
         self._router.close(linger=0)
         self._context.destroy(linger=0)
-        if self.endpoint.startswith("ipc://"):
-            with contextlib.suppress(OSError):
-                Path(split_key(self.endpoint)[0].removeprefix("ipc://")).unlink()
+        if self._file:
+            remove_lasting(Path(self._file), Path(split_key(self.endpoint)[0].removeprefix("ipc://")))
             if self._made is not None:
                 remove_directory(self._made)
 
@@ -231,7 +262,7 @@ class SocketTransport:
             del self._lanes[lane][peer]
             self._receiver.on_link_broken(peer)
             return
-        self.disconnect(peer)
+        self._hang_up(peer)  # the receiver decides whether it may come back
         self._receiver.on_lost(peer, cause)
 
     def _on_pulse_lost(self, peer: PeerId) -> None:
@@ -279,7 +310,9 @@ class SocketTransport:
                 self._answer(connection, self._admit(connection, first, rest))
                 return 1
             if self._sessions.over and connection in self._sessions.over:  # the peer does not know that it was given up
-                self._answer(connection, greeting.pack_refusal(f"{self.peer} has given {peer} up"))
+                self._answer(connection, greeting.pack_refusal(self._sessions.why(peer)))
+            if self._sessions.parted and connection in self._sessions.parted:
+                return 1
             if rest or not mark:
                 self._deliver(peer, mark, rest)
             elif mark[0] == wire.ALONE:
@@ -336,6 +369,11 @@ class SocketTransport:
                 admission = self._receiver.on_join(greeted.name, key, greeted.secret)
                 self.admit(admission.own, key)
                 return admission.pack()
+            if isinstance(greeted, ReturnRequest):
+                admission = self._receiver.on_return(greeted, key)
+                self.admit(admission.own, key)
+                return admission.pack()
+            self._sessions.check(greeted.sender)
             if self._roster is not None and not self._roster.speaks_for(key, greeted.sender):
                 raise HandshakeRefused(f"this key does not speak for {greeted.sender}")
             self._sessions.admit(connection, greeted)
