@@ -1,7 +1,7 @@
 """What a new head finds of the cluster of the one before it: its living members, and what they tell.
 
-Owns the order of taking over: members come, they tell, ``policies/control/adoption.py`` says what follows, the tree of actors
-is started around the living processes, and then the controller acts. Decides nothing.
+Owns the order of taking over: members come, they tell, ``policies/control/adoption.py`` says what follows, the tree of
+actors is started around the living processes, and then the controller acts. Decides nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from ..policies.control.state import ControllerState
 from ..runtime.cluster.cluster import ClusterHead
 from ..runtime.cluster.join_text import WORKER
 from ..runtime.cluster.process import JoinedProcess
-from .controller.actor import Controller
 from .kept_state import ask_gateways, ask_workers, unpack_state
 
 log = logging.getLogger("blockwright.cluster")
@@ -78,13 +77,11 @@ def _adopted(fresh: ControllerState, kept: KeptState | None, told: Sequence[Told
     return adopt(fresh, None, told, version)
 
 
-async def take_over(cluster: ClusterHead, found: FoundMembers, controller: Controller) -> None:
-    """Let the controller act on what was found, now that the tree has been started."""
-    assert found.adopted is not None, "something was found"
+async def settle_members(cluster: ClusterHead, adopted: Adopted, found: FoundMembers) -> None:
+    """Give each worker that joined by itself an actor that stands for it, and end who is not wanted."""
     for worker in found.workers:
         if worker.joined:
             await cluster.node.spawn(JoinedProcess(cluster, worker.incarnation), name=worker.name)
-    await controller.take_over()
-    for name, why in [*((one, UNWANTED) for one in found.adopted.strangers), *((one, SILENT) for one in found.silent)]:
+    for name, why in [*((one, UNWANTED) for one in adopted.strangers), *((one, SILENT) for one in found.silent)]:
         log.warning("node %s is ended: %s", name, why)
         await cluster.kill(name, why)

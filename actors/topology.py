@@ -45,7 +45,7 @@ from .controller.actor import Controller
 from .controller.progress import Progress
 from .cost_file import check_costs, read_link
 from .device_choice import read_machine, this_machine
-from .found_members import FoundMembers, Succession, find_members, take_over
+from .found_members import FoundMembers, Succession, find_members, settle_members
 from .further_applications import absent_models, check_places, open_further
 from .gateway.actor import Gateway
 from .gateway.peers import GatewayConfig, GatewayPeer, LocalFront
@@ -286,6 +286,7 @@ async def start(
                 settings.logs,
                 found.adopted,
                 keeps,
+                settings.faults.drain_timeout if found.adopted is not None else 0.0,
             ),
             "peer": (http.front if http is not None else None, processes),
             **configs,
@@ -296,7 +297,8 @@ async def start(
         root = await start_tree(cluster.node, whole, values, nodes=cluster)
         running.reached("checkpoints opened")
         if found.adopted is not None:
-            await take_over(cluster, found, running.controller)
+            await settle_members(cluster, found.adopted, found)
+            await running.controller.take_over()
             running.reached(found.sentence)
         if settings.joining.listen:
             running.reached(f"workers join at {await asyncio.to_thread(write_join_text, cluster.node, settings.joining)}")
@@ -437,8 +439,9 @@ def tell_of_nodes(
     def adopted(name: str, incarnation: int) -> None:
         if works(name):
             controller.worker_back.cast(name, incarnation)
-        elif name in gateways and name not in answering.value:
-            up(name, incarnation)
+        elif name in gateways:
+            controller.gateway_up.cast(f"{name}/gateway")
+            answering.publish((*(one for one in answering.value if one != name), name))
 
     def down(what: Down) -> None:
         if works(what.node):

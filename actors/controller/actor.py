@@ -58,7 +58,8 @@ class Controller(Actor):
     workers and routes from here. progress: the published progress of the cluster.
     has_cards: an actor of the head reads cards. sizes: settles what each worker gets of its machine; None: workers report
     nothing. logs: settings of the event log; None: there is none. adopted: what this head takes over, with its state.
-    keeps: members keep the state for the next head.
+    keeps: members keep the state for the next head. grace: seconds that requests have when their model's removal was begun
+    by the head before.
     """
 
     def __init__(
@@ -71,9 +72,10 @@ class Controller(Actor):
         logs: LogSettings | None = None,
         adopted: Adopted | None = None,
         keeps: bool = False,
+        grace: float = 0.0,
     ) -> None:
         self._state = state
-        self._adopted, self._keeps = adopted, keeps
+        self._adopted, self._keeps, self._late_grace = adopted, keeps, grace
         self._held_back: list[events.Effect] | None = None  # effects, until the actors that they are for have been started
         self._known_sizes, self._logs = sizes, logs
         self._recorder: ControlRecorder | None = None
@@ -124,7 +126,8 @@ class Controller(Actor):
     @endpoint
     async def serve(self, applications: list[events.Application]) -> None:
         """Serve these applications, which are hashed already: load them."""
-        self.handle(events.Serve(tuple(applications)))
+        if self._adopted is None or not self._state.serving.began:  # else they are served, or an operator has removed them
+            self.handle(events.Serve(tuple(applications)))
         left_over, self._adopted = () if self._adopted is None else self._adopted.left_over, None
         for told in left_over:  # of workers that a new head has found, in whose memory there may be more
             nobodys = tuple(block for block in told.held if block.holder not in self._state.served)
@@ -351,15 +354,16 @@ class Controller(Actor):
 
     @endpoint(urgent=True)
     async def gateway_up(self, gateway: str) -> None:
-        """Tell a new gateway on another node the current state. From here on it hears of every change."""
+        """Tell a gateway on another node that is new, or has come back, the current state. It hears of every change."""
         ref = self.node.ref(gateway)
         self._publisher.forget(gateway)
         for name, worker in self._state.workers.items():
             if worker.alive:
                 ref.up.cast(name, worker.incarnation)
         self._spawn(self._publisher.introduce(gateway))
-        self._history.record(self.node.clock.now(), "gateway", gateway, f"a further process answers HTTP: {gateway}")
-        self._gateways.append(gateway)
+        if gateway not in self._gateways:
+            self._history.record(self.node.clock.now(), "gateway", gateway, f"a further process answers HTTP: {gateway}")
+            self._gateways.append(gateway)
 
     @endpoint(urgent=True)
     async def gateway_down(self, gateway: str) -> None:
@@ -507,7 +511,7 @@ class Controller(Actor):
 
     async def _drain(self, application: str) -> None:
         """Remove an application once no gateway has a request of it, or the time is over."""
-        version, grace = await self._publisher.out(), self._grace.setdefault(application, 0.0)
+        version, grace = await self._publisher.out(), self._grace.setdefault(application, self._late_grace)
         asked = [self.node.ref(g).drained(application, version, timeout=max(grace, 1e-3)) for g in self._gateways]
         await asyncio.gather(*asked, return_exceptions=True)  # a gateway that is gone has none; a late one ends them
         try:

@@ -73,6 +73,8 @@ class RoutePublisher:
         """Send everything to a new gateway."""
         async with self.lock:
             if self._state.version:
+                if self._keeps:
+                    self._node.ref(gateway).keep.cast(self._kept())
                 await self._cast(self._node.ref(gateway), self._state.table.news())
 
     async def publish(self) -> None:
@@ -89,7 +91,7 @@ class RoutePublisher:
             parts = self._state.table.parts({name: self._state.workers[name].routes for name in alive})
             self._first = {}
             updates = {gateway: self._state.table.news(self._taken.get(gateway, 0)) for gateway in self._gateways}
-            kept = KeptState(self._node.incarnation, version, pack_state(self._state.snapshot())) if self._keeps else None
+            kept = self._kept() if self._keeps else None
             calls = [self._call(alive[name], parts[name]) for name in first]
             for name, answer in zip(first, await asyncio.gather(*calls, return_exceptions=True), strict=True):
                 if isinstance(answer, Exception):
@@ -105,6 +107,9 @@ class RoutePublisher:
         """Return the last version once it has left."""
         async with self.lock:
             return self.sent
+
+    def _kept(self) -> KeptState:
+        return KeptState(self._node.incarnation, self._state.version, pack_state(self._state.snapshot()))
 
     def _keepers(self) -> list[Ref]:
         """Return the members that keep the state for the next head: all gateways on other nodes, and some workers."""

@@ -31,7 +31,7 @@ class FaultSettings(SettingsPart):
     ] = 30.0
     orphan_grace: Annotated[
         float,
-        "seconds for which workers and gateways serve on without a head, until the next one adopts them; 0: they end with it",
+        "seconds for which workers and gateways serve on without a head until the next adopts them; 0: they end with it",
         Bounds("seconds, or 0 to end all with the head", 0),
     ] = 0.0
     check: Annotated[bool, "verify the memory accounts after every seventh step, not only when idle"] = False
