@@ -467,6 +467,7 @@ class Worker(Actor):
     @endpoint(urgent=True)
     async def status(self) -> WorkerStatus:
         late, figures = self.device.lateness(), self._figures.counters() | self._parameters.counters()
+        figures["loaded_parameter_bytes"] = float(self._loader.loaded_bytes)
         segments, numerics = self._figures.segments, self._proofs.numerics
         found = status_of(self.config, self.state, self.node.incarnation, numerics, late, figures, segments, self._slow)
         return replace(found, links=self._outbox.kinds(), proof=self._proofs.state)

@@ -46,6 +46,7 @@ COUNTERS = {  # counters since the start of a worker
     "refused_pages": "KV pages from other workers that did not fit, or that no route here could use.",
     "sent_parameter_bytes": "Bytes of parameters sent to other workers.",
     "fetched_parameter_bytes": "Bytes of parameters that came from other workers.",
+    "loaded_parameter_bytes": "Bytes of packed parameters that were loaded, wherever they came from.",
     "unfetched_loads": "Loads that did not get everything from the worker that was named and read the rest from disk.",
     "staged_parameter_bytes": "Bytes of parameters in transfer, outside the pool; up to a sixteenth of it for a load.",
     "sweep_tokens": "Tokens in all steps.",

@@ -1,9 +1,10 @@
 """The keeper: the process that a user starts with ``serve``. It has the head forked, and outlives it.
 
-Owns the lifeline, the forkserver and what one head hands to the next. The forkserver forks the head and all other processes;
-when it is gone, whatever ended it, another one is forked from here. Signals are the head's to answer, and so is the exit code.
-When a head was ended or stopped from outside, or hangs, the next one adopts the others (``policies/cluster/head_restarts.py``);
-when the keeper ends, even by SIGKILL, all end. Loads nothing beyond Python's own library; starts no thread.
+Owns the lifeline, the forkserver and what one head hands to the next. The forkserver forks the head and all other
+processes; when it is gone, whatever ended it, another one is forked from here. Signals are the head's to answer, and so is
+the exit code. When a head was ended or stopped from outside, or hangs, the next one adopts the others
+(``policies/cluster/head_restarts.py``); when the keeper ends, even by SIGKILL, all end. Loads nothing beyond Python's own
+library; starts no thread.
 """
 
 from __future__ import annotations

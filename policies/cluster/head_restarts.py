@@ -1,7 +1,8 @@
 """Whether a keeper starts another head when one has ended, hangs or was stopped.
 
-Without grace for orphans a head's end is everybody's. With it, a head that a signal ended is followed by the next one, unless
-the keeper passed that signal on, or heads end again and again. A head that ended by itself has said why. Owns the heads' ends.
+Without grace for orphans a head's end is everybody's. With it, a head that a signal ended is followed by the next one,
+unless the keeper passed that signal on, or heads end again and again. A head that ended by itself has said why. Owns the
+ends of heads.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ HUNG_LEAST = 10.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class EndAll:
-    """The keeper ends, and all with it. ``status``: as the head's, minus the signal for one. ``why``: a sentence, or empty."""
+    """The keeper ends, and all with it. ``status``: the head's, or minus its signal. ``why``: a sentence, or empty."""
 
     status: int
     why: str = ""

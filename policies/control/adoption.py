@@ -1,9 +1,9 @@
 """Adoption: what a new head takes over from the members of the one before, without having a worker load anything again.
 
 Members keep the controller's state as it was at each publication, and tell it: the newest one counts, so a change that was
-half done goes forward if its publication left the head, else back. What workers hold they know best: what they lack is loaded,
-what is nobody's is unloaded, and workers that have not come back are down. Then everything that the head before had asked is
-asked again. Where no member keeps a state, models are placed anew on workers that hold them already. Owns no state.
+half done goes forward if its publication left the head, else back. What workers hold they know best: what they lack is
+loaded, what is nobody's is unloaded, and workers that have not come back are down. Then everything that the head before had
+asked is asked again. Where no member keeps a state, models are placed anew on workers that hold them already. Owns no state.
 """
 
 from __future__ import annotations

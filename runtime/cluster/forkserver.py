@@ -6,9 +6,9 @@ is that head, at the other end of a socket pair. Where a keeper did (``api/serve
 forks the head, the first one before it imports anything heavy, and a further one when the keeper asks. Heads come and go at
 its listening socket, and each is told which children live, and which have ended meanwhile.
 
-A child outlives the forkserver and dies with the holder of the lifeline (``lifeline.py``); without a lifeline, and before the
-head knows of it, a child dies with the forkserver (PR_SET_PDEATHSIG). Single-threaded, opens no ZeroMQ context, starts no
-thread pool: what is forked must be whole.
+A child outlives the forkserver and dies with the holder of the lifeline (``lifeline.py``); without a lifeline, and before
+the head knows of it, a child dies with the forkserver (PR_SET_PDEATHSIG). Single-threaded, opens no ZeroMQ context, starts
+no thread pool: what is forked must be whole.
 """
 
 from __future__ import annotations
