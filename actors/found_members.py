@@ -1,4 +1,4 @@
-"""What a new head finds of the cluster of the one before it: its living members, and what they tell.
+"""The members of the head before that a new head finds, and their accounts.
 
 Owns the order of taking over: members come, they tell, ``policies/control/adoption.py`` says what follows, the tree of
 actors is started around the living processes, and then the controller acts. Decides nothing.
@@ -10,12 +10,13 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from ..policies.control.adoption import Adopted, KeptState, ToldWorker, adopt, newest
+from ..policies.control.adoption import Adopted, KeptState, StateKeeping, ToldWorker, adopt, newest
 from ..policies.control.state import ControllerState
 from ..runtime.cluster.cluster import ClusterHead
 from ..runtime.cluster.join_text import WORKER
 from ..runtime.cluster.process import JoinedProcess
 from .kept_state import ask_gateways, ask_workers, unpack_state
+from .settings.faults import FaultSettings
 
 log = logging.getLogger("blockwright.cluster")
 PATIENCE = 1.0  # seconds for members to come
@@ -38,12 +39,13 @@ class Succession:
 
 @dataclass(frozen=True, slots=True)
 class FoundMembers:
-    """The members that a new head has found. workers: those that told what they hold. silent: those that did not."""
+    """The members that a new head has found. workers: the accounts of workers. silent: nodes without one."""
 
-    adopted: Adopted | None = None
+    keeping: StateKeeping | None = None
     workers: tuple[ToldWorker, ...] = ()
     gateways: tuple[str, ...] = ()  # nodes
     silent: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()  # that the next head needs
 
     @property
     def sentence(self) -> str:
@@ -52,9 +54,22 @@ class FoundMembers:
 
 
 async def find_members(
-    cluster: ClusterHead, fresh: ControllerState, workers: Collection[str], gateways: Collection[str]
+    cluster: ClusterHead,
+    fresh: ControllerState,
+    faults: FaultSettings,
+    workers: Collection[str],
+    gateways: Collection[str],
+    succession: Succession | None,
 ) -> FoundMembers:
-    """Wait for the members of the head before, and ask what they have. workers, gateways: names that the settings give."""
+    """Wait for the members of the head before, if there was one, and ask what they have.
+
+    workers, gateways: names that the settings give.
+    """
+    if succession is None or not faults.orphan_grace:
+        return FoundMembers()
+    programs = (succession.program,)
+    if succession.first:
+        return FoundMembers(StateKeeping(), programs=programs)
     came = await cluster.adopting(PATIENCE)
     working = [name for name in came if name in workers or cluster.role(name) == WORKER]
     fronts = [name for name in came if name in gateways]
@@ -65,7 +80,8 @@ async def find_members(
     adopted = _adopted(fresh, kept, told, version)
     silent = {*working, *fronts} - {one.name for one in told} - {one.address.partition("/")[0] for one in answers}
     answering = tuple(one.address.partition("/")[0] for one in answers)
-    return FoundMembers(adopted, tuple(told), answering, tuple(sorted(silent)))
+    keeping = StateKeeping(adopted, faults.drain_timeout)
+    return FoundMembers(keeping, tuple(told), answering, tuple(sorted(silent)), programs)
 
 
 def _adopted(fresh: ControllerState, kept: KeptState | None, told: Sequence[ToldWorker], version: int) -> Adopted:
@@ -77,11 +93,18 @@ def _adopted(fresh: ControllerState, kept: KeptState | None, told: Sequence[Told
     return adopt(fresh, None, told, version)
 
 
-async def settle_members(cluster: ClusterHead, adopted: Adopted, found: FoundMembers) -> None:
-    """Give each worker that joined by itself an actor that stands for it, and end who is not wanted."""
+async def settle_members(cluster: ClusterHead, found: FoundMembers) -> bool:
+    """Give each worker that joined by itself an actor that stands for it, and end who is not wanted.
+
+    Return whether there was a head before.
+    """
+    adopted = found.keeping.adopted if found.keeping is not None else None
+    if adopted is None:
+        return False
     for worker in found.workers:
         if worker.joined:
             await cluster.node.spawn(JoinedProcess(cluster, worker.incarnation), name=worker.name)
     for name, why in [*((one, UNWANTED) for one in adopted.strangers), *((one, SILENT) for one in found.silent)]:
         log.warning("node %s is ended: %s", name, why)
         await cluster.kill(name, why)
+    return True

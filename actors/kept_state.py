@@ -1,4 +1,4 @@
-"""What members keep for the next head, and the questions with which that collects it.
+"""The state that members keep for the next head, and the questions with which that collects it.
 
 Owns the packed form of the controller's state, and nothing else. A member that does not answer in time counts as one that
 keeps nothing; what it holds is then not known, so it is not adopted.

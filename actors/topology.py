@@ -115,6 +115,7 @@ class Running:
         self._began = began
         self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._background: list[asyncio.Task[None]] = []
+        cluster.on_superseded(lambda _, sentence: self.fail(sentence))
 
     @property
     def peer(self) -> Ref:
@@ -255,56 +256,37 @@ async def start(
     launcher = launcher or (InProcessLauncher() if in_process else worker_launcher(settings.network.directory))
     cluster = await _open_cluster(settings.faults, settings.joining, launcher, succession)
     try:
-        whole = tree(
-            settings,
-            first_in_head=first_in_head,
-            worker_entry=worker_entry or (WORKER_IN_PROCESS if in_process else WORKER),
-            gateway_entry=http.entry if http is not None else "",
-            predictor_entry=PREDICTORS_IN_PROCESS if in_process else PREDICTORS,
-        )
+        worker_entry = worker_entry or (WORKER_IN_PROCESS if in_process else WORKER)
+        predictors = PREDICTORS_IN_PROCESS if in_process else PREDICTORS
+        entries = {"worker_entry": worker_entry, "gateway_entry": http.entry if http is not None else ""}
+        whole = tree(settings, first_in_head=first_in_head, predictor_entry=predictors, **entries)
         log.info("supervision tree:\n%s", "\n".join(lines(whole)))
         infos = _models(opened, max_lengths(settings.requests, models))
         gateway = _gateway(fronts, infos) if first_in_head else None
         running = Running(cluster, launcher, gateway, began, dict(opened.checkpoints))
         state = _state(settings, rules, fronts.models.default_model)
-        found = FoundMembers()
-        if succession is not None and not succession.first:
-            found = await find_members(cluster, state, {*configs}, {*processes})
-            running.answering.publish(found.gateways)
-        keeps = succession is not None and settings.faults.orphan_grace > 0
+        found = await find_members(cluster, state, settings.faults, {*configs}, {*processes}, succession)
+        running.answering.publish(found.gateways)
         values: dict[str, Any] = {
             **_services(settings, http.batch_service if http is not None else None),
             "members": (cluster, next(iter(configs.values())), {*configs, *processes, NODE}, CONTROLLER),
             "applications": (settings, worker_limits(settings.worker, models), CONTROLLER, running.held),
             "gateway": gateway,
-            "controller": (
-                found.adopted.state if found.adopted is not None else state,
-                [*[f"{HEAD}/gateway"] * first_in_head, *(f"{name}/gateway" for name in found.gateways)],
-                running.progress,
-                settings.worker.may_be_card,
-                WorkerSizes(rules),
-                settings.logs,
-                found.adopted,
-                keeps,
-                settings.faults.drain_timeout if found.adopted is not None else 0.0,
-            ),
+            "controller": _controller(settings, rules, state, running.progress, found, first_in_head=first_in_head),
             "peer": (http.front if http is not None else None, processes),
             **configs,
             **_gateway_configs(fronts, infos, first_in_head, http.port if http is not None else 0),
         }
         tell_of_nodes(cluster, running.controller.ref, running.answering, configs.keys(), processes)
-        cluster.on_superseded(lambda epoch, sentence: running.fail(sentence))
         root = await start_tree(cluster.node, whole, values, nodes=cluster)
         running.reached("checkpoints opened")
-        if found.adopted is not None:
-            await settle_members(cluster, found.adopted, found)
+        if await settle_members(cluster, found):
             await running.controller.take_over()
             running.reached(found.sentence)
         if settings.joining.listen:
             running.reached(f"workers join at {await asyncio.to_thread(write_join_text, cluster.node, settings.joining)}")
-        warm = [http.entry] if http is not None and processes else []
-        warm += [succession.program] if succession is not None and keeps else []
-        running.run(root, opened, settings, partial(_warm, launcher, warm))
+        programs = [*([http.entry] if http is not None and processes else []), *found.programs]
+        running.run(root, opened, settings, partial(_warm, launcher, programs))
     except BaseException:
         await cluster.stop()
         raise
@@ -342,6 +324,22 @@ def _state(settings: Settings, rules: SizeRules, default: str) -> ControllerStat
     state.default_is_set = bool(settings.models.default_model)
     state.table.default = default
     return state
+
+
+def _controller(
+    settings: Settings,
+    rules: SizeRules,
+    state: ControllerState,
+    progress: Published[Progress],
+    found: FoundMembers,
+    *,
+    first_in_head: bool,
+) -> tuple[Any, ...]:
+    """Return the values of the controller."""
+    adopted = found.keeping.adopted if found.keeping is not None else None
+    gateways = [f"{name}/gateway" for name in (*[HEAD] * first_in_head, *found.gateways)]
+    more = progress, settings.worker.may_be_card, WorkerSizes(rules), settings.logs, found.keeping
+    return adopted.state if adopted is not None else state, gateways, *more
 
 
 async def _read_here(settings: Settings, launcher: Launcher | None) -> WorkerReading | None:
@@ -501,7 +499,6 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
     more |= {
         "patience": PATIENCE * settings.dispatching.dispatch_timeout,
         "autoscale": settings.autoscaling.autoscale != "off",
-        "outlives": settings.faults.orphan_grace > 0,
     }
     return Gateway(RequestBook(parts), name=name, others=others, tagging=tagging, **{**addresses, **more})
 

@@ -20,7 +20,7 @@ from ...policies.cluster.application_life import check_default
 from ...policies.cluster.scaling import PressedBlock
 from ...policies.cluster.worker_size import CARD, SizeDemand, WorkerReading, WorkerReport, WorkerSizes, card_memory
 from ...policies.control import events
-from ...policies.control.adoption import Adopted, ToldWorker, came_back
+from ...policies.control.adoption import StateKeeping, ToldWorker, came_back
 from ...policies.control.drop_events import MemoryGroups, MemoryOrder, OverloadNote
 from ...policies.control.drop_groups import memory_groups, refusal, refused_workers
 from ...policies.control.drops_view import overload_view
@@ -57,9 +57,8 @@ class Controller(Actor):
     state: owned by this actor from here on. gateways: addresses of the gateways at the start; every gateway hears of
     workers and routes from here. progress: the published progress of the cluster.
     has_cards: an actor of the head reads cards. sizes: settles what each worker gets of its machine; None: workers report
-    nothing. logs: settings of the event log; None: there is none. adopted: what this head takes over, with its state.
-    keeps: members keep the state for the next head. grace: seconds that requests have when their model's removal was begun
-    by the head before.
+    nothing. logs: settings of the event log; None: there is none. keeping: members keep the state for the next head;
+    None: they end with this one.
     """
 
     def __init__(
@@ -70,12 +69,12 @@ class Controller(Actor):
         has_cards: bool = False,
         sizes: WorkerSizes | None = None,
         logs: LogSettings | None = None,
-        adopted: Adopted | None = None,
-        keeps: bool = False,
-        grace: float = 0.0,
+        keeping: StateKeeping | None = None,
     ) -> None:
         self._state = state
-        self._adopted, self._keeps, self._late_grace = adopted, keeps, grace
+        self._keeping = keeping
+        self._adopted = keeping.adopted if keeping is not None else None
+        self._late_grace = keeping.grace if keeping is not None else 0.0
         self._held_back: list[events.Effect] | None = None  # effects, until the actors that they are for have been started
         self._known_sizes, self._logs = sizes, logs
         self._recorder: ControlRecorder | None = None
@@ -92,7 +91,7 @@ class Controller(Actor):
         self._grace: dict[str, float] = {}  # application to be removed -> seconds its requests have
 
     async def on_start(self) -> None:
-        self._publisher = RoutePublisher(self.node, self._state, self._gateways, keeps=self._keeps)
+        self._publisher = RoutePublisher(self.node, self._state, self._gateways, keeps=self._keeping is not None)
         self._calls = WorkerCalls(self.node, self._publisher.lock, self.handle, self._kill)
         self._gateway_calls = GatewayCalls(self.node, self._gateways, self._publisher.lock, self._state)
         self._deafen = self.node.on_heartbeat(self._beat)
@@ -345,7 +344,7 @@ class Controller(Actor):
         """Take back a worker that came later than others to a new head, or had lost its way to this one."""
         record = self._state.workers.get(worker)
         if record is None or record.alive:
-            return  # nobody wants it, or nothing has changed
+            return  # it is not wanted any more, or nothing has changed
         told: ToldWorker = await self.node.ref(f"{worker}/blocks#{incarnation}").tell(returns=ToldWorker)
         for event in came_back(told):
             self.handle(event)

@@ -73,7 +73,7 @@ class Gateway(Actor):
 
     controller, applications, limiter: addresses; ``limiter`` is empty without limits. others: nodes of the other gateways.
     tagging: exchange of the state's ``lengths``. dispatchers: addresses asked in turn, each for ``patience`` seconds.
-    autoscale: whether to report latencies to the controller. outlives: it may have to serve on without a head.
+    autoscale: whether to report latencies to the controller.
     """
 
     def __init__(
@@ -89,7 +89,6 @@ class Gateway(Actor):
         autoscale: bool = False,
         dispatchers: Sequence[str] = (),
         patience: float = 0.1,
-        outlives: bool = False,
     ) -> None:
         self.name = name
         self.limiter = limiter
@@ -108,9 +107,8 @@ class Gateway(Actor):
         self._timer: Timer | None = None
         self._kept: KeptState | None = None  # for the next head
         self._pieces = RoutePieces()
-        self._outlives = outlives
         self._met: dict[str, int] = {}  # worker -> its life, where this node has a connection to it
-        self._lives: dict[str, int] = {}  # worker -> the life that the controller has told of
+        self._lives: dict[str, int] = {}  # worker -> its life, as the controller knows it
 
     async def on_start(self) -> None:
         self.book.parts.address = str(self.ref)
@@ -418,7 +416,7 @@ class Gateway(Actor):
     def _tick(self) -> None:
         self._timer = self.node.clock.call_at(self.node.clock.now() + TICK, self._tick)  # first, since a fault may follow
         self._handle(m.GatewayTick())
-        if self._outlives:
+        if self._kept is not None:  # this gateway outlives its head
             self._look_for_losses()
         if self._others:
             self._share()

@@ -33,9 +33,10 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True, slots=True)
 class HandedOn:
-    """What a keeper gives to each head. address: where the forkserver listens. memo: what earlier heads left, by name.
+    """The things that a keeper gives to each head.
 
-    ``tell``: the descriptor of a pipe to the keeper. first: there was no head before.
+    address: where the forkserver listens. tell: the descriptor of a pipe to the keeper. first: there was no head before.
+    memo: what earlier heads left, by name.
     """
 
     address: str
@@ -111,12 +112,13 @@ class Keeper:
             ours.close()
             self._be_forkserver(theirs)
         theirs.close()
-        self._forkserver, self._control, self._heard = pid, ours, b""
+        self._forkserver, self._control = pid, ours
+        self._heard = b""
         self._selector.register(ours, selectors.EVENT_READ)
         self._want_head() if head else self._send(None)
 
     def _be_forkserver(self, control: socket.socket) -> NoReturn:
-        """In the child: no signal of the keeper's group reaches it, which the head may want to answer in its time."""
+        """Become the forkserver, in the child. Signals to the keeper's group do not reach it: the head answers them."""
         status = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -136,7 +138,7 @@ class Keeper:
             os._exit(status)
 
     def _run_head(self, given: dict[str, Any]) -> int:
-        """In the head."""
+        """Run the head's program, in the head."""
         return self._run(HandedOn(self._address, self._tell_write, given["first"], given["memo"]))
 
     def _want_head(self) -> None:

@@ -1,6 +1,6 @@
-"""Whether a keeper starts another head when one has ended, hangs or was stopped.
+"""The decision whether a keeper starts another head when one has ended, hangs or was stopped.
 
-Without grace for orphans a head's end is everybody's. With it, a head that a signal ended is followed by the next one,
+Without grace for orphans all end with the head. With it, a head that a signal ended is followed by the next one,
 unless the keeper passed that signal on, or heads end again and again. A head that ended by itself has said why. Owns the
 ends of heads.
 """

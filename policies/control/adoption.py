@@ -2,8 +2,9 @@
 
 Members keep the controller's state as it was at each publication, and tell it: the newest one counts, so a change that was
 half done goes forward if its publication left the head, else back. What workers hold they know best: what they lack is
-loaded, what is nobody's is unloaded, and workers that have not come back are down. Then everything that the head before had
-asked is asked again. Where no member keeps a state, models are placed anew on workers that hold them already. Owns no state.
+loaded, what belongs to no application is unloaded, and workers that have not come back are down. Then everything that the
+head before had asked is asked again. Where no member keeps a state, models are placed anew on workers that hold them
+already. Owns no state.
 """
 
 from __future__ import annotations
@@ -59,10 +60,10 @@ class ToldWorker:
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """What a new head begins with.
+    """The beginning of a new head.
 
     events: to be handled first, in order. left_over: what workers hold of applications, to be looked at when models are
-    placed. strangers: workers that nobody wants any more, which are to be ended.
+    placed. strangers: workers that are not wanted any more, which are to be ended.
     """
 
     state: ControllerState
@@ -78,6 +79,18 @@ class ToldGateway:
     address: str
     version: int
     kept: KeptState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateKeeping:
+    """The part of a controller in the succession of heads: members keep its state for the next one.
+
+    adopted: what it takes over from the head before. grace: seconds that requests have to end where that head had begun to
+    remove their model.
+    """
+
+    adopted: Adopted | None = None
+    grace: float = 0.0
 
 
 def newest(kept: Iterable[KeptState | None]) -> KeptState | None:

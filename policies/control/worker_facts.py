@@ -105,9 +105,13 @@ class WorkerFacts:
             self._reconcile.perform(Fatal(f"worker {worker.name} cannot start: {why}"))
 
     def _told(self, worker: WorkerRecord, told: WorkerTold) -> None:
-        """Correct what is known of a worker by what it tells a new head: it holds more, or less. What is nobody's goes."""
+        """Correct what is known of a worker by what it tells a new head: it holds more, or less.
+
+        What belongs to no application goes.
+        """
         residency = self._holdings.residency[worker.name]
-        residency.loading, residency.asking, residency.room_stale = None, False, True
+        residency.loading, residency.asking = None, False
+        residency.room_stale = True
         self._holdings.changed[worker.name] = None
         if worker.condemned:  # perhaps it was not killed
             self._reconcile.perform(KillWorker(worker.name, "stalled"))

@@ -4,7 +4,7 @@ Owns the children: reports each exit as it happens, and when who it serves for i
 removes the cluster's sockets and exits. There are two it may serve for. Where a head started it (``ForkserverLauncher``), it
 is that head, at the other end of a socket pair. Where a keeper did (``api/serve/keeper.py``), it is the keeper; then it also
 forks the head, the first one before it imports anything heavy, and a further one when the keeper asks. Heads come and go at
-its listening socket, and each is told which children live, and which have ended meanwhile.
+its listening socket, and each hears which children live, and which have ended meanwhile.
 
 A child outlives the forkserver and dies with the holder of the lifeline (``lifeline.py``); without a lifeline, and before
 the head knows of it, a child dies with the forkserver (PR_SET_PDEATHSIG). Single-threaded, opens no ZeroMQ context, starts
@@ -216,7 +216,7 @@ class Forkserver:
                 self._keeper.end.sendall(json.dumps(fields).encode() + b"\n")
 
     def _let_go(self) -> None:
-        """In a child: close what belongs to this process alone."""
+        """Close, in a child, what belongs to this process alone."""
         signal.set_wakeup_fd(-1)
         for one in (self._head, self._keeper):
             if one is not None:

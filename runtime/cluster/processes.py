@@ -232,7 +232,7 @@ class ForkserverLauncher:
         assert self._kept is not None, "a keeper has one"
         ours = socket.socket(socket.AF_UNIX)
         try:
-            ours.connect(f"\0{self._kept.address}")  # the keeper listens, so this waits for nobody
+            ours.connect(f"\0{self._kept.address}")  # the keeper listens, so this does not wait
             self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
         except BaseException:
             ours.close()

@@ -13,8 +13,10 @@ from blockwright.api.serve import keeper
 
 def keep(self):
     files = {name: getattr(module, "__file__", None) or "" for name, module in sys.modules.items()}
-    print(*sorted(n for n, file in files.items() if "site-packages" in file and not n.startswith(("__", "_distutils", "block"))))
-    print(*sorted(name for name in files if name.startswith("blockwright.") and name.split(".")[1] in ("runtime", "transport")))
+    ours = ("__", "_distutils", "blockwright")  # and what an editable installation loads at each start
+    print(*sorted(name for name, file in files.items() if "site-packages" in file and not name.startswith(ours)))
+    heavy = ("blockwright.runtime", "blockwright.transport")
+    print(*sorted(name for name in files if name.startswith(heavy)))
     return 0
 
 keeper.Keeper.keep = keep
