@@ -195,6 +195,11 @@ class Running:
             await self.port.drain(0)
         await self.cluster.stop()
 
+    async def offer_to_join(self, joining: JoinSettings) -> None:
+        """Write the text with which workers join, and report where, if the head listens for them."""
+        if joining.listen:
+            self.reached(f"workers join at {await asyncio.to_thread(write_join_text, self.cluster.node, joining)}")
+
     def reached(self, stage: str) -> None:
         self.stages.append((stage, time.monotonic() - self._began))
 
@@ -283,8 +288,7 @@ async def start(
         if await settle_members(cluster, found):
             await running.controller.take_over()
             running.reached(found.sentence)
-        if settings.joining.listen:
-            running.reached(f"workers join at {await asyncio.to_thread(write_join_text, cluster.node, settings.joining)}")
+        await running.offer_to_join(settings.joining)
         programs = [*([http.entry] if http is not None and processes else []), *found.programs]
         running.run(root, opened, settings, partial(_warm, launcher, programs))
     except BaseException:
