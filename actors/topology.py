@@ -391,7 +391,9 @@ async def _open_checkpoints(settings: Settings) -> tuple[OpenedCheckpoints, Sett
     for sentence in absent_models(settings, opened.checkpoints):
         log.warning("%s", sentence)
     _tell_bases(opened)
-    return opened, settings.changed(default_model=default or next(iter(settings.models.applications)))
+    speculate = settings.drafting.speculate | dict.fromkeys(opened.drafting.values(), "tokens")
+    first = next(iter(settings.models.applications))
+    return opened, settings.changed(default_model=default or first, speculate=speculate)
 
 
 async def _open_cluster(

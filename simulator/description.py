@@ -409,8 +409,15 @@ def _check_variants(made: Scenario, source: DescriptionSource) -> None:
 
 
 def _check_pipelines(made: Scenario, source: DescriptionSource) -> None:
-    """Check that the devices of a pipeline can share the bytes of each model evenly."""
+    """Check that the devices of a pipeline can share the bytes of each model evenly, and surrogates."""
     stages = [spec.stages for spec in made.instances if spec.stages > 1]
+    for n, model in enumerate(made.models):
+        if model.drafts is None or not model.drafts.surrogate:
+            continue
+        if stages or model.shares or not model.parameters:
+            why = "is given for a pipeline" if stages else "is given for an adapter" if model.shares else "needs parameters"
+            says = f"{why}; a surrogate stands for layers of a whole model on one device"
+            raise source.error(["models", n, "drafts", "surrogate"], says)
     for n, model in enumerate(made.models if stages else ()):
         if not model.parameters:
             raise source.error(["models", n, "parameters"], "is missing; devices of a pipeline cost by their part of them")

@@ -1,8 +1,9 @@
 """Drafts of simulated requests: how many there are in a round, and which of them stand.
 
-The workers' scheduler drafts as it does live (``policies/drafts``), here from a prediction of the whole answer: this is the
-source without a cost of its own. Simulated tokens have no values, so whether a draft is the token that its model draws
-follows from the described acceptance and the seed.
+The workers' scheduler drafts as it does live (``policies/drafts``): from a prediction of the whole answer, which is the
+source without a cost of its own, or by a chain with a surrogate, which takes its part of the model's time. Simulated
+tokens have no values, so whether a draft is the token that its model draws follows from the described acceptance
+and the seed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Annotated
 
+from ..policies.adaptive.speculation import drafting_chain
 from ..policies.drafts.options import LARGEST, DraftOptions
 from ..policies.prediction.instance import Instance
 from ..policies.prediction.pipeline_instance import PipelineInstance
@@ -26,9 +28,12 @@ class DraftSpec:
 
     tokens: Annotated[int, Most(LARGEST)] = 0  # drafts of a round; 0: chosen as it pays (``policies/drafts/length.py``)
     accepted: Annotated[float, Most(1)]  # probability that a draft stands, if the ones before it in its round do
+    surrogate: Annotated[float, Most(1)] = 0.0  # bytes of a surrogate of all layers, as a part of theirs; 0: there is none
 
-    def options(self, answer: int) -> DraftOptions:
+    def options(self, model: str, answer: int) -> DraftOptions:
         """Return the drafts of a request whose answer has at most this many tokens; every simulated token is 0."""
+        if self.surrogate:
+            return DraftOptions(tokens=self.tokens, model=drafting_chain(model))
         return DraftOptions(tokens=self.tokens, prediction=[0] * answer)
 
 

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..policies.adaptive.speculation import drafting_chain
 from ..policies.control.events import Application
 from ..policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
+from ..policies.model.partition import cut_blocks
 from ..policies.overload.drop_plan import kv_bytes, nbytes
 from ..policies.plan.coefficients import Coefficients
 from ..policies.prediction.instance import Instance
@@ -69,7 +71,7 @@ class InstanceMaker:
         self._accept = DraftOutcomes(scenario.seed, drafts) if drafts else None
         self.plans: list[InstancePlan] = []
         for entry, (spec, found) in enumerate(zip(scenario.instances, coefficients, strict=True)):
-            chains = {model.name: chain_of(model, spec) for model in placed(scenario.models, spec.name)}
+            chains = {one.application: one for one in chains_of(placed(scenario.models, spec.name), spec)}
             self.plans += [InstancePlan(name, entry, spec, found, chains) for name in spec.names]
 
     def paces(self) -> Paces:
@@ -152,6 +154,30 @@ def stage_of(layers: Sequence[Component]) -> Component:
     return replace(layers[0], id=identity, nbytes=nbytes(layers, range(len(layers))), kv=layout)
 
 
+def chains_of(models: Iterable[ModelSpec], spec: InstanceSpec) -> list[Chain]:
+    """Return the chains of models, and behind them the chains with surrogates that draft for them."""
+    found = []
+    drafting = []
+    for model in models:
+        own = chain_of(model, spec)
+        found.append(own)
+        if model.drafts is not None and model.drafts.surrogate:
+            parts = [_surrogate(one, model.drafts.surrogate) for one in own.components]
+            name = drafting_chain(model.name)
+            drafting.append(Chain(name, (Block(tuple(parts)),), own.max_length, drafts_for=model.name))
+    if not drafting:
+        return found
+    cut = cut_blocks({one.application: one.components for one in [*found, *drafting]})
+    return [replace(one, blocks=cut[one.application]) for one in [*found, *drafting]]
+
+
+def _surrogate(one: Component, part: float) -> Component:
+    """Return a surrogate of layers, with a part of their bytes. Its KV has their size; what is no layer stays."""
+    if one.kind is not Kind.ATTENTION:
+        return one
+    return replace(one, id=_hash(f"{one.id.hex()}~{part}"), nbytes=max(1, round(one.nbytes * part)))
+
+
 def chain_of(model: ModelSpec, spec: InstanceSpec) -> Chain:
     """Return a model's chain with all layers of a device as one component.
 
@@ -215,7 +241,7 @@ def sweep_configs(name: str, spec: InstanceSpec, models: Sequence[ModelSpec], *,
     ``loaded``: parameters of all models have their memory; otherwise all of it is there for what is loaded.
     """
     found, names = [], spec.devices(name)
-    chains = [chain_of(model, spec) for model in models]
+    chains = chains_of(models, spec)
     for n, hop in enumerate(hops_of([""] * spec.stages)):
         parts = [component for chain in chains for component in chain.components[hop.first : hop.last]]
         held = held_bytes(parts) if loaded else 0

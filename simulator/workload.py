@@ -66,7 +66,8 @@ class WorkloadRequest:
             prompt_length=self.prompt, page_hashes=page_hashes(tokens, page_size, self.salt) if hashed else [],
             max_length=self.total, stop_tokens=[STOP] if self.allowed else [], sampling=GREEDY,
             tenant=self.tenant or self.model, priority=self.priority, arrival=self.at, timeout=timeout, salt=self.salt,
-            expected=self.expected, drafts=None if drafts is None else drafts.options(self.total - self.prompt),
+            expected=self.expected,
+            drafts=None if drafts is None else drafts.options(self.model, self.total - self.prompt),
         )  # fmt: skip
 
 

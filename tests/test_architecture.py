@@ -67,7 +67,6 @@ SMALL_THOUGHTS = {
     "actors/profiling/link_peer.py": "the other end of a measured link, run in a process of its own",
     "actors/worker/cut_answers.py": "answers that were cut off, apart from the shell that ends their sequences",
     "actors/worker/coalesced_news.py": "news held back for a slow gateway, apart from the numbering of reports",
-    "actors/speculation.py": "one source of drafts, chosen when a server starts",
     "api/constraints/lark.py": "the language of grammars, apart from that of schemas",
     "api/openai/quality.py": "the tier of a request, apart from the path of its answer",
     "gpu/cuda/synchronous.py": "computes on a card from the host's memory, which sweeps never do",

@@ -32,7 +32,7 @@ WELCOME = b"\x04"
 REFUSAL = b"\x05"
 LONGEST = 512  # bytes of a greeting, welcome or refusal
 _SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
-_OBEYS = re.compile(r"obeys ([A-Za-z0-9_.-]{1,64}#[0-9]{1,18}), a later head")
+_OBEYS = re.compile(r"the later head ([A-Za-z0-9_.-]{1,64}#[0-9]{1,18}),")
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 
 
@@ -150,7 +150,12 @@ def parse_admission(frame: bytes) -> Admission:
 
 def obeys(member: PeerId, later: PeerId, earlier: PeerId) -> str:
     """Return the sentence with which a member refuses a head whose successor it obeys."""
-    return f"{member} obeys {later}, a later head of this cluster than {earlier}"
+    return f"{member} obeys the later head {later}, so {earlier} is over"
+
+
+def succeeds(later: PeerId, earlier: PeerId) -> str:
+    """Return the sentence with which a head refuses one that it succeeds."""
+    return f"here listens the later head {later}, so {earlier} is over"
 
 
 def over(member: PeerId, why: str) -> str:
@@ -164,7 +169,7 @@ def is_over(sentence: str, member: PeerId) -> bool:
 
 
 def obeyed(sentence: str) -> PeerId | None:
-    """Return the later head that a refusal names, if it is one of ``obeys``."""
+    """Return the later head that a refusal names, if it is one of ``obeys`` or ``succeeds``."""
     found = _OBEYS.search(sentence)
     return parse_identity(found[1]) if found is not None else None
 

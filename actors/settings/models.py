@@ -123,7 +123,9 @@ class DraftSettings(SettingsPart):
         Texts, "model id: source of drafts: off, prompt, tier:LAYERS, a model or auto; *: models without an entry"
     ] = field(default_factory=dict)
     speculate: Annotated[
-        Texts, "model id: off, or tokens: the chain with a surrogate of a block (`blockwright zoo surrogate`) drafts"
+        Texts,
+        "model id: off, or tokens: the chain with a surrogate of a block (`blockwright zoo surrogate`) drafts; default: "
+        "tokens if surrogates promise to gain",
     ] = field(default_factory=dict)
     draft_tokens: Annotated[
         int,

@@ -48,15 +48,13 @@ class SilenceCount:
 class AwakeTime:
     """Time as far as this process was awake: a check that comes late counts as little later than it should."""
 
-    __slots__ = ("_checked", "_period", "stalled")
+    __slots__ = ("_checked", "_period")
 
     def __init__(self, now: float, period: float, factor: float = 1.5) -> None:
         self._checked, self._period = now, period * factor
-        self.stalled = False  # the last check came too late
 
     def step(self, now: float) -> float:
         """Return the seconds to count since the last check."""
         passed = now - self._checked
         self._checked = now
-        self.stalled = passed > self._period
         return min(passed, self._period)

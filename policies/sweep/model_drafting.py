@@ -42,8 +42,13 @@ class ModelDrafting:
         If its model is here, it is opened, or made to catch up.
         """
         rows, drafts = self._rows, self._parts.drafts
-        local = self._parts.routes.whole(drafts.of(s).options.drafter)
+        application = rows.route[s].route.application
+        drafter = self._parts.bottlenecks.drafter(application, drafts.of(s).options.drafter)
+        local = self._parts.routes.whole(drafter)
         row = drafts.draft_row(s)
+        if row >= 0 and not rows.open[row] and self._parts.bottlenecks.left(application, rows.route[row].route.application):
+            self._draft_rows.end(s, rest=True)
+            row = -1
         if row < 0 and local is not None and self._may_open(s, local):
             row = self._open(s, local)
         if row < 0 or rows.open[row]:

@@ -13,6 +13,7 @@ from ..plain import Plain, from_plain, to_plain
 from ..plan.coefficients import Coefficients
 from ..plan.sweep_plan import Edit
 from .ageing import Ageing
+from .bottlenecks import Bottlenecks
 from .columns import Place, Status
 from .config import SweepConfig
 from .draft_table import DraftTable
@@ -145,6 +146,7 @@ class Parts:
         self.return_timeouts = ReturnTimeouts()
         self.pending_pages = PendingPages()
         self.drafts = DraftTable()
+        self.bottlenecks = Bottlenecks()
         self.grammars = GrammarTable()
         hidden = config.hidden_pages if config.prefix_cache else "off"
         self.routes = LocalRoutes(config.worker, config.numerics, hidden, tier_fairness=config.tier_fairness)
@@ -221,7 +223,7 @@ class Parts:
         copy.return_timeouts = self.return_timeouts.fork()
         copy.page_transfers, copy.page_pins = self.page_transfers.fork(), self.page_pins.fork()
         copy.drafts, copy.turns = self.drafts.fork(), self.turns.fork()
-        copy.grammars = self.grammars.fork()
+        copy.grammars, copy.bottlenecks = self.grammars.fork(), self.bottlenecks.fork()
         copy.pending_pages = self.pending_pages.fork()
         copy.routes = self.routes.fork()
         copy.outgoing = self.outgoing.fork()
@@ -240,6 +242,7 @@ class Parts:
             "return_timeouts": self.return_timeouts.snapshot(),
             "pending_pages": self.pending_pages.snapshot(),
             "drafts": self.drafts.snapshot(),
+            "bottlenecks": self.bottlenecks.snapshot(),
             "grammars": self.grammars.snapshot(),
             "turns": self.turns.snapshot(),
             "routes": self.routes.snapshot(),
@@ -259,6 +262,7 @@ class Parts:
         parts.return_timeouts = ReturnTimeouts.restore(data["return_timeouts"])
         parts.pending_pages = PendingPages.restore(data["pending_pages"])
         parts.drafts = DraftTable.restore(data["drafts"])
+        parts.bottlenecks = Bottlenecks.restore(data["bottlenecks"])
         parts.grammars = GrammarTable.restore(data["grammars"])
         parts.turns = TierTurns.restore(data["turns"])
         parts.routes = LocalRoutes.restore(data["routes"])
@@ -285,6 +289,7 @@ class Parts:
         staying = [s for s in draft_rows if rows.status[s] != Status.LEAVING]
         self.drafts.check({s: rows.plain_until[s] for s in live}, staying)
         self.turns.check(self.config.tier_turns)
+        self.bottlenecks.check()
         self.grammars.check({s: rows.held[s] for s in live})
         self.return_timeouts.check({s for s in live if rows.is_guest(s)})
         running = [s for s in rows.with_status(Status.RUNNING) if not rows.is_guest(s) and s not in draft_rows]

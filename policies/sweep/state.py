@@ -178,6 +178,7 @@ class SweepState:
         kept = parts.memory.pages.borders() | rows.borders()
         if not parts.routes.change(event, kept):
             return
+        parts.bottlenecks.learn(event.chains)
         for layout in layouts(event):
             parts.memory.add_layout(layout)
         if len(parts.routes.borders) > len(kept):
@@ -220,6 +221,7 @@ class SweepState:
             return None
         self._sequences.expire(now)
         self._pinning.expire(now)
+        parts.bottlenecks.choose(parts.rows, now)
         batch = self._planner.pick(now)
         self._sequences.tell_evicted()
         plan = SweepPlan(self._plans.number)

@@ -66,11 +66,11 @@ class Adoption:
         node = ticket.member
         if node != said.sender:
             raise HandshakeRefused(f"{said.sender} brings the ticket of {node}; start this node again")
-        if not self.open:
-            raise HandshakeRefused(f"{self._head} is not ready to take members back; try again")
         if self._members.over(node):
             raise HandshakeRefused(over(node, "it was declared down"))
         last = self._members.get(node.name)
+        if not self.open and (last is None or last.state != "up"):
+            raise HandshakeRefused(f"{self._head} is not ready to take members back; try again")
         if last is not None and last.id != node and last.state != "down":
             raise HandshakeRefused(over(node, f"{last.id} has its name now"))
         if last is None or last.id != node:  # no process of ours, whoever started it

@@ -24,8 +24,8 @@ from typing import Any
 from ...transport.address import PeerId, check_name
 from ...transport.clock import Clock, Timer
 from ...transport.curve import NodeKeys
-from ...transport.errors import HandshakeRefused
-from ...transport.handshake import Admission, ReturnRequest, obeyed
+from ...transport.errors import HandshakeRefused, TransportError
+from ...transport.handshake import Admission, ReturnRequest, obeyed, obeys, succeeds
 from ...transport.interface import UNREACHABLE
 from ..base import envelope
 from ..base.clock import first_within, seconds
@@ -41,6 +41,7 @@ from .join_text import PREFIX, JoinTexts
 from .launcher import Launcher, LaunchError, NodeSpec
 from .members import Member, MemberCallbacks, Members, OnLaunch, OnSuperseded, OnUp
 from .node_process import encode_config
+from .tickets import NONE as NO_TICKET
 from .tickets import Tickets
 
 log = logging.getLogger("blockwright.runtime")
@@ -108,6 +109,9 @@ class ClusterHead:
         self._stalled_until = 0.0  # this loop stood still a short while ago: pings that were not answered prove nothing
         self.stopping = False  # no callbacks, nothing is launched
         self._stop: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._looked = 0.0  # when it looked for a later head
+        self._unsure_until = 0.0  # it has slept, and has to be told first if there is a later head
 
     @property
     def node(self) -> Node:
@@ -143,6 +147,8 @@ class ClusterHead:
                 await node.start()
                 self._node = node
                 transport.invite(self._invites)
+                for name, incarnation in self._launcher.spawned().items():
+                    self._members.note(PeerId(name, incarnation))
                 for member in self._adoption.expect(self._launcher.list()):
                     self._processes[member.id] = member
             except BaseException:
@@ -201,6 +207,8 @@ class ClusterHead:
             if last.state == "up":
                 self._claim(last)
                 return last.id.incarnation
+        while self._grace and not self.stopping and self._slept(self.node.clock.now()):
+            await first_within(self.node.clock, self._heartbeat, [])  # a later head may have started it
         if self.stopping:
             raise LaunchError(f"node {name} is not started: the cluster is stopping")
         if name == self._id.name or (last is not None and last.state != "down"):
@@ -321,6 +329,8 @@ class ClusterHead:
         self.node.peering.leaving = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._asking is not None:
+            self._asking.cancel()
         if self.superseded:
             await self.node.stop()
             await self._launcher.leave()
@@ -370,7 +380,7 @@ class ClusterHead:
     def lost(self, peer: Peer, cause: str) -> None:
         member, now = self._members.last[peer.id.name], self.node.clock.now()
         if (later := obeyed(cause)) is not None and later.name == self._id.name:
-            self._supersede(later.incarnation, peer.id)
+            self._supersede(later.incarnation, cause)
         elif member.joined and member.leaving:
             self._declare(member, "left")
         elif member.joined and cause != UNREACHABLE:
@@ -387,9 +397,23 @@ class ClusterHead:
 
     def accused(self, reporter: Peer, peer: PeerId) -> None:
         """Two nodes that cannot reach each other make a cluster useless: if the accused has not just ended, end it."""
-        if (member := self._members.find(peer)) is not None:
-            cause = f"disconnected from {reporter.id.name}"
-            self.node.clock.call_at(self.node.clock.now() + EXIT_GRACE, lambda: self._miss(member, cause, 0.0))
+        if self._members.over(peer):  # it is known to be over since
+            self.node.peering.notify(reporter, [envelope.DOWN, peer.name, peer.incarnation, "it is over"])
+        elif (member := self._members.find(peer)) is not None:
+            self.node.clock.call_at(self.node.clock.now() + EXIT_GRACE, lambda: self._convict(member, reporter.id))
+
+    def _convict(self, member: Member, reporter: PeerId) -> None:
+        """Declare the accused down. If members may outlive this head: not if its accuser is down by now; and later, if the
+        accused is out of reach from here, too, so that this decides first.
+        """
+        accuser, now = self._members.find(reporter), self.node.clock.now()
+        if member.state == "down" or (self._grace and (accuser is None or accuser.state == "down")):
+            return
+        near = member.returning or (not member.missed and member.silent < 2 * self._heartbeat)
+        if self._grace and (self.doubts or not near or self._slept(now)):
+            self.node.clock.call_at(now + self._heartbeat, lambda: self._convict(member, reporter))
+        else:
+            self._declare(member, f"disconnected from {reporter.name}")
 
     def join(self, name: str, key: str = "", secret: str = "") -> Admission:
         """Answer a node that this head did not launch with its number; it has ``startup`` seconds to come up."""
@@ -410,12 +434,15 @@ class ClusterHead:
         return self._terms(self._members.add(Member(self._members.next(name), joined=True, role=role, key=key)))
 
     def returned(self, said: ReturnRequest, key: str) -> Admission:
-        """Take a member of an earlier head back, or one of this head that had lost it."""
+        """Take a member of an earlier head back, or one of this head that had lost it; refuse an earlier head."""
+        if said.sender.name == self._id.name and said.sender < self._id:
+            raise HandshakeRefused(succeeds(self._id, said.sender))
         if self.stopping:
             raise HandshakeRefused(f"the cluster of {self._id} is stopping")
         member = self._adoption.admit(said, key)
         if said.epoch > self._id.incarnation:
-            self._supersede(said.epoch, said.sender)
+            later = PeerId(self._id.name, said.epoch)
+            self._supersede(said.epoch, obeys(said.sender, later, self._id))
             raise HandshakeRefused(f"{self._id} is over, because {said.sender} obeys a later head")
         if (peer := self.node.table.find(member.id)) is not None:
             self.node.peering.part(peer, "it has lost its head and comes back")
@@ -470,6 +497,8 @@ class ClusterHead:
         step = min(now - self._checked, STALL_FACTOR * period)
         if step < now - self._checked:
             self._stalled_until = now + self._silence
+        if now - self._checked > self._silence:
+            self._unsure_until, self._looked = now + self._silence, 0.0
         self._checked = now
         for member in self._members:
             if member.state == "down" or (member.returning and not self._adoption.open):
@@ -488,6 +517,9 @@ class ClusterHead:
             elif member.state == "starting" and not member.returning and member.silent > self._startup:
                 self._declare(member, f"not up within {self._startup:g} s")
         self._judge()
+        if self._grace and now - self._looked > self._silence:
+            self._looked = now
+            self._ask_at(self.node.endpoint)  # another head may have taken the address, while members still obey this one
         if self._adoption.renewal(now):
             for member in self._members:
                 if member.state == "up" and (peer := self.node.table.find(member.id)) is not None:
@@ -504,26 +536,60 @@ class ClusterHead:
             near = not member.joined and not self._listen  # there is no network between the two
             member.miss(cause, now + wait, now + wait + (self._silence if near else self._grace))
             self.node.clock.call_at(now + wait, self._judge)
+            self._ask_whom(member)
 
     def _judge(self) -> None:
         """Declare down who is missed, unless so many are that this head doubts itself. The doubt ends when its members have
         ended by themselves (``orphan_grace``); of processes that no network parts from it, after one more ``silence``.
         """
         doubts, now = self._members.doubtful(), self.node.clock.now()
+        if self._slept(now):
+            return
         if doubts and not self.doubts and not self.stopping:
             log.warning("%s; is this head cut off?", doubts)
         self.doubts = doubts
         for member in self._members:
-            if member.missed and member.state != "down" and now >= (member.until if doubts else member.due):
-                self._declare(member, member.missed)
+            if member.missed and member.state != "down":
+                if now >= (member.until if doubts else member.due):
+                    self._declare(member, member.missed)
+                else:
+                    self._ask_whom(member)
 
-    def _supersede(self, epoch: int, member: PeerId) -> None:
+    def _slept(self, now: float) -> bool:
+        """Return True if this loop stood still for so long, a short while ago, that members may obey a later head by now."""
+        return now < self._unsure_until or now - self._checked > self._silence
+
+    def _ask_whom(self, member: Member) -> None:
+        """Ask a member that is out of reach whom it obeys: a head that slept for long may have a successor."""
+        if (peer := self.node.table.find(member.id)) is not None:
+            self._ask_at(peer.endpoint)
+
+    def _ask_at(self, endpoint: str) -> None:
+        """Ask whoever listens there for a later head."""
+        if not self.stopping and (self._asking is None or self._asking.done()):
+            asking = self._whom(endpoint)
+            self._asking = asyncio.get_running_loop().create_task(asking, context=contextvars.Context())
+
+    async def _whom(self, endpoint: str) -> None:
+        question = ReturnRequest(self._id, self._id.incarnation, 1, NO_TICKET)
+        asked = asyncio.ensure_future(self._transport.ask(endpoint, question))
+        try:
+            await first_within(self.node.clock, self._silence, [asked])
+            if asked.done():
+                asked.result()
+        except TransportError as refusal:
+            if (later := obeyed(str(refusal))) is not None and later.name == self._id.name:
+                self._supersede(later.incarnation, str(refusal))
+        finally:
+            asked.cancel()
+
+    def _supersede(self, epoch: int, why: str) -> None:
         """End, because a later head is obeyed: declare nobody down, start and stop nothing any more."""
         if self.superseded:
             return
         self.superseded, self.stopping = epoch, True
         self.node.peering.leaving = True
-        sentence = f"head {self._id} ends itself, because {member} obeys a later head, {self._id.name}#{epoch}"
+        sentence = f"head {self._id} ends itself: {why.removeprefix('refused: ')}"
         log.error("%s", sentence)
         self._callbacks.superseded(epoch, sentence)
         self.node.close(sentence)

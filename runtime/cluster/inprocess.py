@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections.abc import Mapping
 
 from ...transport.address import PeerId
 from ...transport.clock import Clock
@@ -31,18 +32,21 @@ class InProcessLauncher:
         self._clock = clock
         self._transports: dict[PeerId, LoopbackTransport] = {}
         self._tasks: dict[PeerId, asyncio.Task[None]] = {}
+        self._numbers: dict[str, int] = {}
         self._untold: list[tuple[PeerId, int]] = []  # ends that no head was told of
 
     async def start(self, on_exit: OnExit) -> None:
         self._on_exit = on_exit
-        untold, self._untold = self._untold, []
-        for node, status in untold:
-            asyncio.get_running_loop().call_soon(on_exit, node, status)
+        self._tell(on_exit)
 
     def head_transport(self, head: PeerId, listen: str, keys: NodeKeys | None) -> Transport:
         return self.network.transport(head, lasting=True)
 
+    def spawned(self) -> Mapping[str, int]:
+        return self._numbers
+
     async def spawn(self, spec: NodeSpec) -> int:
+        self._numbers[spec.name] = spec.incarnation
         self._transports[spec.id] = transport = self.network.transport(spec.id)
         self._tasks[spec.id] = task = asyncio.get_running_loop().create_task(
             run_node(spec, transport=transport, clock=self._clock), name=str(spec.id)
@@ -69,6 +73,11 @@ class InProcessLauncher:
     async def leave(self) -> None:
         """Report no more ends to this head; ``start`` of a later one goes on."""
         self._on_exit = self._keep
+
+    def _tell(self, on_exit: OnExit) -> None:
+        untold, self._untold = self._untold, []
+        for node, status in untold:
+            on_exit(node, status)
 
     def _keep(self, node: PeerId, status: int) -> None:
         self._untold.append((node, status))

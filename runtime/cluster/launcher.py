@@ -15,7 +15,7 @@ this module is such a launcher, of plain subprocesses.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -54,8 +54,8 @@ class LaunchError(Exception):
 
 class Launcher(Protocol):
     async def start(self, on_exit: OnExit) -> None:
-        """Be ready to spawn. ``on_exit`` is called once for each spawned node that ended, whatever the cause; also, soon,
-        for each that an earlier head spawned and whose end no head was told of."""
+        """Be ready to spawn. ``on_exit`` is called once for each spawned node that ended, whatever the cause; before this
+        returns, also for each that an earlier head spawned and whose end no head was told of."""
 
     def head_transport(self, head: PeerId, listen: str, keys: NodeKeys | None) -> Transport:
         """Return the transport on which this launcher's nodes reach the head; listen, keys: see ``ClusterHead``."""
@@ -72,6 +72,9 @@ class Launcher(Protocol):
 
     def list(self) -> dict[PeerId, int]:
         """Process ids of what was spawned and has not ended; once started, also of what an earlier head has left."""
+
+    def spawned(self) -> Mapping[str, int]:
+        """The highest incarnation of each name that was spawned, also by earlier heads, whether it lives or not."""
 
     async def leave(self) -> None:
         """Free what the launcher holds and leave what it spawned to a later head. Idempotent."""

@@ -21,7 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,7 @@ class ForkserverLauncher:
         self._path: Path | None = None
         self._requests = itertools.count(1)
         self._pending: dict[int, tuple[NodeSpec, asyncio.Future[int]]] = {}
+        self._numbers: dict[str, int] = {}  # the last incarnation of each name
         self._children: dict[int, PeerId] = {}
         self._watches: dict[int, ProcessWatch] = {}  # of these, if the kernel can
         self._orphans: dict[int, asyncio.Event] = {}  # of these, whose forkserver is dead; set at their end
@@ -129,6 +130,7 @@ class ForkserverLauncher:
         await self._connected.wait()
         if self._broken:
             raise LaunchError(f"node {spec.id} could not be started: {self._broken}")
+        self._numbers[spec.name] = spec.incarnation
         request = next(self._requests)
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._pending[request] = (spec, future)
@@ -155,6 +157,9 @@ class ForkserverLauncher:
             watch.kill()
         else:
             self._write(KILL, pid)
+
+    def spawned(self) -> Mapping[str, int]:
+        return self._numbers
 
     def list(self) -> dict[PeerId, int]:
         return {node: pid for pid, node in self._children.items()}

@@ -15,7 +15,6 @@ import re
 from dataclasses import dataclass
 
 from ...transport.address import PeerId, parse_identity
-from ...transport.curve import NodeKeys
 from ...transport.errors import AddressError, HandshakeRefused
 
 PREFIX = "bwt1"
@@ -44,11 +43,6 @@ class Tickets:
 
     def __init__(self, secret: bytes) -> None:
         self._secret = hmac.digest(secret, b"blockwright tickets", "sha256")
-
-    @classmethod
-    def of(cls, keys: NodeKeys) -> Tickets:
-        """Return the tickets of a head with kept keys."""
-        return cls(keys.secret)
 
     def issue(self, ticket: Ticket) -> str:
         """Return the text of a ticket."""

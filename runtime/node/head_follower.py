@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,7 +59,7 @@ class HeadPeering(Protocol):
     def give_up(self, peer: Peer, cause: str) -> None:
         """Take a peer for down, by this node's own evidence."""
 
-    def obey(self, earlier: PeerId, head: PeerId, endpoint: str, accused: list[tuple[PeerId, str]]) -> None:
+    def obey(self, earlier: PeerId, head: PeerId, endpoint: str, accused: Mapping[PeerId, str]) -> None:
         """Take ``head``, which may be ``earlier``, for the head, and tell it what it must know of this node."""
 
 
@@ -85,7 +85,7 @@ class HeadFollower:
         self._terms = Terms()
         self._state, self._since = ALONE, clock.now()
         self._why = ""  # it is headless
-        self._accused: list[tuple[PeerId, str]] = []  # peers that it gave up without a head
+        self._accused: dict[PeerId, str] = {}  # peers that it gave up without a head, until one says that they are down
         self._silences: dict[PeerId, SilenceCount] = {}
         self._awake = AwakeTime(clock.now(), self._terms.heartbeat / 2)
         self._timer: Timer | None = None
@@ -138,6 +138,8 @@ class HeadFollower:
         self._why = cause
         self._silences.clear()
         self._change(HEADLESS)
+        for peer in [peer for peer in self._table.current.values() if peer.lost and peer.id != self.head]:
+            self._peering.give_up(peer, "disconnected")  # who is down is nobody's to say any more
         self._task = asyncio.get_running_loop().create_task(self._redial(), context=contextvars.Context())
         for callback in list(self.on_headless):
             _guarded(callback)
@@ -145,7 +147,11 @@ class HeadFollower:
 
     def accuse(self, peer: PeerId, cause: str) -> None:
         """Remember to tell the next head of a peer that was given up."""
-        self._accused.append((peer, cause))
+        self._accused[peer] = cause
+
+    def acquit(self, peer: PeerId) -> None:
+        """Forget a peer that the head has declared down."""
+        self._accused.pop(peer, None)
 
     def on_ticket(self, text: str) -> None:
         """Keep the ticket that the head gave; a member that came back is led again."""
@@ -154,7 +160,6 @@ class HeadFollower:
         if self._state != HEADLESS or peer is None or peer.lost:
             return
         log.info("node %s is led by %s", self._me, self.head)
-        self._accused.clear()
         self._silences.clear()
         self._change(LED)
         self._settle()

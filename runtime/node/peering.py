@@ -7,7 +7,7 @@ knows that a connection broke. The head's decisions are ``cluster.ClusterHead``'
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...transport.address import PeerId, check_name
@@ -140,7 +140,7 @@ class Peering:
         self.follower.accuse(peer.id, cause)
         self.declare_down(Down(peer.id.name, peer.incarnation, cause))
 
-    def obey(self, earlier: PeerId, head: PeerId, endpoint: str, accused: list[tuple[PeerId, str]]) -> None:
+    def obey(self, earlier: PeerId, head: PeerId, endpoint: str, accused: Mapping[PeerId, str]) -> None:
         """Take ``head``, which may be ``earlier``, for the head, and tell it what it must know of this node."""
         assert self._transport is not None, "a member listens"
         if head == earlier and (peer := self._table.find(head)) is not None:
@@ -154,7 +154,7 @@ class Peering:
         lives = up + [[d.node, d.incarnation, False] for d in self._table.last_down.values()]
         for first in range(0, len(lives), PAGE):
             self.notify(peer, [envelope.TOLD, lives[first : first + PAGE]])
-        for other, cause in accused:
+        for other, cause in accused.items():
             self.notify(peer, [envelope.LOST, other.name, other.incarnation, cause])
         self.notify(peer, [envelope.READY])
 
@@ -200,6 +200,8 @@ class Peering:
         return self._membership.join(name, key, secret)
 
     def on_return(self, said: ReturnRequest, key: str) -> Admission:
+        if self.head is not None and said.sender.name == self.head.name and said.sender < self.head:
+            raise HandshakeRefused(obeys(self._node, self.head, said.sender))  # a head that doubts itself asks
         if self._membership is None:
             raise HandshakeRefused(f"node {self._node} is not the head of a cluster")
         return self._membership.returned(said, key)
@@ -258,6 +260,7 @@ class Peering:
             if (name, incarnation) == self._node:
                 self._ended(f"the head declared it down: {cause}")
             else:
+                self.follower.acquit(PeerId(name, incarnation))
                 self.declare_down(Down(name, incarnation, cause))
         elif tag == envelope.TICKET:
             self.follower.on_ticket(fields[0])

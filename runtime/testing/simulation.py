@@ -44,6 +44,7 @@ T = TypeVar("T")
 Setup = Callable[[Node], Awaitable[None]]
 SEED = "BLOCKWRIGHT_SEED"  # environment variable: run this seed only
 HEAD = "head"
+LAST_WAIT = 60.0  # virtual seconds for the tasks of dead heads when a simulation is taken down
 
 
 class Unhandled(Exception):
@@ -64,8 +65,8 @@ class Simulation:
     heartbeat, silence, startup: as for ``ClusterHead``. limit: virtual seconds after which a scenario is ``Stalled``.
 
     orphan_grace: as for ``ClusterHead``. If it is above 0, faults may kill or pause the head: the scenario runs in a life of
-    its own, ``setup_head`` on each life of the head, and the next head starts ``restart`` seconds after the last has ended
-    or was paused.
+    its own, ``setup_head`` on each life of the head, and the next head starts ``restart`` seconds after the last has ended,
+    or has paused for ``silence``.
     """
 
     def __init__(
@@ -119,6 +120,10 @@ class Simulation:
     def head(self) -> Node:
         """The head's node: spawn actors on it, take references from it."""
         return self.cluster.node
+
+    def context_of_head(self) -> Context:
+        """Return a context for what the head's program is to do, where the scenario has a life of its own."""
+        return self._lives[self.head.id].context.copy()
 
     @property
     def time(self) -> float:
@@ -195,7 +200,7 @@ class Simulation:
         self._ending = True
         await self._begun.wait()
         cluster = self.cluster
-        await self.loop.create_task(cluster.stop(), context=self._lives[cluster.node.id].context.copy())
+        await self.loop.create_task(cluster.stop(), context=self.context_of_head())
         return result
 
     # ---- heads
@@ -211,18 +216,28 @@ class Simulation:
             return
         life = self._new_head()
         self._started = self.loop.create_task(self._reign(len(self._lives)), context=life.context.copy())
+        self._started.add_done_callback(self._failed)
+
+    def _failed(self, begun: asyncio.Task[None]) -> None:
+        if not begun.cancelled() and (error := begun.exception()) is not None:
+            self.loop.call_exception_handler({"message": "a head could not begin", "exception": error})
+            self._begun.set()
 
     def _strike_head(self, fault: Kill | Pause) -> None:
         head, life = list(self._lives.items())[-1]
-        if not life.running or not self._begun.is_set():
-            return  # it has not taken over yet
-        self._begun.clear()
+        if not life.running or not self._launcher.listens(head):
+            return  # there is none at the moment
+        wait = self._restart or 0.0
         if isinstance(fault, Kill):
             self._launcher.behead(head, life)
         else:
             life.running = False
             self.loop.call_later(fault.lasting, self.loop.resume, life, context=Context())
-        self.loop.call_later(self._restart or 0.0, self._start_head, context=Context())
+            wait += self._intervals["silence"]
+            if fault.lasting <= wait:
+                return
+        self._begun.clear()
+        self.loop.call_later(wait, self._start_head, context=Context())
 
     async def _reign(self, epoch: int) -> None:
         """The life of a head, until it stands."""
@@ -230,6 +245,7 @@ class Simulation:
             HEAD,
             launcher=self._launcher,
             epoch=epoch,
+            listen="tcp://simulated:0",  # there is a network between any two
             orphan_grace=self._grace,
             secret=b"simulation",
             unix=self.loop.time,
@@ -246,12 +262,16 @@ class Simulation:
             await self._setup_head(cluster.node)
         if epoch > 1:
             await cluster.adopting()
+        # It died meanwhile, and was, or will be, launched again; or this head has slept, and is over.
+        again = [ValueError, NodeDown, LaunchError] if self._grace else []
         for name in self.names:
-            await self._launch(name)
+            with contextlib.suppress(*again):
+                await self._launch(name)
         for name in self.names:
-            with contextlib.suppress(*([NodeDown] if epoch > 1 else [])):  # it died meanwhile, and is launched again
+            with contextlib.suppress(*again):
                 await cluster.wait_up(name)
-        self._begun.set()
+        if not cluster.superseded:
+            self._begun.set()
 
     def _retire(self, cluster: ClusterHead, why: str) -> None:
         """A head that wakes and is refused: its program ends."""
@@ -278,10 +298,9 @@ class Simulation:
             await self._launch(name)
 
     def _current(self, name: str) -> PeerId:
-        member = self.cluster.members().get(name)
-        if member is None:
+        if (incarnation := self._launcher.spawned().get(name)) is None:
             raise ValueError(f"the simulation has no node {name!r} that can be paused or killed; it has {self.names}")
-        return member.id
+        return PeerId(name, incarnation)
 
     def _meet(self, node: Node) -> None:
         self.nodes[node.name] = node
@@ -318,8 +337,8 @@ class Simulation:
         for life in (*self._launcher.lives.values(), *self._lives.values()):
             if not life.running:
                 self.loop.resume(life)
-        if tasks:  # what they start on their way out is dropped with the loop
-            self.loop.run_until_complete(asyncio.wait(tasks))
+        if tasks:  # what they start on their way out is dropped with the loop, and so is what waits for a head that is gone
+            self.loop.run_until_complete(asyncio.wait(tasks, timeout=LAST_WAIT if len(self.heads) > 1 else None))
         self.loop.close()
 
 

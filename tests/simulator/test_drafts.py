@@ -162,3 +162,45 @@ def test_dropped_parameters_and_drafts_are_not_simulated_together() -> None:
     says = r"models\[0\].drafts is given, and a drop plays no drafts; leave it out, or the overload$"
     with pytest.raises(DescriptionError, match=says):
         described(models=[model(4, 0.5, parameters=1000)], overload={"mode": "drop", "layers": 2})
+
+
+def speculating(name: str, accepted: float, parameters: int, tokens: int = 3) -> dict[str, Any]:
+    drafts = {"tokens": tokens, "accepted": accepted, "surrogate": 0.25}
+    return {"name": name, "kv_bytes": 8, "context": 1000, "drafts": drafts, "parameters": parameters}
+
+
+@claim(
+    "Surrogates draft in the simulator by the live choice of bottlenecks: for the application with the slowest block",
+    of="simulator",
+)
+def test_surrogates_draft_where_the_queue_is_longest() -> None:
+    """Two models on one device: the layers of the large one are the slowest block until its answers end."""
+    models = [speculating("m0", 0.9, 50_000_000), speculating("m1", 0.9, 5_000_000)]
+    made = described(models=models, instances={**ROOMY, "blocks": 0, "memory": 100_000_000})
+    both = [WorkloadRequest(n, 0.0, f"m{n % 2}", 8, 200 if n % 2 else 900) for n in range(4)]
+    simulation, _ = run(made, arrivals=both)
+    assert not any(request.failed for request in simulation.requests)
+    (instance,) = simulation.served
+    state = instance.state
+    found = {name: state.parts.drafts.paces.find(name, DraftSpec(tokens=3, accepted=0.9, surrogate=0.25).options(name, 9))
+             for name in ("m0", "m1")}  # fmt: skip
+    large, little = found["m0"], found["m1"]
+    assert large is not None
+    assert little is not None
+    assert large.steps_for(1000) < 1000, "it gains by drafts"
+    assert little.steps_for(1000) == 1000, "it never drafts"
+    assert state.parts.bottlenecks.choices >= 1
+    again, _ = run(made, arrivals=both)
+    assert again.digest() == simulation.digest()
+
+
+@pytest.mark.parametrize(
+    ("change", "instances", "words"),
+    [
+        ({}, {"stages": 2}, "is given for a pipeline"),
+        ({"parameters": 0}, {}, "needs parameters"),
+    ],
+)
+def test_surrogates_that_cannot_be_played(change: dict[str, Any], instances: dict[str, Any], words: str) -> None:
+    with pytest.raises(DescriptionError, match=words):
+        described(models=[{**speculating("m0", 0.9, 1000), **change}], instances={**ROOMY, **instances})

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from blockwright.policies import COMPILED
 from blockwright.policies.drafts.options import DraftOptions
 from blockwright.policies.memory.packed_tensor import PackedTensor, WantedComponent
-from blockwright.policies.model.chain import Chain, Route
+from blockwright.policies.model.chain import Block, Chain, Route
 from blockwright.policies.model.lineage import page_hashes
+from blockwright.policies.model.partition import cut_blocks
 from blockwright.policies.overload.pool_reading import pool_reading
 from blockwright.policies.plan.grammar import REGEX, Grammar, TokenVocabulary
 from blockwright.policies.plan.sampling import SamplingParams
@@ -45,7 +46,7 @@ OWNED = ("attribute", "_owned")  # the same of each block of a list
 SHARED = (("attribute", "tokens"), ("attribute", "hashes"), ("attribute", "pages"))  # beyond its count a list is a fork's
 PARTS = (
     "rows", "queue", "memory", "leases", "page_transfers", "page_pins", "return_timeouts", "pending_pages", "routes",
-    "drafts", "grammars", "turns", "outgoing", "_plans",
+    "drafts", "bottlenecks", "grammars", "turns", "outgoing", "_plans",
 )  # fmt: skip
 
 
@@ -56,7 +57,10 @@ def world() -> World:
     former = Chain("a", target.blocks, 1000)
     lower = tier(target, 1)
     routes = [pipeline(["w0", "w1"], target), replica("w0", target), replica("w0", tuned), replica("w0", lower)]
-    small = chain("small", own_from=0)
+    own = chain("small", own_from=0)
+    mixed = Block((target.components[0], *own.components[1:3], *target.components[3:]))
+    small = Chain("small", (mixed,), 1000, drafts_for="base")
+    target = replace(target, blocks=cut_blocks({"base": target.components, "small": small.components})["base"])
     routes.append(replica("w0", small))
     more = {"tenant_weights": {"b": 2}, "tenant_kv_share": {"a": 0.15}, "kv_reserve": 0.1}
     return World(["w0", "w1"], [target, tuned, former, lower, small], routes, budget=40 * 64 * 1024, chunk_size=8,
