@@ -51,6 +51,7 @@ from .gateway.actor import Gateway
 from .gateway.peers import GatewayConfig, GatewayPeer, LocalFront
 from .gateway.port import GatewayPort, ModelInfo, Readiness, Service
 from .gateway.tagging import check_tagging, make_tagging
+from .gateway.tenant_accounts import TenantAccounts
 from .head_address import head_options, write_join_text
 from .predictor.messages import NODE
 from .rate_limiter import limits_of
@@ -499,9 +500,10 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
     parts.table.link = read_link(settings.worker.profile)
     parts.table.default = settings.models.default_model or parts.table.default
     tagging = make_tagging(settings.tagging, parts.lengths, name, f"{HEAD}/tagger")
-    addresses = {"controller": CONTROLLER, "applications": f"{HEAD}/applications", "limiter": limiter}
+    addresses = {"controller": CONTROLLER, "applications": f"{HEAD}/applications"}
     parts.asking.alone = settings.autoscaling.autoscale == "preemptive"
     more: dict[str, Any] = {"dispatchers": list(dispatchers(settings.dispatching).values())}
+    more["accounts"] = TenantAccounts(limiter, limits_of(settings.tenants), settings.network.gateways)
     more |= {
         "patience": PATIENCE * settings.dispatching.dispatch_timeout,
         "autoscale": settings.autoscaling.autoscale != "off",

@@ -30,10 +30,8 @@ from ...policies.sweep.offline_capacity import decode_capacities
 from ...runtime.actor.actor import Actor, PeerInfo
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.base.clock import Timer
-from ...runtime.base.errors import RuntimeFault
 from ...runtime.node.inspection import inspect_peers
 from ..conditions import Conditions
-from ..rate_limiter import Limiter
 from .calls import OutgoingCalls, remembered, switch, vacate
 from .port import (
     ApplicationView,
@@ -60,6 +58,7 @@ from .port import (
 from .request_views import Recoveries, described, listed
 from .stream import RequestStream
 from .tagging import Tagging
+from .tenant_accounts import TenantAccounts
 
 LOST = "its connection to the gateway broke"
 TICK = 0.1  # seconds between checks of heartbeats and waiting requests
@@ -71,7 +70,7 @@ ANSWER_SECONDS = 30.0  # seconds, beyond the caller's wait, for the applications
 class Gateway(Actor):
     """A gateway: the actor that owns requests from admission to their last token (see the module).
 
-    controller, applications, limiter: addresses; ``limiter`` is empty without limits. others: nodes of the other gateways.
+    controller, applications: addresses. accounts: of tenants; None: no limits. others: nodes of the other gateways.
     tagging: exchange of the state's ``lengths``. dispatchers: addresses asked in turn, each for ``patience`` seconds.
     autoscale: whether to report latencies to the controller.
     """
@@ -83,7 +82,7 @@ class Gateway(Actor):
         name: str,
         controller: str,
         applications: str = "",
-        limiter: str = "",
+        accounts: TenantAccounts | None = None,
         others: Sequence[str] = (),
         tagging: Tagging | None = None,
         autoscale: bool = False,
@@ -91,7 +90,7 @@ class Gateway(Actor):
         patience: float = 0.1,
     ) -> None:
         self.name = name
-        self.limiter = limiter
+        self._accounts = accounts or TenantAccounts()
         self._others = others
         self.book = book
         parts = book.parts
@@ -333,31 +332,16 @@ class Gateway(Actor):
         return bool(sequences)
 
     async def charge(self, tenant: str, tokens: int) -> Verdict:
-        if not self.limiter:
-            return Verdict()
-        try:
-            verdict: Verdict = await self.node.ref(self.limiter, Limiter).admit(self.node.name, tenant, tokens)
-        except RuntimeFault as fault:
-            message = f"the account of tenant {tenant!r} cannot be read now ({fault}); try again"
-            raise RequestRefused(Refusal.UNAVAILABLE, message, 1.0) from fault
-        return verdict
+        return await self._accounts.charge(self.node, tenant, tokens, alone=self._kept is not None)
 
     def settle(self, tenant: str, charged: int, used: int) -> None:
-        if self.limiter:
-            self.node.ref(self.limiter).end.cast(self.node.name, tenant, charged, used)
+        self._accounts.settle(self.node, tenant, charged, used)
 
     async def standings(self, tenants: list[str]) -> dict[str, dict[str, LimitStatus]]:
-        if not self.limiter:
-            return {}
-        try:
-            found: dict[str, dict[str, LimitStatus]] = await self.node.ref(self.limiter, Limiter).standings(tenants)
-        except RuntimeFault:  # the limiter is restarting; the rest of the answer is still useful
-            return {}
-        return found
+        return await self._accounts.standings(self.node, tenants)
 
     async def limit(self, tenant: str, name: str) -> int:
-        value: int = await self.node.ref(self.limiter, Limiter).limit(tenant, name)
-        return value
+        return await self._accounts.limit(self.node, tenant, name)
 
     async def add_application(self, new: NewApplication) -> ApplicationView:
         """See ``GatewayPort``."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 MINUTE, DAY = 60.0, 86400.0
 EVERYBODY = "*"  # key of the limits of tenants without their own
@@ -26,6 +26,12 @@ class Limits:
     tokens_per_minute: int = 0
     tokens_per_day: int = 0
     concurrent_requests: int = 0
+
+
+def share_of(limits: Limits, gateways: int) -> Limits:
+    """Return the part of a tenant's limits that each gateway may use by itself; at least 1 of each."""
+    shares = {one.name: -(-getattr(limits, one.name) // gateways) for one in fields(limits)}
+    return Limits(**shares)
 
 
 @dataclass(frozen=True, slots=True)
