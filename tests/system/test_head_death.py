@@ -20,6 +20,7 @@ from blockwright.tests.parts import some
 from blockwright.tests.system.client import NEW, SAMPLED, Client, body, check
 from blockwright.tests.system.conftest import FAULTY, STREAMS, slow
 from blockwright.tests.system.server import Server
+from blockwright.tests.system.test_overload import SIZES, load, looked, restored, right
 from blockwright.tests.waiting import until
 
 pytestmark = pytest.mark.system
@@ -178,3 +179,73 @@ async def test_a_new_head_takes_workers_as_they_are_and_refuses_operators_until_
         assert kept_as[0][2] > 0
     assert "in place of a head that has ended" in kept.out
     assert "adopted 2 workers and 2 gateway processes" in kept.out
+
+
+PHASES = ("leaving", "exchanging", "pipeline", "loading", "returning")
+OUTLIVING = {"gateway_in_head": "no", "orphan_grace": 300}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("phase", PHASES)
+async def test_the_head_dies_while_parameters_are_dropped_or_restored(
+    checkpoint: Callable[..., Path], serve: Callable[..., Server], phase: str, how: signal.Signals
+) -> None:
+    """Some phases are over in no time: then it dies in the next one."""
+    settings = {**OUTLIVING, "memory": "6MiB", "overload": "on", "silence": SILENCE}
+    server = serve(checkpoint("llama", **SIZES), **settings).whole()
+    async with Client(server) as client:
+        await client.ready()
+        asked = load()
+        former = server.head()
+
+        async def there() -> bool:
+            groups = (await looked(client))["groups"].values()
+            later = PHASES[PHASES.index(phase) :]
+            return any(group["step"] in later for group in groups)
+
+        with slow(server, 5):
+            answers = [client.begin(request) for request in asked]
+            if phase in ("leaving", "exchanging", "pipeline"):
+                await until(there, phase)
+                end_head(server, how)
+        if phase in ("loading", "returning"):
+            await until(there, phase)
+            end_head(server, how)
+        await client.finished()
+        await taken_over(client, former)
+        await until(lambda: restored(client), "all parameters are back")
+        await right(client, answers, asked)
+    server.stop()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_the_head_dies_while_a_worker_is_started_for_a_load(
+    serve: Callable[..., Server], expected: list[list[int]], how: signal.Signals
+) -> None:
+    scaled = {"autoscale": "relief", "autoscale_latency": 5, "autoscale_max_workers": 2, "autoscale_cooldown": 0}
+    server = serve(workers=1, autoscale_window=1, silence=SILENCE, **OUTLIVING, **scaled).whole()
+    async with Client(server) as client:
+        former = server.head()
+
+        async def starting() -> Any:
+            status, view = await client.get("/admin/cluster")
+            return status == 200 and any(worker["id"] == "w1" for worker in view["workers"])
+
+        with slow(server, 6):
+            answers = client.load(STREAMS)
+            await until(starting, "a second worker is started")
+            end_head(server, how)
+        await client.finished()
+        check(answers, expected)
+        await until(lambda: server.head() not in (0, former), "another head")
+        status, _ = await client.post({"prompt": [5], "max_tokens": 1})
+        assert status == 200
+
+        async def settled() -> bool:
+            status, view = await client.get("/admin/cluster")
+            return status == 200 and all(worker["state"] in ("ready", "draining") for worker in view["workers"])
+
+        await until(settled, "no worker is left half started")
+    server.stop()
