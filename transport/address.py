@@ -88,7 +88,7 @@ def _socket_path(directory: Path, peer: PeerId) -> Path:
 def lasting_socket(path: Path, name: str) -> Path:
     """Return a path beside a socket file at which the newest life of that node is always reached.
 
-    A link, replaced at once: whoever connects meets the earlier life or the later one, never nothing.
+    A link, replaced at once: a connection meets the earlier life or the later one, never nothing.
     """
     lasting = path.with_name(f"{name}.sock")
     fresh = path.with_name(f"{path.stem}.link.sock")

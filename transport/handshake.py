@@ -8,7 +8,7 @@ learnt too late are refused with a sentence, not met with silence. Text, since i
     GREETING  "blockwright VERSION join NAME"        a node without a number asks for one; over keys with the SECRET of an
                                                      invitation behind it
     GREETING  "blockwright VERSION again SELF EPOCH TRY TICKET"  a member that has lost its head looks for one; EPOCH: of
-                                                     the highest head that it was told of; TRY: rises
+                                                     the highest head that it has heard of; TRY: rises
     WELCOME   "SELF OTHER"                           who welcomes whom
     WELCOME   "SELF OTHER HEARTBEAT SILENCE GRACE"   to one that asked for a number, or came back: its head, as whom, terms
     REFUSAL   a sentence
@@ -88,7 +88,7 @@ class JoinRequest:
 class ReturnRequest:
     """The request of a member that has lost its head to be taken back.
 
-    epoch: of the highest head that it was told of. attempt: the number of this request among those of this member, from 1.
+    epoch: of the highest head that it has heard of. attempt: the number of this request among those of this member, from 1.
     """
 
     sender: PeerId

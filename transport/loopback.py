@@ -78,7 +78,7 @@ class LoopbackTransport:
         self.frozen = False
         self._network = network
         self._peers: dict[PeerId, str] = {}
-        self._refused: dict[PeerId, str] = {}  # peers that are over and do not know it, and what they are told
+        self._refused: dict[PeerId, str] = {}  # peers that are over and do not know it, and what they get to hear
         self._inbox: deque[Message] = deque()
         self._started = self._closed = False
         network.members[self.place] = self

@@ -1,8 +1,8 @@
-"""Which head is obeyed, when a member looks for another one, and when a head doubts itself.
+"""The succession of heads: which is obeyed, when a member looks for another, and when a head doubts itself.
 
-Heads of one cluster are numbered by epoch. Members obey the highest epoch that they were told of, so no member ever obeys
+Heads of one cluster are numbered by epoch. Members obey the highest epoch that they have heard of, so no member ever obeys
 two heads, whatever their clocks say. A head that loses most of its members at once has more likely lost its own way to them,
-and declares nobody down. Pure: time comes in as an argument.
+and declares none down. Pure: time comes in as an argument.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ LAST_REDIAL = 0.5  # seconds between later attempts, at most
 LEAST_MISSED = 2  # members that must be missing at once before a head doubts itself
 
 
-def next_epoch(unix: float, told: int) -> int:
-    """Return the epoch of a new head at that Unix time. ``told``: the highest that this starter was told of, or 0."""
-    return max(int(unix), told + 1, 1)
+def next_epoch(unix: float, highest: int) -> int:
+    """Return the epoch of a new head at that Unix time. ``highest``: the one that its starter has heard of, or 0."""
+    return max(int(unix), highest + 1, 1)
 
 
 def redial_delay(tries: int) -> float:
@@ -23,7 +23,7 @@ def redial_delay(tries: int) -> float:
 
 
 def doubts(missing: int, members: int) -> bool:
-    """Return True if a head that misses so many of its members should blame itself."""
+    """Return True if a head that misses that many of its members should blame itself."""
     return missing >= LEAST_MISSED and 2 * missing > members
 
 

@@ -1,8 +1,8 @@
 """Adoption: members of an earlier head come back to this one, each as the life that it is.
 
 Owns the terms on which a member is taken back (its ticket, its number, what is known of that life), what members tell of
-others, and who is still awaited. Nobody is taken back before the application asks for it, so that what members then call is
-there. Declares nobody down: who does not come is missed, and judged as any other member.
+others, and who is still awaited. No member is taken back before the application asks for it, so that what members then call
+is there. Declares none down: one that does not come is missed, and judged as any other member.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from ...transport.address import PeerId
 from ...transport.errors import HandshakeRefused
 from ...transport.handshake import ReturnRequest, over
-from .members import Member, Members
-from .tickets import Ticket, Tickets
+from .members import ClusterMembers, Member
+from .tickets import MemberTicket, Tickets
 
 LASTING, RENEWALS = 60.0, 4  # seconds of a ticket beyond twice ``orphan_grace``; how often it is renewed in its time
 
@@ -23,13 +23,12 @@ class Adoption:
     """See the module. unix: seconds of Unix time. grace: ``orphan_grace``."""
 
     def __init__(
-        self, head: PeerId, members: Members, tickets: Tickets | None, grace: float, unix: Callable[[], float]
+        self, head: PeerId, members: ClusterMembers, tickets: Tickets | None, grace: float, unix: Callable[[], float]
     ) -> None:
         self._head, self._members = head, members
         self._tickets, self._grace = tickets, grace
         self._unix = unix
         self._changed: asyncio.Future[None] | None = None
-        self._renewed = 0.0
         self.open = False  # members are taken back
         self.came = False  # one has
 
@@ -49,14 +48,7 @@ class Adoption:
         """Return a new ticket for a member."""
         assert self._tickets is not None, "only a head whose members may outlive it gives tickets"
         expires = int(self._unix() + self.lasting) + 1
-        return self._tickets.issue(Ticket(member.id, member.role, member.joined, member.key, expires))
-
-    def renewal(self, now: float) -> bool:
-        """Return True when all tickets are to be renewed."""
-        if self._tickets is None or now - self._renewed < self.lasting / RENEWALS:
-            return False
-        self._renewed = now
-        return True
+        return self._tickets.issue(MemberTicket(member.id, member.role, member.joined, member.key, expires))
 
     def admit(self, said: ReturnRequest, key: str) -> Member:
         """Return the member that comes back, and may connect now. Raises HandshakeRefused."""
@@ -73,7 +65,7 @@ class Adoption:
             raise HandshakeRefused(f"{self._head} is not ready to take members back; try again")
         if last is not None and last.id != node and last.state != "down":
             raise HandshakeRefused(over(node, f"{last.id} has its name now"))
-        if last is None or last.id != node:  # no process of ours, whoever started it
+        if last is None or last.id != node:  # no process of ours
             last = self._members.add(Member(node, joined=True, adopted=True, claimed=False, state="expected"))
         if said.attempt <= last.attempt:
             raise HandshakeRefused(f"{node} has asked again since")
@@ -106,5 +98,5 @@ class Adoption:
         return self._changed
 
     def settled(self, anyone: bool) -> bool:
-        """Return True if nobody is awaited. ``anyone``: at least one member must have come."""
+        """Return True if no member is awaited. ``anyone``: at least one member must have come."""
         return not self._members.returning() and (self.came or not anyone)

@@ -8,8 +8,8 @@ Owns incarnation numbers and the declaration of a node's end, made exactly once 
     "unreachable"   pings of the transport stay unanswered: the host, the network, or a stopped process
     "hung"          pings are answered, but the node's event loop sends no heartbeats: it is stuck (in what: stall_watch.py)
 
-Silence is counted only while this loop itself runs, so a head that stalls blames no node. A node declared down is fenced
-everywhere and killed. Whether to start a node again is not decided here.
+A node declared down is fenced everywhere and killed. Which members are out of reach is ``failure_detector``'s to find, which
+of an earlier head's come back ``adoption``'s. Whether to start a node again is not decided here.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from typing import Any
 from ...transport.address import PeerId, check_name
 from ...transport.clock import Clock, Timer
 from ...transport.curve import NodeKeys
-from ...transport.errors import HandshakeRefused, TransportError
-from ...transport.handshake import Admission, ReturnRequest, obeyed, obeys, succeeds
-from ...transport.interface import UNREACHABLE
+from ...transport.errors import HandshakeRefused
+from ...transport.handshake import Admission, ReturnRequest, obeys, succeeds
 from ..base import envelope
 from ..base.clock import first_within, seconds
 from ..base.down import Down, OnDown
@@ -34,19 +33,17 @@ from ..base.errors import NodeDown
 from ..base.names import refuse_while_importing
 from ..node.node import Node
 from ..node.peers import Peer
-from ..node.stall_watch import hung
-from .adoption import Adoption
+from . import failure_detector
+from .adoption import RENEWALS, Adoption
+from .failure_detector import DetectionRules, FailureDetector
 from .invitations import Invitation, Invitations
 from .join_text import PREFIX, JoinTexts
 from .launcher import Launcher, LaunchError, NodeSpec
-from .members import Member, MemberCallbacks, Members, OnLaunch, OnSuperseded, OnUp
+from .members import ClusterMembers, Member, MemberCallbacks, OnLaunch, OnSuperseded, OnUp
 from .node_process import encode_config
-from .tickets import NONE as NO_TICKET
 from .tickets import Tickets
 
 log = logging.getLogger("blockwright.runtime")
-EXIT_GRACE = 0.2  # seconds that a broken connection waits for the exit status that explains it (calls fail at once)
-STALL_FACTOR = 1.5  # a check that comes later than this many periods counts as this many
 PING_SHARE = 0.5  # of ``silence``: pings must fail before heartbeats do, so that their failing is the cause
 PAGE = 512  # nodes in a message of the address book
 STOP_GRACE = 5.0  # seconds for nodes to stop in order
@@ -93,25 +90,22 @@ class ClusterHead:
                 f"orphan_grace is {orphan_grace:g} s, but no later head could know its members; give keys or a secret"
             )
         self._launcher, self._heartbeat = launcher, heartbeat
-        self._silence, self._startup, self._grace = silence, startup, orphan_grace
+        self._silence, self._startup = silence, startup
+        self._grace = orphan_grace
         self._listen, self._keys = listen, keys
         self._invitations, self._join_texts = Invitations(), join_texts
-        self._id, self._clock, self._unix = PeerId(name, epoch), clock, unix
+        self._id = PeerId(name, epoch)
+        self._clock, self._unix = clock, unix
         self._node: Node | None = None
-        self._members = Members()
+        self._members = ClusterMembers()
         tickets = Tickets(secret or (keys.secret if keys is not None else b"")) if orphan_grace else None
         self._adoption = Adoption(self._id, self._members, tickets, orphan_grace, unix)
         self._processes: dict[PeerId, Member] = {}  # lives whose process has not ended
         self._callbacks = MemberCallbacks()
         self._timer: Timer | None = None
-        self.doubts = ""  # why nobody is declared down, while so many are out of reach that this head doubts itself
         self.superseded = 0  # the epoch of the later head that a member obeys: this one is over
-        self._stalled_until = 0.0  # this loop stood still a short while ago: pings that were not answered prove nothing
         self.stopping = False  # no callbacks, nothing is launched
         self._stop: asyncio.Task[None] | None = None
-        self._asking: asyncio.Task[None] | None = None
-        self._looked = 0.0  # when it looked for a later head
-        self._unsure_until = 0.0  # it has slept, and has to be told first if there is a later head
 
     @property
     def node(self) -> Node:
@@ -123,6 +117,11 @@ class ClusterHead:
     @property
     def epoch(self) -> int:
         return self._id.incarnation
+
+    @property
+    def doubts(self) -> str:
+        """Why no member is declared down, while most are out of reach; else ""."""
+        return self._detector.doubts
 
     # ---- what the application calls
 
@@ -157,8 +156,22 @@ class ClusterHead:
         except BaseException:
             await self._launcher.stop()
             raise
-        self._checked = self.node.clock.now()
-        self._check()
+        rules = DetectionRules(
+            heartbeat=self._heartbeat,
+            silence=self._silence,
+            startup=self._startup,
+            grace=self._grace,
+            near=not self._listen,
+            directory=lambda: self._launcher.directory,
+        )
+        self._detector = FailureDetector(self.node, transport, self._members, rules, self._declare, self._supersede)
+        self._detector.check()
+        if self._grace:
+            self._renew()
+
+    def _open(self) -> None:
+        """Take members of earlier heads back from now on."""
+        self._adoption.open = self._detector.awaits = True
 
     def on_launch(self, callback: OnLaunch) -> None:
         """Call ``callback(name, incarnation, failure)`` at each launch; ``failure``: why there is no process, or empty."""
@@ -183,14 +196,14 @@ class ClusterHead:
 
     async def adopting(self, patience: float = 1.0, *, anyone: bool = False) -> tuple[str, ...]:
         """Take members of earlier heads back from now on; until all that are known of have come, or ``patience`` seconds
-        have passed. Returns the names of those that came.
+        have passed. Returns the names of all that came.
 
         anyone: wait for the first one also if none is known of, as when none is a process of this machine. Who does not
         come within ``silence`` is declared down, unless most do not.
         """
         clock = self.node.clock
         until = clock.now() + seconds("patience", patience)
-        self._adoption.open = True
+        self._open()
         while not self._adoption.settled(anyone) and (left := until - clock.now()) > 0:
             await first_within(clock, left, [self._adoption.changed()])
         return tuple(member.id.name for member in self._members if member.adopted and member.state == "up")
@@ -202,13 +215,13 @@ class ClusterHead:
         """
         last = self._members.get(check_name(name))
         if last is not None and not last.claimed:
-            self._adoption.open = last.claimed = True
+            self._open()
+            last.claimed = True
             await last.settled.wait()
             if last.state == "up":
                 self._claim(last)
                 return last.id.incarnation
-        while self._grace and not self.stopping and self._slept(self.node.clock.now()):
-            await first_within(self.node.clock, self._heartbeat, [])  # a later head may have started it
+        await self._detector.awake()  # a later head may have started it
         if self.stopping:
             raise LaunchError(f"node {name} is not started: the cluster is stopping")
         if name == self._id.name or (last is not None and last.state != "down"):
@@ -329,8 +342,7 @@ class ClusterHead:
         self.node.peering.leaving = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._asking is not None:
-            self._asking.cancel()
+        self._detector.close()
         if self.superseded:
             await self.node.stop()
             await self._launcher.leave()
@@ -378,42 +390,10 @@ class ClusterHead:
             self._callbacks.up(member.id)
 
     def lost(self, peer: Peer, cause: str) -> None:
-        member, now = self._members.last[peer.id.name], self.node.clock.now()
-        if (later := obeyed(cause)) is not None and later.name == self._id.name:
-            self._supersede(later.incarnation, cause)
-        elif member.joined and member.leaving:
-            self._declare(member, "left")
-        elif member.joined and cause != UNREACHABLE:
-            self._miss(member, cause, EXIT_GRACE)
-        elif cause != UNREACHABLE:
-            self.node.clock.call_at(now + EXIT_GRACE, lambda: self._miss(member, cause, 0.0))
-        elif now < self._stalled_until or now - self._checked > STALL_FACTOR * self._heartbeat / 2:
-            member.unanswered = now
-            self.node.peering.recheck(peer)
-        else:
-            self._miss(member, cause, self._heartbeat)
-            if member.state != "down":
-                self.node.peering.recheck(peer)
+        self._detector.lost(self._members.last[peer.id.name], peer, cause)
 
     def accused(self, reporter: Peer, peer: PeerId) -> None:
-        """Two nodes that cannot reach each other make a cluster useless: if the accused has not just ended, end it."""
-        if self._members.over(peer):  # it is known to be over since
-            self.node.peering.notify(reporter, [envelope.DOWN, peer.name, peer.incarnation, "it is over"])
-        elif (member := self._members.find(peer)) is not None:
-            self.node.clock.call_at(self.node.clock.now() + EXIT_GRACE, lambda: self._convict(member, reporter.id))
-
-    def _convict(self, member: Member, reporter: PeerId) -> None:
-        """Declare the accused down. If members may outlive this head: not if its accuser is down by now; and later, if the
-        accused is out of reach from here, too, so that this decides first.
-        """
-        accuser, now = self._members.find(reporter), self.node.clock.now()
-        if member.state == "down" or (self._grace and (accuser is None or accuser.state == "down")):
-            return
-        near = member.returning or (not member.missed and member.silent < 2 * self._heartbeat)
-        if self._grace and (self.doubts or not near or self._slept(now)):
-            self.node.clock.call_at(now + self._heartbeat, lambda: self._convict(member, reporter))
-        else:
-            self._declare(member, f"disconnected from {reporter.name}")
+        self._detector.accused(reporter, peer)
 
     def join(self, name: str, key: str = "", secret: str = "") -> Admission:
         """Answer a node that this head did not launch with its number; it has ``startup`` seconds to come up."""
@@ -460,7 +440,9 @@ class ClusterHead:
         if member.joined:
             member.leaving = True
             self.node.peering.notify(peer, [envelope.STOP])  # tells it that it was heard; then its connection goes
-            self.node.clock.call_at(self.node.clock.now() + EXIT_GRACE, lambda: self._declare(member, "left"))
+            self.node.clock.call_at(
+                self.node.clock.now() + failure_detector.EXIT_GRACE, lambda: self._declare(member, "left")
+            )
 
     def _terms(self, member: Member) -> Admission:
         return Admission(self._id, member.id, self._heartbeat, self._silence, self._grace)
@@ -490,101 +472,15 @@ class ClusterHead:
             self._declare(member, f"exited {status}")
             member.exited.set()
 
-    def _check(self) -> None:
-        """Count silence. A late check counts little: while this loop stood still no node could be heard."""
-        now, period = self.node.clock.now(), self._heartbeat / 2
-        self._timer = self.node.clock.call_at(now + period, self._check)
-        step = min(now - self._checked, STALL_FACTOR * period)
-        if step < now - self._checked:
-            self._stalled_until = now + self._silence
-        if now - self._checked > self._silence:
-            self._unsure_until, self._looked = now + self._silence, 0.0
-        self._checked = now
+    def _renew(self) -> None:
+        """Give all members new tickets, now and from here on several times before they expire."""
+        self._timer = self.node.clock.call_at(self.node.clock.now() + self._adoption.lasting / RENEWALS, self._renew)
         for member in self._members:
-            if member.state == "down" or (member.returning and not self._adoption.open):
-                continue
-            peer = self.node.table.find(member.id)
-            if member.state == "up" and peer is not None and peer.heard != member.heard and not peer.lost:
-                member.heard = peer.heard
-                member.found()
-            member.silent += step
-            if member.state == "up" and member.silent > self._silence:
-                stuck = now - member.unanswered > self._silence  # pings that were tried again have ended long before
-                cause = hung(self._launcher.directory, member.id) if stuck else UNREACHABLE
-                self._miss(member, cause, self._heartbeat)
-            elif member.returning and member.silent > self._silence:
-                self._miss(member, "it did not come back when its head had died", self._heartbeat)
-            elif member.state == "starting" and not member.returning and member.silent > self._startup:
-                self._declare(member, f"not up within {self._startup:g} s")
-        self._judge()
-        if self._grace and now - self._looked > self._silence:
-            self._looked = now
-            self._ask_at(self.node.endpoint)  # another head may have taken the address, while members still obey this one
-        if self._adoption.renewal(now):
-            for member in self._members:
-                if member.state == "up" and (peer := self.node.table.find(member.id)) is not None:
-                    self.node.peering.notify(peer, [envelope.TICKET, self._adoption.ticket(member)])
-
-    def _miss(self, member: Member, cause: str, wait: float) -> None:
-        """Declare down a member that is out of reach. If members may outlive this head: only after ``wait`` seconds, in
-        which it shows whether most others are out of reach, too.
-        """
-        if not self._grace:
-            self._declare(member, cause)
-        elif member.state != "down":
-            now = self.node.clock.now()
-            near = not member.joined and not self._listen  # there is no network between the two
-            member.miss(cause, now + wait, now + wait + (self._silence if near else self._grace))
-            self.node.clock.call_at(now + wait, self._judge)
-            self._ask_whom(member)
-
-    def _judge(self) -> None:
-        """Declare down who is missed, unless so many are that this head doubts itself. The doubt ends when its members have
-        ended by themselves (``orphan_grace``); of processes that no network parts from it, after one more ``silence``.
-        """
-        doubts, now = self._members.doubtful(), self.node.clock.now()
-        if self._slept(now):
-            return
-        if doubts and not self.doubts and not self.stopping:
-            log.warning("%s; is this head cut off?", doubts)
-        self.doubts = doubts
-        for member in self._members:
-            if member.missed and member.state != "down":
-                if now >= (member.until if doubts else member.due):
-                    self._declare(member, member.missed)
-                else:
-                    self._ask_whom(member)
-
-    def _slept(self, now: float) -> bool:
-        """Return True if this loop stood still for so long, a short while ago, that members may obey a later head by now."""
-        return now < self._unsure_until or now - self._checked > self._silence
-
-    def _ask_whom(self, member: Member) -> None:
-        """Ask a member that is out of reach whom it obeys: a head that slept for long may have a successor."""
-        if (peer := self.node.table.find(member.id)) is not None:
-            self._ask_at(peer.endpoint)
-
-    def _ask_at(self, endpoint: str) -> None:
-        """Ask whoever listens there for a later head."""
-        if not self.stopping and (self._asking is None or self._asking.done()):
-            asking = self._whom(endpoint)
-            self._asking = asyncio.get_running_loop().create_task(asking, context=contextvars.Context())
-
-    async def _whom(self, endpoint: str) -> None:
-        question = ReturnRequest(self._id, self._id.incarnation, 1, NO_TICKET)
-        asked = asyncio.ensure_future(self._transport.ask(endpoint, question))
-        try:
-            await first_within(self.node.clock, self._silence, [asked])
-            if asked.done():
-                asked.result()
-        except TransportError as refusal:
-            if (later := obeyed(str(refusal))) is not None and later.name == self._id.name:
-                self._supersede(later.incarnation, str(refusal))
-        finally:
-            asked.cancel()
+            if member.state == "up" and (peer := self.node.table.find(member.id)) is not None:
+                self.node.peering.notify(peer, [envelope.TICKET, self._adoption.ticket(member)])
 
     def _supersede(self, epoch: int, why: str) -> None:
-        """End, because a later head is obeyed: declare nobody down, start and stop nothing any more."""
+        """End, because a later head is obeyed: declare none down, start and stop nothing any more."""
         if self.superseded:
             return
         self.superseded, self.stopping = epoch, True

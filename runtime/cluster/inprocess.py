@@ -33,7 +33,7 @@ class InProcessLauncher:
         self._transports: dict[PeerId, LoopbackTransport] = {}
         self._tasks: dict[PeerId, asyncio.Task[None]] = {}
         self._numbers: dict[str, int] = {}
-        self._untold: list[tuple[PeerId, int]] = []  # ends that no head was told of
+        self._untold: list[tuple[PeerId, int]] = []  # ends that no head has heard of
 
     async def start(self, on_exit: OnExit) -> None:
         self._on_exit = on_exit

@@ -55,7 +55,7 @@ class LaunchError(Exception):
 class Launcher(Protocol):
     async def start(self, on_exit: OnExit) -> None:
         """Be ready to spawn. ``on_exit`` is called once for each spawned node that ended, whatever the cause; before this
-        returns, also for each that an earlier head spawned and whose end no head was told of."""
+        returns, also for each that an earlier head spawned and whose end no head has heard of."""
 
     def head_transport(self, head: PeerId, listen: str, keys: NodeKeys | None) -> Transport:
         """Return the transport on which this launcher's nodes reach the head; listen, keys: see ``ClusterHead``."""
@@ -74,7 +74,7 @@ class Launcher(Protocol):
         """Process ids of what was spawned and has not ended; once started, also of what an earlier head has left."""
 
     def spawned(self) -> Mapping[str, int]:
-        """The highest incarnation of each name that was spawned, also by earlier heads, whether it lives or not."""
+        """Return the highest incarnation of each name that was spawned, also by earlier heads, whether it lives or not."""
 
     async def leave(self) -> None:
         """Free what the launcher holds and leave what it spawned to a later head. Idempotent."""

@@ -1,7 +1,7 @@
 """The members of a cluster, as their head knows them: the last life of each name, its state, and its number.
 
 Owns numbers (no two lives of a name have the same, also across heads) and the count of members that are missed. Declares
-nobody down, sends nothing.
+none down, sends nothing.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ class Member:
     def found(self) -> None:
         """Note that it is in reach again."""
         self.silent, self.unanswered = 0.0, -math.inf
-        self.missed, self.due, self.until = "", math.inf, math.inf
+        self.missed = ""
+        self.due = self.until = math.inf
 
 
-class Members:
+class ClusterMembers:
     """See the module."""
 
     def __init__(self) -> None:
@@ -105,7 +106,7 @@ class Members:
         return [member for member in self.last.values() if member.returning]
 
     def doubtful(self) -> str:
-        """Return a sentence if so many members are missed at once that the head doubts itself; else ""."""
+        """Return a sentence if most members are missed at once, so that the head doubts itself; else ""."""
         living = [m for m in self.last.values() if m.state == "up" or m.returning]
         missing = sorted(m.id.name for m in living if m.missed)
         if not doubts(len(missing), len(living)):
@@ -115,7 +116,7 @@ class Members:
 
 
 class MemberCallbacks:
-    """What the application wants to hear of members. An error of a callback stops nothing."""
+    """The callbacks of the application about members. An error of a callback stops nothing."""
 
     def __init__(self) -> None:
         self.on_launch: list[OnLaunch] = []

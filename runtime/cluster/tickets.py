@@ -24,7 +24,7 @@ _SECONDS = re.compile(r"[1-9][0-9]{0,11}")
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class MemberTicket:
     """The content of a ticket.
 
     role: of its join text, or "". joined: no head launched it. key: of the member, hexadecimal, "" without keys. expires:
@@ -44,14 +44,14 @@ class Tickets:
     def __init__(self, secret: bytes) -> None:
         self._secret = hmac.digest(secret, b"blockwright tickets", "sha256")
 
-    def issue(self, ticket: Ticket) -> str:
+    def issue(self, ticket: MemberTicket) -> str:
         """Return the text of a ticket."""
         kind = "joined" if ticket.joined else "launched"
         words = [PREFIX, ticket.member.name, str(ticket.member.incarnation), kind]
         words += [ticket.role or NONE, ticket.key or NONE, str(ticket.expires)]
         return ":".join([*words, self._sign(words)])
 
-    def check(self, text: str, key: str, unix: float) -> Ticket:
+    def check(self, text: str, key: str, unix: float) -> MemberTicket:
         """Return what the ticket says that a node with this key brings. Raises HandshakeRefused."""
         words = text.split(":")
         if len(words) != 8 or words[0] != PREFIX or not all(map(_WORD.fullmatch, words)):
@@ -68,7 +68,7 @@ class Tickets:
             raise HandshakeRefused(f"the ticket of {member} has expired; start this node again, so that it joins anew")
         if owner != (key or NONE):
             raise HandshakeRefused(f"the ticket of {member} belongs to another key; start this node again")
-        return Ticket(member, "" if role == NONE else role, kind == "joined", key, int(expires))
+        return MemberTicket(member, "" if role == NONE else role, kind == "joined", key, int(expires))
 
     def _sign(self, words: list[str]) -> str:
         return hmac.new(self._secret, ":".join(words).encode(), hashlib.sha256).hexdigest()

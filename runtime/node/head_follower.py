@@ -2,9 +2,9 @@
 
 A member that loses its head (the connection breaks, or nothing is heard of it for ``silence``) is *headless*: it keeps
 peers, actors and all that runs, and asks at the address where it knew the head, with the ticket that this gave it, until one
-takes it back. It obeys the highest epoch that it was told of, and refuses a head of a lower one with a sentence. Meanwhile
-it acts on its own evidence: a peer whose connection breaks, or that falls silent, is over for it, and the next head is told
-so. After ``orphan_grace`` without a head the node ends. A member whose entry has not returned, or without a ticket, ends
+takes it back. It obeys the highest epoch that it has heard of, and refuses a head of a lower one with a sentence. Meanwhile
+it acts on its own evidence: a peer whose connection breaks, or that falls silent, is over for it, and the next head hears
+of it. After ``orphan_grace`` without a head the node ends. A member whose entry has not returned, or without a ticket, ends
 with its head. Owns this state; sends nothing but that question.
 """
 
@@ -27,14 +27,15 @@ from ..base.clock import first_within
 from .peers import Peer, PeerTable
 
 log = logging.getLogger("blockwright.runtime")
-ALONE, LED, HEADLESS = "alone", "led", "headless"
+ALONE = "alone"
+LED, HEADLESS = "led", "headless"
 PATIENCE = 1.0  # seconds for the answer to one question
 SILENT = "silent"
 
 
 @dataclass(frozen=True, slots=True)
 class HeadState:
-    """Whether a node has a head. state: "led", "headless", or "alone" for one that never had any. since: by its clock."""
+    """A node's bond with a head. state: "led", "headless", or "alone" for one that never had any. since: by its clock."""
 
     state: str
     since: float
@@ -42,8 +43,8 @@ class HeadState:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """What a member agrees with its head, in seconds: see ``Admission``."""
+class MemberTerms:
+    """The terms that a member has from its head, in seconds: see ``Admission``."""
 
     heartbeat: float = 0.5
     silence: float = 0.0
@@ -75,14 +76,15 @@ class HeadFollower:
         peering: HeadPeering,
         ended: Callable[[str], None],
     ) -> None:
-        self._me, self._clock, self._table = me, clock, table
-        self._transport, self._peering, self._ended = transport, peering, ended
+        self._me, self._clock = me, clock
+        self._table, self._transport = table, transport
+        self._peering, self._ended = peering, ended
         self.head: PeerId | None = None
         self.ready = False  # the entry function has returned
         self.on_headless: list[Callable[[], None]] = []
         self.on_adopted: list[Callable[[int], None]] = []
         self._endpoint, self._ticket = "", ""
-        self._terms = Terms()
+        self._terms = MemberTerms()
         self._state, self._since = ALONE, clock.now()
         self._why = ""  # it is headless
         self._accused: dict[PeerId, str] = {}  # peers that it gave up without a head, until one says that they are down
@@ -107,9 +109,10 @@ class HeadFollower:
     def headless(self) -> bool:
         return self._state == HEADLESS
 
-    def follow(self, head: PeerId, endpoint: str, terms: Terms) -> None:
+    def follow(self, head: PeerId, endpoint: str, terms: MemberTerms) -> None:
         """Be a member of that head from now on."""
-        self.head, self._endpoint, self._terms = head, endpoint, terms
+        self.head, self._endpoint = head, endpoint
+        self._terms = terms
         self._change(LED)
         if terms.orphan_grace > 0 and self._timer is None:
             self._awake = AwakeTime(self._clock.now(), terms.heartbeat / 2)
@@ -139,7 +142,7 @@ class HeadFollower:
         self._silences.clear()
         self._change(HEADLESS)
         for peer in [peer for peer in self._table.current.values() if peer.lost and peer.id != self.head]:
-            self._peering.give_up(peer, "disconnected")  # who is down is nobody's to say any more
+            self._peering.give_up(peer, "disconnected")  # there is none to say who is down
         self._task = asyncio.get_running_loop().create_task(self._redial(), context=contextvars.Context())
         for callback in list(self.on_headless):
             _guarded(callback)
@@ -212,7 +215,7 @@ class HeadFollower:
             tries = 0
             self._settled = asyncio.get_running_loop().create_future()
             earlier, self.head = self.head, admission.head
-            self._terms = Terms(admission.heartbeat, admission.silence, admission.orphan_grace)
+            self._terms = MemberTerms(admission.heartbeat, admission.silence, admission.orphan_grace)
             assert earlier is not None, "it had a head"
             self._peering.obey(earlier, admission.head, self._endpoint, self._accused)
             await first_within(self._clock, self._terms.silence, [self._settled])

@@ -31,7 +31,7 @@ class Links:
         life.held[owner] = self._monitors.watch(owner, partial(self._owner_over, life, owner))
 
     def renew(self) -> None:
-        """Give orphans back to their owners, which live again on the next head; those that do not, end."""
+        """Give orphans back to their owners, which live again on the next head; an orphan whose owner does not, ends."""
         orphans, self._orphans = self._orphans, []
         for life, owner in orphans:
             if self._actors.living(life.address.key) is life:

@@ -134,7 +134,7 @@ class Node:
 
     @property
     def head_state(self) -> HeadState:
-        """Whether it has a head: "led", "headless" (it goes on without one, for ``orphan_grace``), or "alone"."""
+        """Its bond with a head: "led", "headless" (it goes on without one, for ``orphan_grace``), or "alone"."""
         return self.parts.peering.follower.state
 
     @property

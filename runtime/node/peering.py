@@ -18,12 +18,12 @@ from ..base import envelope
 from ..base.decoding import decode
 from ..base.down import Down
 from ..base.errors import DecodeError, NodeDown
-from .head_follower import HeadFollower, Terms
+from .head_follower import HeadFollower, MemberTerms
 from .membership import Membership
 from .peer_access import PeerAccess
 from .peers import Peer
 
-PAGE = 512  # lives in a message about those that a node knows
+PAGE = 512  # lives in a message about all that a node knows
 
 
 class Peering:
@@ -51,7 +51,8 @@ class Peering:
         self._transport, self._links = transport, access.tensor_links
         self._membership = membership
         self._dropped = access.dropped
-        self._dismissed, self._ended, self._claimed = dismissed, ended, claimed
+        self._dismissed, self._ended = dismissed, ended
+        self._claimed = claimed
         self._parted: set[PeerId] = set()  # members that come back, and have to greet anew
         self.follower = HeadFollower(access.node, access.clock, access.table, transport, self, ended)
         self.stopping = False  # its actors stop, and what they supervise elsewhere: that nodes end with it is no news either
@@ -64,7 +65,7 @@ class Peering:
         """The head that it has joined."""
         return self.follower.head
 
-    def join(self, head: PeerId, endpoint: str, terms: Terms = Terms()) -> None:  # noqa: B008 - immutable
+    def join(self, head: PeerId, endpoint: str, terms: MemberTerms = MemberTerms()) -> None:  # noqa: B008 - immutable
         """Become a worker of ``head``: obey its address book; stop when it is gone, or ``orphan_grace`` later."""
         self.follower.follow(head, endpoint, terms)
         self.greet(head, endpoint)
@@ -153,7 +154,7 @@ class Peering:
         up = [[p.id.name, p.incarnation, True] for p in self._table.current.values() if p is not peer]
         lives = up + [[d.node, d.incarnation, False] for d in self._table.last_down.values()]
         for first in range(0, len(lives), PAGE):
-            self.notify(peer, [envelope.TOLD, lives[first : first + PAGE]])
+            self.notify(peer, [envelope.LIVES, lives[first : first + PAGE]])
         for other, cause in accused.items():
             self.notify(peer, [envelope.LOST, other.name, other.incarnation, cause])
         self.notify(peer, [envelope.READY])
@@ -242,7 +243,7 @@ class Peering:
                 membership.accused(peer, PeerId(check_name(fields[0]), fields[1]))
             elif tag == envelope.LEAVE:
                 membership.left(peer)
-            elif tag == envelope.TOLD:
+            elif tag == envelope.LIVES:
                 membership.told(peer, decode(list[tuple[str, int, bool]], fields[0]))
             else:
                 raise DecodeError(f"message {tag} is not for the head")

@@ -240,7 +240,7 @@ class Simulation:
         self.loop.call_later(wait, self._start_head, context=Context())
 
     async def _reign(self, epoch: int) -> None:
-        """The life of a head, until it stands."""
+        """Be a head, until it stands."""
         cluster = ClusterHead(
             HEAD,
             launcher=self._launcher,
@@ -274,7 +274,7 @@ class Simulation:
             self._begun.set()
 
     def _retire(self, cluster: ClusterHead, why: str) -> None:
-        """A head that wakes and is refused: its program ends."""
+        """End the program of a head that woke and was refused."""
         self.trace.add(self.time, "superseded", why)
         task = asyncio.ensure_future(cluster.stop())
         self._relaunches.add(task)

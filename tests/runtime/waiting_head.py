@@ -19,7 +19,8 @@ from blockwright.transport.curve import NodeKeys
 from blockwright.transport.interface import Transport
 from blockwright.transport.sockets import SocketTransport
 
-HEARTBEAT, SILENCE, GRACE = 0.2, 2.0, 600.0
+HEARTBEAT, SILENCE = 0.2, 2.0
+GRACE = 600.0
 
 
 class Nobody:

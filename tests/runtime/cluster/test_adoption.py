@@ -7,7 +7,7 @@ import pytest
 from blockwright.runtime import ManualClock
 from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.inprocess import InProcessLauncher
-from blockwright.runtime.cluster.tickets import Ticket, Tickets
+from blockwright.runtime.cluster.tickets import MemberTicket, Tickets
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import HandshakeRefused
 from blockwright.transport.handshake import ReturnRequest, is_over, obeyed, obeys, parse_admission, succeeds
@@ -29,7 +29,7 @@ class Desk:
 
     def ask(self, name: str = "w0", incarnation: int = 2, epoch: int = 4, attempt: int = 1, ticket: str = "") -> object:
         node = PeerId(name, incarnation)
-        text = ticket or Tickets(SECRET).issue(Ticket(node, "", True, "", 200))
+        text = ticket or Tickets(SECRET).issue(MemberTicket(node, "", True, "", 200))
         return self.head.returned(ReturnRequest(node, epoch, attempt, text), "")
 
 
@@ -64,16 +64,16 @@ async def test_who_is_not_taken_back_is_told_why(desk: Desk) -> None:
     with pytest.raises(HandshakeRefused, match="w0#3 is over: w0#2 has its name now"):
         desk.ask(incarnation=3)
     with pytest.raises(HandshakeRefused, match="w1#1 brings the ticket of w0#2"):
-        desk.ask("w1", 1, ticket=Tickets(SECRET).issue(Ticket(PeerId("w0", 2), "", True, "", 200)))
+        desk.ask("w1", 1, ticket=Tickets(SECRET).issue(MemberTicket(PeerId("w0", 2), "", True, "", 200)))
     with pytest.raises(HandshakeRefused, match="not of this cluster"):
-        desk.ask(ticket=Tickets(b"another").issue(Ticket(PeerId("w0", 2), "", True, "", 200)))
+        desk.ask(ticket=Tickets(b"another").issue(MemberTicket(PeerId("w0", 2), "", True, "", 200)))
     assert desk.said == []
 
 
 async def test_a_head_that_hears_of_a_later_one_ends_itself(desk: Desk) -> None:
     await desk.head.adopting(0.0)
     with pytest.raises(HandshakeRefused, match="not of this cluster"):
-        desk.ask(epoch=9, ticket=Tickets(b"another").issue(Ticket(PeerId("w0", 2), "", True, "", 200)))
+        desk.ask(epoch=9, ticket=Tickets(b"another").issue(MemberTicket(PeerId("w0", 2), "", True, "", 200)))
     assert desk.said == [], "anybody could say so"
     with pytest.raises(HandshakeRefused, match="head#5 is over"):
         desk.ask(epoch=9)
@@ -104,7 +104,8 @@ def test_a_grace_needs_what_later_heads_know_members_by() -> None:
 
 
 def test_a_refusal_names_the_later_head() -> None:
-    one, later, earlier = PeerId("w-1.a", 3), PeerId("head", 7), PeerId("head", 6)
+    one = PeerId("w-1.a", 3)
+    later, earlier = PeerId("head", 7), PeerId("head", 6)
     assert obeyed(f"refused: {obeys(one, later, earlier)}") == later
     assert obeyed(succeeds(later, earlier)) == later
     assert obeyed("refused: w0#1 has given head#6 up") is None

@@ -2,24 +2,24 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.runtime.cluster.tickets import Ticket, Tickets
+from blockwright.runtime.cluster.tickets import MemberTicket, Tickets
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import HandshakeRefused
 from blockwright.transport.handshake import LONGEST, ReturnRequest, parse
 
 KEY = "ab" * 32
 TICKETS = Tickets(b"secret")
-TICKET = Ticket(PeerId("w0", 3), "worker", True, KEY, 1_000)
+TICKET = MemberTicket(PeerId("w0", 3), "worker", True, KEY, 1_000)
 
 
 def test_a_ticket_says_what_was_put_into_it() -> None:
     assert TICKETS.check(TICKETS.issue(TICKET), KEY, 999.0) == TICKET
-    bare = Ticket(PeerId("a.b-c_d", 10**17), "", False, "", 5)
+    bare = MemberTicket(PeerId("a.b-c_d", 10**17), "", False, "", 5)
     assert Tickets(b"secret").check(TICKETS.issue(bare), "", 0.0) == bare
 
 
 def test_a_ticket_fits_a_greeting() -> None:
-    longest = Ticket(PeerId("n" * 64, 10**17), "predictor", True, KEY, 10**11)
+    longest = MemberTicket(PeerId("n" * 64, 10**17), "predictor", True, KEY, 10**11)
     request = ReturnRequest(longest.member, 10**17, 10**9, TICKETS.issue(longest))
     assert len(request.pack()) < LONGEST
     assert parse(request.pack()) == request
@@ -47,4 +47,4 @@ def test_what_is_no_valid_ticket_is_refused_with_a_sentence(text: str, key: str,
 
 def test_a_ticket_without_a_key_is_not_the_one_of_a_key() -> None:
     with pytest.raises(HandshakeRefused, match="another key"):
-        TICKETS.check(TICKETS.issue(Ticket(PeerId("w0", 3), "", False, "", 1_000)), KEY, 0.0)
+        TICKETS.check(TICKETS.issue(MemberTicket(PeerId("w0", 3), "", False, "", 1_000)), KEY, 0.0)
