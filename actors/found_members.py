@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from ..policies.control.adoption import Adopted, KeptState, StateKeeping, ToldWorker, adopt, newest
+from ..policies.control.adoption import Adopted, KeptState, StateKeeping, ToldGateway, ToldWorker, adopt, newest
 from ..policies.control.state import ControllerState
 from ..runtime.cluster.cluster import ClusterHead
 from ..runtime.cluster.join_text import WORKER
@@ -75,8 +75,9 @@ async def find_members(
     fronts = [name for name in came if name in gateways]
     told = await ask_workers(cluster.node, working)
     answers = await ask_gateways(cluster.node, fronts)
-    version = max([one.version for one in (*told, *answers)], default=0)
-    kept = newest(one.kept for one in (*told, *answers))
+    accounts: list[ToldWorker | ToldGateway] = [*told, *answers]
+    version = max((one.version for one in accounts), default=0)
+    kept = newest(one.kept for one in accounts)
     adopted = _adopted(fresh, kept, told, version)
     silent = {*working, *fronts} - {one.name for one in told} - {one.address.partition("/")[0] for one in answers}
     answering = tuple(one.address.partition("/")[0] for one in answers)

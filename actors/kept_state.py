@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
 import msgpack
@@ -55,7 +55,7 @@ async def ask_gateways(node: Node, names: Iterable[str]) -> list[ToldGateway]:
     return await _answers(asked)
 
 
-async def _answers(asked: dict[str, Coroutine[Any, Any, Any]]) -> list[Any]:
+async def _answers(asked: Mapping[str, Coroutine[Any, Any, Any]]) -> list[Any]:
     answers = await asyncio.gather(*asked.values(), return_exceptions=True)
     for address, answer in zip(asked, answers, strict=True):
         if isinstance(answer, RuntimeFault):

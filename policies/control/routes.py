@@ -136,8 +136,12 @@ class Routes:
         return tuple(first)
 
     def resume(self, version: int) -> None:
-        """Go on after a version that is the highest that any member has; the next publication is a whole one."""
-        self.version = max(self.version, version)
+        """Go on after a version that is the highest that any member has.
+
+        One version is left out, so that the next publication is a whole one for all: members may have another
+        content of the last one than is known here.
+        """
+        self.version = max(self.version, version) + 1
         self._renamed = True
         self._log.clear()
 

@@ -98,6 +98,7 @@ class MortalWorld(ControlWorld):
                 self.added.setdefault(name, "its caller is gone")
         self.take_over(adopted)
         assert self.state.version > former, "members take what is newer"
+        assert not self.state.table.news(former).since, "and the whole of it"
         self.heads += 1
 
     def take_over(self, adopted: Adopted) -> None:
