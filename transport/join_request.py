@@ -54,7 +54,7 @@ async def ask_to_join(address: str, name: str, keys: NodeKeys | None, secret: st
     try:
         for end in (socket, monitor):
             loop.add_reader(end.fileno(), look)
-        open_connection(socket, address, JoinRequest(name, secret).pack())
+        open_connection(socket, address, JoinRequest(name, secret, release=greeting.own_release()).pack())
         loop.call_soon(look)  # the descriptors are edge-triggered
         async with asyncio.timeout(_PATIENCE):
             return greeting.parse_admission(await answered)

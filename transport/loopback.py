@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from . import wire
 from .address import PeerId
-from .errors import PeerGone
-from .handshake import Lane
+from .errors import PeerGone, ReleaseRefused
+from .handshake import Greeting, Lane
 from .interface import Receiver
 from .link_wire import link_class
 from .wire import Buffer, Traffic
@@ -100,6 +100,12 @@ class LoopbackTransport:
 
     def know(self, peer: PeerId, endpoint: str) -> None:
         pass  # every transport of the process is accepted
+
+    def greeting(self, peer: PeerId) -> Greeting | None:
+        return None  # one process is one release
+
+    def refused(self) -> list[ReleaseRefused]:
+        return []
 
     def rest(self, peer: PeerId) -> None:
         pass  # there are no connections to close

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import zmq
@@ -23,8 +24,8 @@ from . import handshake as greeting
 from . import wire
 from .address import PeerId, ipc_endpoint, keyed, private_directory, remove_directory, split_key
 from .curve import Authenticator, NodeKeys, check_endpoint
-from .errors import AddressError, HandshakeRefused, KeysError, PeerGone
-from .handshake import Greeting, JoinRequest, Lane
+from .errors import AddressError, HandshakeRefused, KeysError, PeerGone, ReleaseRefused
+from .handshake import SPOKEN, Greeting, JoinRequest, Lane
 from .interface import UNREACHABLE, Receiver
 from .outbound import HIGH_WATER, Outbound
 from .roster import Roster
@@ -117,6 +118,12 @@ class SocketTransport:
         if self._roster is not None:
             self._roster.guests = wanted
 
+    def greeting(self, peer: PeerId) -> Greeting | None:
+        return self._sessions.greetings.get(peer)
+
+    def refused(self) -> list[ReleaseRefused]:
+        return list(self._sessions.refused)
+
     def rest(self, peer: PeerId) -> None:
         for lane in (Lane.PULSE, Lane.LINK):
             if outbound := self._lanes[lane].pop(peer, None):
@@ -208,7 +215,8 @@ class SocketTransport:
         return f"{wanted.rpartition(':')[0]}:{port}"
 
     def _open(self, peer: PeerId, lane: Lane) -> Outbound:
-        endpoint, hello = self._endpoints[peer], Greeting(self.peer, peer, lane)
+        endpoint = self._endpoints[peer]
+        hello = Greeting(self.peer, peer, lane, release=greeting.own_release())
 
         def on_lost(cause: str) -> None:
             self._on_lost(peer, lane, cause)
@@ -334,6 +342,7 @@ class SocketTransport:
             greeted = greeting.parse(first.bytes)
             if isinstance(greeted, JoinRequest):
                 admission = self._receiver.on_join(greeted.name, key, greeted.secret)
+                admission = replace(admission, version=SPOKEN.common(greeted.versions))
                 self.admit(admission.own, key)
                 return admission.pack()
             if self._roster is not None and not self._roster.speaks_for(key, greeted.sender):
@@ -341,8 +350,10 @@ class SocketTransport:
             self._sessions.admit(connection, greeted)
             if self._roster is not None:
                 self._wires.record(greeted.sender, int(first.get(zmq.SRCFD)))
-            return greeting.pack_welcome(self.peer, greeted.sender)
+            return greeting.pack_welcome(self.peer, greeted.sender, SPOKEN.common(greeted.versions))
         except (HandshakeRefused, KeysError) as error:
+            if isinstance(error, ReleaseRefused):
+                self._sessions.refused.append(error)
             log.warning("node %s refused a connection: %s", self.peer, error)
             return greeting.pack_refusal(str(error))
 

@@ -22,6 +22,7 @@ Owns the tags, the shape of each message and its check on arrival; bodies of cal
     LOST       node, incarnation, cause         worker to head: the connection between the two of us broke
     LEAVE                                       a node that joined by hand, to head: it has stopped in order
 
+No message ever changes its shape, since neighbouring releases speak; a new one has a tag of its own.
 Ids and numbers of one sender rise; of what makes a node act, ``NUMBERED``, none is obeyed twice, nor a late copy at all.
 """
 
