@@ -252,8 +252,8 @@ controller {shares[0]} of a core, and the whole head {shares[1]} (bar 5 %). Mill
 
 {made}
 
-A new recipient gets all routes, which takes {" ms and ".join(costs)} MB at 1,000 workers; after that, a gateway only gets
-changes."""
+A new recipient gets all routes, which takes {" ms and ".join(costs)} MB at 1,000 workers, in pieces of at most 2 MiB; after
+that, a gateway only gets changes."""
 
 
 def of_failover(result: Result) -> str:

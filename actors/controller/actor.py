@@ -1,8 +1,7 @@
 """The controller actor: carries out the decisions of its state machine by calling workers, their processes and gateways.
 
-Owns the tasks that wait for loads and publications; decides nothing itself. Publications leave one at a time, in order of
-their versions, and all that pile up meanwhile leave as one. Calls to one worker are made in order. At rest no timer runs,
-and a heartbeat costs work for its own worker only.
+Owns the tasks that wait for loads and publications; decides nothing itself. Calls to one worker are made in order. At rest
+no timer runs, and a heartbeat costs work for its own worker only.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from ...policies.control.state import ControllerState
 from ...policies.requests.refusal import Refusal
 from ...runtime.actor.actor import Actor, PeerInfo
 from ...runtime.actor.endpoint import endpoint
-from ...runtime.actor.ref import Ref
 from ...runtime.cluster.process import Process
 from ..block.messages import BlockStatus
 from ..conditions import Conditions, Published
@@ -42,6 +40,7 @@ from .event_log import ControlRecorder
 from .gateway_calls import GatewayCalls
 from .history import History
 from .progress import Progress
+from .publisher import RoutePublisher
 from .view import application_view, claims_view, cluster_view, placement_view, removal_view
 from .worker_calls import ANSWER_TIMEOUT, WorkerCalls
 
@@ -79,19 +78,15 @@ class Controller(Actor):
         self._preparing: dict[str, str] = {}  # worker -> how far its kernels are
         self._fatal = ""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._publishing = asyncio.Lock()
-        self._sent = 0  # last published version
-        self._taken: dict[str, int] = {}  # gateway on another node -> version in its last heartbeat
-        self._behind: dict[str, tuple[int, int]] = {}  # node -> its life and the version its last heartbeat lacked
-        self._first: dict[str, None] = {}  # workers that must know the next publication before gateways do
         self._history = History()
         self._conditions = Conditions()
         self._failed: OrderedDict[str, str] = OrderedDict()  # application that could not be added -> why; the last ``KEEP``
         self._grace: dict[str, float] = {}  # application to be removed -> seconds its requests have
 
     async def on_start(self) -> None:
-        self._calls = WorkerCalls(self.node, self._publishing, self.handle, self._kill)
-        self._gateway_calls = GatewayCalls(self.node, self._gateways, self._publishing, self._state)
+        self._publisher = RoutePublisher(self.node, self._state, self._gateways)
+        self._calls = WorkerCalls(self.node, self._publisher.lock, self.handle, self._kill)
+        self._gateway_calls = GatewayCalls(self.node, self._gateways, self._publisher.lock, self._state)
         self._deafen = self.node.on_heartbeat(self._beat)
         if self._logs is not None and self._logs.event_log:
             self._recorder = ControlRecorder(self._state, self._logs, self.node.incarnation)
@@ -321,12 +316,11 @@ class Controller(Actor):
     async def gateway_up(self, gateway: str) -> None:
         """Tell a new gateway on another node the current state. From here on it hears of every change."""
         ref = self.node.ref(gateway)
-        self._taken.pop(gateway, None)
+        self._publisher.forget(gateway)
         for name, worker in self._state.workers.items():
             if worker.alive:
                 ref.up.cast(name, worker.incarnation)
-        if self._state.version:
-            ref.routes.cast(self._state.table.news())
+        self._spawn(self._publisher.introduce(gateway))
         self._history.record(self.node.clock.now(), "gateway", gateway, f"a further process answers HTTP: {gateway}")
         self._gateways.append(gateway)
 
@@ -335,7 +329,7 @@ class Controller(Actor):
         """Forget a gateway that ended; its requests ended with it."""
         if gateway in self._gateways:
             self._gateways.remove(gateway)
-            self._taken.pop(gateway, None)
+            self._publisher.forget(gateway)
             self._history.record(self.node.clock.now(), "gateway", gateway, f"a process that answered HTTP ended: {gateway}")
 
     @endpoint
@@ -406,8 +400,8 @@ class Controller(Actor):
             case events.AskCapacity():
                 return self._spawn(self._ask_room(effect))
             case events.Publish(_, first):
-                self._first.update(dict.fromkeys(first))
-                return self._spawn(self._publish())
+                self._publisher.put_first(first)
+                return self._spawn(self._publisher.publish())
             case events.Unload():
                 return self._spawn(self._calls.unload(effect))
             case events.Added(application, error):
@@ -452,9 +446,8 @@ class Controller(Actor):
                 self._preparing[name] = text
                 self._preparing = {name: text for name, text in self._preparing.items() if text}
                 self._tell()
-        elif (address := f"{name}/gateway") in self._gateways:
-            self._taken[address] = peer.payload.get("routes", 0)
-        self._retell(peer)
+        if self._publisher.hear(peer):
+            self._spawn(self._publisher.repeat(peer))
 
     def _count(self, worker: str, peer: PeerInfo) -> None:
         """Take what a heartbeat says of traffic, if that is new and the last time is long enough ago."""
@@ -467,24 +460,6 @@ class Controller(Actor):
         sent = tuple(events.BorderTraffic(*one) for one in told["sent"])
         self.handle(events.TrafficCounted(worker, peer.id.incarnation, passages, sent))
 
-    def _retell(self, peer: PeerInfo) -> None:
-        """Send routes again to a node whose last two heartbeats both lacked the last publication: it was lost on the way."""
-        name, taken = peer.id.name, peer.payload.get("routes", self._sent)
-        known = self._behind.pop(name, None)
-        if taken == self._sent or self._sent != self._state.version or self._publishing.locked():
-            return
-        if known != (peer.id.incarnation, self._sent):
-            self._behind[name] = peer.id.incarnation, self._sent
-        else:
-            worker = self._state.workers.get(name)
-            if worker is None:
-                self.node.ref(f"{name}/gateway#{peer.id.incarnation}").routes.cast(self._state.table.news())
-            elif worker.incarnation == peer.id.incarnation:  # an incarnation not known yet has nothing loaded
-                self._worker(name, worker.incarnation).routes.cast(self._state.table.parts({name: taken})[name])
-
-    def _worker(self, name: str, incarnation: int) -> Ref:
-        return self.node.ref(f"{name}/worker#{incarnation}")
-
     def _kill(self, worker: str, cause: str) -> None:
         """Kill a worker without waiting; its end is reported like any other."""
         log.warning("worker %s is killed: %s", worker, cause)
@@ -492,8 +467,7 @@ class Controller(Actor):
 
     async def _drain(self, application: str) -> None:
         """Remove an application once no gateway has a request of it, or the time is over."""
-        async with self._publishing:
-            version, grace = self._sent, self._grace.setdefault(application, 0.0)
+        version, grace = await self._publisher.out(), self._grace.setdefault(application, 0.0)
         asked = [self.node.ref(g).drained(application, version, timeout=max(grace, 1e-3)) for g in self._gateways]
         await asyncio.gather(*asked, return_exceptions=True)  # a gateway that is gone has none; a late one ends them
         try:
@@ -511,30 +485,6 @@ class Controller(Actor):
             owned = {name: owned for name, (owned, _) in status.parameters_by_application.items()}
             room = status.budget - status.parameters, status.left_alone, owned
             self.handle(events.KvCapacity(effect.worker, effect.incarnation, *room))
-
-    async def _publish(self) -> None:
-        async with self._publishing:
-            if self._sent == self._state.version:
-                return  # sent together with the previous one
-            self._sent = self._state.version
-            # bound to these incarnations: a late publication must not reach the next one, which has nothing loaded
-            alive = {
-                name: self._worker(name, worker.incarnation) for name, worker in self._state.workers.items() if worker.alive
-            }
-            first = [name for name in alive if name in self._first]
-            taken = {name: self._state.workers[name].routes for name in alive}
-            parts = self._state.table.parts(taken)
-            version = self._sent
-            self._first = {}
-            updates = {gateway: self._state.table.news(self._taken.get(gateway, 0)) for gateway in self._gateways}
-            calls = [alive[name].routes(parts[name], timeout=ANSWER_TIMEOUT) for name in first]
-            for name, answer in zip(first, await asyncio.gather(*calls, return_exceptions=True), strict=True):
-                if isinstance(answer, Exception):
-                    log.warning("worker %s did not take routes %d: %s", name, version, answer)
-            for gateway, update in updates.items():
-                self.node.ref(gateway).routes.cast(update)
-            for name in (name for name in alive if name not in first):
-                alive[name].routes.cast(parts[name])
 
 
 def drain_worker(

@@ -23,7 +23,7 @@ from ...policies.requests.event_id import AnswerBasis, basis_of
 from ...policies.requests.rate_limit import LimitStatus, Verdict
 from ...policies.requests.refusal import Refusal, RequestRefused
 from ...policies.requests.request_ownership import Viewer, sequences_of
-from ...policies.requests.routes_changed import RoutesChanged
+from ...policies.requests.routes_changed import RoutePieces, RoutesChanged
 from ...policies.sweep.events import TokensEmitted
 from ...policies.sweep.offline_capacity import decode_capacities
 from ...runtime.actor.actor import Actor, PeerInfo
@@ -103,6 +103,7 @@ class Gateway(Actor):
         self._tagging = tagging or Tagging(parts.lengths)
         self._autoscale = autoscale
         self._timer: Timer | None = None
+        self._pieces = RoutePieces()
 
     async def on_start(self) -> None:
         self.book.parts.address = str(self.ref)
@@ -136,8 +137,9 @@ class Gateway(Actor):
 
     @endpoint(urgent=True)
     async def routes(self, update: RoutesChanged) -> None:
-        """Take a publication of routes from the controller."""
-        self._handle(update)
+        """Take a publication of routes from the controller, or a piece of one."""
+        if (whole := self._pieces.take(update)) is not None:
+            self._handle(whole)
 
     @endpoint(urgent=True)
     async def up(self, worker: str, incarnation: int) -> None:

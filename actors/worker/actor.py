@@ -25,7 +25,7 @@ from ...policies.memory.prefix_index import Key
 from ...policies.overload.pool_reading import PoolReading, pool_reading
 from ...policies.requests.book.sweep_report import SweepReport
 from ...policies.requests.remembered import AnswerKey
-from ...policies.requests.routes_changed import RoutesChanged
+from ...policies.requests.routes_changed import RoutePieces, RoutesChanged
 from ...policies.sweep.config import OPEN_PLANS
 from ...policies.sweep.events import (
     Cancelled,
@@ -105,6 +105,7 @@ class Worker(Actor):
         self._queues = False  # there were queues at the last heartbeat
         self._ending = BlockEndings(self.state)
         self._published = RoutesChanged(0, [], [], [])  # the routes accepted so far, complete
+        self._pieces = RoutePieces()
         self._pumping = False
         self._idle_check: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None  # plans when a sequence expires while nothing else happens
@@ -326,7 +327,8 @@ class Worker(Actor):
 
     @endpoint(urgent=True)
     async def routes(self, update: RoutesChanged) -> None:
-        known, self._published = self._published, merged(self._published, update)
+        whole = self._pieces.take(update)
+        known, self._published = self._published, merged(self._published, whole) if whole is not None else self._published
         if (update := self._published) is known:
             return
         self._composed.prepare(update.chains)

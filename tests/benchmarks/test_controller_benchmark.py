@@ -45,4 +45,5 @@ def test_every_case_of_a_process_is_reported_and_the_bars_are_judged(monkeypatch
     report = Report("controller", {})
     report.add("1000x100/rest/state", controller.OURS, {"core_share": 0.051})
     report.add("1000x100/rest/node", controller.OURS, {"core_share": 0.049})
+    report.add("1000x100/publication", controller.OURS, {"message_megabytes": 0.7})
     assert misses(report, controller.BARS) == ["1000x100/rest/state core_share: 0.051, the bar is at most 0.05"]
