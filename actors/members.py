@@ -16,8 +16,8 @@ from typing import Protocol
 from ..policies.cluster.worker_size import SizeDemand
 from ..runtime.actor.actor import Actor
 from ..runtime.actor.endpoint import endpoint
-from ..runtime.cluster.cluster import Member
 from ..runtime.cluster.join_text import WORKER
+from ..runtime.cluster.members import Member
 from ..runtime.cluster.process import JoinedNodes, JoinedProcess
 from .worker.messages import WorkerConfig
 

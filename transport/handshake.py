@@ -7,8 +7,11 @@ learnt too late are refused with a sentence, not met with silence. Text, since i
     GREETING  "blockwright VERSIONS LANE FROM TO"    VERSIONS: LOWEST-HIGHEST; FROM, TO: name#incarnation
     GREETING  "blockwright VERSIONS join NAME"       a node without a number asks for one; over keys with the SECRET of an
                                                      invitation behind it
+    GREETING  "blockwright VERSIONS again SELF EPOCH TRY TICKET"  a member that has lost its head looks for one; EPOCH: of
+                                                     the highest head that it was told of; TRY: rises
     WELCOME   "SELF OTHER VERSION"                   who welcomes whom, and the highest version that both speak
-    WELCOME   "SELF OTHER HEARTBEAT VERSION"         to one that asked for a number: whom it joins, and as whom
+    WELCOME   "SELF OTHER HEARTBEAT SILENCE GRACE VERSION"  to one that asked for a number, or came back: its head, as whom,
+                                                     terms
     REFUSAL   a sentence
 
 Words of the form ``name=value`` may follow: ``release=`` what the sender is, for people; others, of later releases, are
@@ -32,6 +35,7 @@ WELCOME = b"\x04"
 REFUSAL = b"\x05"
 LONGEST = 512  # bytes of a greeting, welcome or refusal
 _SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
+_OBEYS = re.compile(r"obeys ([A-Za-z0-9_.-]{1,64}#[0-9]{1,18}), a later head")
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 _VERSIONS = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 _NAMED = re.compile(r"([a-z_]+)=([^=].*)")
@@ -92,15 +96,22 @@ class Greeting:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The answer that lets ``own`` join the cluster of ``head``. heartbeat: seconds between heartbeats of its nodes."""
+    """The answer that lets ``own`` join the cluster of ``head``.
+
+    heartbeat: seconds between heartbeats of its nodes. silence: seconds without any after which one is taken for lost.
+    orphan_grace: seconds that a member goes on without a head; 0: none, it ends with its head.
+    """
 
     head: PeerId
     own: PeerId
     heartbeat: float
+    silence: float = 0.0
+    orphan_grace: float = 0.0
     version: int = SPOKEN.highest
 
     def pack(self) -> bytes:
-        return WELCOME + f"{self.head} {self.own} {self.heartbeat:g} {self.version}".encode()
+        terms = f"{self.heartbeat:g} {self.silence:g} {self.orphan_grace:g}"
+        return WELCOME + f"{self.head} {self.own} {terms} {self.version}".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +128,26 @@ class JoinRequest:
         return GREETING + (words.rstrip() + _said(self.release)).encode()
 
 
-def parse(frame: bytes) -> Greeting | JoinRequest:
+@dataclass(frozen=True, slots=True)
+class ReturnRequest:
+    """The request of a member that has lost its head to be taken back.
+
+    epoch: of the highest head that it was told of. attempt: the number of this request among those of this member, from 1.
+    """
+
+    sender: PeerId
+    epoch: int
+    attempt: int
+    ticket: str = field(repr=False)
+    versions: Versions = SPOKEN
+    release: str = ""
+
+    def pack(self) -> bytes:
+        words = f"blockwright {self.versions} again {self.sender} {self.epoch} {self.attempt} {self.ticket}"
+        return GREETING + (words + _said(self.release)).encode()
+
+
+def parse(frame: bytes) -> Greeting | JoinRequest | ReturnRequest:
     """Parse a greeting. Raises WireError (no greeting) and HandshakeRefused (no common version)."""
     if frame[:1] != GREETING or len(frame) > LONGEST:
         raise WireError(f"a connection begins with {frame[:16].hex()}, which is no greeting")
@@ -135,6 +165,9 @@ def parse(frame: bytes) -> Greeting | JoinRequest:
             raise ReleaseRefused(str(error), name="".join(said[1:2])[:64], release=release) from None
         if len(said) in (2, 3) and said[0] == "join":
             return JoinRequest(check_name(said[1]), *said[2:], versions=versions, release=release)
+        if len(said) == 5 and said[0] == "again":
+            epoch, attempt = (parse_identity(f"number#{word}").incarnation for word in said[2:4])
+            return ReturnRequest(parse_identity(said[1]), epoch, attempt, said[4], versions, release)
         lane, sender, to = said
         return Greeting(parse_identity(sender), parse_identity(to), Lane(lane), versions, release)
     except (ValueError, AddressError) as error:
@@ -173,16 +206,38 @@ def parse_answer(frame: bytes) -> tuple[PeerId, PeerId]:
 
 
 def parse_admission(frame: bytes) -> Admission:
-    """Parse the answer to a ``JoinRequest``. Raises the same errors as ``parse_answer``."""
-    head, own, heartbeat, chosen = _welcome(frame, 4)
-    if not _SECONDS.fullmatch(heartbeat):
-        raise WireError(f"{heartbeat[:16]!r} is no number of seconds")
-    return Admission(parse_identity(head), parse_identity(own), float(heartbeat), _check_version(chosen))
+    """Parse the answer to a ``JoinRequest`` or ``ReturnRequest``. Raises the same errors as ``parse_answer``."""
+    head, own, *terms, chosen = _welcome(frame, 6)
+    for term in terms:
+        if not _SECONDS.fullmatch(term):
+            raise WireError(f"{term[:16]!r} is no number of seconds")
+    return Admission(parse_identity(head), parse_identity(own), *map(float, terms), version=_check_version(chosen))
 
 
 def _check_version(text: str) -> int:
     """Return the version that the other end chose. Raises WireError, HandshakeRefused."""
     return SPOKEN.common(Versions.parse(text))
+
+
+def obeys(member: PeerId, later: PeerId, earlier: PeerId) -> str:
+    """Return the sentence with which a member refuses a head whose successor it obeys."""
+    return f"{member} obeys {later}, a later head of this cluster than {earlier}"
+
+
+def over(member: PeerId, why: str) -> str:
+    """Return the sentence with which a head refuses a member for good."""
+    return f"the life of {member} is over: {why}"
+
+
+def is_over(sentence: str, member: PeerId) -> bool:
+    """Return True if a refusal is one of ``over``."""
+    return sentence.startswith(f"the life of {member} is over: ")
+
+
+def obeyed(sentence: str) -> PeerId | None:
+    """Return the later head that a refusal names, if it is one of ``obeys``."""
+    found = _OBEYS.search(sentence)
+    return parse_identity(found[1]) if found is not None else None
 
 
 def _welcome(frame: bytes, words: int) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from .address import PeerId
 from .errors import ReleaseRefused
-from .handshake import Admission, Greeting
+from .handshake import Admission, Greeting, ReturnRequest
 from .wire import Buffer
 
 UNREACHABLE = "unreachable"
@@ -50,6 +50,9 @@ class Receiver(Protocol):
 
         key: the key of its connection, "" without keys. secret: from an invitation. Raises HandshakeRefused.
         """
+
+    def on_return(self, said: ReturnRequest, key: str) -> Admission:
+        """Answer a member that has lost its head. ``key``: as for ``on_join``. Raises HandshakeRefused."""
 
     def on_garbage(self, reason: str) -> None:
         """Note that a message that fits no layout was dropped."""
@@ -91,8 +94,18 @@ class Transport(Protocol):
     def rest(self, peer: PeerId) -> None:
         """Close the connections to ``peer`` for heartbeats and links; the next heartbeat or link message opens another."""
 
-    def disconnect(self, peer: PeerId) -> None:
-        """Forget ``peer`` and drop the messages queued for it."""
+    def disconnect(self, peer: PeerId, why: str = "") -> None:
+        """Forget ``peer`` for good and drop the messages queued for it. ``why``: the sentence that it gets when it knocks
+        again, or sends a heartbeat."""
+
+    def part(self, peer: PeerId) -> None:
+        """Close the connections to ``peer``, whose key stays, and drop what comes on its old ones."""
+
+    def succeed(self, earlier: PeerId, later: PeerId, why: str) -> None:
+        """Disconnect ``earlier``, whose key is from now on the one of ``later``; ``why``: as for ``disconnect``."""
+
+    async def ask(self, endpoint: str, request: ReturnRequest) -> Admission:
+        """Ask the head that listens at ``endpoint``, whichever it is. Raises HandshakeRefused, PeerGone."""
 
     def send(self, peer: PeerId, body: bytes, buffers: Sequence[Buffer] = (), places: bytes = b"") -> None:
         """Queue a control message. Raises PeerGone, QueueFull, MessageTooLarge.

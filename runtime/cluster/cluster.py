@@ -17,56 +17,38 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from ...transport.address import PeerId, check_name
 from ...transport.clock import Clock, Timer
 from ...transport.curve import NodeKeys
 from ...transport.errors import HandshakeRefused
-from ...transport.handshake import Admission
+from ...transport.handshake import Admission, ReturnRequest, obeyed
 from ...transport.interface import UNREACHABLE
 from ..base import envelope
-from ..base.clock import seconds
+from ..base.clock import first_within, seconds
 from ..base.down import Down, OnDown
 from ..base.errors import NodeDown
 from ..base.names import refuse_while_importing
 from ..node.node import Node
 from ..node.peers import Peer
 from ..node.stall_watch import hung
+from .adoption import Adoption
 from .invitations import Invitation, Invitations
 from .join_text import PREFIX, JoinTexts
 from .launcher import Launcher, LaunchError, NodeSpec
+from .members import Member, MemberCallbacks, Members, OnLaunch, OnSuperseded, OnUp
 from .node_process import encode_config
+from .tickets import Tickets
 
 log = logging.getLogger("blockwright.runtime")
-OnUp = Callable[[str, int], None]
-OnLaunch = Callable[[str, int, str], None]
 EXIT_GRACE = 0.2  # seconds that a broken connection waits for the exit status that explains it (calls fail at once)
 STALL_FACTOR = 1.5  # a check that comes later than this many periods counts as this many
 PING_SHARE = 0.5  # of ``silence``: pings must fail before heartbeats do, so that their failing is the cause
 PAGE = 512  # nodes in a message of the address book
 STOP_GRACE = 5.0  # seconds for nodes to stop in order
-
-
-@dataclass(slots=True, eq=False)
-class Member:
-    """One life of a launched node."""
-
-    id: PeerId
-    joined: bool = False  # by hand: there is no process of ours
-    role: str = ""  # of the join text that it brought
-    leaving: bool = False  # it said so
-    pid: int = 0
-    state: str = "starting"  # "starting" | "up" | "down"
-    silent: float = 0.0  # seconds since it was heard (while it starts: since launch), as far as this head was awake
-    heard: float | None = None  # what ``Peer.heard`` was at the last check
-    unanswered: float = -math.inf  # when pings failed that may have been this head's own fault
-    exited: asyncio.Event = field(default_factory=asyncio.Event)
-    settled: asyncio.Event = field(default_factory=asyncio.Event)  # up, or down before it was
 
 
 class ClusterHead:
@@ -76,6 +58,10 @@ class ClusterHead:
     startup: seconds that a launched node may take until its entry function returns. listen: where all nodes do, see ``Node``
     ("": socket files; "tcp://HOST:PORT": the head there, the launched ones at the same HOST). keys: of the head. join_texts:
     those with which nodes may join, made with these keys; None: none.
+
+    orphan_grace: seconds that members go on without a head, and may be adopted by the next one; 0: they end with this one.
+    The next head needs the same address (port or launcher's directory), a higher ``epoch`` (``next_epoch``), and the same
+    keys or, without keys, the same ``secret``. unix: the clock of expiry.
     """
 
     def __init__(
@@ -89,27 +75,36 @@ class ClusterHead:
         listen: str = "",
         keys: NodeKeys | None = None,
         join_texts: JoinTexts | None = None,
+        epoch: int = 1,
+        orphan_grace: float = 0.0,
+        secret: bytes = b"",
         clock: Clock | None = None,
+        unix: Callable[[], float] = time.time,
     ) -> None:
-        heartbeat, silence, startup = (
-            seconds(name, value) for name, value in (("heartbeat", heartbeat), ("silence", silence), ("startup", startup))
-        )
+        heartbeat, silence = seconds("heartbeat", heartbeat), seconds("silence", silence)
+        startup, orphan_grace = seconds("startup", startup), seconds("orphan_grace", orphan_grace)
         if not 0 < heartbeat < silence:
             raise ValueError(
                 f"a heartbeat of {heartbeat} s and a silence of {silence} s cannot be used; give 0 < heartbeat < silence"
             )
+        if orphan_grace and keys is None and not secret:
+            raise ValueError(
+                f"orphan_grace is {orphan_grace:g} s, but no later head could know its members; give keys or a secret"
+            )
         self._launcher, self._heartbeat = launcher, heartbeat
-        self._silence, self._startup = silence, startup
+        self._silence, self._startup, self._grace = silence, startup, orphan_grace
         self._listen, self._keys = listen, keys
         self._invitations, self._join_texts = Invitations(), join_texts
-        self._id, self._clock = PeerId(name, 1), clock
+        self._id, self._clock, self._unix = PeerId(name, epoch), clock, unix
         self._node: Node | None = None
-        self._members: dict[str, Member] = {}  # the last life of each name
+        self._members = Members()
+        tickets = Tickets(secret or (keys.secret if keys is not None else b"")) if orphan_grace else None
+        self._adoption = Adoption(self._id, self._members, tickets, orphan_grace, unix)
         self._processes: dict[PeerId, Member] = {}  # lives whose process has not ended
-        self._on_launch: list[OnLaunch] = []
-        self._on_up: list[OnUp] = []
-        self._on_down: list[OnDown] = []
+        self._callbacks = MemberCallbacks()
         self._timer: Timer | None = None
+        self.doubts = ""  # why nobody is declared down, while so many are out of reach that this head doubts itself
+        self.superseded = 0  # the epoch of the later head that a member obeys: this one is over
         self._stalled_until = 0.0  # this loop stood still a short while ago: pings that were not answered prove nothing
         self.stopping = False  # no callbacks, nothing is launched
         self._stop: asyncio.Task[None] | None = None
@@ -120,6 +115,10 @@ class ClusterHead:
         if self._node is None:
             raise RuntimeError("the cluster was not started; use 'async with', or await its start() first")
         return self._node
+
+    @property
+    def epoch(self) -> int:
+        return self._id.incarnation
 
     # ---- what the application calls
 
@@ -135,6 +134,7 @@ class ClusterHead:
                 transport.watch(PING_SHARE * self._silence)
                 node = Node(
                     self._id.name,
+                    incarnation=self._id.incarnation,
                     transport=transport,
                     clock=self._clock,
                     heartbeat_interval=self._heartbeat,
@@ -142,7 +142,9 @@ class ClusterHead:
                 )
                 await node.start()
                 self._node = node
-                transport.invite(lambda: self._join_texts is not None or self._invitations.any(self.node.clock.now()))
+                transport.invite(self._invites)
+                for member in self._adoption.expect(self._launcher.list()):
+                    self._processes[member.id] = member
             except BaseException:
                 transport.close()
                 raise
@@ -154,24 +156,56 @@ class ClusterHead:
 
     def on_launch(self, callback: OnLaunch) -> None:
         """Call ``callback(name, incarnation, failure)`` at each launch; ``failure``: why there is no process, or empty."""
-        self._on_launch.append(callback)
+        self._callbacks.on_launch.append(callback)
 
     def on_up(self, callback: OnUp) -> None:
         """Call ``callback(name, incarnation)`` once for each life whose entry function returned."""
-        self._on_up.append(callback)
+        self._callbacks.on_up.append(callback)
+
+    def on_adopt(self, callback: OnUp) -> None:
+        """Call ``callback(name, incarnation)`` each time that a member of an earlier head is up here (instead of ``on_up``),
+        or one of this head has come back after it had lost its way here."""
+        self._callbacks.on_adopt.append(callback)
+
+    def on_superseded(self, callback: OnSuperseded) -> None:
+        """Call ``callback(epoch, sentence)`` once if a member obeys a later head; ``stop`` leaves all members to it."""
+        self._callbacks.on_superseded.append(callback)
 
     def on_down(self, callback: OnDown) -> None:
         """Call ``callback(Down)`` once for each life that ended, also before it was up; not after ``stop``."""
-        self._on_down.append(callback)
+        self._callbacks.on_down.append(callback)
+
+    async def adopting(self, patience: float = 1.0, *, anyone: bool = False) -> tuple[str, ...]:
+        """Take members of earlier heads back from now on; until all that are known of have come, or ``patience`` seconds
+        have passed. Returns the names of those that came.
+
+        anyone: wait for the first one also if none is known of, as when none is a process of this machine. Who does not
+        come within ``silence`` is declared down, unless most do not.
+        """
+        clock = self.node.clock
+        until = clock.now() + seconds("patience", patience)
+        self._adoption.open = True
+        while not self._adoption.settled(anyone) and (left := until - clock.now()) > 0:
+            await first_within(clock, left, [self._adoption.changed()])
+        return tuple(member.id.name for member in self._members if member.adopted and member.state == "up")
 
     async def launch(self, name: str, entry: str, config: Any) -> int:
-        """Start a node; its incarnation when the process exists. Raises LaunchError, AddressError, ValueError: it lives."""
+        """Start a node; its incarnation when the process exists. Raises LaunchError, AddressError, ValueError: it lives.
+
+        A member of an earlier head that has come back, or is awaited, is taken as it is, once, and no process is started.
+        """
         last = self._members.get(check_name(name))
+        if last is not None and not last.claimed:
+            self._adoption.open = last.claimed = True
+            await last.settled.wait()
+            if last.state == "up":
+                self._claim(last)
+                return last.id.incarnation
         if self.stopping:
             raise LaunchError(f"node {name} is not started: the cluster is stopping")
         if name == self._id.name or (last is not None and last.state != "down"):
             raise ValueError(f"node {name!r} lives; kill it first or choose another name")
-        node = PeerId(name, last.id.incarnation + 1 if last is not None else 1)
+        node = self._members.next(name)
         keys = NodeKeys.generate() if self._keys is not None else None  # its own, in each life
         spec = NodeSpec(
             name=name,
@@ -184,35 +218,37 @@ class ClusterHead:
             listen=f"{self._listen.rpartition(':')[0]}:0" if self._listen else "",
             keys=[keys.public, keys.secret] if keys is not None else [],
             heartbeat=self._heartbeat,
+            silence=self._silence,
+            orphan_grace=self._grace,
         )
         if keys is not None:
             self._transport.admit(node, keys.name)
-        self._members[name] = self._processes[node] = member = Member(node)
+        member = self._members.add(Member(node, key=keys.name if keys is not None else ""))
+        self._processes[node] = member
         try:
             member.pid = await self._launcher.spawn(spec)
         except BaseException as error:
             member.state = "down"
             self._processes.pop(node, None)
             member.exited.set()
-            for callback in self._on_launch if isinstance(error, Exception) else []:
-                _guarded(callback, name, node.incarnation, str(error))
+            if isinstance(error, Exception):
+                self._callbacks.launched(node, str(error))
             raise
-        for callback in self._on_launch:
-            _guarded(callback, name, node.incarnation, "")
+        self._callbacks.launched(node, "")
         if member.state == "down":  # killed while it was being started, when there was nothing to kill yet
             self._launcher.kill(node)
         return node.incarnation
 
     async def wait_up(self, name: str) -> None:
         """Until the node's current life is up. Raises NodeDown when it ends before."""
-        member = self._members[name]
+        member = self._members.last[name]
         await member.settled.wait()
         if member.state == "down":
             raise NodeDown(f"node {member.id} is down: {self.node.table.last_down[name].cause}")
 
     async def ended(self, name: str) -> str:
         """Until the process of the node's current life is gone; the cause of its end."""
-        member = self._members[name]
+        member = self._members.last[name]
         await member.exited.wait()
         down = self.node.table.last_down.get(name)
         return down.cause if down is not None and down.incarnation == member.id.incarnation else "stopped"
@@ -220,18 +256,19 @@ class ClusterHead:
     async def kill(self, name: str, cause: str = "killed") -> None:
         """End the node's current life with SIGKILL; returns when it is declared down and its process is gone. One that
         joined by hand is fenced, and ends when it sees its connection closed."""
-        member = self._members[name]
+        member = self._members.last[name]
         if member.state != "down":
             self._declare(member, cause)
         await member.exited.wait()
 
     def role(self, name: str) -> str:
         """Return the role of the join text that the node brought; "" without one, or for an unknown node."""
-        return self._members[name].role if name in self._members else ""
+        member = self._members.get(name)
+        return member.role if member is not None else ""
 
     def dismiss(self, name: str, incarnation: int) -> None:
         """Ask that life of a node to stop in order, if it is up. A node that joined by hand ends with code 0."""
-        member = self._members[name]
+        member = self._members.last[name]
         up = member.state == "up" and member.id.incarnation == incarnation
         if up and (peer := self.node.table.find(member.id)) is not None:
             member.leaving = True
@@ -255,11 +292,11 @@ class ClusterHead:
 
     def pid(self, name: str) -> int:
         """Return the process number of the current or last life."""
-        return self._members[name].pid
+        return self._members.last[name].pid
 
     def members(self) -> dict[str, Member]:
         """Return the last life of each node that was ever launched."""
-        return dict(self._members)
+        return dict(self._members.last)
 
     async def stop(self, drain: float = 0.0) -> None:
         """Stop the head's actors (so that supervisors stop their children, wherever they are), ask all nodes to stop, kill
@@ -275,14 +312,20 @@ class ClusterHead:
 
     async def _stopped(self, drain: float) -> None:
         self.node.peering.stopping = True
-        for member in self._members.values():
-            if member.state == "starting":  # it would meet actors that have ended, and tell of it as of an error
-                self._launcher.kill(member.id)
+        if self.superseded:
+            self.node.peering.leaving = True
+        for member in self._members:
+            if member.state == "starting" and not self.superseded:
+                self._launcher.kill(member.id)  # it would meet actors that have ended, and tell of it as of an error
         await self.node.stop_actors(drain)  # nodes that hang or die meanwhile are still declared down
         self.node.peering.leaving = True
         if self._timer is not None:
             self._timer.cancel()
-        living = [m for m in self._members.values() if not m.exited.is_set()]
+        if self.superseded:
+            await self.node.stop()
+            await self._launcher.leave()
+            return
+        living = [m for m in self._members if not m.exited.is_set()]
         for member in living:
             if member.state == "up" and (peer := self.node.table.find(member.id)) is not None:
                 self.node.peering.notify(peer, [envelope.STOP])
@@ -301,44 +344,59 @@ class ClusterHead:
     # ---- what the node reports (Membership)
 
     def admits(self, peer: PeerId) -> bool:
-        member = self._members.get(peer.name)
-        return member is not None and member.id == peer and member.state == "starting"
+        member = self._members.find(peer)
+        return member is not None and member.state in ("starting", "up")
 
     def ready(self, peer: Peer) -> None:
-        member = self._members[peer.id.name]
-        if member.id != peer.id or member.state != "starting" or self.stopping:
+        member = self._members.find(peer.id)
+        if member is None or member.state not in ("starting", "up") or self.stopping:
             return
-        member.state, member.silent = "up", 0.0
+        known, member.state = member.state, "up"
+        member.found()
         self._publish(peer)
+        if self._grace:
+            self.node.peering.notify(peer, [envelope.TICKET, self._adoption.ticket(member)])
         member.settled.set()
-        for callback in self._on_up:
-            _guarded(callback, member.id.name, member.id.incarnation)
+        if known == "up" or member.adopted:
+            log.info("node %s is back at head %s", member.id, self._id)
+            self._adoption.came = True
+            self._adoption.change()
+            if member.claimed:
+                self._claim(member)
+            self._callbacks.adopted(member.id)
+        else:
+            self._callbacks.up(member.id)
 
     def lost(self, peer: Peer, cause: str) -> None:
-        member, now = self._members[peer.id.name], self.node.clock.now()
-        if member.joined and cause != UNREACHABLE:
-            self._declare(member, "left" if member.leaving else cause)
+        member, now = self._members.last[peer.id.name], self.node.clock.now()
+        if (later := obeyed(cause)) is not None and later.name == self._id.name:
+            self._supersede(later.incarnation, peer.id)
+        elif member.joined and member.leaving:
+            self._declare(member, "left")
+        elif member.joined and cause != UNREACHABLE:
+            self._miss(member, cause, EXIT_GRACE)
         elif cause != UNREACHABLE:
-            self.node.clock.call_at(now + EXIT_GRACE, lambda: self._declare(member, cause))
+            self.node.clock.call_at(now + EXIT_GRACE, lambda: self._miss(member, cause, 0.0))
         elif now < self._stalled_until or now - self._checked > STALL_FACTOR * self._heartbeat / 2:
             member.unanswered = now
             self.node.peering.recheck(peer)
         else:
-            self._declare(member, cause)
+            self._miss(member, cause, self._heartbeat)
+            if member.state != "down":
+                self.node.peering.recheck(peer)
 
     def accused(self, reporter: Peer, peer: PeerId) -> None:
         """Two nodes that cannot reach each other make a cluster useless: if the accused has not just ended, end it."""
-        member = self._members.get(peer.name)
-        if member is not None and member.id == peer:
+        if (member := self._members.find(peer)) is not None:
             cause = f"disconnected from {reporter.id.name}"
-            self.node.clock.call_at(self.node.clock.now() + EXIT_GRACE, lambda: self._declare(member, cause))
+            self.node.clock.call_at(self.node.clock.now() + EXIT_GRACE, lambda: self._miss(member, cause, 0.0))
 
     def join(self, name: str, key: str = "", secret: str = "") -> Admission:
         """Answer a node that this head did not launch with its number; it has ``startup`` seconds to come up."""
         last, now = self._members.get(name), self.node.clock.now()
         role = ""
         if self._join_texts is not None and secret.startswith(PREFIX):
-            role = self._join_texts.check(secret, time.time())
+            role = self._join_texts.check(secret, self._unix())
         elif key:
             self._invitations.check(secret, now)  # who has none learns nothing, and a name that is taken uses none up
         if self.stopping:
@@ -349,20 +407,57 @@ class ClusterHead:
             raise HandshakeRefused(f"the cluster of {self._id} has a node {name} already; choose another name")
         if key and not role:
             self._invitations.redeem(secret, now)
-        node = PeerId(name, last.id.incarnation + 1 if last is not None else 1)
-        self._members[name] = Member(node, joined=True, role=role)
-        return Admission(self._id, node, self._heartbeat)
+        return self._terms(self._members.add(Member(self._members.next(name), joined=True, role=role, key=key)))
+
+    def returned(self, said: ReturnRequest, key: str) -> Admission:
+        """Take a member of an earlier head back, or one of this head that had lost it."""
+        if self.stopping:
+            raise HandshakeRefused(f"the cluster of {self._id} is stopping")
+        member = self._adoption.admit(said, key)
+        if said.epoch > self._id.incarnation:
+            self._supersede(said.epoch, said.sender)
+            raise HandshakeRefused(f"{self._id} is over, because {said.sender} obeys a later head")
+        if (peer := self.node.table.find(member.id)) is not None:
+            self.node.peering.part(peer, "it has lost its head and comes back")
+        return self._terms(member)
+
+    def told(self, peer: Peer, nodes: list[tuple[str, int, bool]]) -> None:
+        """Learn from a member that comes back which lives it knows, and tell it which of them are over."""
+        for name, incarnation, up in nodes:
+            node = PeerId(check_name(name), incarnation)
+            if name != self._id.name and (why := self._adoption.learn(node, up)):
+                self.node.peering.notify(peer, [envelope.DOWN, name, incarnation, why])
 
     def left(self, peer: Peer) -> None:
-        member = self._members[peer.id.name]
+        member = self._members.last[peer.id.name]
         if member.joined:
             member.leaving = True
             self.node.peering.notify(peer, [envelope.STOP])  # tells it that it was heard; then its connection goes
             self.node.clock.call_at(self.node.clock.now() + EXIT_GRACE, lambda: self._declare(member, "left"))
 
+    def _terms(self, member: Member) -> Admission:
+        return Admission(self._id, member.id, self._heartbeat, self._silence, self._grace)
+
+    def _invites(self) -> bool:
+        """Return True if a node with an unknown key may ask to be let in."""
+        return self._join_texts is not None or self._grace > 0 or self._invitations.any(self.node.clock.now())
+
+    def claim(self, name: str, incarnation: int) -> None:
+        """Answer for a member of an earlier head from now on: what it was to that head's actor of its name, it is to this
+        head's. Does nothing for another life, or for one that is not of an earlier head."""
+        member = self._members.find(PeerId(name, incarnation))
+        if member is not None and member.adopted:
+            member.claimed = True
+            self._claim(member)
+
+    def _claim(self, member: Member) -> None:
+        if (peer := self.node.table.find(member.id)) is not None:
+            self.node.peering.notify(peer, [envelope.CLAIMED])
+
     # ---- declarations
 
     def _exited(self, node: PeerId, status: int) -> None:
+        self._members.note(node)  # perhaps of an earlier head
         # Perhaps not the last life of its name any more; none when its launch was cancelled.
         if (member := self._processes.pop(node, None)) is not None:
             self._declare(member, f"exited {status}")
@@ -376,25 +471,68 @@ class ClusterHead:
         if step < now - self._checked:
             self._stalled_until = now + self._silence
         self._checked = now
-        for member in list(self._members.values()):
-            if member.state == "down":
+        for member in self._members:
+            if member.state == "down" or (member.returning and not self._adoption.open):
                 continue
             peer = self.node.table.find(member.id)
-            if member.state == "up" and peer is not None and peer.heard != member.heard:
+            if member.state == "up" and peer is not None and peer.heard != member.heard and not peer.lost:
                 member.heard = peer.heard
-                member.silent = 0.0
-                member.unanswered = -math.inf
+                member.found()
             member.silent += step
             if member.state == "up" and member.silent > self._silence:
                 stuck = now - member.unanswered > self._silence  # pings that were tried again have ended long before
-                self._declare(member, hung(self._launcher.directory, member.id) if stuck else UNREACHABLE)
-            elif member.state == "starting" and member.silent > self._startup:
+                cause = hung(self._launcher.directory, member.id) if stuck else UNREACHABLE
+                self._miss(member, cause, self._heartbeat)
+            elif member.returning and member.silent > self._silence:
+                self._miss(member, "it did not come back when its head had died", self._heartbeat)
+            elif member.state == "starting" and not member.returning and member.silent > self._startup:
                 self._declare(member, f"not up within {self._startup:g} s")
+        self._judge()
+        if self._adoption.renewal(now):
+            for member in self._members:
+                if member.state == "up" and (peer := self.node.table.find(member.id)) is not None:
+                    self.node.peering.notify(peer, [envelope.TICKET, self._adoption.ticket(member)])
+
+    def _miss(self, member: Member, cause: str, wait: float) -> None:
+        """Declare down a member that is out of reach. If members may outlive this head: only after ``wait`` seconds, in
+        which it shows whether most others are out of reach, too.
+        """
+        if not self._grace:
+            self._declare(member, cause)
+        elif member.state != "down":
+            now = self.node.clock.now()
+            near = not member.joined and not self._listen  # there is no network between the two
+            member.miss(cause, now + wait, now + wait + (self._silence if near else self._grace))
+            self.node.clock.call_at(now + wait, self._judge)
+
+    def _judge(self) -> None:
+        """Declare down who is missed, unless so many are that this head doubts itself. The doubt ends when its members have
+        ended by themselves (``orphan_grace``); of processes that no network parts from it, after one more ``silence``.
+        """
+        doubts, now = self._members.doubtful(), self.node.clock.now()
+        if doubts and not self.doubts and not self.stopping:
+            log.warning("%s; is this head cut off?", doubts)
+        self.doubts = doubts
+        for member in self._members:
+            if member.missed and member.state != "down" and now >= (member.until if doubts else member.due):
+                self._declare(member, member.missed)
+
+    def _supersede(self, epoch: int, member: PeerId) -> None:
+        """End, because a later head is obeyed: declare nobody down, start and stop nothing any more."""
+        if self.superseded:
+            return
+        self.superseded, self.stopping = epoch, True
+        self.node.peering.leaving = True
+        sentence = f"head {self._id} ends itself, because {member} obeys a later head, {self._id.name}#{epoch}"
+        log.error("%s", sentence)
+        self._callbacks.superseded(epoch, sentence)
+        self.node.close(sentence)
 
     def _declare(self, member: Member, cause: str) -> None:
-        if member.state == "down" or (self.node.peering.leaving and not cause.startswith("exited")):
+        if member.state == "down" or (self.node.peering.leaving and not cause.startswith("exited")) or self.superseded:
             return
         member.state = "down"
+        member.found()
         down = Down(member.id.name, member.id.incarnation, cause)
         log.log(logging.DEBUG if self.node.peering.stopping else logging.WARNING, "node %s is down: %s", member.id, cause)
         if member.joined:
@@ -406,14 +544,14 @@ class ClusterHead:
         for peer in self.node.peers().values():
             self.node.peering.notify(peer, [envelope.DOWN, down.node, down.incarnation, down.cause])
         member.settled.set()
+        self._adoption.change()
         if not self.stopping:
-            for callback in self._on_down:
-                _guarded(callback, down)
+            self._callbacks.down(down)
 
     def _publish(self, new: Peer) -> None:
         """Tell a node that is up where all the others are, in pieces, and the others where it is."""
         known = self.node.peers()
-        up = [known[m.id.name] for m in self._members.values() if m.state == "up" and m.id.name in known]
+        up = [known[m.id.name] for m in self._members if m.state == "up" and m.id.name in known]
         others = [peer for peer in up if peer is not new]
         for first in range(0, len(others), PAGE):
             self.node.peering.notify(new, [envelope.BOOK, list(map(_entry, others[first : first + PAGE]))])
@@ -424,11 +562,3 @@ class ClusterHead:
 def _entry(peer: Peer) -> list[Any]:
     """Return the line of a node in the address book."""
     return [peer.id.name, peer.id.incarnation, peer.endpoint]
-
-
-def _guarded(callback: Callable[..., None], *args: Any) -> None:
-    """Run a callback of the application, whose error must not stop the head."""
-    try:
-        callback(*args)
-    except Exception:
-        log.exception("a membership callback raised")

@@ -31,12 +31,16 @@ class InProcessLauncher:
         self._clock = clock
         self._transports: dict[PeerId, LoopbackTransport] = {}
         self._tasks: dict[PeerId, asyncio.Task[None]] = {}
+        self._untold: list[tuple[PeerId, int]] = []  # ends that no head was told of
 
     async def start(self, on_exit: OnExit) -> None:
         self._on_exit = on_exit
+        untold, self._untold = self._untold, []
+        for node, status in untold:
+            asyncio.get_running_loop().call_soon(on_exit, node, status)
 
     def head_transport(self, head: PeerId, listen: str, keys: NodeKeys | None) -> Transport:
-        return self.network.transport(head)
+        return self.network.transport(head, lasting=True)
 
     async def spawn(self, spec: NodeSpec) -> int:
         self._transports[spec.id] = transport = self.network.transport(spec.id)
@@ -52,15 +56,22 @@ class InProcessLauncher:
         Its actors' ``on_stop`` then runs, cut off, to free the resources that a process's end would free.
         """
         if (task := self._tasks.get(node)) is not None:
-            self.network.cut(self._transports[node].endpoint)
+            self.network.cut(self._transports[node].place)
             task.cancel()
 
     def freeze(self, node: PeerId) -> None:
         """Freeze the node as SIGSTOP would: it neither receives nor sends, until killed."""
-        self.network.freeze(self._transports[node].endpoint)
+        self.network.freeze(self._transports[node].place)
 
     def list(self) -> dict[PeerId, int]:
         return dict.fromkeys(self._tasks, 0)
+
+    async def leave(self) -> None:
+        """Report no more ends to this head; ``start`` of a later one goes on."""
+        self._on_exit = self._keep
+
+    def _keep(self, node: PeerId, status: int) -> None:
+        self._untold.append((node, status))
 
     async def stop(self) -> None:
         tasks = list(self._tasks.values())

@@ -40,6 +40,8 @@ class NodeSpec:
     listen: str = ""  # "tcp://HOST:PORT" instead of a socket in the directory
     keys: list[bytes] = field(default_factory=list, repr=False)  # public and secret of the cluster, or none
     heartbeat: float  # seconds between heartbeats
+    silence: float = 0.0  # seconds without any after which a node is taken for lost
+    orphan_grace: float = 0.0  # seconds that the node goes on without a head; 0: it ends with its head
 
     @property
     def id(self) -> PeerId:
@@ -52,7 +54,8 @@ class LaunchError(Exception):
 
 class Launcher(Protocol):
     async def start(self, on_exit: OnExit) -> None:
-        """Be ready to spawn. ``on_exit`` is called once for each spawned node that ended, whatever the cause."""
+        """Be ready to spawn. ``on_exit`` is called once for each spawned node that ended, whatever the cause; also, soon,
+        for each that an earlier head spawned and whose end no head was told of."""
 
     def head_transport(self, head: PeerId, listen: str, keys: NodeKeys | None) -> Transport:
         """Return the transport on which this launcher's nodes reach the head; listen, keys: see ``ClusterHead``."""
@@ -68,7 +71,10 @@ class Launcher(Protocol):
         """End it at once, also when it is stopped or hangs. Unknown or ended: nothing."""
 
     def list(self) -> dict[PeerId, int]:
-        """Process ids of what was spawned and has not ended."""
+        """Process ids of what was spawned and has not ended; once started, also of what an earlier head has left."""
+
+    async def leave(self) -> None:
+        """Free what the launcher holds and leave what it spawned to a later head. Idempotent."""
 
     async def stop(self) -> None:
         """End everything that is left and free what the launcher holds. Idempotent."""

@@ -93,7 +93,7 @@ class ForkserverLauncher:
 
     def head_transport(self, head: PeerId, listen: str, keys: NodeKeys | None) -> Transport:
         assert self._path is not None, "started before"
-        return SocketTransport(head, listen or self._path, keys)
+        return SocketTransport(head, listen or self._path, keys, lasting=True)
 
     async def spawn(self, spec: NodeSpec) -> int:
         await self._connected.wait()
@@ -128,6 +128,9 @@ class ForkserverLauncher:
 
     def list(self) -> dict[PeerId, int]:
         return {node: pid for pid, node in self._children.items()}
+
+    async def leave(self) -> None:
+        await self.stop()  # its processes hang on this one's lifeline: nothing could be left
 
     async def stop(self) -> None:
         self.abandon()

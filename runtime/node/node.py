@@ -34,6 +34,7 @@ from ..base.errors import NodeDown
 from ..base.last_resort import log_as_main
 from ..base.node_view import NodeView, measures
 from ..tracing.message_log import MessageLog
+from .head_follower import HeadState
 from .lifecycle import LocalActors
 from .links import Links
 from .membership import Membership
@@ -130,6 +131,11 @@ class Node:
     def head(self) -> PeerId | None:
         """The head that it has joined."""
         return self.parts.peering.head
+
+    @property
+    def head_state(self) -> HeadState:
+        """Whether it has a head: "led", "headless" (it goes on without one, for ``orphan_grace``), or "alone"."""
+        return self.parts.peering.follower.state
 
     @property
     def open(self) -> bool:
@@ -387,6 +393,19 @@ class Node:
         if len(self.table.heartbeats) == 1 and self._parts is not None:
             self.parts.peering.meet_all()
         return lambda: self.table.heartbeats.remove(callback)
+
+    def on_headless(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back when this member has lost its head and goes on without. Returns what undoes this."""
+        callbacks = self.parts.peering.follower.on_headless
+        callbacks.append(callback)
+        return lambda: callbacks.remove(callback)
+
+    def on_adopted(self, callback: Callable[[int], None]) -> Callable[[], None]:
+        """Call back with the head's epoch when one has taken this member back: a later head, or the same, which has kept
+        what it knew. Calls that were open had failed. Returns what undoes this."""
+        callbacks = self.parts.peering.follower.on_adopted
+        callbacks.append(callback)
+        return lambda: callbacks.remove(callback)
 
     def on_link(self, kind: Traffic, receive: OnLink) -> None:
         """Register what gets link traffic of a class: ``receive(sender node, header, buffers)``, on the loop.
