@@ -17,7 +17,7 @@ from typing import Any
 
 from .buffers import is_array, is_tensor
 from .errors import DecodeError
-from .schema import Layout, field_names, layout, schema_tag
+from .schema import WireForm, field_names, schema_tag, wire_form
 
 Decoder = Callable[[Any], Any]
 
@@ -234,10 +234,11 @@ def _union(members: tuple[Any, ...]) -> Decoder:
 
 
 def _dataclass(kind: type) -> Decoder:
-    form = layout(kind)
+    form = wire_form(kind)
     if form.fillers or form.added:
         return _evolved(kind, form)
-    names, tag, label = form.places, form.tag, kind.__qualname__
+    names, tag = form.places, form.tag
+    label = kind.__qualname__
     by_name = any(field.kw_only for field in dataclasses.fields(kind)) or names != field_names(kind)
     plain: list[Any] = []  # annotations; what is of exactly that type is taken as it is ...
     plans: list[Decoder] = []  # ... and anything else by its plan
@@ -265,7 +266,7 @@ def _dataclass(kind: type) -> Decoder:
     return build
 
 
-def _evolved(kind: type, form: Layout) -> Decoder:
+def _evolved(kind: type, form: WireForm) -> Decoder:
     """Return the plan for a dataclass whose fields are no longer those of its first release."""
     label = kind.__qualname__
     plans: dict[str, Decoder] = {}
@@ -294,7 +295,7 @@ def _evolved(kind: type, form: Layout) -> Decoder:
     return build
 
 
-def _check_form(form: Layout, label: str, data: Any) -> None:
+def _check_form(form: WireForm, label: str, data: Any) -> None:
     """Raise DecodeError unless the data is a recorded type's tag and fields, with a dict of added ones behind them."""
     known = form.recorded and type(data) is list and data[:1] == [form.tag] and len(data) == len(form.places) + 2
     if not known or type(data[-1]) is not dict or not all(type(name) is str for name in data[-1]):

@@ -4,9 +4,9 @@ A dataclass of a program is known by its name and its field names: another field
 recorded in ``wire_types.json`` (``python tests/runtime/wire_types.py`` writes it) with the tag and the order that it had
 when it was first released, and keeps both for ever, so that neighbouring releases read each other's messages:
 
-    added    a field with a default. It travels by its name, in a dict behind the others, where it is not its default; who
-             does not know the name drops it, who misses it takes the default
-    removed  a field whose place holds a recorded ``filler`` for those who still read it; here nobody does
+    added    a field with a default. It travels by its name, in a dict behind the others, where it is not its default; a
+             reader that does not know the name drops it, and one that misses it takes the default
+    removed  a field whose place holds a recorded ``filler`` for readers of other releases
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Values = Callable[[Any], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class WireForm:
     """The form of a dataclass on the wire.
 
     places: its fields by position. fillers: plain data in the places of fields that it has no more. added: its fields
@@ -49,21 +49,21 @@ def field_names(kind: type) -> tuple[str, ...]:
 
 def schema_tag(kind: type) -> int:
     """Return 32 bits that identify a dataclass on the wire."""
-    return layout(kind).tag
+    return wire_form(kind).tag
 
 
 @cache
-def layout(kind: type) -> Layout:
+def wire_form(kind: type) -> WireForm:
     """Return the wire form of a dataclass. Raises TypeError if a field was removed without a filler."""
     record, names = records().get(record_name(kind)), field_names(kind)
     if record is None:
-        return Layout(first_tag(kind), names, {}, (), False)
+        return WireForm(first_tag(kind), names, {}, (), False)
     places = tuple(record["places"])
     gone = [name for name in places if name not in names]
     fillers = {name: value for name, value in record.get("fillers", {}).items() if name in gone}
     if missing := [name for name in gone if name not in fillers]:
         raise TypeError(f"{kind.__qualname__} lost {missing[0]}, which other releases read; give it a filler in {RECORDS}")
-    return Layout(record["tag"], places, fillers, tuple(name for name in names if name not in places), True)
+    return WireForm(record["tag"], places, fillers, tuple(name for name in names if name not in places), True)
 
 
 def first_tag(kind: type) -> int:
@@ -88,7 +88,7 @@ def records() -> dict[str, Any]:
 @cache
 def wire_values(kind: type) -> Values:
     """Return a function that gives the values of a dataclass as they travel behind its tag."""
-    form = layout(kind)
+    form = wire_form(kind)
     if not form.fillers and not form.added:
         return _getter(form.places)
     kept = _getter(tuple(name for name in form.places if name not in form.fillers))

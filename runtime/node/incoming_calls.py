@@ -120,7 +120,7 @@ class IncomingCalls:
         instance.deliver(Delivery(declared, *given, reply_to, deadline=None, trace=trace))
 
     def _bind(self, peer: Peer, declared: ActorEndpoint, args: list[Any], kwargs: dict[str, Any]) -> Arguments:
-        """Return the arguments of a call, without those that a peer of a later release adds. Raises DecodeError."""
+        """Return the arguments of a call, but none that a peer of a later release adds. Raises DecodeError."""
         try:
             return declared.bind(args, kwargs)
         except DecodeError:

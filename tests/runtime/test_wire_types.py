@@ -18,7 +18,10 @@ def now():
     return wire_types.current()
 
 
-@claim("What travels is compared with the last release; what it could not read fails a test", of="many-machines")
+@claim(
+    "Everything that travels is compared with what the last release sent, and what it could not read is named",
+    of="actor-runtime",
+)
 def test_the_last_release_reads_all_that_travels(now):
     last = wire_types.recorded()
     if SPOKEN.lowest > last["version"]:

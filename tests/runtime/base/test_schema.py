@@ -39,7 +39,7 @@ def release(monkeypatch):
         kind: type = space["Report"]
         with monkeypatch.context() as patch:
             patch.setattr(schema, "records", lambda: {"tests.Report": record} if record is not None else {})
-            schema.layout(kind)  # remembered
+            schema.wire_form(kind)  # remembered
         return kind
 
     return make
@@ -54,7 +54,7 @@ FIRST = "worker: str; done: int"
 RECORD = {"tag": 77, "places": {"worker": "str", "done": "int"}}
 
 
-@claim("Neighbouring releases speak: an added field has a default, a removed one a filler", of="many-machines")
+@claim("Neighbouring releases speak: an added field has a default, a removed one a filler", of="actor-runtime")
 def test_an_added_field_is_dropped_by_the_older_and_filled_by_the_newer(release):
     old, new = release(RECORD, FIRST), release(RECORD, FIRST + "; lag: float = 1.5; inner: Inner = Inner(3)")
     assert sent(new("w", 1, 2.0)) == [77, "w", 1, {"lag": 2.0}]
