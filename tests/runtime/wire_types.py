@@ -198,8 +198,8 @@ def recorded() -> Record:
     return found
 
 
-def next_record(last: Record, now: Record) -> Record:
-    """Return what the file holds when this tree is released."""
+def next_record(last: Record, now: Record, version: int = SPOKEN.highest) -> Record:
+    """Return what the file holds when this tree is released with this version of the protocol."""
     kept = {}
     for name, record in now["types"].items():
         old = last["types"].get(name)
@@ -212,7 +212,7 @@ def next_record(last: Record, now: Record) -> Record:
         fillers = {field: value for field, value in old.get("fillers", {}).items() if field not in fields}
         kept[name] = {"tag": old["tag"], "places": places}
         kept[name] |= {key: value for key, value in (("named", named), ("fillers", fillers)) if value}
-    return {"version": SPOKEN.highest, **now, "types": kept}
+    return {"version": version, **now, "types": kept}
 
 
 def written(record: Record) -> str:
@@ -228,10 +228,12 @@ def written(record: Record) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Record this tree as a release. ``--anew``: as if there had been none before, with new tags."""
-    last = {"types": {}, "enums": {}, "endpoints": {}, "messages": {}} if "--anew" in arguments else recorded()
+    """Record this tree as a release. ``--anew``: as the last release, with new tags, as if there had been none before."""
     now = current()
-    broken = changes(last, now)
+    if "--anew" in arguments:
+        FILE.write_text(written(next_record({"types": {}}, now, SPOKEN.lowest)))
+        return 0
+    broken = changes(last := recorded(), now)
     print("\n".join(broken) or "the last release reads all of it")
     if broken and SPOKEN.lowest != SPOKEN.highest:
         print("nothing was written; mend these, or let the release speak to itself alone (SPOKEN)", file=sys.stderr)
