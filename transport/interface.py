@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from .address import PeerId
-from .handshake import Admission, ReturnRequest
+from .errors import ReleaseRefused
+from .handshake import Admission, Greeting, ReturnRequest
 from .wire import Buffer
 
 UNREACHABLE = "unreachable"
@@ -83,6 +84,12 @@ class Transport(Protocol):
 
     def recheck(self, peer: PeerId) -> None:
         """Begin to watch ``peer`` anew, after UNREACHABLE."""
+
+    def greeting(self, peer: PeerId) -> Greeting | None:
+        """Return what ``peer`` said when it connected to this node; None where it has not, or nodes do not greet."""
+
+    def refused(self) -> list[ReleaseRefused]:
+        """Return the last nodes that were refused because their release is too far away."""
 
     def rest(self, peer: PeerId) -> None:
         """Close the connections to ``peer`` for heartbeats and links; the next heartbeat or link message opens another."""

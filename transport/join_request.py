@@ -7,6 +7,7 @@ Owns the connection for that request, which ends with the answer. The node itsel
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import zmq
 
@@ -60,7 +61,7 @@ async def ask_head(address: str, request: JoinRequest | ReturnRequest, keys: Nod
     try:
         for end in (socket, monitor):
             loop.add_reader(end.fileno(), look)
-        open_connection(socket, address, request.pack())
+        open_connection(socket, address, replace(request, release=greeting.own_release()).pack())
         loop.call_soon(look)  # the descriptors are edge-triggered
         async with asyncio.timeout(_PATIENCE):
             return greeting.parse_admission(await answered)

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from . import wire
 from .address import PeerId
-from .errors import PeerGone, TransportError
-from .handshake import Admission, Lane, ReturnRequest, pack_refusal
+from .errors import PeerGone, ReleaseRefused, TransportError
+from .handshake import Admission, Greeting, Lane, ReturnRequest, pack_refusal
 from .interface import Receiver
 from .link_wire import link_class
 from .outbound import DISCONNECTED
@@ -113,6 +113,12 @@ class LoopbackTransport:
 
     def know(self, peer: PeerId, endpoint: str) -> None:
         pass  # every transport of the process is accepted
+
+    def greeting(self, peer: PeerId) -> Greeting | None:
+        return None  # one process is one release
+
+    def refused(self) -> list[ReleaseRefused]:
+        return []
 
     def rest(self, peer: PeerId) -> None:
         pass  # there are no connections to close

@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections import deque
 
 from .address import PeerId
-from .errors import HandshakeRefused
+from .errors import HandshakeRefused, ReleaseRefused
 from .handshake import Greeting, Lane
 
 MOST = 16384  # connections remembered; three for each peer
+MOST_REFUSED = 64  # refused releases remembered
 MOST_PAST = 4096  # lives that are over and might still knock
 
 
@@ -25,6 +27,8 @@ class Sessions:
     def __init__(self, own: PeerId) -> None:
         self.peers: dict[bytes, PeerId] = {}  # by connection id
         self.over: set[bytes] = set()  # pulses of peers that are over
+        self.greetings: dict[PeerId, Greeting] = {}  # what each living peer said
+        self.refused: deque[ReleaseRefused] = deque(maxlen=MOST_REFUSED)  # nodes whose release is too far away
         self.parted: dict[bytes, tuple[PeerId, Lane]] = {}  # connections that count no more, of peers that may come back
         self._claims: dict[tuple[PeerId, Lane], bytes] = {}
         self._past: dict[PeerId, str] = {}  # why they are refused; the oldest first
@@ -40,6 +44,7 @@ class Sessions:
             raise HandshakeRefused(f"node {said.sender} is connected already; names and incarnations must be unique")
         if len(self.peers) >= MOST:
             self._forget()
+        self.greetings[said.sender] = said
         self._claims[claim] = connection
         self.peers[connection] = said.sender
 
@@ -58,6 +63,7 @@ class Sessions:
         Late messages on its connections are still known as its own; no other connection is accepted for it.
         """
         self._past.setdefault(peer, why or f"{self._own} has given {peer} up")
+        self.greetings.pop(peer, None)
         if len(self._past) > MOST_PAST:
             del self._past[next(iter(self._past))]
         for parted, (owner, of) in list(self.parted.items()):

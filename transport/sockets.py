@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import zmq
@@ -32,8 +33,8 @@ from .address import (
     split_key,
 )
 from .curve import Authenticator, NodeKeys, check_endpoint
-from .errors import AddressError, HandshakeRefused, KeysError, PeerGone
-from .handshake import Admission, Greeting, JoinRequest, Lane, ReturnRequest
+from .errors import AddressError, HandshakeRefused, KeysError, PeerGone, ReleaseRefused
+from .handshake import SPOKEN, Admission, Greeting, JoinRequest, Lane, ReturnRequest
 from .interface import UNREACHABLE, Receiver
 from .join_request import ask_head
 from .outbound import HIGH_WATER, Outbound
@@ -131,6 +132,12 @@ class SocketTransport:
     def invite(self, wanted: Callable[[], bool]) -> None:
         if self._roster is not None:
             self._roster.guests = wanted
+
+    def greeting(self, peer: PeerId) -> Greeting | None:
+        return self._sessions.greetings.get(peer)
+
+    def refused(self) -> list[ReleaseRefused]:
+        return list(self._sessions.refused)
 
     def rest(self, peer: PeerId) -> None:
         for lane in (Lane.PULSE, Lane.LINK):
@@ -239,7 +246,8 @@ class SocketTransport:
         return f"{wanted.rpartition(':')[0]}:{port}"
 
     def _open(self, peer: PeerId, lane: Lane) -> Outbound:
-        endpoint, hello = self._endpoints[peer], Greeting(self.peer, peer, lane)
+        endpoint = self._endpoints[peer]
+        hello = Greeting(self.peer, peer, lane, release=greeting.own_release())
 
         def on_lost(cause: str) -> None:
             self._on_lost(peer, lane, cause)
@@ -366,23 +374,25 @@ class SocketTransport:
         try:
             greeted = greeting.parse(first.bytes)
             if isinstance(greeted, JoinRequest):
-                admission = self._receiver.on_join(greeted.name, key, greeted.secret)
-                self.admit(admission.own, key)
-                return admission.pack()
+                return self._take_in(self._receiver.on_join(greeted.name, key, greeted.secret), greeted, key)
             if isinstance(greeted, ReturnRequest):
-                admission = self._receiver.on_return(greeted, key)
-                self.admit(admission.own, key)
-                return admission.pack()
+                return self._take_in(self._receiver.on_return(greeted, key), greeted, key)
             self._sessions.check(greeted.sender)
             if self._roster is not None and not self._roster.speaks_for(key, greeted.sender):
                 raise HandshakeRefused(f"this key does not speak for {greeted.sender}")
             self._sessions.admit(connection, greeted)
             if self._roster is not None:
                 self._wires.record(greeted.sender, int(first.get(zmq.SRCFD)))
-            return greeting.pack_welcome(self.peer, greeted.sender)
+            return greeting.pack_welcome(self.peer, greeted.sender, SPOKEN.common(greeted.versions))
         except (HandshakeRefused, KeysError) as error:
+            if isinstance(error, ReleaseRefused):
+                self._sessions.refused.append(error)
             log.warning("node %s refused a connection: %s", self.peer, error)
             return greeting.pack_refusal(str(error))
+
+    def _take_in(self, admission: Admission, asked: JoinRequest | ReturnRequest, key: str) -> bytes:
+        self.admit(admission.own, key)
+        return replace(admission, version=SPOKEN.common(asked.versions)).pack()
 
     def _answer(self, connection: bytes, answer: bytes) -> None:
         with contextlib.suppress(zmq.ZMQError):  # the peer is gone or does not read; no answer is owed

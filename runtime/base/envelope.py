@@ -25,6 +25,7 @@ Owns the tags, the shape of each message and its check on arrival; bodies of cal
     TICKET     text                             head to a member that is up: with this it comes back to the next head
     CLAIMED                                     head to a member: the actor that stands for it lives again
 
+No message ever changes its shape, since neighbouring releases speak; a new one has a tag of its own.
 Ids and numbers of one sender rise; of what makes a node act, ``NUMBERED``, none is obeyed twice, nor a late copy at all.
 """
 

@@ -249,7 +249,9 @@ class Simulation:
             orphan_grace=self._grace,
             secret=b"simulation",
             unix=self.loop.time,
-            **self._intervals,
+            heartbeat=self._intervals["heartbeat"],
+            silence=self._intervals["silence"],
+            startup=self._intervals["startup"],
         )
         cluster.on_up(lambda name, incarnation: self.trace.add(self.time, "up", f"{name}#{incarnation}"))
         cluster.on_adopt(lambda name, incarnation: self.trace.add(self.time, "adopted", f"{name}#{incarnation}", epoch))
