@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..policies.control.adoption import Adopted, KeptState, StateKeeping, ToldGateway, ToldWorker, adopt, newest
 from ..policies.control.state import ControllerState
 from ..runtime.cluster.cluster import ClusterHead
-from ..runtime.cluster.join_text import WORKER
+from ..runtime.cluster.join_text import GATEWAY, WORKER
 from ..runtime.cluster.process import JoinedProcess
 from .kept_state import ask_gateways, ask_workers, unpack_state
 from .settings.faults import FaultSettings
@@ -72,7 +72,7 @@ async def find_members(
         return FoundMembers(StateKeeping(), programs=programs)
     came = await cluster.adopting(PATIENCE)
     working = [name for name in came if name in workers or cluster.role(name) == WORKER]
-    fronts = [name for name in came if name in gateways]
+    fronts = [name for name in came if name in gateways or cluster.role(name) == GATEWAY]
     told = await ask_workers(cluster.node, working)
     answers = await ask_gateways(cluster.node, fronts)
     accounts: list[ToldWorker | ToldGateway] = [*told, *answers]
@@ -95,16 +95,16 @@ def _adopted(fresh: ControllerState, kept: KeptState | None, told: Sequence[Told
 
 
 async def settle_members(cluster: ClusterHead, found: FoundMembers) -> bool:
-    """Give each worker that joined by itself an actor that stands for it, and end who is not wanted.
+    """Give each member that joined by itself an actor that stands for it, and end who is not wanted.
 
     Return whether there was a head before.
     """
     adopted = found.keeping.adopted if found.keeping is not None else None
     if adopted is None:
         return False
-    for worker in found.workers:
-        if worker.joined:
-            await cluster.node.spawn(JoinedProcess(cluster, worker.incarnation), name=worker.name)
+    for name, member in cluster.members().items():
+        if member.joined and member.state == "up":
+            await cluster.node.spawn(JoinedProcess(cluster, member.id.incarnation), name=name)
     for name, why in [*((one, UNWANTED) for one in adopted.strangers), *((one, SILENT) for one in found.silent)]:
         log.warning("node %s is ended: %s", name, why)
         await cluster.kill(name, why)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
+import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,12 +35,15 @@ from ...runtime.base.clock import Timer
 from ...runtime.node.inspection import inspect_peers
 from ..conditions import Conditions
 from .calls import OutgoingCalls, remembered, switch, vacate
+from .limiting import Limiting
 from .port import (
     ApplicationView,
     Census,
     Credit,
     DispatchFigures,
     DrainAnswered,
+    GatewayPlace,
+    GatewayStatus,
     Generation,
     KnownAnswer,
     LengthFigures,
@@ -56,9 +61,9 @@ from .port import (
     accepted,
 )
 from .request_views import Recoveries, described, listed
+from .scoring import AnswerScoring
 from .stream import RequestStream
 from .tagging import Tagging
-from .tenant_accounts import TenantAccounts
 
 LOST = "its connection to the gateway broke"
 TICK = 0.1  # seconds between checks of heartbeats and waiting requests
@@ -70,9 +75,9 @@ ANSWER_SECONDS = 30.0  # seconds, beyond the caller's wait, for the applications
 class Gateway(Actor):
     """A gateway: the actor that owns requests from admission to their last token (see the module).
 
-    controller, applications: addresses. accounts: of tenants; None: no limits. others: nodes of the other gateways.
+    controller, applications: addresses. limiting: the limits of tenants. others: nodes of the other gateways.
     tagging: exchange of the state's ``lengths``. dispatchers: addresses asked in turn, each for ``patience`` seconds.
-    autoscale: whether to report latencies to the controller.
+    autoscale: whether to report latencies to the controller. ``place``: where it is, for people.
     """
 
     def __init__(
@@ -82,7 +87,7 @@ class Gateway(Actor):
         name: str,
         controller: str,
         applications: str = "",
-        accounts: TenantAccounts | None = None,
+        limiting: Limiting | None = None,
         others: Sequence[str] = (),
         tagging: Tagging | None = None,
         autoscale: bool = False,
@@ -90,7 +95,7 @@ class Gateway(Actor):
         patience: float = 0.1,
     ) -> None:
         self.name = name
-        self._accounts = accounts or TenantAccounts()
+        self._limiting = limiting or Limiting()
         self._others = others
         self.book = book
         parts = book.parts
@@ -102,7 +107,9 @@ class Gateway(Actor):
         self._conditions = Conditions()
         self._numerics: dict[str, str] = {}  # of each worker, by its last heartbeat
         self._tagging = tagging or Tagging(parts.lengths)
+        self._scoring = AnswerScoring(parts, self._begin, self._end)
         self._autoscale = autoscale
+        self.place = GatewayPlace(socket.gethostname(), os.getpid())
         self._timer: Timer | None = None
         self._kept: KeptState | None = None  # for the next head
         self._pieces = RoutePieces()
@@ -123,6 +130,7 @@ class Gateway(Actor):
         self._handle(m.Drain(now=True))
         await self._calls.stop(self.node)
         await self._tagging.stop(self.node)
+        await self._limiting.stop()
 
     # messages
 
@@ -171,6 +179,17 @@ class Gateway(Actor):
     async def holds(self, gateway: str, requests: int, tokens: int) -> None:
         """Take another gateway's load: its share of the requests and tokens that the server admits."""
         self.book.parts.overload.hear(gateway, Held(requests, tokens, self.node.clock.now()))
+
+    @endpoint(urgent=True)
+    async def gateways(self, nodes: list[str]) -> None:
+        """Note the nodes of all gateways, which share what the server admits; some may be on other machines."""
+        self._others = [name for name in nodes if name != self.node.name]
+        self.book.parts.overload.share(len(nodes))
+
+    @endpoint(urgent=True)
+    async def dispatchers(self, addresses: list[str]) -> None:
+        """Ask these dispatchers from now on; none: those of before, which may come again."""
+        self._calls.ask_of(addresses)
 
     @endpoint(concurrent=True)
     async def knows(self, version: int) -> None:
@@ -226,7 +245,15 @@ class Gateway(Actor):
         census = self._positions.census()
         for (model, variant), count in self.tiers().variants.items():
             census.setdefault(model, Census()).chains[variant] = count
+        for (model, _), found in self.tiers().similarity.items():
+            one = census.setdefault(model, Census())
+            one.similarity = one.similarity.plus(found)
         return census
+
+    @endpoint(urgent=True)
+    async def status(self) -> GatewayStatus:
+        """Return where this gateway is and what it has to do, for people."""
+        return GatewayStatus(self.place, self.book.parts.draining, len(self.book.parts.active))
 
     @endpoint(urgent=True)
     async def service(self) -> Service:
@@ -258,11 +285,15 @@ class Gateway(Actor):
         """See ``GatewayPort``."""
         if generation.id in self._streams:
             raise RequestRefused(Refusal.INVALID, f"request {generation.id!r} is running already")
-        stream = self._streams[generation.id] = RequestStream(generation.id, self._end)
+        if not generation.offline:
+            self._scoring.give_way()
+        return self._begin(generation, RequestStream(generation.id, self._end))
+
+    def _begin(self, generation: Generation, stream: RequestStream) -> RequestStream:
+        self._streams[generation.id] = stream
         self._idle.clear()
         self._handle(generation)
-        error = stream.refused()
-        if error is not None:
+        if (error := stream.refused()) is not None:
             raise error
         record = self.book.parts.active.get(generation.id)
         if record is not None:
@@ -332,16 +363,16 @@ class Gateway(Actor):
         return bool(sequences)
 
     async def charge(self, tenant: str, tokens: int) -> Verdict:
-        return await self._accounts.charge(self.node, tenant, tokens, alone=self._kept is not None)
+        return await self._limiting.charge(self.node, tenant, tokens)
 
     def settle(self, tenant: str, charged: int, used: int) -> None:
-        self._accounts.settle(self.node, tenant, charged, used)
+        self._limiting.settle(self.node, tenant, charged, used)
 
     async def standings(self, tenants: list[str]) -> dict[str, dict[str, LimitStatus]]:
-        return await self._accounts.standings(self.node, tenants)
+        return await self._limiting.standings(self.node, tenants)
 
     async def limit(self, tenant: str, name: str) -> int:
-        return await self._accounts.limit(self.node, tenant, name)
+        return self._limiting.limit(tenant, name)
 
     async def add_application(self, new: NewApplication) -> ApplicationView:
         """See ``GatewayPort``."""
@@ -384,6 +415,7 @@ class Gateway(Actor):
 
     async def drain(self, seconds: float) -> None:
         """See ``GatewayPort``."""
+        self._scoring.give_way()
         self._handle(m.Drain())
         try:
             async with asyncio.timeout(seconds):
@@ -408,6 +440,8 @@ class Gateway(Actor):
         if self._autoscale and (seen := parts.asking.seen(parts.active, now)) is not None:
             self.node.ref(self._controller).observed.cast(*seen)
         self._tagging.tick(self.node)
+        self._limiting.tick(self.node)
+        self._scoring.tick(now)
         for worker, outcome in self._recoveries.tick():
             self.node.ref(self._controller).recovered.cast(worker, outcome)
 
@@ -426,11 +460,11 @@ class Gateway(Actor):
 
     def _beat(self, peer: PeerInfo) -> None:
         if (reports := peer.payload.get("reports")) is not None:  # sent by a worker
-            self._numerics[peer.id.name] = peer.payload.get("numerics", "")
+            self._numerics[peer.id.name] = numerics = peer.payload.get("numerics", "")
             capacities = decode_capacities(peer.payload)
             serial = reports.get(self.book.parts.address, 0)
             speed = peer.payload.get("speed", 0.0)
-            beat = m.HeartbeatReceived(peer.id.name, peer.incarnation, serial, *capacities, speed=speed)
+            beat = m.HeartbeatReceived(peer.id.name, peer.incarnation, serial, *capacities, speed=speed, numerics=numerics)
             self.node.ref(self.book.parts.address).heard.cast(beat)
 
     def _share(self) -> None:

@@ -42,6 +42,7 @@ from ..app.application import make_app
 from ..batches.folder import SERVER, FolderLock
 from ..http.context import FRONT, PEER, Front
 from ..http.listening import make_runner, open_site, tls
+from ..http.relay import HttpRelay
 from ..http.starting import Stages, StartingPort
 from .console import Console, RunningCluster, StartupReporter
 from .keeper import HandedOn
@@ -69,7 +70,8 @@ def run(settings: Settings, launcher: Launcher, warnings: Sequence[str] = (), gi
     succession = _succession(given) if given is not None else None
 
     def begin(chosen: Settings, front: Front, port: int) -> Awaitable[RunningCluster]:
-        http = Http(front, port, GATEWAY_PROCESS, front.batch_service)
+        relay = HttpRelay(chosen.network, port) if chosen.joining.listen else None
+        http = Http(front, port, GATEWAY_PROCESS, front.batch_service, relay)
         return start(chosen, http=http, launcher=launcher, succession=succession)
 
     async def serve() -> int:

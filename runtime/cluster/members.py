@@ -31,6 +31,7 @@ class Member:
     joined: bool = False  # by hand: there is no process of ours
     role: str = ""  # of the join text that it brought
     key: str = ""  # of its connections, if there are keys
+    text: str = ""  # id of the join text that its launcher was given, for this life alone
     leaving: bool = False  # it said so
     pid: int = 0
     state: str = "starting"  # "expected" (of an earlier head, not back yet) | "starting" | "up" | "down"

@@ -32,7 +32,7 @@ from ...transport.interface import Transport
 from ...transport.sockets import SocketTransport
 from ..base.codec import unpack
 from .forkserver import CHILDREN, EXITED, FAILED, KILL, KNOWN, LENGTH, PRELOAD, READY, SETUP, SPAWN, SPAWNED, frame
-from .launcher import LaunchError, NodeSpec, OnExit
+from .launcher import Launcher, LaunchError, NodeSpec, OnExit
 from .lifeline import Lifeline
 from .process_watch import ProcessWatch, begun_at, can_watch
 
@@ -50,7 +50,7 @@ class KeptForkserver:
     first: bool
 
 
-class ForkserverLauncher:
+class ForkserverLauncher(Launcher):
     """See the module and ``Launcher``.
 
     directory: of the sockets; a fresh private one if None. preload: modules that children find imported (imported only:
@@ -134,7 +134,8 @@ class ForkserverLauncher:
         request = next(self._requests)
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._pending[request] = (spec, future)
-        self._write(SPAWN, request, dataclasses.asdict(spec))
+        given = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec) if field.name != "needs"}
+        self._write(SPAWN, request, given)  # it runs here, whatever it needs
         return await future
 
     def preload(self, modules: Sequence[str]) -> None:
