@@ -7,7 +7,6 @@ Owns the connection for that request, which ends with the answer. The node itsel
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import zmq
 
@@ -29,7 +28,7 @@ async def ask_to_join(address: str, name: str, keys: NodeKeys | None, secret: st
     keys: of the node that asks. secret: of its invitation, if the address names a key. Raises HandshakeRefused,
     PeerGone, AddressError, KeysError.
     """
-    return await ask_head(address, JoinRequest(name, secret), keys)
+    return await ask_head(address, JoinRequest(name, secret, release=greeting.own_release()), keys)
 
 
 async def ask_head(address: str, request: JoinRequest | ReturnRequest, keys: NodeKeys | None) -> Admission:
@@ -61,7 +60,7 @@ async def ask_head(address: str, request: JoinRequest | ReturnRequest, keys: Nod
     try:
         for end in (socket, monitor):
             loop.add_reader(end.fileno(), look)
-        open_connection(socket, address, replace(request, release=greeting.own_release()).pack())
+        open_connection(socket, address, request.pack())
         loop.call_soon(look)  # the descriptors are edge-triggered
         async with asyncio.timeout(_PATIENCE):
             return greeting.parse_admission(await answered)

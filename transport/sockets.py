@@ -374,9 +374,15 @@ class SocketTransport:
         try:
             greeted = greeting.parse(first.bytes)
             if isinstance(greeted, JoinRequest):
-                return self._take_in(self._receiver.on_join(greeted.name, key, greeted.secret), greeted, key)
+                admission = self._receiver.on_join(greeted.name, key, greeted.secret)
+                admission = replace(admission, version=SPOKEN.common(greeted.versions))
+                self.admit(admission.own, key)
+                return admission.pack()
             if isinstance(greeted, ReturnRequest):
-                return self._take_in(self._receiver.on_return(greeted, key), greeted, key)
+                admission = self._receiver.on_return(greeted, key)
+                admission = replace(admission, version=SPOKEN.common(greeted.versions))
+                self.admit(admission.own, key)
+                return admission.pack()
             self._sessions.check(greeted.sender)
             if self._roster is not None and not self._roster.speaks_for(key, greeted.sender):
                 raise HandshakeRefused(f"this key does not speak for {greeted.sender}")
@@ -389,10 +395,6 @@ class SocketTransport:
                 self._sessions.refused.append(error)
             log.warning("node %s refused a connection: %s", self.peer, error)
             return greeting.pack_refusal(str(error))
-
-    def _take_in(self, admission: Admission, asked: JoinRequest | ReturnRequest, key: str) -> bytes:
-        self.admit(admission.own, key)
-        return replace(admission, version=SPOKEN.common(asked.versions)).pack()
 
     def _answer(self, connection: bytes, answer: bytes) -> None:
         with contextlib.suppress(zmq.ZMQError):  # the peer is gone or does not read; no answer is owed

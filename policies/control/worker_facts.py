@@ -11,6 +11,7 @@ from .events import (
     KvCapacity,
     Loaded,
     LoadFailed,
+    LoadLacks,
     LoadRefused,
     Unload,
     WorkerCannotStart,
@@ -66,6 +67,8 @@ class WorkerFacts:
                 return False
             case WorkerTold():
                 self._told(worker, event)
+            case LoadLacks():
+                return False  # its load stays in progress
             case Loaded() | LoadFailed() | LoadRefused() | KvCapacity():
                 self._answered(event)
         return isinstance(event, WorkerReported | WorkerDown | WorkerTold | LoadFailed | LoadRefused)  # what parties act on

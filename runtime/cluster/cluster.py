@@ -248,9 +248,9 @@ class ClusterHead:
         )
         if keys is not None:
             self._transport.admit(node, keys.name)
-        member = Member(node, key=keys.name if keys is not None else "")
+        member = Member(node, key=keys.name) if keys is not None else Member(node)
         if text is not None:
-            member = Member(node, role=text.role, text=text.id)
+            member.role, member.text = text.role, text.id
         self._processes[node] = self._members.add(member)
         try:
             member.pid = await self._launcher.spawn(spec)
@@ -419,7 +419,7 @@ class ClusterHead:
         if self._join_texts is not None and secret.startswith(PREFIX):
             role = self._join_texts.check(secret, self._unix())
             if role == LAUNCHED:
-                return self._launched(JoinTexts.id_of(secret))
+                return self._launched(JoinTexts.id_of(secret), key)
         elif key:
             self._invitations.check(secret, now)  # who has none learns nothing, and a name that is taken uses none up
         if self.stopping:
@@ -454,13 +454,14 @@ class ClusterHead:
             if name != self._id.name and (why := self._adoption.learn(node, up)):
                 self.node.peering.notify(peer, [envelope.DOWN, name, incarnation, why])
 
-    def _launched(self, text: str) -> Admission:
+    def _launched(self, text: str, key: str) -> Admission:
         """Answer a process that the launcher started for one life of a node, and no other."""
         member = next((one for one in self._members if one.text == text and one.state == "starting"), None)
         if member is None or self.stopping or self.node.table.find(member.id) is not None:
             raise HandshakeRefused(
                 f"the join text {text} was for one life of a worker, which has ended or has joined; the head starts the next"
             )
+        member.key = key
         return self._terms(member)
 
     def left(self, peer: Peer) -> None:
