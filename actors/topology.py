@@ -47,6 +47,7 @@ from .controller.actor import Controller
 from .controller.progress import Progress
 from .cost_file import check_costs, read_link
 from .device_choice import read_machine, this_machine
+from .found_members import FoundMembers, Succession, find_members, settle_members
 from .further_applications import absent_models, check_places, open_further
 from .gateway.actor import Gateway
 from .gateway.front_files import FrontFiles
@@ -121,6 +122,7 @@ class Running:
         self._began = began
         self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._background: list[asyncio.Task[None]] = []
+        cluster.on_superseded(lambda _, sentence: self.fail(sentence))
 
     @property
     def peer(self) -> Ref:
@@ -200,18 +202,24 @@ class Running:
             await self.port.drain(0)
         await self.cluster.stop()
 
+    async def offer_to_join(self, joining: JoinSettings) -> None:
+        """Write the text with which workers join, and report where, if the head listens for them."""
+        if joining.listen:
+            self.reached(f"workers join at {await asyncio.to_thread(write_join_text, self.cluster.node, joining)}")
+
     def reached(self, stage: str) -> None:
         self.stages.append((stage, time.monotonic() - self._began))
 
     def run(self, root: Ref, opened: OpenedCheckpoints, settings: Settings, then: Callable[[], None]) -> None:
         """Hash, load and record the stages, in the background. ``then`` is called when everything is loaded."""
-        self.cluster.node.monitor(root, lambda down: self._fail(f"the cluster's supervisor ended: {down.cause}"))
+        self.cluster.node.monitor(root, lambda down: self.fail(f"the cluster's supervisor ended: {down.cause}"))
         self._background += [
             asyncio.create_task(self._prepare(opened, settings)),
             asyncio.create_task(self._watch(then)),
         ]
 
-    def _fail(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
+        """Report why the cluster can never serve, or not any more."""
         if not self._failed.done():
             self._failed.set_result(reason)
 
@@ -224,7 +232,7 @@ class Running:
             await self.controller.serve(applications)
             await self.controller.vary(variants)
         except Exception as error:  # a file that changed, an unreadable tensor, a chain shorter than its pipeline
-            self._fail(str(error))
+            self.fail(str(error))
 
     async def _watch(self, then: Callable[[], None]) -> None:
         await self.progress.until(lambda p: p.workers_up)
@@ -241,11 +249,13 @@ async def start(
     launcher: Launcher | None = None,
     in_process: bool = False,
     worker_entry: str = "",
+    succession: Succession | None = None,
 ) -> Running:
     """Start a cluster; loading continues after this returns.
 
     ``http`` None: this process has the only gateway. ``launcher`` None: the default one. ``in_process``: all nodes run here.
-    ``worker_entry``: a "module:function" for workers in place of the usual one. Raises CheckpointError or SettingsError.
+    ``worker_entry``: a "module:function" for workers in place of the usual one. ``succession``: this head's place among the
+    heads of a keeper; None: it has none, and all end with it. Raises CheckpointError or SettingsError.
     """
     began = time.monotonic()
     here = await _read_here(settings, launcher)
@@ -257,20 +267,19 @@ async def start(
     processes = gateway_processes(settings.network, first_in_head=first_in_head) if http is not None else []
     local = launcher or (InProcessLauncher() if in_process else worker_launcher(settings.network.directory))
     launcher = with_further(local, settings)
-    cluster = await _open_cluster(settings.faults, settings.joining, launcher)
+    cluster = await _open_cluster(settings.faults, settings.joining, launcher, succession)
     try:
-        whole = tree(
-            settings,
-            first_in_head=first_in_head,
-            worker_entry=worker_entry or (WORKER_IN_PROCESS if in_process else WORKER),
-            gateway_entry=http.entry if http is not None else "",
-            predictor_entry=PREDICTORS_IN_PROCESS if in_process else PREDICTORS,
-        )
+        worker_entry = worker_entry or (WORKER_IN_PROCESS if in_process else WORKER)
+        predictors = PREDICTORS_IN_PROCESS if in_process else PREDICTORS
+        entries = {"worker_entry": worker_entry, "gateway_entry": http.entry if http is not None else ""}
+        whole = tree(settings, first_in_head=first_in_head, predictor_entry=predictors, **entries)
         log.info("supervision tree:\n%s", "\n".join(lines(whole)))
         infos = _models(opened, max_lengths(settings.requests, models))
         gateway = _gateway(fronts, infos) if first_in_head else None
         running = Running(cluster, launcher, gateway, began, dict(opened.checkpoints))
         state = _state(settings, rules, fronts.models.default_model)
+        found = await find_members(cluster, state, settings.faults, {*configs}, {*processes}, succession)
+        running.answering.publish(found.gateways)
         values: dict[str, Any] = {
             **_services(settings, http.batch_service if http is not None else None),
             "members": (cluster, next(iter(configs.values())), {*configs, *processes, NODE}, CONTROLLER, settings.launching),
@@ -278,7 +287,7 @@ async def start(
             PREDICTOR_ADMISSION: (cluster, settings, {*configs, *processes, NODE}, CONTROLLER),
             "applications": (settings, worker_limits(settings.worker, models), CONTROLLER, running.held),
             "gateway": gateway,
-            "controller": _controller(settings, rules, state, running.progress, first_in_head=first_in_head),
+            "controller": _controller(settings, rules, state, running.progress, found, first_in_head=first_in_head),
             "peer": GatewayPeer(http.front, processes, relay=http.relay) if http is not None else (),
             **configs,
             **_gateway_configs(fronts, infos, first_in_head, http.port if http is not None else 0),
@@ -287,19 +296,22 @@ async def start(
         tell_of_nodes(cluster, running.controller.ref, running.answering, configs.keys(), processes)
         root = await start_tree(cluster.node, whole, values, nodes=cluster)
         running.reached("checkpoints opened")
-        if settings.joining.listen:
-            running.reached(f"workers join at {await asyncio.to_thread(write_join_text, cluster.node, settings.joining)}")
-        running.run(root, opened, settings, partial(_warm, local, http.entry if http is not None and processes else ""))
+        if await settle_members(cluster, found):
+            await running.controller.take_over()
+            running.reached(found.sentence)
+        await running.offer_to_join(settings.joining)
+        programs = [*([http.entry] if http is not None and processes else []), *found.programs]
+        running.run(root, opened, settings, partial(_warm, local, programs))
     except BaseException:
         await cluster.stop()
         raise
     return running
 
 
-def _warm(launcher: Launcher, gateway: str) -> None:
-    """Preload the gateway's program for a quick restart of dead ones. Not at the start, which workers wait for."""
-    if gateway and isinstance(launcher, ForkserverLauncher):
-        launcher.preload([gateway.partition(":")[0]])
+def _warm(launcher: Launcher, programs: Sequence[str]) -> None:
+    """Preload programs for a quick restart of what dies. Not at the start, which workers wait for."""
+    if programs and isinstance(launcher, ForkserverLauncher):
+        launcher.preload([program.partition(":")[0] for program in programs])
 
 
 def _services(settings: Settings, batch_service: BatchService | None) -> dict[str, Any]:
@@ -332,19 +344,27 @@ def _state(settings: Settings, rules: SizeRules, default: str) -> ControllerStat
     return state
 
 
+def _controller(
+    settings: Settings,
+    rules: SizeRules,
+    state: ControllerState,
+    progress: Published[Progress],
+    found: FoundMembers,
+    *,
+    first_in_head: bool,
+) -> tuple[Any, ...]:
+    """Return the values of the controller."""
+    adopted = found.keeping.adopted if found.keeping is not None else None
+    gateways = [f"{name}/gateway" for name in (*[HEAD] * first_in_head, *found.gateways)]
+    more = progress, settings.worker.may_be_card, WorkerSizes(rules), settings.logs, found.keeping
+    return adopted.state if adopted is not None else state, gateways, *more
+
+
 async def _read_here(settings: Settings, launcher: Launcher | None) -> WorkerReading | None:
     """Return what this machine has for its workers; None if they do not run here. Raises SettingsError."""
     if launcher is not None and not isinstance(launcher, ForkserverLauncher):
         return None
     return await asyncio.to_thread(read_machine, settings.worker, len(worker_names(settings)), here=True)
-
-
-def _controller(
-    settings: Settings, rules: SizeRules, state: ControllerState, progress: Published[Progress], *, first_in_head: bool
-) -> tuple[Any, ...]:
-    """Return the values of the controller."""
-    gateways, may_be_card = [f"{HEAD}/gateway"] * first_in_head, settings.worker.may_be_card
-    return state, gateways, progress, may_be_card, WorkerSizes(rules), settings.logs
 
 
 def _refuse_early(here: WorkerReading | None, rules: SizeRules) -> None:
@@ -390,8 +410,12 @@ async def _open_checkpoints(settings: Settings) -> tuple[OpenedCheckpoints, Sett
     return opened, settings.changed(default_model=default or first, speculate=speculate)
 
 
-async def _open_cluster(faults: FaultSettings, joining: JoinSettings, launcher: Launcher) -> ClusterHead:
+async def _open_cluster(
+    faults: FaultSettings, joining: JoinSettings, launcher: Launcher, succession: Succession | None
+) -> ClusterHead:
     more = head_options(joining)
+    if succession is not None and faults.orphan_grace:
+        more |= {"epoch": succession.epoch, "secret": succession.secret, "orphan_grace": faults.orphan_grace}
     cluster = ClusterHead(HEAD, launcher=launcher, heartbeat=faults.heartbeat, silence=faults.silence, **more)
     try:
         await cluster.start()
@@ -432,6 +456,14 @@ def tell_of_nodes(
         elif cluster.role(name) == GATEWAY_ROLE:
             controller.gateway_up.cast(f"{name}/gateway")
 
+    def adopted(name: str, incarnation: int) -> None:
+        if works(name):
+            controller.worker_back.cast(name, incarnation)
+        elif name in gateways or cluster.role(name) == GATEWAY_ROLE:
+            controller.gateway_up.cast(f"{name}/gateway")
+            if name in gateways:
+                answering.publish((*(one for one in answering.value if one != name), name))
+
     def down(what: Down) -> None:
         if works(what.node):
             controller.worker_down.cast(what.node, what.incarnation, what.cause)
@@ -443,6 +475,7 @@ def tell_of_nodes(
 
     cluster.on_launch(launched)
     cluster.on_up(up)
+    cluster.on_adopt(adopted)
     cluster.on_down(down)
 
 

@@ -1,31 +1,37 @@
 """The launcher of worker processes: here they are forked from an interpreter that has already imported their modules, and
 elsewhere they are started as the settings say.
+
+Loads nothing until it is called: a keeper names the modules, and has no use for the rest.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..runtime.cluster.command_launcher import CommandLauncher
-from ..runtime.cluster.further_launcher import FurtherLauncher
-from ..runtime.cluster.launcher import Launcher, Needs
-from ..runtime.cluster.processes import ForkserverLauncher
-from ..runtime.cluster.ray_launcher import RayLauncher, has_ray
-from ..runtime.cluster.wait_launcher import WaitLauncher
-from .settings.errors import SettingsError
-from .settings.launching import COMMAND, RAY, LaunchSettings
-from .settings.settings import Settings
-from .sizing import launched_names
+if TYPE_CHECKING:
+    from ..runtime.cluster.launcher import Launcher
+    from ..runtime.cluster.processes import ForkserverLauncher, KeptForkserver
+    from .settings.launching import LaunchSettings
+    from .settings.settings import Settings
+
+WORKER_MODULES = ("blockwright.gpu.eager_torch", "blockwright.actors.worker.main")
 
 
-def worker_launcher(directory: str) -> ForkserverLauncher:
-    """Return the launcher. ``directory`` is the sockets' folder, as in the settings; empty for a fresh one."""
-    preload = ["blockwright.gpu.eager_torch", "blockwright.actors.worker.main"]
-    return ForkserverLauncher(Path(directory) if directory else None, preload=preload)
+def worker_launcher(directory: str, kept: KeptForkserver | None = None) -> ForkserverLauncher:
+    """Return the launcher. ``directory`` is the sockets' folder, as in the settings; empty for a fresh one. ``kept``: the
+    forkserver of a keeper; None: a fresh one."""
+    from ..runtime.cluster.processes import ForkserverLauncher
+
+    return ForkserverLauncher(Path(directory) if directory else None, preload=WORKER_MODULES, kept=kept)
 
 
 def with_further(local: Launcher, settings: Settings) -> Launcher:
     """Return the launcher of all nodes. ``local``: of this machine's. Raises SettingsError."""
+    from ..runtime.cluster.further_launcher import FurtherLauncher
+    from ..runtime.cluster.launcher import Needs
+    from .sizing import launched_names
+
     launching = settings.launching
     if launching.is_local:
         return local
@@ -39,6 +45,12 @@ def with_further(local: Launcher, settings: Settings) -> Launcher:
 
 
 def _further(launching: LaunchSettings) -> Launcher:
+    from ..runtime.cluster.command_launcher import CommandLauncher
+    from ..runtime.cluster.ray_launcher import RayLauncher, has_ray
+    from ..runtime.cluster.wait_launcher import WaitLauncher
+    from .settings.errors import SettingsError
+    from .settings.launching import COMMAND, RAY
+
     if launching.launcher == COMMAND:
         return CommandLauncher(launching.template, launching.hosts)
     if launching.launcher == RAY:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
 from ...policies.cluster.scaling import UNUSED, BlockPlace, PressedBlock, Queues, RouteQueue
+from ...policies.cluster.worker_size import WorkerReport
+from ...policies.control.adoption import KeptState, ToldWorker, newest
+from ...policies.control.events import HeldBlock
 from ...policies.control.loads import LoadBlock
 from ...runtime.actor.actor import Actor, Crash
 from ...runtime.actor.endpoint import endpoint
@@ -37,10 +41,15 @@ class Deployed:
 
 
 class Blocks(Actor):
-    """The blocks of one worker (see the module). ``controller``: its address."""
+    """The blocks of one worker (see the module).
 
-    def __init__(self, controller: str) -> None:
+    controller: its address. report: what the worker reported when it joined, which it did by itself if ``joined``.
+    """
+
+    def __init__(self, controller: str, report: WorkerReport | None = None, joined: bool = False) -> None:
         self._controller = controller
+        self._report, self._joined = report, joined
+        self._kept: KeptState | None = None  # for the next head
         self._deployed: dict[str, Deployed] = {}  # by actor
         self._of: dict[str, dict[str, Deployed]] = {}  # application -> its blocks, by actor
         self._used: dict[str, Deployed] = {}  # blocks in use when last counted
@@ -143,6 +152,23 @@ class Blocks(Actor):
         answers = await asyncio.gather(*asked, return_exceptions=True)
         return [answer for answer in answers if isinstance(answer, BlockStatus)]
 
+    @endpoint(urgent=True)
+    async def keep(self, state: KeptState) -> None:
+        """Keep the controller's state for the next head."""
+        self._kept = newest((self._kept, state))
+
+    @endpoint(urgent=True)
+    async def tell(self) -> ToldWorker:
+        """Tell a new head what this worker holds."""
+        held = tuple(
+            HeldBlock(place.application, place.first, place.last, tuple(sorted(one.ids)))
+            for one in self._deployed.values()
+            for place in one.places.values()
+        )
+        version: int = await self._worker.version(returns=int)
+        who = self.node.name, self.node.incarnation, os.getpid(), version, self._report
+        return ToldWorker(*who, held, self._kept, self._joined)
+
     async def _once(self, serial: int, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Do the work of a serial once; a repeated call gets the same answer.
 
@@ -150,7 +176,7 @@ class Blocks(Actor):
         that is the same work, which is in progress or done.
         """
         if serial > self._serial:
-            self._serial, self._answer = serial, asyncio.create_task(work())
+            self._serial, self._answer = serial, asyncio.create_task(_after(self._answer if self._serial else None, work))
             self._answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
         return await asyncio.shield(self._answer)
 
@@ -167,3 +193,10 @@ class Blocks(Actor):
                 self.monitor(ref)
             one.busy += 1
             return name, one
+
+
+async def _after(former: asyncio.Future[Any] | None, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Do some work once the former is over: a head that died may have asked for that."""
+    if former is not None:
+        await asyncio.wait([former])
+    return await work()

@@ -20,6 +20,7 @@ from ...policies.cluster.application_life import check_default, model_of
 from ...policies.cluster.scaling import PressedBlock
 from ...policies.cluster.worker_size import CARD, SizeDemand, WorkerReading, WorkerReport, WorkerSizes, card_memory
 from ...policies.control import events
+from ...policies.control.adoption import StateKeeping, ToldWorker, came_back
 from ...policies.control.drop_events import MemoryGroups, MemoryOrder, OverloadNote
 from ...policies.control.drop_groups import memory_groups, refusal, refused_workers
 from ...policies.control.drops_view import overload_view
@@ -55,7 +56,8 @@ class Controller(Actor):
     state: owned by this actor from here on. gateways: addresses of the gateways at the start; every gateway hears of
     workers and routes from here. progress: the published progress of the cluster.
     has_cards: an actor of the head reads cards. sizes: settles what each worker gets of its machine; None: workers report
-    nothing. logs: settings of the event log; None: there is none.
+    nothing. logs: settings of the event log; None: there is none. keeping: members keep the state for the next head;
+    None: they end with this one.
     """
 
     def __init__(
@@ -66,8 +68,13 @@ class Controller(Actor):
         has_cards: bool = False,
         sizes: WorkerSizes | None = None,
         logs: LogSettings | None = None,
+        keeping: StateKeeping | None = None,
     ) -> None:
         self._state = state
+        self._keeping = keeping
+        self._adopted = keeping.adopted if keeping is not None else None
+        self._late_grace = keeping.grace if keeping is not None else 0.0
+        self._held_back: list[events.Effect] | None = None  # effects, until the actors that they are for have been started
         self._known_sizes, self._logs = sizes, logs
         self._recorder: ControlRecorder | None = None
         self._gateways, self._progress = list(gateways), progress
@@ -83,12 +90,16 @@ class Controller(Actor):
         self._grace: dict[str, float] = {}  # application to be removed -> seconds its requests have
 
     async def on_start(self) -> None:
-        self._publisher = RoutePublisher(self.node, self._state, self._gateways)
+        self._publisher = RoutePublisher(self.node, self._state, self._gateways, keeps=self._keeping is not None)
         self._calls = WorkerCalls(self.node, self._publisher.lock, self.handle, self._kill)
         self._gateway_calls = GatewayCalls(self.node, self._gateways, self._publisher.lock, self._state)
         self._deafen = self.node.on_heartbeat(self._beat)
         if self._logs is not None and self._logs.event_log:
             self._recorder = ControlRecorder(self._state, self._logs, self.node.incarnation)
+        if self._adopted is not None:
+            self._held_back = []
+            for event in self._adopted.events:
+                self.handle(event)
 
     async def on_stop(self) -> None:
         self._deafen()
@@ -101,9 +112,25 @@ class Controller(Actor):
     # messages
 
     @endpoint
+    async def take_over(self) -> None:
+        """Begin to act on what a new head has found, now that the actors that it needs have been started."""
+        effects, self._held_back = self._held_back or [], None
+        for name, worker in self._state.workers.items():
+            for gateway in self._gateways if worker.alive else ():
+                self.node.ref(gateway).up.cast(name, worker.incarnation)
+        for effect in effects:
+            self._perform(effect)
+
+    @endpoint
     async def serve(self, applications: list[events.Application]) -> None:
         """Serve these applications, which are hashed already: load them."""
-        self.handle(events.Serve(tuple(applications)))
+        if self._adopted is None or not self._state.serving.began:  # else they are served, or an operator has removed them
+            self.handle(events.Serve(tuple(applications)))
+        left_over, self._adopted = () if self._adopted is None else self._adopted.left_over, None
+        for told in left_over:  # of workers that a new head has found, in whose memory there may be more
+            nobodys = tuple(block for block in told.held if block.holder not in self._state.served)
+            for block in nobodys:
+                self._perform(events.Unload(told.worker, told.incarnation, block.holder, block.ids))
 
     @endpoint
     async def vary(self, applications: list[events.Application]) -> None:
@@ -320,17 +347,30 @@ class Controller(Actor):
             self.node.ref(gateway).down.cast(worker, incarnation, cause)
         self.handle(events.WorkerDown(worker, incarnation, cause))
 
+    @endpoint(concurrent=True)
+    async def worker_back(self, worker: str, incarnation: int) -> None:
+        """Take back a worker that came later than others to a new head, or had lost its way to this one."""
+        record = self._state.workers.get(worker)
+        if record is None or record.alive:
+            return  # it is not wanted any more, or nothing has changed
+        told: ToldWorker = await self.node.ref(f"{worker}/blocks#{incarnation}").tell(returns=ToldWorker)
+        for event in came_back(told):
+            self.handle(event)
+        for gateway in self._gateways:
+            self.node.ref(gateway).up.cast(worker, incarnation)
+
     @endpoint(urgent=True)
     async def gateway_up(self, gateway: str) -> None:
-        """Tell a new gateway on another node the current state. From here on it hears of every change."""
+        """Tell a gateway on another node that is new, or has come back, the current state. It hears of every change."""
         ref = self.node.ref(gateway)
         self._publisher.forget(gateway)
         for name, worker in self._state.workers.items():
             if worker.alive:
                 ref.up.cast(name, worker.incarnation)
         self._spawn(self._publisher.introduce(gateway))
-        self._history.record(self.node.clock.now(), "gateway", gateway, f"a further process answers HTTP: {gateway}")
-        self._gateways.append(gateway)
+        if gateway not in self._gateways:
+            self._history.record(self.node.clock.now(), "gateway", gateway, f"a further process answers HTTP: {gateway}")
+            self._gateways.append(gateway)
         self._gateway_calls.tell_fronts()
 
     @endpoint(urgent=True)
@@ -400,6 +440,9 @@ class Controller(Actor):
         """Apply an event; return the tasks that carry out its effects."""
         now = self.node.clock.now()
         effects = (self._recorder or self._state).handle(event, now)
+        if self._held_back is not None:
+            self._held_back += effects
+            return []
         tasks = [task for effect in effects if (task := self._perform(effect)) is not None]
         if self._state.changed or effects:
             self._history.tick(self._state, now)
@@ -494,7 +537,7 @@ class Controller(Actor):
 
     async def _drain(self, application: str) -> None:
         """Remove an application once no gateway has a request of it, or the time is over."""
-        version, grace = await self._publisher.out(), self._grace.setdefault(application, 0.0)
+        version, grace = await self._publisher.out(), self._grace.setdefault(application, self._late_grace)
         asked = [self.node.ref(g).drained(application, version, timeout=max(grace, 1e-3)) for g in self._gateways]
         await asyncio.gather(*asked, return_exceptions=True)  # a gateway that is gone has none; a late one ends them
         try:

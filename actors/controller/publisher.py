@@ -1,7 +1,8 @@
 """The publisher of routes: sends the controller's publications to gateways and to the workers of routes.
 
 Owns what was sent and what each gateway has taken. Publications leave one at a time, in order of their versions, and all
-that pile up meanwhile leave as one. A large one leaves in pieces, with a turn of the event loop after each. Decides nothing.
+that pile up meanwhile leave as one. A large one leaves in pieces, with a turn of the event loop after each. Where
+heads may follow one another, members get the state beside it, to keep it for the next head. Decides nothing.
 """
 
 from __future__ import annotations
@@ -10,19 +11,23 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
+from ...policies.control.adoption import KeptState
 from ...policies.control.state import ControllerState
 from ...policies.requests.routes_changed import RoutesChanged
 from ...runtime.actor.actor import ActorNode, PeerInfo
 from ...runtime.actor.ref import Ref
+from ..kept_state import pack_state
 from .worker_calls import ANSWER_TIMEOUT
 
+KEEPERS = 2  # workers that keep the state for the next head, beside gateways
 log = logging.getLogger("blockwright.controller")
 
 
 class RoutePublisher:
-    """See the module. gateways: addresses of the gateways, as the controller keeps them."""
+    """See the module. gateways: addresses of the gateways, as the controller keeps them. keeps: members keep the state."""
 
-    def __init__(self, node: ActorNode, state: ControllerState, gateways: list[str]) -> None:
+    def __init__(self, node: ActorNode, state: ControllerState, gateways: list[str], *, keeps: bool = False) -> None:
+        self._keeps = keeps
         self.lock = asyncio.Lock()  # held while a publication leaves
         self.sent = 0  # last published version
         self._node, self._state = node, state
@@ -68,6 +73,8 @@ class RoutePublisher:
         """Send everything to a new gateway."""
         async with self.lock:
             if self._state.version:
+                if self._keeps:
+                    self._node.ref(gateway).keep.cast(self._kept())
                 await self._cast(self._node.ref(gateway), self._state.table.news())
 
     async def publish(self) -> None:
@@ -84,10 +91,13 @@ class RoutePublisher:
             parts = self._state.table.parts({name: self._state.workers[name].routes for name in alive})
             self._first = {}
             updates = {gateway: self._state.table.news(self._taken.get(gateway, 0)) for gateway in self._gateways}
+            kept = self._kept() if self._keeps else None
             calls = [self._call(alive[name], parts[name]) for name in first]
             for name, answer in zip(first, await asyncio.gather(*calls, return_exceptions=True), strict=True):
                 if isinstance(answer, Exception):
                     log.warning("worker %s did not take routes %d: %s", name, version, answer)
+            for keeper in self._keepers() if kept is not None else ():
+                keeper.keep.cast(kept)  # before the publication, so that who has that has this
             for gateway, update in updates.items():
                 await self._cast(self._node.ref(gateway), update)
             for name in (name for name in alive if name not in first):
@@ -97,6 +107,15 @@ class RoutePublisher:
         """Return the last version once it has left."""
         async with self.lock:
             return self.sent
+
+    def _kept(self) -> KeptState:
+        return KeptState(self._node.incarnation, self._state.version, pack_state(self._state.snapshot()))
+
+    def _keepers(self) -> list[Ref]:
+        """Return the members that keep the state for the next head: all gateways on other nodes, and some workers."""
+        gateways = [self._node.ref(one) for one in self._gateways if not one.startswith(f"{self._node.name}/")]
+        alive = [(name, one.incarnation) for name, one in self._state.workers.items() if one.alive]
+        return gateways + [self._node.ref(f"{name}/blocks#{life}") for name, life in alive[:KEEPERS]]
 
     def _worker(self, name: str, incarnation: int) -> Ref:
         return self._node.ref(f"{name}/worker#{incarnation}")

@@ -26,6 +26,7 @@ from ..worker.messages import BlockLoaded, WorkerStatus
 log = logging.getLogger("blockwright.controller")
 LOAD_TIMEOUT = 600.0  # timeout of loading one block
 ANSWER_TIMEOUT = 5.0  # timeout of a worker that only looks something up
+SERIAL_BITS = 20  # a head asks a worker for fewer things than this makes numbers
 AGAIN = 2.0  # seconds without an answer until the worker is asked again
 
 
@@ -62,7 +63,8 @@ class WorkerCalls:
         self._handle = handle
         self._kill = kill
         self._order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._serials = itertools.count(1)
+        # Above those of earlier heads, whose numbers are lower.
+        self._serials = itertools.count(((node.incarnation - 1) << SERIAL_BITS) + 1)
 
     async def load(self, effect: events.Load) -> None:
         worker = effect.worker

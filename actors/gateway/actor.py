@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...policies.cluster.demand import Use
+from ...policies.control.adoption import KeptState, ToldGateway, newest
 from ...policies.control.route_switch import SwitchFigures, SwitchRoutes
 from ...policies.requests.admission_limit import Held
 from ...policies.requests.book import messages as m
@@ -64,6 +65,7 @@ from .scoring import AnswerScoring
 from .stream import RequestStream
 from .tagging import Tagging
 
+LOST = "its connection to the gateway broke"
 TICK = 0.1  # seconds between checks of heartbeats and waiting requests
 FIND_SECONDS = 660.0  # timeout for finding an adapter in the folder; includes reading it
 BASIS_SECONDS = 2.0  # seconds to wait for what answers follow from; a worker says it with every heartbeat
@@ -109,7 +111,10 @@ class Gateway(Actor):
         self._autoscale = autoscale
         self.place = GatewayPlace(socket.gethostname(), os.getpid())
         self._timer: Timer | None = None
+        self._kept: KeptState | None = None  # for the next head
         self._pieces = RoutePieces()
+        self._met: dict[str, int] = {}  # worker -> its life, where this node has a connection to it
+        self._lives: dict[str, int] = {}  # worker -> its life, as the controller knows it
 
     async def on_start(self) -> None:
         self.book.parts.address = str(self.ref)
@@ -149,8 +154,19 @@ class Gateway(Actor):
             self._handle(whole)
 
     @endpoint(urgent=True)
+    async def keep(self, state: KeptState) -> None:
+        """Keep the controller's state for the next head."""
+        self._kept = newest((self._kept, state))
+
+    @endpoint(urgent=True)
+    async def tell(self) -> ToldGateway:
+        """Tell a new head what this gateway has of the one before."""
+        return ToldGateway(f"{self.node.name}/gateway", self.book.parts.table.version, self._kept)
+
+    @endpoint(urgent=True)
     async def up(self, worker: str, incarnation: int) -> None:
         """Note that a worker has joined."""
+        self._lives[worker] = incarnation
         self._handle(m.WorkerJoined(worker, incarnation))
 
     @endpoint(urgent=True)
@@ -416,6 +432,8 @@ class Gateway(Actor):
     def _tick(self) -> None:
         self._timer = self.node.clock.call_at(self.node.clock.now() + TICK, self._tick)  # first, since a fault may follow
         self._handle(m.GatewayTick())
+        if self._kept is not None:  # this gateway outlives its head
+            self._look_for_losses()
         if self._others:
             self._share()
         parts, now = self.book.parts, self.node.clock.now()
@@ -426,6 +444,19 @@ class Gateway(Actor):
         self._scoring.tick(now)
         for worker, outcome in self._recoveries.tick():
             self.node.ref(self._controller).recovered.cast(worker, outcome)
+
+    def _look_for_losses(self) -> None:
+        """Act on a broken connection to a worker at once, as there may be no head to say what it means.
+
+        Its requests begin anew elsewhere. If it lives, the next head tells of it again.
+        """
+        lives = {name: peer.incarnation for name, peer in self.node.peers().items()}
+        for worker in sorted(self.book.parts.table.alive & self._met.keys()):
+            if lives.get(worker) != self._met[worker]:
+                life = self._met.pop(worker)
+                self._recoveries.lost(worker, LOST, self.node.clock.now())
+                self._handle(m.WorkerEnded(worker, life, LOST))
+        self._met |= {name: life for name, life in lives.items() if self._lives.get(name) == life}
 
     def _beat(self, peer: PeerInfo) -> None:
         if (reports := peer.payload.get("reports")) is not None:  # sent by a worker

@@ -29,6 +29,11 @@ class FaultSettings(SettingsPart):
         "seconds for which answers are kept for a retry, if they were cut off or have an Idempotency-Key; 0: they are not",
         Bounds("seconds, or 0 to remember nothing", 0),
     ] = 30.0
+    orphan_grace: Annotated[
+        float,
+        "seconds for which workers and gateways serve on without a head until the next adopts them; 0: they end with it",
+        Bounds("seconds, or 0 to end all with the head", 0),
+    ] = 0.0
     check: Annotated[bool, "verify the memory accounts after every seventh step, not only when idle"] = False
 
     def check_together(self) -> None:

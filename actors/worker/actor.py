@@ -376,6 +376,11 @@ class Worker(Actor):
         return await self._sources.documents(ids)
 
     @endpoint(urgent=True)
+    async def version(self) -> int:
+        """Return the version of the last publication that this worker has taken."""
+        return self._published.version
+
+    @endpoint(urgent=True)
     async def routes(self, update: RoutesChanged) -> None:
         whole = self._pieces.take(update)
         known, self._published = self._published, merged(self._published, whole) if whole is not None else self._published
@@ -513,6 +518,7 @@ class Worker(Actor):
     async def status(self) -> WorkerStatus:
         late, figures = self.device.lateness(), self._figures.counters() | self._parameters.counters()
         figures |= {name: value + figures.get(name, 0.0) for name, value in self._sources.counters().items()}
+        figures["loaded_parameter_bytes"] = float(self._loader.loaded_bytes)
         segments, numerics = self._figures.segments, self._proofs.numerics
         found = status_of(self.config, self.state, self.node.incarnation, numerics, late, figures, segments, self._slow)
         return replace(found, links=self._outbox.kinds(), proof=self._proofs.state, store=self._sources.full)

@@ -94,6 +94,7 @@ class ComponentLoader:
         self._parameters = parameters
         self._sources = sources
         self._number = 0  # the last load's number
+        self.loaded_bytes = 0  # of packed tensors, so far
         self._waiting: dict[int, Loading] = {}
         self._loads: dict[bytes, asyncio.Future[None]] = {}  # by component: under way, or done and not forgotten
 
@@ -135,6 +136,7 @@ class ComponentLoader:
             raise
         finally:
             del self._waiting[number]
+        self.loaded_bytes += loading.added
         return loading.result
 
     def release(self, holder: str, components: Sequence[bytes]) -> None:

@@ -55,8 +55,10 @@ def read_and_measure(config: WorkerConfig) -> WorkerReading:
     return replace(found, bandwidth=speed.bandwidth, products=speed.products)
 
 
-async def join(node: Node, config: WorkerConfig, controller: str, read: Read, machine: str = "") -> WorkerConfig:
-    """Report what this worker has, and return its configuration with the size that it gets.
+async def join(
+    node: Node, config: WorkerConfig, controller: str, read: Read, machine: str = ""
+) -> tuple[WorkerConfig, WorkerReport]:
+    """Report what this worker has, and return its configuration with the size that it gets, and the whole report.
 
     ``machine``: the identity, if it is not this one's. Raises SettingsError and RemoteError if a setting cannot be had here.
     """
@@ -66,7 +68,7 @@ async def join(node: Node, config: WorkerConfig, controller: str, read: Read, ma
     if reading is None:
         reading = await asyncio.to_thread(read, config)
     report: WorkerReport = await ref.join(config.name, node.incarnation, reading, returns=WorkerReport)
-    return sized(config, report)
+    return sized(config, report), report
 
 
 async def start(node: Node, config: WorkerConfig) -> None:
@@ -74,11 +76,11 @@ async def start(node: Node, config: WorkerConfig) -> None:
     set_up(config.logs.log_format, config.logs.log_level, config.name)
     sys.setswitchinterval(SWITCH_INTERVAL)
     try:
-        config = await join(node, config, CONTROLLER, read_and_measure)
+        config, report = await join(node, config, CONTROLLER, read_and_measure)
         check_store(config.worker)
         torch.set_num_threads(max(1, config.worker.threads))  # by default one per core, and these would wait for one another
         backend = _open(config.worker)
-        here = {"worker": (config, backend, _end), "blocks": (CONTROLLER,)}
+        here = {"worker": (config, backend, _end), "blocks": (CONTROLLER, report, config.joined)}
         await start_inside(node, inside_worker(overload=config.overload), here)
     # faults of this machine: another life would fare no better
     except (BackendError, SettingsError, RemoteError, OSError, MemoryError) as error:
@@ -94,13 +96,13 @@ async def start_in_process(node: Node, config: WorkerConfig) -> None:
 
     A failed device thread raises its error in the event loop.
     """
-    config = await join(node, config, CONTROLLER, read)
+    config, report = await join(node, config, CONTROLLER, read)
     backend = _open(config.worker)
 
     def fail(error: BaseException) -> None:
         raise RuntimeError(f"the device thread of {config.name} failed") from error
 
-    here = {"worker": (config, backend, fail), "blocks": (CONTROLLER,)}
+    here = {"worker": (config, backend, fail), "blocks": (CONTROLLER, report, config.joined)}
     await start_inside(node, inside_worker(overload=config.overload), here)
 
 

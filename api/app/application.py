@@ -18,7 +18,8 @@ from ...actors.settings.errors import SettingsError
 from ...actors.settings.logs import LogSettings
 from ...actors.settings.settings import Settings
 from ...gpu.errors import CheckpointError
-from ...policies.requests.refusal import RequestRefused
+from ...policies.requests.refusal import Refusal, RequestRefused
+from ...runtime.base.errors import Away
 from ...runtime.base.scope import format_traceparent, new_span, parse_traceparent, trace
 from ..batches.files import BATCHES
 from ..batches.store_service import BatchStoreService
@@ -51,6 +52,8 @@ from .endpoint import Handler
 from .openapi import document
 from .routes import ADMIN, ENDPOINTS, PUBLIC
 
+AWAY = "the server's head is away, and another one takes over; try again in a moment"
+AWAY_SECONDS = 1.0  # until a client should try again
 OTLP = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"  # the packages of the extra otlp, for pip
 BODIES = 64 << 20  # bytes for large bodies that are read at the same time
 log = logging.getLogger(__name__)
@@ -183,6 +186,9 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         return _refused(request, from_http(error, request.method, request.path, front.max_body, use))
     except CheckpointError as error:
         return _refused(request, ApiError(500, str(error)))
+    except Away as away:
+        log.info("%s %s: %s", request.method, request.path, away)
+        return _refused(request, in_words(RequestRefused(Refusal.UNAVAILABLE, AWAY, AWAY_SECONDS)))
     except Exception as error:
         if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
             return web.Response(status=LEFT)  # nothing reaches the client

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from ...actors.settings.errors import SettingsError
 from . import command_errors
+
+if TYPE_CHECKING:
+    from ...actors.settings.settings import Settings
+    from ..serve.keeper import HandedOn
 
 # flags that are fields of Settings: name of the flag -> name of the field
 FLAGS = {name: name for name in ("workers", "device", "dtype", "host", "port", "max_model_len", "tls_cert", "tls_key")}
@@ -91,16 +96,23 @@ def serve(arguments: argparse.Namespace) -> int:
 
         print(as_toml(settings), end="")
         return 0
+    from ...actors.worker_processes import WORKER_MODULES
+    from ..serve.keeper import Keeper
+
+    def head(given: HandedOn) -> int:
+        return serve_here(arguments, settings, given)
+
+    faults = settings.faults
+    return Keeper(head, WORKER_MODULES, faults.orphan_grace, faults.silence).keep()
+
+
+def serve_here(arguments: argparse.Namespace, settings: Settings, given: HandedOn) -> int:
+    """Be the head, in a process that the keeper has had forked; return the exit code."""
     from ...actors.worker_processes import worker_launcher
+    from ...runtime.cluster.processes import KeptForkserver
+    from ..serve.server import run as run_server
     from ..settings.secret_files import warnings_of
 
     warnings = warnings_of(arguments.api_key_file, arguments.config, settings.network.tls_key, settings.joining.head_keys)
-
-    launcher = worker_launcher(settings.network.directory)
-    launcher.begin()  # it imports torch, which takes longer than the rest of this process's start
-    try:
-        from ..serve.server import run as run_server
-
-        return run_server(settings, launcher, warnings)
-    finally:
-        launcher.abandon()
+    launcher = worker_launcher(settings.network.directory, KeptForkserver(given.address, given.first))
+    return run_server(settings, launcher, warnings, given)

@@ -46,6 +46,7 @@ COUNTERS = {  # counters since the start of a worker
     "refused_pages": "KV pages from other workers that did not fit, or that no route here could use.",
     "sent_parameter_bytes": "Bytes of parameters sent to other workers.",
     "fetched_parameter_bytes": "Bytes of parameters that came from other workers.",
+    "loaded_parameter_bytes": "Bytes of packed parameters that were loaded, wherever they came from.",
     "stored_parameter_bytes": "Bytes of parameters that a worker's store had when they were loaded.",
     "origin_parameter_bytes": "Bytes of parameters that came from the origin.",
     "unstored_parameter_bytes": "Bytes of parameters that came and that a store had no room for.",

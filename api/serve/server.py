@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import secrets
 import signal
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from aiohttp import web
 
 from ...actors.app_roots import missing_roots
 from ...actors.checkpoints import open_checkpoints
+from ...actors.found_members import Succession
 from ...actors.further_applications import check_places
 from ...actors.logs import set_up
 from ...actors.resources import cores
@@ -32,6 +35,7 @@ from ...actors.supervision_tree import in_head
 from ...gpu.errors import CheckpointError
 from ...gpu.weights.checkpoint import check_here
 from ...gpu.weights.hub import HUB_ID, PROGRESS
+from ...policies.cluster.head_succession import next_epoch
 from ...runtime.base.ending import GRACE, end_within
 from ...runtime.cluster.launcher import Launcher
 from ..app.application import make_app
@@ -41,6 +45,7 @@ from ..http.listening import make_runner, open_site, tls
 from ..http.relay import HttpRelay
 from ..http.starting import Stages, StartingPort
 from .console import Console, RunningCluster, StartupReporter
+from .keeper import HandedOn
 
 GATEWAY_PROCESS = "blockwright.api.serve.gateway_process:start"
 FETCHING = "fetching weights"  # name of a stage
@@ -49,8 +54,11 @@ PATIENCE = 1.0  # seconds for another server to tell its models
 Start = Callable[[Settings, Front, int], Awaitable[RunningCluster]]
 
 
-def run(settings: Settings, launcher: Launcher, warnings: Sequence[str] = ()) -> int:
-    """Serve until a signal, with workers from ``launcher``; return the exit code. ``warnings``: reported once it listens."""
+def run(settings: Settings, launcher: Launcher, warnings: Sequence[str] = (), given: HandedOn | None = None) -> int:
+    """Serve until a signal, with workers from ``launcher``; return the exit code.
+
+    ``warnings``: reported once it listens. ``given``: what the keeper hands on, if there is one.
+    """
     from ...actors.topology import Http, start
 
     set_up(settings.logs.log_format, settings.logs.log_level, "head")
@@ -59,22 +67,34 @@ def run(settings: Settings, launcher: Launcher, warnings: Sequence[str] = ()) ->
     except (SettingsError, CheckpointError) as error:  # before the port is taken, or reported as taken
         return Console(settings.logs.log_format, Stages()).fatal(error)
 
+    succession = _succession(given) if given is not None else None
+
     def begin(chosen: Settings, front: Front, port: int) -> Awaitable[RunningCluster]:
         relay = HttpRelay(chosen.network, port) if chosen.joining.listen else None
-        return start(chosen, http=Http(front, port, GATEWAY_PROCESS, front.batch_service, relay), launcher=launcher)
+        http = Http(front, port, GATEWAY_PROCESS, front.batch_service, relay)
+        return start(chosen, http=http, launcher=launcher, succession=succession)
 
     async def serve() -> int:
-        code = await Server(settings, begin, warnings=warnings).run()
+        code = await Server(settings, begin, warnings=warnings, given=given).run()
         end_within(GRACE, code)
         return code
 
     return uvloop.run(serve())
 
 
+def _succession(given: HandedOn) -> Succession:
+    """Return this head's place among those of the keeper, and leave the next one what it needs for its own."""
+    epoch = next_epoch(time.time(), given.memo.get("epoch", 0))
+    secret = given.memo.get("secret") or secrets.token_hex()
+    given.leave(epoch=epoch, secret=secret)
+    return Succession(epoch, bytes.fromhex(secret), given.first, f"{__name__}:run")
+
+
 class Server:
     """The server (see the module).
 
-    ``start``: starts the cluster. ``say``: receives the console lines. ``warnings``: reported first.
+    ``start``: starts the cluster. ``say``: receives the console lines. ``warnings``: reported first. ``given``: what the
+    keeper hands on, if there is one.
     """
 
     def __init__(
@@ -84,8 +104,10 @@ class Server:
         say: Callable[[str], None] | None = None,
         *,
         warnings: Sequence[str] = (),
+        given: HandedOn | None = None,
     ) -> None:
         self._settings = settings
+        self._given = given
         self._start = start
         self._warnings = warnings
         self._stands_in = not in_head(settings.network, cores())
@@ -147,6 +169,9 @@ class Server:
 
     async def _listen(self, runner: web.AppRunner) -> None:
         host, port = self._settings.network.host, self._settings.network.port
+        if self._given is not None and (known := self._given.memo.get("port")):
+            await self._listen_again(runner, known, self._given.memo["address"])
+            return
         try:
             # not shared at first, so that another server's port is not shared by mistake
             await self._open(runner, port, shared=False)
@@ -163,6 +188,18 @@ class Server:
         shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         self.address = f"{'https' if self._settings.network.tls_cert else 'http'}://{shown}:{bound[1]}"
         self._console.reach("listening", f"listening on {self.address}")
+        if self._given is not None:
+            self._given.leave(port=self.port, address=self.address)
+        self._warn_first(host)
+
+    async def _listen_again(self, runner: web.AppRunner, port: int, address: str) -> None:
+        """Take the place of an earlier head, whose gateways may listen."""
+        self.port, self.address = port, address
+        if not self._stands_in:
+            await self._open(runner, port, shared=self._shared)
+        self._console.reach("listening", f"listening on {address}, in place of a head that has ended")
+
+    def _warn_first(self, host: str) -> None:
         if host not in ("127.0.0.1", "localhost", "::1") and not (
             self._settings.network.api_keys or self._settings.network.admin_keys
         ):
@@ -176,6 +213,8 @@ class Server:
 
     async def _stand_in(self, running: RunningCluster, runner: web.AppRunner) -> None:
         """Listen while no gateway does, and answer that there is none, closing each connection after that. Never returns."""
+        if self._site is None and not running.answering.value:  # no gateway has outlived the head before
+            await self._open(runner, self.port, shared=True)
         while True:
             await running.answering.until(bool)
             await self._close()
@@ -217,6 +256,8 @@ class Server:
             herald = StartupReporter(running, self._console, offset=offset, rows=rows, named=named, logged=logged)
             herald.show_stages()
             self._console.reach("control plane up")
+            if self._given is not None:
+                following.append(asyncio.ensure_future(_beat(self._given, self._settings.faults.heartbeat)))
             following.append(asyncio.ensure_future(herald.follow()))
             failed = asyncio.ensure_future(running.failed())
             ready: asyncio.Future[None] = asyncio.ensure_future(herald.announce(app[FRONT].catalog, self.address))
@@ -270,6 +311,13 @@ class Server:
         finally:
             drain.cancel()
             hurry.cancel()
+
+
+async def _beat(given: HandedOn, interval: float) -> None:
+    """Tell the keeper that this loop turns. Never returns."""
+    while True:
+        given.beat()
+        await asyncio.sleep(interval)
 
 
 async def _last(request: web.Request, response: web.StreamResponse) -> None:

@@ -225,6 +225,30 @@ class LoadLacks:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldBlock:
+    """Components ``first`` to ``last`` (exclusive) of an application that a worker holds. ids: theirs, and their deltas'."""
+
+    holder: str
+    first: int
+    last: int
+    ids: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTold:
+    """A worker's account of all that it holds, to a new head. What the head before asked of it is not answered any more."""
+
+    worker: str
+    incarnation: int
+    held: tuple[HeldBlock, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadChanged:
+    """A new head has taken over: whatever the one before has asked and not been answered is to be asked again."""
+
+
+@dataclass(frozen=True, slots=True)
 class ApplicationsWanted:
     """Applications for which a gateway has requests but no route, or none with room: tokens of the longest request."""
 
@@ -391,7 +415,7 @@ class NoWayBack:
 
 WorkerNews = (
     WorkerStarting | WorkerReported | WorkerUp | WorkerDown | WorkerCannotStart | WorkerHeartbeat | KvCapacity | Loaded
-    | LoadFailed | LoadRefused | LoadLacks
+    | LoadFailed | LoadRefused | LoadLacks | WorkerTold
 )  # fmt: skip
 DemandEvent = ApplicationsWanted | UsageAnswer | Quiet | Recheck  # about applications on demand
 ScalingEvent = Observed | DrainWorker | WorkerEnters | WorkerLeaves | Vacated | WorkerStopped | Pressed | Idle
@@ -408,7 +432,7 @@ class Rerouted:
 
 Conclusion = Park | AllFit | NoWayBack | Rerouted  # from a party instead of outside; all parties hear of it in turn
 _OfApplications = Serve | Vary | Deploy | Undeploy | Add | Retire | Remove
-Event = WorkerNews | TrafficCounted | _OfApplications | DemandEvent | ScalingEvent | OverloadEvent | Conclusion
+Event = WorkerNews | HeadChanged | TrafficCounted | _OfApplications | DemandEvent | ScalingEvent | OverloadEvent | Conclusion
 
 
 @dataclass(frozen=True, slots=True)

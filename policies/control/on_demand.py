@@ -43,6 +43,7 @@ from .events import (
     AskUsage,
     AwaitQuiet,
     Event,
+    HeadChanged,
     LoadFailed,
     LoadRefused,
     NoWayBack,
@@ -97,6 +98,8 @@ class OnDemand(Party):
                 self._asking = False
                 if self.coming:
                     yield from self._make_room(uses, view, now)
+            case HeadChanged():
+                yield from self._ask_again()
             case Quiet(name) if name == self.leaving:
                 yield from self._park(name)
                 yield from self._try_again(view)
@@ -116,6 +119,15 @@ class OnDemand(Party):
                 yield from self._failed(worker, load.holder, view)
             case NoWayBack(refused):
                 yield from self._come_back(refused, view, now)
+
+    def _ask_again(self) -> Conclusions:
+        """Ask what the head before has asked without an answer."""
+        if self._asking:
+            yield AskUsage()
+        if self._looking:
+            yield RecheckLater(LOOK)
+        if self.leaving:
+            yield AwaitQuiet(self.leaving)
 
     def _want(self, name: str, tokens: int, view: Holdings, now: float) -> Conclusions:
         served, known = view.served.get(name), self.wanted.get(name)

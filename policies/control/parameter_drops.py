@@ -27,7 +27,19 @@ from .drop_events import (
     RoutesLeft,
 )
 from .dropped_group import DroppedGroup, GroupStage, ParameterChange, together
-from .events import Event, LoadFailed, LoadRefused, NoWayBack, Park, Recheck, RecheckLater, Remove, Undeploy, WorkerDown
+from .events import (
+    Event,
+    HeadChanged,
+    LoadFailed,
+    LoadRefused,
+    NoWayBack,
+    Park,
+    Recheck,
+    RecheckLater,
+    Remove,
+    Undeploy,
+    WorkerDown,
+)
 from .holdings import Holdings
 from .party import Conclusions, Party
 from .route_switch import SwitchFigures, SwitchRoutes
@@ -65,6 +77,8 @@ class ParameterDrops(Party):
                 return self._ordered_by_memory(event, view, now)
             case RoutesLeft() | RequestsSwitched():
                 return self._answered_by_gateways(event, view, now)
+            case HeadChanged():
+                return self._ask_again(view)
             case Recheck(worker, application) if worker in view.workers and application in view.served:
                 return (TryAgain(application, worker),)
             case LoadRefused(worker, _, load) if view.restores(worker, load.holder):
@@ -106,6 +120,20 @@ class ParameterDrops(Party):
                 self._count(figures)
                 if group is not None:
                     yield from self._exchanged(group, now)
+
+    def _ask_again(self, view: Holdings) -> Conclusions:
+        """Ask what the head before has asked without an answer; loads that it would have retried are retried."""
+        for group in self.groups.values():
+            if group.stage is GroupStage.LEAVING:
+                yield SwitchRoutes(group.order, [*_ids(group.leaving)], [*_ids(group.pipelines)], dropped=True)
+            elif group.stage is GroupStage.RETURNING:
+                whole = [one for one in group.replicas if view.plan[one.id].whole]
+                yield SwitchRoutes(group.order, [*_ids(group.pipelines)], [*_ids(whole)], dropped=False)
+        leaving = {one.order for one in self.groups.values() if one.stage in (GroupStage.LEAVING, GroupStage.RETURNING)}
+        yield from (AwaitSwitched(number) for number in self._of_order if number not in leaving)
+        for worker, residency in view.residency.items():
+            for name in (name for name in residency.refused if view.restores(worker, name)):
+                yield RecheckLater(RETRY, worker, name)
 
     # drops -----------------------------------------------------------------------------------------------------------
 

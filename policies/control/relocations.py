@@ -25,6 +25,7 @@ from .drop_events import DropParameters, RoutesLeft
 from .events import (
     DrainWorker,
     Event,
+    HeadChanged,
     LoadFailed,
     Park,
     Remove,
@@ -99,6 +100,8 @@ class Relocations(Party):
             case TrafficCounted(worker, incarnation) if view.current(worker, incarnation):
                 self.traffic.take(event)
                 return self._look(view, now)
+            case HeadChanged() if self.step is not None and self.step.stage is RelocationStage.LEAVING:
+                return (self._order_to(self.step, view),)
             case RoutesLeft(number) if self.step is not None and number == self.step.number:
                 return self._finish(self.step)
             case Remove(name):
@@ -185,9 +188,13 @@ class Relocations(Party):
         elif step.stage is RelocationStage.LOADING and all(view.plan[id].whole for id in step.begun):
             self._number -= 1
             self.step = OpenStep(step.application, step.begun, step.ended, RelocationStage.LEAVING, self._number)
-            to = [one.route.id for one in view.served[step.application].planned if one.route.id not in step.ended]
             yield Claim(Claimant.RELOCATIONS, ClaimKind.PAUSED, step.ended, LEAVES)
-            yield SwitchRoutes(self._number, [*step.ended], to, dropped=False)
+            yield self._order_to(self.step, view)
+
+    def _order_to(self, step: OpenStep, view: Holdings) -> SwitchRoutes:
+        """Return the order to gateways to leave the old routes of a step."""
+        to = [one.route.id for one in view.served[step.application].planned if one.route.id not in step.ended]
+        return SwitchRoutes(step.number, [*step.ended], to, dropped=False)
 
     def _finish(self, step: OpenStep) -> Conclusions:
         """End the old routes: no request is there any more."""

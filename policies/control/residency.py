@@ -237,9 +237,30 @@ class Residency:
 
     def loaded(self, load: LoadBlock) -> None:
         """Note loaded components of a deployed application."""
-        name = load.holder
+        self._gain(load.holder, range(load.first, load.last))
+
+    def correct(self, name: str, held: set[int]) -> None:
+        """Note what the worker really holds of an application."""
+        here = self.resident.get(name, set())
+        lost = here - held
+        here -= lost
+        for hop in self.hops.get(name, ()) if lost else ():
+            if not hop.missing and self.serving and any(hop.first <= depth < hop.last for depth in lost):
+                self._turn(hop, False)
+            hop.missing += sum(hop.first <= depth < hop.last for depth in lost)
+        if lost and not here:
+            self.resident.pop(name, None)
+        if held:
+            self._gain(name, held)
+        elif lost:
+            self._sort(name)
+        if lost and self._wants(name) and name not in self._queued:
+            self._queued.add(name)
+            heapq.heappush(self._queue, (self._served[name].rank, name))
+
+    def _gain(self, name: str, depths: Iterable[int]) -> None:
         here = self.resident.setdefault(name, set())
-        new = [depth for depth in range(load.first, load.last) if depth not in here]
+        new = [depth for depth in depths if depth not in here]
         here.update(new)
         for hop in self.hops.get(name, ()):
             found = sum(hop.first <= depth < hop.last for depth in new)

@@ -135,6 +135,16 @@ class Routes:
         self._changed.clear()
         return tuple(first)
 
+    def resume(self, version: int) -> None:
+        """Go on after a version that is the highest that any member has.
+
+        One version is left out, so that the next publication is a whole one for all: members may have another
+        content of the last one than is known here.
+        """
+        self.version = max(self.version, version) + 1
+        self._renamed = True
+        self._log.clear()
+
     def news(self, since: int = 0) -> RoutesChanged:
         """Return the publication for a gateway at version ``since``: the changes, or everything if that is too long ago.
 

@@ -24,6 +24,7 @@ from .drop_events import MemoryLacks
 from .events import (
     DrainWorker,
     Event,
+    HeadChanged,
     KillWorker,
     Observed,
     ResumeWorker,
@@ -75,6 +76,8 @@ class Scaling(Party):
                 self.policy.observe(now, measured=measured, predicted=predicted)
             case MemoryLacks(_, why):
                 self.policy.lacking(why)
+            case HeadChanged():
+                return self._order_again(view)
             case WorkerEnters(worker, labels) if worker not in view.workers:
                 return self._take_in(worker, labels, view)
             case WorkerEnters(worker, labels) if not view.workers[worker].joined:
@@ -97,6 +100,18 @@ class Scaling(Party):
                     self.policy.down(worker, now)
                 return self._restart(worker)
         return ()
+
+    def _order_again(self, view: Holdings) -> Conclusions:
+        """Order what the head before may not have got done: starts, drains and ends of workers."""
+        for worker, record in view.workers.items():
+            if record.extra and not record.joined:
+                yield StartWorker(worker, "a new head has taken over")
+        for worker in view.draining:
+            grace = 0.0 if worker in self.leaving and not view.workers[worker].alive else self._plan.grace
+            yield VacateWorker(worker, grace, view.claims.on(ClaimKind.DRAINED, worker)[Claimant.DRAINS])
+        for worker in self.policy.draining:
+            if worker not in view.workers:
+                yield StopWorker(worker)
 
     def _take_in(self, worker: str, labels: Mapping[str, str], view: Holdings) -> Conclusions:
         """Place on a worker that has joined what fits there."""

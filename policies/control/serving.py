@@ -21,6 +21,7 @@ from .events import (
     Event,
     Fatal,
     FinishRequests,
+    HeadChanged,
     LoadFailed,
     Park,
     Remove,
@@ -72,6 +73,8 @@ class Serving(Party):
                 yield from self._add(application, replaces, view)
             case Retire(name) if not view.served[name].draining:
                 yield from self._retire(view.served[name])
+            case HeadChanged():
+                yield from (FinishRequests(name) for name, served in view.served.items() if served.draining)
             case Remove(name) if name in view.served:
                 self.additions.end(name)
                 yield Dismiss(name, forget=True)

@@ -20,6 +20,7 @@ from .events import (
     WorkerNews,
     WorkerReported,
     WorkerStarting,
+    WorkerTold,
     WorkerUp,
 )
 from .holdings import Holdings
@@ -64,11 +65,13 @@ class WorkerFacts:
             case WorkerHeartbeat():
                 self._beat(worker, event)
                 return False
+            case WorkerTold():
+                self._told(worker, event)
             case LoadLacks():
                 return False  # its load stays in progress
             case Loaded() | LoadFailed() | LoadRefused() | KvCapacity():
                 self._answered(event)
-        return isinstance(event, WorkerReported | WorkerDown | LoadFailed | LoadRefused)  # what parties act on
+        return isinstance(event, WorkerReported | WorkerDown | WorkerTold | LoadFailed | LoadRefused)  # what parties act on
 
     def _rise(self, worker: WorkerRecord, incarnation: int) -> None:
         self._holdings.alive += not worker.alive
@@ -103,6 +106,29 @@ class WorkerFacts:
             self._reconcile.perform(KillWorker(worker.name, f"it cannot start: {why}"))  # it may succeed next time
         else:
             self._reconcile.perform(Fatal(f"worker {worker.name} cannot start: {why}"))
+
+    def _told(self, worker: WorkerRecord, told: WorkerTold) -> None:
+        """Correct what is known of a worker by what it tells a new head: it holds more, or less.
+
+        What belongs to no application goes.
+        """
+        residency = self._holdings.residency[worker.name]
+        residency.loading, residency.asking = None, False
+        residency.room_stale = True
+        self._holdings.changed[worker.name] = None
+        if worker.condemned:  # perhaps it was not killed
+            self._reconcile.perform(KillWorker(worker.name, "stalled"))
+        held: dict[str, set[int]] = {name: set() for name in residency.resident}
+        for block in told.held:
+            served = self._holdings.served.get(block.holder)
+            if served is not None and served.wanted and residency.hops.get(block.holder):
+                held.setdefault(block.holder, set()).update(range(block.first, block.last))
+            else:
+                self._reconcile.perform(Unload(worker.name, told.incarnation, block.holder, block.ids))
+        for name, depths in held.items():
+            residency.correct(name, depths)
+            if not self._holdings.restores(worker.name, name) and self._holdings.leftovers(worker.name, name):
+                self._reconcile.unload(worker.name, self._holdings.served[name], residency.release(name))
 
     def _beat(self, worker: WorkerRecord, beat: WorkerHeartbeat) -> None:
         worker.waiting = beat.waiting

@@ -4,6 +4,9 @@ Owns the forkserver process, what it said of its children, and their lifeline. I
 the head watches them itself, and another forkserver is started at once, since it also guards the directory against a
 ``kill -9`` of the head. The exit status of a child without its forkserver is not known: it is reported as ended by SIGKILL.
 Where the kernel has no pidfds, children die with their forkserver.
+
+Where a keeper forked this process (``KeptForkserver``), forkserver and lifeline are the keeper's, which also starts another
+forkserver; the children of earlier heads are this launcher's from its start on.
 """
 
 from __future__ import annotations
@@ -28,25 +31,37 @@ from ...transport.curve import NodeKeys
 from ...transport.interface import Transport
 from ...transport.sockets import SocketTransport
 from ..base.codec import unpack
-from .forkserver import EXITED, FAILED, KILL, LENGTH, PRELOAD, READY, SETUP, SPAWN, SPAWNED, frame
+from .forkserver import CHILDREN, EXITED, FAILED, KILL, KNOWN, LENGTH, PRELOAD, READY, SETUP, SPAWN, SPAWNED, frame
 from .launcher import Launcher, LaunchError, NodeSpec, OnExit
 from .lifeline import Lifeline
-from .process_watch import ProcessWatch, can_watch
+from .process_watch import ProcessWatch, begun_at, can_watch
 
 log = logging.getLogger("blockwright.runtime")
 
+ChildLine = tuple[str, int, int, int]  # name, incarnation, number of its process, when that began
 _PROGRAM = "from blockwright.runtime.cluster.forkserver import main; main()"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeptForkserver:
+    """A keeper's forkserver. address: of its socket, in the abstract namespace. first: no head was there before."""
+
+    address: str
+    first: bool
 
 
 class ForkserverLauncher(Launcher):
     """See the module and ``Launcher``.
 
     directory: of the sockets; a fresh private one if None. preload: modules that children find imported (imported only:
-    a module that starts threads on import must not be named).
+    a module that starts threads on import must not be named). kept: a keeper's forkserver; None: a fresh one.
     """
 
-    def __init__(self, directory: Path | None = None, *, preload: Sequence[str] = ()) -> None:
+    def __init__(
+        self, directory: Path | None = None, *, preload: Sequence[str] = (), kept: KeptForkserver | None = None
+    ) -> None:
         self._wanted, self._preload = directory, list(preload)
+        self._kept = kept
         self._path: Path | None = None
         self._requests = itertools.count(1)
         self._pending: dict[int, tuple[NodeSpec, asyncio.Future[int]]] = {}
@@ -59,6 +74,8 @@ class ForkserverLauncher(Launcher):
         self._begun: tuple[subprocess.Popen[bytes], socket.socket] | None = None  # and not taken over yet
         self._serving = False  # this one has done its imports
         self._broken = ""  # why no further one is started
+        self._found: asyncio.Future[str] | None = None  # the directory of the heads before, once their children are known
+        self._childless = asyncio.Event()
         self._stopping = False
 
     @property
@@ -70,8 +87,9 @@ class ForkserverLauncher(Launcher):
 
         ``start`` goes on with it, and says what hindered this; else ``abandon`` ends it.
         """
-        with contextlib.suppress(OSError):
-            self._begun = self._execute()
+        if self._kept is None:
+            with contextlib.suppress(OSError):
+                self._begun = self._execute()
 
     def abandon(self) -> None:
         """End what was begun, where ``start`` has not taken it over."""
@@ -82,6 +100,9 @@ class ForkserverLauncher(Launcher):
 
     async def start(self, on_exit: OnExit) -> None:
         self._on_exit = on_exit
+        if self._kept is not None and not self._kept.first:
+            await self._take_over()
+            return
         self._path = private_directory(self._wanted)
         try:
             await self._open()
@@ -91,6 +112,15 @@ class ForkserverLauncher(Launcher):
             self._cut()
             raise
         self._task = asyncio.get_running_loop().create_task(self._serve())
+
+    async def _take_over(self) -> None:
+        """Go on with the children of earlier heads, and with their directory, if they had one yet."""
+        self._found = asyncio.get_running_loop().create_future()
+        await self._connect()
+        self._task = asyncio.get_running_loop().create_task(self._serve())
+        found = await self._found
+        self._path = Path(found) if found else private_directory(self._wanted)
+        self._introduce()
 
     def head_transport(self, head: PeerId, listen: str, keys: NodeKeys | None) -> Transport:
         assert self._path is not None, "started before"
@@ -135,12 +165,22 @@ class ForkserverLauncher(Launcher):
     def list(self) -> dict[PeerId, int]:
         return {node: pid for pid, node in self._children.items()}
 
+    async def leave(self) -> None:
+        if self._kept is None:
+            await self.stop()  # its processes hang on this one's lifeline: nothing could be left
+        elif not self._stopping and self._path is not None:
+            self._stopping = True
+            self._writer.close()
+            await self._task
+
     async def stop(self) -> None:
         self.abandon()
         if self._stopping or self._path is None:
             return
         self._stopping = True
-        if not self._serving:
+        if self._kept is not None:
+            await self._end_children()
+        elif not self._serving:
             self._process.kill()  # it imports, which takes seconds, and has no children yet
         self._writer.close()
         await self._task
@@ -152,6 +192,14 @@ class ForkserverLauncher(Launcher):
         self._broken = "the launcher was stopped"
         self._connected.set()
         remove_directory(self._path)
+
+    async def _end_children(self) -> None:
+        """Kill all children of a forkserver that stays."""
+        while self._children:
+            self._childless.clear()
+            for pid in self._children:
+                self._kill(pid)
+            await self._childless.wait()
 
     def _cut(self) -> None:
         """Close the lifeline, which ends whatever is left."""
@@ -185,7 +233,31 @@ class ForkserverLauncher(Launcher):
             ours.sendall(frame([PRELOAD, self._preload, sys.path]))
         return process, ours
 
+    async def _connect(self) -> None:
+        """Connect to the keeper's forkserver, the present one or the next."""
+        assert self._kept is not None, "a keeper has one"
+        ours = socket.socket(socket.AF_UNIX)
+        try:
+            ours.connect(f"\0{self._kept.address}")  # the keeper listens, so this does not wait
+            self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        except BaseException:
+            ours.close()
+            raise
+        self._serving = True  # as far as stopping it goes, which is the keeper's business
+
+    def _introduce(self) -> None:
+        """Tell the keeper's forkserver whose head this is."""
+        self._write(SETUP, self.directory)
+        orphans = [[*self._children[pid], pid, begun_at(pid)] for pid in self._orphans]
+        self._write(KNOWN, orphans)
+        self._write(PRELOAD, self._preload, sys.path)
+        self._connected.set()
+
     async def _open(self) -> None:
+        if self._kept is not None:
+            await self._connect()
+            self._introduce()
+            return
         (self._process, ours), self._begun = self._begun or self._execute(), None
         try:
             self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
@@ -217,7 +289,7 @@ class ForkserverLauncher(Launcher):
                 self._act(*unpack(await self._reader.readexactly(length)))
         self._connected.clear()
         self._writer.close()
-        status = await asyncio.to_thread(self._process.wait)
+        status = -signal.SIGKILL if self._kept is not None else await asyncio.to_thread(self._process.wait)
         for request in [*self._pending]:
             self._fail(request, f"the forkserver exited with {status}")
         self._adopt()
@@ -235,11 +307,15 @@ class ForkserverLauncher(Launcher):
         for pid in [*self._children]:
             if pid in self._orphans:
                 continue
-            if (watch := self._watches.get(pid)) is None:
+            if pid not in self._watches:
                 self._exited(pid, -signal.SIGKILL)
             else:
-                self._orphans[pid] = asyncio.Event()
-                watch.on_end(partial(self._exited, pid, -signal.SIGKILL))
+                self._watch_orphan(pid)
+
+    def _watch_orphan(self, pid: int) -> None:
+        """Watch a child that no forkserver watches."""
+        self._orphans[pid] = asyncio.Event()
+        self._watches[pid].on_end(partial(self._exited, pid, -signal.SIGKILL))
 
     def _exited(self, pid: int, status: int) -> None:
         """Handle the end of a child."""
@@ -247,14 +323,17 @@ class ForkserverLauncher(Launcher):
             watch.close()
         if (orphan := self._orphans.pop(pid, None)) is not None:
             orphan.set()
-        self._ended(self._children.pop(pid), status)
+        node = self._children.pop(pid)
+        if not self._children:
+            self._childless.set()
+        self._ended(node, status)
 
     def _act(self, tag: int, *fields: Any) -> None:
         if tag == SPAWNED:
             request, pid, begun = fields
             spec, future = self._pending.pop(request)
             self._children[pid] = spec.id
-            if self._lifeline is not None:
+            if self._lifeline is not None or (self._kept is not None and can_watch()):
                 with contextlib.suppress(ProcessLookupError):  # it has ended, as will be said
                     self._watches[pid] = ProcessWatch(pid, begun)
             if future.done():  # the caller gave up meanwhile
@@ -267,8 +346,34 @@ class ForkserverLauncher(Launcher):
                 log.error("preloading failed for %s", failure)
         elif tag == EXITED:
             self._exited(*fields)
+        elif tag == CHILDREN:
+            self._meet(*fields)
         elif tag == FAILED:
             self._fail(*fields)
+
+    def _meet(
+        self,
+        directory: str,
+        own: Sequence[ChildLine],
+        others: Sequence[ChildLine],
+        ended: Sequence[tuple[str, int, int]],
+    ) -> None:
+        """Take over what lives of earlier heads' children; ``others`` are those of a forkserver before this one."""
+        if self._found is None or self._found.done():
+            return  # the keeper's next forkserver, which knows nothing
+        gone = [(PeerId(name, incarnation), status) for name, incarnation, status in ended]
+        for name, incarnation, pid, begun in (*own, *others):
+            try:
+                self._watches[pid] = ProcessWatch(pid, begun)
+                self._children[pid] = PeerId(name, incarnation)
+            except ProcessLookupError:
+                gone.append((PeerId(name, incarnation), -signal.SIGKILL))
+        for node, status in gone:
+            asyncio.get_running_loop().call_soon(self._ended, node, status)
+        for _, _, pid, _ in others:
+            if pid in self._children:
+                self._watch_orphan(pid)
+        self._found.set_result(directory)
 
     def _ended(self, node: PeerId, status: int) -> None:
         """Clean up after a process that ended.

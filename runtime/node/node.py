@@ -139,6 +139,12 @@ class Node:
         return self.parts.peering.follower.state
 
     @property
+    def life_over(self) -> bool:
+        """The head has declared this life down, and so it was closed: its process may enter the cluster again, as the next
+        life (``joining.enter``), with what it keeps."""
+        return self._parts is not None and self.parts.peering.follower.life_over
+
+    @property
     def open(self) -> bool:
         """Messages are let in."""
         return self._parts is not None and self._parts.inbound.open

@@ -192,7 +192,9 @@ class Peering:
                 self.notify(head, [envelope.LOST, lost.name, lost.incarnation, cause])
             return
         self.declare_down(Down(lost.name, lost.incarnation, cause))
-        if lost == self.head:
+        if lost == self.head and cause.startswith("refused: "):
+            self.follower.end(cause)
+        elif lost == self.head:
             self._ended(f"the head {lost} is down: {cause}")
 
     def on_join(self, name: str, key: str, secret: str) -> Admission:
@@ -259,7 +261,7 @@ class Peering:
         elif tag == envelope.DOWN:
             name, incarnation, cause = fields
             if (name, incarnation) == self._node:
-                self._ended(f"the head declared it down: {cause}")
+                self.follower.end(cause)
             else:
                 self.follower.acquit(PeerId(name, incarnation))
                 self.declare_down(Down(name, incarnation, cause))

@@ -150,14 +150,14 @@ async def start(node: Node, config: WorkerConfig) -> None:
     here = FATE.machines.get(node.name)
     try:
         if here is None:
-            config = await join(node, config, CONTROLLER, read)
+            config, report = await join(node, config, CONTROLLER, read)
         else:
-            config = await join(node, config, CONTROLLER, lambda config: here, here.machine)
+            config, report = await join(node, config, CONTROLLER, lambda config: here, here.machine)
     except RemoteError as error:
         await node.ref(CONTROLLER).unfit(node.name, node.incarnation, error.text)
         await asyncio.Event().wait()
     await node.spawn(StandIn(config), name="worker")
-    await node.spawn(Blocks(CONTROLLER), name="blocks")
+    await node.spawn(Blocks(CONTROLLER, report), name="blocks")
 
 
 async def start_gateway(node: Node, config: GatewayConfig) -> None:

@@ -167,8 +167,12 @@ class Server(Program):
         except OSError:
             return 0
 
+    def head(self) -> int:
+        """Its pid; 0 while there is none."""
+        return next((pid for pid, command in self.processes().items() if command.startswith("blockwright: head")), 0)
+
     def forkserver(self) -> int:
-        """Its pid: the child of the head."""
+        """Its pid: the child of the keeper."""
         command = ["pgrep", "-P", str(self.process.pid)]
         (pid,) = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
         return int(pid)

@@ -54,7 +54,7 @@ def said(one: socket.socket) -> bytes:
 
 
 def files(server: Server) -> int:
-    return len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
+    return len(list(Path(f"/proc/{server.head()}/fd").iterdir()))
 
 
 @claim("Slow clients and silent connections are closed in time", of="security")

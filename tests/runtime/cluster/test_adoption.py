@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.runtime import ManualClock
+from blockwright.runtime import ManualClock, Node
 from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.inprocess import InProcessLauncher
 from blockwright.runtime.cluster.tickets import MemberTicket, Tickets
+from blockwright.runtime.node.head_follower import MemberTerms
+from blockwright.tests.runtime.cluster.test_cluster import turns
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import HandshakeRefused
 from blockwright.transport.handshake import ReturnRequest, is_over, obeyed, obeys, parse_admission, succeeds
@@ -19,8 +21,8 @@ class Desk:
     """A head of epoch 5 that was started anew."""
 
     def __init__(self, orphan_grace: float = 60.0) -> None:
-        clock = ManualClock()
-        launcher = InProcessLauncher(clock=clock)
+        self.clock = clock = ManualClock()
+        self.launcher = launcher = InProcessLauncher(clock=clock)
         self.said: list[tuple[int, str]] = []
         self.head = ClusterHead(
             "head", launcher=launcher, clock=clock, epoch=5, orphan_grace=orphan_grace, secret=SECRET, unix=lambda: 100.0
@@ -109,3 +111,42 @@ def test_a_refusal_names_the_later_head() -> None:
     assert obeyed(f"refused: {obeys(one, later, earlier)}") == later
     assert obeyed(succeeds(later, earlier)) == later
     assert obeyed("refused: w0#1 has given head#6 up") is None
+
+
+async def joined(desk: Desk) -> Node:
+    """A node that has joined the head by itself, as its next life of the name "hand"."""
+    admission = desk.head.join("hand")
+    transport = desk.launcher.network.transport(admission.own)
+    node = Node("hand", incarnation=admission.own.incarnation, transport=transport, clock=desk.clock)
+    await node.start()
+    node.peering.join(admission.head, desk.head.node.endpoint, MemberTerms(0.5, 2.5, admission.orphan_grace))
+    node.peering.announce_ready()
+    await turns()
+    return node
+
+
+@pytest.mark.parametrize("orphan_grace", [0.0, 60.0])
+async def test_a_member_whose_life_is_over_may_enter_as_the_next_one(orphan_grace: float) -> None:
+    desk = Desk(orphan_grace)
+    await desk.head.start()
+    node = await joined(desk)
+    assert desk.head.members()["hand"].state == "up"
+    desk.launcher.network.freeze("loop://hand-1")
+    for _ in range(14):
+        desk.clock.advance(0.25)
+        await turns()
+    assert desk.head.members()["hand"].state == "down"
+    assert not node.life_over, "it has not heard of it"
+    desk.launcher.network.members["loop://hand-1"].frozen = False
+    for _ in range(8):
+        desk.clock.advance(0.25)
+        await turns()
+    assert node.life_over
+    assert node.closed.is_set()
+    await node.stop()
+    again = await joined(desk)
+    assert str(again.id) == "hand#2"
+    assert desk.head.members()["hand"].state == "up"
+    assert not again.life_over
+    await again.stop()
+    await desk.head.stop()

@@ -1,0 +1,144 @@
+"""A new head takes over: in worlds of all parties, at any moment, with what members keep and workers hold."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import msgpack
+import pytest
+
+from blockwright.policies.control import events
+from blockwright.policies.control.adoption import Adopted, ToldWorker, adopt
+from blockwright.policies.control.state import ControllerState
+from blockwright.tests.claims import claim
+from blockwright.tests.fake_cluster import FakeWorker
+from blockwright.tests.policies.control.test_world_walks import at_rest
+from blockwright.tests.policies.control.world import ControlWorld
+
+STEPS = 240
+FEW, MANY = 40, 1000  # seeds of any run, and of a nightly one
+PART = 50  # seeds of one nightly test
+
+
+def travelled(state: ControllerState) -> dict[str, Any]:
+    """Return a snapshot as a member gives it back."""
+    return msgpack.unpackb(msgpack.packb(state.snapshot()), strict_map_key=False)  # type: ignore[no-any-return]
+
+
+def account(worker: FakeWorker, known: dict[str, events.Application], joined: bool = False) -> ToldWorker:
+    """Return what a worker tells."""
+    held = []
+    for holder in sorted(worker.names()):
+        mine = worker.of(holder)
+        for depth, one in enumerate(known[holder].components):
+            ids = tuple(id for id in (one.shared, one.delta) if id)
+            if mine.issuperset(ids):
+                held.append(events.HeldBlock(holder, depth, depth + 1, ids))
+    return ToldWorker(worker.name, worker.incarnation, 0, 0, None, tuple(held), joined=joined)
+
+
+class MortalWorld(ControlWorld):
+    """A world whose head dies now and then. Members keep its state as it was at the last two publications."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.dice = Random(seed)
+        self.kept: list[tuple[int, dict[str, Any]]] = []
+        self.known: dict[str, events.Application] = {}
+        self.adopting = False
+        self.heads = 1
+        self.loads = 0  # loads of components that the worker held already, after an adoption
+
+    def handle(self, event: events.Event) -> list[events.Effect]:
+        if self.adopting:
+            self.count += 1
+            self.before = []
+            effects = self.state.handle(event, self.now)
+            self.state.check()
+        else:
+            effects = super().handle(event)
+        self.known |= {name: one.application for name, one in self.state.served.items()}
+        return effects
+
+    def take(self, effect: events.Effect) -> list[events.Event]:
+        if isinstance(effect, events.Publish):
+            self.kept = [*self.kept[-1:], (self.state.version, travelled(self.state))]
+        return super().take(effect)
+
+    def compare(self) -> None:
+        if not self.adopting:
+            super().compare()
+
+    def lose_head(self) -> None:
+        """Let the head die, workers with it, and the next one take over."""
+        asked, self.asked = self.asked, []
+        for effect in asked:  # some were done without an answer
+            if (
+                isinstance(effect, events.Load)
+                and self.lives(effect.worker, effect.incarnation)
+                and self.dice.random() < 0.5
+            ):
+                worker = self.workers[effect.worker]
+                if worker.refusal(effect.load) is None:
+                    worker.hold(effect.load)
+        for name in [name for name in self.workers if self.dice.random() < 0.1]:
+            del self.workers[name]
+        version, snapshot = self.dice.choice(self.kept)
+        joined = {name for name, one in self.state.workers.items() if one.joined}
+        told = [account(worker, self.known, name in joined) for name, worker in self.workers.items()]
+        first = [name for name in self.state.workers if name.startswith("w")]
+        fresh = ControllerState(first, stall_timeout=10.0, **self.options)
+        adopted = adopt(fresh, snapshot, told, max(self.state.version, version))
+        former = self.state.version
+        for name in self.asked_to_add:
+            if name in adopted.state.additions:
+                self.added.pop(name, None)
+            else:
+                self.added.setdefault(name, "its caller is gone")
+        self.take_over(adopted)
+        assert self.state.version > former, "members take what is newer"
+        assert not self.state.table.news(former).since, "and the whole of it"
+        self.heads += 1
+
+    def take_over(self, adopted: Adopted) -> None:
+        self.state = adopted.state
+        self.adopting = True
+        for name in adopted.strangers:
+            del self.workers[name]
+        for event in adopted.events:
+            self(event)
+        self.adopting = False
+        self.compare()
+
+
+def play(seed: int) -> MortalWorld:
+    """Return a world that has come to rest after some heads."""
+    world = MortalWorld(seed)
+    try:
+        world.start()
+        for _ in range(STEPS):
+            world.step()
+            if world.kept and world.dice.random() < 0.03:
+                world.lose_head()
+        world.settle()
+        at_rest(world)
+    except Exception as error:
+        error.add_note(f"again: play({seed})")
+        raise
+    return world
+
+
+@claim("A new head takes over any cluster at any moment, and comes to rest with what the head before had begun", of="faults")
+@pytest.mark.parametrize("part", range(0, FEW, 10))
+def test_a_world_whose_head_dies_comes_to_rest(part: int) -> None:
+    heads = [play(seed).heads for seed in range(part, part + 10)]
+    assert sum(heads) > 30
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("part", range(0, MANY, PART))
+def test_more_worlds_whose_head_dies_come_to_rest(part: int, request: pytest.FixtureRequest) -> None:
+    first = request.config.getoption("--seed") + part
+    for seed in range(first, first + PART):
+        play(seed)

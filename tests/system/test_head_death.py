@@ -1,0 +1,251 @@
+"""The head dies, or is stopped: streams and requests go on, and the next head takes over without loading anything again.
+
+Gateways are processes. ``CASES`` names what may happen at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockwright.tests.claims import claim
+from blockwright.tests.gpu.reference import prompt_of
+from blockwright.tests.parts import some
+from blockwright.tests.system.client import NEW, SAMPLED, Client, body, check
+from blockwright.tests.system.conftest import FAULTY, STREAMS, slow
+from blockwright.tests.system.server import Server
+from blockwright.tests.system.test_overload import SIZES, load, looked, restored, right
+from blockwright.tests.waiting import until
+
+pytestmark = pytest.mark.system
+WHOLE = 8  # requests that are not streamed
+SILENCE = 4.0  # seconds, so that a stopped head is noticed within the test, and a busy machine is not taken for one
+MODEL = "llama"
+
+
+@pytest.fixture(scope="module")
+def kept(model: Path, pace: Path) -> Iterator[Server]:
+    """Two workers and two gateways, which outlive their heads."""
+    settings = {
+        "gateway_in_head": "no",
+        "gateways": 2,
+        "orphan_grace": 300,
+        "silence": SILENCE,
+        "app_roots": str(model.parent),
+    }
+    server = Server(model, module=FAULTY, pace=pace, chunk_size=16, **settings)
+    yield server.whole()
+    server.stop()
+
+
+def whole_request(index: int) -> dict[str, Any]:
+    chosen: dict[str, Any] = {"seed": index, **SAMPLED} if index % 2 else {"temperature": 0}
+    prompt = list(prompt_of(5 + index % 23, seed=index))
+    return {"prompt": prompt, "max_tokens": NEW, "ignore_eos": True, "return_token_ids": True, **chosen}
+
+
+async def taken_over(client: Client, former: int) -> dict[str, dict[str, Any]]:
+    """The workers, once another head serves and all of them are back."""
+    await until(lambda: client.server.head() not in (0, former), "another head")
+
+    async def look() -> Any:
+        status, view = await client.get("/admin/cluster")
+        whole = status == 200 and all(worker["state"] == "ready" and worker["counters"] for worker in view["workers"])
+        return {worker["id"]: worker for worker in view["workers"]} if whole else None
+
+    found: dict[str, dict[str, Any]] = await until(look, "the next head, with all workers")
+    return found
+
+
+async def undisturbed(server: Server, expected: list[list[int]], trouble: Callable[[Client], Awaitable[None]]) -> None:
+    """Streams and requests that run during ``trouble``, and such that begin in it, have the tokens of a quiet server."""
+    async with Client(server) as client:
+        await client.ready()
+        with slow(server, 6):
+            streams = client.load(STREAMS)
+            others = [asyncio.create_task(client.post(whole_request(index))) for index in range(WHOLE)]
+            await until(lambda: all(len(answer.tokens) >= 3 for answer in streams), "the first tokens")
+            former = server.head()
+            await trouble(client)
+            late = [client.begin(body(index)) for index in range(4)]
+        await client.finished()
+        check(streams, expected[:STREAMS])
+        check(late, expected[:4])
+        for index, (status, answer) in enumerate(await asyncio.gather(*others)):
+            assert status == 200, answer
+            assert answer["choices"][0]["token_ids"] == expected[index], f"request {index}"
+        await taken_over(client, former)
+
+
+def end_head(server: Server, how: signal.Signals) -> None:
+    os.kill(server.head(), how)
+
+
+async def _alone(client: Client, how: signal.Signals) -> None:
+    end_head(client.server, how)
+
+
+async def _with_a_worker(client: Client, how: signal.Signals) -> None:
+    """A worker dies while there is no head."""
+    pid = (await client.workers())["w0"]["pid"]
+    end_head(client.server, how)
+    os.kill(pid, signal.SIGKILL)
+
+
+async def _during_a_drain(client: Client, how: signal.Signals) -> None:
+    status, answer = await client.drain("w1")
+    assert status in (200, 202), answer
+    former = client.server.head()
+    end_head(client.server, how)
+    await until(lambda: client.server.head() not in (0, former), "another head")
+
+    async def still() -> bool:
+        status, view = await client.get("/admin/cluster")
+        return status == 200 and {w["id"]: w["state"] for w in view["workers"]}["w1"] == "draining"
+
+    await until(still, "the drain goes on")
+    status, answer = await client.drain("w1", drain=False)
+    assert status in (200, 202), answer
+
+
+async def _during_an_addition(client: Client, how: signal.Signals) -> None:
+    """Whoever adds a model learns that the head is away, and may ask again."""
+    path = client.server.path
+    adding = asyncio.create_task(client._session.post("/admin/apps", json={"name": "more", "path": str(path)}))
+    await asyncio.sleep(0)
+    end_head(client.server, how)
+    answer = await adding
+    assert answer.status in (200, 503), await answer.text()
+
+    async def added() -> bool:
+        async with client._session.post("/admin/apps", json={"name": "more", "path": str(path)}) as again:
+            return again.status in (200, 409)
+
+    await until(added, "the model is added by the next head")
+    async with client._session.delete("/admin/apps/more") as gone:
+        assert gone.status == 200, await gone.text()
+
+
+async def _during_a_move(client: Client, how: signal.Signals) -> None:
+    """Moves are the gateways' own: they need no head."""
+    status, view = await client.get("/v1/requests?limit=8")
+    assert status == 200, view
+    end_head(client.server, how)
+    for line in view["data"][:4]:
+        await client.move(line["id"], worker="w1")
+
+
+CASES = {
+    "alone": _alone,
+    "with a worker": _with_a_worker,
+    "during a drain": _during_a_drain,
+    "during an addition": _during_an_addition,
+    "during a move": _during_a_move,
+}
+
+
+@claim("Kill -9 or SIGSTOP of the head ends no stream, and no token is lost or repeated", of="faults")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("case", some([*CASES], "alone", "with a worker"))
+async def test_no_stream_ends_with_the_head(kept: Server, expected: list[list[int]], case: str, how: signal.Signals) -> None:
+    async def trouble(client: Client) -> None:
+        await CASES[case](client, how)
+
+    await undisturbed(kept, expected, trouble)
+
+
+@claim("A new head adopts workers as they are: the same lives, and not a byte of parameters is loaded again", of="faults")
+async def test_a_new_head_takes_workers_as_they_are_and_refuses_operators_until_then(kept: Server) -> None:
+    async with Client(kept) as client:
+        before = await client.ready()
+        former = kept.head()
+        end_head(kept, signal.SIGKILL)
+        status, answer = await client.get("/admin/cluster")
+        assert (status, answer.get("error", {}).get("code")) in ((503, "unavailable"), (200, None)), answer
+        status, _ = await client.post({"prompt": [5], "max_tokens": 1})
+        assert status == 200
+        after = await taken_over(client, former)
+    for name, worker in after.items():
+        kept_as = [
+            (one["pid"], one["incarnation"], one["counters"]["loaded_parameter_bytes"]) for one in (before[name], worker)
+        ]
+        assert kept_as[0] == kept_as[1], name
+        assert kept_as[0][2] > 0
+    assert "in place of a head that has ended" in kept.out
+    assert "adopted 2 workers and 2 gateway processes" in kept.out
+
+
+PHASES = ("leaving", "exchanging", "pipeline", "loading", "returning")
+OUTLIVING = {"gateway_in_head": "no", "orphan_grace": 300}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("phase", PHASES)
+async def test_the_head_dies_while_parameters_are_dropped_or_restored(
+    checkpoint: Callable[..., Path], serve: Callable[..., Server], phase: str, how: signal.Signals
+) -> None:
+    """Some phases are over in no time: then it dies in the next one."""
+    settings = {**OUTLIVING, "memory": "6MiB", "overload": "on", "silence": SILENCE}
+    server = serve(checkpoint("llama", **SIZES), **settings).whole()
+    async with Client(server) as client:
+        await client.ready()
+        asked = load()
+        former = server.head()
+
+        async def there() -> bool:
+            groups = (await looked(client))["groups"].values()
+            later = PHASES[PHASES.index(phase) :]
+            return any(group["step"] in later for group in groups)
+
+        with slow(server, 5):
+            answers = [client.begin(request) for request in asked]
+            if phase in ("leaving", "exchanging", "pipeline"):
+                await until(there, phase)
+                end_head(server, how)
+        if phase in ("loading", "returning"):
+            await until(there, phase)
+            end_head(server, how)
+        await client.finished()
+        await taken_over(client, former)
+        await until(lambda: restored(client), "all parameters are back")
+        await right(client, answers, asked)
+    server.stop()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_the_head_dies_while_a_worker_is_started_for_a_load(
+    serve: Callable[..., Server], expected: list[list[int]], how: signal.Signals
+) -> None:
+    scaled = {"autoscale": "relief", "autoscale_latency": 5, "autoscale_max_workers": 2, "autoscale_cooldown": 0}
+    server = serve(workers=1, autoscale_window=1, silence=SILENCE, **OUTLIVING, **scaled).whole()
+    async with Client(server) as client:
+        former = server.head()
+
+        async def starting() -> Any:
+            status, view = await client.get("/admin/cluster")
+            return status == 200 and any(worker["id"] == "w1" for worker in view["workers"])
+
+        with slow(server, 6):
+            answers = client.load(STREAMS)
+            await until(starting, "a second worker is started")
+            end_head(server, how)
+        await client.finished()
+        check(answers, expected)
+        await until(lambda: server.head() not in (0, former), "another head")
+        status, _ = await client.post({"prompt": [5], "max_tokens": 1})
+        assert status == 200
+
+        async def settled() -> bool:
+            status, view = await client.get("/admin/cluster")
+            return status == 200 and all(worker["state"] in ("ready", "draining") for worker in view["workers"])
+
+        await until(settled, "no worker is left half started")
+    server.stop()
