@@ -42,6 +42,7 @@ from .events import (
     GrammarReady,
     GrowthGranted,
     GrowthWanted,
+    GuessesStand,
     LeaseGranted,
     LeaseReturned,
     LeaseRevoked,
@@ -112,6 +113,8 @@ class SweepState:
                 self._pipeline.given_back(event)
             case LeaseRevoked():
                 self._pipeline.revoked(event)
+            case GuessesStand():
+                self._pipeline.stand(event)
             case GrowthWanted():
                 self._pipeline.pages_wanted(event)
             case GrowthGranted():
@@ -254,6 +257,8 @@ class SweepState:
         if ended.parked and emit_for is None:
             self.parts.outgoing.emit_all([replace(one, seconds=result.seconds) for one in ended.parked])
         batch, rows = ended.sequences, self.parts.rows
+        if plan.guesses:
+            self._pipeline.judge(plan, result, batch)
         tokens, logprobs = result.tokens, result.logprobs
         assert len(tokens) == len(ended.sample), f"plan {plan.number} samples {len(ended.sample)} rows, not {len(tokens)}"
         if not any(logprobs):
@@ -322,6 +327,12 @@ class SweepState:
             self.parts.leases.sent(s)
             return
         if rows.is_guest(s):
+            if i in plan.supposed:
+                self._pipeline.suppose(s, start, tokens, [] if logprob is None else [logprob], returns)
+                rows.close(s)
+                self._pipeline.passed(s, now)
+                sequences.settle(s)
+                return
             if rows.route[s].next_worker is None and rows.status[s] == Status.RUNNING:
                 returns.add(s, start, count, tokens, logprob, scores, vector)
         elif scores is not None:
@@ -361,6 +372,7 @@ class SweepState:
         """
         self.parts.outgoing.leave_edits()
         self._sequences.draw_all()
+        self.parts.guesses.wanted = False
         if drafts:
             return
         for s in self.parts.drafts.targets():

@@ -10,6 +10,7 @@ from __future__ import annotations
 from ...sweep.events import (
     DraftsVerified,
     ExitEntered,
+    GuessesJudged,
     GatewayNews,
     GivenBack,
     Preempted,
@@ -98,6 +99,8 @@ def _heed_other(parts: BookParts, record: RequestRecord, news: GatewayNews, seco
             record.preempted(news, now)
         case DraftsVerified():
             record.history.verified(news)
+        case GuessesJudged():
+            record.history.judged(news)
         case SatOut():
             record.history.sat_out(news)
         case ExitEntered():
