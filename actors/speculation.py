@@ -63,12 +63,10 @@ def _hidden_fault(name: str, settings: Settings, checkpoints: Mapping[str, Check
     """Return the second half of a sentence on an application whose hidden states cannot be guessed, or an empty text."""
     if settings.worker.stages(name) < 2:
         return f"and all of {name} is on one worker, where nothing waits for its states; spread it: pipelines.{name}=2"
-    if settings.worker.may_be_card:
+    if settings.worker.device != "cpu":
         return f"and device is {settings.worker.device}: a card computes no guesses; choose device=cpu"
     if settings.dispatching.predicts:
         return f"and dispatch is {settings.dispatching.dispatch}: forecasts know no guesses; choose another dispatch"
-    if settings.models.adaptive.get(name, "off") != "off":
-        return f"and adaptive.{name} is {settings.models.adaptive[name]}: chains of a pipeline have no variants; choose one"
     if guessing_chain(name) in checkpoints:
         return f"but another application is called {guessing_chain(name)}; give that another name"
     return _zoo_fault(name, settings, checkpoints)
@@ -123,7 +121,9 @@ def _guessing_chain(name: str, own: Checkpoint, settings: Settings) -> Checkpoin
     folder = Path(os.path.realpath(own.path))
     zoo = Zoo(folder.parent.parent)
     chain = zoo.chain(folder.name).components
-    parts = [Component(b"", Kind.ATTENTION, zoo.component(id).nbytes, 1, 1, _kv(part)) for id, (part, _) in _with(chain, own)]
+    parts = [
+        Component(b"", Kind.ATTENTION, zoo.component(id).nbytes, 1, 1, _kv(part)) for id, (part, _) in _with(chain, own)
+    ]
     border = hop_borders(parts, settings.worker.stages(name))[1]
     known = [(one, place) for one in surrogates_of(zoo, folder.name) if (place := one.place(chain)) is not None]
     there = [(one, place) for one, place in known if place[1] == border and place[0] > 0]

@@ -124,8 +124,9 @@ class DraftSettings(SettingsPart):
     ] = field(default_factory=dict)
     speculate: Annotated[
         Texts,
-        "model id: off; tokens: the chain with a surrogate of a block (`blockwright zoo surrogate`) drafts; hidden: a surrogate "
-        "guesses hidden states at a border of a pipeline, answers are approximate; default: tokens if surrogates promise to gain",
+        "model id: off; tokens: the chain with a surrogate of a block (`blockwright zoo surrogate`) drafts; hidden: a "
+        "surrogate guesses hidden states at a border of a pipeline, answers are approximate; default: tokens if surrogates "
+        "promise to gain",
     ] = field(default_factory=dict)
     exact: Annotated[bool, "with speculate=hidden: accept no guess, so that answers are exact; all else is computed"] = False
     draft_tokens: Annotated[

@@ -33,9 +33,9 @@ class ComposedRuns:
 
     def prepare(self, chains: Sequence[Chain]) -> None:
         """Make sure that the device has arenas for these chains' pages and tables for their longest sequences."""
-        layers = {chain.application: sum(c.kv is not None for c in chain.components) for chain in chains}
-        beside = {chain.drafts_for: layers[chain.application] for chain in chains if is_guessing(chain)}
-        lengths = [(chain.max_length, layers[name] + beside.get(name, 0)) for chain in chains if (name := chain.application)]
+        counts = {chain.application: sum(c.kv is not None for c in chain.components) for chain in chains}
+        beside = {chain.drafts_for: counts[chain.application] for chain in chains if is_guessing(chain)}
+        lengths = [(one.max_length, counts[one.application] + beside.get(one.application, 0)) for one in chains]
         kept = [chain.hidden for chain in chains if chain.family]
         for layout in self._new_layouts([*kept, *[c.kv for chain in chains for c in chain.components]]):
             self._do(partial(_add_layout, layout=layout))

@@ -77,7 +77,7 @@ class Step:
     # of rows in ``SweepPlan.draft_rows``, the number of drafts that have been drawn by them
     place: int = -1
     draft: bool = False  # the tokens that this head draws are drafts: written to the table and not reported
-    # 1 + place in ``SweepPlan.guesses`` of the guess that it computes, or whose likeness it measures if it is a head; 0: none
+    # 1 + place in ``SweepPlan.guesses`` of the guess that it computes, or that it judges if it is a head; 0: none
     guess: int = 0
 
 

@@ -289,4 +289,6 @@ def _lay_out_departures(
             flight = flights[local.route.id] = Departure(local.next_worker, local.route.home, local.width, [], [])
             plan.departures.append(flight)
         flight.batch.append(i)
-        flight.rows.append(FlightRow(leases.number(s), plan.start[i], plan.count[i], i in wanted, drafts.get(s, []), i in plan.supposed))
+        flight.rows.append(
+            FlightRow(leases.number(s), plan.start[i], plan.count[i], i in wanted, drafts.get(s, []), i in plan.supposed)
+        )

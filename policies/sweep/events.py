@@ -236,7 +236,15 @@ class GuessesStand:
 
 
 PeerMessage = (
-    GuessesStand | LeaseWanted | LeaseGranted | LeaseReturned | LeaseRevoked | GrowthWanted | GrowthGranted | FlightDone | PagesTaken
+    GuessesStand
+    | LeaseWanted
+    | LeaseGranted
+    | LeaseReturned
+    | LeaseRevoked
+    | GrowthWanted
+    | GrowthGranted
+    | FlightDone
+    | PagesTaken
 )
 
 Event = (
@@ -435,7 +443,15 @@ class GrammarUnused:
 
 
 GatewayNews = (
-    TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | DraftsVerified | ExitEntered | SatOut | Exported
+    TokensEmitted
+    | PromptScored
+    | Progressed
+    | GivenBack
+    | Preempted
+    | DraftsVerified
+    | ExitEntered
+    | SatOut
+    | Exported
     | GuessesJudged
 )
 DeviceOrder = SendPages | MoveSlots | ComponentsPlaced | ComponentsRefused | ComponentGone | GrammarWanted | GrammarUnused

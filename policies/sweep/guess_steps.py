@@ -1,8 +1,8 @@
 """The steps by which a plan guesses hidden states: the surrogate before the block that it stands for, the verdict behind.
 
 Every row of a route with a surrogate passes it, so that its KV has no holes. A guess leaves for the rows that draw a token
-after one position, while the block is among the slowest of the worker (``bottlenecks.py``). Prompts are never guessed, nor are
-rows with drafts, grammars, scores or vectors.
+after one position, while the block is among the slowest of the worker (``bottlenecks.py``). Prompts are never guessed, nor
+are rows with drafts, grammars, scores or vectors.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def _add(parts: Parts, plan: SweepPlan, sequences: list[int], local: LocalRoute,
     depths = {parts.routes.number(run): run.depth for run in local.runs}
     members = set(batch)
     place = next(
-        n for n, step in enumerate(plan.steps) if depths.get(step.run, -1) >= path.depth and not members.isdisjoint(step.batch)
+        n
+        for n, step in enumerate(plan.steps)
+        if depths.get(step.run, -1) >= path.depth and not members.isdisjoint(step.batch)
     )
     steps = [Step(parts.routes.number(run), batch, [], run.nbytes, run.kv_bytes, guess=number) for run in path.runs]
     plan.steps[place:place] = steps

@@ -279,7 +279,9 @@ class LocalRoutes:
             assert head == self._find_exit(self._planned[route], model), "a kept exit differs from the route's"
         for model, whole in self._whole.items():
             assert whole == self._find_whole(model), "a kept route differs from the model's"
-        assert self._runs.keys() == {run for local in every for run in local.every_run}, "a run has no number, or one too long"
+        assert self._runs.keys() == {run for local in every for run in local.every_run}, (
+            "a run has no number, or one too long"
+        )
         found = {name: [self._runs[run] for run in local.runs] for name, local in self._planned.items()}
         assert self._numbers == found, "a run of a route has a wrong number"
         assert self._tiers == self._places(), "a tier is at a wrong place in its family"

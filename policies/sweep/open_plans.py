@@ -44,7 +44,16 @@ class OpenPlans:
     ) -> None:
         """Add a plan that is handed to the device."""
         self._plans[plan.number] = OpenPlan(
-            sequences, plan.start, plan.count, plan.sample, plan.score, plan.verify, guessed, plain, starved, plan.supposed,
+            sequences,
+            plan.start,
+            plan.count,
+            plan.sample,
+            plan.score,
+            plan.verify,
+            guessed,
+            plain,
+            starved,
+            plan.supposed,
             parked,
         )
         self.number += 1

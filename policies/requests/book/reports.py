@@ -10,9 +10,9 @@ from __future__ import annotations
 from ...sweep.events import (
     DraftsVerified,
     ExitEntered,
-    GuessesJudged,
     GatewayNews,
     GivenBack,
+    GuessesJudged,
     Preempted,
     Progressed,
     PromptScored,

@@ -1,7 +1,7 @@
-"""Guesses of hidden states at the border of a pipeline: nothing leaves before its verdict, and nobody else reads what follows.
+"""Guesses of hidden states at the border of a pipeline: nothing leaves before its verdict, nobody reads what follows.
 
-The fake last stage draws another token on a bad guess, and the fake devices mark what was computed on a guess. So a token that
-leaves too early, and a page that is found under a lineage that did not make it, are seen at once.
+The fake last stage draws another token on a bad guess, and the fake devices mark what was computed on a guess. So a token
+that leaves too early, and a page that is found under a lineage that did not make it, are seen at once.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def test_a_guess_leaves_before_its_block_is_done_and_its_token_after_the_verdict
     local = played.home.state.parts.routes.home(route_of(stages))
     assert local is not None
     assert local.guess is not None
-    assert [span.layer for span in local.guess.spans][0] == LAYERS, "behind the layers of the chain"
+    assert local.guess.spans[0].layer == LAYERS, "behind the layers of the chain"
     played.submit(submission("r", [1, 2, 3], 24, route_of(stages)))
     played.run()
     played.assert_quiet()
@@ -214,7 +214,8 @@ def test_a_forecast_makes_no_guesses() -> None:
 
 
 @claim(
-    "With guesses, exact or accepted, tokens are as without, through preemption, cancellation and kills, and none is repeated",
+    "With guesses tokens come in order, through preemption, cancellation and kills, and none is lost, repeated or drawn on a "
+    "guess that fell",
     of="adaptive",
 )
 @pytest.mark.parametrize("part", parts(PARTS, DAILY))
@@ -227,7 +228,9 @@ def _play(seed: int) -> None:
     chance = random.Random(seed)
     stages = chance.choice([2, 2, 3])
     exact, alike = chance.random() < 0.3, chance.choice([0, 30, 80, 100])
-    played = GuessWorld(stages, alike=alike, exact=exact, max_rows=chance.choice([3, 8]), budget=chance.choice([5, 16]) << 20)
+    played = GuessWorld(
+        stages, alike=alike, exact=exact, max_rows=chance.choice([3, 8]), budget=chance.choice([5, 16]) << 20
+    )
     expected: dict[str, list[int]] = {}
     for number in range(chance.randrange(4, 12)):
         common = [7, 8, 9, 10, 11][: chance.randrange(6)]
