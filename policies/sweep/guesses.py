@@ -1,8 +1,8 @@
 """Guesses of hidden states at a border of a pipeline: what later stages compute with one, until its verdict comes.
 
 Before the slow block at the end of its stage, a home computes the block's surrogate and sends these states as a guess. Then
-it computes the block and compares. Where both are alike, it tells all later stages that the guess stands: their results count,
-what they wrote stays, and the pages behind stay private from then on. Where they are not, it sends the true states, and the
+it computes the block and compares. Where both are alike, it tells all later stages that the guess stands: their results
+count, what they wrote stays, and the pages behind stay private from then on. Where they are not, it sends the true states, and the
 later stages compute the same positions again: that a guess fell is told by the true states that follow it. A token that was
 drawn on a guess is held at the last stage until then.
 """

@@ -214,8 +214,8 @@ def test_a_forecast_makes_no_guesses() -> None:
 
 
 @claim(
-    "With guesses tokens come in order, through preemption, cancellation and kills, and none is lost, repeated or drawn on a "
-    "guess that fell",
+    "With guesses tokens come in order, through preemption, cancellation and kills, and none is lost, repeated or drawn on "
+    "a guess that fell",
     of="adaptive",
 )
 @pytest.mark.parametrize("part", parts(PARTS, DAILY))
