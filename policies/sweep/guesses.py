@@ -2,9 +2,9 @@
 
 Before the slow block at the end of its stage, a home computes the block's surrogate and sends these states as a guess. Then
 it computes the block and compares. Where both are alike, it tells all later stages that the guess stands: their results
-count, what they wrote stays, and the pages behind stay private from then on. Where they are not, it sends the true states, and the
-later stages compute the same positions again: that a guess fell is told by the true states that follow it. A token that was
-drawn on a guess is held at the last stage until then.
+count, what they wrote stays, and the pages behind stay private from then on. Where they are not, it sends the true states,
+and the later stages compute the same positions again: that a guess fell is told by the true states that follow it. A token
+that was drawn on a guess is held at the last stage until then.
 """
 
 from __future__ import annotations
