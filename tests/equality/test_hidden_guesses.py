@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from blockwright.tests.zoo.surrogate.surrogates import surrogate_of
 from blockwright.zoo.add import add
 
 LENGTH, NEW = 96, 12
+LONG = 40  # tokens of an answer during which a worker dies
 PROMPTS = [prompt_of(length, seed=4) for length in (5, 19, 40)]
 FIELDS: list[dict[str, Any]] = [{"logprobs": 2}, {"temperature": 0.8, "seed": 5, "logprobs": 1}]
 OPTIONS: dict[str, Any] = {"max_model_len": LENGTH, "chunk_size": 16, "dtype": "float32", "workers": 2, "device": "cpu"}
@@ -119,3 +121,29 @@ async def test_what_cannot_be_guessed_is_refused(tmp_path: Path, settings: dict[
     with pytest.raises(SettingsError, match=words):
         async with serve({"a": tmp_path / "zoo" / "chains" / "a"}, **chosen):
             pass
+
+
+@claim("A worker that dies between guess and verdict loses and repeats no token", of="adaptive")
+@pytest.mark.parametrize(
+    ("rounds", "in_process"), [(2, True), pytest.param(20, False, marks=pytest.mark.nightly, id="kill -9")]
+)
+async def test_a_death_between_guess_and_verdict_loses_nothing(tmp_path: Path, rounds: int, in_process: bool) -> None:
+    """Each worker in turn dies while answers run. They go on, and all tokens are as without guesses."""
+    folder = zoo_with_surrogate(tmp_path, 1.0)
+    asked = [(prompt, one) for prompt in PROMPTS for one in FIELDS]
+    async with serve({"a": folder}, pipelines={"a": 2}, **OPTIONS) as server:
+        plain = [(await server.complete(prompt, LONG, "a", **one))["token_ids"] for prompt, one in asked]
+    guessing = {"speculate": {"a": "hidden"}, "exact": True, "pipelines": {"a": 2}, "in_process": in_process}
+    async with serve({"a": folder}, **guessing, **OPTIONS) as server:
+        for number in range(rounds):
+            running = [asyncio.create_task(server.complete(prompt, LONG, "a", **one)) for prompt, one in asked]
+            before = await server.counters("guessed_states")
+            while await server.counters("guessed_states") < before + 3 and not any(one.done() for one in running):
+                await asyncio.sleep(0)
+            gone = server.running.cluster.members()[f"w{number % 2}"]
+            server.running.launcher.kill(gone.id)
+            found = [one["token_ids"] for one in await asyncio.gather(*running)]
+            assert found == plain, f"round {number}"
+            await server.running.ready(whole=True)
+        attempts = [view.attempt for view in server.running.port.book.parts.past.values()]
+    assert max(attempts) > 1, "nothing was running when the worker died"
