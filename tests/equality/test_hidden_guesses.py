@@ -137,9 +137,10 @@ async def test_a_death_between_guess_and_verdict_loses_nothing(tmp_path: Path, r
     async with serve({"a": folder}, **guessing, **OPTIONS) as server:
         for number in range(rounds):
             running = [asyncio.create_task(server.complete(prompt, LONG, "a", **one)) for prompt, one in asked]
-            before = await server.counters("guessed_states")
-            while await server.counters("guessed_states") < before + 3 and not any(one.done() for one in running):
-                await asyncio.sleep(0)
+            active = server.running.port.book.parts.active
+            await server.running.port.until(
+                lambda active=active: any(4 < one.progress.emitted < LONG - 10 for one in active.values())
+            )
             gone = server.running.cluster.members()[f"w{number % 2}"]
             server.running.launcher.kill(gone.id)
             found = [one["token_ids"] for one in await asyncio.gather(*running)]
