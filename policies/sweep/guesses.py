@@ -1,15 +1,15 @@
 """Guesses of hidden states at a border of a pipeline: what later stages compute with one, until its verdict comes.
 
 Before the slow block at the end of its stage, a home computes the block's surrogate and sends these states as a guess. Then
-it computes the block and compares. Where both are alike, it tells all later stages that the guess stands: their results
+it computes the block and compares. Where both are alike, it notifies all later stages that the guess stands: their results
 count, what they wrote stays, and the pages behind stay private from then on. Where they are not, it sends the true states,
-and the later stages compute the same positions again: that a guess fell is told by the true states that follow it. A token
-that was drawn on a guess is held at the last stage until then.
+by which the later stages know that the guess fell, and compute the same positions again. A token that was drawn on a guess
+is held at the last stage until then.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..plain import Plain, from_plain, to_plain
 from ..plan.sweep_plan import Departure, GuessPlan, SweepPlan, SweepResult, TokenLogprob
@@ -18,7 +18,7 @@ LEAST = 0.95  # mean cosine of vocabulary probabilities from which a guess stand
 NEVER = 2.0  # no cosine is as large: no guess stands
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class OpenGuess:
     """A guess for a guest at position ``start`` whose verdict is not known, or whose results are not.
 
@@ -50,32 +50,32 @@ class GuessTable:
         """Record that true hidden states have arrived, which a guess for this position did not meet."""
         known = self._open.get(s)
         if known is not None and known.start == start:
-            known.fell = True
-            self._close(s, known)
+            self._change(s, replace(known, fell=True))
 
     def accept(self, s: int, start: int) -> OpenGuess | None:
         """Record that a guess stands; return it if its results are known, and so count now."""
         known = self._open.get(s)
-        if known is None or known.start != start:
-            self._open[s] = OpenGuess(start, stands=True)
-            return None
-        known.stands = True
-        return self._close(s, known)
+        known = known if known is not None and known.start == start else OpenGuess(start)
+        return self._change(s, replace(known, stands=True))
 
     def compute(self, s: int, start: int, tokens: list[int], logprobs: list[TokenLogprob]) -> OpenGuess | None:
         """Record what was drawn on a guess; return it if it stands, and so counts now."""
         known = self._open.get(s)
         if known is None or known.start != start:
             return None  # the sequence has left meanwhile
-        known.done = True
-        known.tokens, known.logprobs = tokens, logprobs
-        return self._close(s, known)
+        return self._change(s, replace(known, done=True, tokens=tokens, logprobs=logprobs))
 
-    def _close(self, s: int, guess: OpenGuess) -> OpenGuess | None:
-        if not guess.done or not (guess.stands or guess.fell):
-            return None
-        del self._open[s]
-        return guess if guess.stands else None
+    def _change(self, s: int, guess: OpenGuess) -> OpenGuess | None:
+        """Keep a guess until it is computed and decided; return it then if it stands."""
+        if guess.done and (guess.stands or guess.fell):
+            del self._open[s]
+            return guess if guess.stands else None
+        self._open[s] = guess
+        return None
+
+    def stop(self) -> None:
+        """Make no guesses from now on."""
+        self.wanted = False
 
     def end(self, s: int) -> None:
         """Forget the guess of a sequence that has left."""

@@ -253,8 +253,9 @@ class Pipeline:
     # guesses -----------------------------------------------------------------------------------------------------------
 
     def judge(self, plan: SweepPlan, result: SweepResult, sequences: Sequence[int]) -> None:
-        """Tell all later stages which guesses of a plan of this home stand, and the gateways how many."""
-        parts, rows, stand = self._parts, self._parts.rows, standing(plan, result)
+        """Notify all later stages which guesses of a plan of this home stand, and report to the gateways how many."""
+        parts, rows = self._parts, self._parts.rows
+        stand = standing(plan, result)
         told: dict[str, list[tuple[int, int]]] = {}
         for guess in plan.guesses:
             for i, row in zip(guess.sent.batch, guess.sent.rows, strict=True):
@@ -267,8 +268,8 @@ class Pipeline:
         for host, verdicts in told.items():
             parts.outgoing.send(host, GuessesStand(parts.config.worker, verdicts))
 
-    def stand(self, event: GuessesStand) -> None:
-        """Handle the verdicts on guesses for guests: what was computed on them counts, but is nobody else's."""
+    def accept(self, event: GuessesStand) -> None:
+        """Handle the verdicts on guesses for guests: what was computed on them counts, but is not shared."""
         returns = Returns(self._parts, {})
         for number, start in event.rows:
             s = self._parts.leases.find(event.home, number)
@@ -283,7 +284,8 @@ class Pipeline:
 
     def count_guess(self, s: int, guess: OpenGuess, returns: Returns) -> None:
         """Let what was computed on a guess count."""
-        rows, tokens, logprobs = self._parts.rows, guess.tokens, guess.logprobs
+        rows = self._parts.rows
+        tokens, logprobs = guess.tokens, guess.logprobs
         rows.make_private(s, guess.start)
         if rows.route[s].next_worker is None and rows.status[s] == Status.RUNNING:
             returns.add(s, guess.start, 1, tokens, logprobs[0] if logprobs else None, None)

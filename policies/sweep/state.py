@@ -93,8 +93,7 @@ class SweepState:
             case RoutesChanged():
                 self._change_routes(event)
             case Started():
-                self.parts.leases.begin(event.incarnation)
-                self.parts.page_transfers.begin(event.incarnation)
+                self._begin(event.incarnation)
             case CostsLearned():
                 self.parts.learn(event.costs)
             case NumericsChanged():
@@ -114,7 +113,7 @@ class SweepState:
             case LeaseRevoked():
                 self._pipeline.revoked(event)
             case GuessesStand():
-                self._pipeline.stand(event)
+                self._pipeline.accept(event)
             case GrowthWanted():
                 self._pipeline.pages_wanted(event)
             case GrowthGranted():
@@ -144,6 +143,11 @@ class SweepState:
             case _:
                 assert_never(event)
         self._sequences.tell_evicted()
+
+    def _begin(self, incarnation: int) -> None:
+        """Begin a life of the worker: it numbers leases and batches of pages anew."""
+        self.parts.leases.begin(incarnation)
+        self.parts.page_transfers.begin(incarnation)
 
     def note_cache(self) -> None:
         """Note the changes of cached pages from now on, for ``cache_report``. Forks and replicas note nothing."""
@@ -372,7 +376,7 @@ class SweepState:
         """
         self.parts.outgoing.leave_edits()
         self._sequences.draw_all()
-        self.parts.guesses.wanted = False
+        self.parts.guesses.stop()
         if drafts:
             return
         for s in self.parts.drafts.targets():

@@ -214,8 +214,7 @@ def test_a_forecast_makes_no_guesses() -> None:
 
 
 @claim(
-    "With guesses tokens come in order, through preemption, cancellation and kills, and none is lost, repeated or drawn on "
-    "a guess that fell",
+    "With guesses no token is lost or repeated, and none that a fallen guess drew leaves, whatever dies",
     of="adaptive",
 )
 @pytest.mark.parametrize("part", parts(PARTS, DAILY))
