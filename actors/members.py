@@ -17,8 +17,9 @@ from ..policies.cluster.worker_size import SizeDemand
 from ..runtime.actor.actor import Actor
 from ..runtime.actor.endpoint import endpoint
 from ..runtime.cluster.cluster import Member
-from ..runtime.cluster.join_text import WORKER
+from ..runtime.cluster.join_text import LAUNCHED, WORKER
 from ..runtime.cluster.process import JoinedNodes, JoinedProcess
+from .settings.launching import LaunchSettings
 from .worker.messages import WorkerConfig
 
 RELEASE = version("blockwright")
@@ -32,6 +33,8 @@ class MembersNodes(JoinedNodes, Protocol):
     """The part of the head's cluster that this actor needs."""
 
     def members(self) -> Mapping[str, Member]: ...
+
+    def wish(self, workers: int, why: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +51,22 @@ class WorkerAdmission(Actor):
     """The actor of worker admission (see the module).
 
     nodes: the cluster. config: of one of the head's own workers. taken: names that the cluster gives to nodes of its own.
-    controller: its address.
+    controller: its address. launching: what workers get that the head's launcher starts.
     """
 
-    def __init__(self, nodes: MembersNodes, config: WorkerConfig, taken: Collection[str], controller: str) -> None:
+    def __init__(
+        self,
+        nodes: MembersNodes,
+        config: WorkerConfig,
+        taken: Collection[str],
+        controller: str,
+        launching: LaunchSettings | None = None,
+    ) -> None:
         self._nodes = nodes
         self._config = config
         self._taken = taken
         self._controller = controller
+        self._launching = launching or LaunchSettings()
 
     @endpoint
     async def look(self, release: str) -> tuple[str, float]:
@@ -68,10 +79,13 @@ class WorkerAdmission(Actor):
     ) -> WorkerConfig:
         """Take in a worker that has joined, and return its configuration. Raises ValueError with a sentence."""
         member = self._nodes.members().get(name)
-        if member is None or member.id.incarnation != incarnation or member.role != WORKER:
+        launched = member is not None and member.role == LAUNCHED
+        if member is None or member.id.incarnation != incarnation or not (launched or member.role == WORKER):
             raise ValueError(f"node {name} has not joined as a worker; make a join text with --role {WORKER}")
         if why := release_refusal(release) or label_refusal(labels):
             raise ValueError(why)
+        if launched:
+            return await self._enlist_launched(name, incarnation, wish, labels)
         if name in self._taken:
             raise ValueError(f"the name {name} is one that the head gives to its own workers; choose another --name")
         try:
@@ -81,6 +95,22 @@ class WorkerAdmission(Actor):
         demand = SizeDemand(wish.memory, wish.threads)
         await self.node.ref(self._controller).enlist(name, incarnation, demand, labels, timeout=PATIENCE)
         return joined_config(self._config, name, wish)
+
+    async def _enlist_launched(self, name: str, incarnation: int, wish: WorkerWish, labels: dict[str, str]) -> WorkerConfig:
+        """Take in a worker that the launcher started, for which an actor stands already.
+
+        What its command line says wins over the settings.
+        """
+        memory, threads = self._launching.launch_memory, self._launching.launch_cores
+        wish = replace(wish, memory=wish.memory or memory, threads=wish.threads or threads)
+        demand = SizeDemand(wish.memory, wish.threads)
+        await self.node.ref(self._controller).launched(name, incarnation, demand, labels)
+        return replace(joined_config(self._config, name, wish), launched=True)
+
+    @endpoint
+    async def wish(self, workers: int, why: str) -> None:
+        """Tell the launcher how many workers an engine should run (a cast)."""
+        self._nodes.wish(workers, why)
 
     @endpoint
     async def leave(self, name: str, incarnation: int, why: str) -> None:

@@ -14,7 +14,8 @@
       offline               where the first gateway is in the head's process; as in the gateways' processes (below)
       members               where the head listens for workers on other machines: takes them in
       workers               restarted for ever, with growing pauses
-        w0                  a process (further ones, with autoscale, when the controller asks for them); inside it
+        w0                  a process (further ones when the controller asks for them, with autoscale or from a launcher,
+                            which may start them elsewhere); inside it
           root              any end among these ends the process
             worker
             blocks          and below it one actor for each deployed block

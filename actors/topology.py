@@ -25,7 +25,7 @@ from ..policies.measures import Measure
 from ..policies.requests.admission_limit import AdmissionLimit
 from ..policies.requests.book.book import RequestBook
 from ..policies.requests.book.lengths import Lengths
-from ..policies.requests.book.parts import BookParts
+from ..policies.requests.book.parts import BookParts, ChainRules
 from ..policies.requests.request_timeout import RequestTimeout
 from ..runtime.actor.ref import Ref
 from ..runtime.base.down import Down
@@ -63,7 +63,7 @@ from .sizing import max_lengths, serving_dtype, size_rules, worker_configs, work
 from .speculation import with_drafting_chains
 from .supervision_tree import HEAD, PREDICTORS, WORKER, dispatchers, gateway_nodes, gateway_processes, in_head, tree
 from .variants import check_adaptive, variants_of
-from .worker_processes import worker_launcher
+from .worker_processes import with_further, worker_launcher
 
 log = logging.getLogger("blockwright.cluster")
 CONTROLLER = f"{HEAD}/controller"
@@ -248,7 +248,8 @@ async def start(
     _refuse_early(here, rules)
     first_in_head = http is None or in_head(settings.network, cores())
     processes = gateway_processes(settings.network, first_in_head=first_in_head) if http is not None else []
-    launcher = launcher or (InProcessLauncher() if in_process else worker_launcher(settings.network.directory))
+    local = launcher or (InProcessLauncher() if in_process else worker_launcher(settings.network.directory))
+    launcher = with_further(local, settings)
     cluster = await _open_cluster(settings.faults, settings.joining, launcher)
     try:
         whole = tree(
@@ -265,7 +266,7 @@ async def start(
         state = _state(settings, rules, fronts.models.default_model)
         values: dict[str, Any] = {
             **_services(settings, http.batch_service if http is not None else None),
-            "members": (cluster, next(iter(configs.values())), {*configs, *processes, NODE}, CONTROLLER),
+            "members": (cluster, next(iter(configs.values())), {*configs, *processes, NODE}, CONTROLLER, settings.launching),
             "applications": (settings, worker_limits(settings.worker, models), CONTROLLER, running.held),
             "gateway": gateway,
             "controller": _controller(settings, rules, state, running.progress, first_in_head=first_in_head),
@@ -278,7 +279,7 @@ async def start(
         running.reached("checkpoints opened")
         if settings.joining.listen:
             running.reached(f"workers join at {await asyncio.to_thread(write_join_text, cluster.node, settings.joining)}")
-        running.run(root, opened, settings, partial(_warm, launcher, http.entry if http is not None and processes else ""))
+        running.run(root, opened, settings, partial(_warm, local, http.entry if http is not None and processes else ""))
     except BaseException:
         await cluster.stop()
         raise
@@ -307,7 +308,10 @@ def _services(settings: Settings, batch_service: BatchService | None) -> dict[st
 def _state(settings: Settings, rules: SizeRules, default: str) -> ControllerState:
     more: dict[str, Any] = {"block_idle": settings.worker_memory.block_idle, "on_demand": settings.models.on_demand}
     names, least = worker_names(settings), settings.worker.workers
-    more["scaling"] = ScalingPlan(settings.autoscaling.rules(least), names, settings.faults.drain_timeout)
+    launching = settings.launching
+    rules_of = settings.autoscaling.rules(least, least + launching.launched_workers, places=launching.places)
+    elsewhere = launching.launcher, launching.launch_labels
+    more["scaling"] = ScalingPlan(rules_of, names, settings.faults.drain_timeout, *elsewhere)
     more["sizes"] = rules
     more["by_room"] = by_room = settings.worker.placement == FRAGMENTATION
     more["traffic_window"] = 0.0 if by_room else settings.worker.traffic_window
@@ -463,8 +467,12 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
         tenants=len(settings.network.tenants),
         lengths=Lengths(settings.tagging.is_on or bool(settings.tagging.request_log)),
         asks=settings.dispatching.is_asked,
-        target=settings.dispatching.slo_ttft,
-        switches=settings.models.switches,
+        rules=ChainRules(
+            target=settings.dispatching.slo_ttft,
+            switches=settings.models.switches,
+            similarity_share=settings.models.similarity_share,
+            kv=settings.dispatching.kv_dispatch,
+        ),
     )
     parts.table.link = read_link(settings.worker.profile)
     parts.table.default = settings.models.default_model or parts.table.default

@@ -277,8 +277,17 @@ class Controller(Actor):
         self.handle(events.WorkerStarting(worker, incarnation, 0))
 
     @endpoint
+    async def launched(self, worker: str, incarnation: int, demand: SizeDemand, labels: dict[str, str]) -> None:
+        """Take in a worker that a launcher started elsewhere. Raises ValueError if it is not wanted any more."""
+        record = self._state.workers.get(worker)
+        if record is None or record.last > incarnation:
+            raise ValueError(f"worker {worker} is not wanted any more")
+        self.handle(events.WorkerEnters(worker, labels))
+        self._sizes.demand(worker, demand)
+
+    @endpoint
     async def leave(self, worker: str, incarnation: int, why: str) -> None:
-        """Begin to empty a worker that has joined; then it is dismissed."""
+        """Begin to empty a worker elsewhere; then it is dismissed, or ended if a launcher started it."""
         record = self._state.workers.get(worker)
         if record is not None and record.last == incarnation:
             self.handle(events.WorkerLeaves(worker, why))

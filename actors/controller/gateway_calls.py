@@ -35,6 +35,7 @@ from ...policies.control.events import (
     UsageAnswer,
     Vacated,
     VacateWorker,
+    WishWorkers,
     WorkerStopped,
 )
 from ...policies.control.route_switch import SwitchFigures, SwitchRoutes
@@ -44,6 +45,7 @@ from ...runtime.base.clock import first_within
 from ...runtime.base.errors import ActorDied, NoSuchActor
 from ...runtime.cluster.process import JoinedProcess
 from ...runtime.supervisor import Supervisor
+from ..members import MEMBERS
 from .worker_calls import ask_until_answered
 
 ASK_SECONDS = 1.0  # a gateway later than this counts as having no requests
@@ -107,6 +109,8 @@ class GatewayCalls:
             case StartWorker(worker, _):
                 with suppress(ActorDied):  # the cluster stops, the supervisor with it
                     await supervisor.start_child(worker)
+            case WishWorkers(workers, why):
+                self._node.ref(f"{self._node.name}/{MEMBERS}").wish.cast(workers, why)
             case VacateWorker(worker, grace, _):
                 async with self._publishing:
                     version = self._state.version

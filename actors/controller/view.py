@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
+from ...policies.adaptive.similarity import Similarity
 from ...policies.cluster.adapter_base import WholeModel, shown_base
 from ...policies.cluster.application_life import model_of
 from ...policies.cluster.worker_size import WorkerReport
@@ -271,6 +272,7 @@ def _applications(
                 "waiting": sum(sum(count.waiting.values()) for count in counts),
             },
             "chains": _chains(counts),  # sequences by the variant that served them; "": its own chain
+            "similarity": _similarity(counts),  # of the answers of variants that the model has scored
             "blocks": [b.id.hex() for b in state.holdings.blocks.get(name, ())],
             "segments": _segments(one, users) if served.deployed and not served.variant else [],
             "refused": refused,
@@ -281,6 +283,13 @@ def _applications(
 def _chains(counts: Sequence[Census]) -> dict[str, int]:
     names = dict.fromkeys(name for count in counts for name in count.chains)
     return {name: sum(count.chains.get(name, 0) for count in counts) for name in names}
+
+
+def _similarity(counts: Sequence[Census]) -> dict[str, float]:
+    found = Similarity()
+    for count in counts:
+        found = found.plus(count.similarity)
+    return found.view()
 
 
 def _compared(served: Served) -> Chain:

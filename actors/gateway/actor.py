@@ -57,6 +57,7 @@ from .port import (
     accepted,
 )
 from .request_views import Recoveries, described, listed
+from .scoring import AnswerScoring
 from .stream import RequestStream
 from .tagging import Tagging
 
@@ -101,6 +102,7 @@ class Gateway(Actor):
         self._conditions = Conditions()
         self._numerics: dict[str, str] = {}  # of each worker, by its last heartbeat
         self._tagging = tagging or Tagging(parts.lengths)
+        self._scoring = AnswerScoring(parts, self._begin, self._end)
         self._autoscale = autoscale
         self._timer: Timer | None = None
         self._pieces = RoutePieces()
@@ -211,6 +213,9 @@ class Gateway(Actor):
         census = self._positions.census()
         for (model, variant), count in self.tiers().variants.items():
             census.setdefault(model, Census()).chains[variant] = count
+        for (model, _), found in self.tiers().similarity.items():
+            one = census.setdefault(model, Census())
+            one.similarity = one.similarity.plus(found)
         return census
 
     @endpoint(urgent=True)
@@ -243,11 +248,15 @@ class Gateway(Actor):
         """See ``GatewayPort``."""
         if generation.id in self._streams:
             raise RequestRefused(Refusal.INVALID, f"request {generation.id!r} is running already")
-        stream = self._streams[generation.id] = RequestStream(generation.id, self._end)
+        if not generation.offline:
+            self._scoring.give_way()
+        return self._begin(generation, RequestStream(generation.id, self._end))
+
+    def _begin(self, generation: Generation, stream: RequestStream) -> RequestStream:
+        self._streams[generation.id] = stream
         self._idle.clear()
         self._handle(generation)
-        error = stream.refused()
-        if error is not None:
+        if (error := stream.refused()) is not None:
             raise error
         record = self.book.parts.active.get(generation.id)
         if record is not None:
@@ -384,6 +393,7 @@ class Gateway(Actor):
 
     async def drain(self, seconds: float) -> None:
         """See ``GatewayPort``."""
+        self._scoring.give_way()
         self._handle(m.Drain())
         try:
             async with asyncio.timeout(seconds):
@@ -406,6 +416,7 @@ class Gateway(Actor):
         if self._autoscale and (seen := parts.asking.seen(parts.active, now)) is not None:
             self.node.ref(self._controller).observed.cast(*seen)
         self._tagging.tick(self.node)
+        self._scoring.tick(now)
         for worker, outcome in self._recoveries.tick():
             self.node.ref(self._controller).recovered.cast(worker, outcome)
 

@@ -87,6 +87,7 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
                 "kv": dict(one["kv"]),
                 "requests": dict(one["requests"]),
                 "chains": dict(one.get("chains", {})),
+                "similarity": dict(one.get("similarity", {})),  # servers of earlier releases do not report it
                 "replicas": [[hop["worker"] for hop in route["hops"]] for route in _routes(cluster, name)],
             }
             for name, one in sorted(applications.items(), key=lambda item: -sum(requests[item[0]].values()))

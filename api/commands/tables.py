@@ -188,12 +188,21 @@ def saving_line(view: View) -> str:
 
 def _autoscale(scaled: View) -> list[str]:
     """Return the number of wanted workers, and the reason of the last change."""
+    launched = launcher_lines(scaled)
     if scaled["mode"] == "off":
-        return []
+        return launched
     count, last = scaled["workers"], scaled["last"]
     said = f"autoscale ({scaled['mode']}, {scaled['limit']:g} s): {count['wanted']} workers wanted"
     said += "".join(f", {count[stage]} {stage}" for stage in ("starting", "draining") if count[stage])
-    return ["", said, *([f"  {last['decision']}: {last['why']}"] if last else [])]
+    return ["", said, *([f"  {last['decision']}: {last['why']}"] if last else []), *launched]
+
+
+def launcher_lines(scaled: View) -> list[str]:
+    """Return the number of workers that is asked of a launcher elsewhere. Servers of earlier releases have none."""
+    if scaled.get("launcher", "local") == "local":
+        return []
+    asked = scaled["asked"]
+    return [f"launcher {scaled['launcher']}: {asked} further worker{'s' * (asked != 1)} wanted"]
 
 
 def card_lines(cards: Iterable[View]) -> list[str]:

@@ -94,7 +94,8 @@ def starting(arguments: argparse.Namespace) -> Starting:
         if not Path(folder).expanduser().is_dir():
             raise SettingsError(f"--model-folders names {folder!r}, which is no folder here; name folders that are there")
     wish = WorkerWish(memory, arguments.threads, arguments.device, arguments.model_folders)
-    return Starting(text, arguments.name, arguments.listen, wish, labels_of(arguments.label))
+    from_input = arguments.join == "-"
+    return Starting(text, arguments.name, arguments.listen, wish, labels_of(arguments.label), from_input)
 
 
 def check_listen(listen: str) -> None:

@@ -169,10 +169,10 @@ class ComparedRoute:
 def view_of(wanted: RouteQuery, table: RoutingTable) -> RouteView:
     """Return what is known of a request and the workers.
 
-    Without variants only the speeds count with which workers joined, and only if these differ.
+    Without variants and KV only the speeds count with which workers joined, and only if these differ.
     """
     left = max(wanted.tokens - wanted.known, 0)
-    if wanted.variants:
+    if wanted.variants or wanted.cached:
         return RouteView(
             wanted.known, left, table.paces.measured, wanted.cached, table.ranks, table.sizes, wanted.near, wanted.target,
             table.link,

@@ -2,7 +2,8 @@
 
 Owns incarnation numbers and the declaration of a node's end, made exactly once for each life, with its cause:
 
-    "exited N"      the process ended (its launcher says with which status); a broken connection is the first sign
+    "exited N"      the process ended (its launcher says with which status); a broken connection is the first sign.
+                    ": " and what it said last follow where it was started by a command
     "left"          it had joined by hand and stopped in order
     "disconnected"  the connection broke and no launcher explains it; "disconnected from W" if only worker W says so
     "unreachable"   pings of the transport stay unanswered: the host, the network, or a stopped process
@@ -23,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...transport.address import PeerId, check_name
+from ...transport.address import PeerId, check_name, split_key
 from ...transport.clock import Clock, Timer
 from ...transport.curve import NodeKeys
 from ...transport.errors import HandshakeRefused
@@ -38,7 +39,7 @@ from ..node.node import Node
 from ..node.peers import Peer
 from ..node.stall_watch import hung
 from .invitations import Invitation, Invitations
-from .join_text import PREFIX, JoinTexts
+from .join_text import LAUNCHED, PREFIX, JoinText, JoinTexts
 from .launcher import Launcher, LaunchError, NodeSpec
 from .node_process import encode_config
 
@@ -58,7 +59,8 @@ class Member:
 
     id: PeerId
     joined: bool = False  # by hand: there is no process of ours
-    role: str = ""  # of the join text that it brought
+    role: str = ""  # of the join text that it brought, or was started with
+    text: str = ""  # id of the join text that its launcher was given, for this life alone
     leaving: bool = False  # it said so
     pid: int = 0
     state: str = "starting"  # "starting" | "up" | "down"
@@ -172,7 +174,8 @@ class ClusterHead:
         if name == self._id.name or (last is not None and last.state != "down"):
             raise ValueError(f"node {name!r} lives; kill it first or choose another name")
         node = PeerId(name, last.id.incarnation + 1 if last is not None else 1)
-        keys = NodeKeys.generate() if self._keys is not None else None  # its own, in each life
+        text = self._text_for(node) if self._launcher.joins(name) else None
+        keys = NodeKeys.generate() if self._keys is not None and text is None else None  # its own, in each life
         spec = NodeSpec(
             name=name,
             incarnation=node.incarnation,
@@ -184,10 +187,12 @@ class ClusterHead:
             listen=f"{self._listen.rpartition(':')[0]}:0" if self._listen else "",
             keys=[keys.public, keys.secret] if keys is not None else [],
             heartbeat=self._heartbeat,
+            join_text=text.pack() if text is not None else "",
         )
         if keys is not None:
             self._transport.admit(node, keys.name)
-        self._members[name] = self._processes[node] = member = Member(node)
+        member = Member(node) if text is None else Member(node, role=text.role, text=text.id)
+        self._members[name] = self._processes[node] = member
         try:
             member.pid = await self._launcher.spawn(spec)
         except BaseException as error:
@@ -202,6 +207,17 @@ class ClusterHead:
         if member.state == "down":  # killed while it was being started, when there was nothing to kill yet
             self._launcher.kill(node)
         return node.incarnation
+
+    def _text_for(self, node: PeerId) -> JoinText:
+        """Return the join text with which a process joins as this life of a node, while the head waits for it."""
+        if self._join_texts is None:
+            raise LaunchError(f"node {node} joins from elsewhere, but this cluster has no join texts; give it join_texts")
+        until = math.ceil(time.time() + self._startup)
+        return self._join_texts.issue([split_key(self.node.endpoint)[0]], LAUNCHED, until)
+
+    def wish(self, workers: int, why: str) -> None:
+        """Tell the launcher how many workers an engine should run."""
+        self._launcher.wish(workers, why)
 
     async def wait_up(self, name: str) -> None:
         """Until the node's current life is up. Raises NodeDown when it ends before."""
@@ -339,6 +355,8 @@ class ClusterHead:
         role = ""
         if self._join_texts is not None and secret.startswith(PREFIX):
             role = self._join_texts.check(secret, time.time())
+            if role == LAUNCHED:
+                return self._launched(JoinTexts.id_of(secret))
         elif key:
             self._invitations.check(secret, now)  # who has none learns nothing, and a name that is taken uses none up
         if self.stopping:
@@ -353,9 +371,18 @@ class ClusterHead:
         self._members[name] = Member(node, joined=True, role=role)
         return Admission(self._id, node, self._heartbeat)
 
+    def _launched(self, text: str) -> Admission:
+        """Answer a process that the launcher started for one life of a node, and no other."""
+        member = next((one for one in self._members.values() if one.text == text and one.state == "starting"), None)
+        if member is None or self.stopping or self.node.table.find(member.id) is not None:
+            raise HandshakeRefused(
+                f"the join text {text} was for one life of a worker, which has ended or has joined; the head starts the next"
+            )
+        return Admission(self._id, member.id, self._heartbeat)
+
     def left(self, peer: Peer) -> None:
         member = self._members[peer.id.name]
-        if member.joined:
+        if member.joined or member.text:
             member.leaving = True
             self.node.peering.notify(peer, [envelope.STOP])  # tells it that it was heard; then its connection goes
             self.node.clock.call_at(self.node.clock.now() + EXIT_GRACE, lambda: self._declare(member, "left"))
@@ -365,7 +392,8 @@ class ClusterHead:
     def _exited(self, node: PeerId, status: int) -> None:
         # Perhaps not the last life of its name any more; none when its launch was cancelled.
         if (member := self._processes.pop(node, None)) is not None:
-            self._declare(member, f"exited {status}")
+            words = self._launcher.last_words(node)
+            self._declare(member, f"exited {status}{': ' * bool(words)}{words}")
             member.exited.set()
 
     def _check(self) -> None:

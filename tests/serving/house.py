@@ -36,7 +36,7 @@ from blockwright.policies.control.loads import LoadBlock
 from blockwright.policies.control.state import ControllerState
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.policies.requests.admission_limit import AdmissionLimit
-from blockwright.policies.requests.book.parts import BookParts
+from blockwright.policies.requests.book.parts import BookParts, ChainRules
 from blockwright.policies.requests.request_timeout import RequestTimeout
 from blockwright.runtime import Node
 from blockwright.runtime.testing import FaultPlan, Simulation
@@ -215,7 +215,7 @@ class House:
         models = [ModelInfo(a.name, a.checkpoint, a.max_length, 0, False) for a in self.plan.applications]
         asked = list(dispatchers(self.plan.settings.dispatching).values())
         timeouts, overload = RequestTimeout(20.0, 0.0), AdmissionLimit(1000, 0, 1 + len(self.plan.gateways))
-        more = {"asks": bool(asked), "switches": self.plan.switches}
+        more = {"asks": bool(asked), "rules": ChainRules(switches=self.plan.switches)}
         parts = BookParts("", models, page_size=PAGE, timeouts=timeouts, overload=overload, **more)
         book = LateGateway(parts)
         book.doubt(Random(f"{self.seed} {node} late"), self._late, self.late)

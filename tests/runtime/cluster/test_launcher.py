@@ -31,8 +31,10 @@ asyncio.run(run_node(NodeSpec(**unpack(data.read(int(data.readline()))))))
 """
 
 
-class SubprocessLauncher:
+class SubprocessLauncher(Launcher):
     """A whole interpreter for each node, slow to start and simple."""
+
+    directory = ""
 
     def __init__(self, directory: Path) -> None:
         self.directory = str(private_directory(directory))
