@@ -1,4 +1,4 @@
-"""Times of guesses of hidden states in a paced pipeline, for ``adaptive.py``: the demo checkpoint on two workers.
+"""Times of guesses of hidden states in a paced pipeline: the demo checkpoint on two workers.
 
     python benchmarks/adaptive_hidden.py [--quick] [--json PATH]
 
@@ -203,6 +203,7 @@ def hidden(report: Report, plan: Plan) -> None:
             asyncio.run(measure(report, plan, block, Path(folder)))
 
 
+@harness.claim("A pipeline that guesses hidden states gains most of what its stages allow", of="adaptive")
 def main(options: Options) -> None:
     plan = Plan.chosen(options.quick)
     report = Report("adaptive_hidden", {"base": BASE, "read": READ, "answers": plan.answers, "tokens": plan.tokens})

@@ -101,9 +101,7 @@ class SweepState:
             case GrammarReady():
                 self._sequences.begin_drawing(event)
             case PeerLost():
-                self._pipeline.lost(event)
-                self._migration.lost(event.worker)
-                self._pinning.lost(event.worker)
+                self._lose(event)
             case LeaseWanted():
                 self._pipeline.wanted(event, now)
             case LeaseGranted():
@@ -143,6 +141,12 @@ class SweepState:
             case _:
                 assert_never(event)
         self._sequences.tell_evicted()
+
+    def _lose(self, event: PeerLost) -> None:
+        """Handle the death of a node."""
+        self._pipeline.lost(event)
+        self._migration.lost(event.worker)
+        self._pinning.lost(event.worker)
 
     def _begin(self, incarnation: int) -> None:
         """Begin a life of the worker: it numbers leases and batches of pages anew."""
