@@ -7,6 +7,7 @@ to the controller.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -14,10 +15,10 @@ from importlib.metadata import version
 from typing import Protocol
 
 from ..policies.cluster.worker_size import SizeDemand
-from ..runtime.actor.actor import Actor
+from ..runtime.actor.actor import Actor, ActorNode
 from ..runtime.actor.endpoint import endpoint
-from ..runtime.cluster.cluster import Member
 from ..runtime.cluster.join_text import LAUNCHED, WORKER
+from ..runtime.cluster.members import Member
 from ..runtime.cluster.process import JoinedNodes, JoinedProcess
 from .settings.launching import LaunchSettings
 from .worker.messages import WorkerConfig
@@ -27,6 +28,7 @@ MOST_LABELS = 32
 LONGEST_LABEL = 128  # characters of a name or value
 PATIENCE = 600.0  # seconds in which the models of the start are placed
 MEMBERS = "members"
+VERSION = re.compile(r"[0-9][0-9A-Za-z.+!_-]{0,39}")
 
 
 class MembersNodes(JoinedNodes, Protocol):
@@ -80,18 +82,12 @@ class WorkerAdmission(Actor):
         """Take in a worker that has joined, and return its configuration. Raises ValueError with a sentence."""
         member = self._nodes.members().get(name)
         launched = member is not None and member.role == LAUNCHED
-        if member is None or member.id.incarnation != incarnation or not (launched or member.role == WORKER):
-            raise ValueError(f"node {name} has not joined as a worker; make a join text with --role {WORKER}")
+        check_joined(self._nodes, name, incarnation, LAUNCHED if launched else WORKER)
         if why := release_refusal(release) or label_refusal(labels):
             raise ValueError(why)
         if launched:
             return await self._enlist_launched(name, incarnation, wish, labels)
-        if name in self._taken:
-            raise ValueError(f"the name {name} is one that the head gives to its own workers; choose another --name")
-        try:
-            await self.node.spawn(JoinedProcess(self._nodes, incarnation), name=name)
-        except ValueError:
-            raise ValueError(f"the head has an actor of the name {name}; choose another --name") from None
+        await stand_in(self.node, self._nodes, name, incarnation, self._taken)
         demand = SizeDemand(wish.memory, wish.threads)
         await self.node.ref(self._controller).enlist(name, incarnation, demand, labels, timeout=PATIENCE)
         return joined_config(self._config, name, wish)
@@ -118,6 +114,26 @@ class WorkerAdmission(Actor):
         await self.node.ref(self._controller).leave(name, incarnation, why)
 
 
+def check_joined(nodes: MembersNodes, name: str, incarnation: int, role: str) -> None:
+    """Raise ValueError with a sentence unless that life of a node has joined in this role."""
+    member = nodes.members().get(name)
+    if member is None or member.id.incarnation != incarnation or member.role != role:
+        raise ValueError(f"node {name} has not joined as a {role}; make a join text with --role {role}")
+
+
+async def stand_in(node: ActorNode, nodes: MembersNodes, name: str, incarnation: int, taken: Collection[str]) -> None:
+    """Start the actor that stands for a member at the head. Raises ValueError with a sentence for a name in use.
+
+    taken: names that the cluster gives to nodes of its own.
+    """
+    if name in taken:
+        raise ValueError(f"the name {name} is one that the head gives to its own processes; choose another --name")
+    try:
+        await node.spawn(JoinedProcess(nodes, incarnation), name=name)
+    except ValueError:
+        raise ValueError(f"the head has an actor of the name {name}; choose another --name") from None
+
+
 def joined_config(config: WorkerConfig, name: str, wish: WorkerWish) -> WorkerConfig:
     """Return the configuration of a worker that joined, from one of the head's own workers."""
     worker = replace(
@@ -131,10 +147,13 @@ def joined_config(config: WorkerConfig, name: str, wish: WorkerWish) -> WorkerCo
 
 
 def release_refusal(release: str) -> str:
-    """Return why a worker of another release is refused: a sentence, or empty. Messages are the same within one alone."""
-    if release == RELEASE:
+    """Return why a release is refused: a sentence, or empty.
+
+    Nodes of releases too far apart have refused each other already (``transport/handshake.py``).
+    """
+    if VERSION.fullmatch(release):
         return ""
-    return f"the head runs blockwright {RELEASE} and this worker {release[:64]}; install {RELEASE} here"
+    return f"{release[:64]!r} is no version of blockwright; install {RELEASE} here"
 
 
 def label_refusal(labels: Mapping[str, str]) -> str:

@@ -32,6 +32,8 @@ from ..runtime.base.down import Down
 from ..runtime.base.errors import RuntimeFault
 from ..runtime.cluster.cluster import ClusterHead
 from ..runtime.cluster.inprocess import InProcessLauncher
+from ..runtime.cluster.join_text import GATEWAY as GATEWAY_ROLE
+from ..runtime.cluster.join_text import PREDICTOR as PREDICTOR_ROLE
 from ..runtime.cluster.join_text import WORKER as WORKER_ROLE
 from ..runtime.cluster.launcher import Launcher
 from ..runtime.cluster.processes import ForkserverLauncher
@@ -47,10 +49,13 @@ from .cost_file import check_costs, read_link
 from .device_choice import read_machine, this_machine
 from .further_applications import absent_models, check_places, open_further
 from .gateway.actor import Gateway
-from .gateway.peers import GatewayConfig, GatewayPeer, LocalFront
-from .gateway.port import GatewayPort, ModelInfo, Readiness, Service
+from .gateway.front_files import FrontFiles
+from .gateway.limiting import Limiting
+from .gateway.peers import GatewayConfig, GatewayPeer, LocalFront, LocalRelay
+from .gateway.port import GatewayPlace, GatewayPort, ModelInfo, Readiness, Service
 from .gateway.tagging import check_tagging, make_tagging
 from .head_address import head_options, write_join_text
+from .predictor.admission import PREDICTOR_ADMISSION
 from .predictor.messages import NODE
 from .rate_limiter import limits_of
 from .resources import cores
@@ -77,13 +82,15 @@ ASK_SECONDS = 1.0  # time-out in seconds for asking a gateway or the controller 
 class Http:
     """The head's HTTP front, and the port on which every gateway process listens.
 
-    ``entry`` is "module:function" of a further gateway's process. ``batch_service`` is there if batches are.
+    ``entry`` is "module:function" of a further gateway's process. ``batch_service`` is there if batches are. ``relay``: see
+    ``GatewayPeer``.
     """
 
     front: LocalFront
     port: int
     entry: str
     batch_service: BatchService | None = None
+    relay: LocalRelay | None = None
 
 
 class Running:
@@ -267,13 +274,16 @@ async def start(
         values: dict[str, Any] = {
             **_services(settings, http.batch_service if http is not None else None),
             "members": (cluster, next(iter(configs.values())), {*configs, *processes, NODE}, CONTROLLER, settings.launching),
+            "gateway-admission": _gateway_admission(cluster, fronts, infos, {*configs, *processes, NODE}, running.held),
+            PREDICTOR_ADMISSION: (cluster, settings, {*configs, *processes, NODE}, CONTROLLER),
             "applications": (settings, worker_limits(settings.worker, models), CONTROLLER, running.held),
             "gateway": gateway,
             "controller": _controller(settings, rules, state, running.progress, first_in_head=first_in_head),
-            "peer": (http.front if http is not None else None, processes),
+            "peer": GatewayPeer(http.front, processes, relay=http.relay) if http is not None else (),
             **configs,
             **_gateway_configs(fronts, infos, first_in_head, http.port if http is not None else 0),
         }
+        tell_of_predictors(cluster, settings, configs.keys())
         tell_of_nodes(cluster, running.controller.ref, running.answering, configs.keys(), processes)
         root = await start_tree(cluster.node, whole, values, nodes=cluster)
         running.reached("checkpoints opened")
@@ -421,6 +431,8 @@ def tell_of_nodes(
         elif name in gateways:
             controller.gateway_up.cast(f"{name}/gateway")
             answering.publish((*answering.value, name))
+        elif cluster.role(name) == GATEWAY_ROLE:
+            controller.gateway_up.cast(f"{name}/gateway")
 
     def down(what: Down) -> None:
         if works(what.node):
@@ -428,8 +440,31 @@ def tell_of_nodes(
         elif what.node in gateways:
             controller.gateway_down.cast(f"{what.node}/gateway")
             answering.publish(tuple(name for name in answering.value if name != what.node))
+        elif cluster.role(what.node) == GATEWAY_ROLE:
+            controller.gateway_down.cast(f"{what.node}/gateway")
 
     cluster.on_launch(launched)
+    cluster.on_up(up)
+    cluster.on_down(down)
+
+
+def tell_of_predictors(cluster: ClusterHead, settings: Settings, workers: Collection[str]) -> None:
+    """Report workers that joined, and processes of predictors, to the actor that says who predicts whom."""
+    if not (settings.joining.listen and settings.dispatching.predicts):
+        return
+    admission = cluster.node.ref(f"{HEAD}/{PREDICTOR_ADMISSION}")
+
+    def role(name: str) -> str:
+        return PREDICTOR_ROLE if name == NODE else cluster.role(name)
+
+    def up(name: str, incarnation: int) -> None:
+        if role(name) in (WORKER_ROLE, PREDICTOR_ROLE) and name not in workers:
+            admission.up.cast(name, role(name))
+
+    def down(what: Down) -> None:
+        if role(what.node) in (WORKER_ROLE, PREDICTOR_ROLE) and what.node not in workers:
+            admission.down.cast(what.node)
+
     cluster.on_up(up)
     cluster.on_down(down)
 
@@ -455,7 +490,14 @@ def _gateway(settings: Settings, models: list[ModelInfo]) -> Gateway:
     return make_gateway(settings, models, "g0", limiter, others)
 
 
-def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter: str, others: Sequence[str]) -> Gateway:
+def make_gateway(
+    settings: Settings,
+    models: list[ModelInfo],
+    name: str,
+    limiter: str,
+    others: Sequence[str],
+    place: GatewayPlace | None = None,
+) -> Gateway:
     """Return a gateway. ``name`` appears in request ids; ``others`` are the nodes of the other gateways."""
     limits = settings.requests
     parts = BookParts(
@@ -477,14 +519,20 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
     parts.table.link = read_link(settings.worker.profile)
     parts.table.default = settings.models.default_model or parts.table.default
     tagging = make_tagging(settings.tagging, parts.lengths, name, f"{HEAD}/tagger")
-    addresses = {"controller": CONTROLLER, "applications": f"{HEAD}/applications", "limiter": limiter}
+    addresses: dict[str, Any] = {
+        "controller": CONTROLLER,
+        "applications": f"{HEAD}/applications",
+        "limiting": Limiting(limiter, limits_of(settings.tenants)),
+    }
     parts.asking.alone = settings.autoscaling.autoscale == "preemptive"
     more: dict[str, Any] = {"dispatchers": list(dispatchers(settings.dispatching).values())}
     more |= {
         "patience": PATIENCE * settings.dispatching.dispatch_timeout,
         "autoscale": settings.autoscaling.autoscale != "off",
     }
-    return Gateway(RequestBook(parts), name=name, others=others, tagging=tagging, **{**addresses, **more})
+    made = Gateway(RequestBook(parts), name=name, others=others, tagging=tagging, **{**addresses, **more})
+    made.place = place or made.place
+    return made
 
 
 def _gateway_configs(
@@ -499,6 +547,15 @@ def _gateway_configs(
         fronts = list(dict.fromkeys([HEAD, *others]))
         found[name] = GatewayConfig(settings, models, port, others, fronts, limiter)
     return found
+
+
+def _gateway_admission(
+    cluster: ClusterHead, settings: Settings, models: list[ModelInfo], taken: Collection[str], held: dict[str, Checkpoint]
+) -> tuple[Any, ...]:
+    """Return the values of the actor that takes in gateways on other machines."""
+    limiter = f"{HEAD}/limiter" if limits_of(settings.tenants) else ""
+    config = GatewayConfig(settings, models, 0, [], [HEAD], limiter)
+    return cluster, config, taken, FrontFiles(settings, held)
 
 
 def check_folders(settings: Settings) -> None:

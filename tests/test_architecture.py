@@ -98,6 +98,7 @@ SOURCES = (*LAYERS, "tests", "benchmarks", "examples")
 MOST_PARAMETERS = 10  # of a function; values that belong together are one value object
 MANY_PARAMETERS = {
     "gpu/weights/checkpoint.py:__init__": "made in one place from a folder's parts; all but two have defaults",
+    "runtime/cluster/cluster.py:__init__": "keywords of the public runtime, of which a program gives two or three",
     "runtime/cluster/local_cluster.py:__init__": "keywords of the public runtime, of which a program gives two or three",
     "runtime/node/node.py:__init__": "keywords of the public runtime, of which a program gives two or three",
     "runtime/node/remote_streams.py:on_open": "the fields of a message on the wire, in their order",

@@ -85,6 +85,28 @@ def _socket_path(directory: Path, peer: PeerId) -> Path:
     return directory / f"{peer.name}-{peer.incarnation}.sock"
 
 
+def lasting_socket(path: Path, name: str) -> Path:
+    """Return a path beside a socket file at which the newest life of that node is always reached.
+
+    A link, replaced at once: a connection meets the earlier life or the later one, never nothing.
+    """
+    lasting = path.with_name(f"{name}.sock")
+    fresh = path.with_name(f"{path.stem}.link.sock")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(path.name)
+    fresh.replace(lasting)
+    return lasting
+
+
+def remove_lasting(path: Path, lasting: Path) -> None:
+    """Remove a socket file, and the link that leads to it unless that leads to a later life by now. Never fails."""
+    with contextlib.suppress(OSError):
+        if lasting != path and os.readlink(lasting) == path.name:
+            lasting.unlink()
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
 def remove_socket(directory: Path, peer: PeerId) -> None:
     """Remove the socket file of a node whose process has ended, however it ended. Does nothing if there is none."""
     with contextlib.suppress(OSError):

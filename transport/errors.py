@@ -4,6 +4,7 @@
       AddressError     the caller named a node or endpoint that cannot be
       KeysError        keys that cannot be used, or an address that needs keys and has none
       HandshakeRefused          the other end does not want this connection, and says why
+        ReleaseRefused   its release is too far from this one
       PeerGone         the peer was never connected, or its connection is lost for good
       QueueFull        the peer reads too slowly: its bounded out-queue holds no more
       MessageTooLarge  the caller sends more than the receiver would take
@@ -28,6 +29,14 @@ class KeysError(TransportError):
 
 class HandshakeRefused(TransportError):
     """A connection that the other end refused; the text is its reason."""
+
+
+class ReleaseRefused(HandshakeRefused):
+    """A node whose release is too far from this one. name: of the node; release: what it said that it is, or empty."""
+
+    def __init__(self, text: str, *, name: str = "", release: str = "") -> None:
+        super().__init__(text)
+        self.name, self.release = name, release
 
 
 class PeerGone(TransportError):

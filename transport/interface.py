@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from .address import PeerId
-from .handshake import Admission
+from .errors import ReleaseRefused
+from .handshake import Admission, Greeting, ReturnRequest
 from .wire import Buffer
 
 UNREACHABLE = "unreachable"
@@ -50,6 +51,9 @@ class Receiver(Protocol):
         key: the key of its connection, "" without keys. secret: from an invitation. Raises HandshakeRefused.
         """
 
+    def on_return(self, said: ReturnRequest, key: str) -> Admission:
+        """Answer a member that has lost its head. ``key``: as for ``on_join``. Raises HandshakeRefused."""
+
     def on_garbage(self, reason: str) -> None:
         """Note that a message that fits no layout was dropped."""
 
@@ -81,11 +85,27 @@ class Transport(Protocol):
     def recheck(self, peer: PeerId) -> None:
         """Begin to watch ``peer`` anew, after UNREACHABLE."""
 
+    def greeting(self, peer: PeerId) -> Greeting | None:
+        """Return what ``peer`` said when it connected to this node; None where it has not, or nodes do not greet."""
+
+    def refused(self) -> list[ReleaseRefused]:
+        """Return the last nodes that were refused because their release is too far away."""
+
     def rest(self, peer: PeerId) -> None:
         """Close the connections to ``peer`` for heartbeats and links; the next heartbeat or link message opens another."""
 
-    def disconnect(self, peer: PeerId) -> None:
-        """Forget ``peer`` and drop the messages queued for it."""
+    def disconnect(self, peer: PeerId, why: str = "") -> None:
+        """Forget ``peer`` for good and drop the messages queued for it. ``why``: the sentence that it gets when it knocks
+        again, or sends a heartbeat."""
+
+    def part(self, peer: PeerId) -> None:
+        """Close the connections to ``peer``, whose key stays, and drop what comes on its old ones."""
+
+    def succeed(self, earlier: PeerId, later: PeerId, why: str) -> None:
+        """Disconnect ``earlier``, whose key is from now on the one of ``later``; ``why``: as for ``disconnect``."""
+
+    async def ask(self, endpoint: str, request: ReturnRequest) -> Admission:
+        """Ask the head that listens at ``endpoint``, whichever it is. Raises HandshakeRefused, PeerGone."""
 
     def send(self, peer: PeerId, body: bytes, buffers: Sequence[Buffer] = (), places: bytes = b"") -> None:
         """Queue a control message. Raises PeerGone, QueueFull, MessageTooLarge.

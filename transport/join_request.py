@@ -1,4 +1,5 @@
-"""The join request: asks a head, before there is a node, to join its cluster and under which incarnation.
+"""The join request: asks a head, before there is a node, to join its cluster and under which incarnation; or, for a member
+that has lost its head, to be taken back.
 
 Owns the connection for that request, which ends with the answer. The node itself sends everything after it.
 """
@@ -13,7 +14,7 @@ from . import handshake as greeting
 from .address import split_key
 from .curve import NodeKeys, check_endpoint
 from .errors import AddressError, KeysError, PeerGone
-from .handshake import Admission, JoinRequest
+from .handshake import Admission, JoinRequest, ReturnRequest
 from .outbound import DISCONNECTED, LOST_EVENTS, open_connection, open_dealer, read_loss
 
 SHOWN = 40  # characters shown of a bad address; it may be an invitation, whose secret comes later
@@ -27,6 +28,11 @@ async def ask_to_join(address: str, name: str, keys: NodeKeys | None, secret: st
     keys: of the node that asks. secret: of its invitation, if the address names a key. Raises HandshakeRefused,
     PeerGone, AddressError, KeysError.
     """
+    return await ask_head(address, JoinRequest(name, secret, release=greeting.own_release()), keys)
+
+
+async def ask_head(address: str, request: JoinRequest | ReturnRequest, keys: NodeKeys | None) -> Admission:
+    """Send one request to the head at ``address``, and return its answer. Raises what ``ask_to_join`` raises."""
     where = split_key(address)[0]
     if address.startswith("tcp://"):
         try:
@@ -54,7 +60,7 @@ async def ask_to_join(address: str, name: str, keys: NodeKeys | None, secret: st
     try:
         for end in (socket, monitor):
             loop.add_reader(end.fileno(), look)
-        open_connection(socket, address, JoinRequest(name, secret).pack())
+        open_connection(socket, address, request.pack())
         loop.call_soon(look)  # the descriptors are edge-triggered
         async with asyncio.timeout(_PATIENCE):
             return greeting.parse_admission(await answered)

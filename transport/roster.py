@@ -48,6 +48,11 @@ class Roster:
             if len(self._past) > MOST_PAST:
                 del self._past[next(iter(self._past))]
 
+    def succeed(self, earlier: PeerId, later: PeerId) -> None:
+        """Let the key of ``earlier``, if it has one, be the key of ``later`` alone."""
+        if key := self._keys.pop(earlier, ""):
+            self._peers[key], self._keys[later] = later, key
+
     def standing(self, key: str) -> str:
         """Return MEMBER, GUEST (may redeem an invitation and do nothing else) or UNKNOWN."""
         if key == self._own or key in self._peers:

@@ -15,17 +15,28 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import zmq
 
 from . import handshake as greeting
 from . import wire
-from .address import PeerId, ipc_endpoint, keyed, private_directory, remove_directory, split_key
+from .address import (
+    PeerId,
+    ipc_endpoint,
+    keyed,
+    lasting_socket,
+    private_directory,
+    remove_directory,
+    remove_lasting,
+    split_key,
+)
 from .curve import Authenticator, NodeKeys, check_endpoint
-from .errors import AddressError, HandshakeRefused, KeysError, PeerGone
-from .handshake import Greeting, JoinRequest, Lane
+from .errors import AddressError, HandshakeRefused, KeysError, PeerGone, ReleaseRefused
+from .handshake import SPOKEN, Admission, Greeting, JoinRequest, Lane, ReturnRequest
 from .interface import UNREACHABLE, Receiver
+from .join_request import ask_head
 from .outbound import HIGH_WATER, Outbound
 from .roster import Roster
 from .sessions import Sessions, Wires
@@ -45,12 +56,15 @@ class SocketTransport:
 
     listen: a directory (mode 0700, made if missing; None: a fresh one) for a socket file, or ``tcp://HOST:PORT`` (0:
     any). keys: of this node; without keys, an address that other machines can reach is refused. With keys everything is
-    encrypted, endpoints name keys, and only keys on the roster are accepted. Raises AddressError, KeysError.
+    encrypted, endpoints name keys, and only keys on the roster are accepted. lasting: a later life of this node listens at
+    the same address, also of a socket file. Raises AddressError, KeysError.
     """
 
     link_kind = "frames"
 
-    def __init__(self, peer: PeerId, listen: Path | str | None = None, keys: NodeKeys | None = None) -> None:
+    def __init__(
+        self, peer: PeerId, listen: Path | str | None = None, keys: NodeKeys | None = None, *, lasting: bool = False
+    ) -> None:
         self.peer = peer
         self._made = None if listen else private_directory()  # removed with this transport
         listen = listen or self._made or ""
@@ -63,6 +77,8 @@ class SocketTransport:
         self._authenticator = Authenticator(self._context, self._roster) if self._roster is not None else None
         try:
             bound = self._bind(wanted)
+            self._file = bound.removeprefix("ipc://") if bound.startswith("ipc://") else ""
+            bound = f"ipc://{lasting_socket(Path(self._file), peer.name)}" if lasting and self._file else bound
             self.endpoint = bound if keys is None else keyed(bound, keys.name)
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
@@ -117,18 +133,41 @@ class SocketTransport:
         if self._roster is not None:
             self._roster.guests = wanted
 
+    def greeting(self, peer: PeerId) -> Greeting | None:
+        return self._sessions.greetings.get(peer)
+
+    def refused(self) -> list[ReleaseRefused]:
+        return list(self._sessions.refused)
+
     def rest(self, peer: PeerId) -> None:
         for lane in (Lane.PULSE, Lane.LINK):
             if outbound := self._lanes[lane].pop(peer, None):
                 outbound.close()
 
-    def disconnect(self, peer: PeerId) -> None:
-        self._endpoints.pop(peer, None)
-        self._unanswered.discard(peer)
-        self._sessions.release(peer)
+    def disconnect(self, peer: PeerId, why: str = "") -> None:
+        self._hang_up(peer)
+        self._sessions.release(peer, why)
         if self._roster is not None:
             self._roster.remove(peer)
             self._wires.cut(peer)
+
+    def part(self, peer: PeerId) -> None:
+        self._hang_up(peer)
+        self._sessions.part(peer)
+
+    def succeed(self, earlier: PeerId, later: PeerId, why: str) -> None:
+        self._hang_up(earlier)
+        self._sessions.release(earlier, why)
+        if self._roster is not None:
+            self._roster.succeed(earlier, later)
+        self._wires.forget(earlier)  # its heartbeats are answered with that sentence
+
+    async def ask(self, endpoint: str, request: ReturnRequest) -> Admission:
+        return await ask_head(endpoint, request, self._keys)
+
+    def _hang_up(self, peer: PeerId) -> None:
+        self._endpoints.pop(peer, None)
+        self._unanswered.discard(peer)
         for lane in self._lanes.values():
             if outbound := lane.pop(peer, None):
                 outbound.close()
@@ -183,9 +222,8 @@ class SocketTransport:
             self._authenticator.close()
         self._router.close(linger=0)
         self._context.destroy(linger=0)
-        if self.endpoint.startswith("ipc://"):
-            with contextlib.suppress(OSError):
-                Path(split_key(self.endpoint)[0].removeprefix("ipc://")).unlink()
+        if self._file:
+            remove_lasting(Path(self._file), Path(split_key(self.endpoint)[0].removeprefix("ipc://")))
             if self._made is not None:
                 remove_directory(self._made)
 
@@ -208,7 +246,8 @@ class SocketTransport:
         return f"{wanted.rpartition(':')[0]}:{port}"
 
     def _open(self, peer: PeerId, lane: Lane) -> Outbound:
-        endpoint, hello = self._endpoints[peer], Greeting(self.peer, peer, lane)
+        endpoint = self._endpoints[peer]
+        hello = Greeting(self.peer, peer, lane, release=greeting.own_release())
 
         def on_lost(cause: str) -> None:
             self._on_lost(peer, lane, cause)
@@ -231,7 +270,7 @@ class SocketTransport:
             del self._lanes[lane][peer]
             self._receiver.on_link_broken(peer)
             return
-        self.disconnect(peer)
+        self._hang_up(peer)  # the receiver decides whether it may come back
         self._receiver.on_lost(peer, cause)
 
     def _on_pulse_lost(self, peer: PeerId) -> None:
@@ -279,7 +318,9 @@ class SocketTransport:
                 self._answer(connection, self._admit(connection, first, rest))
                 return 1
             if self._sessions.over and connection in self._sessions.over:  # the peer does not know that it was given up
-                self._answer(connection, greeting.pack_refusal(f"{self.peer} has given {peer} up"))
+                self._answer(connection, greeting.pack_refusal(self._sessions.why(peer)))
+            if self._sessions.parted and connection in self._sessions.parted:
+                return 1
             if rest or not mark:
                 self._deliver(peer, mark, rest)
             elif mark[0] == wire.ALONE:
@@ -334,15 +375,24 @@ class SocketTransport:
             greeted = greeting.parse(first.bytes)
             if isinstance(greeted, JoinRequest):
                 admission = self._receiver.on_join(greeted.name, key, greeted.secret)
+                admission = replace(admission, version=SPOKEN.common(greeted.versions))
                 self.admit(admission.own, key)
                 return admission.pack()
+            if isinstance(greeted, ReturnRequest):
+                admission = self._receiver.on_return(greeted, key)
+                admission = replace(admission, version=SPOKEN.common(greeted.versions))
+                self.admit(admission.own, key)
+                return admission.pack()
+            self._sessions.check(greeted.sender)
             if self._roster is not None and not self._roster.speaks_for(key, greeted.sender):
                 raise HandshakeRefused(f"this key does not speak for {greeted.sender}")
             self._sessions.admit(connection, greeted)
             if self._roster is not None:
                 self._wires.record(greeted.sender, int(first.get(zmq.SRCFD)))
-            return greeting.pack_welcome(self.peer, greeted.sender)
+            return greeting.pack_welcome(self.peer, greeted.sender, SPOKEN.common(greeted.versions))
         except (HandshakeRefused, KeysError) as error:
+            if isinstance(error, ReleaseRefused):
+                self._sessions.refused.append(error)
             log.warning("node %s refused a connection: %s", self.peer, error)
             return greeting.pack_refusal(str(error))
 

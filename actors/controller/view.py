@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
@@ -25,6 +25,7 @@ from ...policies.control.state import ControllerState
 from ...policies.control.worker_record import WorkerRecord
 from ...policies.model.chain import Chain, bases
 from ...policies.model.tier_choice import is_answered
+from ...runtime.base.node_view import NodeRelease, RefusedRelease
 from ..block.messages import BlockStatus
 from ..gateway.port import ApplicationView, Census, RemovalView
 from ..worker.messages import WorkerStatus
@@ -74,6 +75,19 @@ def cluster_view(
         "default": state.table.default,  # id for requests without a model, served or not
         "version": state.version,
         "events": events,
+    }
+
+
+def releases_view(
+    nodes: Sequence[NodeRelease], refused: Sequence[RefusedRelease], workers: Collection[str], gateways: Collection[str]
+) -> dict[str, Any]:
+    """Return the part of ``/admin/cluster`` about releases. nodes: the head first. gateways: addresses."""
+    answering = {gateway.partition("/")[0] for gateway in gateways}
+    roles = dict.fromkeys(workers, "worker") | {nodes[0].name: "head"}
+    found = [(one, roles.get(one.name, "gateway" if one.name in answering else "node")) for one in nodes]
+    return {
+        "releases": [asdict(one) | {"role": role} for one, role in found],
+        "refused_releases": [asdict(one) for one in refused],
     }
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
+import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,17 +31,18 @@ from ...policies.sweep.offline_capacity import decode_capacities
 from ...runtime.actor.actor import Actor, PeerInfo
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.base.clock import Timer
-from ...runtime.base.errors import RuntimeFault
 from ...runtime.node.inspection import inspect_peers
 from ..conditions import Conditions
-from ..rate_limiter import Limiter
 from .calls import OutgoingCalls, remembered, switch, vacate
+from .limiting import Limiting
 from .port import (
     ApplicationView,
     Census,
     Credit,
     DispatchFigures,
     DrainAnswered,
+    GatewayPlace,
+    GatewayStatus,
     Generation,
     KnownAnswer,
     LengthFigures,
@@ -70,9 +73,9 @@ ANSWER_SECONDS = 30.0  # seconds, beyond the caller's wait, for the applications
 class Gateway(Actor):
     """A gateway: the actor that owns requests from admission to their last token (see the module).
 
-    controller, applications, limiter: addresses; ``limiter`` is empty without limits. others: nodes of the other gateways.
+    controller, applications: addresses. limiting: the limits of tenants. others: nodes of the other gateways.
     tagging: exchange of the state's ``lengths``. dispatchers: addresses asked in turn, each for ``patience`` seconds.
-    autoscale: whether to report latencies to the controller.
+    autoscale: whether to report latencies to the controller. ``place``: where it is, for people.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class Gateway(Actor):
         name: str,
         controller: str,
         applications: str = "",
-        limiter: str = "",
+        limiting: Limiting | None = None,
         others: Sequence[str] = (),
         tagging: Tagging | None = None,
         autoscale: bool = False,
@@ -90,7 +93,7 @@ class Gateway(Actor):
         patience: float = 0.1,
     ) -> None:
         self.name = name
-        self.limiter = limiter
+        self._limiting = limiting or Limiting()
         self._others = others
         self.book = book
         parts = book.parts
@@ -104,6 +107,7 @@ class Gateway(Actor):
         self._tagging = tagging or Tagging(parts.lengths)
         self._scoring = AnswerScoring(parts, self._begin, self._end)
         self._autoscale = autoscale
+        self.place = GatewayPlace(socket.gethostname(), os.getpid())
         self._timer: Timer | None = None
         self._pieces = RoutePieces()
 
@@ -121,6 +125,7 @@ class Gateway(Actor):
         self._handle(m.Drain(now=True))
         await self._calls.stop(self.node)
         await self._tagging.stop(self.node)
+        await self._limiting.stop()
 
     # messages
 
@@ -158,6 +163,17 @@ class Gateway(Actor):
     async def holds(self, gateway: str, requests: int, tokens: int) -> None:
         """Take another gateway's load: its share of the requests and tokens that the server admits."""
         self.book.parts.overload.hear(gateway, Held(requests, tokens, self.node.clock.now()))
+
+    @endpoint(urgent=True)
+    async def gateways(self, nodes: list[str]) -> None:
+        """Note the nodes of all gateways, which share what the server admits; some may be on other machines."""
+        self._others = [name for name in nodes if name != self.node.name]
+        self.book.parts.overload.share(len(nodes))
+
+    @endpoint(urgent=True)
+    async def dispatchers(self, addresses: list[str]) -> None:
+        """Ask these dispatchers from now on; none: those of before, which may come again."""
+        self._calls.ask_of(addresses)
 
     @endpoint(concurrent=True)
     async def knows(self, version: int) -> None:
@@ -217,6 +233,11 @@ class Gateway(Actor):
             one = census.setdefault(model, Census())
             one.similarity = one.similarity.plus(found)
         return census
+
+    @endpoint(urgent=True)
+    async def status(self) -> GatewayStatus:
+        """Return where this gateway is and what it has to do, for people."""
+        return GatewayStatus(self.place, self.book.parts.draining, len(self.book.parts.active))
 
     @endpoint(urgent=True)
     async def service(self) -> Service:
@@ -326,31 +347,16 @@ class Gateway(Actor):
         return bool(sequences)
 
     async def charge(self, tenant: str, tokens: int) -> Verdict:
-        if not self.limiter:
-            return Verdict()
-        try:
-            verdict: Verdict = await self.node.ref(self.limiter, Limiter).admit(self.node.name, tenant, tokens)
-        except RuntimeFault as fault:
-            message = f"the account of tenant {tenant!r} cannot be read now ({fault}); try again"
-            raise RequestRefused(Refusal.UNAVAILABLE, message, 1.0) from fault
-        return verdict
+        return await self._limiting.charge(self.node, tenant, tokens)
 
     def settle(self, tenant: str, charged: int, used: int) -> None:
-        if self.limiter:
-            self.node.ref(self.limiter).end.cast(self.node.name, tenant, charged, used)
+        self._limiting.settle(self.node, tenant, charged, used)
 
     async def standings(self, tenants: list[str]) -> dict[str, dict[str, LimitStatus]]:
-        if not self.limiter:
-            return {}
-        try:
-            found: dict[str, dict[str, LimitStatus]] = await self.node.ref(self.limiter, Limiter).standings(tenants)
-        except RuntimeFault:  # the limiter is restarting; the rest of the answer is still useful
-            return {}
-        return found
+        return await self._limiting.standings(self.node, tenants)
 
     async def limit(self, tenant: str, name: str) -> int:
-        value: int = await self.node.ref(self.limiter, Limiter).limit(tenant, name)
-        return value
+        return self._limiting.limit(tenant, name)
 
     async def add_application(self, new: NewApplication) -> ApplicationView:
         """See ``GatewayPort``."""
@@ -416,17 +422,18 @@ class Gateway(Actor):
         if self._autoscale and (seen := parts.asking.seen(parts.active, now)) is not None:
             self.node.ref(self._controller).observed.cast(*seen)
         self._tagging.tick(self.node)
+        self._limiting.tick(self.node)
         self._scoring.tick(now)
         for worker, outcome in self._recoveries.tick():
             self.node.ref(self._controller).recovered.cast(worker, outcome)
 
     def _beat(self, peer: PeerInfo) -> None:
         if (reports := peer.payload.get("reports")) is not None:  # sent by a worker
-            self._numerics[peer.id.name] = peer.payload.get("numerics", "")
+            self._numerics[peer.id.name] = numerics = peer.payload.get("numerics", "")
             capacities = decode_capacities(peer.payload)
             serial = reports.get(self.book.parts.address, 0)
             speed = peer.payload.get("speed", 0.0)
-            beat = m.HeartbeatReceived(peer.id.name, peer.incarnation, serial, *capacities, speed=speed)
+            beat = m.HeartbeatReceived(peer.id.name, peer.incarnation, serial, *capacities, speed=speed, numerics=numerics)
             self.node.ref(self.book.parts.address).heard.cast(beat)
 
     def _share(self) -> None:

@@ -105,7 +105,6 @@ class Settings:
         self.drafting.check_names(self.models)
         self.tenants.check_names(self.network.tenants, self.models)
         self.autoscaling.check_beside(self.worker, self.dispatching)
-        self.joining.check_beside(self.dispatching)
         self.dispatching.check_kv(self.worker_memory)
         self.launching.check_beside(self.joining, self.worker, self.autoscaling)
         self.parameter_drops.check_beside(self.worker, self.autoscaling, self.worker_memory)

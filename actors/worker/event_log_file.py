@@ -14,16 +14,15 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from functools import cache
-from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
 
 import msgpack
 
 from ...policies.sweep.event_log import Began, Entry, describe
 from ...runtime.base.decoding import decode
 from ...runtime.base.errors import DecodeError
-from ...runtime.base.schema import field_names, schema_tag
+from ...runtime.base.schema import Values, schema_tag, wire_values
 
 T = TypeVar("T")
 E = TypeVar("E")
@@ -69,11 +68,8 @@ class Header:
 
 
 @cache
-def _getter(kind: type) -> tuple[int, Callable[[Any], Any]]:
-    names = field_names(kind)
-    return schema_tag(kind), attrgetter(*names) if len(names) > 1 else lambda value: tuple(
-        getattr(value, name) for name in names
-    )
+def _form(kind: type) -> tuple[int, Values]:
+    return schema_tag(kind), wire_values(kind)
 
 
 def plain(value: Any) -> Any:
@@ -84,8 +80,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, frozenset | set):
         return sorted(value)
     kind: type = type(value)
-    tag, get = _getter(kind)
-    return (tag, *get(value))
+    tag, values = _form(kind)
+    return (tag, *values(value))
 
 
 def encode_header(header: Header) -> bytes:
@@ -196,8 +192,8 @@ class LogFile(Generic[E]):
                 reason = f"it has format {found!r}, and this blockwright reads format {FORMAT}"
                 raise EventLogError(self.path, record[0], reason)
             values = {"machine": "sweep"} | values  # older files do not name it
-            names = [field.name for field in fields(Header)]
-            return decode(Header, [schema_tag(Header), *(values[name] for name in names)])  # type: ignore[no-any-return]
+            hints = get_type_hints(Header)
+            return Header(**{field.name: decode(hints[field.name], values[field.name]) for field in fields(Header)})
         except (ValueError, TypeError, KeyError, AttributeError, DecodeError) as error:
             raise EventLogError(self.path, record[0], f"its header cannot be read: {error}") from error
 

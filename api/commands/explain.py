@@ -291,6 +291,9 @@ def _sentence(event: Mapping[str, Any]) -> str:
             return f"attempt {event['attempt']} on {hops}"
         case "chain":
             return _chain_sentence(event)
+        case "numerics":
+            again = f"its {event['tokens']:,} tokens are computed again with those of {event['target']}"
+            return f"no worker with the numerics {event['source']} is left for it: {again}"
         case "first_plan":
             return "started on its worker"
         case "resumed":

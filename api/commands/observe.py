@@ -105,6 +105,7 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
             }
             for worker in cluster["workers"]
         ],
+        "gateways": list(cluster.get("gateways", ())),  # servers of earlier releases do not report them
         "default": cluster.get("default", ""),
         "families": tier_memory(applications),
         "parameters": _parameters(cluster),
@@ -174,6 +175,7 @@ def top_view(before: Sample, after: Sample) -> dict[str, Any]:
             }
             for w in cluster["workers"]
         ],
+        "gateways": list(cluster.get("gateways", ())),
         "batches": [_batches(model, numbers) for model, numbers in after.batches.items()],
         "families": family_load(before.cluster, cluster, after.choices),
         "drafts": draft_counts(before.drafts, after.drafts),

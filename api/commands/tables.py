@@ -98,18 +98,31 @@ def ps_tables(view: View) -> Screenful:
     families = {one["id"]: one["family"] for one in view["applications"]}
     lines = [default_line(view["default"], families), *family_lines(families), *chain_lines(view["applications"])]
     tiers = tier_table(view["families"])
-    head = Group(ready_line(view), saving_line(view), held, *lines, "", workers, *more, *tiers, "")
+    head = Group(ready_line(view), saving_line(view), held, *lines, "", workers, *_gateways(view), *more, *tiers, "")
     return Screenful(head, _applications(view["applications"]), _grouped(view["applications"], _applications))
 
 
 def _whereabouts(workers: Sequence[View]) -> dict[str, Callable[[View], str]]:
-    """Return columns that say where workers are, once some have joined from elsewhere: what is shown, by heading."""
+    """Return columns that say where members are, once some have joined from elsewhere: what is shown, by heading."""
     columns: dict[str, Callable[[View], str]] = {}
     if any(one.get("joined") for one in workers) or len({one.get("host") for one in workers}) > 1:
         columns["HOST"] = lambda one: one["host"] or "-"
     if any(one.get("labels") for one in workers):
         columns["LABELS"] = lambda one: ", ".join(f"{name}={value}" for name, value in one["labels"].items()) or "-"
     return columns
+
+
+def _gateways(view: View) -> list[FittedTable]:
+    """Return the table of gateways, once one has joined from elsewhere."""
+    gateways = view.get("gateways", ())
+    if not any(one["joined"] for one in gateways):
+        return []
+    where = _whereabouts(gateways)
+    rows = [
+        (one["id"], one["state"], *(shown(one) for shown in where.values()), one["address"] or "-", str(one["requests"]))
+        for one in gateways
+    ]
+    return [FittedTable(("GATEWAY", "STATE", *where, "ADDRESS", "REQUESTS"), rows, numbers=1)]
 
 
 def transfer_lines(placement: View) -> list[str]:
@@ -278,7 +291,7 @@ def top_tables(view: View) -> Screenful:
     )
     held = in_memory([one["parameters"] for one in view["workers"]])
     more_lines = [*card_lines(view["cards"]), *overload_lines(view["overload"])]
-    head = Group(total_line(view), saving_line(view), held, "", workers, *more_lines, "")
+    head = Group(total_line(view), saving_line(view), held, "", workers, *_gateways(view), *more_lines, "")
     short = _grouped(view["applications"], _busy)
     more = [*batch_lines(view["batches"]), *load_tables(view["families"], view["drafts"])]
     listed = Group(_busy(view["applications"]), *more)

@@ -118,8 +118,14 @@ class ActorEndpoint:
                 pass  # once more, for the name
         return (), self.decode_arguments(args, kwargs)
 
-    def decode_arguments(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Plain data from a message as keyword arguments. Raises DecodeError, naming the parameter."""
+    def decode_arguments(self, args: Sequence[Any], kwargs: dict[str, Any], *, known_only: bool = False) -> dict[str, Any]:
+        """Plain data from a message as keyword arguments. Raises DecodeError, naming the parameter.
+
+        known_only: drop what a caller of a later release adds.
+        """
+        if known_only:
+            args = args[: len(self._positional)]
+            kwargs = {name: value for name, value in kwargs.items() if name in self._names}
         if len(args) > len(self._names):
             raise DecodeError(f"{self.name} takes {len(self._names)} arguments, {len(args)} were given")
         given = dict(zip(self._names, args, strict=False))

@@ -1,9 +1,8 @@
 """Serialization: values to MessagePack and back, checked against annotations. Never pickle.
 
-Encoding follows the value: a dataclass becomes ``[tag, field, ...]``, the tag being 32 bits of a hash of its name and field
-names, so that members of a union differ and two versions of a type are not mistaken for each other. Enums travel as their
-values, large bytes and arrays by ``buffers``. What came is plain data of bounded size and depth, of which ``decoding.py``
-makes values.
+Encoding follows the value: a dataclass becomes ``[tag, field, ...]`` as ``schema.py`` has it, so that members of a union
+differ and two types are not mistaken for each other. Enums travel as their values, large bytes and arrays by ``buffers``.
+What came is plain data of bounded size and depth, of which ``decoding.py`` makes values.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import dataclasses
 import enum
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 import msgpack
@@ -20,13 +18,13 @@ import msgpack
 from ...transport.wire import MAX_BODY, Buffer
 from .buffers import INLINE_BYTES, Sink, ext_hook, is_array, is_tensor
 from .errors import DecodeError, EncodeError
-from .schema import field_names, schema_tag
+from .schema import Values, schema_tag, wire_values
 
 MAX_ITEMS = 1 << 20  # of all lists and dicts of a message together
 MAX_CONTAINERS = 1 << 17  # lists and dicts of a message
 _HEADS = bytes([*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF])  # bytes with which dicts and lists may begin
 _PLAIN = frozenset((type(None), bool, int, float, str))
-_forms: dict[type, tuple[int, Callable[[Any], tuple[Any, ...]]]] = {}  # dataclass -> its tag, the values of its fields
+_forms: dict[type, tuple[int, Values]] = {}  # dataclass -> its tag, the values of its fields
 _PLAIN_KEYS = frozenset((bool, int, str))
 _pack = msgpack.Packer().pack  # one for all: it holds the interpreter lock throughout, and resets itself after an error
 
@@ -132,7 +130,7 @@ def encode(value: Any, sink: Sink) -> Any:
         if isinstance(value, enum.Enum):
             return encode(value.value, sink)
         if dataclasses.is_dataclass(kind):
-            _forms[kind] = schema_tag(kind), _getter(field_names(kind))
+            _forms[kind] = schema_tag(kind), wire_values(kind)
             return encode(value, sink)
         if is_array(value):
             return sink.add_array(value)
@@ -141,12 +139,6 @@ def encode(value: Any, sink: Sink) -> Any:
     except RecursionError as error:
         raise EncodeError("a value that is nested too deeply, or holds itself, cannot travel") from error
     raise EncodeError(f"{kind.__module__}.{kind.__qualname__} cannot travel; send plain data, dataclasses, bytes or arrays")
-
-
-def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    if len(names) > 1:
-        return attrgetter(*names)
-    return lambda value: tuple(getattr(value, name) for name in names)
 
 
 def _encode_key(key: Any) -> Any:

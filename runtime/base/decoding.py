@@ -1,7 +1,8 @@
 """Deserialization: from plain data to values, checked against annotations, strictly and field by field.
 
-Exact types (an int is taken where a float is declared), known fields alone. Plans for each annotation are compiled once; how
-values are encoded, and what bounds their size, is ``codec.py``'s.
+Exact types (an int is taken where a float is declared), known fields alone but for what a neighbouring release adds
+(``schema.py``). Plans for each annotation are compiled once; how values are encoded, and what bounds their size, is
+``codec.py``'s.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 from .buffers import is_array, is_tensor
 from .errors import DecodeError
-from .schema import field_names, schema_tag
+from .schema import WireForm, field_names, schema_tag, wire_form
 
 Decoder = Callable[[Any], Any]
 
@@ -233,10 +234,12 @@ def _union(members: tuple[Any, ...]) -> Decoder:
 
 
 def _dataclass(kind: type) -> Decoder:
-    names = field_names(kind)
-    tag = schema_tag(kind)
+    form = wire_form(kind)
+    if form.fillers or form.added:
+        return _evolved(kind, form)
+    names, tag = form.places, form.tag
     label = kind.__qualname__
-    by_name = any(field.kw_only for field in dataclasses.fields(kind))
+    by_name = any(field.kw_only for field in dataclasses.fields(kind)) or names != field_names(kind)
     plain: list[Any] = []  # annotations; what is of exactly that type is taken as it is ...
     plans: list[Decoder] = []  # ... and anything else by its plan
 
@@ -246,7 +249,8 @@ def _dataclass(kind: type) -> Decoder:
             plain.extend(hints[name] for name in names)
             plans.extend(decoder(hint) for hint in plain)
         if type(data) is not list or len(data) != len(names) + 1 or data[0] != tag:
-            raise _wrong(label, data)
+            _check_form(form, label, data)
+            data = data[:-1]  # what a later release adds
         parts = data[1:]
         try:
             values = [
@@ -260,6 +264,42 @@ def _dataclass(kind: type) -> Decoder:
             raise DecodeError(f"{label}: {error}") from error
 
     return build
+
+
+def _evolved(kind: type, form: WireForm) -> Decoder:
+    """Return the plan for a dataclass whose fields are no longer those of its first release."""
+    label = kind.__qualname__
+    plans: dict[str, Decoder] = {}
+
+    def build(data: Any) -> Any:
+        if not plans:
+            hints = typing.get_type_hints(kind)
+            plans.update({name: decoder(hints[name]) for name in field_names(kind)})
+        if type(data) is not list or len(data) != len(form.places) + 1 or data[0] != form.tag:
+            _check_form(form, label, data)
+        parts = dict(zip(form.places, data[1:], strict=False))
+        if len(data) > len(form.places) + 1:
+            parts |= {name: part for name, part in data[-1].items() if name in form.added}
+        values = {}
+        for name, part in parts.items():
+            if name in plans:  # else it is a filler, or was removed here
+                try:
+                    values[name] = plans[name](part)
+                except DecodeError as error:
+                    raise DecodeError(f"{label}.{name}: {error}") from error
+        try:
+            return kind(**values)
+        except (ValueError, TypeError) as error:
+            raise DecodeError(f"{label}: {error}") from error
+
+    return build
+
+
+def _check_form(form: WireForm, label: str, data: Any) -> None:
+    """Raise DecodeError unless the data is a recorded type's tag and fields, with a dict of added ones behind them."""
+    known = form.recorded and type(data) is list and data[:1] == [form.tag] and len(data) == len(form.places) + 2
+    if not known or type(data[-1]) is not dict or not all(type(name) is str for name in data[-1]):
+        raise _wrong(label, data)
 
 
 def _named(label: str, names: Sequence[str], plans: Sequence[Decoder], parts: Sequence[Any]) -> DecodeError:

@@ -21,7 +21,11 @@ Owns the tags, the shape of each message and its check on arrival; bodies of cal
     END        id, items                        the stream's regular end; FAULT is the other
     LOST       node, incarnation, cause         worker to head: the connection between the two of us broke
     LEAVE                                       a node that joined by hand, to head: it has stopped in order
+    LIVES      [[node, incarnation, up]]        a member that came back, to head: the lives that it knows
+    TICKET     text                             head to a member that is up: with this it comes back to the next head
+    CLAIMED                                     head to a member: the actor that stands for it lives again
 
+No message ever changes its shape, since neighbouring releases speak; a new one has a tag of its own.
 Ids and numbers of one sender rise; of what makes a node act, ``NUMBERED``, none is obeyed twice, nor a late copy at all.
 """
 
@@ -37,7 +41,7 @@ from .codec import unpack
 from .errors import DecodeError
 
 HELLO, READY, BOOK, DOWN, STOP, HEARTBEAT, CALL, CAST, REPLY, FAULT, CANCEL = range(1, 12)
-OPEN, ITEM, CREDIT, END, LOST, SEEN, LEAVE = range(12, 19)
+OPEN, ITEM, CREDIT, END, LOST, SEEN, LEAVE, LIVES, TICKET, CLAIMED = range(12, 22)
 NUMBERED = frozenset((CALL, CAST, OPEN))  # whose first field is the id or number
 
 _SHAPES: dict[int, tuple[type, ...]] = {
@@ -59,6 +63,9 @@ _SHAPES: dict[int, tuple[type, ...]] = {
     LOST: (str, int, str),
     SEEN: (int,),
     LEAVE: (),
+    LIVES: (list,),
+    TICKET: (str,),
+    CLAIMED: (),
 }
 _ANY = (object,)
 _HEAD = 5 + 9 + 9  # bytes of the head of an array, of a tag and of an id, at most

@@ -52,8 +52,15 @@ class FurtherLauncher(Launcher):
     def kill(self, node: PeerId) -> None:
         self._of(node).kill(node)
 
+    def spawned(self) -> dict[str, int]:
+        return {**self._local.spawned(), **self._further.spawned()}
+
     def list(self) -> dict[PeerId, int]:
         return self._local.list() | self._further.list()
+
+    async def leave(self) -> None:
+        await self._further.leave()
+        await self._local.leave()
 
     async def stop(self) -> None:
         await self._further.stop()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections.abc import Mapping
 
 from ...transport.address import PeerId
 from ...transport.clock import Clock
@@ -31,14 +32,21 @@ class InProcessLauncher(Launcher):
         self._clock = clock
         self._transports: dict[PeerId, LoopbackTransport] = {}
         self._tasks: dict[PeerId, asyncio.Task[None]] = {}
+        self._numbers: dict[str, int] = {}
+        self._untold: list[tuple[PeerId, int]] = []  # ends that no head has heard of
 
     async def start(self, on_exit: OnExit) -> None:
         self._on_exit = on_exit
+        self._tell(on_exit)
 
     def head_transport(self, head: PeerId, listen: str, keys: NodeKeys | None) -> Transport:
-        return self.network.transport(head)
+        return self.network.transport(head, lasting=True)
+
+    def spawned(self) -> Mapping[str, int]:
+        return self._numbers
 
     async def spawn(self, spec: NodeSpec) -> int:
+        self._numbers[spec.name] = spec.incarnation
         self._transports[spec.id] = transport = self.network.transport(spec.id)
         self._tasks[spec.id] = task = asyncio.get_running_loop().create_task(
             run_node(spec, transport=transport, clock=self._clock), name=str(spec.id)
@@ -52,15 +60,27 @@ class InProcessLauncher(Launcher):
         Its actors' ``on_stop`` then runs, cut off, to free the resources that a process's end would free.
         """
         if (task := self._tasks.get(node)) is not None:
-            self.network.cut(self._transports[node].endpoint)
+            self.network.cut(self._transports[node].place)
             task.cancel()
 
     def freeze(self, node: PeerId) -> None:
         """Freeze the node as SIGSTOP would: it neither receives nor sends, until killed."""
-        self.network.freeze(self._transports[node].endpoint)
+        self.network.freeze(self._transports[node].place)
 
     def list(self) -> dict[PeerId, int]:
         return dict.fromkeys(self._tasks, 0)
+
+    async def leave(self) -> None:
+        """Report no more ends to this head; ``start`` of a later one goes on."""
+        self._on_exit = self._keep
+
+    def _tell(self, on_exit: OnExit) -> None:
+        untold, self._untold = self._untold, []
+        for node, status in untold:
+            on_exit(node, status)
+
+    def _keep(self, node: PeerId, status: int) -> None:
+        self._untold.append((node, status))
 
     async def stop(self) -> None:
         tasks = list(self._tasks.values())

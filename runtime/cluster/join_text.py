@@ -25,9 +25,11 @@ from ...transport.errors import AddressError, HandshakeRefused
 
 PREFIX = "bwj1-"
 WORKER = "worker"
+GATEWAY = "gateway"
+PREDICTOR = "predictor"
 LAUNCHED = "launched"  # a worker that the head's launcher starts: the text is for one life of it alone
 NODE = "node"
-ROLES = (WORKER, NODE)
+ROLES = (WORKER, GATEWAY, PREDICTOR, NODE)
 MOST_ADDRESSES = 16
 LONGEST = 4096  # characters of a text
 _KEY = re.compile(r"[0-9a-f]{64}")

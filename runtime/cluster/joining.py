@@ -22,6 +22,7 @@ from ...transport.handshake import Admission
 from ...transport.join_request import ask_to_join
 from ..base import envelope
 from ..base.clock import first_within
+from ..node.head_follower import MemberTerms
 from ..node.node import Node
 from ..node.stall_watch import StallWatch
 from .invitations import PREFIX, Invitation
@@ -91,7 +92,8 @@ async def enter(where: str, role: str, *, name: str = "", listen: str = "") -> N
         raise
     node.last_words = lambda: _leave(node)
     try:
-        node.peering.join(admission.head, address)
+        terms = MemberTerms(admission.heartbeat, admission.silence, admission.orphan_grace)
+        node.peering.join(admission.head, address, terms)
     except BaseException:
         await node.stop()
         raise

@@ -49,6 +49,8 @@ class NodeSpec:
     listen: str = ""  # "tcp://HOST:PORT" instead of a socket in the directory
     keys: list[bytes] = field(default_factory=list, repr=False)  # public and secret of the cluster, or none
     heartbeat: float  # seconds between heartbeats
+    silence: float = 0.0  # seconds without any after which a node is taken for lost
+    orphan_grace: float = 0.0  # seconds that the node goes on without a head; 0: it ends with its head
     join_text: str = field(default="", repr=False)  # for this life alone, instead of all this; it makes its own keys
     needs: Needs = field(default_factory=Needs)
 
@@ -65,7 +67,8 @@ class Launcher(Protocol):
     """See the module. Who implements it inherits from it, and so starts nodes on this machine unless it says otherwise."""
 
     async def start(self, on_exit: OnExit) -> None:
-        """Be ready to spawn. ``on_exit`` is called once for each spawned node that ended, whatever the cause."""
+        """Be ready to spawn. ``on_exit`` is called once for each spawned node that ended, whatever the cause; before this
+        returns, also for each that an earlier head spawned and whose end no head has heard of."""
 
     def head_transport(self, head: PeerId, listen: str, keys: NodeKeys | None) -> Transport:
         """Return the transport on which this launcher's nodes reach the head; listen, keys: see ``ClusterHead``."""
@@ -81,7 +84,18 @@ class Launcher(Protocol):
         """End it at once, also when it is stopped or hangs. Unknown or ended: nothing."""
 
     def list(self) -> dict[PeerId, int]:
-        """Process ids of what was spawned and has not ended."""
+        """Process ids of what was spawned and has not ended; once started, also of what an earlier head has left."""
+
+    def spawned(self) -> Mapping[str, int]:
+        """Return the highest incarnation of each name that was spawned, also by earlier heads, whether it lives or not.
+        Without an entry for what ends with the head that spawned it.
+        """
+        return {}
+
+    async def leave(self) -> None:
+        """Free what the launcher holds and leave what it spawned to a later head, as far as it can outlive this one.
+        Idempotent."""
+        await self.stop()
 
     async def stop(self) -> None:
         """End everything that is left and free what the launcher holds. Idempotent."""

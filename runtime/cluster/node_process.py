@@ -23,6 +23,7 @@ from ..base.buffers import Sink
 from ..base.codec import encode, pack, unpack
 from ..base.decoding import decode
 from ..base.names import import_module
+from ..node.head_follower import MemberTerms
 from ..node.node import Node
 from ..node.stall_watch import StallWatch, note_of
 from .launcher import NodeSpec
@@ -81,7 +82,8 @@ async def run_node(
     try:
         await node.start()
         watch = _watch(node, spec) if watched else None
-        node.peering.join(parse_identity(spec.head), spec.head_endpoint)
+        terms = MemberTerms(spec.heartbeat, spec.silence, spec.orphan_grace)
+        node.peering.join(parse_identity(spec.head), spec.head_endpoint, terms)
         entry, annotation = load_entry(spec.entry)
         config = decode(annotation, unpack(spec.config[0], [memoryview(b) for b in spec.config[1:]]))
         started = asyncio.ensure_future(entry(node, config))

@@ -39,6 +39,8 @@ class JoinedNodes(Protocol):
 
     def dismiss(self, name: str, incarnation: int) -> None: ...
 
+    def claim(self, name: str, incarnation: int) -> None: ...
+
 
 class JoinedProcess(Actor):
     """A process that joined by itself, and has no supervisor here: the actor that stands for it at the head.
@@ -53,6 +55,7 @@ class JoinedProcess(Actor):
         self._over = False
 
     async def on_start(self) -> None:
+        self._nodes.claim(self.ref.name, self._incarnation)
         self._task = asyncio.get_running_loop().create_task(self._follow(), context=contextvars.Context())
 
     async def on_stop(self) -> None:

@@ -18,7 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ class ForkserverLauncher(Launcher):
         self._path: Path | None = None
         self._requests = itertools.count(1)
         self._pending: dict[int, tuple[NodeSpec, asyncio.Future[int]]] = {}
+        self._numbers: dict[str, int] = {}  # the last incarnation of each name
         self._children: dict[int, PeerId] = {}
         self._watches: dict[int, ProcessWatch] = {}  # of these, if the kernel can
         self._orphans: dict[int, asyncio.Event] = {}  # of these, whose forkserver is dead; set at their end
@@ -93,12 +94,13 @@ class ForkserverLauncher(Launcher):
 
     def head_transport(self, head: PeerId, listen: str, keys: NodeKeys | None) -> Transport:
         assert self._path is not None, "started before"
-        return SocketTransport(head, listen or self._path, keys)
+        return SocketTransport(head, listen or self._path, keys, lasting=True)
 
     async def spawn(self, spec: NodeSpec) -> int:
         await self._connected.wait()
         if self._broken:
             raise LaunchError(f"node {spec.id} could not be started: {self._broken}")
+        self._numbers[spec.name] = spec.incarnation
         request = next(self._requests)
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._pending[request] = (spec, future)
@@ -126,6 +128,9 @@ class ForkserverLauncher(Launcher):
             watch.kill()
         else:
             self._write(KILL, pid)
+
+    def spawned(self) -> Mapping[str, int]:
+        return self._numbers
 
     def list(self) -> dict[PeerId, int]:
         return {node: pid for pid, node in self._children.items()}

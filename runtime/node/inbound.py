@@ -47,7 +47,8 @@ class Inbound:
         self._incoming, self._streams = incoming, streams
         self._links, self._peering = access.tensor_links, peering
         self._dead, self._dropped = dead, access.dropped
-        self.on_lost, self.on_join = peering.on_lost, peering.on_join
+        self.on_lost = peering.on_lost
+        self.on_join, self.on_return = peering.on_join, peering.on_return
 
     def on_message(self, sender: PeerId, body: Buffer, buffers: list[memoryview]) -> None:
         if not self.open:

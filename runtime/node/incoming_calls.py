@@ -18,11 +18,12 @@ from ..base.buffers import Sink
 from ..base.clock import LONGEST
 from ..base.codec import bare, encode
 from ..base.dead_letters import DeadLetters
-from ..base.errors import DeadlineExceeded, EncodeError, RuntimeFault, fault_to_wire
+from ..base.errors import DeadlineExceeded, DecodeError, EncodeError, RuntimeFault, fault_to_wire
 from .peers import Peer
 from .sender import PeerSender
 
-Admitted = tuple[ActorInstance, ActorEndpoint, tuple[tuple[Any, ...], dict[str, Any]]]
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Admitted = tuple[ActorInstance, ActorEndpoint, Arguments]
 
 
 class RemoteReply:
@@ -99,7 +100,7 @@ class IncomingCalls:
                 raise DeadlineExceeded(f"{actor}.{endpoint} expired on its way")
             instance = self._find(actor)
             declared = instance.declared(endpoint, stream=stream)
-            return instance, declared, declared.bind(args, kwargs)
+            return instance, declared, self._bind(peer, declared, args, kwargs)
         except RuntimeFault as fault:
             self._sender.reply(peer, number, [envelope.FAULT, number, *fault_to_wire(fault)], [])
             return None
@@ -112,11 +113,20 @@ class IncomingCalls:
         try:
             instance = self._find(actor)
             declared = instance.declared(endpoint)
-            given = declared.bind(args, kwargs)
+            given = self._bind(peer, declared, args, kwargs)
         except RuntimeFault as fault:
             reply_to.failed(fault)
             return
         instance.deliver(Delivery(declared, *given, reply_to, deadline=None, trace=trace))
+
+    def _bind(self, peer: Peer, declared: ActorEndpoint, args: list[Any], kwargs: dict[str, Any]) -> Arguments:
+        """Return the arguments of a call, but none that a peer of a later release adds. Raises DecodeError."""
+        try:
+            return declared.bind(args, kwargs)
+        except DecodeError:
+            if not self._sender.newer(peer):
+                raise
+            return (), declared.decode_arguments(args, kwargs, known_only=True)
 
     def on_cancel(self, peer: Peer, number: int) -> None:
         if (delivery := peer.inbound.pop(number, None)) is not None:

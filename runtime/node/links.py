@@ -17,16 +17,25 @@ from .monitors import Monitors
 
 
 class Links:
-    """See the module; of the actors of one node."""
+    """See the module; of the actors of one node. outlives: whether this node goes on when that one, its head, has ended."""
 
-    def __init__(self, node: str, actors: LocalActors, monitors: Monitors) -> None:
+    def __init__(self, node: str, actors: LocalActors, monitors: Monitors, outlives: Callable[[str], bool]) -> None:
         self._node = node
+        self._outlives = outlives
+        self._orphans: list[tuple[ActorLife, Address]] = []  # whose owner went with a head, and what it was
         self._actors = actors
         self._monitors = monitors
 
     def own(self, life: ActorLife, owner: Address) -> None:
         """End that life when its owner's is over."""
-        life.held[owner] = self._monitors.watch(owner, partial(self._owner_over, life))
+        life.held[owner] = self._monitors.watch(owner, partial(self._owner_over, life, owner))
+
+    def renew(self) -> None:
+        """Give orphans back to their owners, which live again on the next head; an orphan whose owner does not, ends."""
+        orphans, self._orphans = self._orphans, []
+        for life, owner in orphans:
+            if self._actors.living(life.address.key) is life:
+                self.own(life, owner)
 
     def monitor(self, actor: Address, target: Address) -> Callable[[], None]:
         """Do the work of ``Actor.monitor``. Raises ActorDied when the actor itself is over."""
@@ -89,5 +98,8 @@ class Links:
         if abnormal(down.cause):
             self._actors.end(life, f"linked {down.ref} died: {down.cause}"[:CAUSE_LIMIT])
 
-    def _owner_over(self, life: ActorLife, down: Down) -> None:
+    def _owner_over(self, life: ActorLife, owner: Address, down: Down) -> None:
+        if not owner.incarnation and down.cause.startswith("node down") and self._outlives(owner.node):
+            self._orphans.append((life, owner))
+            return
         self._actors.end(life, f"owner {down.ref} has ended: {down.cause}"[:CAUSE_LIMIT])

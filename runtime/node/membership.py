@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ...transport.address import PeerId
-from ...transport.handshake import Admission
+from ...transport.handshake import Admission, ReturnRequest
 from .peers import Peer
 
 
@@ -31,6 +31,14 @@ class Membership(Protocol):
         """Answer a node that was not launched and asks to be a member, with an invitation's secret if it has a key.
         Raises HandshakeRefused.
         """
+
+    def returned(self, said: ReturnRequest, key: str) -> Admission:
+        """Answer a member of this head, or of an earlier one, that has lost it and looks for a head. Raises
+        HandshakeRefused.
+        """
+
+    def told(self, peer: Peer, nodes: list[tuple[str, int, bool]]) -> None:
+        """Learn which nodes a member that came back knows: name, highest incarnation, whether it takes it for up."""
 
     def left(self, peer: Peer) -> None:
         """Note that a node that joined has stopped in order."""

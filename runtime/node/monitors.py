@@ -118,8 +118,10 @@ class Monitors:
                 life, cause = await self._call(peer, "watch", str(self._node), number, key)
             except (DeadlineExceeded, MailboxFull):
                 await first_within(self._clock, RETRY, [])
-            except NodeDown:
-                return  # the peer's end is declared soon, or was
+            except NodeDown:  # the peer's end is declared soon, or was; or it is a head that comes back
+                await first_within(self._clock, RETRY, [])
+                if self._table.find(peer.id) is not peer:
+                    return
             except RuntimeFault as fault:
                 self.ended(number, 0, f"node down: {fault}")
             else:
@@ -208,7 +210,7 @@ class Monitors:
             try:
                 await self._call(peer, endpoint, *args)
                 return
-            except (DeadlineExceeded, MailboxFull):
+            except (DeadlineExceeded, MailboxFull, NodeDown):
                 await first_within(self._clock, RETRY, [])
             except RuntimeFault as fault:
                 log.debug("node %s was not notified (%s): %s", peer.id, endpoint, fault)

@@ -19,6 +19,7 @@ from ...transport.address import PeerId, check_name
 from ...transport.clock import Clock
 from ...transport.curve import NodeKeys
 from ...transport.device_memory import DeviceMemory
+from ...transport.handshake import SPOKEN, own_release
 from ...transport.interface import Transport
 from ...transport.link import Link
 from ...transport.link_table import LinkTable
@@ -32,8 +33,9 @@ from ..base.clock import LoopClock, seconds
 from ..base.down import Down, OnDown
 from ..base.errors import NodeDown
 from ..base.last_resort import log_as_main
-from ..base.node_view import NodeView, measures
+from ..base.node_view import NodeRelease, NodeView, RefusedRelease, measures
 from ..tracing.message_log import MessageLog
+from .head_follower import HeadState
 from .lifecycle import LocalActors
 from .links import Links
 from .membership import Membership
@@ -130,6 +132,11 @@ class Node:
     def head(self) -> PeerId | None:
         """The head that it has joined."""
         return self.parts.peering.head
+
+    @property
+    def head_state(self) -> HeadState:
+        """Its bond with a head: "led", "headless" (it goes on without one, for ``orphan_grace``), or "alone"."""
+        return self.parts.peering.follower.state
 
     @property
     def open(self) -> bool:
@@ -343,6 +350,19 @@ class Node:
         """Return the nodes that are up, by name."""
         return {name: peer for name, peer in self.table.current.items() if not peer.lost}
 
+    def releases(self) -> list[NodeRelease]:
+        """Return the release of this node and of each that is up."""
+        found = [NodeRelease(self.name, own_release(), str(SPOKEN))]
+        for name, peer in sorted(self.peers().items()):
+            said = self._transport.greeting(peer.id) if self._transport is not None else None
+            found.append(NodeRelease(name, said.release, str(said.versions)) if said else NodeRelease(name, "", ""))
+        return found
+
+    def refused_releases(self) -> list[RefusedRelease]:
+        """Return the last nodes that were refused because their release is too far away."""
+        refused = self._transport.refused() if self._transport is not None else []
+        return [RefusedRelease(one.name, one.release, str(one)) for one in refused]
+
     def monitor(self, node: str | HasRef, on_down: OnDown) -> Callable[[], None]:
         """Call ``on_down`` once when the node's, or the actor's, life is over; soon, if it is. Returns what undoes this."""
         if isinstance(node, str):
@@ -387,6 +407,19 @@ class Node:
         if len(self.table.heartbeats) == 1 and self._parts is not None:
             self.parts.peering.meet_all()
         return lambda: self.table.heartbeats.remove(callback)
+
+    def on_headless(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back when this member has lost its head and goes on without. Returns what undoes this."""
+        callbacks = self.parts.peering.follower.on_headless
+        callbacks.append(callback)
+        return lambda: callbacks.remove(callback)
+
+    def on_adopted(self, callback: Callable[[int], None]) -> Callable[[], None]:
+        """Call back with the head's epoch when one has taken this member back: a later head, or the same, which has kept
+        what it knew. Calls that were open had failed. Returns what undoes this."""
+        callbacks = self.parts.peering.follower.on_adopted
+        callbacks.append(callback)
+        return lambda: callbacks.remove(callback)
 
     def on_link(self, kind: Traffic, receive: OnLink) -> None:
         """Register what gets link traffic of a class: ``receive(sender node, header, buffers)``, on the loop.

@@ -96,12 +96,13 @@ class NodeParts:
         self.remote = RemoteCalls(sender, requests, dead)
         self.calls = Calls(clock, resolver, requests, self.remote, streams, dead)
         self.monitors = Monitors(me, clock, table, self.actors, self.calls)
-        self.links = Links(me.name, self.actors, self.monitors)
+        self.links = Links(me.name, self.actors, self.monitors, lambda node: self.peering.outlives(node))
         self.registry = Registry(clock, self.monitors)
         self.names = RegistryClient(self.calls, lambda: self.peering.head.name if self.peering.head else me.name)
         self.spawner = Spawner(node, self.actors, self.links, self.calls)
         access = PeerAccess(me, clock, table, resolver, sender, self.remote, self.tensor_links, self.dropped)
-        self.peering = Peering(access, transport, membership, state.dismissed, ended)
+        self.peering = Peering(access, transport, membership, state.dismissed, ended, self.links.renew)
+        self.peering.follower.on_adopted.append(lambda epoch: self.names.renew())
         self.inbound = Inbound(access, incoming, streams, self.peering, dead)
         instances = self.actors.instances
         self.heartbeats = HeartbeatSender(
@@ -126,9 +127,11 @@ class NodeParts:
     def fail_all(self, fault: NodeDown) -> None:
         """End all calls, send no heartbeat any more and finish the logs, because this node stops."""
         self.heartbeats.stop()
+        self.peering.follower.close()
         for peer in [*self.table.current.values(), self.itself]:
             self.remote.abandon(peer, fault, wanted=True)
         self.calls.close()
+        self.names.close()
         self.dead.repeats.close()
         if self.message_log is not None:
             self.message_log.close()

@@ -7,27 +7,31 @@ knows that a connection broke. The head's decisions are ``cluster.ClusterHead``'
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...transport.address import PeerId, check_name
 from ...transport.errors import HandshakeRefused
-from ...transport.handshake import Admission
+from ...transport.handshake import Admission, ReturnRequest, obeys
 from ...transport.interface import UNREACHABLE, Transport
 from ..base import envelope
 from ..base.decoding import decode
 from ..base.down import Down
 from ..base.errors import DecodeError, NodeDown
+from .head_follower import HeadFollower, MemberTerms
 from .membership import Membership
 from .peer_access import PeerAccess
 from .peers import Peer
+
+PAGE = 512  # lives in a message about all that a node knows
 
 
 class Peering:
     """See the module.
 
     transport: none where the node does not listen. dismissed: set when the head has ordered this node to stop.
-    ended: called with the reason when the node is to be stopped.
+    ended: called with the reason when the node is to be stopped. claimed: called when the actor that stands for this node at
+    the head lives again.
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class Peering:
         membership: Membership | None,
         dismissed: asyncio.Event,
         ended: Callable[[str], None],
+        claimed: Callable[[], None],
     ) -> None:
         self._node = access.node
         self._clock = access.clock
@@ -47,20 +52,28 @@ class Peering:
         self._membership = membership
         self._dropped = access.dropped
         self._dismissed, self._ended = dismissed, ended
-        self.head: PeerId | None = None
+        self._claimed = claimed
+        self._parted: set[PeerId] = set()  # members that come back, and have to greet anew
+        self.follower = HeadFollower(access.node, access.clock, access.table, transport, self, ended)
         self.stopping = False  # its actors stop, and what they supervise elsewhere: that nodes end with it is no news either
         self.leaving = False  # this node is about to stop, and has asked others to: that they go is no news
         self._sender = access.sender
         self.notify = access.sender.notify
 
-    def join(self, head: PeerId, endpoint: str) -> None:
-        """Become a worker of ``head``: obey its address book, stop when it is gone."""
-        self.head = head
+    @property
+    def head(self) -> PeerId | None:
+        """The head that it has joined."""
+        return self.follower.head
+
+    def join(self, head: PeerId, endpoint: str, terms: MemberTerms = MemberTerms()) -> None:  # noqa: B008 - immutable
+        """Become a worker of ``head``: obey its address book; stop when it is gone, or ``orphan_grace`` later."""
+        self.follower.follow(head, endpoint, terms)
         self.greet(head, endpoint)
 
     def announce_ready(self) -> None:
         """Tell the head that the entry function has returned."""
         assert self.head is not None, "only a node that joined a head is awaited"
+        self.follower.ready = True
         self.notify(self._table.current[self.head.name], [envelope.READY])
 
     def greet(self, peer: PeerId, endpoint: str) -> Peer:
@@ -94,6 +107,7 @@ class Peering:
         """Fence a life of a node: its calls fail, its monitors fire, nothing of it is let in any more."""
         peer = self._table.find(PeerId(down.node, down.incarnation))
         if peer is not None:
+            self._parted.discard(peer.id)
             if self._transport is not None:
                 self._transport.disconnect(peer.id)
             self.fail_calls(peer, down.cause)
@@ -103,6 +117,55 @@ class Peering:
         """Begin to watch anew a peer that was reported unreachable."""
         if self._transport is not None:
             self._transport.recheck(peer.id)
+
+    # ---- a head that is lost, and found again
+
+    def outlives(self, node: str) -> bool:
+        """Return True if that node is this one's head, whose end this one survives."""
+        return self.head is not None and node == self.head.name and self.follower.outlives
+
+    def suspend(self, peer: Peer, cause: str) -> None:
+        """Fail what is open with a peer that may come back, and send it nothing."""
+        peer.lost = True
+        self.fail_calls(peer, cause)
+
+    def part(self, peer: Peer, cause: str) -> None:
+        """Close the connections to a member that has lost this head, so that it can come back."""
+        self.suspend(peer, cause)
+        self._parted.add(peer.id)
+        if self._transport is not None:
+            self._transport.part(peer.id)
+
+    def give_up(self, peer: Peer, cause: str) -> None:
+        """Take a peer for down by this node's own evidence, while there is no head to say so."""
+        self.follower.accuse(peer.id, cause)
+        self.declare_down(Down(peer.id.name, peer.incarnation, cause))
+
+    def obey(self, earlier: PeerId, head: PeerId, endpoint: str, accused: Mapping[PeerId, str]) -> None:
+        """Take ``head``, which may be ``earlier``, for the head, and tell it what it must know of this node."""
+        assert self._transport is not None, "a member listens"
+        if head == earlier and (peer := self._table.find(head)) is not None:
+            self._transport.part(head)
+            self._revive(peer, endpoint)
+        else:
+            self._transport.succeed(earlier, head, obeys(self._node, head, earlier))
+            self.declare_down(Down(earlier.name, earlier.incarnation, f"succeeded by {head}"))
+            peer = self.greet(head, endpoint)
+        up = [[p.id.name, p.incarnation, True] for p in self._table.current.values() if p is not peer]
+        lives = up + [[d.node, d.incarnation, False] for d in self._table.last_down.values()]
+        for first in range(0, len(lives), PAGE):
+            self.notify(peer, [envelope.LIVES, lives[first : first + PAGE]])
+        for other, cause in accused.items():
+            self.notify(peer, [envelope.LOST, other.name, other.incarnation, cause])
+        self.notify(peer, [envelope.READY])
+
+    def _revive(self, peer: Peer, endpoint: str) -> None:
+        """Meet a life again whose connections have ended; nothing of what was open is left."""
+        self._parted.discard(peer.id)
+        peer.lost, peer.endpoint = False, endpoint
+        peer.heard = self._clock.now()
+        peer.casts_sent = peer.casts_confirmed = peer.casts_seen = peer.casts_reported = 0
+        self._sender.meet(peer)
 
     # ---- what the transport reports
 
@@ -116,7 +179,12 @@ class Peering:
                 self.fail_calls(peer, cause)
             self._membership.lost(peer, cause)
             return
+        if lost == self.head and self.follower.lost(cause):
+            return
         if self.head is not None and lost != self.head:
+            if self.follower.headless:
+                self.give_up(peer, cause)
+                return
             # Who is down, and why, is the head's to say, to all alike. Until it does, calls fail.
             peer.lost = True
             self.fail_calls(peer, cause)
@@ -132,6 +200,13 @@ class Peering:
             raise HandshakeRefused(f"node {self._node} is not the head of a cluster")
         return self._membership.join(name, key, secret)
 
+    def on_return(self, said: ReturnRequest, key: str) -> Admission:
+        if self.head is not None and said.sender.name == self.head.name and said.sender < self.head:
+            raise HandshakeRefused(obeys(self._node, self.head, said.sender))  # a head that doubts itself asks
+        if self._membership is None:
+            raise HandshakeRefused(f"node {self._node} is not the head of a cluster")
+        return self._membership.returned(said, key)
+
     # ---- system messages
 
     def on_hello(self, sender: PeerId, endpoint: str, stays: bool) -> None:
@@ -139,6 +214,8 @@ class Peering:
         if (known := self._resolver.known(sender)) is not None:
             known.stays = stays
             known.unused = 0
+            if sender in self._parted:
+                self._revive(known, endpoint)
             if not known.met and not known.lost:
                 self._sender.meet(known)
             return
@@ -166,6 +243,8 @@ class Peering:
                 membership.accused(peer, PeerId(check_name(fields[0]), fields[1]))
             elif tag == envelope.LEAVE:
                 membership.left(peer)
+            elif tag == envelope.LIVES:
+                membership.told(peer, decode(list[tuple[str, int, bool]], fields[0]))
             else:
                 raise DecodeError(f"message {tag} is not for the head")
         elif peer.id == self.head:
@@ -182,7 +261,12 @@ class Peering:
             if (name, incarnation) == self._node:
                 self._ended(f"the head declared it down: {cause}")
             else:
+                self.follower.acquit(PeerId(name, incarnation))
                 self.declare_down(Down(name, incarnation, cause))
+        elif tag == envelope.TICKET:
+            self.follower.on_ticket(fields[0])
+        elif tag == envelope.CLAIMED:
+            self._claimed()
         else:
             for name, incarnation, endpoint in decode(list[tuple[str, int, str]], fields[0]):
                 other = PeerId(check_name(name), incarnation)

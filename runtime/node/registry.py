@@ -8,6 +8,8 @@ name over, and a withdrawal can say of which life: neither an old registration n
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,8 +21,10 @@ from ..actor.ref import CALL_TIMEOUT, EndpointCaller, Ref
 from ..base.address import NODE_SERVICE, Address, parse_address
 from ..base.clock import first_within, seconds
 from ..base.down import Down
-from ..base.errors import NoSuchActor
+from ..base.errors import NoSuchActor, RuntimeFault
 from .monitors import Monitors
+
+log = logging.getLogger("blockwright.runtime")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,6 +108,25 @@ class RegistryClient:
 
     def __init__(self, caller: EndpointCaller, head: Callable[[], str]) -> None:
         self._caller, self._head = caller, head
+        self._held: dict[str, Address] = {}  # what was registered through this node, and not taken back here
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def renew(self) -> None:
+        """Register with a new head what was registered with an earlier one; it forgets lives that are over."""
+        for name, address in self._held.items():
+            task = asyncio.get_running_loop().create_task(self._again(name, address), context=contextvars.Context())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def _again(self, name: str, address: Address) -> None:
+        try:
+            await self._register(name, address, 0.0)
+        except (RuntimeFault, ValueError) as error:
+            log.debug("the name %s of %s is not registered again: %s", name, address, error)
 
     async def register(self, name: str, ref: Ref, *, wait: float = 0.0) -> None:
         """Give that life of an actor (without a number: the current one) a name in the whole cluster, until it is over.
@@ -118,8 +141,11 @@ class RegistryClient:
             if not life:
                 raise NoSuchActor(f"node {address.node} has no actor {address.name!r} to give the name {name!r}")
             address = Address(address.node, address.name, incarnation, life)
-        wait = seconds("wait", wait)
-        arguments = (check_name(name), str(address), wait)
+        await self._register(check_name(name), address, seconds("wait", wait))
+        self._held[name] = address
+
+    async def _register(self, name: str, address: Address, wait: float) -> None:
+        arguments = (name, str(address), wait)
         holder = await self._caller.call(self._registry(), "register", arguments, {}, CALL_TIMEOUT + wait, str)
         if holder:
             raise ValueError(f"name {name!r} belongs to {holder}; choose another, or unregister it first")
@@ -127,6 +153,8 @@ class RegistryClient:
     async def unregister(self, name: str, ref: Ref | None = None) -> bool:
         """Free a name; with ``ref`` only if that life holds it. Whether it was held so."""
         arguments = (name, str(ref.address) if ref is not None else "")
+        if ref is None or self._held.get(name) == ref.address:
+            self._held.pop(name, None)
         freed: bool = await self._caller.call(self._registry(), "unregister", arguments, {}, CALL_TIMEOUT, bool)
         return freed
 

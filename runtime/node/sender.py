@@ -14,6 +14,7 @@ from typing import Any
 from ...transport.address import PeerId
 from ...transport.clock import Clock
 from ...transport.errors import MessageTooLarge, PeerGone, QueueFull
+from ...transport.handshake import SPOKEN
 from ...transport.interface import Transport
 from ...transport.link_table import LinkTable
 from ...transport.wire import Buffer
@@ -68,6 +69,11 @@ class PeerSender:
             self._links.lend(peer.id, placed)
         else:
             self._transport.send(peer.id, body, buffers)
+
+    def newer(self, peer: Peer) -> bool:
+        """Return True if the peer is of a later release, which may say more than is known here."""
+        said = self._transport.greeting(peer.id) if self._transport is not None else None
+        return said is not None and said.versions.highest > SPOKEN.highest
 
     def meet(self, peer: Peer) -> None:
         """Tell a peer where this node listens, and exchange heartbeats with it from now on."""

@@ -79,24 +79,35 @@ class HoldLane:
 @dataclass(frozen=True, slots=True)
 class Partition:
     """``nodes`` and ``others`` (none: all others) cannot reach each other for ``lasting`` seconds. Connections that carry
-    nothing for longer than the network's patience break on both ends, and what was on its way is lost; else it is late."""
+    nothing for longer than the network's patience break on both ends, and what was on its way is lost; else it is late.
+
+    one_way: only what ``nodes`` send is held up. Connections break all the same, since nothing that they get is confirmed.
+    """
 
     at: float
     nodes: tuple[str, ...]
     lasting: float
     others: tuple[str, ...] = ()
+    one_way: bool = False
 
     def cuts(self, one: str, other: str) -> bool:
-        """Return True if these two cannot reach each other."""
-        for near, far in ((one, other), (other, one)):
-            if near in self.nodes and (far in self.others if self.others else far not in self.nodes):
-                return True
-        return False
+        """Return True if the first cannot reach the second."""
+        return self._sends(one, other) or (not self.one_way and self._sends(other, one))
+
+    def breaks(self, one: str, other: str) -> bool:
+        """Return True if connections between these two break."""
+        return self._sends(one, other) or self._sends(other, one)
+
+    def _sends(self, near: str, far: str) -> bool:
+        return near in self.nodes and (far in self.others if self.others else far not in self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """SIGSTOP, and SIGCONT ``lasting`` seconds later: no line of the node's code runs, its timers are late."""
+    """SIGSTOP, and SIGCONT ``lasting`` seconds later: no line of the node's code runs, its timers are late.
+
+    If the node is the head and members outlive it, the next head starts meanwhile, as on another machine.
+    """
 
     at: float
     node: str
@@ -105,7 +116,8 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """SIGKILL: no line of the node's code runs any more, not even ``finally``. See ``Simulation(restart=...)``."""
+    """SIGKILL: no line of the node's code runs any more, not even ``finally``. See ``Simulation(restart=...)``. The head can
+    be killed where members outlive it (``orphan_grace``); the next one starts ``restart`` seconds later."""
 
     at: float
     node: str
@@ -121,16 +133,32 @@ class FaultPlan:
     faults: tuple[Fault, ...] = ()
 
     @staticmethod
-    def random(random: Random, nodes: Sequence[str], *, count: int, within: float, links: int = 0) -> FaultPlan:
+    def random(
+        random: Random, nodes: Sequence[str], *, count: int, within: float, links: int = 0, heads: int = 0
+    ) -> FaultPlan:
         """Draw ``count`` faults of all kinds within ``within`` seconds.
 
         nodes: the head first; it is cut off and slowed down like the others, but neither paused nor killed. links: the
-        number of further faults, on link traffic alone.
+        number of further faults, on link traffic alone. heads: of further faults that only members survive which outlive
+        their head (``orphan_grace``): its death, its pause, and cuts of one direction.
         """
         if len(nodes) < 2:
             raise ValueError(f"{len(nodes)} node cannot lose touch with another; give the head and at least one more")
         faults = [_random_fault(random, list(nodes), within) for _ in range(count)]
-        return FaultPlan((*faults, *[_link_fault(random, nodes, within) for _ in range(links)]))
+        faults += [_link_fault(random, nodes, within) for _ in range(links)]
+        return FaultPlan((*faults, *[_head_fault(random, nodes, within) for _ in range(heads)]))
+
+
+def _head_fault(random: Random, nodes: Sequence[str], within: float) -> Fault:
+    """Draw a fault of the head, or a cut of one direction."""
+    at, head = random.uniform(0.0, within), nodes[0]
+    kind = random.choice((Kill, Kill, Pause, Partition))
+    if kind is Kill:
+        return Kill(at, head)
+    if kind is Pause:
+        return Pause(at, head, random.choice((0.5, 2.0, 6.0)))
+    source, target = random.sample(list(nodes), 2)
+    return Partition(at, (source,), random.uniform(0.1, 6.0), (target,), one_way=True)
 
 
 def _link_fault(random: Random, nodes: Sequence[str], within: float) -> Fault:

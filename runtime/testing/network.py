@@ -20,7 +20,7 @@ from ...transport.address import PeerId
 from ...transport.errors import QueueFull
 from ...transport.handshake import Lane
 from ...transport.loopback import LoopbackTransport, Message, Network
-from ...transport.outbound import QUEUE_MESSAGES
+from ...transport.outbound import DISCONNECTED, QUEUE_MESSAGES
 from ...transport.wire import Traffic
 from .faults import BreakLink, Delay, Drop, Duplicate, Fault, Kill, Partition, Pause
 from .loop import LIFE, VirtualLoop
@@ -120,24 +120,24 @@ class SimulatedNetwork(Network):
 
     # ---- what loopback transports ask
 
-    def transport(self, peer: PeerId) -> LoopbackTransport:
+    def transport(self, peer: PeerId, *, lasting: bool = False) -> LoopbackTransport:
         """Return the transport of a new member, of the life that runs now."""
         life = LIFE.get()
         assert life is not None, "a transport belongs to a life"
         self._contexts[peer] = life.context.copy()
-        transport = super().transport(peer)
+        transport = super().transport(peer, lasting=lasting)
         transport.link_kind = "frames"  # in chunks, as between hosts
         return transport
 
-    def cut(self, endpoint: str) -> None:
-        if (member := self.members.get(endpoint)) is not None:
+    def cut(self, place: str) -> None:
+        if (member := self.members.get(place)) is not None:
             nothing = self._random.random() < 0.5
             for (source, _, _), pipe in self._pipes.items():
                 if source == member.peer:
                     pipe.stalled = self.loop.time() + self._random.choice((0.0, self._random.uniform(0.0, LATE)))
                     if nothing:
                         pipe.clear()
-        super().cut(endpoint)
+        super().cut(place)
 
     def carry(self, source: LoopbackTransport, target: LoopbackTransport, lane: AnyLane, message: Message) -> None:
         if self.closed:
@@ -170,10 +170,10 @@ class SimulatedNetwork(Network):
                 self.loop.call_at(due + way.lag, self._again, pipe, message, context=Context())
         pipe.put(message, due)
 
-    def notify_lost(self, member: LoopbackTransport, peer: PeerId) -> None:
+    def notify_lost(self, member: LoopbackTransport, peer: PeerId, cause: str = DISCONNECTED) -> None:
         """Report the loss in the pipe, after earlier messages of the peer; never while the way is blocked."""
         pipe = self._pipe(peer, member, Lane.CONTROL)
-        message = Message(b"", lambda: self._break(pipe))
+        message = Message(b"", lambda: self._break(pipe, cause))
         pipe.put(message, self.loop.time() + self._random.uniform(*self._latency))
 
     # ---- what pipes ask
@@ -225,7 +225,7 @@ class SimulatedNetwork(Network):
         members = list(self.members.values())
         for one in members:
             for other in members:
-                if partition.cuts(one.peer.name, other.peer.name):
+                if partition.breaks(one.peer.name, other.peer.name):
                     self._break(self._pipe(other.peer, one, Lane.CONTROL))
 
     def _break_link(self, one: str, other: str) -> None:
@@ -237,14 +237,14 @@ class SimulatedNetwork(Network):
         for member, far in itertools.permutations(pair, 2):
             self.loop.call_soon(member.lose_link, far.peer, context=self._contexts[member.peer])
 
-    def _break(self, pipe: _Pipe) -> None:
+    def _break(self, pipe: _Pipe, cause: str = DISCONNECTED) -> None:
         """End the connection as ``pipe.target`` sees it; later messages belong to another connection."""
         member, peer = pipe.target, pipe.source
         for key in [key for key in self._pipes if key[0] == peer and key[1] == member.peer]:
             broken = self._pipes.pop(key)
             broken.closed = True
         self.trace.add(self.loop.time(), "lost", peer, "by", member.peer)
-        self.loop.call_soon(member.lose, peer, context=self._contexts[member.peer])
+        self.loop.call_soon(member.lose, peer, cause, context=self._contexts[member.peer])
 
     def _pipe(self, source: PeerId, target: LoopbackTransport, lane: AnyLane) -> _Pipe:
         key = (source, target.peer, lane)

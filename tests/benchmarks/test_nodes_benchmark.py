@@ -6,7 +6,7 @@ import nodes
 import pytest
 
 from blockwright.runtime import LocalCluster
-from blockwright.runtime.cluster import cluster as membership
+from blockwright.runtime.cluster import failure_detector
 from blockwright.tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.system
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.system
 
 @pytest.mark.nightly
 async def test_a_crash_is_timed_and_a_wrong_cause_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "EXIT_GRACE", PATIENCE)  # a busy machine may tell late of the end of a process
+    monkeypatch.setattr(failure_detector, "EXIT_GRACE", PATIENCE)  # a busy machine may tell late of the end of a process
     async with LocalCluster(1, silence=PATIENCE) as cluster:
         assert await nodes.milliseconds_to_down(cluster, "w0", "crash", "exited -9") > 0
         with pytest.raises(nodes.WrongCauseError, match="declared down as 'exited -9' instead of 'hung'"):

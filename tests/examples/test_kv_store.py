@@ -40,7 +40,7 @@ async def world():
     nodes = Nodes()
     head = await nodes.add("head")
     for shard in SHARDS:
-        (await nodes.add(shard)).peering.head = head.id
+        (await nodes.add(shard)).peering.follower.head = head.id
     children = [Child(name=shard, actor=Shard, args=(SHARDS,), on=shard) for shard in SHARDS]
     await head.spawn(Supervisor(children), name="shards")
     yield nodes, head, Store(head, SHARDS)

@@ -30,10 +30,11 @@ def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 @claim("The safety properties of the runtime hold for random kills, partitions and losses", of="actor-runtime")
+@claim("The safety properties of the runtime hold when heads die, sleep and are cut off, too", of="actor-runtime")
 def test_the_safety_properties_hold(seeds: range) -> None:
     for seed in seeds:
         try:
-            world = Game(seed).play()
+            world = Game(seed, heads=seed % 4).play()
         except Exception as error:
             error.add_note(f"again: --nightly --seed {seed} --seeds 1")
             raise

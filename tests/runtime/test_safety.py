@@ -44,6 +44,18 @@ def test_the_safety_properties_hold(chunk: int) -> None:
         assert len(world.sent) >= 300, seed
 
 
+@claim("The safety properties of the runtime hold when heads die, sleep and are cut off, too", of="actor-runtime")
+@pytest.mark.parametrize("chunk", parts(125, 1))
+def test_the_safety_properties_hold_when_heads_die(chunk: int) -> None:
+    """Members outlive them: nobody is declared down for a head's death, and nothing is handled twice because of it."""
+    heads = 0
+    for seed in seeds(8, first=20_000 + 8 * chunk):
+        game = Game(seed, heads=3)
+        assert len(game.play().sent) >= 300, seed
+        heads += len(game.sim.heads)
+    assert heads >= 16, "heads died"
+
+
 @claim("Transfers through device slots end once and come whole, whatever dies, breaks or is lost", of="actor-runtime")
 @pytest.mark.parametrize("chunk", parts(20, 1))
 def test_the_safety_properties_hold_with_device_slots(chunk: int) -> None:

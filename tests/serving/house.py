@@ -20,6 +20,7 @@ from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.progress import Progress
 from blockwright.actors.cost_file import read_costs
 from blockwright.actors.gateway.actor import Gateway
+from blockwright.actors.gateway.limiting import Limiting
 from blockwright.actors.gateway.port import ModelInfo
 from blockwright.actors.predictor.main import start_in_process as start_predictors
 from blockwright.actors.predictor.messages import NODE
@@ -220,7 +221,9 @@ class House:
         book = LateGateway(parts)
         book.doubt(Random(f"{self.seed} {node} late"), self._late, self.late)
         name, controller = "g0" if node == HEAD else node, f"{HEAD}/controller"
-        return Gateway(book, name=name, controller=controller, limiter=f"{HEAD}/limiter", others=others, dispatchers=asked)
+        limits = limits_of(self.plan.settings.tenants)
+        more = {"limiting": Limiting(f"{HEAD}/limiter" if limits else "", limits), "others": others, "dispatchers": asked}
+        return Gateway(book, name=name, controller=controller, **more)
 
     def _late(self, text: str) -> None:
         """A late answer has changed something."""

@@ -113,23 +113,24 @@ async def test_another_version_is_refused_at_both_ends(opened, raw, caplog):
     b, _ = opened(B)
     dealer = raw(zmq.DEALER)
     dealer.connect(b.endpoint)
-    dealer.send(greeting.GREETING + b"blockwright 99 control a#1 b#3")
+    dealer.send(greeting.GREETING + b"blockwright 99 control a#1 b#3 release=9.9")
     await asyncio.to_thread(dealer.poll)
-    text = f"version 99 was offered and this node speaks {greeting.VERSION}; run the same release everywhere"
-    assert dealer.recv() == greeting.REFUSAL + text.encode()
+    text = f"protocol 99 was offered and this node speaks {greeting.SPOKEN}, which is too far apart; upgrade the release"
+    assert dealer.recv().startswith(greeting.REFUSAL + text.encode())
     assert text in caplog.text
+    assert [(refused.name, refused.release) for refused in b.refused()] == [("a#1", "9.9")]
     router = raw(zmq.ROUTER)
     port = router.bind_to_random_port("tcp://127.0.0.1")
     a, at_a = opened(A)
     a.connect(B, f"tcp://127.0.0.1:{port}")
     await asyncio.to_thread(router.poll)
     connection, _ = router.recv_multipart()
-    router.send_multipart([connection, greeting.pack_refusal("version 1 was offered and this node speaks 2")])
-    await lost(at_a, "refused: version 1 was offered and this node speaks 2")
+    router.send_multipart([connection, greeting.pack_refusal("protocol 1 was offered and this node speaks 2")])
+    await lost(at_a, "refused: protocol 1 was offered and this node speaks 2")
 
 
 async def test_an_answer_that_is_none_ends_the_connection(opened, raw):
-    for answer in (b"", b"garbage", greeting.pack_welcome(PeerId("c", 1), A), greeting.WELCOME + b"b#3 b#3 b#3"):
+    for answer in (b"", b"garbage", greeting.pack_welcome(PeerId("c", 1), A), greeting.WELCOME + b"b#3 b#3 5"):
         router = raw(zmq.ROUTER)
         port = router.bind_to_random_port("tcp://127.0.0.1")
         a, at_a = opened(A)

@@ -263,7 +263,7 @@ def _place(
     parts: BookParts, record: RequestRecord, route: Route, draft: Submission, now: float, by: Decision | None = None
 ) -> Submit:
     """Start an attempt on a route; return the effect that sends it."""
-    record.start(route, now, by)
+    record.start(route, now, by, parts.table.numerics_of(route))
     placement = record.placement
     placement.no_drafter = no_drafter_here(draft.drafts, route, parts.table)
     parts.table.place(record.id, placement.workers, placement.counted)

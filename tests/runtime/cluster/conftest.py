@@ -1,10 +1,10 @@
 import pytest
 
-from blockwright.runtime.cluster import cluster
+from blockwright.runtime.cluster import failure_detector
 from blockwright.tests.waiting import PATIENCE
 
 
 @pytest.fixture
 def explained(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broken connection waits for the exit status that explains it, however long a busy machine takes to tell it."""
-    monkeypatch.setattr(cluster, "EXIT_GRACE", PATIENCE)
+    monkeypatch.setattr(failure_detector, "EXIT_GRACE", PATIENCE)

@@ -332,7 +332,7 @@ async def test_numbers_given_to_those_that_ask():
     await hub.start()
     downs: list[Down] = []
     hub.on_down(downs.append)
-    assert hub.join("hand") == Admission(PeerId("head", 1), PeerId("hand", 1), 0.25)
+    assert hub.join("hand") == Admission(PeerId("head", 1), PeerId("hand", 1), 0.25, 2.5)
     assert hub.join("hand").own == PeerId("hand", 2), "it asks again: the first answer was lost"
     assert downs == [Down("hand", 1, "asked for another number")]
     assert not hub.admits(PeerId("hand", 1))

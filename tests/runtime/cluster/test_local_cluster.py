@@ -137,7 +137,7 @@ async def test_empty_nodes():
     rig = Rig(entry="blockwright.runtime.cluster.node_process:idle", config=None)
     async with rig.cluster as cluster:
         assert set(cluster.node.peers()) == {"w0", "w1"}
-        assert cluster.invitation == "blockwright node --join loop://head-1"
+        assert cluster.invitation == "blockwright node --join loop://head"
 
 
 async def test_what_was_not_started_or_was_before_is_reported():

@@ -23,7 +23,7 @@ async def cluster(nodes):
     """The head and two workers."""
     head, *workers = [await nodes.add(name) for name in ("head", "w1", "w2")]
     for worker in workers:
-        worker.peering.head = head.id
+        worker.peering.follower.head = head.id
     return head, *workers
 
 

@@ -191,11 +191,14 @@ class Player(Actor):
 class Game:
     """One seed."""
 
-    def __init__(self, seed: int, faults: int = FAULTS, device: bool = False, cards: bool = False) -> None:
+    def __init__(self, seed: int, faults: int = FAULTS, device: bool = False, cards: bool = False, heads: int = 0) -> None:
         nodes = ("w0", "w1", "w2")
         draw = Random(f"{seed}/plan")
-        plan = FaultPlan.random(draw, ("head", *nodes), count=faults, within=WITHIN, links=LINK_FAULTS if faults else 0)
-        self.sim = Simulation(seed=seed, nodes=nodes, faults=plan, setup=self._setup, startup=4.0, restart=0.05)
+        links = LINK_FAULTS if faults else 0
+        plan = FaultPlan.random(draw, ("head", *nodes), count=faults, within=WITHIN, links=links, heads=heads)
+        mortal = {"orphan_grace": 60.0, "setup_head": self._setup_head} if heads else {}
+        self.heads = heads
+        self.sim = Simulation(seed=seed, nodes=nodes, faults=plan, setup=self._setup, startup=4.0, restart=0.05, **mortal)
         self.world = World(self.sim)
         self.family = Family(self.world)
         self.freight = Freight(self.world)
@@ -225,10 +228,14 @@ class Game:
             player = Player(self.world, self.family, Random(f"{self.sim.seed} {node.id} {place}"))
             await node.spawn(player, name=f"p{place}")
 
+    async def _setup_head(self, node: Node) -> None:
+        self.sim.cluster.on_down(self._record_down)
+        await self._setup(node)
+
     async def _scenario(self, sim: Simulation) -> None:
-        sim.cluster.on_down(self._record_down)
-        await self._setup(sim.head)
-        await self.family.settle_wanderer(sim.head)
+        if not self.heads:
+            await self._setup_head(sim.head)
+            await self.family.settle_wanderer(sim.head)
         await sim.until_calm()
         while not all(self._idle(sim, name) for name in PLACES):  # noqa: ASYNC110 - nodes come and go
             await asyncio.sleep(0.25)

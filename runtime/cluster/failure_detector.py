@@ -1,0 +1,225 @@
+"""Failure detection, on the head: which members are out of reach, since when, and whether that is their end.
+
+Owns the counts of silence, the doubt of a head that misses most of its members at once, and its search for a later head.
+Silence counts only while this loop itself runs, so a head that stalls blames no node; one that slept for longer than
+``silence`` decides nothing before it has asked whether it has a successor. Declares through ``declare``; that and
+``supersede`` are the head's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...transport.address import PeerId
+from ...transport.clock import Clock, Timer
+from ...transport.errors import TransportError
+from ...transport.handshake import ReturnRequest, obeyed
+from ...transport.interface import UNREACHABLE, Transport
+from ..base import envelope
+from ..base.clock import first_within
+from ..node.node import Node
+from ..node.peers import Peer
+from ..node.stall_watch import hung
+from .members import ClusterMembers, Member
+from .tickets import NONE as NO_TICKET
+
+log = logging.getLogger("blockwright.runtime")
+EXIT_GRACE = 0.2  # seconds that a broken connection waits for the exit status that explains it (calls fail at once)
+STALL_FACTOR = 1.5  # a check that comes later than this many periods counts as this many
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectionRules:
+    """The limits of a head's patience, in seconds.
+
+    near: no network parts it from what it launched. grace: ``orphan_grace``. directory: where a hung node leaves its note.
+    """
+
+    heartbeat: float
+    silence: float
+    startup: float
+    grace: float
+    near: bool
+    directory: Callable[[], str]
+
+
+class FailureDetector:
+    """See the module. Made when the head's node has started; ``check`` begins."""
+
+    def __init__(
+        self,
+        node: Node,
+        transport: Transport,
+        members: ClusterMembers,
+        rules: DetectionRules,
+        declare: Callable[[Member, str], None],
+        supersede: Callable[[int, str], None],
+    ) -> None:
+        self._node, self._transport, self._members = node, transport, members
+        self._rules = rules
+        self._declare, self._supersede = declare, supersede
+        self._clock: Clock = node.clock
+        self._timer: Timer | None = None
+        self._checked = node.clock.now()
+        self._stalled_until = 0.0  # this loop stood still a short while ago: pings that were not answered prove nothing
+        self._unsure_until = 0.0  # it has slept, and has to ask first whether there is a later head
+        self._looked = 0.0  # when it looked for a later head
+        self._asking: asyncio.Task[None] | None = None
+        self.doubts = ""  # why no member is declared down, while most are out of reach
+        self.awaits = False  # members of earlier heads may come back, so their silence counts
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._asking is not None:
+            self._asking.cancel()
+
+    # ---- what the node reports
+
+    def lost(self, member: Member, peer: Peer, cause: str) -> None:
+        """Handle the loss of the connection to a member; see ``transport.interface``."""
+        now, rules = self._clock.now(), self._rules
+        if (later := obeyed(cause)) is not None and later.name == self._node.name:
+            self._supersede(later.incarnation, cause)
+        elif member.joined and member.leaving and cause != UNREACHABLE:
+            self._declare(member, "left")
+        elif member.joined and cause != UNREACHABLE:
+            self._miss(member, cause, EXIT_GRACE)
+        elif cause != UNREACHABLE:
+            self._clock.call_at(now + EXIT_GRACE, lambda: self._miss(member, cause, 0.0))
+        elif now < self._stalled_until or now - self._checked > STALL_FACTOR * rules.heartbeat / 2:
+            member.unanswered = now
+            self._node.peering.recheck(peer)
+        else:
+            self._miss(member, cause, rules.heartbeat)
+            if member.state != "down":
+                self._node.peering.recheck(peer)
+
+    def accused(self, reporter: Peer, peer: PeerId) -> None:
+        """Two nodes that cannot reach each other make a cluster useless: if the accused has not just ended, end it."""
+        if self._members.over(peer):
+            self._node.peering.notify(reporter, [envelope.DOWN, peer.name, peer.incarnation, "it is over"])
+        elif (member := self._members.find(peer)) is not None:
+            self._clock.call_at(self._clock.now() + EXIT_GRACE, lambda: self._convict(member, reporter.id))
+
+    def _convict(self, member: Member, reporter: PeerId) -> None:
+        """Declare the accused down. If members may outlive this head: not if its accuser is down by now; and later, if the
+        accused is out of reach from here, too, so that this decides first.
+        """
+        rules, now = self._rules, self._clock.now()
+        accuser = self._members.find(reporter)
+        if member.state == "down" or (rules.grace and (accuser is None or accuser.state == "down")):
+            return
+        near = member.returning or (not member.missed and member.silent < 2 * rules.heartbeat)
+        if rules.grace and (self.doubts or not near or self.slept):
+            self._clock.call_at(now + rules.heartbeat, lambda: self._convict(member, reporter))
+        else:
+            self._declare(member, f"disconnected from {reporter.name}")
+
+    # ---- silence
+
+    def check(self) -> None:
+        """Count silence, now and from here on twice in each heartbeat. A late check counts little: while this loop stood
+        still no node could be heard.
+        """
+        rules, now = self._rules, self._clock.now()
+        period = rules.heartbeat / 2
+        self._timer = self._clock.call_at(now + period, self.check)
+        step = min(now - self._checked, STALL_FACTOR * period)
+        if step < now - self._checked:
+            self._stalled_until = now + rules.silence
+        if now - self._checked > rules.silence:
+            self._unsure_until, self._looked = now + rules.silence, 0.0
+        self._checked = now
+        for member in self._members:
+            if member.state != "down" and (self.awaits or not member.returning):
+                self._count(member, step, now)
+        self._judge()
+        if rules.grace and now - self._looked > rules.silence:
+            self._looked = now
+            self._ask_at(self._node.endpoint)  # another head may have taken the address, while members still obey this one
+
+    def _count(self, member: Member, step: float, now: float) -> None:
+        peer, rules = self._node.table.find(member.id), self._rules
+        if member.state == "up" and peer is not None and peer.heard != member.heard and not peer.lost:
+            member.heard = peer.heard
+            member.found()
+        member.silent += step
+        if member.state == "up" and member.silent > rules.silence:
+            stuck = now - member.unanswered > rules.silence  # pings that were tried again have ended long before
+            self._miss(member, hung(rules.directory(), member.id) if stuck else UNREACHABLE, rules.heartbeat)
+        elif member.returning and member.silent > rules.silence:
+            self._miss(member, "it did not come back when its head had died", rules.heartbeat)
+        elif member.state == "starting" and not member.returning and member.silent > rules.startup:
+            self._declare(member, f"not up within {rules.startup:g} s")
+
+    def _miss(self, member: Member, cause: str, wait: float) -> None:
+        """Declare down a member that is out of reach. If members may outlive this head: only after ``wait`` seconds, in
+        which it shows whether most others are out of reach, too.
+        """
+        rules, now = self._rules, self._clock.now()
+        if not rules.grace:
+            self._declare(member, cause)
+        elif member.state != "down":
+            near = rules.near and not member.joined
+            member.miss(cause, now + wait, now + wait + (rules.silence if near else rules.grace))
+            self._clock.call_at(now + wait, self._judge)
+            self._ask_whom(member)
+
+    def _judge(self) -> None:
+        """Declare missing members down, unless most are missing. This doubt ends when its members have ended by themselves
+        (``orphan_grace``); of processes that no network parts from this head, after one more ``silence``.
+        """
+        doubts, now = self._members.doubtful(), self._clock.now()
+        if self.slept:
+            return
+        if doubts and not self.doubts:
+            log.warning("%s; is this head cut off?", doubts)
+        self.doubts = doubts
+        for member in self._members:
+            if member.missed and member.state != "down":
+                if now >= (member.until if doubts else member.due):
+                    self._declare(member, member.missed)
+                else:
+                    self._ask_whom(member)
+
+    # ---- a later head
+
+    @property
+    def slept(self) -> bool:
+        """This loop stood still for so long, a short while ago, that members may obey a later head by now."""
+        now = self._clock.now()
+        return bool(self._rules.grace) and (now < self._unsure_until or now - self._checked > self._rules.silence)
+
+    async def awake(self) -> None:
+        """Wait until it would be known if there were a later head."""
+        while self.slept:
+            await first_within(self._clock, self._rules.heartbeat, [])
+
+    def _ask_whom(self, member: Member) -> None:
+        """Ask a member that is out of reach whom it obeys: a head that slept for long may have a successor."""
+        if (peer := self._node.table.find(member.id)) is not None:
+            self._ask_at(peer.endpoint)
+
+    def _ask_at(self, endpoint: str) -> None:
+        """Ask the node that listens there for a later head, unless another is being asked."""
+        if self._asking is None or self._asking.done():
+            asking = self._whom(endpoint)
+            self._asking = asyncio.get_running_loop().create_task(asking, context=contextvars.Context())
+
+    async def _whom(self, endpoint: str) -> None:
+        question = ReturnRequest(self._node.id, self._node.incarnation, 1, NO_TICKET)
+        asked = asyncio.ensure_future(self._transport.ask(endpoint, question))
+        try:
+            await first_within(self._clock, self._rules.silence, [asked])
+            if asked.done():
+                asked.result()
+        except TransportError as refusal:
+            if (later := obeyed(str(refusal))) is not None and later.name == self._node.name:
+                self._supersede(later.incarnation, str(refusal))
+        finally:
+            asked.cancel()
