@@ -19,13 +19,9 @@ from ..policies.nearest import suggestion
 from ..policies.plan.coefficients import TERMS, Coefficients
 from ..policies.prediction.dispatching import POLICIES
 from ..policies.requests import kv_dispatch
-<<<<<<< HEAD
-from .model_spec import ModelSpec, check_places, check_surrogates, placed, with_shared
-=======
 from ..policies.requests.absent import COLD
 from .dispatch_spec import DispatchSpec
-from .model_spec import ModelSpec, check_places, placed, with_shared
->>>>>>> main
+from .model_spec import ModelSpec, check_places, check_surrogates, placed, with_shared
 from .record import Bytes, Most, Size, Tokens, record
 
 ARRIVALS = ("poisson", "gamma", "trace", "log")
