@@ -20,6 +20,7 @@ from typing import Any
 from ..gpu.errors import CheckpointError
 from ..gpu.weights.adapter import open_adapter
 from ..gpu.weights.checkpoint import Checkpoint
+from ..policies.adaptive.guessing import guessing_chain
 from ..policies.adaptive.speculation import MOST_SURROGATES, drafting_chain
 from ..policies.cluster.adapter_base import WholeModel
 from ..policies.cluster.application_life import model_of
@@ -163,7 +164,7 @@ class Applications(Actor):
             if name not in families and is_answered(name, families):
                 return RefusedChange(Refusal.CONFLICT, _chooses(name, f"remove {family_of_auto(name)}"), "name")
             applications, view = await controller.retire(name, grace, default)
-            for drafting in (drafting_chain(name, number) for number in range(MOST_SURROGATES)):
+            for drafting in [guessing_chain(name), *(drafting_chain(name, number) for number in range(MOST_SURROGATES))]:
                 if drafting in self._held and drafting not in self._removed:
                     applications = [*applications, *(await controller.retire(drafting, grace, ""))[0]]
                     self._removed.add(drafting)

@@ -144,6 +144,7 @@ def worker_configs(settings: Settings, models: Mapping[str, ModelConfig], head: 
             max_length=max(max_lengths(settings.requests, models).values()),
             kv_layers=max(model.layers for model in models.values()),
             on_demand=settings.models.on_demand,
+            exact=settings.drafting.exact,
             pace=pace,
             profile=profile,
             check=settings.faults.check,

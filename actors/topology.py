@@ -405,7 +405,9 @@ async def _open_checkpoints(settings: Settings) -> tuple[OpenedCheckpoints, Sett
     for sentence in absent_models(settings, opened.checkpoints):
         log.warning("%s", sentence)
     _tell_bases(opened)
-    speculate = settings.drafting.speculate | dict.fromkeys(opened.drafting.values(), "tokens")
+    speculate = settings.drafting.speculate | {
+        name: "tokens" for name in opened.drafting.values() if name not in settings.drafting.guessing
+    }
     first = next(iter(settings.models.applications))
     return opened, settings.changed(default_model=default or first, speculate=speculate)
 

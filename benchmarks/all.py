@@ -73,6 +73,9 @@ LONG = {
     "adaptive": 3600,
     "transfers": 600,
     "adaptive_live": 300,
+    "adaptive_hidden": 900,
+    "adaptive_tokens": 600,
+    "adaptive_stitches": 600,
     "adaptive_kv": 600,
     "adaptive_simulated": 1800,
 }  # named or not run

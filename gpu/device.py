@@ -200,6 +200,15 @@ class Device(Protocol):
     def depart(self, width: int, at: Rows) -> None:
         """Copy the hidden states of these rows for another worker: the next entry of the ticket's ``departed``."""
 
+    def read(self, width: int, at: Rows) -> memoryview:
+        """Return a copy of these rows' hidden states, as bytes. Only where the host can address them."""
+
+    def likeness(self, run: Any, width: int, at: Rows, other: memoryview) -> list[float]:
+        """Return the cosine of the vocabulary probabilities that a composed head gives each row and its other states.
+
+        ``other`` is as ``read`` returned it; each row has one position.
+        """
+
     def end(self) -> Ticket:
         """End the sweep, and return its ticket."""
 

@@ -17,6 +17,7 @@ from ..policies.model.chain import HiddenLayout, Kind, PageLayout
 from ..policies.plan.sweep_plan import Arrival, HiddenRows, MapGroup, Step, SweepPlan, SweepResult
 from .device import Arena, Device, Ticket
 from .errors import ExecutorError
+from .guesses import Guessed, SweepGuesses
 from .model.config import ComponentSpec, pools
 from .parameters import ResidentParameters
 from .sweep_columns import Rows, SweepColumns
@@ -65,6 +66,7 @@ class Executor:
         self.parameters = ResidentParameters(device.backend, self._arenas[PARAMETERS], device.slice_bytes)
         self._runs: dict[int, ComposedRun] = {}
         self._flights: dict[int, ArrivedActivations] = {}
+        self.guessed: Guessed = lambda plan, step, departure, hidden: None  # takes a guess while its plan goes on
 
     def enter(self) -> None:
         """Prepare the calling thread for the device; see ``Device.enter``."""
@@ -279,15 +281,32 @@ class Executor:
         for resumed in plan.resumed:
             self.device.take_hidden(self._hidden_layout(plan, resumed), resumed.column, columns.rows(resumed.batch))
         wanted, drawn = set(plan.sample), set[int]()
+        guesses = SweepGuesses(columns, self.device, self.guessed)
         for step in plan.steps:
-            drawn.update(self._step(columns, step, wanted))
+            if step.guess:
+                self._guess(guesses, step)
+            else:
+                drawn.update(self._step(columns, step, wanted))
         if lacking := wanted - drawn:
             raise ExecutorError(f"plan {plan.number} samples batch rows {sorted(lacking)[:4]} that no step took to a head")
         for kept in plan.kept:
             self.device.put_hidden(self._hidden_layout(plan, kept), kept.column, columns.rows(kept.batch))
         for departure in plan.departures:
             self.device.depart(departure.width, columns.rows(departure.batch))
-        return self.device.end()
+        ticket = self.device.end()
+        if plan.guesses:
+            ticket.wait().likeness = guesses.likeness
+        return ticket
+
+    def _guess(self, guesses: SweepGuesses, step: Step) -> None:
+        """Have a step of a guess computed, or its likeness measured."""
+        run = self._runs.get(step.run)
+        if run is None:
+            raise ExecutorError(f"a guess names run {step.run}, which is not composed; compose it first")
+        if step.head:
+            guesses.compare(step, run.head, run.width)
+        else:
+            guesses.step(step, run.body, run.width)
 
     def _arrive(self, columns: SweepColumns, arrival: Arrival) -> None:
         waiting = self._flights.pop(arrival.flight, None)

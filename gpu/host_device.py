@@ -10,6 +10,8 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from ..policies.model.chain import HiddenLayout, PageLayout
 from ..policies.plan.sweep_plan import SweepResult
 from .backend import SLICE, Batch, HostBackend
@@ -122,6 +124,19 @@ class HostDevice:
 
     def depart(self, width: int, at: Rows) -> None:
         self._under_way().departed.append(self._hidden.read(width, at.offset_N, at.count_N))
+
+    def read(self, width: int, at: Rows) -> memoryview:
+        return self._hidden.read(width, at.offset_N, at.count_N)
+
+    def likeness(self, run: Any, width: int, at: Rows, other: memoryview) -> list[float]:
+        sweep = self._under_way()
+        began = time.perf_counter()
+        other_ND = torch.frombuffer(bytearray(other), dtype=self.backend.dtype).view(-1, width)
+        both = [self.backend.logits(run, one).float().clone() for one in (self._hidden.pick(width, at.offset_N), other_ND)]
+        true_NV, guess_NV = (torch.softmax(logits_NV, dim=-1) for logits_NV in both)
+        found: list[float] = torch.cosine_similarity(true_NV, guess_NV, dim=-1).tolist()
+        sweep.kernel_seconds += time.perf_counter() - began
+        return found
 
     def end(self) -> Ticket:
         sweep, self._sweep = self._under_way(), None

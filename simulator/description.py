@@ -21,7 +21,7 @@ from ..policies.prediction.dispatching import POLICIES
 from ..policies.requests import kv_dispatch
 from ..policies.requests.absent import COLD
 from .dispatch_spec import DispatchSpec
-from .model_spec import ModelSpec, check_places, placed, with_shared
+from .model_spec import ModelSpec, check_places, check_surrogates, placed, with_shared
 from .record import Bytes, Most, Size, Tokens, record
 
 ARRIVALS = ("poisson", "gamma", "trace", "log")
@@ -397,13 +397,7 @@ def _check_variants(made: Scenario, source: DescriptionSource) -> None:
 def _check_pipelines(made: Scenario, source: DescriptionSource) -> None:
     """Check that the devices of a pipeline can share the bytes of each model evenly, and surrogates."""
     stages = [spec.stages for spec in made.instances if spec.stages > 1]
-    for n, model in enumerate(made.models):
-        if model.drafts is None or not model.drafts.surrogate:
-            continue
-        if stages or model.shares or not model.parameters:
-            why = "is given for a pipeline" if stages else "is given for an adapter" if model.shares else "needs parameters"
-            says = f"{why}; a surrogate stands for layers of a whole model on one device"
-            raise source.error(["models", n, "drafts", "surrogate"], says)
+    check_surrogates(made.models, source.error, pipelines=bool(stages))
     for n, model in enumerate(made.models if stages else ()):
         if not model.parameters:
             raise source.error(["models", n, "parameters"], "is missing; devices of a pipeline cost by their part of them")

@@ -88,6 +88,19 @@ def check_places(models: Sequence[ModelSpec], entries: Sequence[str], error: Fau
             raise error(["instances", n, "name"], f"is {entry!r}, and no model is placed there; add it to only of one")
 
 
+def check_surrogates(models: Sequence[ModelSpec], error: Fault, *, pipelines: bool) -> None:
+    """Check that surrogates stand for layers of whole models, each on one device."""
+    for n, model in enumerate(models):
+        if model.drafts is None or not model.drafts.surrogate:
+            continue
+        if pipelines or model.shares or not model.parameters:
+            why = (
+                "is given for a pipeline" if pipelines else "is given for an adapter" if model.shares else "needs parameters"
+            )
+            says = f"{why}; a surrogate stands for layers of a whole model on one device"
+            raise error(["models", n, "drafts", "surrogate"], says)
+
+
 def _refused(model: ModelSpec, other: ModelSpec | None, name: str, named: dict[str, ModelSpec]) -> str | None:
     """Return why a model cannot be an equivalent of another one; None: it can."""
     if name == model.name:

@@ -129,9 +129,11 @@ class DraftSettings(SettingsPart):
     ] = field(default_factory=dict)
     speculate: Annotated[
         Texts,
-        "model id: off, or tokens: the chain with a surrogate of a block (`blockwright zoo surrogate`) drafts; default: "
-        "tokens if surrogates promise to gain",
+        "model id: off; tokens: the chain with a surrogate of a block (`blockwright zoo surrogate`) drafts; hidden: a "
+        "surrogate guesses hidden states at a border of a pipeline, answers are approximate; default: tokens if surrogates "
+        "promise to gain",
     ] = field(default_factory=dict)
+    exact: Annotated[bool, "with speculate=hidden: accept no guess, so that answers are exact; all else is computed"] = False
     draft_tokens: Annotated[
         int,
         "tokens drafted in a step, at most 16; 0: as many as pay",
@@ -154,15 +156,22 @@ class DraftSettings(SettingsPart):
         for name, mode in self.speculate.items():
             if name not in models.applications:
                 raise SettingsError(f"speculate.{name} names no application; there are: {listed(models.applications)}")
-            if mode not in ("off", "tokens"):
-                raise SettingsError(f"speculate.{name} is {mode!r}; give off or tokens")
-            if mode == "tokens" and name in self.drafts:
-                raise SettingsError(f"speculate.{name} is tokens, and drafts.{name} is {self.drafts[name]!r}; choose one")
+            if mode not in ("off", "tokens", "hidden"):
+                raise SettingsError(f"speculate.{name} is {mode!r}; give off, tokens or hidden")
+            if mode != "off" and name in self.drafts:
+                raise SettingsError(f"speculate.{name} is {mode}, and drafts.{name} is {self.drafts[name]!r}; choose one")
+        if self.exact and not self.guessing:
+            raise SettingsError("exact is on, and no model has speculate=hidden, whose guesses it refuses; leave exact out")
 
     @property
     def speculating(self) -> list[str]:
         """The applications for which a chain with a surrogate drafts."""
         return [name for name, mode in self.speculate.items() if mode == "tokens"]
+
+    @property
+    def guessing(self) -> list[str]:
+        """The applications whose hidden states a surrogate guesses."""
+        return [name for name, mode in self.speculate.items() if mode == "hidden"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

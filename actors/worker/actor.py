@@ -56,7 +56,7 @@ from .component_loader import ComponentLoader, ReadSpecs
 from .component_sources import ComponentSources
 from .composed_runs import ComposedRuns
 from .cut_answers import CutAnswers
-from .device_thread import DeviceQueue, ExecutedPlan, OpenDevice, start_device
+from .device_thread import DeviceQueue, DeviceThread, ExecutedPlan, OpenDevice, start_device
 from .event_feed import Aside, EventFeed
 from .event_log_writer import EventLogWriter
 from .event_recorder import EventRecorder, Machine
@@ -145,6 +145,8 @@ class Worker(Actor):
         self.device: DeviceQueue = self._open_device(
             config, self.backend, chunk, swept, self._on_fatal, self._outbox.lay_out
         )
+        if isinstance(self.device, DeviceThread):
+            self.device.on_guess = self._outbox.depart_one
         size = config.worker_memory.page_size
         self._pages = PageCarrier(self.device, self._outbox, self._apply, self._do, self._on_fatal, self._watch, size)
         self._parameters = ParameterCarrier(self.node, self.device, self._outbox, self._watch, config.worker_memory.memory)
@@ -394,7 +396,7 @@ class Worker(Actor):
         routes = self.state.parts.routes
         self._composed.retain(routes.runs, {local.delta for local in routes.planned()})
         for local in routes.all_in_force():
-            for run in local.runs:
+            for run in local.every_run:
                 self._composed.compose(routes.number(run), run)
                 self._composed.attach(routes.number(run), run, local)
 

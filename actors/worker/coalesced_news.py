@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ...policies.requests.book.sweep_report import joined
-from ...policies.sweep.events import DraftsVerified, GatewayNews, SatOut, TokensEmitted
+from ...policies.sweep.events import DraftsVerified, GatewayNews, GuessesJudged, SatOut, TokensEmitted
 
 
 class CoalescedNews:
@@ -22,11 +22,12 @@ class CoalescedNews:
         self._news: list[GatewayNews] = []
         self._last: dict[str, int] = {}  # request -> index of its last news
         self._rounds: dict[tuple[str, int, str], DraftsVerified] = {}  # by request, attempt and source
+        self._guesses: dict[tuple[str, int], GuessesJudged] = {}  # by request and attempt
         self._parked: dict[tuple[str, int], SatOut] = {}  # by request and attempt
 
     @property
     def news(self) -> list[GatewayNews]:
-        return [*self._rounds.values(), *self._parked.values(), *self._news]
+        return [*self._rounds.values(), *self._guesses.values(), *self._parked.values(), *self._news]
 
     def add(self, news: Iterable[GatewayNews]) -> None:
         for one in news:
@@ -35,6 +36,9 @@ class CoalescedNews:
                 continue
             if isinstance(one, SatOut):
                 self._park(one)
+                continue
+            if isinstance(one, GuessesJudged):
+                self._judge(one)
                 continue
             at = self._last.get(one.request)
             last = None if at is None else self._news[at]
@@ -51,6 +55,13 @@ class CoalescedNews:
             drafted, accepted = held.drafted + one.drafted, held.accepted + one.accepted
             one = replace(one, drafted=drafted, accepted=accepted, rounds=held.rounds + one.rounds)
         self._rounds[key] = one
+
+    def _judge(self, one: GuessesJudged) -> None:
+        """Add guesses to the held ones of the same attempt."""
+        key = one.request, one.attempt
+        if (held := self._guesses.get(key)) is not None:
+            one = replace(one, guesses=held.guesses + one.guesses, accepted=held.accepted + one.accepted)
+        self._guesses[key] = one
 
     def _park(self, one: SatOut) -> None:
         """Add steps that a request sat out to the held ones of the same attempt."""

@@ -11,6 +11,7 @@ from functools import partial
 
 from ...gpu.executor import Executor
 from ...gpu.model.config import ComponentSpec
+from ...policies.adaptive.guessing import is_guessing
 from ...policies.control.loads import LoadBlock
 from ...policies.model.chain import Chain, PageLayout
 from ...policies.model.runs import LocalRoute, Run
@@ -32,7 +33,9 @@ class ComposedRuns:
 
     def prepare(self, chains: Sequence[Chain]) -> None:
         """Make sure that the device has arenas for these chains' pages and tables for their longest sequences."""
-        lengths = [(chain.max_length, sum(c.kv is not None for c in chain.components)) for chain in chains]
+        counts = {chain.application: sum(c.kv is not None for c in chain.components) for chain in chains}
+        beside = {chain.drafts_for: counts[chain.application] for chain in chains if is_guessing(chain)}
+        lengths = [(one.max_length, counts[one.application] + beside.get(one.application, 0)) for one in chains]
         kept = [chain.hidden for chain in chains if chain.family]
         for layout in self._new_layouts([*kept, *[c.kv for chain in chains for c in chain.components]]):
             self._do(partial(_add_layout, layout=layout))

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from ...gpu.backend import Backend
@@ -22,8 +22,9 @@ from ...gpu.executor import Executor
 from ...gpu.select import open_device
 from ...policies.plan.coefficients import Coefficients
 from ...policies.plan.cost import cost
-from ...policies.plan.sweep_plan import SweepPlan, SweepResult
+from ...policies.plan.sweep_plan import Departure, Step, SweepPlan, SweepResult
 from ...policies.plan.time_slice import time_slice
+from ...policies.sweep.guesses import left_to_send, part_of, standing
 from ...transport.device_memory import DeviceBytes
 from ...transport.link import Slot
 from .messages import WorkerConfig
@@ -34,15 +35,17 @@ Laid = memoryview | bytearray | Slot | DeviceBytes  # as a link takes it
 
 @dataclass(frozen=True, slots=True)
 class ExecutedPlan:
-    """A plan that has run. ``departed`` are the hidden states of its departures, in their order."""
+    """A plan that has run. ``departed`` are the hidden states of ``departures``, in their order."""
 
     plan: SweepPlan
     result: SweepResult
+    departures: list[Departure]  # of the plan, without rows whose guesses stand
     departed: list[Laid]
 
 
 OnSwept = Callable[[ExecutedPlan], None]
 OnFatal = Callable[[BaseException], None]
+OnGuess = Callable[[Departure, Laid], None]
 LayOut = Callable[[str, Outgoing], Laid]
 
 
@@ -165,6 +168,9 @@ class DeviceThread:
         pace: Coefficients | None = None,
     ) -> None:
         self._executor, self._pace = executor, pace
+        executor.guessed = self._guess
+        self.on_guess: OnGuess = lambda departure, hidden: None  # runs on the event loop
+        self._began = 0.0  # monotonic time at which the sweep under way began
         self._on_swept = on_swept
         self._on_fatal = on_fatal
         self._lay_out = lay_out
@@ -296,7 +302,7 @@ class DeviceThread:
                 work = self._work.popleft()
 
     def _sweep(self, plan: SweepPlan) -> None:
-        began = time.monotonic()
+        began = self._began = max(time.monotonic(), self._ended)
         least = cost(plan, self._pace) if self._pace is not None else 0.0
         if not self._collector.busy:
             self._due = began + least
@@ -308,8 +314,10 @@ class DeviceThread:
         began = max(submitted, self._ended)  # plans run one after the other
         self._due = began + least
         result = ticket.wait()
+        stand = standing(plan, result) if plan.guesses else set()
         leaving = zip(plan.departures, ticket.departed, strict=True)
-        departed = [self._lay_out(departure.worker, hidden) for departure, hidden in leaving]
+        left = [without(departure, hidden, stand) if stand else (departure, hidden) for departure, hidden in leaving]
+        departed = [self._lay_out(departure.worker, hidden) for departure, hidden in left]
         rest = self._due - time.monotonic()
         if self._pace is not None and rest > 0:
             time.sleep(rest)
@@ -317,7 +325,32 @@ class DeviceThread:
         self._last = self._ended - began
         if self._pace is not None:  # logs and fits are to learn how long this worker's sweeps really take
             result.seconds = self._last
-        self._post(self._on_swept, ExecutedPlan(plan, result, departed))
+        self._post(self._on_swept, ExecutedPlan(plan, result, [departure for departure, _ in left], departed))
+
+    def _guess(self, plan: SweepPlan, step: Step, departure: Departure, hidden: memoryview) -> None:
+        """Let a guess leave while its plan goes on. With a pace, not before its steps would have ended."""
+        if self._pace is not None:
+            done = plan.steps[: plan.steps.index(step) + 1]
+            rest = self._began + cost(replace(plan, steps=done), self._pace) - time.monotonic()
+            if rest > 0:
+                time.sleep(rest)
+        self._post(self.on_guess, departure, self._lay_out(departure.worker, hidden))
+
+
+def without(departure: Departure, hidden: Outgoing, stand: set[int]) -> tuple[Departure, Outgoing]:
+    """Return a departure and its hidden states without the rows in ``stand``."""
+    places = left_to_send(departure, stand)
+    if len(places) == len(departure.batch):
+        return departure, hidden
+    assert isinstance(hidden, memoryview), "guesses are computed where the host can address hidden states"
+    token = hidden.nbytes // max(1, sum(row.count for row in departure.rows))
+    pieces: list[memoryview] = []
+    at = 0
+    for place, row in enumerate(departure.rows):
+        if place in places:
+            pieces.append(hidden[at : at + row.count * token])
+        at += row.count * token
+    return part_of(departure, places), memoryview(b"".join(pieces))
 
 
 def _settle(future: asyncio.Future[T], value: T, error: BaseException | None) -> None:

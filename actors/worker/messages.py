@@ -63,6 +63,7 @@ class WorkerConfig:
     max_length: int = 4096  # tokens of the longest sequence
     kv_layers: int = 64  # layers with KV of the longest chain
     on_demand: bool = False
+    exact: bool = False  # as in ``SweepConfig``
     speed: float = 0.0  # bytes of parameters that tokens of a small sweep pass in a second, all together; 0: not measured
     pace: Coefficients | None = None  # simulated pace: sweeps are not let finish faster than this
     profile: Coefficients | None = None  # expected costs of sweeps
@@ -104,6 +105,7 @@ def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int, chunk: int
         tenant_kv_share=config.tenants.tenant_kv_share,
         kv_reserve=config.worker_memory.kv_reserve if config.on_demand else 0.0,
         on_demand=config.on_demand,
+        exact=config.exact,
         offline_delay=config.offline.offline_delay,
         offline_sweep=config.offline.offline_sweep,
         costs=config.profile,

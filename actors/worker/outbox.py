@@ -10,6 +10,7 @@ import logging
 from functools import partial
 
 from ...gpu.device import CardBytes, Outgoing
+from ...policies.plan.sweep_plan import Departure
 from ...policies.sweep.events import Flight
 from ...runtime.actor.actor import ActorNode
 from ...runtime.base.buffers import Sink
@@ -75,13 +76,18 @@ class Outbox:
 
     def depart(self, swept: ExecutedPlan) -> None:
         """Send the hidden states that leave after a sweep to the worker of their next pipeline stage."""
-        for departure, hidden in zip(swept.plan.departures, swept.departed, strict=True):
-            header = pack(encode(Flight(departure.home, 0, departure.width, departure.rows), Sink()))
-            try:
-                self.send(departure.worker, header, hidden)
-            except Exception as error:
-                # The receiver is gone or unreachable. The head will declare its end, and the rows go back then.
-                log.warning("hidden states for %s could not be sent: %s", departure.worker, error)
+        for departure, hidden in zip(swept.departures, swept.departed, strict=True):
+            if departure.rows:
+                self.depart_one(departure, hidden)
+
+    def depart_one(self, departure: Departure, hidden: Laid) -> None:
+        """Send hidden states that leave to the worker of their next pipeline stage."""
+        header = pack(encode(Flight(departure.home, 0, departure.width, departure.rows), Sink()))
+        try:
+            self.send(departure.worker, header, hidden)
+        except Exception as error:
+            # The receiver is gone or unreachable. The head will declare its end, and the rows go back then.
+            log.warning("hidden states for %s could not be sent: %s", departure.worker, error)
 
 
 def _read(hidden: CardBytes) -> memoryview:

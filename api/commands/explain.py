@@ -97,6 +97,8 @@ def report(view: View) -> list[str]:
         facts.append(service_line(service))
     if parked := view.get("parked_steps"):
         facts.append(parked_line(parked, view.get("parked_seconds")))
+    if guesses := view.get("guesses"):
+        facts.append(guess_line(guesses))
     if drafts := view.get("drafts"):
         facts += draft_lines(drafts, ended=view["state"] not in ("waiting", "running"))
     facts += claim_lines(view.get("claims", ()))
@@ -165,6 +167,13 @@ def entered_line(entered: Mapping[str, int], prompt: int) -> str:
     by_depth = sorted(entered.items(), key=lambda item: int(item[0]))
     parts = [f"{tokens:,} began behind layer {layers}" for layers, tokens in by_depth]
     return f"  of a prompt of {prompt:,} tokens {', '.join(parts)}: a lower tier had computed the layers below"
+
+
+def guess_line(guesses: View) -> str:
+    """Return the line on guesses of a request's hidden states."""
+    made, accepted = guesses["made"], guesses["accepted"]
+    what = "its text is approximate" if guesses["approximate"] else "its text is exact"
+    return f"  guesses of hidden states: {made:,} made, {accepted:,} accepted; {what}"
 
 
 def draft_lines(drafts: View, *, ended: bool = False) -> list[str]:

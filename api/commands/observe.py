@@ -103,6 +103,7 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
                 "blocks": len(worker["blocks"]),
                 "hidden": _hidden(worker),
                 "redundant": int(worker.get("counters", {}).get("redundant_pages", 0)),
+                "guesses": _guesses(worker),
                 "links": dict(worker.get("links", {})),
                 "came": _came(worker),
                 "store": worker.get("store", ""),  # servers of earlier releases do not show this one and the next
@@ -120,6 +121,12 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
         "placement": dict(cluster.get("placement", {})),  # servers of earlier releases do not report this one and the next
         "cards": list(cluster.get("cards", ())),
     }
+
+
+def _guesses(worker: Mapping[str, Any]) -> dict[str, int]:
+    """Return the guesses of hidden states that a worker has made, and the ones that stood; servers may not report them."""
+    counters = worker.get("counters", {})
+    return {"made": int(counters.get("guessed_states", 0)), "accepted": int(counters.get("accepted_guesses", 0))}
 
 
 def _whereabouts(worker: Mapping[str, Any]) -> dict[str, Any]:

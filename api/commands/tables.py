@@ -55,13 +55,20 @@ def rate(value: float) -> str:
 def ps_tables(view: View) -> Screenful:
     hidden = any(one["hidden"] for one in view["workers"])
     redundant = any(one["redundant"] for one in view["workers"])
+    guessed = any(one["guesses"]["made"] for one in view["workers"])
     linked = any(one["links"] for one in view["workers"])
     where = _whereabouts(view["workers"])
     named = ("WORKER", "STATE", *where, "DEVICE", "NUMERICS", *(("LINKS",) if linked else ()))
     beside = any(one["memory"].get("other") for one in view["workers"])
     counted = ("PID", "RESTARTS", "BLOCKS", "PARAMETERS", "KV", "CACHED", "FREE", *(("OTHER",) if beside else ()))
     workers = FittedTable(
-        (*named, *counted, *(("HIDDEN",) if hidden else ()), *(("REDUNDANT",) if redundant else ())),
+        (
+            *named,
+            *counted,
+            *(("HIDDEN",) if hidden else ()),
+            *(("REDUNDANT",) if redundant else ()),
+            *(("GUESSES",) if guessed else ()),
+        ),
         [
             (
                 *(one["id"], one["state"]),
@@ -73,10 +80,11 @@ def ps_tables(view: View) -> Screenful:
                 *((size(one["memory"]["other"]),) if beside else ()),
                 *((size(one["hidden"]),) if hidden else ()),
                 *((f"{one['redundant']:,}",) if redundant else ()),
+                *(("{accepted:,} of {made:,}".format(**one["guesses"]),) if guessed else ()),
             )
             for one in view["workers"]
         ],
-        numbers=7 + beside + hidden + redundant,
+        numbers=7 + beside + hidden + redundant + guessed,
         least=("NUMERICS", "DEVICE", *(("LINKS",) if linked else ()), "BLOCKS", "STATE"),
     )
     more = [

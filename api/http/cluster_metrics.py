@@ -30,6 +30,8 @@ COUNTERS = {  # counters since the start of a worker
     "draft_rounds": "Times that drafts of a sequence were verified, each in one step.",
     "drafted_tokens": "Drafted tokens that were verified.",
     "accepted_tokens": "Drafted tokens that stood, and counted.",
+    "guessed_states": "Positions whose hidden states a surrogate guessed for the next worker (setting speculate).",
+    "accepted_guesses": "Of these, the guesses that stood.",
     "forced_tokens": "Tokens that a grammar left no choice in, computed together with the one before (setting forced).",
     "evicted_pages": "Cached pages that were evicted.",
     "shared_pages": "Times a sequence used a page that another one had computed.",

@@ -29,6 +29,7 @@ from .results import ResultRing
 from .streams import DeviceEvent
 from .sweep import CardSweep
 
+NO_GUESS = "a card computes no guesses of hidden states; serve that model on CPUs, or set speculate for it to off"
 SLICE = 8 << 20  # bytes of parameters that are packed or copied in one step, between two sweeps
 
 
@@ -180,6 +181,12 @@ class CudaDevice:
             self.backend.ops.gather(self.backend.scratch[place], sweep.columns.at(index), target, at.tokens, width)
 
         sweep.work.append(leave)
+
+    def read(self, width: int, at: Rows) -> memoryview:
+        raise ExecutorError(NO_GUESS)
+
+    def likeness(self, run: CudaRun, width: int, at: Rows, other: memoryview) -> list[float]:
+        raise ExecutorError(NO_GUESS)
 
     def end(self) -> Ticket:
         sweep, self._sweep = self._under_way(), None

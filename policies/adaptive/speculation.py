@@ -12,6 +12,7 @@ from itertools import pairwise
 from math import ceil
 
 from ..model.chain import Chain, Component
+from .guessing import is_guessing
 
 LONGEST = 8  # drafts of a round that are considered
 SUFFIX = "~surrogate"
@@ -87,6 +88,8 @@ def drafting_chains(chains: Iterable[Chain]) -> dict[str, list[DraftingChain]]:
     for name, chain in sorted(known.items(), key=lambda one: (len(one[0]), one[0])):
         if chain.drafts_for in known:
             first, last = replaced(known[chain.drafts_for].components, chain.components)
+            if is_guessing(chain):  # the head follows its surrogate
+                last = len(chain.components) - 1
             found.setdefault(chain.drafts_for, []).append(DraftingChain(name, first, last))
     return found
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
+from ..adaptive.guessing import guesses_for, on_homes
 from ..cluster.assignment import WorkerCapacity, page_of, routes_of_all, routes_on_new_worker, routes_where_it_fits
 from ..cluster.worker_size import SizeRules, WorkerReport
 from ..model.chain import Route
@@ -47,7 +48,9 @@ class Placement:
 
     def of_all(self, new: Mapping[str, Application]) -> list[Route]:
         """Return the routes of applications that are added together. Raises ValueError."""
-        return routes_of_all(new, self._planned_rooms(new.values()), by_room=self.by_room)
+        routes = routes_of_all(new, self._planned_rooms(new.values()), by_room=self.by_room)
+        guessing = {name: one.drafts_for for name, one in new.items() if guesses_for(name, one.drafts_for)}
+        return on_homes(routes, guessing) if guessing else routes
 
     def of_one(self, application: Application, *, on_demand: bool) -> tuple[list[Route], bool]:
         """Return the routes of a single addition, and whether others must be unloaded for it, which ``on_demand`` allows.
@@ -112,7 +115,7 @@ class Placement:
         there = {
             name: served.application
             for name, served in self._served.items()
-            if served.deployed and not (served.draining or served.on_demand or served.variant)
+            if served.deployed and not (served.draining or served.on_demand or served.variant or served.guesses)
         }
         return routes_on_new_worker(worker, self._bytes(worker), there)
 
@@ -123,7 +126,7 @@ class Placement:
         """
         routes: list[Route] = []
         for served in self._served.values():
-            if not served.deployed or served.draining or served.variant:
+            if not served.deployed or served.draining or served.variant or served.guesses:
                 continue
             if all(one.is_on(without) for one in served.planned):
                 with suppress(ValueError):

@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from ..adaptive.guessing import guesses_for
 from ..cluster.adapter_base import WholeModel
 from ..cluster.application_life import first_missing, serving_one
 from ..cluster.demand import HopCapacity
@@ -46,6 +47,11 @@ class Served:
     def variant(self) -> bool:
         """True if it only serves in another's place, where its components are for others."""
         return bool(self.application.variant_of)
+
+    @property
+    def guesses(self) -> bool:
+        """True if it only guesses hidden states where a pipeline begins."""
+        return guesses_for(self.application.name, self.application.drafts_for)
 
     @property
     def parked(self) -> bool:

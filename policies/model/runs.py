@@ -85,6 +85,19 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True)
+class GuessPath:
+    """The surrogate of the block with which a route ends on this worker, beside that block.
+
+    Its KV has layers behind all of the chain's, in spans that are the last of the route's.
+    """
+
+    depth: int  # of the block's first component
+    runs: tuple[Run, ...]
+    head: Run  # by which the states behind both are compared
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LocalRoute:
     """A route as one of its workers sees it."""
 
@@ -103,6 +116,7 @@ class LocalRoute:
     exit: Exit | None = None  # where the route leaves, if hidden states are kept there for others; its span is the last
     entries: tuple[Exit, ...] = ()  # exits of other routes that it passes, the deepest first
     tier: FamilyTier | None = None  # in the accounts of the worker; None: the model has no tiers
+    guess: GuessPath | None = None  # None: its hidden states leave as they are
 
     @property
     def kv_spans(self) -> int:
@@ -113,6 +127,11 @@ class LocalRoute:
     def kv(self) -> tuple[Span, ...]:
         """The spans that hold KV."""
         return self.spans if self.exit is None else self.spans[:-1]
+
+    @property
+    def every_run(self) -> tuple[Run, ...]:
+        """The runs that rows pass, with the ones of a surrogate."""
+        return self.runs if self.guess is None else (*self.runs, *self.guess.runs, self.guess.head)
 
     @property
     def column(self) -> int:

@@ -77,6 +77,8 @@ class Step:
     # of rows in ``SweepPlan.draft_rows``, the number of drafts that have been drawn by them
     place: int = -1
     draft: bool = False  # the tokens that this head draws are drafts: written to the table and not reported
+    # 1 + place in ``SweepPlan.guesses`` of the guess that it computes, or that it judges if it is a head; 0: none
+    guess: int = 0
 
 
 @dataclass(slots=True)
@@ -111,6 +113,7 @@ class FlightRow:
     count: int
     sample: bool  # whether a token is drawn at the route's end
     drafts: list[int] = field(default_factory=list)  # the tokens behind the first, if they are drafts to be verified
+    guess: bool = False  # its hidden states are a guess: their verdict, or the true ones, follow
 
 
 @dataclass(slots=True)
@@ -122,6 +125,20 @@ class Departure:
     width: int
     batch: list[int]
     rows: list[FlightRow]
+
+
+@dataclass(slots=True)
+class GuessPlan:
+    """Batch rows of one route that pass a surrogate, in ``steps`` steps, before the block that it stands for.
+
+    The hidden states behind it leave at once for the rows of ``sent``; then all rows go on with the ones before it. A guess
+    stands if its likeness to what the block gives is at least ``least``.
+    """
+
+    batch: list[int]
+    sent: Departure
+    steps: int
+    least: float
 
 
 @dataclass(slots=True)
@@ -180,6 +197,8 @@ class SweepPlan:
     imports: list[PageImport] = field(default_factory=list)  # written before the first step
     resumed: list[HiddenRows] = field(default_factory=list)  # read before the first step: rows that begin at an exit
     kept: list[HiddenRows] = field(default_factory=list)  # written after the last step: rows that end at an exit
+    guesses: list[GuessPlan] = field(default_factory=list)
+    supposed: list[int] = field(default_factory=list)  # batch rows that are computed on a guess of another worker
 
     @property
     def tokens(self) -> int:
@@ -222,7 +241,8 @@ class SweepResult:
     drafts that stood; the last one may be one of ``FAILED``. ``vectors``: of sequences with pooling, whose token is 0: the
     batch row, and float32 values in little-endian order. ``forced``: places in ``plan.sample`` of rows whose grammar leaves
     no choice after their last token, and the tokens that come next. ``on_host``: rows of a card's sweep that the host drew,
-    scored or pooled, for which the card's work stood still.
+    scored or pooled, for which the card's work stood still. ``likeness[j]`` belongs to ``plan.guesses[j]``: of each row that
+    was sent, the cosine of the vocabulary probabilities behind the guess and behind the block.
     """
 
     number: int
@@ -236,3 +256,4 @@ class SweepResult:
     vectors: list[tuple[int, bytes]] = field(default_factory=list)
     forced: list[tuple[int, list[int]]] = field(default_factory=list)
     on_host: int = 0
+    likeness: list[list[float]] = field(default_factory=list)

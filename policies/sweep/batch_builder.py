@@ -13,6 +13,7 @@ from ..plan.sweep_plan import Arrival, Departure, DraftRow, FlightRow, HiddenRow
 from . import draft_steps
 from .columns import Place
 from .events import Flight
+from .guess_steps import lay_out_guesses
 from .parts import Parts
 from .sequence_queue import Rank
 from .tier_turns import WHOLE
@@ -142,6 +143,8 @@ class BatchBuilder:
             _lay_out_hidden(parts, plan, sequences, entered)
         if not self.local:
             _lay_out_departures(parts, plan, sequences, set(wanted), self._drafts)
+            if not parts.routes.single:
+                lay_out_guesses(parts, plan, sequences)
         plan.reasons = {"waiting": parts.queue.waiting, "starved": int(self.starved)}
         return sequences
 
@@ -154,6 +157,8 @@ class BatchBuilder:
                     wanted.append(len(sequences))
                 if row.drafts:
                     self._drafts[s] = row.drafts
+                if row.guess:
+                    plan.supposed.append(len(sequences))
                 sequences.append(s)
                 plan.start.append(row.start)
                 plan.count.append(row.count)
@@ -284,4 +289,6 @@ def _lay_out_departures(
             flight = flights[local.route.id] = Departure(local.next_worker, local.route.home, local.width, [], [])
             plan.departures.append(flight)
         flight.batch.append(i)
-        flight.rows.append(FlightRow(leases.number(s), plan.start[i], plan.count[i], i in wanted, drafts.get(s, [])))
+        flight.rows.append(
+            FlightRow(leases.number(s), plan.start[i], plan.count[i], i in wanted, drafts.get(s, []), i in plan.supposed)
+        )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..adaptive.guessing import guessing_chain
 from ..adaptive.speculation import DraftingChain, bottlenecks, drafting_chains
 from ..model.chain import Chain, Kind
 from ..plain import Plain, from_plain, to_plain
@@ -50,6 +51,10 @@ class Bottlenecks:
         """Return the model that drafts now where ``model`` was asked for: itself, or the surrogate's chain; "": none."""
         names = [one.name for one in self._drafting.get(application, ())]
         return self._chosen.get(application, "") if model in names else model
+
+    def guesses(self, application: str) -> bool:
+        """Return whether an application's hidden states are guessed now: the block before them is among the slowest."""
+        return self._chosen.get(application, "") == guessing_chain(application)
 
     def left(self, application: str, model: str) -> bool:
         """Return whether a draft row of ``model`` is a surrogate's whose block is not among the slowest any more."""

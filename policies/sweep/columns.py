@@ -18,6 +18,7 @@ from .events import Submission
 
 FOREVER = float("inf")
 NEVER_DRAFTED = 1 << 60
+PURE = 1 << 60
 MOST_YIELDS = 3  # rows that a sequence gives to urgent ones, one after the other
 
 
@@ -44,6 +45,7 @@ class Place(IntEnum):
 _PLAIN = (
     "status", "place", "row", "length", "computed", "planned", "known", "open", "paged", "hashed", "cached", "requeue",
     "deadline", "charged", "plain_until", "drafted", "priority", "since", "yielded", "held",
+    "impure_from",
 )  # fmt: skip
 _DERIVED = ("ready", "limit", "stop", "tenant", "delta", "cost_compute", "cost_memory")
 COLUMNS = (*_PLAIN, *_DERIVED, "tokens", "hashes", "pages", "entered", "submission", "route", "tier")
@@ -87,6 +89,7 @@ class Columns:
         self.tier: list[FamilyTier | None] = []  # in the accounts; None: no tier
         self.tenant: list[str] = []  # account for its pages and its fair share
         self.plain_until: list[int] = []  # positions below it are drawn without drafts; ``NEVER_DRAFTED``: all
+        self.impure_from: list[int] = []  # pages with this position or a later one are private; ``PURE``: none
         self.drafted: list[int] = []  # drafts that an open plan verifies
         self.charged: list[int] = []  # leading positions its account has paid for, computed or from the cache
         self.delta: list[int] = []  # number of its route's deltas (``LocalRoutes``); 0: none

@@ -40,6 +40,7 @@ class SweepConfig:
     kv_reserve: float = 0.0  # fraction, of the memory the largest application leaves, reserved for KV, 0 to 1
     on_demand: bool = False  # other applications are unloaded for a sequence that needs their memory
     lookahead: int = 3  # pipeline rounds over which prompts are spread while others wait; 0: single sweep
+    exact: bool = False  # no guess of hidden states stands
     offline_delay: float = 0.03  # fraction by which offline rows may slow down online answers
     offline_sweep: float = 0.02  # target seconds of an offline-only sweep; one row may take longer
     costs: Coefficients | None = None  # cost of its sweeps, if known; ``CostsLearned`` refines it

@@ -227,8 +227,24 @@ class FlightDone:
     forced: list[tuple[int, list[int]]] = field(default_factory=list)  # place in ``rows``, and tokens, as in ``SweepResult``
 
 
+@dataclass(frozen=True, slots=True)
+class GuessesStand:
+    """home -> host: the guesses of these rows stand: (lease, position). Other guesses fall when the true states come."""
+
+    home: str
+    rows: list[tuple[int, int]]
+
+
 PeerMessage = (
-    LeaseWanted | LeaseGranted | LeaseReturned | LeaseRevoked | GrowthWanted | GrowthGranted | FlightDone | PagesTaken
+    GuessesStand
+    | LeaseWanted
+    | LeaseGranted
+    | LeaseReturned
+    | LeaseRevoked
+    | GrowthWanted
+    | GrowthGranted
+    | FlightDone
+    | PagesTaken
 )
 
 Event = (
@@ -337,6 +353,17 @@ class DraftsVerified:
 
 
 @dataclass(frozen=True, slots=True)
+class GuessesJudged:
+    """Effect: report guesses of a sequence's hidden states, and how many of them stood."""
+
+    gateway: str
+    request: str
+    attempt: int
+    guesses: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
 class SatOut:
     """Effect: report ``sweeps`` of lower tiers that a sequence sat out, which took ``seconds`` together.
 
@@ -416,7 +443,16 @@ class GrammarUnused:
 
 
 GatewayNews = (
-    TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | DraftsVerified | ExitEntered | SatOut | Exported
+    TokensEmitted
+    | PromptScored
+    | Progressed
+    | GivenBack
+    | Preempted
+    | DraftsVerified
+    | ExitEntered
+    | SatOut
+    | Exported
+    | GuessesJudged
 )
 DeviceOrder = SendPages | MoveSlots | ComponentsPlaced | ComponentsRefused | ComponentGone | GrammarWanted | GrammarUnused
 

@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from ..adaptive.guessing import guessing_routes
 from ..model.chain import PageLayout
 from ..model.local_paths import LocalPaths
 from ..model.runs import Border, LocalRoute, Run, Span
@@ -64,9 +65,11 @@ class LocalRoutes:
             return False
         self._version = event.version
         self._planned = self._paths.cut(event.chains, event.planned, kept)
+        self._in_force = {route.id: route.version for route in event.routes if route.id in self._planned}
+        self._planned |= guessing_routes(event.chains, {name: self._planned[name] for name in self._in_force})
         every = self._planned.values()
         self._deltas = self._numbered(self._deltas, 1, (local.deltas for local in every if local.deltas))
-        self._runs = self._numbered(self._runs, 0, (run for local in every for run in local.runs))
+        self._runs = self._numbered(self._runs, 0, (run for local in every for run in local.every_run))
         self._number_routes()
         self.keeps_hidden = any(local.exit is not None for local in every)
         tiers = family_tiers(event.chains) if self._tier_fairness else {}
@@ -74,7 +77,6 @@ class LocalRoutes:
             if local.deltas or local.route.application in tiers:
                 delta = self._deltas[local.deltas] if local.deltas else 0
                 self._planned[name] = replace(local, delta=delta, tier=tiers.get(local.route.application))
-        self._in_force = {route.id: route.version for route in event.routes if route.id in self._planned}
         self._shapes = None
         self.borders = kept | {(span.layer, span.lineages[0]) for local in every for span in local.spans}
         models = {chain.application: chain.served_as for chain in event.chains}
@@ -277,7 +279,9 @@ class LocalRoutes:
             assert head == self._find_exit(self._planned[route], model), "a kept exit differs from the route's"
         for model, whole in self._whole.items():
             assert whole == self._find_whole(model), "a kept route differs from the model's"
-        assert self._runs.keys() == {run for local in every for run in local.runs}, "a run has no number, or one too long"
+        assert self._runs.keys() == {run for local in every for run in local.every_run}, (
+            "a run has no number, or one too long"
+        )
         found = {name: [self._runs[run] for run in local.runs] for name, local in self._planned.items()}
         assert self._numbers == found, "a run of a route has a wrong number"
         assert self._tiers == self._places(), "a tier is at a wrong place in its family"

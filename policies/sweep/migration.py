@@ -172,7 +172,11 @@ class Migration:
         rows = self._parts.rows
         wanted = export.wanted
         s = self._find(wanted)
-        if s is not None and rows.status[s] == Status.RUNNING and (page + 1) * rows.page_size <= rows.computed[s]:
+        if (
+            s is not None
+            and rows.status[s] == Status.RUNNING
+            and (page + 1) * rows.page_size <= min(rows.computed[s], rows.impure_from[s])
+        ):
             return rows.page(s, page)
         local = parts.routes.known(wanted.route)
         if local is None:

@@ -22,6 +22,7 @@ class OpenPlan:
     guessed: list[int]  # batch rows with drafts that are verified elsewhere
     plain: bool  # every row computes one position here and draws the token after it
     starved: bool  # some row lacked memory or hit its cap, so that admissions stopped
+    supposed: list[int]  # batch rows that are computed on a guess
     parked: list[SatOut]  # of each sequence that sits it out; the seconds are known at its end
 
 
@@ -43,7 +44,17 @@ class OpenPlans:
     ) -> None:
         """Add a plan that is handed to the device."""
         self._plans[plan.number] = OpenPlan(
-            sequences, plan.start, plan.count, plan.sample, plan.score, plan.verify, guessed, plain, starved, parked
+            sequences,
+            plan.start,
+            plan.count,
+            plan.sample,
+            plan.score,
+            plan.verify,
+            guessed,
+            plain,
+            starved,
+            plan.supposed,
+            parked,
         )
         self.number += 1
 

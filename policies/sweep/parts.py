@@ -20,6 +20,7 @@ from .draft_table import DraftTable
 from .events import ComponentsPlaced, DeviceOrder, Effects, GatewayNews, PeerMessage
 from .fair_share import FairShare
 from .grammar_table import GrammarTable
+from .guesses import GuessTable
 from .leases import LeaseTable
 from .local_routes import LocalRoutes
 from .page_pins import PagePins
@@ -34,7 +35,7 @@ from .tier_turns import AUTO, TierTurns
 COUNTERS = (
     "prompt_tokens", "cached_tokens", "generated_tokens", "computed_tokens", "preemptions", "refused", "expired",
     "entered_tokens", "offline_tokens", "offline_yielded", "draft_rounds", "drafted_tokens", "accepted_tokens",
-    "forced_tokens", "urgent_preemptions", "class_rises",
+    "forced_tokens", "guessed_states", "accepted_guesses", "urgent_preemptions", "class_rises",
     "short_sweeps", "rows_sat_out",
     "moved_slots", "exported_pages", "exported_bytes", "imported_pages", "imported_bytes", "refused_pages",
 )  # fmt: skip
@@ -147,6 +148,7 @@ class Parts:
         self.pending_pages = PendingPages()
         self.drafts = DraftTable()
         self.bottlenecks = Bottlenecks()
+        self.guesses = GuessTable()
         self.grammars = GrammarTable()
         hidden = config.hidden_pages if config.prefix_cache else "off"
         self.routes = LocalRoutes(config.worker, config.numerics, hidden, tier_fairness=config.tier_fairness)
@@ -224,6 +226,7 @@ class Parts:
         copy.page_transfers, copy.page_pins = self.page_transfers.fork(), self.page_pins.fork()
         copy.drafts, copy.turns = self.drafts.fork(), self.turns.fork()
         copy.grammars, copy.bottlenecks = self.grammars.fork(), self.bottlenecks.fork()
+        copy.guesses = self.guesses.fork()
         copy.pending_pages = self.pending_pages.fork()
         copy.routes = self.routes.fork()
         copy.outgoing = self.outgoing.fork()
@@ -243,6 +246,7 @@ class Parts:
             "pending_pages": self.pending_pages.snapshot(),
             "drafts": self.drafts.snapshot(),
             "bottlenecks": self.bottlenecks.snapshot(),
+            "guesses": self.guesses.snapshot(),
             "grammars": self.grammars.snapshot(),
             "turns": self.turns.snapshot(),
             "routes": self.routes.snapshot(),
@@ -263,6 +267,7 @@ class Parts:
         parts.pending_pages = PendingPages.restore(data["pending_pages"])
         parts.drafts = DraftTable.restore(data["drafts"])
         parts.bottlenecks = Bottlenecks.restore(data["bottlenecks"])
+        parts.guesses = GuessTable.restore(data["guesses"])
         parts.grammars = GrammarTable.restore(data["grammars"])
         parts.turns = TierTurns.restore(data["turns"])
         parts.routes = LocalRoutes.restore(data["routes"])
@@ -290,6 +295,7 @@ class Parts:
         self.drafts.check({s: rows.plain_until[s] for s in live}, staying)
         self.turns.check(self.config.tier_turns)
         self.bottlenecks.check()
+        self.guesses.check({s for s in live if rows.is_guest(s)})
         self.grammars.check({s: rows.held[s] for s in live})
         self.return_timeouts.check({s for s in live if rows.is_guest(s)})
         running = [s for s in rows.with_status(Status.RUNNING) if not rows.is_guest(s) and s not in draft_rows]

@@ -21,19 +21,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..plan.sweep_plan import FAILED, FlightRow, TokenLogprob, WriteTokens
+from ..plan.sweep_plan import FAILED, FlightRow, SweepPlan, SweepResult, TokenLogprob, WriteTokens
 from .columns import FOREVER, Place, Status
 from .events import (
     Flight,
     FlightDone,
     GrowthGranted,
     GrowthWanted,
+    GuessesJudged,
+    GuessesStand,
     LeaseGranted,
     LeaseReturned,
     LeaseRevoked,
     LeaseWanted,
     PeerLost,
 )
+from .guesses import OpenGuess, standing
 from .parts import Parts
 from .preemption import overdue_guest
 from .sequences import Sequences, hosts
@@ -239,11 +242,54 @@ class Pipeline:
     def arrived(self, flight: Flight, now: float) -> None:
         """Handle arrived rows."""
         guests = self._parts.leases.arrive(flight, self._leaves) or []
+        for s, row in zip(guests, flight.rows, strict=False):
+            (self._parts.guesses.come if row.guess else self._parts.guesses.fall)(s, row.start)
         for s in guests:
             self._parts.rows.hold(s)
             self._parts.return_timeouts.come(s, now)
         if any(map(self._leaves, guests)):  # the route vanished while a chunk was in flight
             self.cancel_flights()
+
+    # guesses -----------------------------------------------------------------------------------------------------------
+
+    def judge(self, plan: SweepPlan, result: SweepResult, sequences: Sequence[int]) -> None:
+        """Notify all later stages which guesses of a plan of this home stand, and report to the gateways how many."""
+        parts, rows = self._parts, self._parts.rows
+        stand = standing(plan, result)
+        told: dict[str, list[tuple[int, int]]] = {}
+        for guess in plan.guesses:
+            for i, row in zip(guess.sent.batch, guess.sent.rows, strict=True):
+                s, of = sequences[i], rows.submission[sequences[i]]
+                parts.outgoing.count("guessed_states")
+                parts.outgoing.count("accepted_guesses", int(i in stand))
+                parts.outgoing.emit(GuessesJudged(of.gateway, of.request, of.attempt, 1, int(i in stand)))
+                for host in hosts(rows.route[s].route) if i in stand else ():
+                    told.setdefault(host, []).append((row.lease, row.start))
+        for host, verdicts in told.items():
+            parts.outgoing.send(host, GuessesStand(parts.config.worker, verdicts))
+
+    def accept(self, event: GuessesStand) -> None:
+        """Handle the verdicts on guesses for guests: what was computed on them counts, but is not shared."""
+        returns = Returns(self._parts, {})
+        for number, start in event.rows:
+            s = self._parts.leases.find(event.home, number)
+            if s is not None and (guess := self._parts.guesses.accept(s, start)) is not None:
+                self.count_guess(s, guess, returns)
+        returns.send()
+
+    def suppose(self, s: int, start: int, tokens: list[int], logprobs: list[TokenLogprob], returns: Returns) -> None:
+        """Handle the results of a row on a guess: they count if the guess stands already, and else wait."""
+        if (guess := self._parts.guesses.compute(s, start, tokens, logprobs)) is not None:
+            self.count_guess(s, guess, returns)
+
+    def count_guess(self, s: int, guess: OpenGuess, returns: Returns) -> None:
+        """Let what was computed on a guess count."""
+        rows = self._parts.rows
+        tokens, logprobs = guess.tokens, guess.logprobs
+        rows.make_private(s, guess.start)
+        if rows.route[s].next_worker is None and rows.status[s] == Status.RUNNING:
+            returns.add(s, guess.start, 1, tokens, logprobs[0] if logprobs else None, None)
+        self._sequences.advance(s, guess.start, guess.start + 1, tokens, logprobs)
 
     def _leaves(self, s: int) -> bool:
         return self._parts.rows.status[s] == Status.LEAVING

@@ -14,7 +14,7 @@ from ..model.lineage import next_hash, root_hash
 from ..model.runs import Border, LocalRoute
 from ..plan.sweep_plan import TokenLogprob
 from ..requests.urgency import risen_by
-from .columns import COLUMNS, NEVER_DRAFTED, Columns, Place, Status
+from .columns import COLUMNS, NEVER_DRAFTED, PURE, Columns, Place, Status
 from .events import Submission, TokensEmitted
 
 
@@ -48,7 +48,7 @@ class RowTable(Columns):
         self.priority[s] = submission.priority
         self.since[s] = now - submission.waited
         self.tier[s] = route.tier
-        self.plain_until[s] = NEVER_DRAFTED
+        self.plain_until[s], self.impure_from[s] = NEVER_DRAFTED, PURE
         self.length[s] = self.known[s] = len(submission.tokens)
         self.tokens[s] = submission.tokens.copy()
         self.hashes[s] = submission.page_hashes.copy() if self._prefix_cache else []
@@ -199,6 +199,10 @@ class RowTable(Columns):
         """Draw the tokens after positions from ``position`` on with drafts; ``NEVER_DRAFTED``: without."""
         self.plain_until[s] = position
         self.ready[s] = self._ready(s)
+
+    def make_private(self, s: int, position: int) -> None:
+        """Keep pages with ``position`` or a later one from others: KV from there on follows a guess."""
+        self.impure_from[s] = min(self.impure_from[s], position)
 
     def hold_back(self, s: int, *, held: bool) -> None:
         """Draw no token of ``s`` from now on, or draw them again."""

@@ -168,6 +168,7 @@ class Sequences:
         self._unconstrain(s)
         lease = parts.leases.end(s)
         parts.return_timeouts.end(s)
+        parts.guesses.end(s)
         if lease is not None and not rows.is_guest(s):
             for host in hosts(rows.route[s].route)[: lease.granted + 1]:  # the last one may have been asked only
                 parts.outgoing.send(host, LeaseReturned(lease.home, lease.number))
@@ -390,7 +391,7 @@ class Sequences:
         if not rows.route[s].spans:
             return
         lineage = rows.route[s].spans[-1].lineage
-        full = rows.hash_pages(s)
+        full = min(rows.hash_pages(s), rows.impure_from[s] // rows.page_size)
         hashes, lists = rows.hashes[s], rows.pages[s]
         for page in range(before // rows.page_size, full):
             token_hash = hashes[page]

@@ -42,6 +42,7 @@ from .events import (
     GrammarReady,
     GrowthGranted,
     GrowthWanted,
+    GuessesStand,
     LeaseGranted,
     LeaseReturned,
     LeaseRevoked,
@@ -92,8 +93,7 @@ class SweepState:
             case RoutesChanged():
                 self._change_routes(event)
             case Started():
-                self.parts.leases.begin(event.incarnation)
-                self.parts.page_transfers.begin(event.incarnation)
+                self._begin(event.incarnation)
             case CostsLearned():
                 self.parts.learn(event.costs)
             case NumericsChanged():
@@ -101,9 +101,7 @@ class SweepState:
             case GrammarReady():
                 self._sequences.begin_drawing(event)
             case PeerLost():
-                self._pipeline.lost(event)
-                self._migration.lost(event.worker)
-                self._pinning.lost(event.worker)
+                self._lose(event)
             case LeaseWanted():
                 self._pipeline.wanted(event, now)
             case LeaseGranted():
@@ -112,6 +110,8 @@ class SweepState:
                 self._pipeline.given_back(event)
             case LeaseRevoked():
                 self._pipeline.revoked(event)
+            case GuessesStand():
+                self._pipeline.accept(event)
             case GrowthWanted():
                 self._pipeline.pages_wanted(event)
             case GrowthGranted():
@@ -141,6 +141,17 @@ class SweepState:
             case _:
                 assert_never(event)
         self._sequences.tell_evicted()
+
+    def _lose(self, event: PeerLost) -> None:
+        """Handle the death of a node."""
+        self._pipeline.lost(event)
+        self._migration.lost(event.worker)
+        self._pinning.lost(event.worker)
+
+    def _begin(self, incarnation: int) -> None:
+        """Begin a life of the worker: it numbers leases and batches of pages anew."""
+        self.parts.leases.begin(incarnation)
+        self.parts.page_transfers.begin(incarnation)
 
     def note_cache(self) -> None:
         """Note the changes of cached pages from now on, for ``cache_report``. Forks and replicas note nothing."""
@@ -254,6 +265,8 @@ class SweepState:
         if ended.parked and emit_for is None:
             self.parts.outgoing.emit_all([replace(one, seconds=result.seconds) for one in ended.parked])
         batch, rows = ended.sequences, self.parts.rows
+        if plan.guesses:
+            self._pipeline.judge(plan, result, batch)
         tokens, logprobs = result.tokens, result.logprobs
         assert len(tokens) == len(ended.sample), f"plan {plan.number} samples {len(ended.sample)} rows, not {len(tokens)}"
         if not any(logprobs):
@@ -322,6 +335,12 @@ class SweepState:
             self.parts.leases.sent(s)
             return
         if rows.is_guest(s):
+            if i in plan.supposed:
+                self._pipeline.suppose(s, start, tokens, [] if logprob is None else [logprob], returns)
+                rows.close(s)
+                self._pipeline.passed(s, now)
+                sequences.settle(s)
+                return
             if rows.route[s].next_worker is None and rows.status[s] == Status.RUNNING:
                 returns.add(s, start, count, tokens, logprob, scores, vector)
         elif scores is not None:
@@ -361,6 +380,7 @@ class SweepState:
         """
         self.parts.outgoing.leave_edits()
         self._sequences.draw_all()
+        self.parts.guesses.stop()
         if drafts:
             return
         for s in self.parts.drafts.targets():

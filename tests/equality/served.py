@@ -67,11 +67,14 @@ class Served:
 
 
 @asynccontextmanager
-async def serve(applications: dict[str, Path], **settings: Any) -> AsyncIterator[Served]:
-    """A cluster of in-process workers behind a real HTTP server; ready when this enters, quiet and whole when it leaves."""
+async def serve(applications: dict[str, Path], *, in_process: bool = True, **settings: Any) -> AsyncIterator[Served]:
+    """A cluster of in-process workers behind a real HTTP server; ready when this enters, quiet and whole when it leaves.
+
+    ``in_process`` False: each worker is a process.
+    """
     values = {"memory": 32 << 20, "threads": 1, "check": True, **SERVED, **settings}
     chosen = Settings(applications={name: str(path) for name, path in applications.items()}, **values)
-    running = await topology.start(chosen, in_process=True)
+    running = await topology.start(chosen, in_process=in_process)
     server = TestServer(make_app(running.port, chosen))
     try:
         async with asyncio.timeout(PATIENCE):

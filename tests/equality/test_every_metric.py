@@ -366,6 +366,7 @@ def tiered(seen: Seen) -> None:
         note(seen, metrics.render({}).decode())
     for count in (0, 3):
         figures = {"hidden_pages": count, "hidden_bytes": 512 * count, "entered_tokens": 8 * count}
+        figures |= {"guessed_states": 4 * count, "accepted_guesses": count}
         figures |= {"redundant_pages": count}  # another worker has them, too
         figures |= {"short_sweeps": count, "rows_sat_out": 2 * count}
         segments = [{"family": "m", "first": 1, "last": 3, "sweeps": count, "rows": 2 * count}]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from blockwright.policies.adaptive.guessing import guessing_chain
 from blockwright.policies.memory.slots import SlotAllocator
 from blockwright.policies.model.chain import Chain, Component
 from blockwright.policies.model.lineage import lineages
@@ -64,6 +65,10 @@ class FakeDevice:
     pages: dict[int, PagesOnTheWay] = field(default_factory=dict)  # that came, by number
     lines: dict[str, list[bytes]] = field(default_factory=dict)  # by application
     agreeing: int = 60  # drafts of a tier in 100 that are the model's own token
+    alike: int = 60  # guesses of hidden states in 100 that are good
+    judged: dict[int, list[float]] = field(default_factory=dict)  # likeness of the guesses of the plan under way
+    supposed: dict[int, set[int]] = field(default_factory=dict)  # row -> positions that were computed on a guess
+    mistaken: int = 0  # tokens that were drawn on a bad guess
     drafts: int = 0  # drawn by tiers and other models
     drafts_of_models: int = 0  # of these, by other models
     pools: dict[int, tuple[Pooling, list[int]]] = field(default_factory=dict)  # row -> its pooling, tokens pooled so far
@@ -72,7 +77,7 @@ class FakeDevice:
 
     def compose(self) -> None:
         """What the routes in force need; everything else is dropped, as after unloading."""
-        self.composed = {run for local in self.state.parts.routes.all_in_force() for run in local.runs}
+        self.composed = {run for local in self.state.parts.routes.all_in_force() for run in local.every_run}
 
     def execute(self, plan: SweepPlan, sequences: list[int]) -> SweepResult:
         for edit in plan.memory:
@@ -90,6 +95,7 @@ class FakeDevice:
                 column[change.position :] = change.tokens
             elif isinstance(change, SetSampling):
                 self.pools.pop(change.row, None)
+                self.supposed.pop(change.row, None)
                 if (pooling := change.params.pooling) is not None:
                     self.pools[change.row] = pooling, []
             elif isinstance(change, SetPages):
@@ -102,6 +108,9 @@ class FakeDevice:
             self._hidden(plan, rows, sequences, depth, written=False)
         for step in plan.steps:
             assert by_id[step.run] in self.composed, "a plan names a run that was dropped"
+            if step.guess:
+                self._guess(plan, by_id[step.run], step, sequences)
+                continue
             self._check_deltas(by_id[step.run], step, sequences)
             self._pass(plan, by_id[step.run], step, depth)
             self._step(plan, by_id[step.run], step, sequences)
@@ -220,24 +229,64 @@ class FakeDevice:
                 inside = [(n, d) for n, d in enumerate(attentions) if 0 <= d - run.depth < len(run.components)]
                 layers = [(n, d, of(parts[d].kv.key)) for n, d in inside]  # type: ignore[union-attr]
                 break
-        size = self.state.config.page_size
         assert layers is not None, "a plan names a run of no route"
         for i, start, count in zip(step.batch, *plan.columns(step), strict=True):
-            row = plan.row[i]
-            tokens = self.tokens[row]
+            supposed = self.supposed.setdefault(plan.row[i], set())
+            for position in range(start, start + count):
+                (supposed.add if i in plan.supposed else supposed.discard)(position)
             lines = self._lineages(self.state.parts.rows.route[sequences[i]].route.application)
-            for layer, depth, allocator in layers:
-                digest = hash(lines[depth])
-                for position in range(start + count):
-                    if position < len(tokens):  # workers between the first and the last one get none
-                        digest = hash((digest, tokens[position]))
-                    slot = self.slots[row, layer, position // size]
-                    unit = slot * allocator.slot_bytes // CHUNK
-                    assert (allocator.arena, unit) in self.backed, "a slot without memory is used"
-                    if position >= start:
-                        self.kv[allocator.arena, slot, position % size] = digest
-                    found = self.kv.get((allocator.arena, slot, position % size))
-                    assert found == digest, "attention reads a foreign or missing position"
+            self._attend(plan.row[i], start, count, layers, lines, supposed)
+
+    def _attend(
+        self,
+        row: int,
+        start: int,
+        count: int,
+        layers: list[tuple[int, int, SlotAllocator]],
+        lines: list[bytes],
+        supposed: set[int],
+    ) -> None:
+        """Write positions, and read all before them. ``supposed``: those that were computed on a guess."""
+        size, tokens = self.state.config.page_size, self.tokens[row]
+        for layer, depth, allocator in layers:
+            digest = hash(lines[depth])
+            for position in range(start + count):
+                if position < len(tokens):  # workers between the first and the last one get none
+                    digest = hash((digest, tokens[position]))
+                slot = self.slots[row, layer, position // size]
+                unit = slot * allocator.slot_bytes // CHUNK
+                assert (allocator.arena, unit) in self.backed, "a slot without memory is used"
+                expected = hash((digest, "guess")) if position in supposed else digest
+                if position >= start:
+                    self.kv[allocator.arena, slot, position % size] = expected
+                found = self.kv.get((allocator.arena, slot, position % size))
+                assert found == expected, "attention reads a foreign or missing position"
+
+    def _guess(self, plan: SweepPlan, run: Run, step: Step, sequences: list[int]) -> None:
+        """Pass a surrogate, whose KV lies behind the chain's; or judge a guess as planted."""
+        guess = plan.guesses[step.guess - 1]
+        if step.head:
+            assert step.batch == guess.sent.batch, "a guess is judged that did not leave"
+            self.judged[step.guess] = [0.99 if self._alike(plan, i) else 0.5 for i in step.batch]
+            return
+        assert step.batch == guess.batch, "a row does not pass the surrogate"
+        for i, start, count in zip(step.batch, *plan.columns(step), strict=True):
+            local = self.state.parts.rows.route[sequences[i]]
+            assert local.guess is not None
+            own, name = self.state_components(local.route.application), guessing_chain(local.route.application)
+            other = self.state_components(name)
+            below = sum(c.kv is not None for c in own[: local.guess.depth])
+            behind = sum(c.kv is not None for c in own)
+            layers = [
+                (behind - below + n, depth, self.state.parts.memory.pages.allocator(other[depth].kv.key))  # type: ignore[union-attr]
+                for n, depth in enumerate(d for d, c in enumerate(other) if c.kv)
+                if run.depth <= depth < run.depth + len(run.components)
+            ]
+            self._attend(plan.row[i], start, count, layers, self._lineages(name), set())
+
+    def _alike(self, plan: SweepPlan, i: int) -> bool:
+        """Whether a guess after these tokens is good; where it is not, another token is drawn on it."""
+        return hash((17, *self.tokens[plan.row[i]][: plan.start[i] + 1])) % 100 < self.alike
 
     def _lineages(self, application: str) -> list[bytes]:
         if application not in self.lines:
@@ -251,6 +300,7 @@ class FakeDevice:
 
     def _sample(self, plan: SweepPlan, sequences: list[int]) -> SweepResult:
         result = SweepResult(plan.number)
+        result.likeness = [self.judged.pop(1 + place, []) for place in range(len(plan.guesses))]
         result.scores = [[] for _ in plan.score]
         for i in plan.score:
             if plan.row[i] in self.pools and i not in plan.sample:
@@ -268,6 +318,9 @@ class FakeDevice:
             drawn: list[int] = []
             for at in range(plan.start[i] + 1 if i in plan.verify else end, end + 1):
                 drawn.append(NOT_FINITE if at >= overflow else next_token(application, tuple(tokens[:at])))
+                if i in plan.supposed and not self._alike(plan, i) and drawn[-1] >= 0:
+                    drawn[-1] ^= 1
+                    self.mistaken += 1
                 if at == end or drawn[-1] != tokens[at]:
                     tokens[at:] = [max(drawn[-1], 0)]
                     break

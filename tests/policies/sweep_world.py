@@ -10,7 +10,7 @@ from blockwright.policies.drafts.options import DraftOptions
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
+from blockwright.policies.plan.sweep_plan import Departure, SweepPlan, SweepResult
 from blockwright.policies.requests.moving import page_targets
 from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.config import SweepConfig
@@ -24,6 +24,7 @@ from blockwright.policies.sweep.events import (
     Submission,
     TokensEmitted,
 )
+from blockwright.policies.sweep.guesses import left_to_send, part_of, standing
 from blockwright.policies.sweep.page_events import Export, Exported, MoveSlots, PagesUnsent, PageTarget, SendPages
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.policies.fake_device import FakeDevice, PagesOnTheWay, next_token
@@ -231,16 +232,23 @@ class World:
             verified |= {*plan.row} & {other.row[i] for i in other.verify}
             assert not verified & {*other.row}, "a row under verification is in two open plans"
         worker.open.append((plan, worker.device.execute(plan, sequences)))
+        for guess in plan.guesses:
+            self._depart(worker, guess.sent)  # while the plan goes on
         return True
+
+    def _depart(self, worker: FakeWorker, departure: Departure) -> None:
+        if departure.rows:
+            flight = Flight(departure.home, 0, departure.width, departure.rows)
+            self.wire.setdefault((worker.name, departure.worker), []).append(flight)
 
     def end_plan(self, worker: FakeWorker) -> bool:
         if not worker.open:
             return False
         plan, result = worker.open.pop(0)
         worker.state.commit(plan, result, self.now)
+        stand = standing(plan, result)
         for departure in plan.departures:
-            flight = Flight(departure.home, 0, departure.width, departure.rows)
-            self.wire.setdefault((worker.name, departure.worker), []).append(flight)
+            self._depart(worker, part_of(departure, left_to_send(departure, stand)))
         self.collect(worker)
         return True
 

@@ -433,7 +433,7 @@ class SimulatedDevice:
             self._lay_out(departure.worker, self._executor.take_departure(plan.number, index))
             for index, departure in enumerate(plan.departures)
         ]
-        self._on_swept(ExecutedPlan(plan, result, departed))  # type: ignore[arg-type]
+        self._on_swept(ExecutedPlan(plan, result, plan.departures, departed))  # type: ignore[arg-type]
 
     def _give(self, seconds: float, work: Callable[[], None]) -> None:
         self._work.append((seconds, work))

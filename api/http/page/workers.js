@@ -26,6 +26,12 @@ function redundantOf(worker) {
   return count ? `, ${count} cached page${count === 1 ? "" : "s"} also on other workers` : "";
 }
 
+// Returns the guesses of hidden states that a worker has made, and the ones that stood, as text; nothing if there are none.
+function guessesOf(worker) {
+  const made = worker.counters?.guessed_states || 0, accepted = worker.counters?.accepted_guesses || 0;
+  return made ? `, ${accepted} of ${made} guesses of hidden states accepted` : "";
+}
+
 // Returns where a worker is, and its labels, as text that follows its pid.
 function whereabouts(worker) {
   const labels = Object.entries(worker.labels || {}).map(([name, value]) => `${name}=${value}`);
@@ -44,7 +50,7 @@ function row(worker, group, users, crossing) {
   const head = node("div", {}, node("b", {}, worker.id),
     node("span", { className: `chip ${worker.state === "ready" ? "good" : "bad"}` }, worker.state),
     ...(group.group ? [node("span", { className: "chip" }, `${group.state} ${group.group}`)] : []),
-    node("span", { className: "quiet" }, `${running} running, ${waiting} waiting${restarts}`),
+    node("span", { className: "quiet" }, `${running} running, ${waiting} waiting${restarts}${guessesOf(worker)}`),
     node("span", { className: "quiet right" }, `${bytes(m.budget - m.free)} of ${bytes(m.budget)}`));
   const title = `parameters ${bytes(m.parameters)}, KV in use ${bytes(m.kv)}, cached ${bytes(m.cached)}, free ${bytes(m.free)}${hiddenOf(worker)}${redundantOf(worker)}`;
   const uses = bar(node("div", { className: "bar", title }), ["parameters", "kv", "cached"].map((use) => [use, m[use], title]), m.budget);

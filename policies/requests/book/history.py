@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...sweep.events import DraftsVerified, ExitEntered, SatOut
+from ...sweep.events import DraftsVerified, ExitEntered, GuessesJudged, SatOut
 from .values import DraftCounts
 
 MAX_EVENTS = 128  # events kept for one request; beyond them only the end is added
@@ -49,6 +49,8 @@ class RequestHistory:
     preemptions: int = 0
     yielded: int = 0  # rows that it gave to urgent requests
     drafts: dict[str, DraftCounts] = field(default_factory=dict)  # verified drafts of all attempts, by source
+    guesses: int = 0  # of its hidden states, over all attempts
+    accepted: int = 0  # of these, the ones that stood: its text is approximate if there are any
     parked: int = 0  # steps of lower tiers that it sat out
     parked_seconds: float = 0.0  # the time that these took
     entered: dict[int, int] = field(default_factory=dict)  # prompt tokens that began at an exit, by the layers before it
@@ -76,6 +78,7 @@ class RequestHistory:
     def begin_anew(self) -> None:
         """Forget what was reported of an answer that is dropped."""
         self.drafts = {}
+        self.guesses = self.accepted = 0
         self.entered = {}
         self.entered_to = 0
 
@@ -83,6 +86,11 @@ class RequestHistory:
         """Count a round of drafts, or several that were reported together."""
         counts = self.drafts.get(news.source, DraftCounts())
         self.drafts[news.source] = counts.plus(news.rounds, news.drafted, news.accepted)
+
+    def judged(self, news: GuessesJudged) -> None:
+        """Count guesses of its hidden states, and the ones that stood."""
+        self.guesses += news.guesses
+        self.accepted += news.accepted
 
     def sat_out(self, news: SatOut) -> None:
         """Count steps of lower tiers that it sat out."""

@@ -12,6 +12,7 @@ from ...sweep.events import (
     ExitEntered,
     GatewayNews,
     GivenBack,
+    GuessesJudged,
     Preempted,
     Progressed,
     PromptScored,
@@ -100,6 +101,8 @@ def _heed_other(parts: BookParts, record: RequestRecord, news: GatewayNews, seco
             record.preempted(news, now)
         case DraftsVerified():
             record.history.verified(news)
+        case GuessesJudged():
+            record.history.judged(news)
         case SatOut():
             record.history.sat_out(news)
         case ExitEntered():

@@ -45,8 +45,14 @@ def view_of(record: RequestRecord) -> RequestView:
         variant=record.stand_ins,
         switches=[one.view(arrival, history.ended) for one in history.switches],
         chains=[_chain(record)],
+        guesses=_guesses(history.guesses, history.accepted),
         entered={str(layers): tokens for layers, tokens in sorted(history.entered.items())},
     )
+
+
+def _guesses(guesses: int, accepted: int) -> dict[str, Any] | None:
+    """Return the guesses of a request's hidden states; None: there were none."""
+    return {"made": guesses, "accepted": accepted, "approximate": accepted > 0} if guesses else None
 
 
 def _chain(record: RequestRecord) -> dict[str, Any]:

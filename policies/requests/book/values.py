@@ -325,6 +325,7 @@ class RequestView:
     parked_steps: int = 0  # steps of lower tiers that it sat out so far
     parked_seconds: float = 0.0  # time that these steps took
     entered: dict[str, int] = field(default_factory=dict)  # prompt tokens that began at an exit, by the layers before it
+    guesses: dict[str, Any] | None = None  # of its hidden states: {"made", "accepted", "approximate"}; None: there were none
     variant: str = ""  # the variants that serve it or gave tokens; "": none
     switches: list[dict[str, Any]] = field(default_factory=list)  # between chains, after its first attempt (``ChainSwitch``)
     chains: list[dict[str, Any]] = field(default_factory=list)  # of each choice: {"choice", "listed", "used", "why"}

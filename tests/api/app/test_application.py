@@ -101,6 +101,7 @@ async def test_a_request_belongs_to_its_tenant(serve: Any) -> None:
             "parked_steps",
             "parked_seconds",
             "entered",
+            "guesses",
             "variant",
             "switches",
             "chains",
