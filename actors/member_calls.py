@@ -1,4 +1,4 @@
-"""The calls of a worker that joins by itself to the head's members actor. Loads no torch."""
+"""The calls of workers and gateways that join by themselves to the head's actors that take them in. Loads no torch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from ..runtime.actor.ref import Ref
 from ..runtime.base.errors import RemoteError, RuntimeFault
 from ..runtime.node.node import Node
+from .gateway.admission import GATEWAY_ADMISSION, JoinedGatewayConfig
 from .members import MEMBERS, PATIENCE, RELEASE
 from .supervision_tree import HEAD
 from .worker.messages import WorkerConfig
@@ -17,7 +18,7 @@ ANSWER = 10.0  # seconds for the head's first answer
 
 
 class JoinRefused(Exception):
-    """A worker that cannot take part: one sentence for the person who started it."""
+    """A member that cannot take part: one sentence for the person who started it."""
 
 
 async def look(node: Node) -> tuple[str, float]:
@@ -53,6 +54,23 @@ async def enlist(node: Node, given: Starting) -> WorkerConfig:
         raise JoinRefused(error.text) from None
     except RuntimeFault as error:
         raise JoinRefused(f"the head did not take this worker in: {error}; start it again") from None
+    return config
+
+
+async def enlist_gateway(node: Node, labels: dict[str, str]) -> JoinedGatewayConfig:
+    """Ask the head to take this gateway in, and return its configuration. Raises JoinRefused."""
+    why, _ = await look(node)
+    if why:
+        raise JoinRefused(why)
+    head = node.ref(f"{HEAD}/{GATEWAY_ADMISSION}")
+    try:
+        config: JoinedGatewayConfig = await head.enlist(
+            node.name, node.incarnation, RELEASE, labels, timeout=ANSWER, returns=JoinedGatewayConfig
+        )
+    except RemoteError as error:
+        raise JoinRefused(error.text) from None
+    except RuntimeFault as error:
+        raise JoinRefused(f"the head did not take this gateway in: {error}; start it again") from None
     return config
 
 

@@ -7,6 +7,7 @@ to the controller.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -14,11 +15,12 @@ from importlib.metadata import version
 from typing import Protocol
 
 from ..policies.cluster.worker_size import SizeDemand
-from ..runtime.actor.actor import Actor
+from ..runtime.actor.actor import Actor, ActorNode
 from ..runtime.actor.endpoint import endpoint
-from ..runtime.cluster.join_text import WORKER
+from ..runtime.cluster.join_text import LAUNCHED, WORKER
 from ..runtime.cluster.members import Member
 from ..runtime.cluster.process import JoinedNodes, JoinedProcess
+from .settings.launching import LaunchSettings
 from .worker.messages import WorkerConfig
 
 RELEASE = version("blockwright")
@@ -26,12 +28,15 @@ MOST_LABELS = 32
 LONGEST_LABEL = 128  # characters of a name or value
 PATIENCE = 600.0  # seconds in which the models of the start are placed
 MEMBERS = "members"
+VERSION = re.compile(r"[0-9][0-9A-Za-z.+!_-]{0,39}")
 
 
 class MembersNodes(JoinedNodes, Protocol):
     """The part of the head's cluster that this actor needs."""
 
     def members(self) -> Mapping[str, Member]: ...
+
+    def wish(self, workers: int, why: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +53,22 @@ class WorkerAdmission(Actor):
     """The actor of worker admission (see the module).
 
     nodes: the cluster. config: of one of the head's own workers. taken: names that the cluster gives to nodes of its own.
-    controller: its address.
+    controller: its address. launching: what workers get that the head's launcher starts.
     """
 
-    def __init__(self, nodes: MembersNodes, config: WorkerConfig, taken: Collection[str], controller: str) -> None:
+    def __init__(
+        self,
+        nodes: MembersNodes,
+        config: WorkerConfig,
+        taken: Collection[str],
+        controller: str,
+        launching: LaunchSettings | None = None,
+    ) -> None:
         self._nodes = nodes
         self._config = config
         self._taken = taken
         self._controller = controller
+        self._launching = launching or LaunchSettings()
 
     @endpoint
     async def look(self, release: str) -> tuple[str, float]:
@@ -68,24 +81,57 @@ class WorkerAdmission(Actor):
     ) -> WorkerConfig:
         """Take in a worker that has joined, and return its configuration. Raises ValueError with a sentence."""
         member = self._nodes.members().get(name)
-        if member is None or member.id.incarnation != incarnation or member.role != WORKER:
-            raise ValueError(f"node {name} has not joined as a worker; make a join text with --role {WORKER}")
+        launched = member is not None and member.role == LAUNCHED
+        check_joined(self._nodes, name, incarnation, LAUNCHED if launched else WORKER)
         if why := release_refusal(release) or label_refusal(labels):
             raise ValueError(why)
-        if name in self._taken:
-            raise ValueError(f"the name {name} is one that the head gives to its own workers; choose another --name")
-        try:
-            await self.node.spawn(JoinedProcess(self._nodes, incarnation), name=name)
-        except ValueError:
-            raise ValueError(f"the head has an actor of the name {name}; choose another --name") from None
+        if launched:
+            return await self._enlist_launched(name, incarnation, wish, labels)
+        await stand_in(self.node, self._nodes, name, incarnation, self._taken)
         demand = SizeDemand(wish.memory, wish.threads)
         await self.node.ref(self._controller).enlist(name, incarnation, demand, labels, timeout=PATIENCE)
         return joined_config(self._config, name, wish)
+
+    async def _enlist_launched(self, name: str, incarnation: int, wish: WorkerWish, labels: dict[str, str]) -> WorkerConfig:
+        """Take in a worker that the launcher started, for which an actor stands already.
+
+        What its command line says wins over the settings.
+        """
+        memory, threads = self._launching.launch_memory, self._launching.launch_cores
+        wish = replace(wish, memory=wish.memory or memory, threads=wish.threads or threads)
+        demand = SizeDemand(wish.memory, wish.threads)
+        await self.node.ref(self._controller).launched(name, incarnation, demand, labels)
+        return replace(joined_config(self._config, name, wish), launched=True)
+
+    @endpoint
+    async def wish(self, workers: int, why: str) -> None:
+        """Tell the launcher how many workers an engine should run (a cast)."""
+        self._nodes.wish(workers, why)
 
     @endpoint
     async def leave(self, name: str, incarnation: int, why: str) -> None:
         """Empty a worker that its starter wants to end; then it is dismissed."""
         await self.node.ref(self._controller).leave(name, incarnation, why)
+
+
+def check_joined(nodes: MembersNodes, name: str, incarnation: int, role: str) -> None:
+    """Raise ValueError with a sentence unless that life of a node has joined in this role."""
+    member = nodes.members().get(name)
+    if member is None or member.id.incarnation != incarnation or member.role != role:
+        raise ValueError(f"node {name} has not joined as a {role}; make a join text with --role {role}")
+
+
+async def stand_in(node: ActorNode, nodes: MembersNodes, name: str, incarnation: int, taken: Collection[str]) -> None:
+    """Start the actor that stands for a member at the head. Raises ValueError with a sentence for a name in use.
+
+    taken: names that the cluster gives to nodes of its own.
+    """
+    if name in taken:
+        raise ValueError(f"the name {name} is one that the head gives to its own processes; choose another --name")
+    try:
+        await node.spawn(JoinedProcess(nodes, incarnation), name=name)
+    except ValueError:
+        raise ValueError(f"the head has an actor of the name {name}; choose another --name") from None
 
 
 def joined_config(config: WorkerConfig, name: str, wish: WorkerWish) -> WorkerConfig:
@@ -101,10 +147,13 @@ def joined_config(config: WorkerConfig, name: str, wish: WorkerWish) -> WorkerCo
 
 
 def release_refusal(release: str) -> str:
-    """Return why a worker of another release is refused: a sentence, or empty. Messages are the same within one alone."""
-    if release == RELEASE:
+    """Return why a release is refused: a sentence, or empty.
+
+    Nodes of releases too far apart have refused each other already (``transport/handshake.py``).
+    """
+    if VERSION.fullmatch(release):
         return ""
-    return f"the head runs blockwright {RELEASE} and this worker {release[:64]}; install {RELEASE} here"
+    return f"{release[:64]!r} is no version of blockwright; install {RELEASE} here"
 
 
 def label_refusal(labels: Mapping[str, str]) -> str:

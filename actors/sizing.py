@@ -21,8 +21,24 @@ from .worker.messages import WorkerConfig
 
 
 def worker_names(settings: Settings) -> list[str]:
-    """Return all possible worker names. The first ``workers`` start at once, the others when they are needed."""
-    return [f"w{i}" for i in range(max(settings.worker.workers, settings.autoscaling.autoscale_max_workers))]
+    """Return the possible names of workers that are started from here.
+
+    The first ``workers`` start at once, the others when they are needed.
+    """
+    workers, launching = settings.worker.workers, settings.launching
+    if launching.places:
+        workers = max(workers + launching.launched_workers, settings.autoscaling.autoscale_max_workers)
+    return [f"w{number}" for number in range(workers)]
+
+
+def launched_names(settings: Settings) -> list[str]:
+    """Return the possible names of workers that a launcher starts elsewhere."""
+    return [] if settings.launching.is_local else worker_names(settings)[settings.worker.workers :]
+
+
+def workers_here(settings: Settings) -> int:
+    """Return the most workers that share the head's machine."""
+    return len(worker_names(settings)) - len(launched_names(settings))
 
 
 def serving_dtype(worker: WorkerSettings, models: Mapping[str, ModelConfig]) -> str:
@@ -97,7 +113,7 @@ def size_rules(settings: Settings, models: Mapping[str, ModelConfig]) -> SizeRul
     return SizeRules(
         memory=settings.worker_memory.memory,
         threads=settings.worker.threads,
-        workers=len(worker_names(settings)),
+        workers=workers_here(settings),
         layouts=len(_layouts(models)),
         most_threads=MOST_THREADS,
         widening=widening(serving_dtype(settings.worker, models), models),
@@ -132,8 +148,10 @@ def worker_configs(settings: Settings, models: Mapping[str, ModelConfig], head: 
             profile=profile,
             check=settings.faults.check,
             resume_window=settings.faults.resume_window,
+            heartbeat=settings.faults.heartbeat,
+            silence=settings.faults.silence,
             overload=settings.parameter_drops.is_on,
-            sharing=len(names),
+            sharing=workers_here(settings),
             head=head,
         )
         for name in names

@@ -13,8 +13,11 @@
       peer                  where there is HTTP: answers other fronts for the head's front
       offline               where the first gateway is in the head's process; as in the gateways' processes (below)
       members               where the head listens for workers on other machines: takes them in
+      gateway-admission     as members, where there is HTTP: takes gateways in
+      predictor-admission   as members, where the setting dispatch names a policy that queries workers: takes predictors in
       workers               restarted for ever, with growing pauses
-        w0                  a process (further ones, with autoscale, when the controller asks for them); inside it
+        w0                  a process (further ones when the controller asks for them, with autoscale or from a launcher,
+                            which may start them elsewhere); inside it
           root              any end among these ends the process
             worker
             blocks          and below it one actor for each deployed block
@@ -31,15 +34,18 @@
         predictors          a process; inside it
           root
             predictor-w0    and one for each other worker
+            coverage        as members; and below it the predictors of workers that joined
             dispatcher-0    and further ones
 
-A worker that joins by itself is no child of the tree: an actor of its name stands for it at the head, and its starter starts
-it again. Inside it is like the other workers.
+A worker or gateway that joins by itself is no child of the tree: an actor of its name stands for it at the head, and its
+starter starts it again. Inside it is like the others.
 
 ``tree`` is data made from the settings alone: nothing runs, nothing is imported. ``topology`` starts it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from ..policies.cluster.restart_policy import Backoff
 from ..runtime.supervisor import Child
@@ -76,6 +82,9 @@ _LIMITER = _actor("limiter", "rate_limiter:Limiter", LIMITER_MAILBOX)
 _APPLICATIONS = _actor("applications", "applications:Applications")
 _TAGGER = _actor("tagger", "tagger.actor:Tagger")
 _MEMBERS = _actor("members", "members:WorkerAdmission")
+_GATEWAY_ADMISSION = _actor("gateway-admission", "gateway.admission:GatewayAdmission")
+_COVERAGE = _actor("coverage", "predictor.coverage:Coverage")
+_PREDICTOR_ADMISSION = _actor("predictor-admission", "predictor.admission:PredictorAdmission")
 _CONTROLLER = _actor("controller", "controller.actor:Controller")
 _GATEWAY = _actor("gateway", "gateway.actor:Gateway", GATEWAY_MAILBOX)
 _PEER = _actor("peer", "gateway.peers:GatewayPeer")
@@ -103,10 +112,14 @@ def inside_worker(*, overload: bool) -> Branch:
     return Branch(name="root", intensity=0, children=(*always, *(_NODE_MEMORY,) * overload))
 
 
-def inside_predictors(settings: Settings) -> Branch:
-    """Return the tree of the process of the predictors, and of the dispatchers that ask them."""
-    asked = [_actor(f"predictor-{name}", "predictor.actor:Predictor") for name in worker_names(settings)]
-    return Branch(name="root", children=(*asked, *_dispatchers(settings.dispatching)))
+def inside_predictors(settings: Settings, workers: Sequence[str]) -> Branch:
+    """Return the tree of the process of the predictors of these workers, and of the dispatchers that ask them.
+
+    Workers that join later have theirs below ``coverage``.
+    """
+    asked = [_actor(f"predictor-{name}", "predictor.actor:Predictor") for name in workers]
+    later = (_COVERAGE,) * bool(settings.joining.listen)
+    return Branch(name="root", children=(*asked, *later, *_dispatchers(settings.dispatching)))
 
 
 def _dispatchers(dispatching: DispatchSettings) -> tuple[Child, ...]:
@@ -169,7 +182,9 @@ def tree(
     gateways = [ProcessSpec(name=name, entry=gateway_entry, inside=inside) for name in names]
     predictors = []
     if settings.dispatching.predicts:
-        predictors = [ProcessSpec(name=NODE, entry=predictor_entry, inside=inside_predictors(settings))]
+        predictors = [
+            ProcessSpec(name=NODE, entry=predictor_entry, inside=inside_predictors(settings, worker_names(settings)))
+        ]
     here = [_GATEWAY] * first_in_head + [_CONTROLLER] + [_PEER] * http
     return Branch(
         name="root",
@@ -178,6 +193,8 @@ def tree(
             services,
             *here,
             *(_MEMBERS,) * bool(settings.joining.listen),
+            *(_GATEWAY_ADMISSION,) * (bool(settings.joining.listen) and http),
+            *(_PREDICTOR_ADMISSION,) * (bool(settings.joining.listen) and settings.dispatching.predicts),
             _forever("workers", workers, WORKERS),
             _forever("gateways", gateways, GATEWAYS),
             *(_OFFLINE,) * (batches and first_in_head),

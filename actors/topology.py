@@ -25,13 +25,15 @@ from ..policies.measures import Measure
 from ..policies.requests.admission_limit import AdmissionLimit
 from ..policies.requests.book.book import RequestBook
 from ..policies.requests.book.lengths import Lengths
-from ..policies.requests.book.parts import BookParts
+from ..policies.requests.book.parts import BookParts, ChainRules
 from ..policies.requests.request_timeout import RequestTimeout
 from ..runtime.actor.ref import Ref
 from ..runtime.base.down import Down
 from ..runtime.base.errors import RuntimeFault
 from ..runtime.cluster.cluster import ClusterHead
 from ..runtime.cluster.inprocess import InProcessLauncher
+from ..runtime.cluster.join_text import GATEWAY as GATEWAY_ROLE
+from ..runtime.cluster.join_text import PREDICTOR as PREDICTOR_ROLE
 from ..runtime.cluster.join_text import WORKER as WORKER_ROLE
 from ..runtime.cluster.launcher import Launcher
 from ..runtime.cluster.processes import ForkserverLauncher
@@ -47,10 +49,13 @@ from .cost_file import check_costs, read_link
 from .device_choice import read_machine, this_machine
 from .further_applications import absent_models, check_places, open_further
 from .gateway.actor import Gateway
-from .gateway.peers import GatewayConfig, GatewayPeer, LocalFront
-from .gateway.port import GatewayPort, ModelInfo, Readiness, Service
+from .gateway.front_files import FrontFiles
+from .gateway.limiting import Limiting
+from .gateway.peers import GatewayConfig, GatewayPeer, LocalFront, LocalRelay
+from .gateway.port import GatewayPlace, GatewayPort, ModelInfo, Readiness, Service
 from .gateway.tagging import check_tagging, make_tagging
 from .head_address import head_options, write_join_text
+from .predictor.admission import PREDICTOR_ADMISSION
 from .predictor.messages import NODE
 from .rate_limiter import limits_of
 from .resources import cores
@@ -63,7 +68,7 @@ from .sizing import max_lengths, serving_dtype, size_rules, worker_configs, work
 from .speculation import with_drafting_chains
 from .supervision_tree import HEAD, PREDICTORS, WORKER, dispatchers, gateway_nodes, gateway_processes, in_head, tree
 from .variants import check_adaptive, variants_of
-from .worker_processes import worker_launcher
+from .worker_processes import with_further, worker_launcher
 
 log = logging.getLogger("blockwright.cluster")
 CONTROLLER = f"{HEAD}/controller"
@@ -77,13 +82,15 @@ ASK_SECONDS = 1.0  # time-out in seconds for asking a gateway or the controller 
 class Http:
     """The head's HTTP front, and the port on which every gateway process listens.
 
-    ``entry`` is "module:function" of a further gateway's process. ``batch_service`` is there if batches are.
+    ``entry`` is "module:function" of a further gateway's process. ``batch_service`` is there if batches are. ``relay``: see
+    ``GatewayPeer``.
     """
 
     front: LocalFront
     port: int
     entry: str
     batch_service: BatchService | None = None
+    relay: LocalRelay | None = None
 
 
 class Running:
@@ -248,7 +255,8 @@ async def start(
     _refuse_early(here, rules)
     first_in_head = http is None or in_head(settings.network, cores())
     processes = gateway_processes(settings.network, first_in_head=first_in_head) if http is not None else []
-    launcher = launcher or (InProcessLauncher() if in_process else worker_launcher(settings.network.directory))
+    local = launcher or (InProcessLauncher() if in_process else worker_launcher(settings.network.directory))
+    launcher = with_further(local, settings)
     cluster = await _open_cluster(settings.faults, settings.joining, launcher)
     try:
         whole = tree(
@@ -265,20 +273,23 @@ async def start(
         state = _state(settings, rules, fronts.models.default_model)
         values: dict[str, Any] = {
             **_services(settings, http.batch_service if http is not None else None),
-            "members": (cluster, next(iter(configs.values())), {*configs, *processes, NODE}, CONTROLLER),
+            "members": (cluster, next(iter(configs.values())), {*configs, *processes, NODE}, CONTROLLER, settings.launching),
+            "gateway-admission": _gateway_admission(cluster, fronts, infos, {*configs, *processes, NODE}, running.held),
+            PREDICTOR_ADMISSION: (cluster, settings, {*configs, *processes, NODE}, CONTROLLER),
             "applications": (settings, worker_limits(settings.worker, models), CONTROLLER, running.held),
             "gateway": gateway,
             "controller": _controller(settings, rules, state, running.progress, first_in_head=first_in_head),
-            "peer": (http.front if http is not None else None, processes),
+            "peer": GatewayPeer(http.front, processes, relay=http.relay) if http is not None else (),
             **configs,
             **_gateway_configs(fronts, infos, first_in_head, http.port if http is not None else 0),
         }
+        tell_of_predictors(cluster, settings, configs.keys())
         tell_of_nodes(cluster, running.controller.ref, running.answering, configs.keys(), processes)
         root = await start_tree(cluster.node, whole, values, nodes=cluster)
         running.reached("checkpoints opened")
         if settings.joining.listen:
             running.reached(f"workers join at {await asyncio.to_thread(write_join_text, cluster.node, settings.joining)}")
-        running.run(root, opened, settings, partial(_warm, launcher, http.entry if http is not None and processes else ""))
+        running.run(root, opened, settings, partial(_warm, local, http.entry if http is not None and processes else ""))
     except BaseException:
         await cluster.stop()
         raise
@@ -307,7 +318,10 @@ def _services(settings: Settings, batch_service: BatchService | None) -> dict[st
 def _state(settings: Settings, rules: SizeRules, default: str) -> ControllerState:
     more: dict[str, Any] = {"block_idle": settings.worker_memory.block_idle, "on_demand": settings.models.on_demand}
     names, least = worker_names(settings), settings.worker.workers
-    more["scaling"] = ScalingPlan(settings.autoscaling.rules(least), names, settings.faults.drain_timeout)
+    launching = settings.launching
+    rules_of = settings.autoscaling.rules(least, least + launching.launched_workers, places=launching.places)
+    elsewhere = launching.launcher, launching.launch_labels
+    more["scaling"] = ScalingPlan(rules_of, names, settings.faults.drain_timeout, *elsewhere)
     more["sizes"] = rules
     more["by_room"] = by_room = settings.worker.placement == FRAGMENTATION
     more["traffic_window"] = 0.0 if by_room else settings.worker.traffic_window
@@ -415,6 +429,8 @@ def tell_of_nodes(
         elif name in gateways:
             controller.gateway_up.cast(f"{name}/gateway")
             answering.publish((*answering.value, name))
+        elif cluster.role(name) == GATEWAY_ROLE:
+            controller.gateway_up.cast(f"{name}/gateway")
 
     def down(what: Down) -> None:
         if works(what.node):
@@ -422,8 +438,31 @@ def tell_of_nodes(
         elif what.node in gateways:
             controller.gateway_down.cast(f"{what.node}/gateway")
             answering.publish(tuple(name for name in answering.value if name != what.node))
+        elif cluster.role(what.node) == GATEWAY_ROLE:
+            controller.gateway_down.cast(f"{what.node}/gateway")
 
     cluster.on_launch(launched)
+    cluster.on_up(up)
+    cluster.on_down(down)
+
+
+def tell_of_predictors(cluster: ClusterHead, settings: Settings, workers: Collection[str]) -> None:
+    """Report workers that joined, and processes of predictors, to the actor that says who predicts whom."""
+    if not (settings.joining.listen and settings.dispatching.predicts):
+        return
+    admission = cluster.node.ref(f"{HEAD}/{PREDICTOR_ADMISSION}")
+
+    def role(name: str) -> str:
+        return PREDICTOR_ROLE if name == NODE else cluster.role(name)
+
+    def up(name: str, incarnation: int) -> None:
+        if role(name) in (WORKER_ROLE, PREDICTOR_ROLE) and name not in workers:
+            admission.up.cast(name, role(name))
+
+    def down(what: Down) -> None:
+        if role(what.node) in (WORKER_ROLE, PREDICTOR_ROLE) and what.node not in workers:
+            admission.down.cast(what.node)
+
     cluster.on_up(up)
     cluster.on_down(down)
 
@@ -449,7 +488,14 @@ def _gateway(settings: Settings, models: list[ModelInfo]) -> Gateway:
     return make_gateway(settings, models, "g0", limiter, others)
 
 
-def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter: str, others: Sequence[str]) -> Gateway:
+def make_gateway(
+    settings: Settings,
+    models: list[ModelInfo],
+    name: str,
+    limiter: str,
+    others: Sequence[str],
+    place: GatewayPlace | None = None,
+) -> Gateway:
     """Return a gateway. ``name`` appears in request ids; ``others`` are the nodes of the other gateways."""
     limits = settings.requests
     parts = BookParts(
@@ -461,20 +507,30 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
         tenants=len(settings.network.tenants),
         lengths=Lengths(settings.tagging.is_on or bool(settings.tagging.request_log)),
         asks=settings.dispatching.is_asked,
-        target=settings.dispatching.slo_ttft,
-        switches=settings.models.switches,
+        rules=ChainRules(
+            target=settings.dispatching.slo_ttft,
+            switches=settings.models.switches,
+            similarity_share=settings.models.similarity_share,
+            kv=settings.dispatching.kv_dispatch,
+        ),
     )
     parts.table.link = read_link(settings.worker.profile)
     parts.table.default = settings.models.default_model or parts.table.default
     tagging = make_tagging(settings.tagging, parts.lengths, name, f"{HEAD}/tagger")
-    addresses = {"controller": CONTROLLER, "applications": f"{HEAD}/applications", "limiter": limiter}
+    addresses: dict[str, Any] = {
+        "controller": CONTROLLER,
+        "applications": f"{HEAD}/applications",
+        "limiting": Limiting(limiter, limits_of(settings.tenants)),
+    }
     parts.asking.alone = settings.autoscaling.autoscale == "preemptive"
     more: dict[str, Any] = {"dispatchers": list(dispatchers(settings.dispatching).values())}
     more |= {
         "patience": PATIENCE * settings.dispatching.dispatch_timeout,
         "autoscale": settings.autoscaling.autoscale != "off",
     }
-    return Gateway(RequestBook(parts), name=name, others=others, tagging=tagging, **{**addresses, **more})
+    made = Gateway(RequestBook(parts), name=name, others=others, tagging=tagging, **{**addresses, **more})
+    made.place = place or made.place
+    return made
 
 
 def _gateway_configs(
@@ -489,6 +545,15 @@ def _gateway_configs(
         fronts = list(dict.fromkeys([HEAD, *others]))
         found[name] = GatewayConfig(settings, models, port, others, fronts, limiter)
     return found
+
+
+def _gateway_admission(
+    cluster: ClusterHead, settings: Settings, models: list[ModelInfo], taken: Collection[str], held: dict[str, Checkpoint]
+) -> tuple[Any, ...]:
+    """Return the values of the actor that takes in gateways on other machines."""
+    limiter = f"{HEAD}/limiter" if limits_of(settings.tenants) else ""
+    config = GatewayConfig(settings, models, 0, [], [HEAD], limiter)
+    return cluster, config, taken, FrontFiles(settings, held)
 
 
 def check_folders(settings: Settings) -> None:

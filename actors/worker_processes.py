@@ -1,13 +1,46 @@
-"""Launcher of worker processes: they are forked from an interpreter that has already imported their modules."""
+"""The launcher of worker processes: here they are forked from an interpreter that has already imported their modules, and
+elsewhere they are started as the settings say.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from ..runtime.cluster.command_launcher import CommandLauncher
+from ..runtime.cluster.further_launcher import FurtherLauncher
+from ..runtime.cluster.launcher import Launcher, Needs
 from ..runtime.cluster.processes import ForkserverLauncher
+from ..runtime.cluster.wait_launcher import WaitLauncher
+from .settings.errors import SettingsError
+from .settings.launching import COMMAND, LaunchSettings
+from .settings.settings import Settings
+from .sizing import launched_names
 
 
 def worker_launcher(directory: str) -> ForkserverLauncher:
     """Return the launcher. ``directory`` is the sockets' folder, as in the settings; empty for a fresh one."""
     preload = ["blockwright.gpu.eager_torch", "blockwright.actors.worker.main"]
     return ForkserverLauncher(Path(directory) if directory else None, preload=preload)
+
+
+def with_further(local: Launcher, settings: Settings) -> Launcher:
+    """Return the launcher of all nodes. ``local``: of this machine's. Raises SettingsError."""
+    launching = settings.launching
+    if launching.is_local:
+        return local
+    needs = Needs(
+        cores=launching.launch_cores,
+        bytes=launching.launch_memory,
+        devices=launching.launch_devices,
+        labels=launching.launch_labels,
+    )
+    return FurtherLauncher(local, _further(launching), launched_names(settings), needs)
+
+
+def _further(launching: LaunchSettings) -> Launcher:
+    if launching.launcher == COMMAND:
+        return CommandLauncher(launching.template, launching.hosts)
+    file = Path(launching.wish_file).expanduser() if launching.wish_file else None
+    if file is not None and not file.parent.is_dir():
+        raise SettingsError(f"wish_file is {launching.wish_file}, but {file.parent} is no folder; name a file in a folder")
+    return WaitLauncher(file, launching.launched_workers)

@@ -416,7 +416,8 @@ class RequestAnswer(TypedDict):
     ``switches`` has {"at", "source", "target", "position", "why", "stay", "go", "outcome", "took"} for each change of its
     chain: ``position`` tokens of the answer come from the chains before; ``stay`` and ``go`` are the estimates that were
     compared (null: its route had ended); ``outcome`` has {"cached", "recomputed", "paused"}; ``took``: seconds to the end.
-    ``chains``: for each choice the model asked for, the chain that serves it, and the reason for the last change of chains.
+    ``chains``: for each choice the model asked for, the chain that serves it, and the reason for the last change of chains,
+    and ``similarity``, once the listed chain has scored what variants gave: {"answers", "tokens", "agreed", "logprob"}.
     ``claims``: while it has a route, who wants its model's components on the route's workers, and why.
     """
 

@@ -97,7 +97,7 @@ def run(machine: Machine, mode: str, requests: Sequence[Any]) -> Outcome:
         "workload": {"rate": 1.0, "input_tokens": 1, "output_tokens": 1},
         "models": [{"name": "m", "kv_bytes": machine.kv_bytes, "parameters": 1 << 20}],
         "links": {"latency": machine.latency, "bandwidth": machine.bandwidth},
-        "dispatch": {"kv": mode},
+        "dispatch": {"kv_dispatch": mode},
         "instances": [
             {"name": "i", "count": INSTANCES, "profile": "measured", "memory": memory, "memory_chunk": 1 << 16,
              "chunk_size": 256, "max_rows": 64}

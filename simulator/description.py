@@ -112,7 +112,7 @@ class DispatchSpec:
     in_flight: str = "shared"
     correction: int = MORE  # tokens still expected of an answer that has outrun its estimate, without ``spread``
     spread: bool = True  # instances learn how wrong estimates are, and correct the expected rest of an answer by it
-    kv: str = ""  # least-work: what KV of a prompt means for the choice: owner | recompute | least-busy; "": it is not known
+    kv_dispatch: str = kv_dispatch.OFF  # least-work: the role of KV: off (it is not known) | owner | recompute | least-busy
     forecast_error: float = 0.0  # standard deviation of the factor by which forecast times are wrong
     free_switches: bool = False  # their KV is there at once: a bound on what switches can gain
     switches: int = 2  # most switches of a running request to an equivalent model's chain; 0: none
@@ -308,7 +308,7 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
         ("workload", "error_law", workload.error_law, ERROR_LAWS),
         ("dispatch", "policy", made.dispatch.policy, DISPATCH),
         ("dispatch", "in_flight", made.dispatch.in_flight, IN_FLIGHT),
-        ("dispatch", "kv", made.dispatch.kv, ("", *kv_dispatch.MODES)),
+        ("dispatch", "kv_dispatch", made.dispatch.kv_dispatch, kv_dispatch.MODES),
     ):
         if text not in allowed:
             raise source.error([table_name, name], f"is {text!r}; give one of: {', '.join(allowed)}")
@@ -343,7 +343,7 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
     _check_provisioning(made, source)
     _check_overload(made, source)
     _check_control(made, source)
-    if made.dispatch.kv:
+    if made.dispatch.kv_dispatch != kv_dispatch.OFF:
         _check_kv(made, source)
     return made
 
@@ -497,11 +497,13 @@ def _check_control(made: Scenario, source: DescriptionSource) -> None:
 
 def _check_kv(made: Scenario, source: DescriptionSource) -> None:
     """Check that instances find KV, and that links carry what is copied."""
-    mode = made.dispatch.kv
+    mode = made.dispatch.kv_dispatch
     if made.dispatch.policy != LEAST_WORK:
-        raise source.error(["dispatch", "kv"], f"is {mode!r}; it needs policy = '{LEAST_WORK}'")
+        raise source.error(["dispatch", "kv_dispatch"], f"is {mode!r}; it needs policy = '{LEAST_WORK}'")
     if made.controlled or len(made.models) > 1:
-        raise source.error(["dispatch", "kv"], f"is {mode!r}; with several models or instances that change leave it out")
+        raise source.error(
+            ["dispatch", "kv_dispatch"], f"is {mode!r}; with several models or instances that change leave it out"
+        )
     if mode != kv_dispatch.RECOMPUTE and not made.links.bandwidth:
         raise source.error(["links", "bandwidth"], "is missing; KV that another instance has is copied over links")
     if any(one.stages > 1 or not one.prefix_cache for one in made.instances):

@@ -24,7 +24,7 @@ from ..policies.requests.admission import admit
 from ..policies.requests.admission_limit import AdmissionLimit
 from ..policies.requests.dispatch import PLAIN
 from ..policies.requests.dispatch import choose as choose_route
-from ..policies.requests.kv_dispatch import LEAST_BUSY, copied_from, copied_part, weighed
+from ..policies.requests.kv_dispatch import LEAST_BUSY, OFF, copied_from, copied_part, weighed
 from ..policies.requests.paces import Paces
 from ..policies.requests.standing import RouteView
 from ..policies.sweep.events import Submission
@@ -97,7 +97,7 @@ class SimulatedGateway:
     ) -> None:
         self._dispatch = dispatch
         self._paces = paces or Paces()
-        self._known = KnownKv() if dispatch.kv else None
+        self._known = KnownKv() if dispatch.kv_dispatch != OFF else None
         self.copy_seconds = 0.0  # for which KV of a token is on a link; 0: unknown
         self._instances = instances
         self._routes = routes
@@ -208,15 +208,15 @@ class SimulatedGateway:
             cached = self._known.cached(demand, routes, size)
         if variants:
             view = self.variants.view(demand.prompt_tokens(), demand.salt, demand.total, ways)
-        elif self._paces.slower or self._dispatch.kv not in ("", LEAST_BUSY):
-            known = weighed(self._dispatch.kv, cached, copied_part(self._paces.unit, self.copy_seconds))
+        elif self._paces.slower or self._dispatch.kv_dispatch not in (OFF, LEAST_BUSY):
+            known = weighed(self._dispatch.kv_dispatch, cached, copied_part(self._paces.unit, self.copy_seconds))
             view = RouteView(demand.prompt, demand.total - demand.prompt, self._paces, known)
         best = choose_route(routes, work, tokens=demand.total, capacity=self.capacity, variants=variants, view=view)
         at = next((at for at, route in enumerate(routes) if route is best), -1)
         assert at >= 0, "no route of some is the best"
         source = -1
         if self._known is not None:
-            richest = copied_from(self._dispatch.kv, routes[at], routes, cached)
+            richest = copied_from(self._dispatch.kv_dispatch, routes[at], routes, cached)
             source = -1 if richest is None else compared[routes.index(richest)]
             self._known.note(demand, routes[at], size, self.capacity[routes[at].id] // size)
         serves = routes[at].application if routes[at].application != demand.model else ""

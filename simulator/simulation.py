@@ -19,6 +19,7 @@ from ..policies.plan.coefficients import Coefficients
 from ..policies.prediction.instance import IDLE, Instance
 from ..policies.prediction.machines import LinkTimes
 from ..policies.prediction.pipeline_instance import PipelineInstance
+from ..policies.requests import kv_dispatch
 from ..policies.sweep.events import Submission
 from ..policies.sweep.page_events import PagesArrived
 from .bulk import BulkLinks
@@ -161,7 +162,7 @@ class ClusterSimulation:
         self.policy: ClusterPolicy | None = None
         if policy is not None:
             self.policy = policy(self)
-        self.kv_copies = self._copies_of_kv() if scenario.dispatch.kv else None
+        self.kv_copies = self._copies_of_kv() if scenario.dispatch.kv_dispatch != kv_dispatch.OFF else None
         self.copies = SimulatedCopies() if scenario.redundant_pages else None
         if self.copies is not None:
             self.call(scenario.redundant_pages, self._look_at_copies)

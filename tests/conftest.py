@@ -23,6 +23,7 @@ settings.register_profile(
     "suite", deadline=None, max_examples=20, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("nightly", settings.get_profile("suite"), derandomize=False, print_blob=True, max_examples=500)
+NOT_RUN = "not run: "  # begins the reason of a test that this machine cannot run
 LATER = ("equality", "nightly")  # markers of what runs with --nightly alone
 
 pytest_plugins = ["blockwright.runtime.testing.pytest_plugin"]
@@ -48,6 +49,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("nightly" if config.getoption("--nightly") else "suite")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the tests that this machine could not run."""
+    skipped = [r.nodeid for r in terminalreporter.stats.get("skipped", []) if f": {NOT_RUN}" in str(r.longrepr)]
+    if skipped:
+        terminalreporter.write_line(f"{len(skipped)} tests on several hosts were not run here: {', '.join(skipped)}")
 
 
 def pytest_report_header() -> list[str]:

@@ -157,14 +157,14 @@ def parse(frame: bytes) -> Greeting | JoinRequest | ReturnRequest:
             raise ValueError("it does not begin with blockwright and its versions")
         versions = Versions.parse(words[1])
         said = [word for word in words[2:] if not _NAMED.fullmatch(word)]
-        named = dict(found.groups() for word in words[2:] if (found := _NAMED.fullmatch(word)))
+        named = {found[1]: found[2] for word in words[2:] if (found := _NAMED.fullmatch(word))}
         release = named.get("release", "") if _RELEASE.fullmatch(named.get("release", "")) else ""
         try:
             SPOKEN.common(versions)
         except HandshakeRefused as error:
             raise ReleaseRefused(str(error), name="".join(said[1:2])[:64], release=release) from None
         if len(said) in (2, 3) and said[0] == "join":
-            return JoinRequest(check_name(said[1]), *said[2:], versions=versions, release=release)
+            return JoinRequest(check_name(said[1]), "".join(said[2:]), versions, release)
         if len(said) == 5 and said[0] == "again":
             epoch, attempt = (parse_identity(f"number#{word}").incarnation for word in said[2:4])
             return ReturnRequest(parse_identity(said[1]), epoch, attempt, said[4], versions, release)
@@ -211,7 +211,8 @@ def parse_admission(frame: bytes) -> Admission:
     for term in terms:
         if not _SECONDS.fullmatch(term):
             raise WireError(f"{term[:16]!r} is no number of seconds")
-    return Admission(parse_identity(head), parse_identity(own), *map(float, terms), version=_check_version(chosen))
+    seconds = float(terms[0]), float(terms[1]), float(terms[2])
+    return Admission(parse_identity(head), parse_identity(own), *seconds, _check_version(chosen))
 
 
 def _check_version(text: str) -> int:

@@ -33,7 +33,6 @@ from ...runtime.cluster.process import Process
 from ..block.messages import BlockStatus
 from ..conditions import Conditions, Published
 from ..gateway.port import ApplicationView, Census, DrainAnswered, RefusedChange, RemovalView
-from ..predictor.messages import NODE as PREDICTORS
 from ..settings.logs import LogSettings
 from ..worker.messages import WorkerStatus
 from .event_log import ControlRecorder
@@ -41,7 +40,7 @@ from .gateway_calls import GatewayCalls
 from .history import History
 from .progress import Progress
 from .publisher import RoutePublisher
-from .view import application_view, claims_view, cluster_view, placement_view, removal_view
+from .view import application_view, claims_view, cluster_view, placement_view, releases_view, removal_view
 from .worker_calls import ANSWER_TIMEOUT, WorkerCalls
 
 log = logging.getLogger("blockwright.controller")
@@ -277,8 +276,17 @@ class Controller(Actor):
         self.handle(events.WorkerStarting(worker, incarnation, 0))
 
     @endpoint
+    async def launched(self, worker: str, incarnation: int, demand: SizeDemand, labels: dict[str, str]) -> None:
+        """Take in a worker that a launcher started elsewhere. Raises ValueError if it is not wanted any more."""
+        record = self._state.workers.get(worker)
+        if record is None or record.last > incarnation:
+            raise ValueError(f"worker {worker} is not wanted any more")
+        self.handle(events.WorkerEnters(worker, labels))
+        self._sizes.demand(worker, demand)
+
+    @endpoint
     async def leave(self, worker: str, incarnation: int, why: str) -> None:
-        """Begin to empty a worker that has joined; then it is dismissed."""
+        """Begin to empty a worker elsewhere; then it is dismissed, or ended if a launcher started it."""
         record = self._state.workers.get(worker)
         if record is not None and record.last == incarnation:
             self.handle(events.WorkerLeaves(worker, why))
@@ -323,6 +331,7 @@ class Controller(Actor):
         self._spawn(self._publisher.introduce(gateway))
         self._history.record(self.node.clock.now(), "gateway", gateway, f"a further process answers HTTP: {gateway}")
         self._gateways.append(gateway)
+        self._gateway_calls.tell_fronts()
 
     @endpoint(urgent=True)
     async def gateway_down(self, gateway: str) -> None:
@@ -330,7 +339,13 @@ class Controller(Actor):
         if gateway in self._gateways:
             self._gateways.remove(gateway)
             self._publisher.forget(gateway)
+            self._gateway_calls.tell_fronts()
             self._history.record(self.node.clock.now(), "gateway", gateway, f"a process that answered HTTP ended: {gateway}")
+
+    @endpoint(urgent=True)
+    async def dispatchers(self, addresses: list[str]) -> None:
+        """Tell all gateways which dispatchers there are, now that some may be on other machines."""
+        self._gateway_calls.tell_dispatchers(addresses)
 
     @endpoint
     async def claims(self, workers: list[str], models: list[str]) -> list[dict[str, Any]]:
@@ -352,16 +367,24 @@ class Controller(Actor):
         blocks = {name: a for name, a in zip(names, answers[len(names) :], strict=False) if isinstance(a, list)}
         sequences = [a for a in answers[2 * len(names) :] if isinstance(a, dict)]
         now, wall = self.node.clock.now(), time.time()
-        peer = self.node.peers().get(PREDICTORS)
-        predictors = peer.payload.get("predictors", {}) if peer is not None else {}
+        predictors: dict[str, Any] = {}
+        for peer in self.node.peers().values():
+            predictors |= peer.payload.get("predictors", {})
+        gateways = await self._gateway_calls.statuses()
         view = cluster_view(self._state, statuses, blocks, sequences, self._history.view(now, wall), predictors)
         if self._state.overload.watched:
             asked_memory = self.node.ref(f"{self.node.name}/memory").view(timeout=VIEW_TIMEOUT, returns=dict[str, Any])
             memory_view = (await asyncio.gather(asked_memory, return_exceptions=True))[0]
             more = {"refused": refused_workers(self._state)} | (memory_view if isinstance(memory_view, dict) else {})
             view["overload"] = overload_view(self._state.overload, self._state.served, self._state.workers, now, wall) | more
+        view |= releases_view(self.node.releases(), self.node.refused_releases(), self._state.workers, self._gateways)
         placed = placement_view(self._state, now, wall)
-        return view | {"cards": await self._cards(), "autoscale": self._state.scaling.view(now, wall), "placement": placed}
+        return view | {
+            "gateways": gateways,
+            "cards": await self._cards(),
+            "autoscale": self._state.scaling.view(now, wall),
+            "placement": placed,
+        }
 
     async def _cards(self) -> list[dict[str, Any]]:
         if not self._has_cards:

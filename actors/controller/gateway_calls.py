@@ -35,6 +35,7 @@ from ...policies.control.events import (
     UsageAnswer,
     Vacated,
     VacateWorker,
+    WishWorkers,
     WorkerStopped,
 )
 from ...policies.control.route_switch import SwitchFigures, SwitchRoutes
@@ -44,6 +45,8 @@ from ...runtime.base.clock import first_within
 from ...runtime.base.errors import ActorDied, NoSuchActor
 from ...runtime.cluster.process import JoinedProcess
 from ...runtime.supervisor import Supervisor
+from ..gateway.port import GatewayPlace, GatewayStatus
+from ..members import MEMBERS
 from .worker_calls import ask_until_answered
 
 ASK_SECONDS = 1.0  # a gateway later than this counts as having no requests
@@ -61,7 +64,32 @@ class GatewayCalls:
         self._node = node
         self._gateways = gateways
         self._publishing = publishing
+        self._dispatchers: list[str] = []  # once they are not those of the settings alone
         self._state = state
+
+    def tell_fronts(self) -> None:
+        """Tell each process that answers HTTP, and the head's own front, of all of them."""
+        nodes = list(dict.fromkeys([self._node.name, *(gateway.partition("/")[0] for gateway in self._gateways)]))
+        for node in nodes:
+            self._node.ref(f"{node}/peer").fronts.cast(nodes)
+        gateways = [gateway.partition("/")[0] for gateway in self._gateways]
+        for gateway in self._gateways:
+            self._node.ref(gateway).gateways.cast(gateways)
+            if self._dispatchers:
+                self._node.ref(gateway).dispatchers.cast(self._dispatchers)
+
+    def tell_dispatchers(self, addresses: list[str]) -> None:
+        """Tell all gateways of the dispatchers that they may ask."""
+        self._dispatchers = addresses
+        for gateway in self._gateways:
+            self._node.ref(gateway).dispatchers.cast(addresses)
+
+    async def statuses(self) -> list[dict[str, Any]]:
+        """Return the part of ``/admin/cluster`` about gateways; of one that does not answer its name alone."""
+        gateways = list(self._gateways)
+        asked = [self._node.ref(g).status(timeout=ASK_SECONDS, returns=GatewayStatus) for g in gateways]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        return [gateway_view(address, one) for address, one in zip(gateways, answers, strict=True)]
 
     async def demand(self, effect: DemandEffect, handle: Callable[[DemandEvent], object]) -> None:
         """Carry out an effect of applications on demand. ``handle`` takes the answer."""
@@ -107,6 +135,8 @@ class GatewayCalls:
             case StartWorker(worker, _):
                 with suppress(ActorDied):  # the cluster stops, the supervisor with it
                     await supervisor.start_child(worker)
+            case WishWorkers(workers, why):
+                self._node.ref(f"{self._node.name}/{MEMBERS}").wish.cast(workers, why)
             case VacateWorker(worker, grace, _):
                 async with self._publishing:
                     version = self._state.version
@@ -129,3 +159,13 @@ class GatewayCalls:
     async def _answers(self, asked: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) -> list[Any]:
         """Return the answer, or the error, of each gateway; a silent gateway is asked again."""
         return await asyncio.gather(*(ask_until_answered(self._node.clock, ask) for ask in asked), return_exceptions=True)
+
+
+def gateway_view(address: str, status: GatewayStatus | BaseException) -> dict[str, Any]:
+    """Return a gateway as ``/admin/cluster`` shows it."""
+    place = status.place if isinstance(status, GatewayStatus) else GatewayPlace("", 0)
+    state, requests = "silent", 0
+    if isinstance(status, GatewayStatus):
+        state, requests = "draining" if status.draining else "ready", status.requests
+    shown = {"host": place.host, "pid": place.pid, "address": place.address, "labels": dict(place.labels)}
+    return {"id": address.partition("/")[0], **shown, "joined": place.joined, "state": state, "requests": requests}

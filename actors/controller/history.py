@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from ...policies.control.events import ResumeWorker, ScalingEffect, StartWorker, StopWorker, VacateWorker
+from ...policies.control.events import ResumeWorker, ScalingEffect, StartWorker, StopWorker, VacateWorker, WishWorkers
 from ...policies.control.labels import label
 from ...policies.control.residency import serving
 from ...policies.control.state import ControllerState
@@ -54,6 +54,8 @@ class History:
             if life and worker.incarnation != life:
                 self._died.setdefault(name, now)
                 self.record(now, "down", name, f"worker {name} died: {worker.cause}")
+            elif before == "starting" and worker.state == "down":
+                self.record(now, "down", name, f"worker {name} ended before it was up: {worker.cause}")
             if worker.state == "starting":
                 text = "has joined" if worker.joined else "is being started"
                 self.record(now, "starting", name, f"worker {name} {text}")
@@ -82,6 +84,8 @@ class History:
         match effect:
             case StartWorker(worker, why):
                 self.record(now, "scaling", worker, f"worker {worker} is being added: {why}")
+            case WishWorkers(workers, why):
+                self.record(now, "scaling", "", f"{workers} further workers are wanted: {why}")
             case VacateWorker(worker, _, why):
                 self.record(now, "scaling", worker, f"worker {worker} is drained: {why}")
             case ResumeWorker(worker):

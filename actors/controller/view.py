@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
+from ...policies.adaptive.similarity import Similarity
 from ...policies.cluster.adapter_base import WholeModel, shown_base
 from ...policies.cluster.application_life import model_of
 from ...policies.cluster.worker_size import WorkerReport
@@ -24,6 +25,7 @@ from ...policies.control.state import ControllerState
 from ...policies.control.worker_record import WorkerRecord
 from ...policies.model.chain import Chain, bases
 from ...policies.model.tier_choice import is_answered
+from ...runtime.base.node_view import NodeRelease, RefusedRelease
 from ..block.messages import BlockStatus
 from ..gateway.port import ApplicationView, Census, RemovalView
 from ..worker.messages import WorkerStatus
@@ -73,6 +75,19 @@ def cluster_view(
         "default": state.table.default,  # id for requests without a model, served or not
         "version": state.version,
         "events": events,
+    }
+
+
+def releases_view(
+    nodes: Sequence[NodeRelease], refused: Sequence[RefusedRelease], workers: Collection[str], gateways: Collection[str]
+) -> dict[str, Any]:
+    """Return the part of ``/admin/cluster`` about releases. nodes: the head first. gateways: addresses."""
+    answering = {gateway.partition("/")[0] for gateway in gateways}
+    roles = dict.fromkeys(workers, "worker") | {nodes[0].name: "head"}
+    found = [(one, roles.get(one.name, "gateway" if one.name in answering else "node")) for one in nodes]
+    return {
+        "releases": [asdict(one) | {"role": role} for one, role in found],
+        "refused_releases": [asdict(one) for one in refused],
     }
 
 
@@ -271,6 +286,7 @@ def _applications(
                 "waiting": sum(sum(count.waiting.values()) for count in counts),
             },
             "chains": _chains(counts),  # sequences by the variant that served them; "": its own chain
+            "similarity": _similarity(counts),  # of the answers of variants that the model has scored
             "blocks": [b.id.hex() for b in state.holdings.blocks.get(name, ())],
             "segments": _segments(one, users) if served.deployed and not served.variant else [],
             "refused": refused,
@@ -281,6 +297,13 @@ def _applications(
 def _chains(counts: Sequence[Census]) -> dict[str, int]:
     names = dict.fromkeys(name for count in counts for name in count.chains)
     return {name: sum(count.chains.get(name, 0) for count in counts) for name in names}
+
+
+def _similarity(counts: Sequence[Census]) -> dict[str, float]:
+    found = Similarity()
+    for count in counts:
+        found = found.plus(count.similarity)
+    return found.view()
 
 
 def _compared(served: Served) -> Chain:

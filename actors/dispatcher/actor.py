@@ -24,8 +24,9 @@ from ...policies.requests.standing import Standing
 from ...policies.sweep.events import Submission
 from ...runtime.actor.actor import Actor
 from ...runtime.actor.endpoint import endpoint
+from ...runtime.actor.ref import Ref
 from ...runtime.base.errors import DeadlineExceeded, RuntimeFault
-from ..predictor.messages import Query, predictor_of
+from ..predictor.messages import NODE, Query, predictor_of
 from ..settings.dispatching import DispatchSettings
 
 MINUTE = 60.0
@@ -34,7 +35,8 @@ MINUTE = 60.0
 class Dispatcher(Actor):
     """A dispatcher (see the module). ``number``: among all dispatchers; each has its own random sequence."""
 
-    def __init__(self, settings: DispatchSettings, number: int) -> None:
+    def __init__(self, settings: DispatchSettings, number: int, places: Mapping[str, str] | None = None) -> None:
+        self._places = {} if places is None else places  # worker -> the process with its predictor
         self._name, self._policy = settings.dispatch, POLICIES[settings.dispatch]
         self._targets = Targets(settings.slo_ttft, settings.slo_latency)
         self._choices = settings.dispatch_candidates
@@ -114,7 +116,7 @@ class Dispatcher(Actor):
         target, kind = replace(ask.submission, route=route), Candidate | None
         query = Query(target, route, forecast=bool(self._policy.fallback), delays=self._policy.delays)
         returns: Any = kind
-        predictor = self.node.ref(predictor_of(ask.routes[route][0]))
+        predictor = self._predictor(ask.routes[route][0])
         answer: Candidate | None = await predictor.ask(query, timeout=self._timeout, returns=returns)
         return answer
 
@@ -134,4 +136,7 @@ class Dispatcher(Actor):
         self._sent_to(home)
         self._sent.setdefault(home, deque()).append(self.node.clock.now())
         if self._policy.looks:
-            self.node.ref(predictor_of(home)).placed.cast(replace(submission, route=route))
+            self._predictor(home).placed.cast(replace(submission, route=route))
+
+    def _predictor(self, worker: str) -> Ref:
+        return self.node.ref(predictor_of(worker, self._places.get(worker, NODE)))

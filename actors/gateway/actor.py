@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
+import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,17 +31,18 @@ from ...policies.sweep.offline_capacity import decode_capacities
 from ...runtime.actor.actor import Actor, PeerInfo
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.base.clock import Timer
-from ...runtime.base.errors import RuntimeFault
 from ...runtime.node.inspection import inspect_peers
 from ..conditions import Conditions
-from ..rate_limiter import Limiter
 from .calls import OutgoingCalls, remembered, switch, vacate
+from .limiting import Limiting
 from .port import (
     ApplicationView,
     Census,
     Credit,
     DispatchFigures,
     DrainAnswered,
+    GatewayPlace,
+    GatewayStatus,
     Generation,
     KnownAnswer,
     LengthFigures,
@@ -57,6 +60,7 @@ from .port import (
     accepted,
 )
 from .request_views import Recoveries, described, listed
+from .scoring import AnswerScoring
 from .stream import RequestStream
 from .tagging import Tagging
 
@@ -69,9 +73,9 @@ ANSWER_SECONDS = 30.0  # seconds, beyond the caller's wait, for the applications
 class Gateway(Actor):
     """A gateway: the actor that owns requests from admission to their last token (see the module).
 
-    controller, applications, limiter: addresses; ``limiter`` is empty without limits. others: nodes of the other gateways.
+    controller, applications: addresses. limiting: the limits of tenants. others: nodes of the other gateways.
     tagging: exchange of the state's ``lengths``. dispatchers: addresses asked in turn, each for ``patience`` seconds.
-    autoscale: whether to report latencies to the controller.
+    autoscale: whether to report latencies to the controller. ``place``: where it is, for people.
     """
 
     def __init__(
@@ -81,7 +85,7 @@ class Gateway(Actor):
         name: str,
         controller: str,
         applications: str = "",
-        limiter: str = "",
+        limiting: Limiting | None = None,
         others: Sequence[str] = (),
         tagging: Tagging | None = None,
         autoscale: bool = False,
@@ -89,7 +93,7 @@ class Gateway(Actor):
         patience: float = 0.1,
     ) -> None:
         self.name = name
-        self.limiter = limiter
+        self._limiting = limiting or Limiting()
         self._others = others
         self.book = book
         parts = book.parts
@@ -101,7 +105,9 @@ class Gateway(Actor):
         self._conditions = Conditions()
         self._numerics: dict[str, str] = {}  # of each worker, by its last heartbeat
         self._tagging = tagging or Tagging(parts.lengths)
+        self._scoring = AnswerScoring(parts, self._begin, self._end)
         self._autoscale = autoscale
+        self.place = GatewayPlace(socket.gethostname(), os.getpid())
         self._timer: Timer | None = None
         self._pieces = RoutePieces()
 
@@ -119,6 +125,7 @@ class Gateway(Actor):
         self._handle(m.Drain(now=True))
         await self._calls.stop(self.node)
         await self._tagging.stop(self.node)
+        await self._limiting.stop()
 
     # messages
 
@@ -156,6 +163,17 @@ class Gateway(Actor):
     async def holds(self, gateway: str, requests: int, tokens: int) -> None:
         """Take another gateway's load: its share of the requests and tokens that the server admits."""
         self.book.parts.overload.hear(gateway, Held(requests, tokens, self.node.clock.now()))
+
+    @endpoint(urgent=True)
+    async def gateways(self, nodes: list[str]) -> None:
+        """Note the nodes of all gateways, which share what the server admits; some may be on other machines."""
+        self._others = [name for name in nodes if name != self.node.name]
+        self.book.parts.overload.share(len(nodes))
+
+    @endpoint(urgent=True)
+    async def dispatchers(self, addresses: list[str]) -> None:
+        """Ask these dispatchers from now on; none: those of before, which may come again."""
+        self._calls.ask_of(addresses)
 
     @endpoint(concurrent=True)
     async def knows(self, version: int) -> None:
@@ -211,7 +229,15 @@ class Gateway(Actor):
         census = self._positions.census()
         for (model, variant), count in self.tiers().variants.items():
             census.setdefault(model, Census()).chains[variant] = count
+        for (model, _), found in self.tiers().similarity.items():
+            one = census.setdefault(model, Census())
+            one.similarity = one.similarity.plus(found)
         return census
+
+    @endpoint(urgent=True)
+    async def status(self) -> GatewayStatus:
+        """Return where this gateway is and what it has to do, for people."""
+        return GatewayStatus(self.place, self.book.parts.draining, len(self.book.parts.active))
 
     @endpoint(urgent=True)
     async def service(self) -> Service:
@@ -243,11 +269,15 @@ class Gateway(Actor):
         """See ``GatewayPort``."""
         if generation.id in self._streams:
             raise RequestRefused(Refusal.INVALID, f"request {generation.id!r} is running already")
-        stream = self._streams[generation.id] = RequestStream(generation.id, self._end)
+        if not generation.offline:
+            self._scoring.give_way()
+        return self._begin(generation, RequestStream(generation.id, self._end))
+
+    def _begin(self, generation: Generation, stream: RequestStream) -> RequestStream:
+        self._streams[generation.id] = stream
         self._idle.clear()
         self._handle(generation)
-        error = stream.refused()
-        if error is not None:
+        if (error := stream.refused()) is not None:
             raise error
         record = self.book.parts.active.get(generation.id)
         if record is not None:
@@ -317,31 +347,16 @@ class Gateway(Actor):
         return bool(sequences)
 
     async def charge(self, tenant: str, tokens: int) -> Verdict:
-        if not self.limiter:
-            return Verdict()
-        try:
-            verdict: Verdict = await self.node.ref(self.limiter, Limiter).admit(self.node.name, tenant, tokens)
-        except RuntimeFault as fault:
-            message = f"the account of tenant {tenant!r} cannot be read now ({fault}); try again"
-            raise RequestRefused(Refusal.UNAVAILABLE, message, 1.0) from fault
-        return verdict
+        return await self._limiting.charge(self.node, tenant, tokens)
 
     def settle(self, tenant: str, charged: int, used: int) -> None:
-        if self.limiter:
-            self.node.ref(self.limiter).end.cast(self.node.name, tenant, charged, used)
+        self._limiting.settle(self.node, tenant, charged, used)
 
     async def standings(self, tenants: list[str]) -> dict[str, dict[str, LimitStatus]]:
-        if not self.limiter:
-            return {}
-        try:
-            found: dict[str, dict[str, LimitStatus]] = await self.node.ref(self.limiter, Limiter).standings(tenants)
-        except RuntimeFault:  # the limiter is restarting; the rest of the answer is still useful
-            return {}
-        return found
+        return await self._limiting.standings(self.node, tenants)
 
     async def limit(self, tenant: str, name: str) -> int:
-        value: int = await self.node.ref(self.limiter, Limiter).limit(tenant, name)
-        return value
+        return self._limiting.limit(tenant, name)
 
     async def add_application(self, new: NewApplication) -> ApplicationView:
         """See ``GatewayPort``."""
@@ -384,6 +399,7 @@ class Gateway(Actor):
 
     async def drain(self, seconds: float) -> None:
         """See ``GatewayPort``."""
+        self._scoring.give_way()
         self._handle(m.Drain())
         try:
             async with asyncio.timeout(seconds):
@@ -406,16 +422,18 @@ class Gateway(Actor):
         if self._autoscale and (seen := parts.asking.seen(parts.active, now)) is not None:
             self.node.ref(self._controller).observed.cast(*seen)
         self._tagging.tick(self.node)
+        self._limiting.tick(self.node)
+        self._scoring.tick(now)
         for worker, outcome in self._recoveries.tick():
             self.node.ref(self._controller).recovered.cast(worker, outcome)
 
     def _beat(self, peer: PeerInfo) -> None:
         if (reports := peer.payload.get("reports")) is not None:  # sent by a worker
-            self._numerics[peer.id.name] = peer.payload.get("numerics", "")
+            self._numerics[peer.id.name] = numerics = peer.payload.get("numerics", "")
             capacities = decode_capacities(peer.payload)
             serial = reports.get(self.book.parts.address, 0)
             speed = peer.payload.get("speed", 0.0)
-            beat = m.HeartbeatReceived(peer.id.name, peer.incarnation, serial, *capacities, speed=speed)
+            beat = m.HeartbeatReceived(peer.id.name, peer.incarnation, serial, *capacities, speed=speed, numerics=numerics)
             self.node.ref(self.book.parts.address).heard.cast(beat)
 
     def _share(self) -> None:

@@ -169,6 +169,11 @@ class OutgoingCalls:
                 for worker in workers:
                     node.ref(f"{worker}/worker").unhold.cast(unhold)
 
+    def ask_of(self, dispatchers: list[str]) -> None:
+        """Ask these dispatchers in turn, if there are any."""
+        if dispatchers:
+            self._dispatchers = itertools.cycle(dispatchers)
+
     async def stop(self, node: ActorNode) -> None:
         """Send pending cancellations, and give up all calls."""
         self._cancellations.send(node)

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ...policies.measures import Measure
 from ...policies.requests.request_ownership import Viewer
+from ...policies.requests.retry_claims import RetryClaims, keeper_of
 from ...runtime.actor.actor import Actor
 from ...runtime.actor.endpoint import endpoint
+from ...runtime.base.down import Down
 from ...runtime.base.errors import RuntimeFault
 from ..load_history import LoadRow, merged
 from ..settings.settings import Settings
@@ -24,6 +26,8 @@ from .port import ForecastPoint, ModelInfo, MovesBegun, RequestLine, RequestView
 
 log = logging.getLogger(__name__)
 PATIENCE = 2.0  # seconds
+RUN_SECONDS = 3600.0  # for an answer, whose own limits are those of the gateway that makes it
+HEAD = "head"  # its own front answers no requests while there are others
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,19 @@ class TenantUse:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class RetryAnswer:
+    """The answer of a request that another gateway runs. status: of HTTP; 0: it runs here no more. The rest: of an error."""
+
+    status: int
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    message: str = ""
+    param: str | None = None
+    code: str = ""
+    retry_after: float | None = None
+
+
 class LocalFront(Protocol):
     """The front in the peer's own process (``api/http/context.py``)."""
 
@@ -88,6 +105,27 @@ class LocalFront(Protocol):
 
     async def drain(self, seconds: float) -> None: ...
 
+    @property
+    def retry_window(self) -> float: ...
+
+    def owners(self) -> list[str]: ...
+
+    async def retried(self, owner: str, sent: bytes) -> RetryAnswer: ...
+
+
+class LocalRelay(Protocol):
+    """The way to this machine's files for gateways on other machines (``api/http/relay.py``)."""
+
+    async def begin(self, method: str, target: str, headers: dict[str, str]) -> str: ...
+
+    async def give(self, number: str, piece: bytes) -> None: ...
+
+    def answer(self, number: str) -> AsyncIterator[bytes]: ...
+
+    def drop(self, number: str) -> None: ...
+
+    async def close(self) -> None: ...
+
 
 def by_recency(line: RequestLine) -> tuple[bool, float]:
     """Return a sort key that puts running and waiting requests before ended ones, the latest first in each group."""
@@ -101,16 +139,131 @@ async def _nothing() -> None:
 class GatewayPeer(Actor):
     """The peer actor of one process (see the module).
 
-    others: nodes of the other fronts. close: stops listening when the node ends.
+    others: nodes of the other fronts. close: stops listening when the node ends. relay: of the head, if gateways may join.
     """
 
-    def __init__(self, front: LocalFront, others: Sequence[str], close: Callable[[], Awaitable[None]] = _nothing) -> None:
+    def __init__(
+        self,
+        front: LocalFront,
+        others: Sequence[str],
+        close: Callable[[], Awaitable[None]] = _nothing,
+        relay: LocalRelay | None = None,
+    ) -> None:
         self._front = front
         self._others = list(others)
         self._close = close
+        self._relay = relay
+        self._claims = RetryClaims(front.retry_window)
+        self._watched: set[str] = set()  # nodes of fronts
 
     async def on_stop(self) -> None:
+        if self._relay is not None:
+            await self._relay.close()
         await self._close()
+
+    @endpoint(concurrent=True)
+    async def relay_begin(self, method: str, target: str, headers: dict[str, str]) -> str:
+        """Begin to send a request of a gateway on another machine to this server; return its number."""
+        if self._relay is None:
+            raise ValueError("this server passes on no requests of other machines")
+        return await self._relay.begin(method, target, headers)
+
+    @endpoint(concurrent=True)
+    async def relay_give(self, number: str, piece: bytes) -> None:
+        """Give the next piece of its body, or the end, which is empty."""
+        if self._relay is not None:
+            await self._relay.give(number, piece)
+
+    @endpoint
+    async def relay_answer(self, number: str) -> AsyncIterator[bytes]:
+        """Yield its answer (see ``LocalRelay``)."""
+        if self._relay is not None:
+            async for piece in self._relay.answer(number):
+                yield piece
+
+    @endpoint(concurrent=True)
+    async def relay_drop(self, number: str) -> None:
+        """Forget it."""
+        if self._relay is not None:
+            self._relay.drop(number)
+
+    @endpoint(urgent=True)
+    async def fronts(self, nodes: list[str]) -> None:
+        """Note the nodes of all fronts, of which some may be on other machines and come and go."""
+        self._others = [name for name in nodes if name != self.node.name]
+        self._claim_again()
+
+    # requests with an Idempotency-Key
+
+    @endpoint(concurrent=True)
+    async def claim_anywhere(self, owner: str, instead_of: str) -> str:
+        """Return the gateway that runs a client's key, or "" if this one is to. See ``RetryClaims.claim``."""
+        keeper, mine = self._keeper(owner), self.node.name
+        if instead_of and instead_of not in self.node.peers():
+            self._claims.forget(instead_of)
+        if keeper == mine:
+            runner = self._claims.claim(owner, mine, self.node.clock.now(), instead_of)
+        else:
+            try:
+                ref = self.node.ref(f"{keeper}/peer", GatewayPeer)
+                runner = await ref.claim(owner, mine, instead_of, timeout=PATIENCE)
+            except RuntimeFault:  # the keeper has just died
+                return ""
+        return "" if runner == mine else runner
+
+    @endpoint(urgent=True)
+    async def claim(self, owner: str, gateway: str, instead_of: str) -> str:
+        """See ``RetryClaims.claim``; this gateway is the keeper."""
+        self._watch(gateway)
+        return self._claims.claim(owner, gateway, self.node.clock.now(), instead_of)
+
+    @endpoint(urgent=True)
+    async def claim_ended(self, owner: str, kept: bool) -> None:
+        """Tell the keeper of the end of a run of this gateway."""
+        if (keeper := self._keeper(owner)) == self.node.name:
+            self._claims.end(owner, keeper, self.node.clock.now(), kept=kept)
+        else:
+            self.node.ref(f"{keeper}/peer", GatewayPeer).ended.cast(owner, self.node.name, kept)
+
+    @endpoint(urgent=True)
+    async def ended(self, owner: str, gateway: str, kept: bool) -> None:
+        """See ``RetryClaims.end``; this gateway is the keeper."""
+        self._claims.end(owner, gateway, self.node.clock.now(), kept=kept)
+
+    @endpoint(concurrent=True)
+    async def answer_of(self, gateway: str, owner: str, sent: bytes) -> RetryAnswer:
+        """Wait for the answer of another gateway."""
+        ref = self.node.ref(f"{gateway}/peer", GatewayPeer)
+        return await ref.retried(owner, sent, timeout=RUN_SECONDS, returns=RetryAnswer)
+
+    @endpoint(concurrent=True)
+    async def retried(self, owner: str, sent: bytes) -> RetryAnswer:
+        """Return the answer of a run of this gateway, once it is there."""
+        return await self._front.retried(owner, sent)
+
+    def _keeper(self, owner: str) -> str:
+        there = [self.node.name, *(name for name in self._others if name in self.node.peers())]
+        return keeper_of(owner, [name for name in there if name != HEAD] or there)
+
+    def _claim_again(self) -> None:
+        """Claim what runs here at the keepers of now, since others may have been them."""
+        for name in self._others:
+            self._watch(name)
+        for owner in self._front.owners():
+            if (keeper := self._keeper(owner)) != self.node.name:
+                self.node.ref(f"{keeper}/peer", GatewayPeer).claim.cast(owner, self.node.name, "")
+            else:
+                self._claims.claim(owner, keeper, self.node.clock.now())
+
+    def _watch(self, gateway: str) -> None:
+        if gateway not in self._watched and gateway in self.node.peers():
+            self._watched.add(gateway)
+            self.node.monitor(gateway, self._gone)
+
+    def _gone(self, down: Down) -> None:
+        self._watched.discard(down.node)
+        self._claims.forget(down.node)
+        self._claim_again()
 
     @endpoint(concurrent=True)
     async def describe(self, name: str, viewer: Viewer) -> RequestView | None:

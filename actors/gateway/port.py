@@ -8,7 +8,7 @@ With ``peers.py`` it is all that ``api/`` imports from ``actors/gateway``. The v
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ...policies.requests.book.values import (
@@ -167,6 +167,26 @@ def accepted(answer: Any) -> Any:
     if isinstance(answer, RefusedChange):
         raise RequestRefused(answer.why, answer.message, param=answer.param)
     return answer
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayPlace:
+    """The place of a gateway, for people. address: of its HTTP, if it has one of its own. labels: its starter's."""
+
+    host: str
+    pid: int
+    address: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+    joined: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayStatus:
+    """The state of a gateway, for people. requests: that have not ended."""
+
+    place: GatewayPlace
+    draining: bool
+    requests: int
 
 
 @dataclass(frozen=True, slots=True)

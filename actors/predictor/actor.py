@@ -3,7 +3,7 @@
 There is one for each worker, and all of a host are in one process. It follows the worker's event feed while the worker
 lives, and its next life from the start. Every figure is computed in ``policies/prediction``; here are the stream, the
 clock, and the calls to other predictors, which provide their workers' machines if a route crosses them. It runs on its
-worker's host, so that both have the same clock.
+worker's host, or reads that host's clock from the feed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from statistics import quantiles
 from typing import Any
 
@@ -25,6 +25,7 @@ from ...policies.prediction.load import candidate_at
 from ...policies.prediction.machines import LinkTimes
 from ...policies.prediction.replica import Learned, Replica, ReplicaError
 from ...policies.prediction.timeline import TimelineEntry
+from ...policies.prediction.worker_clock import WorkerClock
 from ...policies.sweep.event_log import Applied, Began
 from ...policies.sweep.events import Cancelled, Submission
 from ...runtime.actor.actor import Actor
@@ -44,12 +45,18 @@ class Predictor(Actor):
     """A predictor (see the module).
 
     board: the place where this process publishes its ``figures``, by worker. links: between workers; None: unknown, and
-    their messages count as instant.
+    their messages count as instant. places: the processes of other workers' predictors, if not all are in this one.
     """
 
     def __init__(
-        self, worker: str, board: dict[str, Callable[[], dict[str, float]]], links: LinkTimes | None = None
+        self,
+        worker: str,
+        board: dict[str, Callable[[], dict[str, float]]],
+        links: LinkTimes | None = None,
+        places: Mapping[str, str] | None = None,
     ) -> None:
+        self._places = {} if places is None else places
+        self._clock = WorkerClock()
         self._worker = worker
         self._board = board
         self._links = links
@@ -63,7 +70,7 @@ class Predictor(Actor):
         self._again = asyncio.Event()
 
     async def on_start(self) -> None:
-        self._now = asyncio.get_running_loop().time  # the clock that workers give their machines
+        self._loop_time = asyncio.get_running_loop().time  # the clock that workers of this machine give theirs
         self._board[self._worker] = self.figures
         self._deafen = self.node.on_arrival(self._again.set)
         # In a context of its own: the deadline of the caller that started it must not end it.
@@ -138,10 +145,17 @@ class Predictor(Actor):
 
     async def _present_of(self, host: str) -> TimelineEntry | None:
         try:
-            present: TimelineEntry | None = await self.node.ref(predictor_of(host)).present(timeout=HOST_SECONDS)
+            if self._places.get(host, self.node.name) != self.node.name:
+                return None  # a copy of a machine does not travel
+            here = self.node.ref(predictor_of(host, self.node.name))
+            present: TimelineEntry | None = await here.present(timeout=HOST_SECONDS)
         except RuntimeFault:
             return None
         return present
+
+    def _now(self) -> float:
+        """Return the time by the worker's clock."""
+        return self._clock.of_worker(self._loop_time())
 
     # the feed --------------------------------------------------------------------------------------------------------
 
@@ -168,14 +182,17 @@ class Predictor(Actor):
         worker = self.node.ref(f"{self._worker}/worker")
         async with worker.feed(timeout=math.inf, returns=bytes) as batches:
             if worker.incarnation != self._known:
-                self._known = worker.incarnation
+                self._known, self._clock = worker.incarnation, WorkerClock()
                 self._in_flight.forget()  # requests sent to the life before do not arrive
             async for batch in batches:
                 self._take(batch)
 
     def _take(self, batch: bytes) -> None:
+        entries = list(read_batch(batch))
+        if times := [entry.now for entry in entries if hasattr(entry, "now")]:
+            self._clock.hear(max(times), self._loop_time())
         oldest = now = self._now()
-        for entry in read_batch(batch):
+        for entry in entries:
             if isinstance(entry, Began):
                 self._replica = Replica(entry, self._learned)
                 self._feeds += 1

@@ -9,9 +9,14 @@ from ...policies.sweep.events import Submission
 NODE = "predictors"  # node of the predictors of a host
 
 
-def predictor_of(worker: str) -> str:
-    """Return the address of the predictor of a worker."""
-    return f"{NODE}/predictor-{worker}"
+def predictor_of(worker: str, node: str = NODE) -> str:
+    """Return the address of the predictor of a worker. ``node``: its process."""
+    return f"{node}/{name_of(worker)}"
+
+
+def name_of(worker: str) -> str:
+    """Return the name of the predictor of a worker."""
+    return f"predictor-{worker}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class AutoscaleSettings(SettingsPart):
         float, "seconds from arrival to end above which one more worker starts", Bounds("seconds, 0 or more", 0)
     ] = 0.0
     autoscale_max_workers: Annotated[
-        int, "most workers; threads and memory are divided by this number (workers is the least)", COUNT
+        int, "most workers; on one machine threads and memory are divided by this number (workers is the least)", COUNT
     ] = 0
     autoscale_cooldown: Annotated[
         float, "seconds between one new worker being ready and the next one starting", Bounds("seconds, 0 or more", 0)
@@ -37,14 +37,21 @@ class AutoscaleSettings(SettingsPart):
         Bounds("seconds, 0 or more", 0),
     ] = 60.0
 
-    def rules(self, least: int) -> ProvisioningRules:
-        """Return the rules by which workers are started and drained. ``least``: workers that always run."""
+    def rules(self, least: int, always: int = 0, *, places: bool = True) -> ProvisioningRules:
+        """Return the rules by which workers are started and drained.
+
+        least: workers that run from the start. always: with the ones that a launcher starts in any case. places: workers are
+        started from here.
+        """
         return ProvisioningRules(
             mode=self.autoscale,
             limit=self.autoscale_latency,
             least=least,
             cool_down=self.autoscale_cooldown,
             window=self.autoscale_window,
+            floor=always if always > least else 0,
+            places=places,
+            most=max(self.autoscale_max_workers, always),
         )
 
     def check_together(self) -> None:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ...policies.prediction.dispatching import POLICIES
+from ...policies.requests import kv_dispatch
+from .errors import SettingsError
+from .memory import MemorySettings
 from .part import AT_LEAST_ONE, COUNT, SECONDS, AllowedTexts, AtMost, Bounds, SettingsPart
 
 OUTSTANDING = "outstanding"  # the value of ``dispatch`` with which gateways dispatch by themselves
@@ -20,6 +23,12 @@ class DispatchSettings(SettingsPart):
         "choice of a worker for a request: outstanding (least work), or a policy of docs/scheduling.md",
         AllowedTexts(OUTSTANDING, *POLICIES),
     ] = OUTSTANDING
+    kv_dispatch: Annotated[
+        str,
+        "KV in the choice of a worker: owner (who has the prompt's goes first, others get copies), least-busy (copies "
+        "only) or recompute (neither); off: it counts where variants may serve, and nothing is copied",
+        AllowedTexts(*kv_dispatch.MODES),
+    ] = kv_dispatch.OFF
     dispatch_candidates: Annotated[int, "routes to compare for each request, drawn at random; 0: all", COUNT] = 0
     dispatch_timeout: Annotated[float, "seconds a worker's predictor may take to answer a dispatcher", SECONDS] = 0.05
     dispatch_sample: Annotated[
@@ -32,6 +41,14 @@ class DispatchSettings(SettingsPart):
         3.0
     )
     slo_latency: Annotated[float, "target for the last token, in seconds, of the policy predicted-slo", SECONDS] = 30.0
+
+    def check_kv(self, memory: MemorySettings) -> None:
+        """Refuse a role of KV without any that is kept."""
+        if self.kv_dispatch != kv_dispatch.OFF and not memory.prefix_cache:
+            raise SettingsError(
+                f"kv_dispatch is {self.kv_dispatch}, but prefix_cache is off, so no KV is kept; set prefix_cache=on, or "
+                "kv_dispatch=off"
+            )
 
     @property
     def is_asked(self) -> bool:

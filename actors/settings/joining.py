@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from typing import Annotated
 
-from .dispatching import DispatchSettings
 from .errors import SettingsError
 from .part import SettingsPart
 
@@ -45,11 +44,3 @@ class JoinSettings(SettingsPart):
             for name in ("head_keys", "join_file", "revoked_joins"):
                 if getattr(self, name):
                     raise SettingsError(f"{name} is set, but the head listens nowhere; give --listen tcp://HOST:PORT, too")
-
-    def check_beside(self, dispatching: DispatchSettings) -> None:
-        """Refuse what workers that join cannot take part in."""
-        if self.listen and dispatching.predicts:
-            raise SettingsError(
-                f"listen is {self.listen}, but dispatch {dispatching.dispatch} asks the predictor of each worker, and "
-                "workers that join have none yet; choose dispatch=outstanding"
-            )

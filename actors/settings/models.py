@@ -55,6 +55,11 @@ class ModelSettings(SettingsPart):
     switches: Annotated[
         int, "changes of chain for a running request that gains by them (adaptive), at most 100; 0: none", COUNT, AtMost(100)
     ] = 2
+    similarity_share: Annotated[
+        float,
+        "share of the answers by other chains (adaptive) that the model's own chain scores in idle time, 0 to 1",
+        Bounds("a share of answers, 0 to 1", 0, 1),
+    ] = 0.0
     on_demand: Annotated[bool, "load applications that do not fit in memory when requests need them; no: refuse them"] = True
 
     def may_serve(self, name: str) -> bool:

@@ -19,6 +19,7 @@ from .dispatching import DispatchSettings
 from .errors import SettingsError
 from .faults import FaultSettings
 from .joining import JoinSettings
+from .launching import LaunchSettings
 from .logs import LogSettings
 from .memory import MemorySettings
 from .models import DraftSettings, ModelSettings, TierSettings
@@ -71,6 +72,7 @@ class Settings:
     tenants: Annotated[TenantSettings, "Tenants"]
     network: Annotated[NetworkSettings, "Network, keys and TLS"]
     joining: Annotated[JoinSettings, "Workers on other machines"]
+    launching: Annotated[LaunchSettings, "Launching workers elsewhere"]
     faults: Annotated[FaultSettings, "Faults and shutdown"]
     dispatching: Annotated[DispatchSettings, "Dispatch"]
     autoscaling: Annotated[AutoscaleSettings, "Autoscaling"]
@@ -103,7 +105,8 @@ class Settings:
         self.drafting.check_names(self.models)
         self.tenants.check_names(self.network.tenants, self.models)
         self.autoscaling.check_beside(self.worker, self.dispatching)
-        self.joining.check_beside(self.dispatching)
+        self.dispatching.check_kv(self.worker_memory)
+        self.launching.check_beside(self.joining, self.worker, self.autoscaling)
         self.parameter_drops.check_beside(self.worker, self.autoscaling, self.worker_memory)
 
 

@@ -122,7 +122,8 @@ class WorkerSettings(SettingsPart):
         """Refuse pipelines beside a setting that works on single workers."""
         for label, span in self._spans.items():
             if span > 1:
-                raise SettingsError(f"{label} is {span}, but {setting} {does}; give 1, or {setting}=off")
+                off = "local" if setting == "launcher" else "off"
+                raise SettingsError(f"{label} is {span}, but {setting} {does}; give 1, or {setting}={off}")
 
     @property
     def _spans(self) -> Counts:

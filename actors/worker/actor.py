@@ -8,6 +8,7 @@ memory. Open this file to see how the parts of a worker are wired, and which mes
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
@@ -19,6 +20,7 @@ from ...gpu.backend import Backend
 from ...gpu.executor import Executor
 from ...gpu.model.config import ComponentSpec
 from ...gpu.select import slow
+from ...policies.cluster.isolation import Isolation, nodes_with_sequences
 from ...policies.control.loads import LoadBlock, NoCapacity
 from ...policies.memory.cache_news import CacheReport, MarkPages
 from ...policies.memory.prefix_index import Key
@@ -66,6 +68,7 @@ from .proofs import Proofs
 from .reports import Answer, OfflineCredit, Peers, Reports
 from .sweep_figures import SweepFigures, TrafficFigures, status_of
 
+log = logging.getLogger("blockwright.worker")
 IDLE_CHECK = 0.5  # seconds of quiet before the memory invariant is verified
 # in sweeps; also verified this often: a broken invariant stays broken, and a check costs a third of a tiny sweep
 CHECK_EVERY = 7
@@ -107,6 +110,7 @@ class Worker(Actor):
         self._published = RoutesChanged(0, [], [], [])  # the routes accepted so far, complete
         self._pieces = RoutePieces()
         self._pumping = False
+        self._isolation = Isolation(config.silence, config.heartbeat)
         self._idle_check: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None  # plans when a sequence expires while nothing else happens
         self._figures = SweepFigures(self.state.config.costs)
@@ -168,6 +172,7 @@ class Worker(Actor):
         """Return this worker's heartbeat payload. Also process the heartbeats that other workers have sent."""
         for worker, answer in self._peers.heartbeats(self.node.peers()):
             self._answer(worker, answer)
+        self._look_around()
         queues = self.state.queues()
         if queues or self._queues:
             self.node.ref(f"{self.config.name}/blocks").report.cast(queues)
@@ -184,6 +189,18 @@ class Worker(Actor):
             **self._proofs.progress,
             **self._traffic.beat,
         }
+
+    def _look_around(self) -> None:
+        """Stop planning while no node that has sequences here is heard, and go on when one is."""
+        rows, leases = self.state.parts.rows, self.state.parts.leases
+        peers = self.node.peers()
+        own = [rows.submission[s].gateway for s in rows.live() if not rows.is_guest(s)]
+        wanting = nodes_with_sequences(own, (leases.home(s) for s in rows.live() if rows.is_guest(s)))
+        heard = {name: peers[name].heard for name in wanting if name in peers}
+        if self._isolation.look(heard, self._loop.time()):
+            alone = self._isolation.isolated
+            log.warning("no node that sent requests is heard any more" if alone else "a node with requests is heard")
+            self._wake()
 
     def _pass_by(self, machine: Machine) -> None:
         """Route all further calls through ``machine``, which stands before the state machine."""
@@ -378,7 +395,7 @@ class Worker(Actor):
         self._pumping = False
         state = self.state
         self._perform()
-        while state.open_plans < OPEN_PLANS:
+        while state.open_plans < OPEN_PLANS and not self._isolation.isolated:
             began = time.perf_counter()
             plan = self._machine.plan(self._loop.time())
             self._figures.planned(time.perf_counter() - began)

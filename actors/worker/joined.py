@@ -1,12 +1,15 @@
 """The life of a worker process that joins a cluster by itself: it joins, is taken in, serves, and leaves when asked.
 
-It runs what the head's own workers run (``main.py``). The starter of the process starts it again, not the head.
+It runs what the head's own workers run (``main.py``). The starter of the process starts it again, not the head; or the
+head's launcher has started it, by a command whose standard input reaches here: it ends when that is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import signal
 from collections.abc import Callable
 
@@ -38,6 +41,8 @@ async def serve(given: Starting, say: Callable[[str], None]) -> bool:
     closed = asyncio.ensure_future(node.closed.wait())
     try:
         config = await enlist(node, given)
+        if config.launched and given.text_from_input:
+            _end_with_input(node)
         work = asyncio.ensure_future(start(node, config))
         await asyncio.wait((work, closed), return_when=asyncio.FIRST_COMPLETED)
         if work.done():
@@ -64,6 +69,19 @@ def _check(work: asyncio.Future[None]) -> None:
     if isinstance(error := work.exception(), RuntimeFault):
         raise JoinRefused(f"the head was lost while the worker started: {error}")
     work.result()
+
+
+def _end_with_input(node: Node) -> None:
+    """End this worker when its standard input is closed: who started it is gone, or wants it to end."""
+    loop = asyncio.get_running_loop()
+
+    def look() -> None:
+        if not os.read(0, 4096):
+            loop.remove_reader(0)
+            node.close("its standard input was closed")
+
+    with contextlib.suppress(OSError):  # a file or /dev/null: nothing is at its other end
+        loop.add_reader(0, look)
 
 
 class _Ending:

@@ -67,9 +67,12 @@ class WorkerConfig:
     profile: Coefficients | None = None  # expected costs of sweeps
     check: bool = False  # verify the memory invariant after every seventh sweep, not only when idle
     resume_window: float = 0.0  # seconds for which it remembers answers that were cut off
+    heartbeat: float = 0.5  # seconds between two of its heartbeats
+    silence: float = 0.0  # seconds without a word of any gateway after which it stops planning; 0: it never does
     overload: bool = False  # parameter dropping is on: the worker has a memory actor
     sharing: int = 1  # workers that share its machine
     joined: bool = False  # by itself: it reads its machine anew
+    launched: bool = False  # by the head's launcher, elsewhere: it ends when its standard input closes
     head: str = ""  # the head's machine, as ``WorkerReading`` has it; empty: the worker's own
 
 

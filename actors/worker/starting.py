@@ -12,6 +12,7 @@ class Starting:
     """The values that its starter gives a worker.
 
     text: the join text. name: of the worker, or empty. listen: where others reach it, or empty. labels: shown to people.
+    text_from_input: the text was read from standard input.
     """
 
     text: str
@@ -19,3 +20,4 @@ class Starting:
     listen: str = ""
     wish: WorkerWish = field(default_factory=WorkerWish)
     labels: dict[str, str] = field(default_factory=dict)
+    text_from_input: bool = False

@@ -39,6 +39,7 @@ from ..http.idempotency import RunsOnce
 from ..http.info import REFERENCE
 from ..http.limits import TenantLimits
 from ..http.metrics import Metrics
+from ..http.relay import FAR, FarServer, is_elsewhere, relayed
 from ..http.request_log import LEFT, note_call
 from ..http.spans import Spans
 from ..http.starting import Stages
@@ -60,17 +61,18 @@ def make_app(
     settings: Settings,
     *,
     stages: Stages | None = None,
+    far: FarServer | None = None,
 ) -> web.Application:
-    """Return the application. ``stages``: the stages of the start-up.
+    """Return the application. ``stages``: the stages of the start-up. ``far``: the server, if it is on another machine.
 
     Raise SettingsError for a turn template or a ``batch_dir`` that cannot be used, and for missing packages that a setting
     needs.
     """
-    batches = open_store(settings.offline)
+    batches, files = open_store(settings.offline), far.files if far is not None else None
     front = Front(
         port=port,
         settings=settings,
-        catalog=Catalog(port, settings.requests.max_characters, read_turns(settings.models.turns)),
+        catalog=Catalog(port, settings.requests.max_characters, read_turns(settings.models.turns), files),
         keys=Keys(settings.network.api_keys, settings.network.admin_keys),
         metrics=Metrics(
             port.census,
@@ -100,6 +102,7 @@ def make_app(
     app = web.Application(middlewares=[_outermost], client_max_size=settings.requests.largest_body)
     app[FRONT] = front
     app[BATCHES] = batches
+    app[FAR] = far
     app[PEER] = []
     app.on_response_prepare.append(mark)
     app.on_cleanup.append(_close)
@@ -161,6 +164,9 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         if not front.keys.required or request.headers.get("Authorization", "").startswith("Basic "):
             front.cors.check(request)  # credentials that a browser sends by itself do not prove intent
         request[CALLER] = _authenticate(front, request)
+        if is_elsewhere(request.method, request.path, request.app[FAR]):
+            longest = max(front.settings.offline.batch_bytes + BODIES, front.max_body)
+            return await relayed(request, longest)
         with _traced(request):
             return await handler(request)
     except (ApiError, RequestRefused) as raised:

@@ -64,14 +64,14 @@ def doctor(arguments: argparse.Namespace) -> int:
     """Check whether this machine can serve, and which kernels would run. Each problem
     comes with a fix.
 
-    With --join it checks what a worker here needs to join a server: the join text,
-    the way to the head and back, the key, the release and the clock. For that it
-    joins for a moment.
+    With --join it checks what a worker or gateway here needs to join a server: the
+    join text, the way to the head and back, the key, the release, the clock, and
+    the port of a gateway. For that it joins for a moment.
 
     The exit code is 1 if something will not work.
     """
     checks = []
-    for check in examine(arguments.port) if arguments.join is None else _examine_join(arguments.join):
+    for check in examine(arguments.port) if arguments.join is None else _examine_join(arguments.join, arguments.port):
         checks.append(check)
         if not arguments.json:
             print(f"{check.status:>7}  {check.name}: {check.text}", flush=True)
@@ -109,8 +109,8 @@ def examine(port: int) -> Iterator[Check]:
     yield from check_cards()
 
 
-def _examine_join(where: str) -> Iterator[Check]:
-    """Yield the checks of this machine that a worker which joins needs, then those of its way to the head."""
+def _examine_join(where: str, port: int) -> Iterator[Check]:
+    """Yield the checks of this machine that a process which joins needs, then those of its way to the head."""
     import resource
 
     from .join_checks import examine_join
@@ -119,7 +119,7 @@ def _examine_join(where: str) -> Iterator[Check]:
     encryption = check_encryption()
     yield encryption
     if encryption.status != FAILED:
-        yield from examine_join(where)
+        yield from examine_join(where, lambda: check_port(port))
 
 
 def check_python() -> Check:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from ...policies.drafts.options import MODEL, TIER
 from . import CommandError
 from .connection import UNKNOWN, add_url, connected
+from .family_tables import similarity_text
 from .output import print_json
 
 View = Mapping[str, Any]
@@ -124,6 +125,8 @@ def chain_lines(chains: Sequence[View]) -> list[str]:
             lines.append(f"  chain{of}: {one['listed']}, its own{_because(one['why'])}")
         else:
             lines.append(f"  chain{of}: {one['used']} in the place of {one['listed']}{_because(one['why'])}")
+        if found := one.get("similarity"):
+            lines.append(f"  similarity{of}: {similarity_text(found, one['listed'])}")
     return lines
 
 
@@ -279,6 +282,9 @@ def _sentence(event: Mapping[str, Any]) -> str:
             return f"attempt {event['attempt']} on {hops}"
         case "chain":
             return _chain_sentence(event)
+        case "numerics":
+            again = f"its {event['tokens']:,} tokens are computed again with those of {event['target']}"
+            return f"no worker with the numerics {event['source']} is left for it: {again}"
         case "first_plan":
             return "started on its worker"
         case "resumed":
@@ -304,6 +310,8 @@ def _sentence(event: Mapping[str, Any]) -> str:
             return f"goes from {event['source']} to {event['target']} before anything was computed: {event['reason']}"
         case "moving":
             return f"moves from {event['source']} to {event['target']}: {event['pages']:,} pages are copied meanwhile"
+        case "copying":
+            return f"{event['pages']:,} pages of it are copied from {event['source']} to {event['target']} while it computes"
         case "paused":
             return f"pauses while its pages go from {event['source']} to where they are needed: {event['reason']}"
         case "moved":

@@ -33,7 +33,16 @@ def chain_lines(applications: Iterable[View]) -> list[str]:
         parts = [f"{name or 'its own chain'} {count / total:.0%}" for name, count in one["chains"].items()]
         if any(one["chains"]):
             lines.append(f"{one['id']} was served {total:,} time{'s' * (total != 1)}: {', '.join(parts)}")
+        if (found := one.get("similarity", {})).get("tokens"):
+            count = found["answers"]
+            lines.append(f"of {count:,} answer{'s' * (count != 1)} by others {similarity_text(found, one['id'])}")
     return lines
+
+
+def similarity_text(found: View, listed: str) -> str:
+    """Return how similar answers of other chains are to those of the listed one."""
+    which = f"{found['agreed']:.1%} of {found['tokens']:,} tokens are the likeliest of {listed}"
+    return f"{which}, mean log-probability {found['logprob']:.3f}"
 
 
 def tier_table(families: Iterable[View]) -> list[RenderableType]:

@@ -1,6 +1,6 @@
-"""The checks of ``doctor --join``: what would hinder a worker on this machine from joining a server.
+"""The checks of ``doctor --join``: what would hinder a process on this machine from joining a server in its text's role.
 
-They follow the way of a worker: the text, an address, the head's key and its answer, the way back, the release, the clock.
+They follow its way: the text, an address, the head's key and its answer, the way back, the release, the clock.
 The first that fails is the last, since those behind it need it.
 """
 
@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .check import FAILED, OK, WARNING, Check
 
 if TYPE_CHECKING:
+    from ...runtime.base.node_view import NodeRelease
     from ...runtime.cluster.join_text import JoinText
 
 REACH = 3.0  # seconds for a connection to the head
@@ -22,12 +23,16 @@ CLOCK = 60.0  # seconds that clocks may differ before it is worth a word
 NONE = "make another with blockwright keys join"
 
 
-def examine_join(where: str) -> Iterator[Check]:
-    """Yield the checks. ``where``: as for ``blockwright worker --join``."""
+def examine_join(where: str, check_port: Callable[[], Check] | None = None) -> Iterator[Check]:
+    """Yield the checks. ``where``: as for ``--join``. ``check_port``: of the port that a gateway would use."""
+    from ...runtime.cluster.join_text import GATEWAY
+
     text, check = read_text(where)
     yield check
     if text is None:
         return
+    if text.role == GATEWAY and check_port is not None:
+        yield check_port()
     ways = [check_address(address) for address in text.addresses]
     reached = any(way.status == OK for way in ways)
     for way in ways:
@@ -39,12 +44,13 @@ def examine_join(where: str) -> Iterator[Check]:
 def read_text(where: str, now: float | None = None) -> tuple[JoinText | None, Check]:
     """Return the join text, if it can be used, and the check of it. ``now``: this clock's Unix time."""
     from ...runtime.cluster.invitations import given
-    from ...runtime.cluster.join_text import WORKER, JoinText, moment
+    from ...runtime.cluster.join_text import NODE, WORKER, JoinText, moment
     from ...transport.errors import AddressError
 
     try:
         text = JoinText.parse(given(where, WORKER))
-        text.check_role(WORKER)
+        if text.role == NODE:  # it joins a cluster without a server
+            text.check_role(WORKER)
     except AddressError as error:
         return None, failed("join text", str(error))
     found = f"{text.id} for the role {text.role}, valid until {moment(text.expires)}"
@@ -68,7 +74,7 @@ def check_address(address: str) -> Check:
 
 
 def join_for_a_moment(text: JoinText) -> Iterator[Check]:
-    """Join as a worker would, ask the head, and leave."""
+    """Join as the process would, ask the head, and leave."""
     from ...runtime.base.loop import run as run_loop
 
     found: list[Check] = []
@@ -78,12 +84,11 @@ def join_for_a_moment(text: JoinText) -> Iterator[Check]:
 
 async def _visit(text: JoinText, found: list[Check]) -> None:
     from ...actors.member_calls import JoinRefused, look
-    from ...runtime.cluster.join_text import WORKER
     from ...runtime.cluster.joining import enter
     from ...transport.errors import TransportError
 
     try:
-        node = await enter(text.pack(), WORKER, name=f"doctor-{os.getpid()}")
+        node = await enter(text.pack(), text.role, name=f"doctor-{os.getpid()}")
     except TransportError as error:
         found.append(failed("head", str(error)))
         return
@@ -95,12 +100,20 @@ async def _visit(text: JoinText, found: list[Check]) -> None:
             found.append(failed("way back", str(error)))
             return
         found.append(
-            Check("way back", OK, f"the head reaches {node.endpoint.partition('?')[0]}, as it would a worker's port")
+            Check("way back", OK, f"the head reaches {node.endpoint.partition('?')[0]}, as it would a {text.role}'s port")
         )
-        found.append(failed("release", why) if why else Check("release", OK, "the same as the head's"))
+        found.append(failed("release", why) if why else check_release(node.releases()))
         found.append(check_clock(ahead))
     finally:
         await node.stop()
+
+
+def check_release(known: Sequence[NodeRelease]) -> Check:
+    """Check the release. ``known``: of this node and of the head, whose protocols have a version in common."""
+    here, head = known[0], known[-1]
+    if here.release == head.release:
+        return Check("release", OK, "the same as the head's")
+    return Check("release", OK, f"{here.release} here and {head.release} at the head, which speak to each other")
 
 
 def check_clock(ahead: float) -> Check:

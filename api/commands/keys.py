@@ -43,9 +43,12 @@ def check_folder(folder: str) -> None:
 def keys_join_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="FOLDER", help="folder with the head's keys")
     parser.add_argument(
-        "--address", required=True, metavar="HOST:PORT", help="where nodes reach the head; several with commas between"
+        "--address",
+        required=True,
+        metavar="HOST:PORT",
+        help="where nodes reach the head; several with commas between, or @FILE: those of a join text",
     )
-    parser.add_argument("--role", default="worker", help="what the text admits: worker or node (worker)")
+    parser.add_argument("--role", default="worker", help="what it admits: worker, gateway, predictor or node (worker)")
     parser.add_argument(
         "--lasting", type=lasting, default=lasting("720h"), metavar="TIME", help="how long it is valid: 90m, 12h, 30d (720h)"
     )
@@ -60,22 +63,37 @@ def lasting(text: str) -> int:
     return seconds
 
 
+def addresses_of(given: str) -> list[str]:
+    """Return the addresses that ``--address`` names. Raises CommandError for a file that cannot be used."""
+    from ...runtime.cluster.join_text import LONGEST, JoinText
+    from ...transport.errors import AddressError
+
+    if not given.startswith("@"):
+        return [part.strip() for part in given.split(",")]
+    try:
+        return list(JoinText.parse(Path(given[1:]).read_text(errors="replace")[:LONGEST]).addresses)
+    except (OSError, AddressError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it holds no join text"
+        raise CommandError(f"--address is {given!r}, but that file cannot be used ({reason}); name a join text", 2) from None
+
+
 def keys_join(arguments: argparse.Namespace) -> int:
-    """Print a text with which workers join a server, as often as it is used, until
-    it expires.
+    """Print a text with which workers, or gateways, join a server, as often as it is
+    used, until it expires.
 
     The head need not run. The text is as good as a worker, so treat it as a
     password: write it to a file that only its user may read, and pass it as
-    blockwright worker --join @FILE. To withdraw it, name its id in the setting
-    revoked_joins of the server. The id and the end are printed on standard error.
+    blockwright worker --join @FILE, or gateway --join @FILE. To withdraw it, name
+    its id in the setting revoked_joins of the server. The id and the end are
+    printed on standard error.
     """
     from ...runtime.cluster.join_text import JoinTexts, check_addresses, moment
     from ...runtime.cluster.key_folder import read_keys
     from ...transport.errors import AddressError, KeysError
 
     check_folder(arguments.folder)
-    addresses = [part.strip() for part in arguments.address.split(",")]
     with command_errors(AddressError, KeysError):
+        addresses = addresses_of(arguments.address)
         texts = JoinTexts(read_keys(Path(arguments.folder)))
         try:
             check_addresses(addresses)

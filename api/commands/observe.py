@@ -87,6 +87,7 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
                 "kv": dict(one["kv"]),
                 "requests": dict(one["requests"]),
                 "chains": dict(one.get("chains", {})),
+                "similarity": dict(one.get("similarity", {})),  # servers of earlier releases do not report it
                 "replicas": [[hop["worker"] for hop in route["hops"]] for route in _routes(cluster, name)],
             }
             for name, one in sorted(applications.items(), key=lambda item: -sum(requests[item[0]].values()))
@@ -103,6 +104,7 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
             }
             for worker in cluster["workers"]
         ],
+        "gateways": list(cluster.get("gateways", ())),  # servers of earlier releases do not report them
         "default": cluster.get("default", ""),
         "families": tier_memory(applications),
         "parameters": _parameters(cluster),
@@ -166,6 +168,7 @@ def top_view(before: Sample, after: Sample) -> dict[str, Any]:
             }
             for w in cluster["workers"]
         ],
+        "gateways": list(cluster.get("gateways", ())),
         "batches": [_batches(model, numbers) for model, numbers in after.batches.items()],
         "families": family_load(before.cluster, cluster, after.choices),
         "drafts": draft_counts(before.drafts, after.drafts),

@@ -90,18 +90,31 @@ def ps_tables(view: View) -> Screenful:
     families = {one["id"]: one["family"] for one in view["applications"]}
     lines = [default_line(view["default"], families), *family_lines(families), *chain_lines(view["applications"])]
     tiers = tier_table(view["families"])
-    head = Group(ready_line(view), saving_line(view), held, *lines, "", workers, *more, *tiers, "")
+    head = Group(ready_line(view), saving_line(view), held, *lines, "", workers, *_gateways(view), *more, *tiers, "")
     return Screenful(head, _applications(view["applications"]), _grouped(view["applications"], _applications))
 
 
 def _whereabouts(workers: Sequence[View]) -> dict[str, Callable[[View], str]]:
-    """Return columns that say where workers are, once some have joined from elsewhere: what is shown, by heading."""
+    """Return columns that say where members are, once some have joined from elsewhere: what is shown, by heading."""
     columns: dict[str, Callable[[View], str]] = {}
     if any(one.get("joined") for one in workers) or len({one.get("host") for one in workers}) > 1:
         columns["HOST"] = lambda one: one["host"] or "-"
     if any(one.get("labels") for one in workers):
         columns["LABELS"] = lambda one: ", ".join(f"{name}={value}" for name, value in one["labels"].items()) or "-"
     return columns
+
+
+def _gateways(view: View) -> list[FittedTable]:
+    """Return the table of gateways, once one has joined from elsewhere."""
+    gateways = view.get("gateways", ())
+    if not any(one["joined"] for one in gateways):
+        return []
+    where = _whereabouts(gateways)
+    rows = [
+        (one["id"], one["state"], *(shown(one) for shown in where.values()), one["address"] or "-", str(one["requests"]))
+        for one in gateways
+    ]
+    return [FittedTable(("GATEWAY", "STATE", *where, "ADDRESS", "REQUESTS"), rows, numbers=1)]
 
 
 def transfer_lines(placement: View) -> list[str]:
@@ -180,12 +193,21 @@ def saving_line(view: View) -> str:
 
 def _autoscale(scaled: View) -> list[str]:
     """Return the number of wanted workers, and the reason of the last change."""
+    launched = launcher_lines(scaled)
     if scaled["mode"] == "off":
-        return []
+        return launched
     count, last = scaled["workers"], scaled["last"]
     said = f"autoscale ({scaled['mode']}, {scaled['limit']:g} s): {count['wanted']} workers wanted"
     said += "".join(f", {count[stage]} {stage}" for stage in ("starting", "draining") if count[stage])
-    return ["", said, *([f"  {last['decision']}: {last['why']}"] if last else [])]
+    return ["", said, *([f"  {last['decision']}: {last['why']}"] if last else []), *launched]
+
+
+def launcher_lines(scaled: View) -> list[str]:
+    """Return the number of workers that is asked of a launcher elsewhere. Servers of earlier releases have none."""
+    if scaled.get("launcher", "local") == "local":
+        return []
+    asked = scaled["asked"]
+    return [f"launcher {scaled['launcher']}: {asked} further worker{'s' * (asked != 1)} wanted"]
 
 
 def card_lines(cards: Iterable[View]) -> list[str]:
@@ -261,7 +283,7 @@ def top_tables(view: View) -> Screenful:
     )
     held = in_memory([one["parameters"] for one in view["workers"]])
     more_lines = [*card_lines(view["cards"]), *overload_lines(view["overload"])]
-    head = Group(total_line(view), saving_line(view), held, "", workers, *more_lines, "")
+    head = Group(total_line(view), saving_line(view), held, "", workers, *_gateways(view), *more_lines, "")
     short = _grouped(view["applications"], _busy)
     more = [*batch_lines(view["batches"]), *load_tables(view["families"], view["drafts"])]
     listed = Group(_busy(view["applications"]), *more)

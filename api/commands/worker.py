@@ -72,15 +72,10 @@ def starting(arguments: argparse.Namespace) -> Starting:
     from ...actors.worker.starting import Starting
     from ...policies.binary_size import binary_size, parse_size
     from ...policies.cluster.worker_size import LEAST
-    from ...runtime.cluster.invitations import given
-    from ...runtime.cluster.join_text import WORKER, JoinText
-    from ..settings.secret_files import open_to_all
+    from ...runtime.cluster.join_text import WORKER
 
-    if arguments.join.startswith("@") and (warning := open_to_all(Path(arguments.join[1:]), "a join text")):
-        print(f"warning: {warning}", file=sys.stderr)
     check_listen(arguments.listen)
-    text = given(arguments.join, WORKER)
-    JoinText.parse(text).check_role(WORKER)
+    text = given_text(arguments.join, WORKER)
     memory = parse_size(arguments.memory) if arguments.memory else 0
     if memory is None or (arguments.memory and memory <= 0):
         raise SettingsError(f"--memory is {arguments.memory!r}; give bytes, or a size such as 8GiB")
@@ -94,7 +89,21 @@ def starting(arguments: argparse.Namespace) -> Starting:
         if not Path(folder).expanduser().is_dir():
             raise SettingsError(f"--model-folders names {folder!r}, which is no folder here; name folders that are there")
     wish = WorkerWish(memory, arguments.threads, arguments.device, arguments.model_folders)
-    return Starting(text, arguments.name, arguments.listen, wish, labels_of(arguments.label))
+    from_input = arguments.join == "-"
+    return Starting(text, arguments.name, arguments.listen, wish, labels_of(arguments.label), from_input)
+
+
+def given_text(where: str, role: str) -> str:
+    """Return the join text of ``--join``, which must admit this role. Raises AddressError."""
+    from ...runtime.cluster.invitations import given
+    from ...runtime.cluster.join_text import JoinText
+    from ..settings.secret_files import open_to_all
+
+    if where.startswith("@") and (warning := open_to_all(Path(where[1:]), "a join text")):
+        print(f"warning: {warning}", file=sys.stderr)
+    text = given(where, role)
+    JoinText.parse(text).check_role(role)
+    return text
 
 
 def check_listen(listen: str) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from ...actors.gateway.fetched_files import FetchedFiles, FetchError, LocalModel
 from ...actors.gateway.port import GatewayPort, ModelInfo
 from ...gpu.errors import CheckpointError
 from ...gpu.model.config import GenerationDefaults
@@ -92,14 +93,18 @@ def identity(files: CheckpointFiles) -> Identity:
     return tuple(filter(None, found))
 
 
-def load_model(files: CheckpointFiles, codecs: MutableMapping[bytes, TextCodec] | None = None) -> ServedModel:
+def load_model(
+    files: CheckpointFiles,
+    codecs: MutableMapping[bytes, TextCodec] | None = None,
+    fetched: LocalModel | None = None,
+) -> ServedModel:
     """Load the parts of a model that a front needs. ``codecs``: tokenizers in use, by a digest of their inputs.
 
-    Raise CheckpointError.
+    ``fetched``: what its parameters say where they are not here. Raise CheckpointError.
     """
-    checkpoint = open_source(files.folders[-1])
+    base = open_source(files.folders[-1]) if fetched is None else fetched
     codec = _codec(files, {} if codecs is None else codecs)
-    generation = read_generation(files, checkpoint.config)
+    generation = read_generation(files, base.config)
     defaults = SamplingParams(
         temperature=0.0 if generation.do_sample is False else generation.temperature,
         top_p=generation.top_p,
@@ -108,7 +113,7 @@ def load_model(files: CheckpointFiles, codecs: MutableMapping[bytes, TextCodec] 
         repetition_penalty=generation.repetition_penalty,
     )
     template = ChatTemplate.load(files, codec.named)
-    vocabulary = checkpoint.config.vocabulary
+    vocabulary = base.config.vocabulary
     notes = [*codec.notes, *_beyond(files, codec, vocabulary)]
     stops = list(generation.eos_token_ids)
     end = codec.id_of(codec.named.get("eos_token", ""))
@@ -136,19 +141,19 @@ def load_model(files: CheckpointFiles, codecs: MutableMapping[bytes, TextCodec] 
         stop_tokens=stops,
         vocabulary=vocabulary,
         turn=turn_of(files.merged(TOKENIZER_CONFIG).get("response_template"), template),
-        pooled=_pooled(files, checkpoint, codec),
+        pooled=_pooled(files, base, codec),
     )
 
 
-def _pooled(files: CheckpointFiles, checkpoint: Checkpoint, codec: TextCodec) -> Pooled | None:
+def _pooled(files: CheckpointFiles, base: Checkpoint | LocalModel, codec: TextCodec) -> Pooled | None:
     """Return the vectors or verdicts that a model gives, the tokens of a verdict as ids. Raise CheckpointError."""
-    found = pooled_over(files, checkpoint.config, embeds=checkpoint.embeds)
+    found = pooled_over(files, base.config, embeds=base.embeds)
     if not isinstance(found, Reranker):
         return found
     ids = []
     for token in (found.yes, found.no):
         id = codec.id_of(token) if isinstance(token, str) else token
-        if id is None or id >= checkpoint.config.vocabulary:
+        if id is None or id >= base.config.vocabulary:
             raise CheckpointError(
                 f"{files.folders[0]}: classifier_from_token names {shown(token)}, which is no token of the vocabulary"
             )
@@ -202,11 +207,19 @@ class Catalog:
     """The served models by id. One for each web application; ``close`` ends its threads.
 
     ``longest``: most characters of a text to tokenize. ``turns``: turn templates by model id, before the checkpoints' own.
+    ``files``: fetches the models' files, which are on another machine; None: they are here.
     """
 
-    def __init__(self, port: GatewayPort, longest: int, turns: Mapping[str, TurnTemplate] | None = None) -> None:
+    def __init__(
+        self,
+        port: GatewayPort,
+        longest: int,
+        turns: Mapping[str, TurnTemplate] | None = None,
+        files: FetchedFiles | None = None,
+    ) -> None:
         self._port, self._longest = port, longest
         self._turns = turns or {}
+        self._files = files
         self._loaded: dict[_Key, asyncio.Task[ServedModel]] = {}
         self._known: weakref.WeakValueDictionary[Identity, ServedModel] = weakref.WeakValueDictionary()
         self._codecs: weakref.WeakValueDictionary[bytes, TextCodec] = weakref.WeakValueDictionary()
@@ -330,15 +343,27 @@ class Catalog:
 
     async def _load(self, folders: tuple[str, ...]) -> ServedModel:
         """Load a model. Loads run one at a time, and not on the tokenizer threads, so that prompts do not wait for them."""
-        files = CheckpointFiles(*map(Path, folders))
         async with self._loading:
+            fetched = await self._fetched(folders)
+            files = CheckpointFiles(*map(Path, folders if fetched is None else fetched.folders))
             try:
                 key = await asyncio.to_thread(identity, files)
             except (OSError, CheckpointError):
                 key = ()  # ``load_model`` reports the reason
             found = self._known.get(key)
             if found is None:
-                found = await asyncio.to_thread(load_model, files, self._codecs)
+                found = await asyncio.to_thread(load_model, files, self._codecs, fetched)
                 if key:
                     self._known[key] = found
             return found
+
+    async def _fetched(self, folders: tuple[str, ...]) -> LocalModel | None:
+        """Return a model whose files were fetched, or None if they are here. Raise ApiError, CheckpointError."""
+        if self._files is None:
+            return None
+        try:
+            return await self._files.model(folders)
+        except FetchError as error:
+            if error.later:
+                raise ApiError(503, str(error), retry_after=1.0) from None
+            raise CheckpointError(str(error)) from None

@@ -154,6 +154,9 @@ def cluster_measures(cluster: dict[str, Any]) -> Iterator[Measure]:
         add("autoscale_workers", "Workers by stage; wanted: active and starting ones.", {"stage": stage}, value)
     for what, value in (scaled.get("decisions") or {}).items():
         add("autoscale_decisions", "Workers started or drained because of latencies.", {"decision": what}, value)
+    if "asked" in scaled:
+        text = "Workers that the launcher should run: with launcher=local all of them, else those beside the server's own."
+        add("workers_wanted", text, {}, scaled["asked"])
     drops = cluster.get("overload") or {}
     stages = [group["state"] for group in (drops.get("groups") or {}).values()]
     for state in ("dropping", "pipeline", "restoring") if drops else ():

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from aiohttp import web
 
 from ...actors.batches.port import BatchService
-from ...actors.gateway.peers import TenantUse
+from ...actors.gateway.peers import RetryAnswer, TenantUse
 from ...actors.gateway.port import (
     ForecastPoint,
     GatewayPort,
@@ -34,6 +34,7 @@ from ...policies.requests.refusal import RequestRefused
 from ...policies.requests.request_ownership import ChosenNames, Viewer, request_id
 from ...runtime.actor.ref import Ref
 from ..constraints.checker import GrammarChecker
+from ..errors import ApiError, in_words
 from .auth import ApiCaller, Keys, ModelAccess, ServiceClasses
 from .body_memory import BodyMemory
 from .catalog import Catalog
@@ -154,6 +155,30 @@ class Front:
     def forecasts(self) -> list[ForecastPoint]:
         """Return forecasts for the latest requests of this process's gateway."""
         return list(self.port.dispatching().points)
+
+    @property
+    def retry_window(self) -> float:
+        """Seconds for which an answer is kept for retries."""
+        return self.once.window
+
+    def owners(self) -> list[str]:
+        """Return who owns the requests with an ``Idempotency-Key`` that run here."""
+        return self.once.owners
+
+    async def retried(self, owner: str, sent: bytes) -> RetryAnswer:
+        """Return the answer of such a request for a retry at another gateway."""
+        try:
+            run = self.once.known(owner, sent)
+            if run is None:
+                return RetryAnswer(0)
+            given = await run
+        except RequestRefused as refused:
+            error = in_words(refused)
+        except ApiError as raised:
+            error = raised
+        else:
+            return RetryAnswer(200, given.body, given.headers)
+        return RetryAnswer(error.status, b"", {}, error.message, error.param, error.code, error.retry_after)
 
     async def drain(self, seconds: float) -> None:
         """Drain the gateway (see ``GatewayPort``)."""

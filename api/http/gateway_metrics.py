@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ...actors.gateway.peers import TenantUse
-from ...actors.gateway.port import Census, DispatchFigures, DraftCounts, LengthFigures, MoveFigures
+from ...actors.gateway.port import Census, DispatchFigures, DraftCounts, LengthFigures, MoveFigures, TierFigures
 from ...policies.drafts.options import SOURCES
 from ...policies.measures import Measure, counter, gauge, histogram
 
@@ -64,6 +64,21 @@ def dispatch_measures(figures: DispatchFigures) -> Iterator[Measure]:
 def move_measure(figures: MoveFigures) -> Measure:
     text = "Requests that moved to another worker, by what happened to their KV; abandoned: moves that failed."
     return counter("blockwright:moves", text, figures.outcomes, "outcome")
+
+
+def variant_measures(figures: TierFigures) -> Iterator[Measure]:
+    """Yield the measures of chains that serve in the place of others."""
+    text = "Sequences of models with variants, by the variant that took them on (empty: the model's own chain)."
+    yield counter("blockwright:variant_requests", text, figures.variants, "model_name", "variant")
+    text = "Running requests that went over to another chain, by cause: gain, or route (theirs had ended)."
+    yield counter("blockwright:chain_switches", text, figures.switches, "model_name", "cause")
+    text = "Answers of variants that their model's own chain has scored."
+    answers = {key: found.answers for key, found in figures.similarity.items()}
+    yield counter("blockwright:similarity_answers", text, answers, "model_name", "variant")
+    text = "Tokens of these answers, by whether they are the likeliest ones of the model's own chain."
+    agreed = {(*key, "yes"): found.agreed for key, found in figures.similarity.items()}
+    others = {(*key, "no"): found.tokens - found.agreed for key, found in figures.similarity.items()}
+    yield counter("blockwright:similarity_tokens", text, agreed | others, "model_name", "variant", "agreed")
 
 
 def draft_measures(models: Mapping[str, Mapping[str, DraftCounts]]) -> Iterator[Measure]:

@@ -38,6 +38,7 @@ from .gateway_metrics import (
     estimate_measures,
     move_measure,
     tenant_sequences,
+    variant_measures,
 )
 from .tenants import tenant_measures
 
@@ -384,10 +385,7 @@ class Metrics:
         yield move_measure(self._moves())
         text = "Requests that chose their tier (NAME:auto), by the tier that answered."
         yield counter("blockwright:tier_choices", text, self._tiers().chosen, "family", "tier")
-        text = "Sequences of models with variants, by the variant that took them on (empty: the model's own chain)."
-        yield counter("blockwright:variant_requests", text, self._tiers().variants, "model_name", "variant")
-        text = "Running requests that went over to another chain, by cause: gain, or route (theirs had ended)."
-        yield counter("blockwright:chain_switches", text, self._tiers().switches, "model_name", "cause")
+        yield from variant_measures(self._tiers())
         for name, text, field in _OF_TENANT:
             yield counter(name, text, {tenant: getattr(one, field) for tenant, one in self._accounts.items()}, "tenant")
         text = "Refused requests of a tenant, by error code."

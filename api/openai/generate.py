@@ -48,9 +48,10 @@ from ..http.context import (
     Front,
 )
 from ..http.headers import log_names
-from ..http.idempotency import IDEMPOTENCY, GivenAnswer, idempotency_key
+from ..http.idempotency import IDEMPOTENCY, GivenAnswer, idempotency_key, owner_of
 from ..http.limits import CHARGE
 from ..http.metrics import Meter
+from ..http.other_runs import OtherRuns
 from ..http.sse import EventStream
 from ..version import FINGERPRINT
 from .choice import ChoiceText, Echo, TextPiece
@@ -258,7 +259,8 @@ class GeneratingEndpoint(Generic[Parsed]):
         call = await self._check(front, request, body)
         if key and not call.options.stream:
             facts = repr((sent, self.path, call.info.id, call.options.sampling)).encode()
-            given = await front.once.answer((request[CALLER].key, key), facts, partial(_given, call))
+            owner, peers = owner_of(request[CALLER].key, key), request.app[PEER]
+            given = await front.once.answer(owner, facts, partial(_given, call), OtherRuns(peers[0]) if peers else None)
             return web.Response(body=given.body, content_type="application/json", headers=given.headers)
         if wish.ids:
             await _number(call, wish, sent)

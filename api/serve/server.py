@@ -38,6 +38,7 @@ from ..app.application import make_app
 from ..batches.folder import SERVER, FolderLock
 from ..http.context import FRONT, PEER, Front
 from ..http.listening import make_runner, open_site, tls
+from ..http.relay import HttpRelay
 from ..http.starting import Stages, StartingPort
 from .console import Console, RunningCluster, StartupReporter
 
@@ -59,7 +60,8 @@ def run(settings: Settings, launcher: Launcher, warnings: Sequence[str] = ()) ->
         return Console(settings.logs.log_format, Stages()).fatal(error)
 
     def begin(chosen: Settings, front: Front, port: int) -> Awaitable[RunningCluster]:
-        return start(chosen, http=Http(front, port, GATEWAY_PROCESS, front.batch_service), launcher=launcher)
+        relay = HttpRelay(chosen.network, port) if chosen.joining.listen else None
+        return start(chosen, http=Http(front, port, GATEWAY_PROCESS, front.batch_service, relay), launcher=launcher)
 
     async def serve() -> int:
         code = await Server(settings, begin, warnings=warnings).run()

@@ -8,6 +8,11 @@ measured latency is above the limit; the age of a request that has not ended cou
 While one worker starts no other does, nor within a cool-down after it is up. One is drained when for a while every
 latency, measured or forecast, would have stayed below half the limit with one worker less. For that, latency is assumed to
 grow like the load of each worker, n / (n - 1); where it grows faster, the other half of the limit has to make up for it.
+
+Where an engine starts and stops workers by itself (Kubernetes, Slurm), the same rules give a *wish*: the number of workers
+that the engine should run. Workers that join count as if they had been started from here. The wish grows by one
+when a worker would be started, and not again before as many are there; it shrinks by one when a worker would be drained, or
+when a wished worker does not come and is not missed any more. Which worker ends is the engine's choice.
 Owns the stage of each worker and the observations. Starts and stops nothing; time comes in as an argument.
 """
 
@@ -38,7 +43,9 @@ class ProvisioningRules:
     """The settings.
 
     limit: seconds. least: fewest workers. cool_down: seconds without a start after one is up. window: calm seconds before
-    one goes. overlap: whether others may start while one is starting.
+    one goes. overlap: whether others may start while one is starting. floor: workers that run always; those beyond
+    ``least`` are started, or wished, without a reason. places: workers are started and drained from here; else there is only
+    a wish, for at most ``most`` workers with the ``least``.
     """
 
     mode: str = "off"
@@ -47,6 +54,14 @@ class ProvisioningRules:
     cool_down: float = 0.0
     window: float = 60.0
     overlap: bool = False
+    floor: int = 0
+    places: bool = True
+    most: int = 0
+
+    @property
+    def always(self) -> int:
+        """The number of workers below which none is drained."""
+        return max(self.least, self.floor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +80,21 @@ class DrainOne:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The decision that an engine should run this many workers beside the ``least``, with the reason."""
+
+    workers: int
+    why: str
+
+
+Decision = StartOne | DrainOne | Wish
+
+
 class Provisioning:
-    """The autoscaler (see the module). ``workers``: all possible ones; the first ``least`` exist from the beginning."""
+    """The autoscaler (see the module). ``workers``: all possible ones; the first ``least`` exist from the beginning. Where
+    there is only a wish, others are there from ``entered`` to ``left``.
+    """
 
     def __init__(self, rules: ProvisioningRules, workers: Sequence[str]) -> None:
         self.rules = rules
@@ -81,6 +109,16 @@ class Provisioning:
         self._forecast = float("-inf")  # time of the last forecast
         self._rest = self._calm = float("-inf")  # no start before; calm since, with these workers
         self._next_look = float("-inf")  # no worker can be spared before, as far as is known
+        self._wished = rules.always - rules.least  # workers that an engine should run, where it places them
+        self._entered: set[str] = set()  # its workers that are there
+        self._missed = float("-inf")  # when a worker was missed at last
+
+    @property
+    def wanted(self) -> int:
+        """The number of workers wanted beside the ``least``."""
+        if not self.rules.places:
+            return self._wished
+        return max(self.count(WorkerStage.STARTING) + self.count(WorkerStage.ACTIVE) - self.rules.least, 0)
 
     def count(self, stage: WorkerStage) -> int:
         """Return the number of workers in a stage."""
@@ -101,7 +139,7 @@ class Provisioning:
             self._enter(worker, WorkerStage.ACTIVE)
             self._ups += 1
             self._order[worker], self._calm = self._ups, now
-            if self._fresh.pop(worker, None) is not None:
+            if self._fresh.pop(worker, None) is not None or worker in self._entered:
                 self._rest = now + self.rules.cool_down
 
     def down(self, worker: str, now: float) -> None:
@@ -118,6 +156,20 @@ class Provisioning:
             self._rest = now + self.rules.cool_down
         self._enter(worker, WorkerStage.OFF)
         self._calm = now
+
+    def entered(self, worker: str) -> None:
+        """Note that a worker of the engine has joined, and will serve."""
+        self._entered.add(worker)
+        self.stage[worker] = WorkerStage.STARTING
+        self._counts[WorkerStage.STARTING] += 1
+
+    def left(self, worker: str, now: float) -> None:
+        """Note that a worker of the engine takes nothing any more."""
+        if worker in self._entered:
+            self._entered.discard(worker)
+            self._counts[self.stage.pop(worker)] -= 1
+            self._order.pop(worker, None)
+            self._calm = now
 
     def observe(self, now: float, *, measured: float = 0.0, predicted: float = 0.0) -> None:
         """Record the worst latencies, in seconds, observed together; 0: none.
@@ -139,7 +191,7 @@ class Provisioning:
         """Note that memory is lacking, so that a worker starts whatever the latencies are."""
         self._lacking = why
 
-    def decide(self, now: float, work: Callable[[], Mapping[str, float]]) -> StartOne | DrainOne | None:
+    def decide(self, now: float, work: Callable[[], Mapping[str, float]]) -> Decision | None:
         """Return the action to take now, which counts as begun.
 
         ``work``: returns the load of each worker that may go, in any unit; called only if one goes.
@@ -148,9 +200,11 @@ class Provisioning:
         self._over = 0.0
         lacking = self._lacking
         self._lacking = ""
-        if self.rules.mode == "off":
-            return None
+        if (missing := self._start_missing(now)) is not None or self.rules.mode == "off":
+            return missing
         late = f"{over:.3g} s {self._seen}, the limit is {self.rules.limit:g} s" if over else ""
+        if not self.rules.places:
+            return self._change_wish(now, late or lacking)
         if (late or lacking) and (found := self._start(now, late or lacking)) is not None:
             return found
         for worker, deaths in self._fresh.items():
@@ -169,9 +223,43 @@ class Provisioning:
         self._fresh[worker] = 0
         return StartOne(worker, why)
 
+    def _start_missing(self, now: float) -> StartOne | None:
+        """Return the start of a worker that runs always and is not there, all at once and without a reason but that."""
+        there = self.count(WorkerStage.STARTING) + self.count(WorkerStage.ACTIVE)
+        if not self.rules.places or there >= self.rules.floor or now < self._rest or not self.count(WorkerStage.ACTIVE):
+            return None
+        worker = next((name for name, stage in self.stage.items() if stage is WorkerStage.OFF), None)
+        if worker is None:
+            return None
+        self._enter(worker, WorkerStage.STARTING)
+        self._fresh[worker] = 0
+        return StartOne(worker, f"{self.rules.floor} workers run always")
+
+    def _change_wish(self, now: float, why: str) -> Wish | None:
+        """Return the wish if it changes. ``why``: a worker more is missing, or empty."""
+        rules, coming = self.rules, self._wished > len(self._entered)
+        if why:
+            self._missed = now
+        room = rules.least + self._wished < rules.most and self.count(WorkerStage.ACTIVE) > 0
+        if why and room and now >= self._rest and (not coming or rules.overlap):
+            self._wished += 1
+            return Wish(self._wished, why)
+        if self._wished <= rules.always - rules.least:
+            return None
+        half = f"{CALM * rules.limit:g} s"
+        if coming and now - max(self._missed, self._rest) >= rules.window:
+            why = f"none came, and for {rules.window:g} s no latency was above the limit"
+        elif not coming and now - self._calm >= rules.window:
+            why = f"one worker less would have kept latencies below {half} for {rules.window:g} s"
+        else:
+            return None
+        self._wished -= 1
+        self._calm = self._missed = now
+        return Wish(self._wished, why)
+
     def _drain(self, now: float, ask: Callable[[], Mapping[str, float]]) -> DrainOne | None:
         busy = self._fresh or self.draining or now < self._next_look
-        if busy or self.count(WorkerStage.ACTIVE) <= self.rules.least or now - self._calm < self.rules.window:
+        if busy or self.count(WorkerStage.ACTIVE) <= self.rules.always or now - self._calm < self.rules.window:
             return None
         work = ask()
         active = [name for name in work if self.stage[name] is WorkerStage.ACTIVE]

@@ -104,7 +104,7 @@ class EarlyDeaths:
         young = lived < self.youth
         self.lasted |= not young
         self.count = self.count + 1 if young else 1
-        self.own = self.own + 1 if young and re.fullmatch(r"exited [1-9]\d*", cause) else 0
+        self.own = self.own + 1 if young and re.match(r"exited [1-9]\d*(:|$)", cause) else 0
 
     def hopeless(self, *, proven: bool, some_last: bool) -> int:
         """Return the number of deaths if a restart is pointless; 0 if it is not.

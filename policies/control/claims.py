@@ -175,6 +175,14 @@ class Enlist:
 
 
 @dataclass(frozen=True, slots=True)
+class Label:
+    """Further labels of a worker that is enlisted."""
+
+    worker: str
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Discharge:
     """The end of a worker that is empty: nothing is planned there any more."""
 
@@ -183,7 +191,7 @@ class Discharge:
 
 Change = (
     Claim | Withdrawal | PlanRoutes | Know | Describe | TryAgain | Dismiss | NoteFailure | NoteRefusal | Defer | LetCome
-    | Trim | TakeFrom | Enlist | Discharge
+    | Trim | TakeFrom | Enlist | Label | Discharge
 )  # fmt: skip
 
 

@@ -306,7 +306,10 @@ class DrainWorker:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnters:
-    """A worker that no supervisor of ours started has joined. ``labels``: what its starter says of it."""
+    """A worker has joined that no supervisor of ours started, or one that a launcher started elsewhere.
+
+    ``labels``: what its starter says of it.
+    """
 
     worker: str
     labels: dict[str, str] = field(default_factory=dict)
@@ -314,7 +317,7 @@ class WorkerEnters:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLeaves:
-    """A worker that has joined is asked by its starter to end, and leaves once it is empty."""
+    """A worker elsewhere is asked by who runs its process to end, and leaves once it is empty."""
 
     worker: str
     why: str
@@ -481,6 +484,14 @@ class StartWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class WishWorkers:
+    """The wish for that many workers beside those of the start; an engine starts and ends them by itself."""
+
+    workers: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class VacateWorker:
     """The order, after all earlier publications, to move a worker's requests to other workers.
 
@@ -519,6 +530,6 @@ class Fatal:
 
 
 DemandEffect = AskUsage | AwaitQuiet | RecheckLater
-ScalingEffect = StartWorker | VacateWorker | ResumeWorker | StopWorker
+ScalingEffect = StartWorker | WishWorkers | VacateWorker | ResumeWorker | StopWorker
 _OfWorkers = KillWorker | Load | AskCapacity | Publish | Unload
 Effect = _OfWorkers | Added | FinishRequests | Fatal | DemandEffect | ScalingEffect | OverloadEffect

@@ -25,6 +25,7 @@ from .claims import (
     Dismiss,
     Enlist,
     Know,
+    Label,
     LetCome,
     NoteFailure,
     NoteRefusal,
@@ -119,6 +120,8 @@ class Reconcile:
                 self.unload(worker, holdings.served[name], holdings.residency[worker].release(name))
             case TakeFrom(worker, sources):
                 holdings.residency[worker].sources = dict(sources)
+            case Label(worker, labels):
+                holdings.workers[worker].labels |= labels
 
     def _claim(self, claim: Claim) -> None:
         for subject in claim.subjects:

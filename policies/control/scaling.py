@@ -3,9 +3,11 @@
 ``policies/cluster/provisioning.py`` decides when. A new worker is known to the controller at once: its blocks load before
 its routes come into force, as for any worker. A worker that goes is *drained* first: gateways start nothing there. It is
 forgotten once nothing is left there and only then stopped, so that its end counts as no death. A worker drained by an
-operator is emptied the same way and stays. A worker that has joined is placed as a new one is, counts for no scaling, and
-is forgotten when it dies or has been emptied, since no supervisor of ours brings it back. Claims the drains, and the routes
-of the workers that it starts. Owns the policy for workers, and the sets of workers that an operator drained and that leave.
+operator is emptied the same way and stays. A worker that has joined is placed as a new one is, and is forgotten when it dies
+or has been emptied, since no supervisor of ours brings it back; it counts for scaling only where an engine starts workers by
+itself, and scaling is a wish. A worker that a launcher started elsewhere may be asked to end there: it is emptied, ended,
+and started again as after a death. Claims the drains, and the routes of the workers that it starts. Owns the policy for
+workers, and the sets of workers that an operator drained and that leave.
 """
 
 from __future__ import annotations
@@ -15,19 +17,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..cluster.draining import needed_by, relied_on, spare
-from ..cluster.provisioning import DrainOne, Provisioning, ProvisioningRules, StartOne, WorkerStage
+from ..cluster.provisioning import DrainOne, Provisioning, ProvisioningRules, StartOne, Wish, WorkerStage
 from ..requests.dispatch import workers_of
-from .claims import Claim, Claimant, ClaimKind, Discharge, Enlist, PlanRoutes, Withdrawal
+from .claims import Claim, Claimant, ClaimKind, Discharge, Enlist, Label, PlanRoutes, Withdrawal
 from .drop_events import MemoryLacks
 from .events import (
     DrainWorker,
     Event,
+    KillWorker,
     Observed,
     ResumeWorker,
     StartWorker,
     StopWorker,
     Vacated,
     VacateWorker,
+    WishWorkers,
     WorkerDown,
     WorkerEnters,
     WorkerLeaves,
@@ -44,12 +48,14 @@ class ScalingPlan:
     """The limits of scaling.
 
     workers: all possible workers; the first ``rules.least`` exist from the start. grace: seconds that requests have to end
-    on a drained worker.
+    on a drained worker. launcher: who starts the others, as the settings name it. labels: of those.
     """
 
     rules: ProvisioningRules = field(default_factory=ProvisioningRules)
     workers: Sequence[str] = ()
     grace: float = 30.0
+    launcher: str = "local"
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 class Scaling(Party):
@@ -71,10 +77,12 @@ class Scaling(Party):
                 self.policy.lacking(why)
             case WorkerEnters(worker, labels) if worker not in view.workers:
                 return self._take_in(worker, labels, view)
-            case WorkerLeaves(worker, why) if worker in view.workers and view.workers[worker].joined:
-                return self._leave(worker, why, self._plan.grace)
+            case WorkerEnters(worker, labels) if not view.workers[worker].joined:
+                return (Label(worker, labels),)
+            case WorkerLeaves(worker, why) if worker in view.workers and view.workers[worker].extra:
+                return self._leave(worker, why, self._plan.grace, view, now)
             case WorkerDown(worker, _, cause) if view.workers[worker].joined:
-                return self._leave(worker, f"it died: {cause}", 0.0)
+                return self._leave(worker, f"it died: {cause}", 0.0, view, now)
             case Vacated(worker) if worker in self.leaving:
                 return self._forget(worker, view)
             case DrainWorker(worker, drain) if worker in view.workers and drain != (worker in self.drained):
@@ -84,33 +92,52 @@ class Scaling(Party):
                 return Discharge(worker), StopWorker(worker)
             case WorkerStopped(worker) if worker in self.policy.stage:
                 self.policy.gone(worker, now)
-            case WorkerDown(worker) if worker in self.policy.stage:
-                self.policy.down(worker, now)
+            case WorkerDown(worker):
+                if worker in self.policy.stage:
+                    self.policy.down(worker, now)
+                return self._restart(worker)
         return ()
 
     def _take_in(self, worker: str, labels: Mapping[str, str], view: Holdings) -> Conclusions:
         """Place on a worker that has joined what fits there."""
+        if not self._plan.rules.places:
+            self.policy.entered(worker)
         yield Enlist(worker, joined=True, labels=labels)
         why = f"worker {worker} has joined"
         yield PlanRoutes(Claimant.SERVING, why, tuple(view.placement.on_new_worker(worker)))
 
-    def _leave(self, worker: str, why: str, grace: float) -> Conclusions:
-        """Begin to empty a worker that has joined and ends."""
+    def _leave(self, worker: str, why: str, grace: float, view: Holdings, now: float) -> Conclusions:
+        """Begin to empty a worker elsewhere that ends."""
         if worker in self.leaving:
             return
         self.leaving.add(worker)
-        yield Claim(Claimant.DRAINS, ClaimKind.CLOSED, (worker,), why)
+        if view.workers[worker].joined:
+            self.policy.left(worker, now)
+            yield Claim(Claimant.DRAINS, ClaimKind.CLOSED, (worker,), why)
         yield Claim(Claimant.DRAINS, ClaimKind.DRAINED, (worker,), why)
         yield VacateWorker(worker, grace, why)
 
     def _forget(self, worker: str, view: Holdings) -> Conclusions:
-        """Forget a worker that has left; place what had no route without it where there is room."""
+        """Forget a worker that has left; place what had no route without it where there is room.
+
+        One that a launcher started is ended instead, and its supervisor starts it again.
+        """
+        if not view.workers[worker].joined:
+            yield KillWorker(worker, "it was asked to leave, and is empty")
+            return
         self.leaving.discard(worker)
         self.drained.discard(worker)
         if routes := view.placement.of_stranded(worker):
             yield PlanRoutes(Claimant.SERVING, f"worker {worker} has left", tuple(routes))
         yield Discharge(worker)
         yield StopWorker(worker, joined=view.workers[worker].last)
+
+    def _restart(self, worker: str) -> Conclusions:
+        """Let the next life of a worker serve, whose last one was asked to end."""
+        if worker in self.leaving:
+            self.leaving.discard(worker)
+            if worker not in self.drained and worker not in self.policy.draining:
+                yield Withdrawal(Claimant.DRAINS, ClaimKind.DRAINED, (worker,))
 
     def _drain(self, worker: str, drain: bool) -> Conclusions:
         """Begin an operator's drain, or end it; the autoscaler's own goes on."""
@@ -141,21 +168,26 @@ class Scaling(Party):
         for name in view.changed:
             if self.policy.stage.get(name) is WorkerStage.STARTING and view.workers[name].state == "ready":
                 self.policy.up(name, now)
-        if self._plan.rules.mode == "off":
+        if self._plan.rules.mode == "off" and not self._plan.rules.floor:
             return
+        before = self.policy.wanted
         match self.policy.decide(now, lambda: self._work(view)):
             case StartOne(worker, why):
-                self._decided(now, "start", worker, why)
-                yield Enlist(worker)
+                self._decided(now, "start", f"start {worker}", why)
+                yield Enlist(worker, labels=self._plan.labels)
                 yield PlanRoutes(
                     Claimant.DRAINS, f"worker {worker} was added: {why}", tuple(view.placement.on_new_worker(worker))
                 )
                 yield StartWorker(worker, why)
             case DrainOne(worker, why):
-                self._decided(now, "drain", worker, why)
+                self._decided(now, "drain", f"drain {worker}", why)
                 yield Claim(Claimant.DRAINS, ClaimKind.CLOSED, (worker,), why)
                 yield Claim(Claimant.DRAINS, ClaimKind.DRAINED, (worker,), why)
                 yield VacateWorker(worker, self._plan.grace, why)
+
+            case Wish(workers, why):
+                self._decided(now, "start" if workers > before else "drain", f"wish {workers}", why)
+                yield WishWorkers(workers, why)
 
     def view(self, now: float, wall: float) -> dict[str, Any]:
         """Return the part of the cluster's view about scaling. ``wall``: seconds since the epoch at ``now``."""
@@ -165,12 +197,13 @@ class Scaling(Party):
         if self.last is not None:
             at, decision, why = self.last
             last = {"at": round(wall - now + at, 3), "decision": decision, "why": why}
-        bounds = {"least": rules.least, "most": len(self._plan.workers)}
+        bounds = {"least": rules.always, "most": rules.most or len(self._plan.workers)}
         found = {"mode": rules.mode, "limit": rules.limit, **bounds, "decisions": self.decisions, "last": last}
-        return found | {"workers": {"wanted": wanted, **counts}}
+        asked = {"launcher": self._plan.launcher, "asked": wanted if self._plan.launcher == "local" else self.policy.wanted}
+        return found | {"workers": {"wanted": wanted, **counts}, **asked}
 
-    def _decided(self, now: float, what: str, worker: str, why: str) -> None:
-        self.last = now, f"{what} {worker}", why
+    def _decided(self, now: float, what: str, decision: str, why: str) -> None:
+        self.last = now, decision, why
         self.decisions[what] += 1
 
     def _work(self, view: Holdings) -> Mapping[str, float]:

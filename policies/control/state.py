@@ -120,7 +120,7 @@ class ControllerState:
             case WorkerDown(worker):
                 self._facts.doom(self.workers[worker], now)
             case LoadFailed(worker, _, load, message) if (
-                load.holder in self.holdings.never_ready and not self.workers[worker].joined
+                load.holder in self.holdings.never_ready and not self.workers[worker].extra
             ):
                 self._reconcile.perform(Fatal(f"worker {worker} cannot load {model_of(load.holder)}: {message}"))
         return True

@@ -87,7 +87,7 @@ class WorkerFacts:
 
     def doom(self, worker: WorkerRecord, now: float) -> None:
         """Say that the cluster cannot serve, if a worker that died will never live."""
-        if worker.joined:
+        if worker.extra:
             return  # others serve without it
         some_last = self._holdings.ever_ready and any(other.settled(now) for other in self._holdings.workers.values())
         if why := worker.hopeless(proven=self._holdings.ever_ready, some_last=some_last):
@@ -96,7 +96,7 @@ class WorkerFacts:
     def _unfit(self, worker: WorkerRecord, incarnation: int, why: str) -> None:
         if worker.state != "starting" or incarnation != worker.last:
             return
-        if self._holdings.ever_ready or worker.joined:
+        if self._holdings.ever_ready or worker.extra:
             self._reconcile.perform(KillWorker(worker.name, f"it cannot start: {why}"))  # it may succeed next time
         else:
             self._reconcile.perform(Fatal(f"worker {worker.name} cannot start: {why}"))
@@ -119,7 +119,7 @@ class WorkerFacts:
                 residency.set_room(nbytes, left_alone if self._holdings.on_demand else None, owned)
                 residency.serve(self._holdings.workers[name].well)
                 why = residency.cramped(name, self._holdings.never_ready)
-                if why and not self._holdings.workers[name].joined:
+                if why and not self._holdings.workers[name].extra:
                     self._reconcile.perform(Fatal(why))
             case Loaded():
                 residency.loading, residency.room_stale = None, True

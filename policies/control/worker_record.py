@@ -20,7 +20,7 @@ class WorkerRecord:
     rank: int = field(default=0, compare=False)  # its place in the order in which workers came
     extra: bool = False  # started by autoscaling, or joined
     joined: bool = False  # by itself: it has no supervisor of ours, and is forgotten when it ends
-    labels: dict[str, str] = field(default_factory=dict)  # of one that joined
+    labels: dict[str, str] = field(default_factory=dict)  # of one elsewhere
     state: str = "down"  # "down" | "starting" | "loading" | "ready"
     incarnation: int = 0  # current incarnation; 0 while down or starting
     last: int = 0  # highest incarnation heard of

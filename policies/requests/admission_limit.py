@@ -38,7 +38,7 @@ class AdmissionLimit:
 
     def __init__(self, requests: int, tokens: int, sharers: int = 1) -> None:
         self._all = Held(requests, tokens)
-        self._sharers = sharers
+        self._sharers = self._least_sharers = sharers
         self._others: dict[str, Held] = {}
         self._limits = self._part(Held(0, 0))  # limits of this gateway now
         self.requests = 0  # requests that have not ended
@@ -65,6 +65,10 @@ class AdmissionLimit:
         if not held[0]:
             del self._by_account[account]
         self.pace.ended(now)
+
+    def share(self, sharers: int) -> None:
+        """Share the limits among this number of gateways from the next ``tick`` on, or the settings' if that is larger."""
+        self._sharers = max(self._least_sharers, sharers)
 
     def hear(self, gateway: str, held: Held) -> None:
         """Record the load of another gateway."""

@@ -112,12 +112,23 @@ class RouteQuery:
     near: str = ""  # worker of its last attempt
     target: float = 0.0  # seconds to its first token; 0: none
     cached: Mapping[str, int] = field(default_factory=dict)  # route id -> leading tokens whose KV is there
+    numerics: str = ""  # of the workers that made its tokens; empty: it has none
 
 
 def fitting(wanted: RouteQuery, table: RoutingTable) -> list[Route]:
     """Return the routes whose workers can hold the request, as far as is known."""
     routes = [route for route in table.routes.get(wanted.application, []) if route.id not in wanted.refused]
     return [route for route in routes if table.capacity.get(route.id, UNKNOWN) >= _need(wanted, route, table)]
+
+
+def staying(routes: list[Route], wanted: RouteQuery, table: RoutingTable) -> list[Route]:
+    """Return the routes on which a request keeps the numerics that made its tokens; all of them if there is none.
+
+    Pages do not move to other numerics, and the rest of its answer would follow from other bits than the beginning.
+    """
+    if not wanted.numerics:
+        return routes
+    return [route for route in routes if table.numerics_of(route) == wanted.numerics] or routes
 
 
 def _need(wanted: RouteQuery, route: Route, table: RoutingTable) -> int:
@@ -144,7 +155,7 @@ def open_routes(wanted: RouteQuery, table: RoutingTable, quarantine: Quarantine)
     """Return the routes that a non-suspect request may take now. If it fits nowhere, a worker says why."""
     closed = quarantine.workers()
     routes = fitting(wanted, table) or table.routes.get(wanted.application, [])
-    routes = [*routes, *_of_variants(wanted, table)]
+    routes = staying([*routes, *_of_variants(wanted, table)], wanted, table)
     return [route for route in routes if route.id != wanted.avoid and closed.isdisjoint(workers_of(route))]
 
 
@@ -169,10 +180,10 @@ class ComparedRoute:
 def view_of(wanted: RouteQuery, table: RoutingTable) -> RouteView:
     """Return what is known of a request and the workers.
 
-    Without variants only the speeds count with which workers joined, and only if these differ.
+    Without variants and KV only the speeds count with which workers joined, and only if these differ.
     """
     left = max(wanted.tokens - wanted.known, 0)
-    if wanted.variants:
+    if wanted.variants or wanted.cached:
         return RouteView(
             wanted.known, left, table.paces.measured, wanted.cached, table.ranks, table.sizes, wanted.near, wanted.target,
             table.link,
@@ -208,7 +219,7 @@ def dispatch(wanted: RouteQuery, table: RoutingTable, quarantine: Quarantine, or
     capacity = table.capacity if fits else None
     if not wanted.suspect and (others := _of_variants(wanted, table)):
         fits, capacity = [*fits, *others], table.capacity
-    fits = fits or routes  # a worker will say why not
+    fits = staying(fits or routes, wanted, table)  # a worker will say why not
     if not wanted.suspect:
         closed = quarantine.workers()
         view = view_of(wanted, table)

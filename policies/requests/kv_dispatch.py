@@ -1,4 +1,4 @@
-"""The role of KV in the choice of a route: three modes, of which two are ablations.
+"""The role of KV in the choice of a route, in gateways and in the simulator: three modes, of which two are ablations.
 
 ``owner``: a route that holds KV of the prompt and has room goes first; KV that can be copied there counts in part.
 ``recompute``: KV is not looked at, and is computed again where it is missing. ``least-busy``: the least queue decides.
@@ -20,7 +20,8 @@ from .dispatch import workers_of
 OWNER = "owner"
 RECOMPUTE = "recompute"
 LEAST_BUSY = "least-busy"
-MODES = (OWNER, RECOMPUTE, LEAST_BUSY)
+OFF = "off"  # nothing is copied, and KV counts where variants may serve
+MODES = (OFF, OWNER, RECOMPUTE, LEAST_BUSY)
 
 
 def copied_part(compute: float, copy: float) -> float:
@@ -30,7 +31,7 @@ def copied_part(compute: float, copy: float) -> float:
 
 def weighed(mode: str, cached: Mapping[str, int], part: float = 0.0) -> Mapping[str, int]:
     """Return the leading tokens with KV, by route, that the choice of a route goes by. part: as in ``copied_part``."""
-    if mode != OWNER:
+    if mode not in (OFF, OWNER):
         return {}
     most = max(cached.values(), default=0)
     return {route: own + int(part * (most - own)) for route, own in cached.items()}
@@ -44,6 +45,6 @@ def copied_from(mode: str, taken: Route, routes: Iterable[Route], cached: Mappin
     own, here = cached.get(taken.id, 0), workers_of(taken)
     others = [one for one in routes if one.application == taken.application and workers_of(one) != here]
     richest = max(others, key=lambda one: (cached.get(one.id, 0), one.id), default=None)
-    if mode == RECOMPUTE or richest is None or cached.get(richest.id, 0) <= own:
+    if mode in (OFF, RECOMPUTE) or richest is None or cached.get(richest.id, 0) <= own:
         return None
     return richest

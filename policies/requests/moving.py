@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..model.chain import Component, Route
-from .dispatch import RouteQuery, choose, fitting, view_of, workers_of
+from .dispatch import RouteQuery, choose, fitting, staying, view_of, workers_of
 from .poison import Quarantine
 from .routing_table import RoutingTable
 
@@ -84,7 +84,7 @@ def destination(
         if not routes:
             why = f"no route of model {name} that can hold it begins on worker {worker}"
             return Unmovable(f"{why}; {_elsewhere('worker', (one.home for one in others))}", "worker")
-    elif not routes:
+    elif not (routes := staying(others, wanted, table)):
         return Unmovable(f"there is no other route of model {name} that holds it; deploy the model on one more worker")
     view = view_of(wanted, table)
     found = choose(routes, work, quarantine.workers(), "", wanted.tokens, table.capacity, view=view)
@@ -116,7 +116,7 @@ def deal(requests: Sequence[RouteQuery], routes: Container[str], table: RoutingT
         places = {route.id: route for route in table.routes.get(application, ()) if route.id in routes}
         dealt = homes({wanted.request: wanted.tokens for wanted in own}, list(places)) if places else {}
         for wanted in own:
-            fits = [route for route in fitting(wanted, table) if route.id in places]
+            fits = staying([route for route in fitting(wanted, table) if route.id in places], wanted, table)
             route = places.get(dealt.get(wanted.request, ""))
             found[wanted.request] = route if route in fits else next(iter(fits), None)
     return found

@@ -51,6 +51,16 @@ class Verdict:
     tokens: LimitStatus | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TakenQuota:
+    """The part of a tenant's limits that is taken: running requests, and requests and tokens of the minute and the day."""
+
+    running: int = 0
+    requests: float = 0.0
+    tokens: float = 0.0
+    today: int = 0
+
+
 class Bucket:
     """A token bucket. It fills at ``limit / period`` a second up to ``limit``, and is never overdrawn."""
 
@@ -134,12 +144,69 @@ class Quotas:
         for account in self._accounts.values():
             account.running.pop(holder, None)
 
+    # shares of gateways (``quota_shares.py``)
+
+    @property
+    def tenants(self) -> list[str]:
+        """The tenants that have sent something, or have limits of their own here."""
+        return list(self._accounts)
+
+    def restrict(self, tenant: str, limits: Limits) -> None:
+        """Give a tenant limits of its own, before it has sent anything."""
+        self._limits[tenant] = limits
+
+    def running(self, tenant: str, holder: str) -> int:
+        """Return the running requests of a tenant that one holder has."""
+        account = self._accounts.get(tenant)
+        return account.running[holder] if account is not None else 0
+
+    def taken(self, tenant: str, now: float, wall: float) -> TakenQuota:
+        """Return what is taken of a tenant's limits."""
+        account = self._account(tenant, now)
+        if account is None:
+            return TakenQuota()
+        for bucket in (account.requests, account.tokens):
+            if bucket is not None:
+                bucket.fill(now)
+        requests, tokens = (0.0 if b is None else b.limit - b.level for b in (account.requests, account.tokens))
+        today = account.spent if account.today == int(wall // DAY) else 0
+        return TakenQuota(account.running.total(), requests, tokens, today)
+
+    def left(self, tenant: str, now: float, wall: float) -> TakenQuota:
+        """Return what is left of a tenant's limits; 0 of one that is none, and never less."""
+        limits, taken = self.limits(tenant), self.taken(tenant, now, wall)
+        return TakenQuota(
+            max(0, limits.concurrent_requests - taken.running),
+            max(0.0, limits.requests_per_minute - taken.requests),
+            max(0.0, limits.tokens_per_minute - taken.tokens),
+            max(0, limits.tokens_per_day - taken.today),
+        )
+
+    def absorb(self, tenant: str, taken: TakenQuota, holder: str, now: float, wall: float) -> None:
+        """Take over what a holder has counted by itself."""
+        account = self._account(tenant, now)
+        if account is None:
+            return
+        account.running[holder] = taken.running
+        for bucket, amount in ((account.requests, taken.requests), (account.tokens, taken.tokens)):
+            if bucket is not None:
+                bucket.fill(now)
+                bucket.level -= amount
+        if account.today != int(wall // DAY):
+            account.today, account.spent = int(wall // DAY), 0
+        account.spent += taken.today
+
+    def count(self, tenant: str, holder: str, running: int, now: float) -> None:
+        """Note how many requests of a tenant a holder has running, as it counts them itself."""
+        if (account := self._account(tenant, now)) is not None:
+            account.running[holder] = running
+
     def standings(self, tenants: Iterable[str], now: float, wall: float) -> dict[str, dict[str, LimitStatus]]:
         """Return the state of the limits of ``tenants`` and of all tenants that have sent something, by tenant and limit."""
         return {tenant: self._standings(tenant, now, wall) for tenant in sorted({*tenants, *self._accounts})}
 
     def _standings(self, tenant: str, now: float, wall: float) -> dict[str, LimitStatus]:
-        limits, account = self._limits_of(tenant), self._accounts.get(tenant)
+        limits, account = self.limits(tenant), self._accounts.get(tenant)
         found: dict[str, LimitStatus] = {}
         for name, limit in (
             ("requests_per_minute", limits.requests_per_minute),
@@ -160,8 +227,9 @@ class Quotas:
             found["concurrent_requests"] = LimitStatus(limits.concurrent_requests, left, 0.0)
         return found
 
-    def _limits_of(self, tenant: str) -> Limits:
-        return self._limits.get(tenant, self._limits.get(EVERYBODY, Limits()))
+    def limits(self, tenant: str) -> Limits:
+        """Return the limits of a tenant."""
+        return limits_for(self._limits, tenant)
 
     def _obstacle(self, account: _Account, tokens: int, now: float, wall: float) -> tuple[str, float | None] | None:
         """Return the exceeded limit and the seconds until it is not; of several, the one that lasts longest."""
@@ -193,7 +261,7 @@ class Quotas:
 
     def _account(self, tenant: str, now: float) -> _Account | None:
         account = self._accounts.get(tenant)
-        limits = self._limits_of(tenant)
+        limits = self.limits(tenant)
         if account is None and limits != Limits():
             per_minute, tokens = limits.requests_per_minute, limits.tokens_per_minute
             account = self._accounts[tenant] = _Account(
@@ -203,7 +271,7 @@ class Quotas:
             )
         return account
 
-    def limit(self, tenant: str, name: str) -> int:
-        """Return the value of a limit."""
-        value: int = getattr(self._limits_of(tenant), name)
-        return value
+
+def limits_for(limits: Mapping[str, Limits], tenant: str) -> Limits:
+    """Return a tenant's limits: its own, or the ones of all others."""
+    return limits.get(tenant, limits.get(EVERYBODY, Limits()))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..model.chain import Route
-from .dispatch import RouteQuery, choose, fitting, view_of, workers_of
+from .dispatch import RouteQuery, choose, fitting, staying, view_of, workers_of
 from .poison import Quarantine
 from .routing_table import RoutingTable
 
@@ -47,6 +47,7 @@ def _better(one: QueuedRequest, table: RoutingTable, quarantine: Quarantine, wor
     """Return a better route, or its own: another route through its own workers would gain nothing."""
     own = workers_of(one.route)
     routes = [r for r in fitting(one.wanted, table) if r.id == one.route.id or set(own).isdisjoint(workers_of(r))]
+    routes = staying(routes, one.wanted, table)
     view = view_of(one.wanted, table)
     found = choose(routes, work, quarantine.workers(), one.wanted.avoid, one.wanted.tokens, table.capacity, view=view)
     if found is None or found.id == one.route.id:

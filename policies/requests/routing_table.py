@@ -38,6 +38,7 @@ class RoutingTable:
         self.ranks: dict[str, int] = {}  # variant -> its place in the order of accuracy, if it is not 0
         self.sizes: dict[str, tuple[int, int]] = {}  # application -> bytes of its parameters, width of its hidden states
         self.paces = WorkerPaces()
+        self.numerics: dict[str, str] = {}  # of each worker that has said
         self.link: WorkerLink | None = None  # between two workers, by the device profile
         self.bases: dict[str, str] = {}  # model -> the served one that it shares most parameters with
         self.vanished: dict[str, float] = {}  # application -> when it lost its last whole route
@@ -148,6 +149,7 @@ class RoutingTable:
     def lose(self, worker: str, now: float) -> set[str]:
         """Remove a dead worker, and its routes until an update says otherwise; return the requests that ran on it."""
         self.alive.discard(worker)
+        self.numerics.pop(worker, None)
         self.paces.lose(worker, self.alive)
         passes = _through(worker)
         for application, routes in self._published.items():
@@ -171,6 +173,11 @@ class RoutingTable:
         """Return whether requests may be sent through the worker: it is on a whole published route."""
         passes = _through(worker)
         return any(passes(route) for routes in self.routes.values() for route in routes)
+
+    def numerics_of(self, route: Route) -> str:
+        """Return the numerics of a route's workers; empty if one has not said."""
+        found = {self.numerics.get(hop.worker, "") for hop in route.hops}
+        return "" if "" in found else "+".join(sorted(found))
 
     def rooms(self, application: str) -> tuple[int, ...]:
         """Return the tokens that each whole route could hold at the last report."""

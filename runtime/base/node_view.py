@@ -20,6 +20,24 @@ class LaneView:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeRelease:
+    """The release of a node, and the versions of the protocol that it speaks ("5-6"); empty where it has not said."""
+
+    name: str
+    release: str
+    protocol: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedRelease:
+    """A node that was refused because its release is too far away, and the sentence that it got."""
+
+    name: str
+    release: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class ActorView:
     name: str
     kind: str  # its class

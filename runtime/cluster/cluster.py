@@ -2,7 +2,8 @@
 
 Owns incarnation numbers and the declaration of a node's end, made exactly once for each life, with its cause:
 
-    "exited N"      the process ended (its launcher says with which status); a broken connection is the first sign
+    "exited N"      the process ended (its launcher says with which status); a broken connection is the first sign.
+                    ": " and what it said last follow where it was started by a command
     "left"          it had joined by hand and stopped in order
     "disconnected"  the connection broke and no launcher explains it; "disconnected from W" if only worker W says so
     "unreachable"   pings of the transport stay unanswered: the host, the network, or a stopped process
@@ -17,11 +18,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Any
 
-from ...transport.address import PeerId, check_name
+from ...transport.address import PeerId, check_name, split_key
 from ...transport.clock import Clock, Timer
 from ...transport.curve import NodeKeys
 from ...transport.errors import HandshakeRefused
@@ -37,7 +39,7 @@ from . import failure_detector
 from .adoption import RENEWALS, Adoption
 from .failure_detector import DetectionRules, FailureDetector
 from .invitations import Invitation, Invitations
-from .join_text import PREFIX, JoinTexts
+from .join_text import LAUNCHED, PREFIX, JoinText, JoinTexts
 from .launcher import Launcher, LaunchError, NodeSpec
 from .members import ClusterMembers, Member, MemberCallbacks, OnLaunch, OnSuperseded, OnUp
 from .node_process import encode_config
@@ -227,7 +229,8 @@ class ClusterHead:
         if name == self._id.name or (last is not None and last.state != "down"):
             raise ValueError(f"node {name!r} lives; kill it first or choose another name")
         node = self._members.next(name)
-        keys = NodeKeys.generate() if self._keys is not None else None  # its own, in each life
+        text = self._text_for(node) if self._launcher.joins(name) else None
+        keys = NodeKeys.generate() if self._keys is not None and text is None else None  # its own, in each life
         spec = NodeSpec(
             name=name,
             incarnation=node.incarnation,
@@ -241,11 +244,13 @@ class ClusterHead:
             heartbeat=self._heartbeat,
             silence=self._silence,
             orphan_grace=self._grace,
+            join_text=text.pack() if text is not None else "",
         )
         if keys is not None:
             self._transport.admit(node, keys.name)
-        member = self._members.add(Member(node, key=keys.name if keys is not None else ""))
-        self._processes[node] = member
+        key = keys.name if keys is not None else ""
+        member = Member(node, key=key) if text is None else Member(node, role=text.role, text=text.id)
+        self._processes[node] = self._members.add(member)
         try:
             member.pid = await self._launcher.spawn(spec)
         except BaseException as error:
@@ -259,6 +264,17 @@ class ClusterHead:
         if member.state == "down":  # killed while it was being started, when there was nothing to kill yet
             self._launcher.kill(node)
         return node.incarnation
+
+    def _text_for(self, node: PeerId) -> JoinText:
+        """Return the join text with which a process joins as this life of a node, while the head waits for it."""
+        if self._join_texts is None:
+            raise LaunchError(f"node {node} joins from elsewhere, but this cluster has no join texts; give it join_texts")
+        until = math.ceil(self._unix() + self._startup)
+        return self._join_texts.issue([split_key(self.node.endpoint)[0]], LAUNCHED, until)
+
+    def wish(self, workers: int, why: str) -> None:
+        """Tell the launcher how many workers an engine should run."""
+        self._launcher.wish(workers, why)
 
     async def wait_up(self, name: str) -> None:
         """Until the node's current life is up. Raises NodeDown when it ends before."""
@@ -401,6 +417,8 @@ class ClusterHead:
         role = ""
         if self._join_texts is not None and secret.startswith(PREFIX):
             role = self._join_texts.check(secret, self._unix())
+            if role == LAUNCHED:
+                return self._launched(JoinTexts.id_of(secret), key)
         elif key:
             self._invitations.check(secret, now)  # who has none learns nothing, and a name that is taken uses none up
         if self.stopping:
@@ -435,9 +453,19 @@ class ClusterHead:
             if name != self._id.name and (why := self._adoption.learn(node, up)):
                 self.node.peering.notify(peer, [envelope.DOWN, name, incarnation, why])
 
+    def _launched(self, text: str, key: str) -> Admission:
+        """Answer a process that the launcher started for one life of a node, and no other."""
+        member = next((one for one in self._members if one.text == text and one.state == "starting"), None)
+        if member is None or self.stopping or self.node.table.find(member.id) is not None:
+            raise HandshakeRefused(
+                f"the join text {text} was for one life of a worker, which has ended or has joined; the head starts the next"
+            )
+        member.key = key
+        return self._terms(member)
+
     def left(self, peer: Peer) -> None:
         member = self._members.last[peer.id.name]
-        if member.joined:
+        if member.joined or member.text:
             member.leaving = True
             self.node.peering.notify(peer, [envelope.STOP])  # tells it that it was heard; then its connection goes
             self.node.clock.call_at(
@@ -469,7 +497,8 @@ class ClusterHead:
         self._members.note(node)  # perhaps of an earlier head
         # Perhaps not the last life of its name any more; none when its launch was cancelled.
         if (member := self._processes.pop(node, None)) is not None:
-            self._declare(member, f"exited {status}")
+            words = self._launcher.last_words(node)
+            self._declare(member, f"exited {status}{': ' * bool(words)}{words}")
             member.exited.set()
 
     def _renew(self) -> None:

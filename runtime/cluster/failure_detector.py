@@ -59,8 +59,8 @@ class FailureDetector:
         declare: Callable[[Member, str], None],
         supersede: Callable[[int, str], None],
     ) -> None:
-        self._node, self._transport, self._members = node, transport, members
-        self._rules = rules
+        self._node, self._transport = node, transport
+        self._members, self._rules = members, rules
         self._declare, self._supersede = declare, supersede
         self._clock: Clock = node.clock
         self._timer: Timer | None = None

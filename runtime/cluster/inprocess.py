@@ -16,13 +16,13 @@ from ...transport.clock import Clock
 from ...transport.curve import NodeKeys
 from ...transport.interface import Transport
 from ...transport.loopback import LoopbackTransport, Network
-from .launcher import NodeSpec, OnExit
+from .launcher import Launcher, NodeSpec, OnExit
 from .node_process import run_node
 
 log = logging.getLogger("blockwright.runtime")
 
 
-class InProcessLauncher:
+class InProcessLauncher(Launcher):
     """See the module and ``Launcher``."""
 
     directory = ""

@@ -16,8 +16,8 @@ import sys
 from dataclasses import dataclass, field
 
 from ...transport.errors import AddressError, HandshakeRefused
+from .join_text import NODE, WORKER
 from .join_text import PREFIX as TEXT
-from .join_text import WORKER
 
 PREFIX = "bw1-"
 MOST = 256  # open at once
@@ -59,7 +59,8 @@ def given(where: str, role: str) -> str:
     """
     if where != "-" and not where.startswith("@"):
         return where
-    wanted, begins, remedy = (JOIN_TEXT, (TEXT,), MAKE_TEXT) if role == WORKER else (ANY_TEXT, ANY, MAKE_ANY)
+    make = MAKE_TEXT if role == WORKER else f"make one with blockwright keys join --role {role}"
+    wanted, begins, remedy = (ANY_TEXT, ANY, MAKE_ANY) if role == NODE else (JOIN_TEXT, (TEXT,), make)
     text = sys.stdin.readline(LONGEST) if where == "-" else _content(where, remedy)
     if not (text := text.strip()).startswith(begins):
         source = "standard input" if where == "-" else "that file"

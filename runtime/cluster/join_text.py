@@ -25,8 +25,11 @@ from ...transport.errors import AddressError, HandshakeRefused
 
 PREFIX = "bwj1-"
 WORKER = "worker"
+GATEWAY = "gateway"
+PREDICTOR = "predictor"
+LAUNCHED = "launched"  # a worker that the head's launcher starts: the text is for one life of it alone
 NODE = "node"
-ROLES = (WORKER, NODE)
+ROLES = (WORKER, GATEWAY, PREDICTOR, NODE)
 MOST_ADDRESSES = 16
 LONGEST = 4096  # characters of a text
 _KEY = re.compile(r"[0-9a-f]{64}")
@@ -81,7 +84,7 @@ class JoinText:
 
     def check_role(self, role: str) -> None:
         """Raise AddressError unless the text admits this role."""
-        if self.role != role:
+        if self.role != role and (role, self.role) != (WORKER, LAUNCHED):
             raise AddressError(
                 f"the join text admits the role {self.role}, and this is a {role}; make one with {_MADE_BY} --role {role}"
             )
@@ -100,7 +103,7 @@ class JoinTexts:
 
     def issue(self, addresses: Sequence[str], role: str, expires: int) -> JoinText:
         """Return a new text. Raises AddressError for a role or address that cannot be."""
-        if role not in ROLES:
+        if role not in (*ROLES, LAUNCHED):
             raise AddressError(f"there is no role {role!r}; choose one of {', '.join(ROLES)}")
         places, id = check_addresses(addresses), secrets.token_hex(6)
         return JoinText(places, self._keys.name, role, expires, id, self._sign(role, expires, id, _digest(places)))
@@ -120,6 +123,11 @@ class JoinTexts:
         if now >= int(expires):
             raise HandshakeRefused(f"the join text {id} expired at {moment(int(expires))}; make another with {_MADE_BY}")
         return role
+
+    @staticmethod
+    def id_of(ticket: str) -> str:
+        """Return the id of the text that a ticket was made from, once the ticket is checked."""
+        return ticket.split(".")[2]
 
     def _sign(self, role: str, expires: int, id: str, digest: str) -> str:
         words = f"{self._keys.name} {role} {expires} {id} {digest}"

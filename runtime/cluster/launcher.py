@@ -1,16 +1,12 @@
-"""The launcher interface: how the head gets processes (local ones, one process for tests, an engine like Ray).
+"""The launcher interface: how the head gets processes (local ones, one process for tests, a command, an engine like Ray).
 
 Owns the ``Launcher`` protocol and ``NodeSpec``, all that a new node is given. Decides nothing: which nodes start and end is
-the cluster's business.
+the cluster's business. An engine is asked for processes only; messages, fencing and failure detection stay ours.
 
-An engine is asked for processes only; messages, fencing and failure detection stay ours. With Ray: one placement group with
-a bundle for each node and one named actor in each (``num_gpus`` set on it, ``max_restarts=0``, since restarts are decided
-here). ``spawn`` calls that actor with the spec as a plain value, never in an environment, as it holds the keys; the actor
-starts ``node_process.run_node(spec)`` in a child process that dies with it (PR_SET_PDEATHSIG). ``kill`` kills that child,
-``list`` is what this launcher spawned, ``on_exit`` follows from the actor's own reference, or from its answer when the
-child ends. ``head_transport`` is a ``SocketTransport`` on the head's address (``ClusterHead(listen="tcp://HOST:PORT",
-keys=...)``); since ``spec.listen`` names the head's host, the actor replaces it by its own machine's address. The test of
-this module is such a launcher, of plain subprocesses.
+A local node is given the whole spec. One elsewhere is started by the same command whatever runs it, ``blockwright worker
+--join -``, and is given ``spec.join_text`` alone, on its standard input: with it the process joins as this one life
+(``joins``). ``head_transport`` is then a ``SocketTransport`` on the head's address. Where an engine starts workers by
+itself, nothing is spawned (``places`` is false) and the head says by ``wish`` how many there should be.
 """
 
 from __future__ import annotations
@@ -24,6 +20,19 @@ from ...transport.curve import NodeKeys
 from ...transport.interface import Transport
 
 OnExit = Callable[[PeerId, int], None]  # status: exit code, or minus the signal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """The needs of a node, for who chooses its machine; 0 or empty: whatever there is.
+
+    bytes: of memory. devices: cards. labels: of the machine.
+    """
+
+    cores: int = 0
+    bytes: int = 0
+    devices: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +51,8 @@ class NodeSpec:
     heartbeat: float  # seconds between heartbeats
     silence: float = 0.0  # seconds without any after which a node is taken for lost
     orphan_grace: float = 0.0  # seconds that the node goes on without a head; 0: it ends with its head
+    join_text: str = field(default="", repr=False)  # for this life alone, instead of all this; it makes its own keys
+    needs: Needs = field(default_factory=Needs)
 
     @property
     def id(self) -> PeerId:
@@ -53,6 +64,8 @@ class LaunchError(Exception):
 
 
 class Launcher(Protocol):
+    """See the module. Who implements it inherits from it, and so starts nodes on this machine unless it says otherwise."""
+
     async def start(self, on_exit: OnExit) -> None:
         """Be ready to spawn. ``on_exit`` is called once for each spawned node that ended, whatever the cause; before this
         returns, also for each that an earlier head spawned and whose end no head has heard of."""
@@ -75,9 +88,29 @@ class Launcher(Protocol):
 
     def spawned(self) -> Mapping[str, int]:
         """Return the highest incarnation of each name that was spawned, also by earlier heads, whether it lives or not."""
+        return {}
 
     async def leave(self) -> None:
-        """Free what the launcher holds and leave what it spawned to a later head. Idempotent."""
+        """Free what the launcher holds and leave what it spawned to a later head. Idempotent. Where this is not possible,
+        it ends."""
+        await self.stop()
 
     async def stop(self) -> None:
         """End everything that is left and free what the launcher holds. Idempotent."""
+
+    @property
+    def places(self) -> bool:
+        """True if workers are started from here; false if an engine starts them, and learns from ``wish`` how many."""
+        return True
+
+    def joins(self, name: str) -> bool:
+        """Return whether a node of this name is given a join text alone."""
+        return False
+
+    def wish(self, workers: int, why: str) -> None:
+        """Say how many workers an engine should run, and why that changed. Nothing to do for who places nodes."""
+        return  # a body, so that it is no duty of who implements it
+
+    def last_words(self, node: PeerId) -> str:
+        """Return what a process that has just ended said last, in one line, or an empty text. Once for each."""
+        return ""

@@ -29,7 +29,7 @@ from ...transport.interface import Transport
 from ...transport.sockets import SocketTransport
 from ..base.codec import unpack
 from .forkserver import EXITED, FAILED, KILL, LENGTH, PRELOAD, READY, SETUP, SPAWN, SPAWNED, frame
-from .launcher import LaunchError, NodeSpec, OnExit
+from .launcher import Launcher, LaunchError, NodeSpec, OnExit
 from .lifeline import Lifeline
 from .process_watch import ProcessWatch, can_watch
 
@@ -38,7 +38,7 @@ log = logging.getLogger("blockwright.runtime")
 _PROGRAM = "from blockwright.runtime.cluster.forkserver import main; main()"
 
 
-class ForkserverLauncher:
+class ForkserverLauncher(Launcher):
     """See the module and ``Launcher``.
 
     directory: of the sockets; a fresh private one if None. preload: modules that children find imported (imported only:
@@ -104,7 +104,8 @@ class ForkserverLauncher:
         request = next(self._requests)
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._pending[request] = (spec, future)
-        self._write(SPAWN, request, dataclasses.asdict(spec))
+        given = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec) if field.name != "needs"}
+        self._write(SPAWN, request, given)  # it runs here, whatever it needs
         return await future
 
     def preload(self, modules: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ from ...transport.address import PeerId, check_name
 from ...transport.clock import Clock
 from ...transport.curve import NodeKeys
 from ...transport.device_memory import DeviceMemory
+from ...transport.handshake import SPOKEN, own_release
 from ...transport.interface import Transport
 from ...transport.link import Link
 from ...transport.link_table import LinkTable
@@ -32,7 +33,7 @@ from ..base.clock import LoopClock, seconds
 from ..base.down import Down, OnDown
 from ..base.errors import NodeDown
 from ..base.last_resort import log_as_main
-from ..base.node_view import NodeView, measures
+from ..base.node_view import NodeRelease, NodeView, RefusedRelease, measures
 from ..tracing.message_log import MessageLog
 from .head_follower import HeadState
 from .lifecycle import LocalActors
@@ -354,6 +355,19 @@ class Node:
     def peers(self) -> dict[str, Peer]:
         """Return the nodes that are up, by name."""
         return {name: peer for name, peer in self.table.current.items() if not peer.lost}
+
+    def releases(self) -> list[NodeRelease]:
+        """Return the release of this node and of each that is up."""
+        found = [NodeRelease(self.name, own_release(), str(SPOKEN))]
+        for name, peer in sorted(self.peers().items()):
+            said = self._transport.greeting(peer.id) if self._transport is not None else None
+            found.append(NodeRelease(name, said.release, str(said.versions)) if said else NodeRelease(name, "", ""))
+        return found
+
+    def refused_releases(self) -> list[RefusedRelease]:
+        """Return the last nodes that were refused because their release is too far away."""
+        refused = self._transport.refused() if self._transport is not None else []
+        return [RefusedRelease(one.name, one.release, str(one)) for one in refused]
 
     def monitor(self, node: str | HasRef, on_down: OnDown) -> Callable[[], None]:
         """Call ``on_down`` once when the node's, or the actor's, life is over; soon, if it is. Returns what undoes this."""

@@ -144,10 +144,8 @@ async def test_who_is_not_taken_in(joining: Joining, monkeypatch: pytest.MonkeyP
     far = await joining.node("far")
     with pytest.raises(JoinRefused, match="33 labels are given; give at most 32"):
         await enlist(far, Starting("", labels={str(n): "" for n in range(33)}))
-    monkeypatch.setattr(member_calls, "RELEASE", "0.0.1")
-    with pytest.raises(
-        JoinRefused, match=f"the head runs blockwright {RELEASE} and this worker 0.0.1; install {RELEASE} here"
-    ):
+    monkeypatch.setattr(member_calls, "RELEASE", "<newest>")
+    with pytest.raises(JoinRefused, match=f"'<newest>' is no version of blockwright; install {RELEASE} here"):
         await enlist(own, Starting(""))
     assert list(await joining.workers()) == ["w0"]
 
@@ -180,7 +178,9 @@ def test_a_worker_gets_the_configuration_of_the_others_but_for_what_it_wants() -
 
 
 def test_labels_and_releases() -> None:
-    assert (release_refusal(RELEASE), label_refusal({"zone": "b"})) == ("", "")
+    assert (release_refusal(RELEASE), release_refusal("99.1.0"), label_refusal({"zone": "b"})) == ("", "", "")
+    for text in ("", "x" * 65, "new", "1\n", "1" * 41):
+        assert release_refusal(text).endswith(f"is no version of blockwright; install {RELEASE} here")
     assert label_refusal({"zone": "b" * 129}).endswith("is longer than 128 characters; shorten it")
 
 
@@ -191,7 +191,6 @@ def test_labels_and_releases() -> None:
         ({"join_file": "x"}, "join_file is set, but the head listens nowhere; give --listen"),
         ({"listen": "tcp://h:1", "head_keys": "k", "revoked_joins": "0123456789ab,zzz"}, "revoked_joins names 'zzz', which"),
         ({"listen": "tcp://h:1", "head_keys": "k", "revoked_joins": ","}, "revoked_joins names ',', which is no id"),
-        ({"listen": "tcp://h:1", "head_keys": "k", "dispatch": "predicted-latency"}, "asks the predictor of each worker"),
     ],
 )
 def test_settings_that_do_not_go_together(settings: dict[str, str], said: str) -> None:

@@ -219,7 +219,8 @@ class FakePort:
         return self.quotas.standings(tenants, self.now, self.now)
 
     async def limit(self, tenant: str, name: str) -> int:
-        return self.quotas.limit(tenant, name)
+        value: int = getattr(self.quotas.limits(tenant), name)
+        return value
 
     async def drain_worker(self, worker: str, drain: bool) -> DrainAnswered:
         if self.refuse is not None:

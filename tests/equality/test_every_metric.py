@@ -24,6 +24,7 @@ from blockwright.actors.worker.messages import ParametersWanted
 from blockwright.api.http.cluster_metrics import COUNTERS, SWEEP_SIZE
 from blockwright.api.http.metrics import Metrics
 from blockwright.gpu.cuda.platforms import MIRROR
+from blockwright.policies.adaptive.similarity import Similarity
 from blockwright.policies.control.drop_events import MemoryLacks, RestoreParameters
 from blockwright.policies.control.drops_view import overload_view
 from blockwright.policies.control.events import BorderTraffic, LoadFailed, LoadRefused, TrafficCounted
@@ -353,7 +354,8 @@ def batched(seen: Seen) -> None:
 def tiered(seen: Seen) -> None:
     """Requests that chose a tier, that a variant served or that changed their chain, drafts by a tier, hidden states: other
     tests serve them."""
-    metrics = Metrics(dict, tiers=lambda: TierFigures({("m", "m:1"): 1}, {("m", "m~1"): 1}, {("m", "gain"): 1}))
+    scores = {("m", "m~1"): Similarity(1, 4, 3, -2.0)}
+    metrics = Metrics(dict, tiers=lambda: TierFigures({("m", "m:1"): 1}, {("m", "m~1"): 1}, {("m", "gain"): 1}, scores))
     counts = DraftCounts(rounds=2, drafted=4, accepted=3)
     for drafts in ({}, {TIER: counts, MODEL: counts}):
         metrics.begin("m", 9, 1, 4).close(complete=True, sequences=[StreamProgress(drafts=drafts)])

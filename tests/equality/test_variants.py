@@ -21,6 +21,7 @@ from blockwright.tests.checkpoints import make_checkpoint, with_tensors
 from blockwright.tests.claims import claim
 from blockwright.tests.equality.served import Served, serve
 from blockwright.tests.gpu.reference import confirm, prompt_of
+from blockwright.tests.waiting import until
 from blockwright.tests.zoo.equivalence.stitched_models import NAMES, NARROW, WIDE, random_stitches, zoo_of_widths
 from blockwright.zoo.add import add
 from blockwright.zoo.equivalence.records import StoredEquivalences, StoredPair, store_equivalences
@@ -124,6 +125,45 @@ async def test_a_variant_answers_as_its_chain_alone(tmp_path: Path) -> None:
     for place, (variant, choice) in enumerate(found):
         if variant:
             confirm(b, PROMPTS[place], tuple(choice["token_ids"]))
+
+
+@claim("The similarity of an answer is what its model's own chain says of each of its tokens", of="adaptive")
+async def test_the_own_chain_scores_what_a_variant_gave(tmp_path: Path) -> None:
+    root, _ = zoo_of(tmp_path)
+    folders = {name: root / "chains" / name for name in "ab"}
+    options: dict[str, Any] = {"memory": memory_for_one(root), "max_model_len": LENGTH, "chunk_size": 16}
+    async with serve(folders, workers=2, adaptive={"a": "equal"}, similarity_share=1.0, **options) as server:
+
+        async def complete(prompt: tuple[int, ...], **fields: Any) -> dict[str, Any]:
+            body = {"model": "a", "prompt": list(prompt), "max_tokens": NEW, "ignore_eos": True, "return_token_ids": True}
+            async with server.session.post(f"{server.url}/v1/completions", json=body | fields) as answer:
+                content: dict[str, Any] = await answer.json()
+            assert answer.status == 200, content
+            return content
+
+        def found(request: str) -> list[Any]:
+            view = server.running.port.describe(request)
+            return [one["similarity"] for one in view.chains if one["used"] == "a~1"]
+
+        answers = await asyncio.gather(*(complete(prompt, temperature=0) for prompt in PROMPTS))
+        places = [place for place, answer in enumerate(answers) if found(answer["id"])]
+        assert places
+        await until(lambda: all(found(answers[place]["id"])[0] for place in places))
+        for place in places:
+            (choice,) = answers[place]["choices"]
+            tokens = [*PROMPTS[place], *choice["token_ids"]]
+            own = await complete(tuple(tokens), prompt_logprobs=0, max_tokens=1, adaptive=False, cache_salt="other")
+            entries = own["choices"][0]["prompt_logprobs"][len(PROMPTS[place]) :]
+            scores = [one[str(token)] for token, one in zip(choice["token_ids"], entries, strict=True)]
+            (similarity,) = (await server.story(answers[place]["id"]))["chains"]
+            assert similarity["similarity"] == {
+                "answers": 1,
+                "tokens": NEW,
+                "agreed": sum(one["rank"] == 1 for one in scores) / NEW,
+                "logprob": pytest.approx(sum(one["logprob"] for one in scores) / NEW),
+            }
+        view = await server.cluster()
+    assert view["applications"]["a"]["similarity"]["answers"] == len(places)
 
 
 async def test_a_variant_is_served_by_its_source_and_judged_by_transformers(tmp_path: Path) -> None:

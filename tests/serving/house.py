@@ -20,6 +20,7 @@ from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.progress import Progress
 from blockwright.actors.cost_file import read_costs
 from blockwright.actors.gateway.actor import Gateway
+from blockwright.actors.gateway.limiting import Limiting
 from blockwright.actors.gateway.port import ModelInfo
 from blockwright.actors.predictor.main import start_in_process as start_predictors
 from blockwright.actors.predictor.messages import NODE
@@ -36,7 +37,7 @@ from blockwright.policies.control.loads import LoadBlock
 from blockwright.policies.control.state import ControllerState
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.policies.requests.admission_limit import AdmissionLimit
-from blockwright.policies.requests.book.parts import BookParts
+from blockwright.policies.requests.book.parts import BookParts, ChainRules
 from blockwright.policies.requests.request_timeout import RequestTimeout
 from blockwright.runtime import Node
 from blockwright.runtime.testing import FaultPlan, Simulation
@@ -215,12 +216,14 @@ class House:
         models = [ModelInfo(a.name, a.checkpoint, a.max_length, 0, False) for a in self.plan.applications]
         asked = list(dispatchers(self.plan.settings.dispatching).values())
         timeouts, overload = RequestTimeout(20.0, 0.0), AdmissionLimit(1000, 0, 1 + len(self.plan.gateways))
-        more = {"asks": bool(asked), "switches": self.plan.switches}
+        more = {"asks": bool(asked), "rules": ChainRules(switches=self.plan.switches)}
         parts = BookParts("", models, page_size=PAGE, timeouts=timeouts, overload=overload, **more)
         book = LateGateway(parts)
         book.doubt(Random(f"{self.seed} {node} late"), self._late, self.late)
         name, controller = "g0" if node == HEAD else node, f"{HEAD}/controller"
-        return Gateway(book, name=name, controller=controller, limiter=f"{HEAD}/limiter", others=others, dispatchers=asked)
+        limits = limits_of(self.plan.settings.tenants)
+        more = {"limiting": Limiting(f"{HEAD}/limiter" if limits else "", limits), "others": others, "dispatchers": asked}
+        return Gateway(book, name=name, controller=controller, **more)
 
     def _late(self, text: str) -> None:
         """A late answer has changed something."""

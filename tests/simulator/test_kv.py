@@ -29,7 +29,7 @@ def conversations(count: int = 30, turns: int = 4) -> list[WorkloadRequest]:
 
 def scenario(mode: str, **more: Any) -> Any:
     instances = {"blocks": 400, "count": 3, "chunk_size": 16, "prefix_cache": True}
-    return described(**{"dispatch": {"kv": mode}, "instances": instances, "links": LINKS, **more})
+    return described(**{"dispatch": {"kv_dispatch": mode}, "instances": instances, "links": LINKS, **more})
 
 
 def cached(simulation: Any) -> int:
@@ -81,15 +81,21 @@ def test_a_slow_link_leaves_requests_with_their_owner() -> None:
 def test_equal_runs_have_equal_digests() -> None:
     first, again = (run(scenario("owner"), arrivals=conversations())[0] for _ in range(2))
     assert first.digest() == again.digest()
-    assert run(scenario(""), arrivals=conversations())[0].kv_copies is None
+    assert run(scenario("off"), arrivals=conversations())[0].kv_copies is None
 
 
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"dispatch": {"kv": "nearest"}}, r"dispatch.kv is 'nearest'; give one of: , owner, recompute, least-busy"),
-        ({"dispatch": {"kv": "owner", "policy": "random"}}, r"dispatch.kv is 'owner'; it needs policy = 'least-work'"),
-        ({"models": 2}, r"dispatch.kv is 'owner'; with several models or instances that change leave it out"),
+        (
+            {"dispatch": {"kv_dispatch": "nearest"}},
+            r"is 'nearest'; give one of: off, owner, recompute, least-busy",
+        ),
+        (
+            {"dispatch": {"kv_dispatch": "owner", "policy": "random"}},
+            r"is 'owner'; it needs policy = 'least-work'",
+        ),
+        ({"models": 2}, r"dispatch.kv_dispatch is 'owner'; with several models or instances that change leave it out"),
         ({"links": {}}, r"links.bandwidth is missing; KV that another instance has is copied over links"),
         ({"instances": {"prefix_cache": False}}, r"instances need one stage and a prefix cache"),
     ],
@@ -97,4 +103,5 @@ def test_equal_runs_have_equal_digests() -> None:
 def test_what_cannot_be_simulated_is_refused(more: dict[str, Any], says: str) -> None:
     with pytest.raises(DescriptionError, match=says):
         scenario("owner", **more)
-    assert replace(scenario("recompute", links={}).dispatch, kv="") == described().dispatch, "which copies nothing"
+    copies_nothing = scenario("recompute", links={}).dispatch
+    assert replace(copies_nothing, kv_dispatch="off") == described().dispatch

@@ -104,7 +104,7 @@ def test_parameters_take_memory_only_where_their_model_is_placed() -> None:
     ("more", "says"),
     [
         ({"dispatch": {"policy": "ours"}}, r"dispatch.policy is 'ours'; with equivalents give 'least-work'"),
-        ({"dispatch": {"kv": "owner"}}, r"dispatch.kv is 'owner'; with several models"),
+        ({"dispatch": {"kv_dispatch": "owner"}}, r"dispatch.kv_dispatch is 'owner'; with several models"),
         ({"dispatch": {"choices": 2}}, r"dispatch.choices is 2; with equivalents all routes are compared"),
         ({"instances": {"stages": 2}}, r"instances\[0\].stages is 2; with equivalents instances have one stage"),
         ({"deaths": [{"instance": "left", "at": 1.0}]}, r"models\[0\].equivalents is given, and deaths"),

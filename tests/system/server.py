@@ -33,10 +33,12 @@ ANYWHERE = {"gateway_in_head": "yes"}  # the same processes on any number of cor
 
 
 class Program:
-    """A process that starts a cluster, and what it leaves behind. ``arguments`` follow the interpreter; ``address_space``
-    in bytes is the limit of each process (``ulimit -v``)."""
+    """A process that starts a cluster, and what it leaves behind. ``arguments`` follow the interpreter ``python``;
+    ``address_space`` in bytes is the limit of each process (``ulimit -v``)."""
 
-    def __init__(self, arguments: Sequence[str], levers: Sequence[str] = (), address_space: int = 0) -> None:
+    def __init__(
+        self, arguments: Sequence[str], levers: Sequence[str] = (), address_space: int = 0, python: str = sys.executable
+    ) -> None:
         self._mark = f"{MARK}={uuid.uuid4().hex}"
         self._home = Path(tempfile.mkdtemp(prefix="bws-"))
         self.directory = self._home / "sockets"
@@ -49,7 +51,7 @@ class Program:
         environment = {**os.environ, **own}
         with open(self._home / "out", "wb") as out, open(self._home / "err", "wb") as err:
             self._environment = environment
-            command = [sys.executable, *arguments]
+            command = [python, *arguments]
             if address_space:
                 command = ["sh", "-c", f'ulimit -v {address_space >> 10}; exec "$@"', "sh", *command]
             self.process = subprocess.Popen(command, stdout=out, stderr=err, env=environment, cwd=self._home)
@@ -62,10 +64,10 @@ class Program:
     def err(self) -> str:
         return (self._home / "err").read_text()
 
-    def beside(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def beside(self, name: str, *arguments: str, python: str = sys.executable) -> subprocess.Popen[bytes]:
         """One more process of the same cluster. What it prints is added to ``said(name)``."""
         with open(self._home / name, "ab") as out:
-            command, own = [sys.executable, *arguments], self._environment
+            command, own = [python, *arguments], self._environment
             return subprocess.Popen(command, stdout=out, stderr=out, env=own, cwd=self._home)
 
     def said(self, name: str) -> str:
@@ -117,6 +119,7 @@ class Server(Program):
         levers: Sequence[str] = (),
         address_space: int = 0,
         arguments: Sequence[str] = (),
+        python: str = sys.executable,
         **settings: Any,
     ) -> None:
         self.event_logs = EventLogs()
@@ -124,7 +127,7 @@ class Server(Program):
         values = {**own, **ANYWHERE, **CALM, **SERVED, **settings}
         command = ["-m", module, "serve", str(model), "--port", "0", "--workers", str(workers), *arguments]
         command += [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
-        super().__init__(command, levers, address_space)
+        super().__init__(command, levers, address_space, python)
         self.path = model
         self.url = ""
 

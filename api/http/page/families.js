@@ -50,11 +50,12 @@ export function countFamilies(view, found) {
 }
 
 // Returns the shares of a model's sequences by chain, as text; nothing unless a variant has served.
-export function chainNote({ chains = {} }) {
+export function chainNote({ chains = {}, similarity = {} }) {
   const total = Object.values(chains).reduce((sum, count) => sum + count, 0);
   if (!Object.keys(chains).some(Boolean)) return "";
   const parts = Object.entries(chains).map(([name, count]) => `${name || "its own chain"} ${Math.round((100 * count) / total)} %`);
-  return `served ${total} time${total === 1 ? "" : "s"}: ${parts.join(", ")}`;
+  const scored = similarity.tokens ? `; ${Math.round(100 * similarity.agreed)} % of ${similarity.tokens} tokens as its own` : "";
+  return `served ${total} time${total === 1 ? "" : "s"}: ${parts.join(", ")}${scored}`;
 }
 
 export const familyNote = (family) => notes[family] || "";

@@ -1,4 +1,4 @@
-// The workers: their state, what their memory holds, and behind a click the blocks that run there.
+// The workers: their state, what their memory holds, and behind a click the blocks that run there. Gateways that joined.
 
 import { hiddenOf } from "./families.js";
 import { $, bytes, node } from "./tools.js";
@@ -74,9 +74,19 @@ function card(one) {
   return made;
 }
 
+// The gateways, once one has joined from another machine.
+function gateway(one) {
+  const made = node("div", { className: "worker" }, node("div", {}, node("b", {}, one.id),
+    node("span", { className: `chip ${one.state === "ready" ? "good" : "bad"}` }, one.state),
+    node("span", { className: "quiet" }, `gateway, ${one.requests} request${one.requests === 1 ? "" : "s"}${one.address && ` at ${one.address}`}${whereabouts(one)}`)));
+  made.dataset.gateway = one.id;
+  return made;
+}
+
 export function drawWorkers(view, users) {
+  const gateways = (view.gateways || []).some((one) => one.joined) ? view.gateways.map(gateway) : [];
   const cards = (view.cards || []).map(card);
   const crossing = (worker) => (view.placement?.transfers || []).filter((one) => one.worker === worker.id);
   const rows = view.workers.map((worker) => row(worker, view.overload?.workers[worker.id] || {}, users, crossing(worker)));
-  $("workers").replaceChildren(...cards, ...rows);
+  $("workers").replaceChildren(...cards, ...rows, ...gateways);
 }

@@ -1,18 +1,26 @@
-"""Copies of a request's KV pages for its claim on another route: which layers go where, and what is asked of workers."""
+"""Copies of a request's KV pages, for its claim on another route or as it begins: which layers go where, and what is asked
+of workers.
+
+As a request begins, another route of its chain may have more of its KV (``kv_dispatch.py``). These pages are copied while
+the prompt is computed from its front; nothing waits for them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from ...model.chain import Route
 from ...model.lineage import page_hashes
 from ...sweep.page_events import Export, HoldPages, PageTarget
+from ..kv_dispatch import copied_from
 from ..moving import KEPT, page_targets
 from .messages import ExportAt, HoldAt, Move
 from .parts import BookParts
 from .record import RequestRecord
-from .route_claims import RouteClaim
+from .route_claims import RouteClaim, places
 from .values import MoveBegun
+from .variants import known_kv
 
 
 def move_to(parts: BookParts, record: RequestRecord, route: Route) -> Move:
@@ -57,6 +65,42 @@ def export(parts: BookParts, claim: RouteClaim) -> None:
         )  # fmt: skip
         parts.emit(ExportAt(worker, wanted))
     claim.sent, claim.rounds = full, claim.rounds + 1
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPagesElsewhere:
+    """The pages of a request that another route of its chain has: numbers ``since`` to ``end - 1``."""
+
+    source: Route
+    target: Route
+    since: int
+    end: int
+
+
+def find_copies(parts: BookParts, record: RequestRecord, route: Route) -> KnownPagesElsewhere | None:
+    """Return the pages that a route lacks and another one has, for a request that begins there; None: there are none."""
+    if not parts.rules.knows_kv or record.offline:
+        return None
+    cached = known_kv(parts, record, route.application)
+    source = copied_from(parts.rules.kv, route, parts.table.routes[route.application], cached)
+    if source is None or source.home not in parts.table.alive:
+        return None
+    since, end = (cached[one.id] // parts.page_size for one in (route, source))
+    return KnownPagesElsewhere(source, route, since, end)
+
+
+def ask_for_copies(parts: BookParts, record: RequestRecord, found: KnownPagesElsewhere, now: float) -> None:
+    """Ask workers for the pages that another route has of a request that has just been sent."""
+    hashes, nbytes = record.hashes(parts.page_size)[: found.end], 0
+    for worker, to in targets_of(parts, found.source, found.target).items():
+        nbytes += (found.end - found.since) * sum(page_bytes(parts, found.target, one) for one in to)
+        wanted = Export(
+            gateway=parts.address, request=record.id, attempt=record.placement.attempt, number=parts.claims.numbered(),
+            route=found.source.id, account=record.account, hashes=hashes, since=found.since, to=to,
+        )  # fmt: skip
+        parts.emit(ExportAt(worker, wanted))
+    ends = {"source": places(found.source), "target": places(found.target)}
+    record.history.note(now, "copying", **ends, pages=found.end - found.since, bytes=nbytes)
 
 
 def hold(parts: BookParts, claim: RouteClaim, route: Route, workers: Iterable[str], *, expects: bool) -> None:

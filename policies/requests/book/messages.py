@@ -56,7 +56,7 @@ class HeartbeatReceived:
     """A worker's heartbeat. ``serial``: the number of its last report to this gateway.
 
     ``offline``: the offline capacity it offers; None: not stated. ``costs``: the costs of its sweeps, once they are known.
-    ``speed``: bytes of parameters that tokens pass there in a second; 0: not measured.
+    ``speed``: bytes of parameters that tokens pass there in a second; 0: not measured. ``numerics``: empty: not stated.
     """
 
     worker: str
@@ -65,6 +65,7 @@ class HeartbeatReceived:
     offline: list[OfflineCapacity] | None = None
     costs: Coefficients | None = None
     speed: float = 0.0
+    numerics: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from ...adaptive.similarity import AnswersToScore
 from ..admission_limit import AdmissionLimit
 from ..chain_switch import ChainSwitches
 from ..known_pages import KnownPages
+from ..kv_dispatch import OFF
 from ..poison import Quarantine
 from ..queue import WaitingQueue
 from ..request_timeout import RequestTimeout
@@ -29,6 +32,28 @@ from .values import ModelInfo, RequestView
 from .workers import Workers
 
 
+@dataclass(frozen=True, slots=True)
+class ChainRules:
+    """The rules by which a gateway chooses among chains.
+
+    target: seconds to the first token beyond which a less accurate variant may serve; 0: none. switches: of one request.
+    similarity_share: share of variants' answers that the listed chain scores. kv: as in ``kv_dispatch.py``.
+    """
+
+    target: float = 0.0
+    switches: int = 0
+    similarity_share: float = 0.0
+    kv: str = OFF
+
+    @property
+    def knows_kv(self) -> bool:
+        """True if the KV of requests counts which no variant may serve, too."""
+        return self.kv != OFF
+
+
+PLAIN = ChainRules()
+
+
 class BookParts:
     """The parts of one gateway's book (see the module)."""
 
@@ -43,19 +68,18 @@ class BookParts:
         tenants: int = 0,
         lengths: Lengths | None = None,
         asks: bool = False,
-        target: float = 0.0,
-        switches: int = 0,
+        rules: ChainRules = PLAIN,
     ) -> None:
         self.address = address  # address of the gateway actor, where workers send reports
         self.page_size = page_size
         self.timeouts = timeouts
         self.overload = overload
         self.tenants = tenants  # tenants that have keys; 0: no keys, so applications are accounts
-        self.target = target  # seconds to the first token beyond which a less accurate variant may serve; 0: none
+        self.rules = rules
         self.table = RoutingTable(model.id for model in models)
         self.catalogue = Catalogue(models, self.table)
         self.workers = Workers()
-        self.pages = KnownPages()  # of requests that variants may serve
+        self.pages = KnownPages()  # of requests whose KV counts
         self.quarantine = Quarantine()
         self.usage = ApplicationUsage()
         self.lengths = lengths or Lengths()
@@ -69,7 +93,9 @@ class BookParts:
         self.claims = RouteClaims()  # of running requests on other routes
         self.pauses = Pauses()
         self.switches = Switches()
-        self.chains = ChainSwitches(switches)
+        self.chains = ChainSwitches(rules.switches)
+        self.scoring = AnswersToScore(rules.similarity_share)  # answers of variants
+        self.choices.figures.similarity = self.scoring.found
         self.draining = False
         self.arrivals = 0  # requests admitted so far
         self.freed = False  # a route has become idle or is no longer reserved: others may start

@@ -20,6 +20,7 @@ class RequestPlacement:
     route: Route | None = None  # of the current or last attempt
     workers: tuple[str, ...] = ()  # workers of ``route`` while running, else empty
     decision: Decision | None = None  # the dispatcher's decision for that route, if one was asked
+    numerics: str = ""  # of the workers of the current or last attempt, once they have said
     alone: bool = False  # the current attempt began as a suspect: its route is reserved for it
     risen: int = 0  # service classes by which it has risen in the current or last attempt
     counted: int = 0  # tokens still to compute, as last counted (overload, work of workers)
@@ -49,6 +50,7 @@ class RequestPlacement:
         self.avoid = ""
         self.refused = set()
         self.room = 0
+        self.numerics = ""
 
     def turn_away(self, wanted: RouteQuery, reason: str, now: float, table: RoutingTable) -> TurnedAway:
         """Note that its home returned the request; the result says where it may go next.

@@ -148,7 +148,8 @@ class RequestRecord:
         near = placement.route.home if others and placement.route is not None else ""
         known = len(self.progress.tokens)
         return RouteQuery(
-            self.id, self.application, total, suspect, avoid, placement.refused, placement.room, others, known, near
+            self.id, self.application, total, suspect, avoid, placement.refused, placement.room, others, known, near,
+            numerics=placement.numerics if self.progress.emitted else "",
         )  # fmt: skip
 
     def hashes(self, page_size: int) -> list[bytes]:
@@ -176,9 +177,12 @@ class RequestRecord:
         """Go to the next stage. Raises AssertionError for an event that cannot come now."""
         self.stage = following(self.generation.id, self.stage, event)
 
-    def start(self, route: Route, now: float, decision: Decision | None = None) -> None:
-        """Start a new attempt on ``route``."""
+    def start(self, route: Route, now: float, decision: Decision | None = None, numerics: str = "") -> None:
+        """Start a new attempt on ``route``. ``numerics``: of its workers; empty if they have not said."""
         placement, note = self.placement, self.history.note
+        if numerics and placement.numerics not in ("", numerics) and self.progress.emitted:
+            note(now, "numerics", source=placement.numerics, target=numerics, tokens=len(self.progress.tokens))
+        placement.numerics = numerics or placement.numerics
         placement.start(route, decision, self.deaths.suspect)
         self.progress.begin_attempt()
         if decision is not None:

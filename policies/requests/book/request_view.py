@@ -53,7 +53,8 @@ def _chain(record: RequestRecord) -> dict[str, Any]:
     """Return the chain that a sequence asked for, the one that serves it, and the reason where they differ or differed."""
     reasons = [detail["why"] for _, event, detail in record.history.events if event == "chain"]
     used = record.variant or record.model
-    return {"choice": choice_of(record.id), "listed": record.model, "used": used, "why": reasons[-1] if reasons else ""}
+    why = reasons[-1] if reasons else ""
+    return {"choice": choice_of(record.id), "listed": record.model, "used": used, "why": why, "similarity": None}
 
 
 def _service(record: RequestRecord) -> ServiceView:

@@ -15,6 +15,7 @@ from ...sweep.page_events import Unhold
 from ..dispatch import dispatch, lacking_room, open_routes, workers_of
 from ..poison import outnumbered
 from ..refusal import RequestRefused
+from .copying import ask_for_copies, find_copies
 from .decision import Decision
 from .dispatch_queries import Advice
 from .drafts import no_drafter_here
@@ -24,6 +25,7 @@ from .parts import BookParts
 from .record import RequestRecord
 from .request_view import view_of
 from .route_claims import RouteClaim
+from .scoring import score_later
 from .settlement import RULES, Frees, RequestClaim, Then
 from .variants import GONE, note_pages, query, reason, standings, vary
 
@@ -164,8 +166,11 @@ def try_start(parts: BookParts, record: RequestRecord, now: float, advice: Advic
     elif not record.placement.attempt and record.application in table.variants:
         parts.choices.figures.served(record.model, "")
     draft = replace(draft, timeout=parts.timeouts.left(record, now), waited=record.history.waiting_time(now))
+    copies = find_copies(parts, record, route)  # before the route counts as having the pages itself
     record.apply(LifeEvent.SEND)
     parts.emit(_place(parts, record, route, draft, now, decision))
+    if copies is not None:
+        ask_for_copies(parts, record, copies, now)
 
 
 def advised(parts: BookParts, advice: Advice, now: float) -> None:
@@ -225,6 +230,7 @@ def _end(parts: BookParts, claim: RequestClaim, now: float) -> None:
     refresh_drafter(parts, record)
     if claim.event in (LifeEvent.FINISH, LifeEvent.STOP):
         note_pages(parts, record)
+        score_later(parts, record)
     record.apply(claim.event)
     record.end(claim.event, now, claim.reason)
     if not record.offline:
@@ -257,7 +263,7 @@ def _place(
     parts: BookParts, record: RequestRecord, route: Route, draft: Submission, now: float, by: Decision | None = None
 ) -> Submit:
     """Start an attempt on a route; return the effect that sends it."""
-    record.start(route, now, by)
+    record.start(route, now, by, parts.table.numerics_of(route))
     placement = record.placement
     placement.no_drafter = no_drafter_here(draft.drafts, route, parts.table)
     parts.table.place(record.id, placement.workers, placement.counted)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...adaptive.similarity import Similarity
 from ...drafts.options import DraftOptions
 from ...measures import Histogram
 from ...model.confidence import Threshold
@@ -173,6 +174,7 @@ class Census:
     running: int = 0
     waiting: dict[str, int] = field(default_factory=dict)  # "capacity" | "no_worker" | "isolated" -> sequences
     chains: dict[str, int] = field(default_factory=dict)  # as ``TierFigures.variants`` has them, by variant
+    similarity: Similarity = field(default_factory=Similarity)  # of the answers of variants that the model has scored
 
 
 @dataclass(slots=True)
@@ -234,6 +236,7 @@ class TierFigures:
     chosen: dict[tuple[str, str], int] = field(default_factory=dict)
     variants: dict[tuple[str, str], int] = field(default_factory=dict)
     switches: dict[tuple[str, str], int] = field(default_factory=dict)  # by model and cause
+    similarity: dict[tuple[str, str], Similarity] = field(default_factory=dict)  # by model and variant
 
     def served(self, model: str, variant: str) -> None:
         """Count a sequence that a variant of a model takes on, or its own chain ("")."""

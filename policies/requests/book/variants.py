@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ...adaptive.similarity import OWNER
 from ...model.chain import Route
 from ..dispatch import UNKNOWN, RouteQuery, compared, open_routes
+from ..kv_dispatch import copied_part, weighed
 from ..poison import Quarantine
 from ..routing_table import RoutingTable
 from ..standing import Standing
@@ -18,32 +20,54 @@ ABSENT = "its model has no route now"
 
 
 def query(parts: BookParts, record: RequestRecord, now: float, *, anywhere: bool = False) -> RouteQuery:
-    """Return the facts that decide a request's route; if other chains may serve it, with the KV that workers have of it.
+    """Return the facts that decide a request's route; if its KV counts, with what workers have of it.
 
     anywhere: it runs, and may leave its chain. A chain whose routes have ended is left in any case, if switches are wanted.
     """
-    table, size = parts.table, parts.page_size
+    table = parts.table
     own = record.generation.application
     stuck = bool(parts.chains.limit and record.varies and not table.routes.get(record.application))
     others = table.variants.get(own, ()) if anywhere or stuck or record.adaptive else ()
     wanted = record.wanted(now, [name for name in (own, *others) if name != record.application] if others else ())
-    if not wanted.variants:
+    if not (wanted.variants or parts.rules.knows_kv) or record.offline:
         return wanted
     cached = dict[str, int]()
-    hashes = [] if record.progress.unscored else record.hashes(size)[: (wanted.known - 1) // size]
-    for name in (wanted.application, *wanted.variants) if hashes else ():
-        if not (routes := table.routes.get(name)):
-            continue  # a chain without routes may be known by its name alone
-        lineage = parts.pages.lineage(table.chains[name])
-        for route in routes:
-            cached[route.id] = size * parts.pages.leading(route.home, lineage, hashes)
-    return replace(wanted, cached=cached, target=parts.target)
+    for name in (wanted.application, *wanted.variants):  # KV is copied between routes of one chain
+        cached |= weighed(parts.rules.kv, known_kv(parts, record, name), copied_kv(parts, name))
+    return replace(wanted, cached=cached, target=parts.rules.target if wanted.variants else 0.0)
+
+
+def known_kv(parts: BookParts, record: RequestRecord, application: str) -> dict[str, int]:
+    """Return the leading tokens of a request whose KV workers are known to have, by route of an application."""
+    table, size = parts.table, parts.page_size
+    hashes = [] if record.progress.unscored else record.hashes(size)[: (len(record.progress.tokens) - 1) // size]
+    routes = table.routes.get(application)
+    if not (hashes and routes):
+        return {}  # a chain without routes may be known by its name alone
+    lineage = parts.pages.lineage(table.chains[application])
+    return {route.id: size * parts.pages.leading(route.home, lineage, hashes) for route in routes}
+
+
+def copied_kv(parts: BookParts, application: str) -> float:
+    """Return the part of KV elsewhere that is as good as there (``kv_dispatch.py``); 0 while paces or links are unknown."""
+    table = parts.table
+    no_routes = not table.routes.get(application)
+    if not parts.rules.knows_kv or no_routes or table.link is None or not table.link.bandwidth:
+        return 0.0
+    nbytes, _ = table.sizes.get(application, (0, 0))
+    layouts = [one.kv for one in table.chains[application].components if one.kv is not None]
+    token = sum(layout.raw_bytes for layout in layouts) / parts.page_size
+    return copied_part(table.paces.measured.seconds(nbytes), token / table.link.bandwidth)
 
 
 def note_pages(parts: BookParts, record: RequestRecord) -> None:
-    """Note the pages that a request's worker has of it, or will have, if variants may serve its model."""
+    """Note the pages that a request's worker has of it, or will have, if they count.
+
+    What scoring leaves there decides about no route."""
     table, route = parts.table, record.placement.route
-    if route is None or (not record.variant and route.application not in table.variants):
+    if route is None or record.generation.key == OWNER:
+        return
+    if not (parts.rules.knows_kv or record.variant or route.application in table.variants):
         return
     if (chain := table.chains.get(route.application)) is None:
         return
@@ -53,8 +77,9 @@ def note_pages(parts: BookParts, record: RequestRecord) -> None:
 
 
 def standings(wanted: RouteQuery, routes: Sequence[Route], table: RoutingTable) -> dict[str, Standing]:
-    """Return the standing of each route by id, for a dispatcher; nothing if no variant may serve the request."""
-    return {one.route.id: one.standing for one in compared(wanted, routes, table)} if wanted.variants else {}
+    """Return the standing of each route by id, for a dispatcher; nothing if neither variants nor KV count for it."""
+    matters = wanted.variants or wanted.cached
+    return {one.route.id: one.standing for one in compared(wanted, routes, table)} if matters else {}
 
 
 def reason(wanted: RouteQuery, route: Route, table: RoutingTable, quarantine: Quarantine) -> str:

@@ -66,6 +66,8 @@ FLAGS = {
     "profile": {"--device", "--dtype", "--output", "--repeats", "--threads", "--zoo"},
     "keys new": set(),
     "keys join": {"--address", "--lasting", "--role"},
+    "gateway": {"--host", "--join", "--label", "--listen", "--name", "--port"},
+    "predictor": {"--join", "--label", "--listen", "--name"},
     "node": {"--join", "--listen", "--name"},
     "worker": {"--device", "--join", "--label", "--listen", "--memory", "--model-folders", "--name", "--threads"},
     "simulate": {"--from", "--json", "--log", "--set", "--svg", "--target"},

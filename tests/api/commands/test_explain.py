@@ -67,6 +67,10 @@ def test_each_choice_has_its_chain() -> None:
         "  chain of choice 1: a~1 in the place of a: less work is ahead there",
         "  chain of choice 2: a, its own: its variant has no route any more",
     ]
+    scored = {**other, "similarity": {"answers": 1, "tokens": 8, "agreed": 0.75, "logprob": -0.5}}
+    assert chain_lines([scored])[1:] == [
+        "  similarity: 75.0% of 8 tokens are the likeliest of a, mean log-probability -0.500"
+    ]
 
 
 HOPS = [{"worker": "w0", "first": 0, "last": 3}, {"worker": "w1", "first": 3, "last": 8}]
@@ -277,15 +281,20 @@ def test_a_move_is_reported() -> None:
         {"at": 3.0, "event": "not_moved", "reason": "worker w1 died"},
         {"at": 4.0, "event": "paused", **away, "reason": "parameters were dropped"},
         {"at": 5.0, "event": "rerouted", "source": "w0", "target": "w1+w0", "reason": "parameters were dropped"},
+        {"at": 5.5, "event": "copying", **away, "pages": 1200, "bytes": 99},
         {"at": 6.0, "event": "moved", **away, "pages": 0, "bytes": 0, "recomputed": 0, "paused": 0.0},
+        {"at": 7.0, "event": "numerics", "source": "amx-1", "target": "avx2-1", "tokens": 1207},
     ]
     lines = report({**VIEW, "events": events})
     assert "moves from w0 to w1: 9 pages are copied meanwhile" in lines[2]
     assert "moved from w0 to w1: 10 pages copied, 7 tokens recomputed, paused 37 ms" in lines[3]
     assert "stays where it is: worker w1 died" in lines[4]
+    again = "its 1,207 tokens are computed again with those of avx2-1"
+    assert f"no worker with the numerics amx-1 is left for it: {again}" in lines[9]
     assert "pauses while its pages go from w0 to where they are needed: parameters were dropped" in lines[5]
     assert "goes from w0 to w1+w0 before anything was computed: parameters were dropped" in lines[6]
-    assert "moved from w0 to w1: nothing had been computed" in lines[7]
+    assert "1,200 pages of it are copied from w0 to w1 while it computes" in lines[7]
+    assert "moved from w0 to w1: nothing had been computed" in lines[8]
 
 
 def test_who_waits_behind_nobody_is_first_in_line() -> None:

@@ -61,7 +61,7 @@ def cluster(*segments: tuple[int, int, int, int], hidden: int = 0) -> dict[str, 
         "default": "m",
         "autoscale": {
             "mode": "off", "limit": 5.0, "least": 1, "most": 1, "decisions": {"start": 0, "drain": 0}, "last": None,
-            "workers": {"wanted": 1, "active": 1, "starting": 0, "draining": 0},
+            "workers": {"wanted": 1, "active": 1, "starting": 0, "draining": 0}, "launcher": "local", "asked": 1,
         },
     }  # fmt: skip
 

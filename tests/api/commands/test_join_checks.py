@@ -13,6 +13,7 @@ import pytest
 from blockwright.actors.members import WorkerAdmission
 from blockwright.api.commands.check import FAILED, OK, WARNING
 from blockwright.api.commands.cli import main
+from blockwright.api.commands.doctor import check_port
 from blockwright.api.commands.join_checks import check_address, check_clock, examine_join, read_text
 from blockwright.api.program.blocking import LoopThread
 from blockwright.runtime.cluster.cluster import ClusterHead
@@ -100,6 +101,18 @@ def test_an_address_where_nothing_is() -> None:
         free.listen()
         assert check_address(f"tcp://127.0.0.1:{port}").status == OK
     assert [check.status for check in examine_join(issue(f"127.0.0.1:{port}"))] == [OK, FAILED], "it ends there"
+
+
+def test_a_gateway_needs_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        nowhere = issue("127.0.0.1:1", role="gateway")
+        found = {check.name: check for check in examine_join(nowhere, lambda: check_port(port))}
+        assert found["join text"].status == OK
+        assert (found["port"].status, found["port"].text) == (FAILED, f"127.0.0.1:{port}: Address already in use")
+    worker = [check.name for check in examine_join(issue("127.0.0.1:1"), lambda: check_port(port))]
+    assert "port" not in worker, "it answers no HTTP"
 
 
 def test_clocks() -> None:

@@ -73,7 +73,16 @@ def test_lengths_of_time(given: str, seconds: int) -> None:
         (["keys", "new", ""], "FOLDER is ''; name a folder for keys"),
         (["keys", "new", " "], "FOLDER is ' '; name a folder for keys"),
         (["keys", "join", "{keys}", "--address", "0.0.0.0:1"], "stands for every address of the head"),
-        (["keys", "join", "{keys}", "--address", "h:1", "--role", "king"], "choose one of worker, node"),
+        (["keys", "join", "{keys}", "--address", "h:1", "--role", "king"], "choose one of worker, gateway, predictor, node"),
+        (["keys", "join", "{keys}", "--address", "@{none}"], "cannot be used (No such file or directory); name a join text"),
+        (["keys", "join", "{keys}", "--address", "@/etc/hosts"], "cannot be used (it holds no join text); name a join text"),
+        (["gateway", "--join", "@{none}"], "directory); make one with blockwright keys join --role gateway"),
+        (["gateway", "--join", "bwj1-abc"], "the join text cannot be read; copy the whole line"),
+        (
+            ["gateway", "--join", "@{text}"],
+            "admits the role worker, and this is a gateway; make one with blockwright keys join",
+        ),
+        (["gateway", "--join", "@{text}", "--listen", "tcp://[::]:0"], "stands for every address of this machine"),
         (["worker", "--join", "@{none}"], "cannot be read (No such file or directory); make one with blockwright keys join"),
         (["worker", "--join", "@{keys}"], "keys', but that is a folder; name a file in it"),
         (["node", "--join", "@{keys}"], "keys', but that is a folder; name a file in it"),
@@ -98,6 +107,15 @@ def test_mistakes_are_one_sentence(arguments: list[str], said: str, text: Path, 
     assert said in err
     assert err.count("\n") == 1
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("port", "said"), [("99999", "is 99999; give a number from 1 to 65535, or 0"), ("x", "is 'x'; give a number")]
+)
+def test_a_port_that_is_none(port: str, said: str, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["gateway", "--join", f"@{text}", "--port", port])
+    assert said in capsys.readouterr().err
 
 
 def test_a_text_for_nodes_admits_no_worker(text: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,6 +80,7 @@ CLUSTER = {
     "autoscale": {
         "mode": "relief", "limit": 5.0, "workers": {"wanted": 2, "active": 1, "starting": 1, "draining": 0},
         "last": {"at": 7.0, "decision": "start w1", "why": "6 s measured, the limit is 5 s"},
+        "launcher": "command", "asked": 1,
     },
 }  # fmt: skip
 
@@ -113,6 +114,7 @@ def test_ps() -> None:
         "",
         "autoscale (relief, 5 s): 2 workers wanted, 1 starting",
         "  start w1: 6 s measured, the limit is 5 s",
+        "launcher command: 1 further worker wanted",
         "",
     ]
     assert [(one["id"], one["base"]) for one in view["applications"]] == [("base", None), ("tuned", "base"), ("other", None)]

@@ -22,6 +22,7 @@ from blockwright.api.commands.tables import (
     tenant_tables,
     top_tables,
 )
+from blockwright.policies.adaptive.similarity import Similarity
 from blockwright.tests.claims import claim
 
 
@@ -68,6 +69,10 @@ def test_a_model_that_variants_served_has_the_shares_of_its_chains() -> None:
     assert chain_lines([*served, model("d")]) == [
         "a was served 4 times: its own chain 75%, a~1 25%",
         "c was served 1 time: c~2 100%",
+    ]
+    scored = model("a", chains={"a~1": 1}, similarity=Similarity(1, 40, 35, -20.0).view())
+    assert chain_lines([scored])[1:] == [
+        "of 1 answer by others 87.5% of 40 tokens are the likeliest of a, mean log-probability -0.500"
     ]
 
 

@@ -28,7 +28,7 @@ CLUSTER = {
     ],
     "routes": [{"application": "tiny", "hops": [{"worker": "w0"}]}],
     "kv_pages_shared": 7,
-    "autoscale": {"workers": {"wanted": 2, "draining": 1}, "decisions": {"start": 3}, "last": None},
+    "autoscale": {"workers": {"wanted": 2, "draining": 1}, "decisions": {"start": 3}, "last": None, "asked": 2},
     "overload": {
         "groups": {"w0+w1": {"state": "pipeline"}, "w2+w3": {"state": "restoring"}, "w4+w5": {"state": "pipeline"}},
         "counts": {"drop": 3, "break off": 1},
@@ -83,6 +83,7 @@ async def test_a_request_is_counted(serve: Any, say: Any) -> None:
     assert seen["blockwright:kv_pages_shared", ""] == 7
     assert [seen["blockwright:autoscale_workers", stage] for stage in ("wanted", "draining")] == [2, 1]
     assert seen["blockwright:autoscale_decisions", "start"] == 3
+    assert seen["blockwright:workers_wanted", ""] == 2
     assert [seen["blockwright:overload_groups", state] for state in ("dropping", "pipeline", "restoring")] == [0, 2, 1]
     assert [seen["blockwright:overload_changes_total", change] for change in ("drop", "break_off")] == [3, 1]
     assert [seen["blockwright:overload_failures_total", reason] for reason in ("worker_died", "lacking")] == [0, 2]

@@ -78,6 +78,8 @@ async def test_a_worker_is_drained_and_used_again(serve: Any) -> None:
 class Front:
     """Of a process that has one request, or none."""
 
+    retry_window = 0.0
+
     def __init__(self, answer: MovesBegun) -> None:
         self.answer = answer
 

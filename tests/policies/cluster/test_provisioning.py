@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockwright.policies.cluster.provisioning import DrainOne, Provisioning, ProvisioningRules, StartOne, WorkerStage
+from blockwright.policies.cluster.provisioning import (
+    Decision,
+    DrainOne,
+    Provisioning,
+    ProvisioningRules,
+    StartOne,
+    Wish,
+    WorkerStage,
+)
 from blockwright.tests.claims import claim
 
 NAMES = ["w0", "w1", "w2", "w3"]
@@ -26,7 +34,7 @@ def fleet(mode: str = "relief", up: int = 1, **rules: Any) -> Provisioning:
     return made
 
 
-def decide(made: Provisioning, now: float, work: dict[str, float]) -> StartOne | DrainOne | None:
+def decide(made: Provisioning, now: float, work: dict[str, float]) -> Decision | None:
     return made.decide(now, lambda: work)
 
 
@@ -170,3 +178,101 @@ def test_who_can_be_spared_is_not_asked_all_the_time() -> None:
     for now in (100.0 + n / 4 for n in range(12)):
         assert made.decide(now, partial(nobody, now)) is None
     assert asked == [100.0, 101.0, 102.0]
+
+
+def test_workers_that_run_always_are_started_at_once_and_never_drained() -> None:
+    made = Provisioning(ProvisioningRules(floor=3, window=10.0), NAMES)
+    assert decide(made, 0.0, {}) is None, "none serves yet: another would not help"
+    made.up("w0", 0.0)
+    starts = [decide(made, 0.0, {}) for _ in range(3)]
+    assert starts == [StartOne(name, "3 workers run always") for name in ("w1", "w2")] + [None]
+    assert made.wanted == 2
+    for name in ("w1", "w2"):
+        made.up(name, 1.0)
+    scaled = fleet(floor=3, window=10.0, up=1)
+    assert decide(scaled, 0.0, {}) == StartOne("w1", "3 workers run always")
+    scaled.up("w1", 0.0)
+    decide(scaled, 0.0, {})
+    scaled.up("w2", 0.0)
+    assert decide(scaled, 99.0, dict.fromkeys(NAMES[:3], 0)) is None
+
+
+class Engine:
+    """An engine that runs workers, at most four with the first, and follows a wish when it is asked to."""
+
+    def __init__(self, **rules: Any) -> None:
+        given = {"mode": "relief", "limit": 10.0, "window": 60.0, "places": False, "most": 4, **rules}
+        self.made = Provisioning(ProvisioningRules(**given), ["w0"])
+        self.made.up("w0", 0.0)
+        self.there: list[str] = []
+
+    def late(self, now: float) -> Decision | None:
+        self.made.observe(now, measured=20.0)
+        return decide(self.made, now, {})
+
+    def calm(self, now: float) -> Decision | None:
+        self.made.observe(now, measured=0.1)
+        return decide(self.made, now, {})
+
+    def follow(self, now: float) -> None:
+        while len(self.there) < self.made.wanted:
+            self.there.append(f"pod-{len(self.there)}")
+            self.made.entered(self.there[-1])
+            self.made.up(self.there[-1], now)
+        while len(self.there) > self.made.wanted:
+            self.made.left(self.there.pop(), now)
+
+
+@claim("Autoscaling is a wish that grows and shrinks with the load where an engine starts workers", of="prediction")
+def test_a_wish_grows_with_the_load_and_shrinks_after_it() -> None:
+    engine = Engine(cool_down=5.0)
+    assert engine.late(1.0) == Wish(1, "20 s measured, the limit is 10 s")
+    assert engine.late(2.0) is None, "the one that is wished has not come"
+    engine.follow(3.0)
+    assert engine.late(7.9) is None, "it rests"
+    assert engine.late(8.0) == Wish(2, "20 s measured, the limit is 10 s")
+    engine.follow(9.0)
+    assert engine.late(20.0) == Wish(3, "20 s measured, the limit is 10 s")
+    engine.follow(20.0)
+    assert engine.late(40.0) is None, "no more than most"
+    assert engine.calm(99.9) is None
+    assert engine.calm(100.1) == Wish(2, "one worker less would have kept latencies below 5 s for 60 s")
+    assert engine.calm(100.2) is None, "one at a time"
+    engine.follow(101.0)
+    assert [engine.calm(161.1), engine.made.wanted] == [
+        Wish(1, "one worker less would have kept latencies below 5 s for 60 s"),
+        1,
+    ]
+    engine.follow(162.0)
+    assert isinstance(engine.calm(223.0), Wish)
+    engine.follow(223.0)
+    assert (engine.calm(999.0), engine.made.wanted, engine.made.count(WorkerStage.ACTIVE)) == (None, 0, 1)
+
+
+def test_a_wish_that_nobody_fulfils_is_withdrawn_once_it_is_not_missed() -> None:
+    engine = Engine()
+    assert isinstance(engine.late(1.0), Wish)
+    engine.late(30.0)
+    assert engine.calm(89.9) is None
+    assert engine.calm(90.0) == Wish(0, "none came, and for 60 s no latency was above the limit")
+    assert isinstance(engine.late(91.0), Wish)
+
+
+def test_workers_that_an_engine_runs_always_are_wished_from_the_start() -> None:
+    engine = Engine(floor=3)
+    assert engine.made.wanted == 2
+    engine.follow(1.0)
+    assert engine.late(2.0) == Wish(3, "20 s measured, the limit is 10 s")
+    engine.follow(3.0)
+    assert engine.calm(70.0) is not None
+    engine.follow(70.0)
+    assert (engine.calm(999.0), engine.made.wanted) == (None, 2)
+
+
+def test_a_worker_of_an_engine_that_dies_is_missed_as_if_it_had_not_come() -> None:
+    engine = Engine()
+    engine.late(1.0)
+    engine.follow(2.0)
+    engine.made.left("pod-0", 3.0)
+    engine.made.left("pod-0", 3.0)
+    assert (engine.made.wanted, engine.made.count(WorkerStage.ACTIVE), engine.late(4.0)) == (1, 1, None)

@@ -41,7 +41,7 @@ def test_kv_comes_from_the_worker_that_has_most_of_it() -> None:
     routes = [HERE, THERE, BOTH, OTHER]
     cached = {HERE.id: 16, THERE.id: 64, BOTH.id: 32, OTHER.id: 96}
     for mode in MODES:
-        assert copied_from(mode, HERE, routes, cached) is (None if mode == "recompute" else THERE)
+        assert copied_from(mode, HERE, routes, cached) is (None if mode in ("off", "recompute") else THERE)
         assert copied_from(mode, THERE, routes, cached) is None, "nobody of its chain has more"
     assert copied_from("owner", HERE, [HERE, OTHER], cached) is None
     assert copied_from("owner", HERE, routes, {}) is None

@@ -81,7 +81,7 @@ def test_everybody_else_shares_limits_but_not_an_account() -> None:
     assert not q.admit("b", 1, 0.0, NOON).refused
     assert q.admit("a", 1, 0.0, NOON).refused
     assert [q.admit("free", 1, 0.0, NOON).refused for _ in range(5)] == [""] * 5
-    assert q.limit("a", "requests_per_minute") == 1
+    assert q.limits("a").requests_per_minute == 1
 
 
 @claim("Quotas by requests, tokens and concurrency hold over all gateways", of="security")

@@ -91,7 +91,7 @@ def test_no_part_of_a_text_is_read_as_a_text() -> None:
 def test_addresses_that_lead_nowhere(addresses: list[str], said: str) -> None:
     with pytest.raises(AddressError, match=said):
         check_addresses(addresses)
-    with pytest.raises(AddressError, match="there is no role 'king'; choose one of worker, node"):
+    with pytest.raises(AddressError, match="there is no role 'king'; choose one of worker, gateway, predictor, node"):
         TEXTS.issue(["head:1"], "king", 1)
 
 

@@ -31,8 +31,10 @@ asyncio.run(run_node(NodeSpec(**unpack(data.read(int(data.readline()))))))
 """
 
 
-class SubprocessLauncher:
+class SubprocessLauncher(Launcher):
     """A whole interpreter for each node, slow to start and simple."""
+
+    directory = ""
 
     def __init__(self, directory: Path) -> None:
         self.directory = str(private_directory(directory))
@@ -59,12 +61,6 @@ class SubprocessLauncher:
 
     def list(self) -> dict[PeerId, int]:
         return {node: process.pid for node, process in self._processes.items()}
-
-    def spawned(self) -> dict[str, int]:
-        return {}  # it has no later head
-
-    async def leave(self) -> None:
-        await self.stop()
 
     async def stop(self) -> None:
         for node in self.list():

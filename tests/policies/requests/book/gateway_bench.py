@@ -5,7 +5,7 @@ from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind,
 from blockwright.policies.requests.admission_limit import AdmissionLimit
 from blockwright.policies.requests.book.book import RequestBook
 from blockwright.policies.requests.book.messages import Deliver, Submit, WorkerEnded, WorkerJoined
-from blockwright.policies.requests.book.parts import BookParts
+from blockwright.policies.requests.book.parts import BookParts, ChainRules
 from blockwright.policies.requests.book.sweep_report import SweepReport
 from blockwright.policies.requests.request_timeout import RequestTimeout
 from blockwright.policies.requests.routes_changed import RoutesChanged
@@ -33,12 +33,20 @@ def gateway(
     asks: bool = False,
     target: float = 0.0,
     switches: int = 0,
+    similarity_share: float = 0.0,
+    kv: str = "off",
 ) -> RequestBook:
     models = [ModelInfo(name, "/models/" + name, 4096, 0, False) for name in applications]
     timeouts, overload = RequestTimeout(worker_wait, request_timeout), AdmissionLimit(max_waiting, 0, 1)
     return RequestBook(
         BookParts(
-            GATEWAY, models, page_size=4, timeouts=timeouts, overload=overload, asks=asks, target=target, switches=switches
+            GATEWAY,
+            models,
+            page_size=4,
+            timeouts=timeouts,
+            overload=overload,
+            asks=asks,
+            rules=ChainRules(target, switches, similarity_share, kv),
         )
     )
 

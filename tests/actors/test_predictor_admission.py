@@ -1,0 +1,139 @@
+"""Processes of predictors that join: taken in or refused, and told which workers to predict, as workers come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from blockwright.actors.member_calls import JoinRefused
+from blockwright.actors.members import MEMBERS, WorkerAdmission
+from blockwright.actors.predictor.admission import PREDICTOR_ADMISSION, PredictorAdmission
+from blockwright.actors.predictor.coverage import Coverage
+from blockwright.actors.predictor.joined import enlist
+from blockwright.actors.predictor.messages import NODE
+from blockwright.actors.settings.settings import Settings
+from blockwright.actors.topology import tell_of_predictors
+from blockwright.runtime import Actor, Node, endpoint
+from blockwright.runtime.cluster.cluster import ClusterHead
+from blockwright.runtime.cluster.inprocess import InProcessLauncher
+from blockwright.runtime.cluster.join_text import JoinTexts
+from blockwright.tests.claims import claim
+from blockwright.tests.waiting import PATIENCE, until
+from blockwright.tests.worker_config import worker_config
+from blockwright.transport.curve import NodeKeys
+
+LATER = 1 << 33  # seconds of Unix time
+
+
+class Told(Actor):
+    """The controller, as far as it is told of dispatchers."""
+
+    def __init__(self) -> None:
+        self.last: list[str] = []
+
+    @endpoint(urgent=True)
+    async def dispatchers(self, addresses: list[str]) -> None:
+        self.last = addresses
+
+
+class Joining:
+    """A head that takes predictors in, and nodes that join it as processes elsewhere would."""
+
+    def __init__(self) -> None:
+        self.launcher, self.texts = InProcessLauncher(), JoinTexts(NodeKeys.generate())
+        self.cluster = ClusterHead("head", launcher=self.launcher, silence=PATIENCE, join_texts=self.texts)
+        self.settings = Settings(
+            applications={"m": "x"}, workers=1, dispatch="ours", dispatchers=2, listen="tcp://h:1", head_keys="k"
+        )
+        self.told = Told()
+        self.nodes: list[Node] = []
+        self.places: dict[str, dict[str, str]] = {}
+
+    async def start(self) -> None:
+        await self.cluster.start()
+        spawn = self.cluster.node.spawn
+        await spawn(WorkerAdmission(self.cluster, worker_config(), (), ""), name=MEMBERS)
+        await spawn(self.told, name="controller")
+        admission = PredictorAdmission(self.cluster, self.settings, {"g1"}, "head/controller")
+        await spawn(admission, name=PREDICTOR_ADMISSION)
+        tell_of_predictors(self.cluster, self.settings, ["w0"])
+
+    async def node(self, name: str, role: str) -> Node:
+        text = self.texts.issue(["127.0.0.1:1"], role, LATER)
+        admission = self.cluster.join(name, f"{len(self.nodes):064x}", text.ticket)
+        transport = self.launcher.network.transport(admission.own)
+        self.nodes.append(node := Node(name, incarnation=admission.own.incarnation, transport=transport))
+        await node.start()
+        node.peering.join(admission.head, self.cluster.node.endpoint)
+        return node
+
+    async def predictors(self, name: str) -> Node:
+        """A process of predictors that is up."""
+        node = await self.node(name, "predictor")
+        await enlist(node, {})
+        await node.spawn(Coverage({}, self.places.setdefault(name, {})), name="coverage")
+        node.peering.announce_ready()
+        return node
+
+
+@pytest.fixture
+async def joining() -> AsyncIterator[Joining]:
+    made = Joining()
+    await made.start()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            yield made
+    finally:
+        for node in made.nodes:
+            await node.stop()
+        await made.cluster.stop()
+
+
+def predicted(node: Node) -> set[str]:
+    return {actor.name for actor in node.inspect().actors if actor.name.startswith("predictor-")}
+
+
+@claim("Predictors on other machines join with a text, and predict the workers that joined", of="prediction")
+async def test_workers_that_joined_are_covered_by_those_who_are_there(joining: Joining) -> None:
+    px = await joining.predictors("px")
+    far = await joining.node("far", "worker")
+    far.peering.announce_ready()
+    await until(lambda: predicted(px) == {"predictor-far"}, "it predicts the worker that joined")
+    assert joining.places["px"] == {"w0": NODE, "far": "px"}
+    await until(lambda: joining.told.last == ["px/dispatcher-0", "px/dispatcher-1"], "gateways may ask its dispatchers")
+    py = await joining.predictors("py")
+    await until(lambda: joining.places["py"] == {"w0": NODE, "far": "px"}, "the next one knows where it is")
+    await until(lambda: len(joining.told.last) == 4, "and is asked, too")
+    joining.launcher.network.cut(px.endpoint)
+    await until(lambda: predicted(py) == {"predictor-far"}, "who is left predicts it")
+    await until(lambda: joining.told.last == ["py/dispatcher-0", "py/dispatcher-1"], "and is asked alone")
+    joining.launcher.network.cut(far.endpoint)
+    await until(lambda: predicted(py) == set(), "a worker that is gone has no predictor")
+
+
+async def test_a_predictor_that_ends_is_started_again(joining: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blockwright.actors.predictor.coverage.AGAIN", 0.01)
+    px = await joining.predictors("px")
+    far = await joining.node("far", "worker")
+    far.peering.announce_ready()
+    await until(lambda: predicted(px) == {"predictor-far"}, "it predicts")
+    first: Any = px.ref("px/predictor-far")
+    life = px.actors.instances["predictor-far"]
+    await px.kill_actor(first)
+    await until(lambda: px.actors.instances.get("predictor-far") not in (None, life), "another one")
+
+
+@claim("A process of predictors that may not join is refused with a sentence", of="prediction")
+async def test_who_is_not_taken_in(joining: Joining) -> None:
+    for name, role, said in (
+        ("far", "worker", "node far has not joined as a predictor; make a join text with --role predictor"),
+        ("g1", "predictor", "the name g1 is one that the head gives to its own processes; choose another --name"),
+    ):
+        with pytest.raises(JoinRefused, match=said):
+            await enlist(await joining.node(name, role), {})
+    await joining.cluster.node.despawn(PREDICTOR_ADMISSION)
+    with pytest.raises(JoinRefused, match="no predictor is asked by the dispatch policy of this server; start it with"):
+        await enlist(await joining.node("px", "predictor"), {})
