@@ -26,6 +26,7 @@ from .settings.errors import SettingsError
 from .settings.models import ModelSettings
 from .settings.settings import Settings
 from .sizing import max_lengths, serving_dtype
+from .source_checks import check_sources
 
 log = logging.getLogger("blockwright.cluster")
 
@@ -51,6 +52,7 @@ class OpenedCheckpoints:
 
 def open_checkpoints(settings: Settings) -> OpenedCheckpoints:
     """Open what the settings name, whole models first. Raises CheckpointError or SettingsError: one sentence."""
+    check_sources(settings.worker)
     wholly = {name: open_source(path) for name, path in settings.models.applications.items() if not is_adapter(path)}
     opened, families = with_tiers(wholly, settings.models)
     for name in settings.models.bases:

@@ -47,6 +47,7 @@ class WorkerWish:
     threads: int = 0
     device: str = ""
     model_folders: str = ""
+    store: str = ""
 
 
 class WorkerAdmission(Actor):
@@ -141,6 +142,7 @@ def joined_config(config: WorkerConfig, name: str, wish: WorkerWish) -> WorkerCo
         threads=wish.threads or config.worker.threads,
         device=wish.device or config.worker.device,
         model_folders=wish.model_folders or config.worker.model_folders,
+        store=wish.store or config.worker.store,
     )
     memory = replace(config.worker_memory, memory=wish.memory or config.worker_memory.memory)
     return replace(config, name=name, worker=worker, worker_memory=memory, sharing=1, joined=True)

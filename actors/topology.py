@@ -512,6 +512,8 @@ def make_gateway(
             switches=settings.models.switches,
             similarity_share=settings.models.similarity_share,
             kv=settings.dispatching.kv_dispatch,
+            proactive_copies=settings.dispatching.proactive_copies,
+            cold_kv=settings.dispatching.cold_kv,
         ),
     )
     parts.table.link = read_link(settings.worker.profile)

@@ -10,9 +10,10 @@ from ..runtime.cluster.command_launcher import CommandLauncher
 from ..runtime.cluster.further_launcher import FurtherLauncher
 from ..runtime.cluster.launcher import Launcher, Needs
 from ..runtime.cluster.processes import ForkserverLauncher
+from ..runtime.cluster.ray_launcher import RayLauncher, has_ray
 from ..runtime.cluster.wait_launcher import WaitLauncher
 from .settings.errors import SettingsError
-from .settings.launching import COMMAND, LaunchSettings
+from .settings.launching import COMMAND, RAY, LaunchSettings
 from .settings.settings import Settings
 from .sizing import launched_names
 
@@ -40,6 +41,10 @@ def with_further(local: Launcher, settings: Settings) -> Launcher:
 def _further(launching: LaunchSettings) -> Launcher:
     if launching.launcher == COMMAND:
         return CommandLauncher(launching.template, launching.hosts)
+    if launching.launcher == RAY:
+        if not has_ray():
+            raise SettingsError("launcher is ray, but the package ray is not installed here; pip install 'blockwright[ray]'")
+        return RayLauncher(launching.ray_address)
     file = Path(launching.wish_file).expanduser() if launching.wish_file else None
     if file is not None and not file.parent.is_dir():
         raise SettingsError(f"wish_file is {launching.wish_file}, but {file.parent} is no folder; name a file in a folder")

@@ -89,6 +89,12 @@ class ResidentParameters:
         finally:
             self._loading.pop(id, None)
 
+    def lacking(self, spec: ComponentSpec) -> list[str]:
+        """Return the roles of raw tensors that a load of this spec would read."""
+        if spec.delta is not None:
+            return [*spec.delta.tensors]
+        return [part.role for part in self._backend.parts(spec) if part.id not in self._tensors]
+
     def unload(self, component_id: bytes, tensors: Sequence[bytes]) -> None:
         """Drop a component or a delta, or stop its loading, and drop tensors that nothing else needs."""
         self.components.pop(component_id, None)

@@ -18,8 +18,9 @@ from ..policies.cluster.provisioning import MODES
 from ..policies.nearest import suggestion
 from ..policies.plan.coefficients import TERMS, Coefficients
 from ..policies.prediction.dispatching import POLICIES
-from ..policies.prediction.lengths import MORE
 from ..policies.requests import kv_dispatch
+from ..policies.requests.absent import COLD
+from .dispatch_spec import DispatchSpec
 from .model_spec import ModelSpec, check_places, placed, with_shared
 from .record import Bytes, Most, Size, Tokens, record
 
@@ -98,24 +99,6 @@ class InstanceSpec:
     def devices(self, instance: str) -> list[str]:
         """Return the names of an instance's devices, the first one first."""
         return [f"{instance}.{n}" for n in range(self.stages)] if self.stages > 1 else [instance]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DispatchSpec:
-    """The choice of an instance for each request."""
-
-    policy: str = "least-work"
-    choices: int = 0  # number of instances, drawn at random, that are compared; 0: all
-    dispatchers: Annotated[int, Most(256)] = 1  # each request comes to one of them, which has its own numbers and counts
-    staleness: float = 0.0  # seconds for which a snapshot of an instance is reused; 0: a new one for every request
-    # which dispatchers count requests that a snapshot does not show: all | "own": the sender | "none"
-    in_flight: str = "shared"
-    correction: int = MORE  # tokens still expected of an answer that has outrun its estimate, without ``spread``
-    spread: bool = True  # instances learn how wrong estimates are, and correct the expected rest of an answer by it
-    kv_dispatch: str = kv_dispatch.OFF  # least-work: the role of KV: off (it is not known) | owner | recompute | least-busy
-    forecast_error: float = 0.0  # standard deviation of the factor by which forecast times are wrong
-    free_switches: bool = False  # their KV is there at once: a bound on what switches can gain
-    switches: int = 2  # most switches of a running request to an equivalent model's chain; 0: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,6 +292,7 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
         ("dispatch", "policy", made.dispatch.policy, DISPATCH),
         ("dispatch", "in_flight", made.dispatch.in_flight, IN_FLIGHT),
         ("dispatch", "kv_dispatch", made.dispatch.kv_dispatch, kv_dispatch.MODES),
+        ("dispatch", "cold_kv", made.dispatch.cold_kv, COLD),
     ):
         if text not in allowed:
             raise source.error([table_name, name], f"is {text!r}; give one of: {', '.join(allowed)}")
@@ -345,6 +329,8 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
     _check_control(made, source)
     if made.dispatch.kv_dispatch != kv_dispatch.OFF:
         _check_kv(made, source)
+    if name := made.dispatch.needs_copies:
+        raise source.error(["dispatch", name], "needs kv_dispatch = 'owner' or 'least-busy'")
     return made
 
 

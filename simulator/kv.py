@@ -38,28 +38,46 @@ class KnownKv:
 
 
 class KvCopies:
-    """Copies of cached pages between instances of one device. arrived: called with pages at their target. moved: bytes."""
+    """Copies of cached pages between instances of one device. moved: bytes.
 
-    def __init__(self, links: BulkLinks, arrived: Callable[[Instance, PagesArrived], None]) -> None:
+    arrived: called with pages at their target; returns the time.
+    """
+
+    def __init__(self, links: BulkLinks, arrived: Callable[[Instance, PagesArrived], float]) -> None:
         self._links = links
         self._arrived = arrived
         self._batches = 0
         self.moved = 0
 
-    def send(self, source: Instance, target: Instance, demand: WorkloadRequest, now: float) -> None:
-        """Copy the pages of a prompt that the source has and the target lacks."""
+    def send(
+        self,
+        source: Instance,
+        target: Instance,
+        demand: WorkloadRequest,
+        now: float,
+        done: Callable[[float], None] = lambda at: None,
+    ) -> bool:
+        """Copy the pages of a prompt that the source has and the target lacks; return whether there are any.
+
+        done: called with the time when they have arrived.
+        """
         size = source.state.config.page_size
         hashes = page_hashes(demand.tokens[: demand.prompt - 1], size, demand.salt)
         groups, there = _layers(source.state), [one for one in hashes if _has(source.state, one)]
         lacking = [one for one in there if not _has(target.state, one)]
         if not lacking:
-            return
+            return False
         nbytes = len(lacking) * sum(group.slot_bytes * len(group.layers) for group in groups)
         self._batches += 1
         pages = PagesArrived(source.name, self._batches, self._batches, demand.tenant or demand.model, f"r{demand.number}",
                              lacking, groups)  # fmt: skip
         self.moved += nbytes
-        self._links.send((source.name, target.name), Traffic.KV, nbytes, now, lambda: self._arrived(target, pages))
+
+        def arrived() -> None:
+            done(self._arrived(target, pages))
+
+        self._links.send((source.name, target.name), Traffic.KV, nbytes, now, arrived)
+        return True
 
 
 def _layers(state: SweepState) -> list[LayerGroup]:

@@ -28,7 +28,8 @@ from ..policies.requests.kv_dispatch import LEAST_BUSY, OFF, copied_from, copied
 from ..policies.requests.paces import Paces
 from ..policies.requests.standing import RouteView
 from ..policies.sweep.events import Submission
-from .description import LEAST_WORK, DispatchSpec, LimitSpec
+from .description import LEAST_WORK, LimitSpec
+from .dispatch_spec import DispatchSpec
 from .kv import KnownKv
 from .model_spec import ModelSpec
 from .variants import SimulatedVariants
@@ -140,6 +141,16 @@ class SimulatedGateway:
             return f"{tokens} tokens are more than the {self._contexts[demand.model]} of {demand.model}"
         full = self._overload.refusal(demand.model, tokens, 0, now, alone=self._alone)
         return full.message if full else admit(tokens, self.longest[demand.model]) or ""
+
+    @property
+    def token_seconds(self) -> float:
+        """Seconds of a token on the fastest device; 0: unknown."""
+        return self._paces.unit
+
+    def note_copied(self, demand: WorkloadRequest, route: Route, size: int) -> None:
+        """Note that the pages of a prompt have been copied to a route. ``size``: tokens of a page."""
+        if self._known is not None:
+            self._known.note(demand, route, size, self.capacity[route.id] // size)
 
     def begin(self, model: str) -> None:
         """Note that a request is accepted."""

@@ -20,8 +20,10 @@ from ..policies.prediction.instance import IDLE, Instance
 from ..policies.prediction.machines import LinkTimes
 from ..policies.prediction.pipeline_instance import PipelineInstance
 from ..policies.requests import kv_dispatch
+from ..policies.requests.absent import LEAST_WASTE, PERIOD, AbsentConversations
 from ..policies.sweep.events import Submission
 from ..policies.sweep.page_events import PagesArrived
+from .absent import SimulatedAbsences
 from .bulk import BulkLinks
 from .copies import SimulatedCopies
 from .description import Scenario
@@ -163,6 +165,7 @@ class ClusterSimulation:
         if policy is not None:
             self.policy = policy(self)
         self.kv_copies = self._copies_of_kv() if scenario.dispatch.kv_dispatch != kv_dispatch.OFF else None
+        self.absences = self._absences()
         self.copies = SimulatedCopies() if scenario.redundant_pages else None
         if self.copies is not None:
             self.call(scenario.redundant_pages, self._look_at_copies)
@@ -257,6 +260,8 @@ class ClusterSimulation:
             assert isinstance(source, Instance), "KV is copied from a pipeline"
             assert isinstance(instance, Instance), "KV is copied to a pipeline"
             self.kv_copies.send(source, instance, demand, now)
+        if self.absences is not None:
+            self.absences.begin(demand, place, instance.state.config.page_size)
         request.instance, request.serves = instance.name, placing.serves
         model = placing.serves or demand.model
         if self._note is not None:
@@ -328,6 +333,8 @@ class ClusterSimulation:
                 request.ended = now + self._limits.latency
                 request.failed = "" if what == "finished" else what
                 self.gateway.end(request.demand.model, now)
+                if self.absences is not None:
+                    self.absences.end(request.demand, place, instance.state.config.page_size, now)
                 self._ended()
             self._tell(what, number, instance=instance.name)
         self.schedule(place)
@@ -397,10 +404,26 @@ class ClusterSimulation:
         self.gateway.copy_seconds = self.scenario.models[0].kv_bytes / bandwidth
         return KvCopies(BulkLinks(LinkTimes(links.latency, bandwidth), bandwidth, self.call), self._receive)
 
-    def _receive(self, instance: Instance, pages: PagesArrived) -> None:
-        """Take in pages that have arrived at an instance."""
+    def _receive(self, instance: Instance, pages: PagesArrived) -> float:
+        """Take in pages that have arrived at an instance; return the time."""
         instance.receive(pages, self.now)
         self.schedule(self.instances.index(instance))
+        return self.now
+
+    def _absences(self) -> SimulatedAbsences | None:
+        """Return the conversations that are away, if anything is decided about them."""
+        spec = self.scenario.dispatch
+        away = AbsentConversations(proactive=spec.proactive_copies, cold=spec.cold_kv == LEAST_WASTE)
+        if self.kv_copies is None or not away.wanted:
+            return None
+        self.call(PERIOD, self._look_at_absent)
+        return SimulatedAbsences(away, self.gateway, self.kv_copies, self.routes, self.schedule)
+
+    def _look_at_absent(self) -> None:
+        assert self.absences is not None, "nothing is decided"
+        self.absences.look([one for one in self.instances if isinstance(one, Instance)], self.now)
+        if not self.ended:
+            self.call(self.now + PERIOD, self._look_at_absent)
 
     def _look_at_copies(self) -> None:
         """Mark redundant pages, and do so again as long as requests are left."""

@@ -78,7 +78,6 @@ SMALL_THOUGHTS = {
     "policies/requests/book/application_usage.py": "one part of the book, with data of its own",
     "policies/requests/book/invariants.py": "invariants are checked by tests alone, over the whole book",
     "policies/requests/book/pauses.py": "one part of the book, with data of its own",
-    "policies/requests/book/placement.py": "one concern of a request's record, with data of its own",
     "policies/requests/retry_after.py": "a term of the field, which a newcomer looks for",
     "policies/sweep/backfill_repeats.py": "one mechanism of the sweep machine, with data of its own",
     "policies/sweep/draft_steps.py": "one mechanism of the planner, whose order of steps is the point",

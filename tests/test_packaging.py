@@ -129,6 +129,7 @@ def test_what_is_imported_is_declared() -> None:
             names = {name.partition(".")[0] for name in imports_of(path)} - {"blockwright", "__future__"}
             names -= {"pytest"} if path.name == "pytest_plugin.py" else set()  # which nothing else loads
             names -= {"opentelemetry"} if path.name == "otlp.py" else set()  # the extra of that name, asked for by a setting
+            names -= {"ray"} if path.name == "ray_driver.py" else set()  # the extra "ray", in a process of its own
             names -= GPU if "cuda" in path.parts else set()  # the extra "gpu", of what opens a card alone
             for name in names - set(sys.stdlib_module_names):
                 if not declared & {canonicalize_name(one) for one in lent.get(name, [name])}:

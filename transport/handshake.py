@@ -11,7 +11,7 @@ learnt too late are refused with a sentence, not met with silence. Text, since i
                                                      the highest head that it has heard of; TRY: rises
     WELCOME   "SELF OTHER VERSION"                   who welcomes whom, and the highest version that both speak
     WELCOME   "SELF OTHER HEARTBEAT SILENCE GRACE VERSION"  to one that asked for a number, or came back: its head, as whom,
-                                                     terms
+                                                     the terms
     REFUSAL   a sentence
 
 Words of the form ``name=value`` may follow: ``release=`` what the sender is, for people; others, of later releases, are
@@ -211,8 +211,9 @@ def parse_admission(frame: bytes) -> Admission:
     for term in terms:
         if not _SECONDS.fullmatch(term):
             raise WireError(f"{term[:16]!r} is no number of seconds")
-    seconds = float(terms[0]), float(terms[1]), float(terms[2])
-    return Admission(parse_identity(head), parse_identity(own), *seconds, _check_version(chosen))
+    return Admission(
+        parse_identity(head), parse_identity(own), float(terms[0]), float(terms[1]), float(terms[2]), _check_version(chosen)
+    )
 
 
 def _check_version(text: str) -> int:

@@ -29,7 +29,7 @@ async def ask_to_join(address: str, name: str, keys: NodeKeys | None, secret: st
     keys: of the node that asks. secret: of its invitation, if the address names a key. Raises HandshakeRefused,
     PeerGone, AddressError, KeysError.
     """
-    return await ask_head(address, JoinRequest(name, secret), keys)
+    return await ask_head(address, JoinRequest(name, secret, release=greeting.own_release()), keys)
 
 
 async def ask_head(address: str, request: JoinRequest | ReturnRequest, keys: NodeKeys | None) -> Admission:

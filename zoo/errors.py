@@ -3,6 +3,7 @@
 ZooError            the caller's: an invalid name, folder or model
 +-- ZooDamaged      a stored file was altered
 +-- StorageError    the machine's: the disk is full, read-only, or does not permit it
++-- OriginError     a zoo elsewhere cannot be read
 """
 
 from __future__ import annotations
@@ -44,3 +45,7 @@ class StorageError(ZooError):
         remedy = _REMEDIES.get(error.errno or 0, "check the disk")
         what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         return cls(f"zoo {root} cannot be used ({what}); {remedy}; the zoo is as it was")
+
+
+class OriginError(ZooError):
+    """A zoo elsewhere cannot be read, or what it gave is not what was asked for."""

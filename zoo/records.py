@@ -102,7 +102,11 @@ def stored_tensor(ref: TensorRef, hash: bytes) -> StoredTensor:
 
 def read_component(path: Path) -> StoredComponent:
     """Read a component or a delta. Raises ZooDamaged and OSError."""
-    values = read_document(path)
+    return component_from(read_document(path), path)
+
+
+def component_from(values: dict[str, Any], path: Path) -> StoredComponent:
+    """Return the component or delta of a document; ``path`` is its place in a zoo. Raises ZooDamaged."""
     if (id := values.get("id")) != path.stem:
         raise ZooDamaged(path, f"component {path.stem}", shown(id))
     kind = values.get("kind")

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from ...policies.cluster.block_life import BlockLife
-from ...policies.control.loads import LoadBlock, NoCapacity
+from ...policies.control.loads import LoadBlock, NoCapacity, SourcesWanted
 from ...runtime.actor.actor import Actor
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.actor.ref import Ref
@@ -20,7 +20,8 @@ from ..worker.messages import BlockLoaded
 from .messages import BlockStatus, LastUse
 
 LOAD_TIMEOUT = 600.0  # seconds
-ANSWER: Any = BlockLoaded | NoCapacity
+LoadAnswer = BlockLoaded | NoCapacity | SourcesWanted
+ANSWER: Any = LoadAnswer
 
 
 class BlockRefused(Exception):
@@ -48,18 +49,18 @@ class BlockActor(Actor):
             self._timer.cancel()
 
     @endpoint(concurrent=True)
-    async def load(self, block: LoadBlock) -> BlockLoaded | NoCapacity:
+    async def load(self, block: LoadBlock) -> LoadAnswer:
         """Make the block resident for one more application. Raises BlockRefused; then nothing is counted."""
         self._life.begin(block.holder)
         try:
-            loaded: BlockLoaded | NoCapacity = await self._worker.load(block, timeout=LOAD_TIMEOUT, returns=ANSWER)
+            loaded: LoadAnswer = await self._worker.load(block, timeout=LOAD_TIMEOUT, returns=ANSWER)
         except RemoteError as error:
             self._life.failed(block.holder)
             raise BlockRefused(error.text) from None
         except BaseException:
             self._life.failed(block.holder)
             raise
-        if isinstance(loaded, NoCapacity):
+        if isinstance(loaded, NoCapacity | SourcesWanted):
             self._life.failed(block.holder)
             return loaded
         self._life.loaded(block.holder)

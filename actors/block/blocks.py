@@ -14,14 +14,14 @@ from functools import partial
 from typing import Any, cast
 
 from ...policies.cluster.scaling import UNUSED, BlockPlace, PressedBlock, Queues, RouteQueue
-from ...policies.control.loads import LoadBlock, NoCapacity
+from ...policies.control.loads import LoadBlock
 from ...runtime.actor.actor import Actor, Crash
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.actor.ref import Ref
 from ...runtime.base.down import Down, abnormal
 from ...runtime.base.errors import RemoteError
 from ..worker.messages import BlockLoaded
-from .actor import ANSWER, LOAD_TIMEOUT, BlockActor, BlockRefused
+from .actor import ANSWER, LOAD_TIMEOUT, BlockActor, BlockRefused, LoadAnswer
 from .messages import BlockStatus, LastUse
 
 
@@ -59,14 +59,14 @@ class Blocks(Actor):
             raise Crash(f"block {down.actor} ended: {down.cause}")
 
     @endpoint(concurrent=True)
-    async def load(self, block: LoadBlock, serial: int) -> BlockLoaded | NoCapacity:
+    async def load(self, block: LoadBlock, serial: int) -> LoadAnswer:
         """Deploy a block for one more application. Raises BlockRefused with the worker's sentence."""
-        return cast(BlockLoaded | NoCapacity, await self._once(serial, partial(self._load, block)))
+        return cast(LoadAnswer, await self._once(serial, partial(self._load, block)))
 
-    async def _load(self, block: LoadBlock) -> BlockLoaded | NoCapacity:
+    async def _load(self, block: LoadBlock) -> LoadAnswer:
         name, one = await self._deploy(block)
         try:
-            loaded: BlockLoaded | NoCapacity = await one.ref.load(block, timeout=LOAD_TIMEOUT, returns=ANSWER)
+            loaded: LoadAnswer = await one.ref.load(block, timeout=LOAD_TIMEOUT, returns=ANSWER)
         except RemoteError as error:
             raise BlockRefused(error.text) from None
         else:

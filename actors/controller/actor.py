@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from ...policies.cluster.adapter_base import WholeModel
-from ...policies.cluster.application_life import check_default
+from ...policies.cluster.application_life import check_default, model_of
 from ...policies.cluster.scaling import PressedBlock
 from ...policies.cluster.worker_size import CARD, SizeDemand, WorkerReading, WorkerReport, WorkerSizes, card_memory
 from ...policies.control import events
@@ -418,7 +418,11 @@ class Controller(Actor):
         match effect:
             case events.KillWorker(worker, cause):
                 self._kill(worker, cause)
-            case events.Load():
+            case events.Load(worker, _, load):
+                if load.sources is not None:
+                    whence, model = ", ".join(load.sources) or "the origin", model_of(load.holder)
+                    text = f"worker {worker} has no files of {model} and takes its parameters from {whence}"
+                    self._history.record(self.node.clock.now(), "parameters", worker, text)
                 return self._spawn(self._calls.load(effect))
             case events.AskCapacity():
                 return self._spawn(self._ask_room(effect))

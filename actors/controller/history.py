@@ -27,7 +27,7 @@ class HistoryEvent:
 
     number: int
     at: float
-    event: str  # "starting" | "up" | "ready" | "down" | "routes" | "gateway" | "scaling" | "recovered"
+    event: str  # "starting" | "up" | "ready" | "down" | "routes" | "gateway" | "scaling" | "recovered" | "parameters"
     subject: str  # worker, application (or several, with ", " between) or gateway process
     text: str
 

@@ -173,6 +173,7 @@ def _worker(
         "counters": dict(status.counters) if status else {},
         "segments": [asdict(one) for one in status.segments] if status else [],
         "links": dict(status.links) if status else {},
+        "store": status.store if status else "",
         "kv_by_tenant": dict(status.kv_by_tenant) if status else {},
         "served_by_tenant": dict(status.served_by_tenant) if status else {},
         "kv_cap_hits": dict(status.kv_cap_hits) if status else {},

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...policies.cluster.application_life import model_of
 from ...policies.control import events
-from ...policies.control.loads import NoCapacity
+from ...policies.control.loads import NoCapacity, SourcesWanted
 from ...runtime.actor.actor import ActorNode
 from ...runtime.actor.ref import Ref
 from ...runtime.base.clock import first_within
@@ -68,7 +68,7 @@ class WorkerCalls:
         worker = effect.worker
         incarnation = effect.incarnation
         load = effect.load
-        kind: Any = BlockLoaded | NoCapacity
+        kind: Any = BlockLoaded | NoCapacity | SourcesWanted
         async with self._order[worker]:
             blocks, serial = self._blocks(worker, incarnation), next(self._serials)
             try:
@@ -82,7 +82,12 @@ class WorkerCalls:
                     self._kill(worker, f"it did not load block {load.first}:{load.last} of {load.holder}: {error}")
             else:
                 what = worker, incarnation, load
-                self._handle(events.LoadRefused(*what, answer) if isinstance(answer, NoCapacity) else events.Loaded(*what))
+                if isinstance(answer, NoCapacity):
+                    self._handle(events.LoadRefused(*what, answer))
+                elif isinstance(answer, SourcesWanted):
+                    self._handle(events.LoadLacks(*what, tuple(answer.components)))
+                else:
+                    self._handle(events.Loaded(*what))
 
     async def unload(self, effect: events.Unload) -> None:
         async with self._order[effect.worker]:  # lock first, so that loads in its place come after it

@@ -25,6 +25,7 @@ from ...policies.requests.book.messages import (
     HoldAnswered,
     HoldAt,
     Replay,
+    RetireAt,
     Submit,
     UnholdAt,
     Unsent,
@@ -163,6 +164,8 @@ class OutgoingCalls:
                 node.ref(f"{worker}/worker").replay.cast(gateway, serial)
             case ExportAt():
                 self._call(export(effect, node, self._handle))
+            case RetireAt(worker, route, hashes):
+                node.ref(f"{worker}/worker").retire.cast(route, [*hashes])
             case HoldAt():
                 self._call(hold(effect, node, self._handle))
             case UnholdAt(workers, unhold):

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from ...policies.prediction.dispatching import POLICIES
 from ...policies.requests import kv_dispatch
+from ...policies.requests.absent import COLD, LRU
 from .errors import SettingsError
 from .memory import MemorySettings
 from .part import AT_LEAST_ONE, COUNT, SECONDS, AllowedTexts, AtMost, Bounds, SettingsPart
@@ -29,6 +30,16 @@ class DispatchSettings(SettingsPart):
         "only) or recompute (neither); off: it counts where variants may serve, and nothing is copied",
         AllowedTexts(*kv_dispatch.MODES),
     ] = kv_dispatch.OFF
+    proactive_copies: Annotated[
+        bool,
+        "with kv_dispatch=owner or least-busy: copy the KV of a conversation that is away to a worker with less to do",
+    ] = False
+    cold_kv: Annotated[
+        str,
+        "the same, for KV that idles in a full cache: lru (the least recently used goes first), or least-waste (it is kept, "
+        "dropped or moved, by the least byte-seconds)",
+        AllowedTexts(*COLD),
+    ] = LRU
     dispatch_candidates: Annotated[int, "routes to compare for each request, drawn at random; 0: all", COUNT] = 0
     dispatch_timeout: Annotated[float, "seconds a worker's predictor may take to answer a dispatcher", SECONDS] = 0.05
     dispatch_sample: Annotated[
@@ -43,7 +54,13 @@ class DispatchSettings(SettingsPart):
     slo_latency: Annotated[float, "target for the last token, in seconds, of the policy predicted-slo", SECONDS] = 30.0
 
     def check_kv(self, memory: MemorySettings) -> None:
-        """Refuse a role of KV without any that is kept."""
+        """Refuse a role of KV without any that is kept, and copies where nothing is copied."""
+        wanted = {"proactive_copies": self.proactive_copies, "cold_kv": self.cold_kv != LRU}
+        copies = self.kv_dispatch in (kv_dispatch.OWNER, kv_dispatch.LEAST_BUSY)
+        for name in [name for name, one in wanted.items() if one and not copies]:
+            raise SettingsError(
+                f"{name} is on, but kv_dispatch is {self.kv_dispatch}, so nothing is copied; set kv_dispatch=owner"
+            )
         if self.kv_dispatch != kv_dispatch.OFF and not memory.prefix_cache:
             raise SettingsError(
                 f"kv_dispatch is {self.kv_dispatch}, but prefix_cache is off, so no KV is kept; set prefix_cache=on, or "

@@ -14,15 +14,17 @@ from .workers import MOST_THREADS, MOST_WORKERS, WorkerSettings
 
 LOCAL = "local"
 COMMAND = "command"
+RAY = "ray"
 WAIT = "wait"
 _OF = {  # setting -> the launchers that heed it
-    "launched_workers": (COMMAND, WAIT),
+    "launched_workers": (COMMAND, RAY, WAIT),
     "launch_command": (COMMAND,),
     "launch_hosts": (COMMAND,),
-    "launch_cores": (COMMAND,),
-    "launch_memory": (COMMAND,),
-    "launch_devices": (COMMAND,),
-    "launch_labels": (COMMAND,),
+    "launch_cores": (COMMAND, RAY),
+    "launch_memory": (COMMAND, RAY),
+    "launch_devices": (COMMAND, RAY),
+    "launch_labels": (COMMAND, RAY),
+    "ray_address": (RAY,),
     "wish_file": (WAIT,),
 }
 
@@ -33,9 +35,9 @@ class LaunchSettings(SettingsPart):
 
     launcher: Annotated[
         str,
-        "who starts workers beyond workers: local (this machine), command (launch_command, such as ssh or srun) or wait (an "
-        "engine starts them, and blockwright:workers_wanted says how many there should be)",
-        AllowedTexts(LOCAL, COMMAND, WAIT),
+        "who starts workers beyond workers: local (this machine), command (launch_command, such as ssh or srun), ray (a Ray "
+        "cluster; pip install 'blockwright[ray]') or wait (an engine starts them; blockwright:workers_wanted says how many)",
+        AllowedTexts(LOCAL, COMMAND, RAY, WAIT),
     ] = LOCAL
     launched_workers: Annotated[
         int, "workers beside those of this machine that always run, started by the launcher", COUNT, AtMost(MOST_WORKERS)
@@ -47,14 +49,17 @@ class LaunchSettings(SettingsPart):
     ] = ""
     launch_hosts: Annotated[str, "the hosts for {host} in launch_command, separated by commas"] = ""
     launch_cores: Annotated[
-        int, "kernel threads of each launched worker, and {cores}; 0: the cores of its machine", COUNT,
+        int, "kernel threads of each launched worker, {cores} and Ray's CPUs; 0: the cores of its machine", COUNT,
         AtMost(MOST_THREADS),
     ] = 0  # fmt: skip
     launch_memory: Annotated[
-        int, "memory of each launched worker, and {bytes}; 0: memory, or its machine's share", COUNT, BYTES
+        int, "memory of each launched worker, {bytes} and Ray's memory; 0: memory, or its machine's share", COUNT, BYTES
     ] = 0
-    launch_devices: Annotated[int, "cards that each launched worker needs, for {devices}", COUNT, AtMost(64)] = 0
-    launch_labels: Annotated[Texts, "label: value of each launched worker"] = field(default_factory=dict)
+    launch_devices: Annotated[int, "cards of each launched worker: {devices} and Ray's GPUs", COUNT, AtMost(64)] = 0
+    launch_labels: Annotated[Texts, "label: value of each launched worker, and of its Ray node"] = field(
+        default_factory=dict
+    )
+    ray_address: Annotated[str, "with launcher=ray, the address of the Ray cluster; empty: the one of this machine"] = ""
     wish_file: Annotated[
         str, "with launcher=wait, a file for the number of workers that an engine should run, for its scripts"
     ] = ""

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from .errors import SettingsError
 from .models import ModelSettings
-from .part import AT_LEAST_ONE, COUNT, AllowedTexts, AtMost, Bounds, Counts, SettingsPart
+from .part import AT_LEAST_ONE, BYTES, COUNT, AllowedTexts, AtMost, Bounds, Counts, SettingsPart
 
 MOST_WORKERS = 4096
 MIRROR = "cuda-mirror"
@@ -72,6 +72,17 @@ class WorkerSettings(SettingsPart):
         str,
         "folders on a worker's machine, separated by commas, that hold the models which it does not find where the head has "
         "them",
+    ] = ""
+    store: Annotated[
+        str,
+        "folder on a worker's machine that keeps what came from other workers or the origin, made if there is none; empty: "
+        "nothing is kept",
+    ] = ""
+    store_size: Annotated[int, "bytes of the store; 0: what its disk has", BYTES, COUNT] = 0
+    origin: Annotated[
+        str,
+        "zoo from which workers load, by hash, what no folder, store or other worker of theirs has: "
+        "http://HOST:PORT or https://HOST (blockwright zoo serve, or an object store), or a folder",
     ] = ""
     pace: Annotated[str, "simulate slower hardware: delays per step, from a JSON file of seconds"] = ""
 

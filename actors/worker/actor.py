@@ -21,10 +21,11 @@ from ...gpu.executor import Executor
 from ...gpu.model.config import ComponentSpec
 from ...gpu.select import slow
 from ...policies.cluster.isolation import Isolation, nodes_with_sequences
-from ...policies.control.loads import LoadBlock, NoCapacity
+from ...policies.control.loads import LoadBlock, NoCapacity, SourcesWanted
 from ...policies.memory.cache_news import CacheReport, MarkPages
 from ...policies.memory.prefix_index import Key
 from ...policies.overload.pool_reading import PoolReading, pool_reading
+from ...policies.requests.absent import page_keys
 from ...policies.requests.book.sweep_report import SweepReport
 from ...policies.requests.remembered import AnswerKey
 from ...policies.requests.routes_changed import RoutePieces, RoutesChanged
@@ -52,6 +53,7 @@ from ...transport.link import Traffic
 from ..device_choice import this_machine
 from .block_loader import BlockEndings, BlockLoader
 from .component_loader import ComponentLoader, ReadSpecs
+from .component_sources import ComponentSources
 from .composed_runs import ComposedRuns
 from .cut_answers import CutAnswers
 from .device_thread import DeviceQueue, ExecutedPlan, OpenDevice, start_device
@@ -59,12 +61,22 @@ from .event_feed import Aside, EventFeed
 from .event_log_writer import EventLogWriter
 from .event_recorder import EventRecorder, Machine
 from .grammar_compiler import GrammarCompiler
-from .messages import BlockLoaded, ParametersWanted, PeerReport, Submission, WorkerConfig, WorkerStatus, sweep_config
+from .messages import (
+    BlockLoaded,
+    ParametersWanted,
+    PeerReport,
+    RawWanted,
+    Submission,
+    WorkerConfig,
+    WorkerStatus,
+    sweep_config,
+)
 from .model_folders import ModelFolders
 from .outbox import Outbox
 from .pages import PageCarrier
 from .parameters import ParameterCarrier
 from .proofs import Proofs
+from .raw_tensors import RawTensors
 from .reports import Answer, OfflineCredit, Peers, Reports
 from .sweep_figures import SweepFigures, TrafficFigures, status_of
 
@@ -137,19 +149,22 @@ class Worker(Actor):
         self._pages = PageCarrier(self.device, self._outbox, self._apply, self._do, self._on_fatal, self._watch, size)
         self._parameters = ParameterCarrier(self.node, self.device, self._outbox, self._watch, config.worker_memory.memory)
         self._grammars = GrammarCompiler(self.device, self._apply, config.tenants.tenant_weights)
-        self._loader = ComponentLoader(self.device, self.backend, self._apply, self._parameters)
+        raw = RawTensors(self.node, self._outbox, self._watch, config.worker_memory.memory)
+        resident = self.state.parts.memory.residence.holds
+        self._sources = ComponentSources.open(self.node, raw, resident, config.worker)
+        self._loader = ComponentLoader(self.device, self.backend, self._apply, self._parameters, self._sources)
         self._proofs = Proofs(config, self.backend, self.device, self.node.incarnation, self._apply)
         self._cut = CutAnswers(
             self.state, config.resume_window, asyncio.get_running_loop().time, lambda: self._proofs.numerics
         )
-        self._block_loader = BlockLoader(config, self.backend, self._loader, self._rehearse, self._read_specs)
+        self._block_loader = BlockLoader(config, self.backend, self._loader, self._sources, self._rehearse, self._read_specs)
         self._loop = asyncio.get_running_loop()
         self._reports = Reports(config.name, self.node.incarnation)
         self._peers = Peers(f"{config.name}/worker")
         self._apply(Started(self.node.incarnation))
         self.node.on_link(Traffic.ACTIVATION, self._flight)
         self.node.on_link(Traffic.KV, self._pages.arrived)
-        self.node.on_link(Traffic.PARAMETERS, self._parameters.arrived)
+        self.node.on_link(Traffic.PARAMETERS, partial(raw.arrived, self._parameters.arrived))
         self.node.heartbeat = self._heartbeat
 
     async def on_stop(self) -> None:
@@ -157,6 +172,7 @@ class Worker(Actor):
             if timer is not None:
                 timer.cancel()
         self._loader.stop()
+        self._sources.raw.stop()
         self._grammars.stop()
         self.device.stop()
         if self._recorder is not None:
@@ -261,6 +277,12 @@ class Worker(Actor):
         return self.state.unmarked(pages)
 
     @endpoint
+    async def retire(self, route: str, hashes: list[bytes]) -> None:
+        """Have cached pages of a route go before others, but for those in use or on their way."""
+        if (local := self.state.parts.routes.known(route)) is not None:
+            self._apply(MarkPages(page_keys(local, hashes)))
+
+    @endpoint
     async def ack(self, listener: str, serial: int) -> None:
         self._reports.acknowledge(listener, serial)
         self._report()
@@ -312,12 +334,13 @@ class Worker(Actor):
         self._reports.forget(down.node)
         self._peers.forget(down.node)
         self._parameters.lost(down.node)
+        self._sources.raw.lost(down.node)
 
     # blocks and routes -----------------------------------------------------------------------------------------------
 
     @endpoint(concurrent=True)
-    async def load(self, block: LoadBlock) -> BlockLoaded | NoCapacity:
-        """Make components resident between sweeps: all of them, or none if loading fails or memory is short."""
+    async def load(self, block: LoadBlock) -> BlockLoaded | NoCapacity | SourcesWanted:
+        """Make components resident between sweeps: all of them, or none if loading fails or memory or files are short."""
         return await self._block_loader.load(block, self.state.parts.memory)
 
     async def _rehearse(self, block: LoadBlock, specs: Sequence[ComponentSpec]) -> None:
@@ -341,6 +364,16 @@ class Worker(Actor):
     async def parameters(self, wanted: ParametersWanted) -> None:
         """Send packed tensors to another worker, as far as they are resident here."""
         self._parameters.send(wanted)
+
+    @endpoint
+    async def raw(self, wanted: RawWanted) -> None:
+        """Send a piece of a raw tensor to another worker, if its file is here."""
+        self._sources.raw.send(wanted)
+
+    @endpoint(concurrent=True)
+    async def documents(self, ids: list[bytes]) -> list[bytes]:
+        """Return the documents of components and deltas (``zoo/by_hash.py``), each empty if it is not known here."""
+        return await self._sources.documents(ids)
 
     @endpoint(urgent=True)
     async def routes(self, update: RoutesChanged) -> None:
@@ -479,6 +512,7 @@ class Worker(Actor):
     @endpoint(urgent=True)
     async def status(self) -> WorkerStatus:
         late, figures = self.device.lateness(), self._figures.counters() | self._parameters.counters()
+        figures |= {name: value + figures.get(name, 0.0) for name, value in self._sources.counters().items()}
         segments, numerics = self._figures.segments, self._proofs.numerics
         found = status_of(self.config, self.state, self.node.incarnation, numerics, late, figures, segments, self._slow)
-        return replace(found, links=self._outbox.kinds(), proof=self._proofs.state)
+        return replace(found, links=self._outbox.kinds(), proof=self._proofs.state, store=self._sources.full)

@@ -13,14 +13,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from ...gpu.backend import Backend
+from ...gpu.errors import CheckpointError
 from ...gpu.model.config import ComponentSpec
 from ...policies.cluster.application_life import model_of
-from ...policies.control.loads import LoadBlock, NoCapacity
+from ...policies.control.loads import LoadBlock, NoCapacity, SourcesWanted
 from ...policies.memory.packed_tensor import Shortage
 from ...policies.memory.worker_memory import WorkerMemory
 from ...policies.sweep.state import SweepState
 from ...runtime.actor.ref import Ref
 from .component_loader import ComponentLoader, ReadSpecs, refusal
+from .component_sources import ComponentSources
 from .messages import BlockLoaded, WorkerConfig
 
 Rehearse = Callable[[LoadBlock, Sequence[ComponentSpec]], Awaitable[None]]
@@ -64,30 +66,53 @@ class KnownSpecs:
 
 
 class BlockLoader:
-    """Loader of blocks, on top of a worker's component loader. ``rehearse``: see ``ComposedRuns``."""
+    """Loader of blocks, on top of a worker's component loader. ``read``: finds them in folders. ``rehearse``: see
+    ``ComposedRuns``.
+    """
 
     def __init__(
-        self, config: WorkerConfig, backend: Backend, loader: ComponentLoader, rehearse: Rehearse, read: ReadSpecs
+        self,
+        config: WorkerConfig,
+        backend: Backend,
+        loader: ComponentLoader,
+        sources: ComponentSources,
+        rehearse: Rehearse,
+        read: ReadSpecs,
     ) -> None:
         self._config = config
         self._loader = loader
+        self._sources = sources
         self._rehearse = rehearse
         self._read = read
         self._kv_dtype = str(backend.dtype).removeprefix("torch.")
         self._specs = KnownSpecs()
 
-    async def load(self, block: LoadBlock, memory: WorkerMemory) -> BlockLoaded | NoCapacity:
-        """Load all components; on failure or without capacity, none.
+    async def load(self, block: LoadBlock, memory: WorkerMemory) -> BlockLoaded | NoCapacity | SourcesWanted:
+        """Load all components; on failure, without capacity or without their files, none.
 
         ``memory`` is the worker's memory, which is only read here.
         """
         loop = asyncio.get_running_loop()
-        began, source = loop.time(), block.source
-        block = replace(block, source="")  # the same block, wherever it is loaded from
-        if (specs := self._specs.find(block)) is None:
-            specs = await self._read(block, self._config.worker_memory.page_size, self._kv_dtype)
-            self._specs.keep(block, specs)
-        answer = await self._loader.load(specs, block.holder, source)
+        began = loop.time()
+        source, sources = block.source, block.sources
+        same = replace(block, source="", sources=None)  # the same block, wherever it is loaded from
+        if (specs := self._specs.find(same)) is None:
+            found = await self._find(block)
+            if isinstance(found, SourcesWanted):
+                return found
+            specs = found
+            self._specs.keep(same, specs)
+        block = same
+        if sources is None and (lacking := await self._sources.lacking(specs)):
+            return SourcesWanted(lacking)
+        try:
+            if sources and not self._sources.keeps:
+                source = source or sources[0]  # packed, as far as forms are equal
+            answer = await self._loader.load(specs, block.holder, source, sources or ())
+        except CheckpointError:
+            if sources is None and (lacking := await self._sources.lacking(specs, failed=True)):
+                return SourcesWanted(lacking)  # what its store had was damaged
+            raise
         if isinstance(answer, Shortage):
             return refusal(answer, self._config, memory)
         if not self._specs.proven(block):
@@ -101,6 +126,16 @@ class BlockLoader:
             model = model_of(block.holder)
             log.warning("not all of %s came from another worker (%s): the rest was read from disk", model, answer.unfetched)
         return BlockLoaded(answer.added, loop.time() - began, answer.fetched, answer.unfetched)
+
+    async def _find(self, block: LoadBlock) -> list[ComponentSpec] | SourcesWanted:
+        """Return the specs of a block from a folder of this machine, else by hash. Raises CheckpointError, OSError."""
+        sizes = self._config.worker_memory.page_size, self._kv_dtype
+        try:
+            specs = await self._read(block, *sizes)
+        except CheckpointError as fault:
+            return await self._sources.specs(block, *sizes, fault)
+        self._sources.know(specs)
+        return specs
 
 
 class BlockEndings:

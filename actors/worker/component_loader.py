@@ -15,6 +15,7 @@ from functools import partial
 from ...gpu.backend import Backend
 from ...gpu.executor import Executor
 from ...gpu.model.config import ComponentSpec
+from ...gpu.weights.loader import TensorChanged
 from ...policies.binary_size import binary_size
 from ...policies.cluster.assignment import REMEDY
 from ...policies.control.loads import LoadBlock, NoCapacity
@@ -27,6 +28,8 @@ from ...policies.sweep.events import (
     ComponentsWanted,
     Event,
 )
+from ...zoo.by_hash import is_wanted, wanted_tensors
+from .component_sources import ComponentSources
 from .device_thread import DeviceQueue
 from .messages import WorkerConfig
 from .parameters import Fetch, ParameterCarrier
@@ -60,6 +63,7 @@ class Loading:
 
     holder: str
     source: str  # a worker, or ""
+    sources: Sequence[str]  # workers to fetch raw tensors from
     specs: dict[bytes, ComponentSpec]
     placed: asyncio.Future[list[asyncio.Future[None]] | Shortage]
     added: int = 0  # bytes
@@ -77,12 +81,18 @@ class ComponentLoader:
     """Owner of the loads under way. ``apply`` passes an event to the sweep machine."""
 
     def __init__(
-        self, device: DeviceQueue, backend: Backend, apply: Callable[[Event], None], parameters: ParameterCarrier
+        self,
+        device: DeviceQueue,
+        backend: Backend,
+        apply: Callable[[Event], None],
+        parameters: ParameterCarrier,
+        sources: ComponentSources,
     ) -> None:
         self._device = device
         self._backend = backend
         self._apply = apply
         self._parameters = parameters
+        self._sources = sources
         self._number = 0  # the last load's number
         self._waiting: dict[int, Loading] = {}
         self._loads: dict[bytes, asyncio.Future[None]] = {}  # by component: under way, or done and not forgotten
@@ -92,8 +102,12 @@ class ComponentLoader:
         for load in self._loads.values():
             load.cancel()
 
-    async def load(self, specs: Sequence[ComponentSpec], holder: str, source: str = "") -> LoadResult | Shortage:
+    async def load(
+        self, specs: Sequence[ComponentSpec], holder: str, source: str = "", sources: Sequence[str] = ()
+    ) -> LoadResult | Shortage:
         """Load all of these components, or none. ``source`` is a worker to fetch them from, as far as it has them.
+
+        ``sources`` are workers that give raw tensors which are not here.
 
         Raises ValueError if one of them is already being loaded for this holder: the end of either load would release what
         both need.
@@ -102,7 +116,7 @@ class ComponentLoader:
         if any(other.holder == holder and not mine.keys().isdisjoint(other.specs) for other in self._waiting.values()):
             raise ValueError(f"components of {holder} are being loaded already; wait for that")
         self._number = number = self._number + 1
-        loading = Loading(holder, source, mine, asyncio.get_running_loop().create_future())
+        loading = Loading(holder, source, sources, mine, asyncio.get_running_loop().create_future())
         self._waiting[number] = loading
         wanted = [
             WantedComponent(id, [PackedTensor(part.id, part.nbytes) for part in self._backend.parts(spec)])
@@ -141,8 +155,11 @@ class ComponentLoader:
             wanted.append((id, fresh if loading.specs[id].delta is None else []))
         if loading.source and loading.added:
             loading.fetch = self._parameters.fetch(loading.source, wanted)
+        away = [loading.specs[id] for id, _ in new if is_wanted(loading.specs[id])]
+        for spec in away:
+            self._sources.expect(spec)
         for id, places in new:
-            self._begin(loading.specs[id], [place.offset for place in places], loading.fetch)
+            self._begin(loading, loading.specs[id], [place.offset for place in places])
         loads = [self._loads[id] for id in effect.components]
         loading.placed.set_result(loads)
 
@@ -165,13 +182,16 @@ class ComponentLoader:
             loading.void = True
             loading.placed.cancel()
 
-    def _begin(self, spec: ComponentSpec, offsets: Sequence[int], fetch: Fetch | None) -> None:
-        operation = partial(_load, spec=spec, offsets=offsets)
+    def _begin(self, loading: Loading, spec: ComponentSpec, offsets: Sequence[int]) -> None:
         load: asyncio.Future[None]
-        if fetch is None:
-            load = self._device.call_in_steps(operation)
+        ready = loading.fetch.ready[spec.name] if loading.fetch is not None else None
+        if is_wanted(spec):
+            load = asyncio.create_task(self._bring(ready, spec, offsets, loading.sources))
+            load.add_done_callback(lambda _: self._sources.release(spec))
+        elif ready is None:
+            load = self._device.call_in_steps(partial(_load, spec=spec, offsets=offsets))
         else:
-            load = asyncio.create_task(self._complete(fetch.ready[spec.name], operation))
+            load = asyncio.create_task(self._complete(ready, partial(_load, spec=spec, offsets=offsets)))
 
         def ended(load: asyncio.Future[None]) -> None:
             if not load.cancelled() and load.exception() is not None and self._loads.get(spec.name) is load:
@@ -187,6 +207,47 @@ class ComponentLoader:
         """
         await ready
         await self._device.call_in_steps(operation)
+
+    async def _bring(
+        self, ready: asyncio.Future[None] | None, spec: ComponentSpec, offsets: Sequence[int], sources: Sequence[str]
+    ) -> None:
+        """Bring raw tensors here that are still missing when a fetch has settled, then have the device read them.
+
+        A tensor of the store that differs from its hash comes anew from elsewhere.
+        """
+        if ready is not None:
+            await ready
+        while True:
+            found = await self._sources.here(spec, await self._lacking(spec), sources)
+            if self._sources.keeps:
+                await self._fetch_packed(found, offsets, sources)
+            found = await self._sources.here(found, await self._lacking(found), (), last=True)
+            try:
+                return await self._device.call_in_steps(partial(_load, spec=found, offsets=offsets))
+            except TensorChanged as changed:
+                if not self._sources.distrust(found, changed.ref):
+                    raise
+
+    async def _lacking(self, spec: ComponentSpec) -> list[str]:
+        """Return the roles of wanted tensors that are not packed here, once what was fetched before is written."""
+        found = list[str]()
+
+        def look(executor: Executor) -> Iterator[None]:
+            found.extend(role for role in executor.parameters.lacking(spec) if role in wanted_tensors(spec))
+            yield
+
+        await self._device.call_in_steps(look)
+        return found
+
+    async def _fetch_packed(self, spec: ComponentSpec, offsets: Sequence[int], sources: Sequence[str]) -> None:
+        """Fetch packed what workers have not got raw."""
+        for source in sources if spec.delta is None else ():
+            if not (lacking := await self._lacking(spec)):
+                return
+            parts = zip(self._backend.parts(spec), offsets, strict=True)
+            wanted = [(PackedTensor(part.id, part.nbytes), offset) for part, offset in parts if part.role in lacking]
+            fetch = self._parameters.fetch(source, [(spec.name, wanted)])
+            await fetch.ready[spec.name]
 
 
 def _load(executor: Executor, *, spec: ComponentSpec, offsets: Sequence[int]) -> Iterator[None]:

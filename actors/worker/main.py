@@ -26,6 +26,7 @@ from ..member_calls import JoinRefused
 from ..settings.errors import SettingsError
 from ..settings.workers import MOST_THREADS, WorkerSettings
 from ..sizing import sized
+from ..source_checks import check_store
 from ..supervision_tree import HEAD, inside_worker
 from .messages import WorkerConfig
 
@@ -74,6 +75,7 @@ async def start(node: Node, config: WorkerConfig) -> None:
     sys.setswitchinterval(SWITCH_INTERVAL)
     try:
         config = await join(node, config, CONTROLLER, read_and_measure)
+        check_store(config.worker)
         torch.set_num_threads(max(1, config.worker.threads))  # by default one per core, and these would wait for one another
         backend = _open(config.worker)
         here = {"worker": (config, backend, _end), "blocks": (CONTROLLER,)}

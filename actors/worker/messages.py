@@ -30,6 +30,7 @@ __all__ = [
     "ParametersArrived",
     "ParametersWanted",
     "PeerReport",
+    "RawWanted",
     "Submission",
     "WorkerConfig",
     "WorkerStatus",
@@ -137,6 +138,20 @@ class ParametersArrived:
 
 
 @dataclass(frozen=True, slots=True)
+class RawWanted:
+    """worker -> worker: send bytes ``first`` to ``last`` (exclusive) of the raw tensor with this hash.
+
+    Answered over the link by a ``ParametersArrived`` of this number, which is below 0.
+    """
+
+    worker: str
+    number: int
+    tensor: bytes
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentRows:
     """Layers ``first`` to ``last`` of a family: the sweeps in which rows passed them, and these rows, added up."""
 
@@ -181,4 +196,5 @@ class WorkerStatus:
         default_factory=dict
     )  # what a card's proofs of its bits have shown (``gpu/cuda/prove.py``)
     slow: str = ""  # why native kernels are not used, unless other ones were asked for
+    store: str = ""  # why its store keeps nothing more
     other: int = 0  # bytes of compiled grammars and their tables of tokens: in the budget, but beside the memory of a card

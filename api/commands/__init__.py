@@ -90,6 +90,7 @@ COMMANDS = {
     "zoo verify": Command("zoo", "zoo_verify", "check every byte of a zoo"),
     "zoo remove": Command("zoo", "zoo_remove", "remove an application from a zoo"),
     "zoo gc": Command("zoo", "zoo_gc", "delete the files of a zoo that nothing needs"),
+    "zoo serve": Command("zoo_serve", "zoo_serve", "give a zoo's files to workers on other machines"),
     "simulate": Command("simulate", "simulate", "simulate a cluster: latency and throughput of a workload"),
     "tagger train": Command("tagger", "tagger_train", "train an estimator of answer lengths on past requests"),
     "tagger show": Command("tagger", "tagger_show", "show how good a trained estimator is"),

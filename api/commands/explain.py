@@ -19,6 +19,8 @@ from .family_tables import similarity_text
 from .output import print_json
 
 View = Mapping[str, Any]
+PREEMPTED = "preempted: its memory was needed; its tokens will be recomputed"
+PREEMPTED_BY_URGENT = "preempted: an urgent request took its row; what memory does not keep will be recomputed"
 _ENDS = ("finished", "failed", "cancelled")
 _LOST = ("paused", "failover")  # phases in which no work is done for the request
 _HEAD = ("route", "load", "running", "waiting", "free", "cached", "in flight", "first token", "last token", "others lose")
@@ -243,6 +245,11 @@ def _chain_sentence(event: Mapping[str, Any]) -> str:
     return f"is served by {used} in the place of {listed}{after}: {why or 'less work is ahead there'}"
 
 
+def _numerics_sentence(event: Mapping[str, Any]) -> str:
+    again = f"its {event['tokens']:,} tokens are computed again with those of {event['target']}"
+    return f"no worker with the numerics {event['source']} is left for it: {again}"
+
+
 def _switched(event: Mapping[str, Any]) -> str:
     done = f"{event['cached']:,} tokens found there, {event['recomputed']:,} recomputed"
     return f"went over from {event['source']} to {event['target']}: {done}, paused {1000 * event['paused']:.0f} ms"
@@ -265,6 +272,14 @@ def _moved(event: Mapping[str, Any]) -> str:
     return f"moved from {event['source']} to {event['target']}: {done}, paused {1000 * event['paused']:.0f} ms{why}"
 
 
+def _copies(event: Mapping[str, Any]) -> str:
+    """Return the sentence on copies of a request's pages: it moves, or has just begun."""
+    ends = f"from {event['source']} to {event['target']}"
+    if event["event"] == "moving":
+        return f"moves {ends}: {event['pages']:,} pages are copied meanwhile"
+    return f"{event['pages']:,} pages of it are copied {ends} while it computes"
+
+
 def _sentence(event: Mapping[str, Any]) -> str:
     name = event["event"]
     match name:
@@ -280,11 +295,8 @@ def _sentence(event: Mapping[str, Any]) -> str:
         case "dispatched":
             hops = " -> ".join(f"{hop['worker']} [{hop['first']}:{hop['last']}]" for hop in event["hops"])
             return f"attempt {event['attempt']} on {hops}"
-        case "chain":
-            return _chain_sentence(event)
-        case "numerics":
-            again = f"its {event['tokens']:,} tokens are computed again with those of {event['target']}"
-            return f"no worker with the numerics {event['source']} is left for it: {again}"
+        case "chain" | "numerics":
+            return _chain_sentence(event) if name == "chain" else _numerics_sentence(event)
         case "first_plan":
             return "started on its worker"
         case "resumed":
@@ -297,9 +309,7 @@ def _sentence(event: Mapping[str, Any]) -> str:
         case "vector":
             return "its vector was given"
         case "preempted":
-            if event.get("for") == "urgent":
-                return "preempted: an urgent request took its row; what memory does not keep will be recomputed"
-            return "preempted: its memory was needed; its tokens will be recomputed"
+            return PREEMPTED_BY_URGENT if event.get("for") == "urgent" else PREEMPTED
         case "risen":
             return f"rose to class {event['to']} by its wait"
         case "worker_died":
@@ -308,10 +318,8 @@ def _sentence(event: Mapping[str, Any]) -> str:
             return f"returned by its worker ({event['reason']})"
         case "rerouted":
             return f"goes from {event['source']} to {event['target']} before anything was computed: {event['reason']}"
-        case "moving":
-            return f"moves from {event['source']} to {event['target']}: {event['pages']:,} pages are copied meanwhile"
-        case "copying":
-            return f"{event['pages']:,} pages of it are copied from {event['source']} to {event['target']} while it computes"
+        case "moving" | "copying":
+            return _copies(event)
         case "paused":
             return f"pauses while its pages go from {event['source']} to where they are needed: {event['reason']}"
         case "moved":

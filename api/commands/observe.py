@@ -20,6 +20,11 @@ _PROMPTS = "vllm:prompt_tokens_total"
 _TTFT = "vllm:time_to_first_token_seconds_bucket"
 ASKED = 1000  # the most requests that the server returns at a time
 REQUESTS = f"/v1/requests?limit={ASKED}"
+CAME = {  # source of a worker's parameters -> counter of bytes
+    "other workers": "fetched_parameter_bytes",
+    "the origin": "origin_parameter_bytes",
+    "its store": "stored_parameter_bytes",
+}
 _SHOWN = 20  # most requests that are shown, unless more requests are running or waiting
 
 
@@ -99,6 +104,8 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
                 "hidden": _hidden(worker),
                 "redundant": int(worker.get("counters", {}).get("redundant_pages", 0)),
                 "links": dict(worker.get("links", {})),
+                "came": _came(worker),
+                "store": worker.get("store", ""),  # servers of earlier releases do not show this one and the next
                 "reported": dict(worker.get("reported", {})),  # servers of earlier releases do not show it
                 **_whereabouts(worker),
             }
@@ -118,6 +125,22 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
 def _whereabouts(worker: Mapping[str, Any]) -> dict[str, Any]:
     """Return where a worker is, and what its starter says of it. Servers of earlier releases do not show it."""
     return {"host": worker.get("host", ""), "labels": dict(worker.get("labels", {})), "joined": worker.get("joined", False)}
+
+
+def _came(worker: Mapping[str, Any]) -> dict[str, int]:
+    """Return the bytes of parameters that a worker has from elsewhere, by source."""
+    counters = worker.get("counters", {})
+    return {source: int(counters.get(name, 0)) for source, name in CAME.items()}
+
+
+def came_lines(workers: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each worker that has parameters from elsewhere, and one for each store that keeps nothing more."""
+    found = []
+    for worker in workers:
+        said = [f"{binary_size(nbytes)} from {source}" for source, nbytes in worker["came"].items() if nbytes]
+        found += [f"{worker['id']} has {', '.join(said)}"] if said else []
+        found += [f"{worker['id']}: {worker['store']}"] if worker["store"] else []
+    return found
 
 
 def reported_lines(workers: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -19,7 +19,7 @@ from ...policies.model.tier_choice import is_answered
 from ..program.duration import duration
 from ..saving import in_memory, saving
 from .family_tables import chain_lines, family_lines, load_tables, tier_table
-from .observe import ASKED, actor_address, reported_lines
+from .observe import ASKED, actor_address, came_lines, reported_lines
 from .output import FittedTable
 from .screen import Screenful
 
@@ -81,6 +81,7 @@ def ps_tables(view: View) -> Screenful:
     )
     more = [
         *reported_lines(view["workers"]),
+        *came_lines(view["workers"]),
         *card_lines(view["cards"]),
         *_autoscale(view["autoscale"]),
         *transfer_lines(view["placement"]),

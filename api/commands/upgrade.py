@@ -57,7 +57,7 @@ def roll_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
 
 def roll_lines(view: Mapping[str, Any]) -> list[str]:
     """Return the state of a roll for people."""
-    rows = [("NAME", "ROLE", "RELEASE", "PROTOCOL", "STATE")]
+    rows: list[tuple[str, ...]] = [("NAME", "ROLE", "RELEASE", "PROTOCOL", "STATE")]
     rows += [tuple(one[key] or "?" for key in ("name", "role", "release", "protocol", "state")) for one in view["members"]]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -25,6 +25,9 @@ def worker_arguments(parser: argparse.ArgumentParser) -> None:
         "--model-folders", default="", metavar="FOLDERS", help="where this machine has the models, separated by commas"
     )
     parser.add_argument(
+        "--store", default="", metavar="DIR", help="folder that keeps what comes from elsewhere (what the server says)"
+    )
+    parser.add_argument(
         "--label", action="append", default=[], metavar="NAME=VALUE", help="a label to show, such as zone=a; may be repeated"
     )
     parser.add_argument("--listen", default="", metavar="ADDRESS", help="tcp://HOST:PORT where others reach this worker")
@@ -35,9 +38,10 @@ def worker(arguments: argparse.Namespace) -> int:
     until you stop it.
 
     You need a join text (blockwright keys join, or the server's --join-file), this
-    release, and the models: in the folder where the server has them, or in one of
-    --model-folders. They are found by their content. Everything else the server
-    tells, and what this machine has is measured.
+    release. Models are looked for by their content in the folder where the server
+    has them and in --model-folders. What is not there comes by its hash from other
+    workers, or from the server's origin (setting origin), and is kept in --store.
+    Everything else the server tells, and what this machine has is measured.
 
     SIGTERM or Ctrl-C drains the worker: its requests move to others, then it ends
     with code 0. The second one ends it at once. The server does not restart it: let
@@ -88,7 +92,7 @@ def starting(arguments: argparse.Namespace) -> Starting:
     for folder in filter(None, map(str.strip, arguments.model_folders.split(","))):
         if not Path(folder).expanduser().is_dir():
             raise SettingsError(f"--model-folders names {folder!r}, which is no folder here; name folders that are there")
-    wish = WorkerWish(memory, arguments.threads, arguments.device, arguments.model_folders)
+    wish = WorkerWish(memory, arguments.threads, arguments.device, arguments.model_folders, made_store(arguments.store))
     from_input = arguments.join == "-"
     return Starting(text, arguments.name, arguments.listen, wish, labels_of(arguments.label), from_input)
 
@@ -104,6 +108,21 @@ def given_text(where: str, role: str) -> str:
     text = given(where, role)
     JoinText.parse(text).check_role(role)
     return text
+
+
+def made_store(text: str) -> str:
+    """Return the folder of ``--store``, which is a store now, or none. Raises SettingsError."""
+    from ...actors.settings.errors import SettingsError
+    from ...zoo.errors import ZooError
+    from ...zoo.store import Store
+
+    try:
+        path = str(Path(text).expanduser().absolute()) if text else ""
+        if path:
+            Store.open(path, field="--store")
+    except (ZooError, RuntimeError) as error:  # RuntimeError: "~" of an unknown user
+        raise SettingsError(str(error)) from None
+    return path
 
 
 def check_listen(listen: str) -> None:

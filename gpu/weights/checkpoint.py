@@ -329,7 +329,7 @@ class Checkpoint:
         if [change is not None for change in changes] != [bool(delta) for delta in deltas or [b""] * len(ids)]:
             raise CheckpointError(f"{self.source} changes other components than it did; the folder has changed: restart")
         specs = [
-            ComponentSpec(_component(config, roles, id, page_size, kv_dtype), config, dict(roles), found)
+            ComponentSpec(with_layout(config, roles, id, page_size, kv_dtype), config, dict(roles), found)
             for (config, roles), id, found in zip(parts, ids, known, strict=True)
         ]
         for i, change in enumerate(changes):
@@ -362,7 +362,8 @@ def _width_out(config: ComponentConfig) -> int:
             return config.hidden
 
 
-def _component(config: ComponentConfig, roles: dict[str, TensorRef], id: bytes, page_size: int, kv_dtype: str) -> Component:
+def with_layout(config: ComponentConfig, roles: dict[str, TensorRef], id: bytes, page_size: int, kv_dtype: str) -> Component:
+    """Return the component with these tensors, and the layout of its KV if it has attention."""
     attention = attention_of(config)
     kv = KvLayout(attention.kv_heads, attention.head_dim, kv_dtype, page_size) if attention is not None else None
     return component_of(config, id, sum(ref.nbytes for ref in roles.values()), kv)

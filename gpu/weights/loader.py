@@ -76,7 +76,7 @@ class HashedTensor:
     def check(self) -> None:
         """Check the hash after all rows were read. Raises CheckpointError if it differs."""
         if self._expected is not None and self._digest.digest() != self._expected:
-            raise changed(self._ref)
+            raise TensorChanged(self._ref)
 
 
 def read_delta(spec: ComponentSpec, delta: DeltaSpec, step: int) -> Generator[int, None, dict[str, torch.Tensor]]:
@@ -93,7 +93,7 @@ def read_delta(spec: ComponentSpec, delta: DeltaSpec, step: int) -> Generator[in
             yield min(step, content.nbytes - first)
         hashes[role] = digest.digest()
     if delta_id(spec.config, delta.config, hashes) != delta.id:
-        raise changed(next(iter(delta.tensors.values())))
+        raise TensorChanged(next(iter(delta.tensors.values())))
     return tensors
 
 
@@ -102,8 +102,12 @@ def _content(tensor: torch.Tensor) -> memoryview:
     return content
 
 
-def changed(ref: TensorRef) -> CheckpointError:
-    return CheckpointError(
-        f"{ref.path}: tensor {ref.name} has changed since the model was added: its folder was overwritten; "
-        "save models to new folders, and replace the application or restart"
-    )
+class TensorChanged(CheckpointError):
+    """A tensor's bytes are not those of its hash. ``ref``: its place."""
+
+    def __init__(self, ref: TensorRef) -> None:
+        super().__init__(
+            f"{ref.path}: tensor {ref.name} has changed since the model was added: its folder was overwritten; "
+            "save models to new folders, and replace the application or restart"
+        )
+        self.ref = ref

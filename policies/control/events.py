@@ -212,6 +212,19 @@ class LoadRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadLacks:
+    """A worker's answer that neither a folder nor its store has what a block needs, until it is named sources.
+
+    components: ids of the missing components and deltas.
+    """
+
+    worker: str
+    incarnation: int
+    load: LoadBlock
+    components: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ApplicationsWanted:
     """Applications for which a gateway has requests but no route, or none with room: tokens of the longest request."""
 
@@ -378,7 +391,7 @@ class NoWayBack:
 
 WorkerNews = (
     WorkerStarting | WorkerReported | WorkerUp | WorkerDown | WorkerCannotStart | WorkerHeartbeat | KvCapacity | Loaded
-    | LoadFailed | LoadRefused
+    | LoadFailed | LoadRefused | LoadLacks
 )  # fmt: skip
 DemandEvent = ApplicationsWanted | UsageAnswer | Quiet | Recheck  # about applications on demand
 ScalingEvent = Observed | DrainWorker | WorkerEnters | WorkerLeaves | Vacated | WorkerStopped | Pressed | Idle

@@ -38,6 +38,8 @@ class LoadBlock:
     length: int = 0  # tokens of the model's longest sequence
     layers: int = 0  # layers with KV in the whole chain
     source: str = ""  # a worker that may have them in memory and is asked first; the rest is read from files
+    # workers to ask for what no folder and no store of the loading one has, before the origin; None: not named yet
+    sources: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +50,13 @@ class NoCapacity:
     lacking: int  # bytes that must become free first
     never: bool  # it would not fit even if nothing else were loaded
     owned: dict[str, int]  # application -> bytes of packed tensors that would be freed with it
+
+
+@dataclass(frozen=True, slots=True)
+class SourcesWanted:
+    """The answer to a ``LoadBlock`` without ``sources`` whose files the worker has not got. Nothing was changed for it.
+
+    components: ids of the components and deltas that are missing there.
+    """
+
+    components: list[bytes]

@@ -16,13 +16,14 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
-from ..cluster import demand, provisioning, relocation, restart_policy, worker_size
+from ..cluster import demand, parameter_sources, provisioning, relocation, restart_policy, worker_size
 from ..model import chain
 from ..plain import Plain
 from . import (
     additions,
     claims,
     copies,
+    distribution,
     dropped_group,
     events,
     holdings,
@@ -47,7 +48,8 @@ _CONTAINERS: dict[type, str] = {
     tuple: "()", list: "[]", set: "<>", frozenset: "<=>", dict: "{}", deque: "deque", Counter: "count", defaultdict: "sum",
 }  # fmt: skip
 _MODULES = (
-    demand, provisioning, relocation, restart_policy, worker_size, chain, additions, claims, copies, dropped_group, events,
+    demand, parameter_sources, provisioning, relocation, restart_policy, worker_size, chain, additions, claims, copies,
+    distribution, dropped_group, events,
     holdings, on_demand, parameter_drops, placement, reconcile, relocations, residency, routes, scaling, serving,
     traffic_counts, variants, worker_facts, worker_record,
 )  # fmt: skip

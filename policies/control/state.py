@@ -17,6 +17,7 @@ from ..model.chain import Route
 from ..plain import Plain
 from ..requests.routes_changed import RoutesChanged
 from .copies import Copies
+from .distribution import Distribution
 from .events import (
     Effect,
     Event,
@@ -76,6 +77,7 @@ class ControllerState:
         self.additions = self.serving.additions
         self.scaling = Scaling(scaling or ScalingPlan())
         self.relocations = Relocations(traffic_window)
+        self.distribution = Distribution()
         # Who claims for another's sake hears of an event first, and gives up before the other does.
         variants = Variants()
         self._parties: tuple[Party, ...] = (
@@ -100,6 +102,7 @@ class ControllerState:
                 while self._conclude(party.settle(self.holdings, now), now):
                     pass
             self._reconcile.advance()
+        self.distribution.handle(event, self.holdings, self._reconcile)
         self._conclude(self.scaling.settle(self.holdings, now), now)  # one decision, from what workers have become
         self._reconcile.publish()
         return self._reconcile.take_effects()

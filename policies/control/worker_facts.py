@@ -11,6 +11,7 @@ from .events import (
     KvCapacity,
     Loaded,
     LoadFailed,
+    LoadLacks,
     LoadRefused,
     Unload,
     WorkerCannotStart,
@@ -63,6 +64,8 @@ class WorkerFacts:
             case WorkerHeartbeat():
                 self._beat(worker, event)
                 return False
+            case LoadLacks():
+                return False  # its load stays in progress
             case Loaded() | LoadFailed() | LoadRefused() | KvCapacity():
                 self._answered(event)
         return isinstance(event, WorkerReported | WorkerDown | LoadFailed | LoadRefused)  # what parties act on

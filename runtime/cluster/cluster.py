@@ -248,8 +248,9 @@ class ClusterHead:
         )
         if keys is not None:
             self._transport.admit(node, keys.name)
-        key = keys.name if keys is not None else ""
-        member = Member(node, key=key) if text is None else Member(node, role=text.role, text=text.id)
+        member = Member(node, key=keys.name) if keys is not None else Member(node)
+        if text is not None:
+            member.role, member.text = text.role, text.id
         self._processes[node] = self._members.add(member)
         try:
             member.pid = await self._launcher.spawn(spec)

@@ -60,7 +60,8 @@ class FailureDetector:
         supersede: Callable[[int, str], None],
     ) -> None:
         self._node, self._transport = node, transport
-        self._members, self._rules = members, rules
+        self._members = members
+        self._rules = rules
         self._declare, self._supersede = declare, supersede
         self._clock: Clock = node.clock
         self._timer: Timer | None = None

@@ -6,7 +6,7 @@ Owns nothing but who is asked for which node, and what further workers need.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from ...transport.address import PeerId
 from ...transport.curve import NodeKeys
@@ -52,11 +52,11 @@ class FurtherLauncher(Launcher):
     def kill(self, node: PeerId) -> None:
         self._of(node).kill(node)
 
+    def spawned(self) -> dict[str, int]:
+        return {**self._local.spawned(), **self._further.spawned()}
+
     def list(self) -> dict[PeerId, int]:
         return self._local.list() | self._further.list()
-
-    def spawned(self) -> Mapping[str, int]:
-        return {**self._local.spawned(), **self._further.spawned()}
 
     async def leave(self) -> None:
         await self._further.leave()

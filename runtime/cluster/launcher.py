@@ -87,12 +87,14 @@ class Launcher(Protocol):
         """Process ids of what was spawned and has not ended; once started, also of what an earlier head has left."""
 
     def spawned(self) -> Mapping[str, int]:
-        """Return the highest incarnation of each name that was spawned, also by earlier heads, whether it lives or not."""
+        """Return the highest incarnation of each name that was spawned, also by earlier heads, whether it lives or not.
+        Without an entry for what ends with the head that spawned it.
+        """
         return {}
 
     async def leave(self) -> None:
-        """Free what the launcher holds and leave what it spawned to a later head. Idempotent. Where this is not possible,
-        it ends."""
+        """Free what the launcher holds and leave what it spawned to a later head, as far as it can outlive this one.
+        Idempotent."""
         await self.stop()
 
     async def stop(self) -> None:

@@ -135,9 +135,6 @@ class ForkserverLauncher(Launcher):
     def list(self) -> dict[PeerId, int]:
         return {node: pid for pid, node in self._children.items()}
 
-    async def leave(self) -> None:
-        await self.stop()  # its processes hang on this one's lifeline: nothing could be left
-
     async def stop(self) -> None:
         self.abandon()
         if self._stopping or self._path is None:

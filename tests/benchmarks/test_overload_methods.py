@@ -12,7 +12,7 @@ from overload_migration import MigrationPolicy
 from overload_swapping import SwapPolicy
 
 from blockwright.simulator.control import simulation_of
-from blockwright.simulator.description import DispatchSpec
+from blockwright.simulator.dispatch_spec import DispatchSpec
 from blockwright.simulator.moving import KvMoves
 from blockwright.simulator.simulation import ClusterSimulation, Note
 from blockwright.simulator.workload import WorkloadRequest

@@ -16,6 +16,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from blockwright.actors.batches.actor import figures_of
+from blockwright.actors.block.actor import ANSWER
 from blockwright.actors.controller.view import placement_view
 from blockwright.actors.gateway.port import DraftCounts, StreamProgress, TierFigures
 from blockwright.actors.gateway.tagging import Tagging
@@ -42,6 +43,7 @@ from blockwright.policies.requests.book.queue_position import QueuePositions
 from blockwright.policies.requests.urgency import offline_urgency, urgency
 from blockwright.policies.sweep.events import Cancelled
 from blockwright.tests.actors.predictor_rig import PredictorRig
+from blockwright.tests.actors.test_component_sources import Hosts, damage
 from blockwright.tests.actors.test_worker_parameters import fetch, pair
 from blockwright.tests.actors.worker_rig import Rig
 from blockwright.tests.claims import claim
@@ -56,6 +58,8 @@ from blockwright.tests.policies.requests.book.test_moving import Mover, whole
 from blockwright.tests.policies.sweep_world import World, chain, replica, submission
 from blockwright.tests.policies.test_compaction import play
 from blockwright.tests.waiting import until
+from blockwright.tests.zoo.served_folder import served_folder
+from blockwright.zoo.add import add
 
 BASE = chain("base", 2)
 PROMPT = list(prompt_of(60))
@@ -439,6 +443,24 @@ async def fetched(seen: Seen, checkpoint: Path, folder: Path) -> None:
         await second.stop()
 
 
+async def by_hash(seen: Seen, checkpoint: Path, folder: Path) -> None:
+    """Parameters that come from an origin, into a store that is too small and is damaged, and last from the store."""
+    add(folder / "zoo", str(checkpoint), "m")
+    with served_folder(folder / "zoo") as origin:
+        hosts = Hosts(checkpoint, folder, origin)
+        for worker, size in (("w8", 200_000), ("w9", 0)):
+            rig = await hosts.start(worker, store="w8", store_size=size)
+            note(
+                seen, Metrics(dict).render({"workers": [{"id": worker, "counters": await hosts.counters(worker)}]}).decode()
+            )
+            await rig.ref.load(hosts.block([]), returns=ANSWER, timeout=60)
+            note(
+                seen, Metrics(dict).render({"workers": [{"id": worker, "counters": await hosts.counters(worker)}]}).decode()
+            )
+            damage(folder / "store w8")
+        await hosts.stop()
+
+
 @claim("Every exported metric is moved by a test and documented", of="observability")
 async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     path = checkpoint("llama")
@@ -485,6 +507,7 @@ async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_
     dropped(seen)
     await predicted(seen)
     await fetched(seen, path, tmp_path)
+    await by_hash(seen, path, tmp_path / "by hash")
     note(seen, Metrics(dict).render({"workers": [{"id": "w0", "counters": play(0)}]}).decode())  # slots move together
     assert len(seen) > 60
     assert {name for name, samples in seen.items() if max(map(len, samples.values())) < 2} == STILL

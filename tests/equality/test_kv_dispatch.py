@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,9 @@ import pytest
 
 from blockwright.actors.settings.errors import SettingsError
 from blockwright.actors.settings.settings import Settings
+from blockwright.policies.model.lineage import page_hashes
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.requests.book.messages import RetireAt
 from blockwright.tests.checkpoints import make_checkpoint
 from blockwright.tests.claims import claim
 from blockwright.tests.equality.served import Served, serve
@@ -65,3 +70,41 @@ def test_without_a_prefix_cache_there_is_no_kv_to_go_by() -> None:
         Settings(kv_dispatch="owner", prefix_cache=False)
     with pytest.raises(SettingsError, match="kv_dispatch is 'nearest'; choose one of off, owner, recompute, least-busy"):
         Settings(kv_dispatch="nearest")
+    for name, value in {"proactive_copies": True, "cold_kv": "least-waste"}.items():
+        with pytest.raises(SettingsError, match=f"{name} is on, but kv_dispatch is off, so nothing is copied; set"):
+            Settings(**{name: value})
+
+
+@claim("A live server copies the KV of a conversation ahead of its return, and no bit changes", of="adaptive")
+async def test_kv_is_copied_ahead_of_a_conversation_that_is_away(tmp_path: Path) -> None:
+    folder, profile = make_checkpoint(tmp_path / "m"), tmp_path / "profile.json"
+    links = {"shared-memory": {"latency": 1e-4, "bandwidth": 1e9}}
+    profile.write_text(json.dumps({"coefficients": asdict(Coefficients(base=1e-3, token=1e-4)), "links": links}))
+    options: dict[str, Any] = {"profile": str(profile), "max_model_len": LENGTH, "chunk_size": 16}
+    async with serve({"m": folder}, workers=2, kv_dispatch="owner", proactive_copies=True, **options) as server:
+        first, story = await ask(server, FIRST)
+        assert story["home"] == "w0"
+        history = (*FIRST, *first["token_ids"])
+        alone, _ = await ask(server, history, cache_salt="alone")
+        port: Any = server.running.port
+
+        async def counter(worker: str, name: str) -> int:
+            found = [one for one in (await server.cluster())["workers"] if one["id"] == worker]
+            return int(found[0]["counters"][name])
+
+        async def copied() -> bool:
+            await ask(server, OTHER, max_tokens=BUSY)  # its owner is busy
+            return await counter("w1", "imported_pages") > 0
+
+        await until(copied)
+        route = port.book.parts.table.routes["m"][0]
+        hashes = tuple(page_hashes(list(history), 16, b""))[: len(history) // 16]
+        port._perform([RetireAt("w0", route.id, hashes)])
+
+        async def retired() -> bool:
+            return await counter("w0", "redundant_pages") > 0
+
+        await until(retired)
+        again, told = await ask(server, history)
+    assert (again["token_ids"], again["logprobs"]) == (alone["token_ids"], alone["logprobs"])
+    assert next(event["cached"] for event in told["events"] if event["event"] == "prefill") >= len(FIRST) // 16 * 16

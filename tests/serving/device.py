@@ -12,7 +12,7 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from zlib import crc32
 
@@ -78,6 +78,7 @@ class Spec:
 
     component: Component
     delta: None = None
+    tensors: dict[str, object] = field(default_factory=dict)  # none of them is in a file
 
     @property
     def name(self) -> bytes:

@@ -61,6 +61,11 @@ async def _at_once(work: Callable[[], bytes]) -> bytes:
 class Quiet:
     """A front that nobody asks."""
 
+    retry_window = 0.0
+
+    def owners(self) -> list[str]:
+        return []
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

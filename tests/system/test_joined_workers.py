@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from blockwright.tests.system.client import Answer, Client, check
 from blockwright.tests.system.conftest import FAULTY, STREAMS, slow
 from blockwright.tests.system.server import Server
 from blockwright.tests.waiting import PATIENCE, until
+from blockwright.tests.zoo.served_folder import served_folder
+from blockwright.zoo.add import add
 
 pytestmark = pytest.mark.system
 FAR = "far"
@@ -25,11 +28,11 @@ FAR = "far"
 class Joining:
     """A server with one worker of its own that others may join, and the text with which they do."""
 
-    def __init__(self, serve: Callable[..., Server], folder: Path) -> None:
+    def __init__(self, serve: Callable[..., Server], folder: Path, *model: Path, **settings: str) -> None:
         make_keys(folder / "keys")
         self.text = folder / "worker.join"
         listening = ["--listen", "tcp://127.0.0.1:0", "--keys", str(folder / "keys"), "--join-file", str(self.text)]
-        self.server = serve(workers=1, arguments=listening).whole()
+        self.server = serve(*model, workers=1, arguments=listening, **settings).whole()
 
     def start(self, *arguments: str, name: str = FAR) -> subprocess.Popen[bytes]:
         words = ["worker", "--join", f"@{self.text}", "--name", name, "--label", "zone=b", *arguments]
@@ -89,3 +92,48 @@ async def test_a_worker_joins_dies_comes_again_and_leaves(joining: Joining, expe
         assert f"worker {FAR} is drained: SIGTERM was received" in texts
         assert sum(text.startswith(f"worker {FAR} died") for text in texts) == 1
     server.stop()
+
+
+@claim("Workers that join without the model get it by its hash, from other workers and the origin", of="serving")
+@pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.nightly)])
+async def test_workers_without_the_model(
+    serve: Callable[..., Server], model: Path, tmp_path: Path, expected: list[list[int]], count: int
+) -> None:
+    """Its folder is gone when they come, so that the head's worker has it packed, and nobody raw but the origin."""
+    here = Path(shutil.copytree(model, tmp_path / "model"))
+    add(tmp_path / "zoo", str(here), "m")
+    with served_folder(tmp_path / "zoo") as origin:
+        joining = Joining(serve, tmp_path, here, origin=origin.address)
+        async with Client(joining.server) as client:
+            answers = client.load(STREAMS)
+            await client.finished()
+            check(answers, expected)
+            shutil.rmtree(here)
+
+            async def serving() -> set[str]:
+                routes = (await client.get("/admin/cluster"))[1]["routes"]
+                return {hop["worker"] for route in routes for hop in route["hops"]}
+
+            async def counters(worker: str) -> Any:
+                return (await client.workers())[worker]["counters"]
+
+            names = [f"cold{n + 1}" for n in range(count)]
+            away = [joining.start("--store", str(tmp_path / name), name=name) for name in names]
+
+            async def all_serve() -> bool:
+                return await serving() == {"w0", *names}
+
+            await until(all_serve, "all serve")
+            answers = client.load(STREAMS)
+            await client.finished()
+            check(answers, expected)
+            assert len(await homes(client, answers)) > 1
+            assert origin.sent <= 1.1 * origin.tensor_bytes
+            found = [await counters(name) for name in names]
+            assert all(one["fetched_parameter_bytes"] + one["origin_parameter_bytes"] > 0 for one in found)
+            texts = [event["text"] for event in (await client.get("/admin/cluster"))[1]["events"]]
+            assert any(text.startswith("worker cold1 has no files of") for text in texts), texts
+        for process in away:
+            process.kill()
+            process.wait(timeout=PATIENCE)
+    joining.server.stop()

@@ -19,7 +19,7 @@ from ..account import is_only_account
 from ..refusal import Refusal, RequestRefused
 from ..routes_changed import RoutesChanged
 from ..routing_table import RoutingTable
-from . import chain_switching, moving, pausing, reports, switching
+from . import absences, chain_switching, moving, pausing, reports, switching
 from . import messages as m
 from .dispatch_messages import Chosen
 from .invariants import check_parts
@@ -82,6 +82,7 @@ class RequestBook:
                 self._expire(now)
                 switching.tick(parts, now)
                 chain_switching.time_passes(parts, now)
+                absences.time_passes(parts, now)
                 self._pump(now)
             case m.Drain(at_once):
                 parts.draining = True
@@ -152,6 +153,7 @@ class RequestBook:
         for name in record.applications:
             parts.usage.change(name, 1, now)
         parts.recount(record)
+        absences.come(parts, record)
         wait_here(parts, record, now)
         try_start(parts, record, now)
         if record.waiting and record.id not in parts.asking.open:
@@ -207,6 +209,7 @@ class RequestBook:
         pausing.lost(parts, worker, now)
         parts.offline.lost(worker)
         parts.pages.lose(worker)
+        parts.absent.lose(worker)
         for record in sorted(ran, key=lambda record: record.key):
             record.history.note(now, "worker_died", worker=worker, cause=cause)
             fail_over(parts, record, now)

@@ -138,6 +138,15 @@ class ExportAt:
 
 
 @dataclass(frozen=True, slots=True)
+class RetireAt:
+    """The effect of having cached pages on a worker go before others: they are expected back late, or have moved."""
+
+    worker: str
+    route: str
+    hashes: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class HoldAt:
     """The effect of asking workers to keep pages of a request, the last worker after all others.
 
@@ -207,4 +216,5 @@ class WantRoutes:
     applications: dict[str, int]
 
 
-Effect = WantRoutes | Ask | Submit | ExportAt | HoldAt | UnholdAt | CancelAt | Acknowledge | Replay | Deliver | Fail | Closed
+_ToWorkers = Submit | ExportAt | RetireAt | HoldAt | UnholdAt | CancelAt | Acknowledge | Replay
+Effect = WantRoutes | Ask | Deliver | Fail | Closed | _ToWorkers

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...adaptive.similarity import AnswersToScore
+from ..absent import LEAST_WASTE, LRU, AbsentConversations
 from ..admission_limit import AdmissionLimit
 from ..chain_switch import ChainSwitches
 from ..known_pages import KnownPages
@@ -37,13 +38,16 @@ class ChainRules:
     """The rules by which a gateway chooses among chains.
 
     target: seconds to the first token beyond which a less accurate variant may serve; 0: none. switches: of one request.
-    similarity_share: share of variants' answers that the listed chain scores. kv: as in ``kv_dispatch.py``.
+    similarity_share: share of variants' answers that the listed chain scores. kv: as in ``kv_dispatch.py``;
+    the two after it as in ``absent.py``.
     """
 
     target: float = 0.0
     switches: int = 0
     similarity_share: float = 0.0
     kv: str = OFF
+    proactive_copies: bool = False
+    cold_kv: str = LRU
 
     @property
     def knows_kv(self) -> bool:
@@ -94,6 +98,7 @@ class BookParts:
         self.pauses = Pauses()
         self.switches = Switches()
         self.chains = ChainSwitches(rules.switches)
+        self.absent = AbsentConversations(proactive=rules.proactive_copies, cold=rules.cold_kv == LEAST_WASTE)
         self.scoring = AnswersToScore(rules.similarity_share)  # answers of variants
         self.choices.figures.similarity = self.scoring.found
         self.draining = False

@@ -19,6 +19,7 @@ from ...sweep.events import (
     TokensEmitted,
 )
 from ...sweep.page_events import Exported
+from . import absences
 from .delivery import settle_choices, take
 from .lifecycle import LifeEvent
 from .messages import CancelAt, Replay
@@ -68,6 +69,7 @@ def heed(parts: BookParts, news: GatewayNews, worker: str, seconds: float, now: 
     """
     if isinstance(news, Exported):
         parts.claims.accept_export(news, worker)
+        absences.accept(parts, news, worker)
         return True
     record = parts.active.get(news.request)
     if record is None or record.placement.workers[:1] != (worker,):

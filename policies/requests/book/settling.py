@@ -15,6 +15,7 @@ from ...sweep.page_events import Unhold
 from ..dispatch import dispatch, lacking_room, open_routes, workers_of
 from ..poison import outnumbered
 from ..refusal import RequestRefused
+from .absences import leave
 from .copying import ask_for_copies, find_copies
 from .decision import Decision
 from .dispatch_queries import Advice
@@ -231,6 +232,7 @@ def _end(parts: BookParts, claim: RequestClaim, now: float) -> None:
     if claim.event in (LifeEvent.FINISH, LifeEvent.STOP):
         note_pages(parts, record)
         score_later(parts, record)
+        leave(parts, record, now)
     record.apply(claim.event)
     record.end(claim.event, now, claim.reason)
     if not record.offline:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ...control.route_switch import SwitchRoutes
 from ..moving import deal
+from . import absences
 from .chain_switching import arrived as switched
 from .copying import move_to
 from .lifecycle import LifeEvent, LifeStage
@@ -35,6 +36,7 @@ def handle_move(parts: BookParts, event: Move | Vacate | SwitchRoutes | ExportUn
             switch_routes(parts, event, now)
         case ExportUnsent(worker, news):
             parts.claims.accept_export(news, worker)
+            absences.accept(parts, news, worker)
             settle_moves(parts, now)
         case HoldAnswered():
             held(parts, event, now)

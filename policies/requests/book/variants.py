@@ -50,14 +50,19 @@ def known_kv(parts: BookParts, record: RequestRecord, application: str) -> dict[
 
 def copied_kv(parts: BookParts, application: str) -> float:
     """Return the part of KV elsewhere that is as good as there (``kv_dispatch.py``); 0 while paces or links are unknown."""
-    table = parts.table
-    no_routes = not table.routes.get(application)
-    if not parts.rules.knows_kv or no_routes or table.link is None or not table.link.bandwidth:
+    if not parts.rules.knows_kv:
         return 0.0
-    nbytes, _ = table.sizes.get(application, (0, 0))
+    nbytes, _ = parts.table.sizes.get(application, (0, 0))
+    return copied_part(parts.table.paces.measured.seconds(nbytes), copy_seconds(parts, application))
+
+
+def copy_seconds(parts: BookParts, application: str) -> float:
+    """Return the seconds in which KV of a token is copied between workers; 0: unknown, or it has no route."""
+    table = parts.table
+    if not table.routes.get(application) or table.link is None or not table.link.bandwidth:
+        return 0.0
     layouts = [one.kv for one in table.chains[application].components if one.kv is not None]
-    token = sum(layout.raw_bytes for layout in layouts) / parts.page_size
-    return copied_part(table.paces.measured.seconds(nbytes), token / table.link.bandwidth)
+    return sum(layout.raw_bytes for layout in layouts) / parts.page_size / table.link.bandwidth
 
 
 def note_pages(parts: BookParts, record: RequestRecord) -> None:

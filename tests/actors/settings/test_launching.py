@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from blockwright.actors import worker_processes
 from blockwright.actors.settings.errors import SettingsError
 from blockwright.actors.settings.settings import Settings
 from blockwright.actors.sizing import launched_names, size_rules, worker_names, workers_here
@@ -28,12 +29,12 @@ def settings(**values: Any) -> Settings:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"launcher": "slurm"}, "launcher is 'slurm'; choose one of local, command, wait"),
+        ({"launcher": "slurm"}, "launcher is 'slurm'; choose one of local, command, ray, wait"),
         (
             {"launch_hosts": "a"},
             "launch_hosts is set, but launcher is local, which does not use it; choose",
         ),
-        ({"launched_workers": 2}, "is local, which does not use it; choose launcher=command or wait, or leave"),
+        ({"launched_workers": 2}, "is local, which does not use it; choose launcher=command or ray or wait, or leave"),
         ({"launcher": "wait", "launch_cores": 2}, "launch_cores is set, but launcher is wait, which does not use it"),
         (
             {**COMMAND, "wish_file": "x"},
@@ -84,12 +85,18 @@ def test_only_workers_of_this_machine_share_it(values: dict[str, Any], names: li
     assert made.autoscaling.rules(1, 1 + made.launching.launched_workers).most >= len(names) - 1
 
 
-def test_no_launcher_is_made_but_the_one_that_is_asked_for(tmp_path: Path) -> None:
+def test_no_launcher_is_made_but_the_one_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     local = InProcessLauncher()
     assert with_further(local, settings()) is local
     launcher = with_further(local, settings(**ALWAYS))
     assert (launcher.places, [launcher.joins(name) for name in ("w0", "w1", "g1")]) == (True, [False, True, False])
     waiting = with_further(local, settings(launcher="wait", launched_workers=2, wish_file=str(tmp_path / "wish")))
     assert (waiting.places, waiting.joins("w1")) == (False, False)
+    monkeypatch.setattr(worker_processes, "has_ray", lambda: False)
+    with pytest.raises(SettingsError, match=r"the package ray is not installed here; pip install 'blockwright\[ray\]'"):
+        with_further(local, settings(launcher="ray", launched_workers=2))
+    monkeypatch.setattr(worker_processes, "has_ray", lambda: True)
+    launcher = with_further(local, settings(launcher="ray", launched_workers=2))
+    assert (launcher.places, launcher.joins("w2")) == (True, True)
     with pytest.raises(SettingsError, match=r"wish_file is .*, but .*/absent is no folder; name a file in a folder"):
         with_further(local, settings(launcher="wait", launched_workers=2, wish_file=str(tmp_path / "absent" / "wish")))

@@ -69,13 +69,14 @@ FLAGS = {
     "gateway": {"--host", "--join", "--label", "--listen", "--name", "--port"},
     "predictor": {"--join", "--label", "--listen", "--name"},
     "node": {"--join", "--listen", "--name"},
-    "worker": {"--device", "--join", "--label", "--listen", "--memory", "--model-folders", "--name", "--threads"},
+    "worker": {"--device", "--join", "--label", "--listen", "--memory", "--model-folders", "--name", "--store", "--threads"},
     "simulate": {"--from", "--json", "--log", "--set", "--svg", "--target"},
     "trace": {"--trace"},
     "trace replay": {"--json", "--show", "--until"},
     "version": set(),
     "zoo add": {"--base", "--name", "--zoo"},
     "zoo gc": {"--zoo"},
+    "zoo serve": {"--host", "--port"},
     "zoo equivalence": {"--damage", "--data", "--json", "--kl", "--png", "--text", "--threshold", "--zoo"},
     "zoo list": {"--json", "--zoo"},
     "zoo remove": {"--zoo"},
@@ -173,7 +174,8 @@ def test_there_is_no_new_flag(name: str) -> None:
         (
             ["zoo"],
             "blockwright: zoo needs another word; there are: "
-            "zoo add, zoo list, zoo show, zoo equivalence, zoo surrogate, zoo stitch, zoo verify, zoo remove, zoo gc\n",
+            "zoo add, zoo list, zoo show, zoo equivalence, zoo surrogate, zoo stitch, zoo verify, zoo remove, zoo gc, "
+            "zoo serve\n",
         ),
         (["zoo", "lst"], "blockwright: there is no command 'zoo lst'; did you mean zoo list?\n"),
         (["help", "zoo", "LIST"], "blockwright: there is no command 'zoo LIST'; did you mean zoo list?\n"),

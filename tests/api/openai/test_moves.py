@@ -80,6 +80,9 @@ class Front:
 
     retry_window = 0.0
 
+    def owners(self) -> list[str]:
+        return []
+
     def __init__(self, answer: MovesBegun) -> None:
         self.answer = answer
 

@@ -1,5 +1,7 @@
 """A gateway's state machine with workers that say what a test makes them say; every event is followed by a check."""
 
+from typing import Any
+
 from blockwright.actors.gateway.port import ModelInfo
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, Route
 from blockwright.policies.requests.admission_limit import AdmissionLimit
@@ -34,7 +36,7 @@ def gateway(
     target: float = 0.0,
     switches: int = 0,
     similarity_share: float = 0.0,
-    kv: str = "off",
+    **kv: Any,
 ) -> RequestBook:
     models = [ModelInfo(name, "/models/" + name, 4096, 0, False) for name in applications]
     timeouts, overload = RequestTimeout(worker_wait, request_timeout), AdmissionLimit(max_waiting, 0, 1)
@@ -46,7 +48,7 @@ def gateway(
             timeouts=timeouts,
             overload=overload,
             asks=asks,
-            rules=ChainRules(target, switches, similarity_share, kv),
+            rules=ChainRules(target, switches, similarity_share, **kv),
         )
     )
 

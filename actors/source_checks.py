@@ -1,0 +1,28 @@
+"""Checks of the settings with which workers load what no folder of theirs has: the store and the origin. Loads no torch."""
+
+from __future__ import annotations
+
+from ..zoo.errors import ZooError
+from ..zoo.origin import check_origin
+from ..zoo.store import Store
+from .settings.errors import SettingsError
+from .settings.workers import WorkerSettings
+
+
+def check_store(worker: WorkerSettings) -> None:
+    """Make the store if there is none. Raises SettingsError if it cannot be one."""
+    try:
+        if worker.store:
+            Store.open(worker.store, worker.store_size)
+    except ZooError as error:
+        raise SettingsError(str(error)) from None
+
+
+def check_sources(worker: WorkerSettings) -> None:
+    """Check the store and the origin as they are seen from here. Raises SettingsError."""
+    check_store(worker)
+    try:
+        if worker.origin:
+            check_origin(worker.origin)
+    except ZooError as error:
+        raise SettingsError(str(error)) from None

@@ -1,0 +1,79 @@
+"""A folder over HTTP that counts what it gives and fails as it is told: for readers of origins."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class ServedFolder:
+    """The folder ``root`` over HTTP.
+
+    ranges: it knows them. cut: bytes after which the next answers with so many break off, by path. flip: paths of which the
+    last bit of an answer is wrong. asked: path and Range of each request.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.ranges, self.query = True, ""
+        self.cut: dict[str, list[int]] = {}
+        self.flip: set[str] = set()
+        self.asked: list[tuple[str, str]] = []
+        self.authorization: set[str] = set()
+        self.sent = 0
+        self.address = ""
+
+    @property
+    def tensor_bytes(self) -> int:
+        """The bytes of all tensors' files."""
+        return sum(path.stat().st_size for path in self.root.glob("tensors/*/*"))
+
+    def answer(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        name, _, query = request.path.lstrip("/").partition("?")
+        wanted = request.headers.get("Range", "")
+        self.asked.append((name, wanted))
+        self.authorization.add(request.headers.get("Authorization", ""))
+        path = self.root / name
+        if not path.is_file() or query != self.query:
+            return request.send_error(404)
+        whole = path.read_bytes()
+        first = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.ranges else 0
+        body = bytearray(whole[first:])
+        if name in self.flip:
+            body[-1] ^= 1
+        request.send_response(206 if first else 200)
+        if first:
+            request.send_header("Content-Range", f"bytes {first}-{len(whole) - 1}/{len(whole)}")
+        request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        if self.cut.get(name):
+            del body[self.cut[name].pop(0) :]
+        request.wfile.write(body)
+        self.sent += len(body)
+        return None
+
+
+@contextmanager
+def served_folder(root: Path) -> Iterator[ServedFolder]:
+    """Serve a folder while the context lasts."""
+    served = ServedFolder(root)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            served.answer(self)
+
+        def log_message(self, *what: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        served.address = f"http://127.0.0.1:{server.server_address[1]}"
+        try:
+            yield served
+        finally:
+            server.shutdown()
+            thread.join()
