@@ -374,15 +374,9 @@ class SocketTransport:
         try:
             greeted = greeting.parse(first.bytes)
             if isinstance(greeted, JoinRequest):
-                admission = self._receiver.on_join(greeted.name, key, greeted.secret)
-                admission = replace(admission, version=SPOKEN.common(greeted.versions))
-                self.admit(admission.own, key)
-                return admission.pack()
+                return self._take_in(self._receiver.on_join(greeted.name, key, greeted.secret), greeted, key)
             if isinstance(greeted, ReturnRequest):
-                admission = self._receiver.on_return(greeted, key)
-                admission = replace(admission, version=SPOKEN.common(greeted.versions))
-                self.admit(admission.own, key)
-                return admission.pack()
+                return self._take_in(self._receiver.on_return(greeted, key), greeted, key)
             self._sessions.check(greeted.sender)
             if self._roster is not None and not self._roster.speaks_for(key, greeted.sender):
                 raise HandshakeRefused(f"this key does not speak for {greeted.sender}")

@@ -29,9 +29,9 @@ class Member:
 
     id: PeerId
     joined: bool = False  # by hand: there is no process of ours
-    role: str = ""  # of the join text that it brought
-    key: str = ""  # of its connections, if there are keys
+    role: str = ""  # of the join text that it brought, or was started with
     text: str = ""  # id of the join text that its launcher was given, for this life alone
+    key: str = ""  # of its connections, if there are keys
     leaving: bool = False  # it said so
     pid: int = 0
     state: str = "starting"  # "expected" (of an earlier head, not back yet) | "starting" | "up" | "down"

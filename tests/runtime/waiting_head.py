@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.join_text import JoinTexts
 from blockwright.runtime.cluster.key_folder import read_keys
-from blockwright.runtime.cluster.launcher import LaunchError, NodeSpec, OnExit
+from blockwright.runtime.cluster.launcher import Launcher, LaunchError, NodeSpec, OnExit
 from blockwright.transport.address import PeerId
 from blockwright.transport.curve import NodeKeys
 from blockwright.transport.interface import Transport
@@ -23,16 +22,20 @@ HEARTBEAT, SILENCE = 0.2, 2.0
 GRACE = 600.0
 
 
-class Nobody:
+class Nobody(Launcher):
     """A launcher of nothing."""
 
     def __init__(self, directory: str) -> None:
-        self.directory = directory
+        self._path = directory
+
+    @property
+    def directory(self) -> str:
+        return self._path
 
     async def start(self, on_exit: OnExit) -> None: ...
 
     def head_transport(self, head: PeerId, listen: str, keys: NodeKeys | None) -> Transport:
-        return SocketTransport(head, listen or Path(self.directory), keys, lasting=True)
+        return SocketTransport(head, listen or Path(self._path), keys, lasting=True)
 
     async def spawn(self, spec: NodeSpec) -> int:
         raise LaunchError("this head waits for nodes that join")
@@ -41,11 +44,6 @@ class Nobody:
 
     def list(self) -> dict[PeerId, int]:
         return {}
-
-    def spawned(self) -> Mapping[str, int]:
-        return {}
-
-    async def leave(self) -> None: ...
 
     async def stop(self) -> None: ...
 

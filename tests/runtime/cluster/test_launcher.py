@@ -62,12 +62,6 @@ class SubprocessLauncher(Launcher):
     def list(self) -> dict[PeerId, int]:
         return {node: process.pid for node, process in self._processes.items()}
 
-    def spawned(self) -> dict[str, int]:
-        return {}  # it has no later head
-
-    async def leave(self) -> None:
-        await self.stop()
-
     async def stop(self) -> None:
         for node in self.list():
             self.kill(node)
