@@ -390,6 +390,10 @@ class SocketTransport:
             log.warning("node %s refused a connection: %s", self.peer, error)
             return greeting.pack_refusal(str(error))
 
+    def _take_in(self, admission: Admission, asked: JoinRequest | ReturnRequest, key: str) -> bytes:
+        self.admit(admission.own, key)
+        return replace(admission, version=SPOKEN.common(asked.versions)).pack()
+
     def _answer(self, connection: bytes, answer: bytes) -> None:
         with contextlib.suppress(zmq.ZMQError):  # the peer is gone or does not read; no answer is owed
             self._router.send_multipart([connection, answer], _NOBLOCK)
