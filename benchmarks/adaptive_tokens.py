@@ -40,7 +40,8 @@ from blockwright.zoo.surrogate.records import StoredSurrogate
 NAME = "target"
 FIXED = (1, 2, 4)  # drafts of a round
 SCALES = (0.1, 0.02)
-PROMPT, REPEATS, ROWS, LENGTH = 8, 9, 24, 48
+PROMPT, LENGTH = 8, 48
+REPEATS, ROWS = 9, 24
 
 
 @dataclass(frozen=True, slots=True)

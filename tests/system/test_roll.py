@@ -130,13 +130,10 @@ async def test_workers_and_a_gateway_are_rolled_forth_and_back(
             process = cluster.join("far", other)
             await until(serving("w0", "far"), f"it serves: {cluster.server.said('far')}")
             view = roll_view((await client.get("/admin/cluster"))[1])
-            assert {one["name"]: one["release"] for one in view["members"]} == {
-                "head": releases[own], "w0": releases[own], "far": releases[other],
-            }  # fmt: skip
-            assert (view["release"], view["left"]) == (
-                neighbour.RELEASE,
-                ["head", "w0"] if own == here else ["far"],
-            )
+            known = {"head": releases[own], "w0": releases[own], "far": releases[other]}
+            assert {one["name"]: one["release"] for one in view["members"]} == known
+            left = ["head", "w0"] if own == here else ["far"]
+            assert (view["release"], view["left"]) == (neighbour.RELEASE, left)
             answers = client.load(STREAMS)
             await until(running("w0", "far"), "both releases have work")
             await until(lambda: all(len(answer.tokens) >= 3 for answer in answers), "all have begun")
