@@ -8,8 +8,8 @@ scale, the more drafts of the chain with its surrogate stand. Requests without d
 
 All times are processor times of the worker's process, which computes with one thread. ``of_ideal`` is the measured speed-up
 divided by the ideal, E T(1) / (g D(1) + T(g + 1)): E is the number of tokens of a round as recorded, T(n) the time of the
-model's kernels for n positions, and D(1) that of the drafting chain: T(1) less what its surrogate saves at one row, as
-measured when it was made. ``saved``: that part of T(1).
+model's kernels for n positions, and D(1) that of the drafting chain: T(1) less the part of its slow block that the surrogate
+saves at one row, as measured in turns when it was made. ``saved``: that part of T(1).
 """
 
 from __future__ import annotations
@@ -94,11 +94,9 @@ async def compared(report: Report, plan: Plan, server: Served, made: StoredSurro
     plain = (await measured(server, asked, plan.tokens, {"draft": OFF}))[1].answers
     for number in range(-1, plan.rounds):  # the first is not counted
         wanted = {1, *(g + 1 for g in FIXED)}
-        whole = {
-            n: usual(kernels.lower(1, n), REPEATS) + usual(kernels.upper(1, n), REPEATS) + usual(kernels.head(n), REPEATS)
-            for n in wanted
-        }
-        saved = made.block_seconds - made.seconds
+        layers = {n: usual(kernels.lower(1, n), REPEATS) + usual(kernels.upper(1, n), REPEATS) for n in wanted}
+        whole = {n: layers[n] + usual(kernels.head(n), REPEATS) for n in wanted}
+        saved = layers[1] * (1 - 2 / SIZES[plan.size].layers) * (1 - made.time_ratio)  # all layers but two
         off, _ = await measured(server, asked, plan.tokens, {"draft": OFF})
         for g in FIXED:
             rate, done = await measured(server, asked, plan.tokens, {"draft_tokens": g})
