@@ -28,16 +28,12 @@ from ..policies.requests.book.lengths import Lengths
 from ..policies.requests.book.parts import BookParts, ChainRules
 from ..policies.requests.request_timeout import RequestTimeout
 from ..runtime.actor.ref import Ref
-from ..runtime.base.down import Down
 from ..runtime.base.errors import RuntimeFault
 from ..runtime.cluster.cluster import ClusterHead
 from ..runtime.cluster.inprocess import InProcessLauncher
-from ..runtime.cluster.join_text import GATEWAY as GATEWAY_ROLE
-from ..runtime.cluster.join_text import PREDICTOR as PREDICTOR_ROLE
-from ..runtime.cluster.join_text import WORKER as WORKER_ROLE
 from ..runtime.cluster.launcher import Launcher
 from ..runtime.cluster.processes import ForkserverLauncher
-from ..runtime.tree import lines, start_tree
+from ..runtime.tree import Branch, lines, start_tree
 from ..transport.errors import AddressError
 from .batches.port import BatchService
 from .changes_file import ChangesFile
@@ -56,6 +52,7 @@ from .gateway.peers import GatewayConfig, GatewayPeer, LocalFront, LocalRelay
 from .gateway.port import GatewayPlace, GatewayPort, ModelInfo, Readiness, Service
 from .gateway.tagging import check_tagging, make_tagging
 from .head_address import head_options, write_join_text
+from .node_news import tell_of_nodes, tell_of_predictors
 from .predictor.admission import PREDICTOR_ADMISSION
 from .predictor.messages import NODE
 from .rate_limiter import limits_of
@@ -269,11 +266,7 @@ async def start(
     launcher = with_further(local, settings)
     cluster = await _open_cluster(settings.faults, settings.joining, launcher, succession)
     try:
-        worker_entry = worker_entry or (WORKER_IN_PROCESS if in_process else WORKER)
-        predictors = PREDICTORS_IN_PROCESS if in_process else PREDICTORS
-        entries = {"worker_entry": worker_entry, "gateway_entry": http.entry if http is not None else ""}
-        whole = tree(settings, first_in_head=first_in_head, predictor_entry=predictors, **entries)
-        log.info("supervision tree:\n%s", "\n".join(lines(whole)))
+        whole = _tree(settings, http, worker_entry, in_process=in_process, first_in_head=first_in_head)
         infos = _models(opened, max_lengths(settings.requests, models))
         gateway = _gateway(fronts, infos) if first_in_head else None
         running = Running(cluster, launcher, gateway, began, dict(opened.checkpoints))
@@ -306,6 +299,19 @@ async def start(
         await cluster.stop()
         raise
     return running
+
+
+def _tree(settings: Settings, http: Http | None, worker_entry: str, *, in_process: bool, first_in_head: bool) -> Branch:
+    """Return the supervision tree, and show it in the log."""
+    whole = tree(
+        settings,
+        first_in_head=first_in_head,
+        worker_entry=worker_entry or (WORKER_IN_PROCESS if in_process else WORKER),
+        gateway_entry=http.entry if http is not None else "",
+        predictor_entry=PREDICTORS_IN_PROCESS if in_process else PREDICTORS,
+    )
+    log.info("supervision tree:\n%s", "\n".join(lines(whole)))
+    return whole
 
 
 def _warm(launcher: Launcher, programs: Sequence[str]) -> None:
@@ -429,77 +435,6 @@ async def _open_cluster(
             raise SettingsError(f"directory: the cluster's sockets cannot lie there: {error}") from error
         raise
     return cluster
-
-
-def tell_of_nodes(
-    cluster: ClusterHead,
-    controller: Ref,
-    answering: Published[tuple[str, ...]],
-    workers: Collection[str],
-    gateways: Collection[str],
-) -> None:
-    """Report changes of the membership as messages to the controller, which informs the gateways."""
-
-    def works(name: str) -> bool:
-        return name in workers or cluster.role(name) == WORKER_ROLE
-
-    def launched(name: str, incarnation: int, failure: str) -> None:
-        if name in workers and failure:
-            controller.worker_down.cast(name, incarnation, f"not started: {failure}")
-        elif name in workers:
-            controller.worker_starting.cast(name, incarnation, cluster.pid(name))
-
-    def up(name: str, incarnation: int) -> None:
-        if works(name):
-            controller.worker_up.cast(name, incarnation)
-        elif name in gateways:
-            controller.gateway_up.cast(f"{name}/gateway")
-            answering.publish((*answering.value, name))
-        elif cluster.role(name) == GATEWAY_ROLE:
-            controller.gateway_up.cast(f"{name}/gateway")
-
-    def adopted(name: str, incarnation: int) -> None:
-        if works(name):
-            controller.worker_back.cast(name, incarnation)
-        elif name in gateways or cluster.role(name) == GATEWAY_ROLE:
-            controller.gateway_up.cast(f"{name}/gateway")
-            if name in gateways:
-                answering.publish((*(one for one in answering.value if one != name), name))
-
-    def down(what: Down) -> None:
-        if works(what.node):
-            controller.worker_down.cast(what.node, what.incarnation, what.cause)
-        elif what.node in gateways:
-            controller.gateway_down.cast(f"{what.node}/gateway")
-            answering.publish(tuple(name for name in answering.value if name != what.node))
-        elif cluster.role(what.node) == GATEWAY_ROLE:
-            controller.gateway_down.cast(f"{what.node}/gateway")
-
-    cluster.on_launch(launched)
-    cluster.on_up(up)
-    cluster.on_adopt(adopted)
-    cluster.on_down(down)
-
-
-def tell_of_predictors(cluster: ClusterHead, settings: Settings, workers: Collection[str]) -> None:
-    """Report workers that joined, and processes of predictors, to the actor that says who predicts whom."""
-    if not (settings.joining.listen and settings.dispatching.predicts):
-        return
-    admission = cluster.node.ref(f"{HEAD}/{PREDICTOR_ADMISSION}")
-
-    def role(name: str) -> str:
-        return PREDICTOR_ROLE if name == NODE else cluster.role(name)
-
-    def up(name: str, incarnation: int) -> None:
-        if role(name) in (WORKER_ROLE, PREDICTOR_ROLE) and name not in workers:
-            admission.up.cast(name, role(name))
-
-    def down(what: Down) -> None:
-        if role(what.node) in (WORKER_ROLE, PREDICTOR_ROLE) and what.node not in workers:
-            admission.down.cast(what.node)
-
-    cluster.on_up(up)
-    cluster.on_down(down)
 
 
 def _models(opened: OpenedCheckpoints, lengths: dict[str, int]) -> list[ModelInfo]:

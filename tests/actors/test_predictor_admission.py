@@ -10,12 +10,12 @@ import pytest
 
 from blockwright.actors.member_calls import JoinRefused
 from blockwright.actors.members import MEMBERS, WorkerAdmission
+from blockwright.actors.node_news import tell_of_predictors
 from blockwright.actors.predictor.admission import PREDICTOR_ADMISSION, PredictorAdmission
 from blockwright.actors.predictor.coverage import Coverage
 from blockwright.actors.predictor.joined import enlist
 from blockwright.actors.predictor.messages import NODE
 from blockwright.actors.settings.settings import Settings
-from blockwright.actors.topology import tell_of_predictors
 from blockwright.runtime import Actor, Node, endpoint
 from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.inprocess import InProcessLauncher

@@ -22,6 +22,7 @@ from blockwright.actors.cost_file import read_costs
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.limiting import Limiting
 from blockwright.actors.gateway.port import ModelInfo
+from blockwright.actors.node_news import tell_of_nodes
 from blockwright.actors.predictor.main import start_in_process as start_predictors
 from blockwright.actors.predictor.messages import NODE
 from blockwright.actors.rate_limiter import limits_of
@@ -29,7 +30,6 @@ from blockwright.actors.settings.dispatching import OUTSTANDING
 from blockwright.actors.settings.settings import Settings
 from blockwright.actors.sizing import WorkerLimits
 from blockwright.actors.supervision_tree import dispatchers, inside_gateway, inside_worker, tree
-from blockwright.actors.topology import tell_of_nodes
 from blockwright.actors.worker.actor import Worker
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.policies.control.events import Application

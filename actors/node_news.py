@@ -1,0 +1,91 @@
+"""News of nodes: what the head learns of the lives of nodes, told to the actors that act on it.
+
+Owns who hears of which role. Decides nothing; the order of the news is that of the membership.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ..runtime.actor.ref import Ref
+from ..runtime.base.down import Down
+from ..runtime.cluster.cluster import ClusterHead
+from ..runtime.cluster.join_text import GATEWAY as GATEWAY_ROLE
+from ..runtime.cluster.join_text import PREDICTOR as PREDICTOR_ROLE
+from ..runtime.cluster.join_text import WORKER as WORKER_ROLE
+from .conditions import Published
+from .predictor.admission import PREDICTOR_ADMISSION
+from .predictor.messages import NODE
+from .settings.settings import Settings
+from .supervision_tree import HEAD
+
+
+def tell_of_nodes(
+    cluster: ClusterHead,
+    controller: Ref,
+    answering: Published[tuple[str, ...]],
+    workers: Collection[str],
+    gateways: Collection[str],
+) -> None:
+    """Report changes of the membership as messages to the controller, which informs the gateways."""
+
+    def works(name: str) -> bool:
+        return name in workers or cluster.role(name) == WORKER_ROLE
+
+    def launched(name: str, incarnation: int, failure: str) -> None:
+        if name in workers and failure:
+            controller.worker_down.cast(name, incarnation, f"not started: {failure}")
+        elif name in workers:
+            controller.worker_starting.cast(name, incarnation, cluster.pid(name))
+
+    def up(name: str, incarnation: int) -> None:
+        if works(name):
+            controller.worker_up.cast(name, incarnation)
+        elif name in gateways:
+            controller.gateway_up.cast(f"{name}/gateway")
+            answering.publish((*answering.value, name))
+        elif cluster.role(name) == GATEWAY_ROLE:
+            controller.gateway_up.cast(f"{name}/gateway")
+
+    def adopted(name: str, incarnation: int) -> None:
+        if works(name):
+            controller.worker_back.cast(name, incarnation)
+        elif name in gateways or cluster.role(name) == GATEWAY_ROLE:
+            controller.gateway_up.cast(f"{name}/gateway")
+            if name in gateways:
+                answering.publish((*(one for one in answering.value if one != name), name))
+
+    def down(what: Down) -> None:
+        if works(what.node):
+            controller.worker_down.cast(what.node, what.incarnation, what.cause)
+        elif what.node in gateways:
+            controller.gateway_down.cast(f"{what.node}/gateway")
+            answering.publish(tuple(name for name in answering.value if name != what.node))
+        elif cluster.role(what.node) == GATEWAY_ROLE:
+            controller.gateway_down.cast(f"{what.node}/gateway")
+
+    cluster.on_launch(launched)
+    cluster.on_up(up)
+    cluster.on_adopt(adopted)
+    cluster.on_down(down)
+
+
+def tell_of_predictors(cluster: ClusterHead, settings: Settings, workers: Collection[str]) -> None:
+    """Report workers that joined, and processes of predictors, to the actor that says who predicts whom."""
+    if not (settings.joining.listen and settings.dispatching.predicts):
+        return
+    admission = cluster.node.ref(f"{HEAD}/{PREDICTOR_ADMISSION}")
+
+    def role(name: str) -> str:
+        return PREDICTOR_ROLE if name == NODE else cluster.role(name)
+
+    def up(name: str, incarnation: int) -> None:
+        if role(name) in (WORKER_ROLE, PREDICTOR_ROLE) and name not in workers:
+            admission.up.cast(name, role(name))
+
+    def down(what: Down) -> None:
+        if role(what.node) in (WORKER_ROLE, PREDICTOR_ROLE) and what.node not in workers:
+            admission.down.cast(what.node)
+
+    cluster.on_up(up)
+    cluster.on_down(down)
