@@ -36,7 +36,9 @@ class Deployed:
     ref: Ref
     ids: frozenset[bytes]  # ids of components and deltas
     last: LastUse
+    order: tuple[tuple[bytes, ...], ...]  # the ids of each component in turn
     places: dict[str, BlockPlace] = field(default_factory=dict)  # by application that it was loaded for
+    released: dict[str, set[bytes]] = field(default_factory=dict)  # ids of components that an application gave up alone
     busy: int = 0  # loads in progress
 
 
@@ -80,6 +82,7 @@ class Blocks(Actor):
             raise BlockRefused(error.text) from None
         else:
             if isinstance(loaded, BlockLoaded):
+                one.released.pop(block.holder, None)
                 one.places[block.holder] = BlockPlace(block.holder, block.first, block.last)
                 self._of.setdefault(block.holder, {})[name] = one
             return loaded
@@ -98,12 +101,15 @@ class Blocks(Actor):
         for name, one in list(self._of.get(holder, {}).items()):
             if one.ids <= rest.keys():
                 del one.places[holder], self._of[holder][name]
+                one.released.pop(holder, None)
                 mine = [id for id in ids if id in one.ids]
                 for id in mine:
                     rest.pop(id, None)
                 freed += await one.ref.unload(holder, mine, returns=int)
         if not self._of.get(holder):
             self._of.pop(holder, None)
+        for one in self._of.get(holder, {}).values():
+            one.released.setdefault(holder, set()).update(one.ids & rest.keys())
         if rest:
             freed += await self._worker.unload(holder, list(rest), "", returns=int)
         return freed
@@ -161,9 +167,11 @@ class Blocks(Actor):
     async def tell(self) -> ToldWorker:
         """Tell a new head what this worker holds."""
         held = tuple(
-            HeldBlock(place.application, place.first, place.last, tuple(sorted(one.ids)))
+            HeldBlock(holder, depth, depth + 1, ids)
             for one in self._deployed.values()
-            for place in one.places.values()
+            for holder, place in one.places.items()
+            for depth, ids in enumerate(one.order, place.first)
+            if one.released.get(holder, set()).isdisjoint(ids)
         )
         version: int = await self._worker.version(returns=int)
         who = self.node.name, self.node.incarnation, os.getpid(), version, self._report
@@ -189,7 +197,10 @@ class Blocks(Actor):
             if one is None:
                 actor = BlockActor(name, self._worker, self.ref)
                 ref = (await self.node.spawn(actor, name=name, owner=self.ref.address)).ref
-                one = self._deployed[name] = Deployed(ref, frozenset(ids), LastUse(UNUSED, self.node.clock.now()))
+                deltas = block.deltas or [b""] * len(block.ids)
+                order = tuple(tuple(filter(None, pair)) for pair in zip(block.ids, deltas, strict=True))
+                last = LastUse(UNUSED, self.node.clock.now())
+                one = self._deployed[name] = Deployed(ref, frozenset(ids), last, order)
                 self.monitor(ref)
             one.busy += 1
             return name, one
