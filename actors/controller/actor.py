@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from ...policies.cluster.adapter_base import WholeModel
@@ -27,13 +27,12 @@ from ...policies.control.drops_view import overload_view
 from ...policies.control.families import members
 from ...policies.control.residency import not_served, serving, whole_models
 from ...policies.control.state import ControllerState
-from ...policies.requests.refusal import Refusal
 from ...runtime.actor.actor import Actor, PeerInfo
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.cluster.process import Process
 from ..block.messages import BlockStatus
 from ..conditions import Conditions, Published
-from ..gateway.port import ApplicationView, Census, DrainAnswered, RefusedChange, RemovalView
+from ..gateway.port import ApplicationView, Census, DrainAnswered, RemovalView
 from ..settings.logs import LogSettings
 from ..worker.messages import WorkerStatus
 from .event_log import ControlRecorder
@@ -42,7 +41,7 @@ from .history import History
 from .progress import Progress
 from .publisher import RoutePublisher
 from .view import application_view, claims_view, cluster_view, placement_view, releases_view, removal_view
-from .worker_calls import ANSWER_TIMEOUT, WorkerCalls
+from .worker_calls import ANSWER_TIMEOUT, WorkerCalls, drain_worker
 
 log = logging.getLogger("blockwright.controller")
 VIEW_TIMEOUT = 1.0  # timeout of a worker's status in a cluster view
@@ -555,16 +554,3 @@ class Controller(Actor):
             owned = {name: owned for name, (owned, _) in status.parameters_by_application.items()}
             room = status.budget - status.parameters, status.left_alone, owned
             self.handle(events.KvCapacity(effect.worker, effect.incarnation, *room))
-
-
-def drain_worker(
-    state: ControllerState, worker: str, drain: bool, handle: Callable[[events.ScalingEvent], object]
-) -> DrainAnswered:
-    """Start or end a drain. Asking for the current state is no error."""
-    if (known := state.workers.get(worker)) is None:
-        message = f"worker {worker!r} does not exist; there are: {', '.join(state.workers)}"
-        return DrainAnswered(refused=RefusedChange(Refusal.UNKNOWN_WORKER, message, "id"))
-    if drain and worker not in state.scaling.drained and (why := state.scaling.undrainable(worker, state.holdings)):
-        return DrainAnswered(refused=RefusedChange(Refusal.CONFLICT, f"worker {worker} cannot be drained: {why}", "id"))
-    handle(events.DrainWorker(worker, drain))
-    return DrainAnswered(running=known.running, waiting=known.waiting)

@@ -21,6 +21,7 @@ from ...runtime.actor.ref import Ref
 from ...runtime.base.clock import first_within
 from ...runtime.base.errors import NodeDown, RemoteError, RuntimeFault
 from ...transport.clock import Clock
+from ..gateway.port import DrainAnswered, RefusedChange
 from ..worker.messages import BlockLoaded, WorkerStatus
 
 log = logging.getLogger("blockwright.controller")
@@ -122,3 +123,16 @@ class WorkerCalls:
 
     def _blocks(self, worker: str, incarnation: int) -> Ref:
         return self._node.ref(f"{worker}/blocks#{incarnation}")
+
+
+def drain_worker(
+    state: ControllerState, worker: str, drain: bool, handle: Callable[[events.ScalingEvent], object]
+) -> DrainAnswered:
+    """Start or end a drain. Asking for the current state is no error."""
+    if (known := state.workers.get(worker)) is None:
+        message = f"worker {worker!r} does not exist; there are: {', '.join(state.workers)}"
+        return DrainAnswered(refused=RefusedChange(Refusal.UNKNOWN_WORKER, message, "id"))
+    if drain and worker not in state.scaling.drained and (why := state.scaling.undrainable(worker, state.holdings)):
+        return DrainAnswered(refused=RefusedChange(Refusal.CONFLICT, f"worker {worker} cannot be drained: {why}", "id"))
+    handle(events.DrainWorker(worker, drain))
+    return DrainAnswered(running=known.running, waiting=known.waiting)

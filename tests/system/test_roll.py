@@ -132,8 +132,7 @@ async def test_workers_and_a_gateway_are_rolled_forth_and_back(
             view = roll_view((await client.get("/admin/cluster"))[1])
             known = {"head": releases[own], "w0": releases[own], "far": releases[other]}
             assert {one["name"]: one["release"] for one in view["members"]} == known
-            left = ["head", "w0"] if own == here else ["far"]
-            assert (view["release"], view["left"]) == (neighbour.RELEASE, left)
+            assert (view["release"], view["left"]) == (neighbour.RELEASE, ["head", "w0"] if own == here else ["far"])
             answers = client.load(STREAMS)
             await until(running("w0", "far"), "both releases have work")
             await until(lambda: all(len(answer.tokens) >= 3 for answer in answers), "all have begun")
