@@ -1,6 +1,6 @@
-"""News of nodes: what the head learns of the lives of nodes, told to the actors that act on it.
+"""News of nodes: reports what the head learns of the lives of nodes to the actors that act on it.
 
-Owns who hears of which role. Decides nothing; the order of the news is that of the membership.
+Owns who hears of which role. Decides nothing, and keeps the order of the membership.
 """
 
 from __future__ import annotations

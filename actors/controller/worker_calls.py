@@ -16,6 +16,8 @@ from typing import Any
 from ...policies.cluster.application_life import model_of
 from ...policies.control import events
 from ...policies.control.loads import NoCapacity, SourcesWanted
+from ...policies.control.state import ControllerState
+from ...policies.requests.refusal import Refusal
 from ...runtime.actor.actor import ActorNode
 from ...runtime.actor.ref import Ref
 from ...runtime.base.clock import first_within

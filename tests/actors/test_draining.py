@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from blockwright.actors.controller.actor import drain_worker
 from blockwright.actors.controller.view import cluster_view
+from blockwright.actors.controller.worker_calls import drain_worker
 from blockwright.actors.gateway.port import DrainAnswered
 from blockwright.policies.control.events import DrainWorker, ResumeWorker, Serve, StopWorker, Vacated, VacateWorker
 from blockwright.policies.requests.refusal import Refusal
