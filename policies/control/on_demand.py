@@ -3,8 +3,10 @@
 A *parked* application is served but in no worker's memory. One parked application is loaded at a time, in the order they
 were asked for. Workers report the memory it lacks, gateways report the usage, and ``policies/cluster/demand.py`` chooses
 the applications to unload. A loaded application with too little room for a waiting sequence is treated the same way, until
-that sequence has been sent. Claims the components of what is loaded on demand, their turn before others, and a pause of
-what is being emptied. Owns the requested applications and the swap in progress.
+that sequence has been sent. An application that has served is parked, too, if a restarted worker has no room for it. Then
+it is loaded again without a request once there is room, and nothing gives way for it.
+Claims the components of what is loaded on demand, their turn before others, and a pause of what is being emptied. Owns the
+requested applications and the swap in progress.
 """
 
 from __future__ import annotations
@@ -62,6 +64,8 @@ from .residency import PlannedRoute
 LOOK = 0.03  # seconds between checks of usage while something waits for it
 NOBODY = Use(0, float("inf"))  # an application missing in the answers was never used
 ASKED_FOR = "requests asked for it"
+RETURN = 1.0  # seconds until an application that served before is loaded again; doubled with each try
+RETURNS = 8  # most tries; later only requests bring it
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,7 @@ class OnDemand(Party):
         self._alone = False  # no application is left to unload for ``coming``, still refused
         self._alone_since: float | None = None  # since when
         self._paused: tuple[str, ...] = ()  # routes of ``leaving``
+        self._returning: dict[str, int] = {}  # application that served before a worker lacked room -> tries to load it
 
     def handle(self, event: Event, view: Holdings, now: float) -> Conclusions:
         match event:
@@ -103,11 +108,13 @@ class OnDemand(Party):
             case Quiet(name) if name == self.leaving:
                 yield from self._park(name)
                 yield from self._try_again(view)
-            case Recheck(""):
+            case Recheck("", ""):
                 self._looking = False
                 again = self._alone
                 self._alone = False
                 yield from self._try_again(view) if again else self._ask(view)
+            case Recheck("", name):
+                yield from self._return(name, view, now)
             case Park(name):
                 yield Describe(name, on_demand=True)
                 yield Withdrawal(Claimant.DEMAND, ClaimKind.WANTED, (name,))
@@ -128,6 +135,8 @@ class OnDemand(Party):
             yield RecheckLater(LOOK)
         if self.leaving:
             yield AwaitQuiet(self.leaving)
+        for name, tries in list(self._returning.items()):
+            yield from self._return_later(name, tries - 1)
 
     def _want(self, name: str, tokens: int, view: Holdings, now: float) -> Conclusions:
         served, known = view.served.get(name), self.wanted.get(name)
@@ -156,7 +165,28 @@ class OnDemand(Party):
             self._lacks[worker] = event
             yield from self._ask(view, lacking=residency.misses(name))
         elif name in view.served and view.served[name].deployed:
+            served = view.served[name]
+            if served.ever_ready and not (served.on_demand or served.variant):
+                yield from self._return_later(name, 0)
             yield from self._park(name)
+
+    def _return_later(self, name: str, tries: int) -> Conclusions:
+        """Let an application that has served be loaded again later, unless it was tried often enough."""
+        if tries < RETURNS:
+            self._returning[name] = tries + 1
+            yield RecheckLater(RETURN * 2**tries, "", name)
+
+    def _return(self, name: str, view: Holdings, now: float) -> Conclusions:
+        """Load an application that has served before, if there is room and nothing else is loaded on demand.
+
+        Nothing gives way for it, since no request asks for it.
+        """
+        tries, served = self._returning.pop(name, 0), view.served.get(name)
+        if not tries or served is None or not (served.parked or name == self.coming):
+            return  # it is gone, or requests have brought it
+        yield from self._return_later(name, tries)
+        if not (self.coming or self.wanted) and view.placement.has_room(served.application):
+            self.wanted[name] = WantedApplication(now, 0)
 
     def _come_back(self, event: LoadRefused, view: Holdings, now: float) -> Conclusions:
         """Make other applications give way to dropped parameters that have no room to return, as for one on demand.
@@ -190,6 +220,7 @@ class OnDemand(Party):
         self._changed = True
         self.wanted.pop(name, None)
         self._since.pop(name, None)
+        self._returning.pop(name, None)
         if name == self.coming:
             yield from self._end()
         elif name == self.leaving:
@@ -309,7 +340,7 @@ class OnDemand(Party):
 
     def _look_whether_all_fit(self, view: Holdings) -> Conclusions:
         """Take loaded applications off demand loading if all fit together."""
-        deployed = [one for one in view.served.values() if one.deployed]
+        deployed = [one for one in view.served.values() if one.deployed and not one.variant]  # these follow the others
         those = [one.application.name for one in deployed if one.on_demand]
         if those and all_fit((one.parked, one.in_force > 0) for one in deployed):
             yield AllFit(tuple(those))

@@ -74,6 +74,13 @@ class Placement:
         except ValueError:
             return routes_of_all({application.name: application}, self._planned_rooms([application]))
 
+    def has_room(self, application: Application) -> bool:
+        """Return whether an application fits beside what is loaded, as far as the workers have reported."""
+        try:
+            return not self.of_one(application, on_demand=False)[1]
+        except ValueError:
+            return False
+
     def plan(self, routes: Sequence[Route]) -> list[PlannedRoute]:
         """Plan these routes: they belong on their workers from now on."""
         pages: dict[tuple[str, int, int], tuple[int, int]] = {}  # most routes of an application are cut alike

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from ..model.chain import Hop, Kind, Route
 from .claims import Claim, Claimant, ClaimKind, Dismiss, Know, PlanRoutes, Withdrawal
-from .events import Application, Event, LoadFailed, LoadRefused, Remove, Undeploy, Vary, WorkerDown
+from .events import AllFit, Application, Event, LoadFailed, LoadRefused, Remove, Undeploy, Vary, WorkerDown
 from .holdings import Holdings
 from .party import Conclusions, Party
 from .residency import Served
@@ -46,6 +46,8 @@ class Variants(Party):
             case LoadRefused(worker, _, load) | LoadFailed(worker, _, load) if load.holder in self._known:
                 self._refused.add((worker, load.holder))
                 yield from self._place(view.served[load.holder], {worker: False}, view)
+            case AllFit():
+                self._anew = True
             case WorkerDown(worker):
                 self._refused = {one for one in self._refused if one[0] != worker}
             case Remove(name) | Undeploy(name):

@@ -13,6 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 from blockwright.actors.settings.errors import SettingsError
+from blockwright.api.commands.explain import chain_lines
+from blockwright.api.demo import siblings
 from blockwright.policies.adaptive.equivalence import EquivalenceLimits
 from blockwright.policies.adaptive.stitches import StitchPoint
 from blockwright.policies.adaptive.variants import Swap, variant_source
@@ -32,6 +34,8 @@ BLOCK = 2 * LAYER + 2  # its place in the chain
 LENGTH = 96
 PROMPTS = [prompt_of(length, seed=3) for length in (9, 20, 33, 41)]
 NEW = 16
+FAMILY = Path(__file__).parents[2] / "examples" / "demo-family"
+SUPPORT, SIBLINGS = siblings.SUPPORT, (siblings.SUPPORT, siblings.SALES, siblings.WIDE)
 LONG = 40  # tokens of an answer that changes its chain
 
 
@@ -67,11 +71,15 @@ def stored_pair(root: Path, name: str, other: str, place: int, *, counts: bool =
 
 def memory_for_one(root: Path) -> int:
     """Return bytes that hold one model with a sequence, and not both."""
-    zoo = Zoo(root)
-    tensors = [zoo.tensors(zoo.chain(name)) for name in "ab"]
-    one = sum(tensor.nbytes for tensor in tensors[0].values())
-    both = sum(tensor.nbytes for tensor in (tensors[0] | tensors[1]).values())
-    return (one + both) // 2 + (1 << 18)
+    return (bytes_of(root, "a") + bytes_of(root, "a", "b")) // 2 + (1 << 18)
+
+
+def bytes_of(root: Path, *names: str) -> int:
+    """Return the bytes of the parameters of models together."""
+    zoo, nbytes = Zoo(root), dict[str, int]()
+    for name in names:
+        nbytes |= {hash: tensor.nbytes for hash, tensor in zoo.tensors(zoo.chain(name)).items()}
+    return sum(nbytes.values())
 
 
 async def ask(server: Served, prompt: tuple[int, ...], model: str = "a", **fields: Any) -> tuple[str, dict[str, Any]]:
@@ -174,18 +182,18 @@ async def test_a_variant_is_served_by_its_source_and_judged_by_transformers(tmp_
     assert confirm(b, PROMPTS[1], tuple(choice["token_ids"])) > NEW // 2
 
 
-def wide_block(root: Path) -> tuple[Swap, StoredEquivalences]:
-    """Return the swap of the narrow model's middle layer, with random stitches around it, and an equivalence that counts."""
-    there, back = random_stitches(root)
-    one, other = (Zoo(root).chain(name).components for name in NAMES)
-    ends = there[StitchPoint(3, 3)], back[StitchPoint(5, 5)]
-    pair = StoredPair(one[3:5], other[3:5], 3, 3, 0.99, 0.98, True, True, 0.01, None, *ends)
+def wide_block(root: Path, names: tuple[str, str] = NAMES, first: int = 3, last: int = 5) -> tuple[Swap, StoredEquivalences]:
+    """Return the swap of the narrow model's middle, with random stitches around it, and an equivalence that counts."""
+    there, back = random_stitches(root, names=names)
+    one, other = (Zoo(root).chain(name).components for name in names)
+    ends = there[StitchPoint(first, first)], back[StitchPoint(last, last)]
+    pair = StoredPair(one[first:last], other[first:last], first, first, 0.99, 0.98, True, True, 0.01, None, *ends)
     rows = tuple((0.5,) * (len(other) - 1) for _ in one[:-1])
     stored = StoredEquivalences(
         components=one, others=other, probe="0" * 32, tokens=9, prompts=0, right=0, limits=EquivalenceLimits(),
         similarities=rows, pairs=(pair,),
     )  # fmt: skip
-    return Swap(3, 5, pair.replacement), stored
+    return Swap(first, last, pair.replacement), stored
 
 
 @claim("A variant with stitches serves with no parameter bytes but theirs, bit for bit as its chain alone", of="adaptive")
@@ -210,6 +218,45 @@ async def test_a_variant_with_stitches_answers_as_its_chain_alone(tmp_path: Path
     both = Zoo(root).tensors(Zoo(root).chain(NAMES[0])) | Zoo(root).tensors(Zoo(root).chain(NAMES[1]))
     assert view["parameter_bytes"] == sum(tensor.nbytes for tensor in both.values()) + sum(stitches.values())
     assert any(route["application"] == f"{NAMES[0]}~1" for route in view["routes"])
+
+
+@claim("An overloaded model answers through stitched blocks of a wider one, bit for bit as that chain alone", of="adaptive")
+async def test_an_overloaded_fine_tune_answers_through_stitched_blocks_of_its_wide_sibling(tmp_path: Path) -> None:
+    """A worker has memory for "sales", which shares all else, and "wide" with the stitches; the other one for "support"."""
+    root, variant = tmp_path / "zoo", f"{SUPPORT}~1"
+    prompts = [tuple(token % 256 for token in prompt) for prompt in PROMPTS]  # tokens that it knows
+    for name in SIBLINGS:
+        add(root, str(FAMILY / name), name)
+    swap, stored = wide_block(root, (SUPPORT, siblings.WIDE), 9, 13)  # where the fine-tunes differ
+    store_equivalences(root, [stored])
+    folders = {name: root / "chains" / name for name in SIBLINGS}
+    source = Path(variant_source(str(folders[SUPPORT]), [swap]))
+    async with serve({"v": source}, max_model_len=LENGTH, chunk_size=16) as server:
+        alone = [(await ask(server, prompt, "v"))[1] for prompt in prompts]
+    memory = bytes_of(root, *SIBLINGS) - 1  # too few for all three on each worker, and enough for stitches beside two
+    options: dict[str, Any] = {"memory": memory, "max_model_len": LENGTH, "chunk_size": 16}
+    async with serve(folders, workers=2, adaptive={SUPPORT: "equal"}, **options) as server:
+
+        async def placed() -> list[tuple[str, str]]:
+            routes = [(one["application"], one["home"]) for one in (await server.cluster())["routes"]]
+            return routes if variant in dict(routes) else []
+
+        routes = await until(placed, "the variant has a route")
+        found = await asyncio.gather(*(ask(server, prompt, SUPPORT, request_id=f"r{n}") for n, prompt in enumerate(prompts)))
+        fields = {"adaptive": False, "cache_salt": "own"}
+        own = [(await ask(server, prompt, SUPPORT, **fields))[1] for prompt in prompts]
+        stories = [await server.story(f"r{n}") for n in range(len(prompts))]
+    homes = {name: {home for one, home in routes if one == name} for name in (SUPPORT, variant)}
+    assert all(len(one) == 1 for one in homes.values()), routes
+    assert homes[SUPPORT] != homes[variant]
+    through = [n for n, (name, _) in enumerate(found) if name]
+    assert 0 < len(through) < len(prompts)
+    for n, ((name, choice), story) in enumerate(zip(found, stories, strict=True)):
+        assert choice == (alone if name else own)[n]
+        (line,) = chain_lines(story["chains"]) or ("",)
+        assert f"{variant} in the place of {SUPPORT}: " in line if name else variant not in line
+    assert {found[n][0] for n in through} == {variant}
+    assert all(alone[n] != own[n] for n in through)
 
 
 @pytest.mark.parametrize("mode", ["off", "equal"])

@@ -11,6 +11,7 @@ from blockwright.policies.control.events import (
     ApplicationsWanted,
     Deploy,
     Fatal,
+    HeadChanged,
     Load,
     Quiet,
     RecheckLater,
@@ -20,8 +21,9 @@ from blockwright.policies.control.events import (
     WorkerDown,
     WorkerUp,
 )
+from blockwright.policies.control.on_demand import RETURN, RETURNS
 from blockwright.tests.claims import claim
-from blockwright.tests.fake_cluster import KV, FakeCluster, application, kinds
+from blockwright.tests.fake_cluster import KV, SIZE, FakeCluster, application, kinds
 
 
 def house(*workers: str, **options: Any) -> FakeCluster:
@@ -251,3 +253,78 @@ def test_a_batch_takes_the_place_of_what_is_idle_and_of_nothing_in_use():
     made.tick(0.0)
     made(ApplicationsWanted({"t2": 9}))
     assert "t2" in made.published(), "gateways ask again, and now one is idle"
+
+
+def crowded(*workers: str) -> FakeCluster:
+    """Return a cluster in which everything was loaded, until w0 died and had no room for t1 when it restarted."""
+    tunes = [application(f"t{i}", "abcd" + own, kv=KV) for i, own in enumerate(("pP", "qQ"))]
+    made: FakeCluster = FakeCluster(*workers, room=8).serve(*tunes)
+    made.down("w0")
+    made.rooms["w0"] = 7
+    made.up("w0")
+    assert made.states() == {"t0": "ready", "t1": "on demand"}
+    return made
+
+
+@claim("A model for which a restarted worker has no room is loaded again without a request once there is room", of="faults")
+def test_what_has_served_is_loaded_again_when_there_is_room() -> None:
+    made = crowded()
+    (later,) = made.pending(RecheckLater)
+    assert (later.seconds, later.application) == (RETURN, "t1")
+    made.workers["w0"].room = 8
+    made.reply(later)
+    assert made.states() == {"t0": "ready", "t1": "ready"}
+    assert made.state.publication().on_demand == [], "it counts as having fitted from the beginning"
+    made.reply(made.pending(RecheckLater)[0])
+    assert not made.pending(RecheckLater)
+
+
+def test_nothing_gives_way_for_what_no_request_asks_for_and_pauses_double() -> None:
+    made, seconds = crowded(), list[float]()
+    while later := made.pending(RecheckLater):
+        (one,) = later
+        seconds.append(one.seconds)
+        loads = len(kinds(made.log, Load))
+        made.reply(one)
+        assert len(kinds(made.log, Load)) > loads, "it is tried, and refused"
+        assert made.states() == {"t0": "ready", "t1": "on demand"}
+    assert seconds == [RETURN * 2**tries for tries in range(RETURNS)]
+    made.want("t1")
+    assert made.states()["t1"] == "ready", "a request brings it all the same"
+
+
+def test_without_room_by_the_workers_reports_it_is_not_tried() -> None:
+    made = crowded()
+    made.spare = -SIZE
+    made(made.capacity("w0"))
+    loads = len(kinds(made.log, Load))
+    made.reply(made.pending(RecheckLater)[0])
+    assert len(kinds(made.log, Load)) == loads
+    assert made.pending(RecheckLater)[0].seconds == 2 * RETURN
+
+
+def test_what_requests_have_brought_or_what_is_gone_is_not_loaded_again() -> None:
+    for event in (ApplicationsWanted({"t1": 9}), Undeploy("t1"), Remove("t1")):
+        made = crowded()
+        made.active["t1"] = 1
+        made(event)
+        made.active["t1"] = 0
+        loads = len(kinds(made.log, Load))
+        (later,) = [one for one in made.pending(RecheckLater) if one.application]
+        made.reply(later)
+        assert len(kinds(made.log, Load)) == loads
+        assert not [one for one in made.pending(RecheckLater) if one.application]
+
+
+def test_a_new_head_loads_it_again() -> None:
+    made = crowded()
+    made.asked.clear()
+    made(HeadChanged())
+    (later,) = made.pending(RecheckLater)
+    made.workers["w0"].room = 8
+    made.reply(later)
+    assert made.states()["t1"] == "ready"
+
+
+def test_what_never_had_room_is_loaded_for_requests_only() -> None:
+    assert not house().pending(RecheckLater)

@@ -15,6 +15,7 @@ from blockwright.policies.control.events import (
     Load,
     Pressed,
     Publish,
+    RecheckLater,
     Remove,
     Serve,
     Undeploy,
@@ -144,6 +145,20 @@ def test_there_is_none_while_an_application_is_loaded_on_demand() -> None:
     made = house(room=3)
     assert made.state.served["b"].on_demand or made.state.served["a"].on_demand
     assert routes(made) == []
+
+
+def test_it_comes_back_with_the_application_for_which_a_restarted_worker_had_no_room() -> None:
+    made = house()
+    made.down("w0")
+    made.rooms["w0"] = 3
+    made.up("w0")
+    assert made.state.served["b"].on_demand
+    assert routes(made) == []
+    made.workers["w0"].room = 4
+    for later in made.pending(RecheckLater):
+        made.reply(later)
+    assert not made.state.served["b"].on_demand
+    assert routes(made) == ["w0"]
 
 
 def test_where_it_cannot_be_loaded_it_is_not_tried_again_until_the_worker_restarts() -> None:

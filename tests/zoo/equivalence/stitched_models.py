@@ -29,11 +29,14 @@ def zoo_of_widths(folder: Path, noise: float = 0.0) -> Path:
     return folder / "zoo"
 
 
-def random_stitches(root: Path, dtype: torch.dtype = torch.float32) -> tuple[Mapping[StitchPoint, str], ...]:
+def random_stitches(
+    root: Path, dtype: torch.dtype = torch.float32, names: tuple[str, str] = NAMES
+) -> tuple[Mapping[StitchPoint, str], ...]:
     """Store stitches with random weights, into the wide model and back. Return the components' ids by their points."""
-    opened = open_stitching(root, *NAMES)
+    opened = open_stitching(root, *names)
     found, made = torch.Generator().manual_seed(4), []
-    for way, (width, out) in enumerate(((NARROW, WIDE), (WIDE, NARROW))):
+    narrow, wide = (one.config.hidden for one in opened.checkpoints)
+    for way, (width, out) in enumerate(((narrow, wide), (wide, narrow))):
         mine, theirs = opened.components[way], opened.components[1 - way]
         points = stitch_points(mine, theirs)
         weights: Weights = {
