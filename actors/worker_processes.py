@@ -60,4 +60,6 @@ def _further(launching: LaunchSettings) -> Launcher:
     file = Path(launching.wish_file).expanduser() if launching.wish_file else None
     if file is not None and not file.parent.is_dir():
         raise SettingsError(f"wish_file is {launching.wish_file}, but {file.parent} is no folder; name a file in a folder")
+    if file is not None and file.is_dir():
+        raise SettingsError(f"wish_file is {launching.wish_file}, which is a folder; name a file in it")
     return WaitLauncher(file, launching.launched_workers)

@@ -44,6 +44,7 @@ async def serve(given: Starting, say: Callable[[str], None]) -> bool:
         if config.launched and given.text_from_input:
             _end_with_input(node)
         work = asyncio.ensure_future(start(node, config))
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())  # of a lost head: said below
         await asyncio.wait((work, closed), return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             _check(work)

@@ -15,6 +15,7 @@ import secrets
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from ...gpu.weights.hub import HUB_ID, PROGRESS
 from ...policies.cluster.head_succession import next_epoch
 from ...runtime.base.ending import GRACE, end_within
 from ...runtime.cluster.launcher import Launcher
+from ...transport.address import tcp_parts
 from ..app.application import make_app
 from ..batches.folder import SERVER, FolderLock
 from ..http.context import FRONT, PEER, Front
@@ -69,10 +71,14 @@ def run(settings: Settings, launcher: Launcher, warnings: Sequence[str] = (), gi
 
     succession = _succession(given) if given is not None else None
 
-    def begin(chosen: Settings, front: Front, port: int) -> Awaitable[RunningCluster]:
+    async def begin(chosen: Settings, front: Front, port: int) -> RunningCluster:
         relay = HttpRelay(chosen.network, port) if chosen.joining.listen else None
         http = Http(front, port, GATEWAY_PROCESS, front.batch_service, relay)
-        return start(chosen, http=http, launcher=launcher, succession=succession)
+        if given is None or not chosen.joining.listen:
+            return await start(chosen, http=http, launcher=launcher, succession=succession)
+        running = await start(where_members_look(chosen, given), http=http, launcher=launcher, succession=succession)
+        given.leave(joined_at=tcp_parts(running.cluster.node.endpoint)[1])
+        return running
 
     async def serve() -> int:
         code = await Server(settings, begin, warnings=warnings, given=given).run()
@@ -88,6 +94,15 @@ def _succession(given: HandedOn) -> Succession:
     secret = given.memo.get("secret") or secrets.token_hex()
     given.leave(epoch=epoch, secret=secret)
     return Succession(epoch, bytes.fromhex(secret), given.first, f"{__name__}:run")
+
+
+def where_members_look(settings: Settings, given: HandedOn) -> Settings:
+    """Return the settings with the port at which the head before listened for members, who know no other."""
+    port = given.memo.get("joined_at")
+    if port is None:
+        return settings
+    listen = f"{settings.joining.listen.rpartition(':')[0]}:{port}"
+    return replace(settings, joining=replace(settings.joining, listen=listen))
 
 
 class Server:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +18,13 @@ from blockwright.actors.device_choice import read_machine
 from blockwright.actors.settings.errors import StartError
 from blockwright.actors.settings.settings import Settings
 from blockwright.actors.topology import Running, start
+from blockwright.actors.worker import joined
 from blockwright.actors.worker.main import read, read_and_measure
 from blockwright.actors.worker.messages import WorkerConfig
+from blockwright.actors.worker.starting import Starting
 from blockwright.gpu.errors import BackendError
 from blockwright.policies.cluster.worker_size import WorkerReading
+from blockwright.runtime.base.errors import ActorDied
 from blockwright.tests.actors import fake_worker
 from blockwright.tests.actors.test_device_choice import WHOLE, h100
 from blockwright.tests.actors.test_topology import collect
@@ -141,3 +146,38 @@ def test_device_auto_takes_the_cpu_where_torch_cannot_use_the_card(monkeypatch: 
     assert found.notice.startswith("device auto computes on the CPU: torch cannot use cuda:0 (")
     with pytest.raises(BackendError, match="torch cannot use cuda:0"):
         read_and_measure(worker_config(device="cuda"))
+
+
+async def test_a_head_that_is_lost_while_a_worker_starts_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The start fails then, too, and nobody waits for it any more."""
+
+    async def stop() -> None:
+        await asyncio.sleep(0)
+
+    node = SimpleNamespace(
+        closed=asyncio.Event(), farewell="the head is down", id="far#1", actors=SimpleNamespace(instances={}), stop=stop
+    )
+
+    async def enter(*_: object, **__: object) -> object:
+        return node
+
+    async def enlist(*_: object) -> object:
+        return SimpleNamespace(launched=False)
+
+    async def begin(*_: object) -> None:
+        node.closed.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ActorDied("its owner has ended") from None
+
+    for name, fake in (("enter", enter), ("enlist", enlist), ("start", begin)):
+        monkeypatch.setattr(joined, name, fake)
+    said: list[str] = []
+    assert not await joined.serve(Starting("bwj1-", "far"), said.append)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert said == ["worker far#1 leaves: the head is down"]
+    assert "never retrieved" not in caplog.text

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from blockwright.runtime.cluster.key_folder import make_keys
 from blockwright.tests.claims import claim
 from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.parts import some
@@ -179,6 +181,22 @@ async def test_a_new_head_takes_workers_as_they_are_and_refuses_operators_until_
         assert kept_as[0][2] > 0
     assert "in place of a head that has ended" in kept.out
     assert "adopted 2 workers and 2 gateway processes" in kept.out
+
+
+@claim("With any free port for other machines (port 0), the next head listens at the same one and adopts all", of="faults")
+@pytest.mark.nightly
+async def test_the_next_head_listens_at_the_same_free_port(serve: Callable[..., Server], tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    make_keys(keys)
+    server = serve(workers=1, listen="tcp://127.0.0.1:0", head_keys=str(keys), silence=SILENCE, **OUTLIVING).whole()
+    async with Client(server) as client:
+        await client.ready()
+        former = server.head()
+        end_head(server, signal.SIGKILL)
+        await taken_over(client, former)
+    assert "adopted 1 worker and 1 gateway process" in server.out
+    assert len(set(re.findall(r"workers join at (\S+)", server.out))) == 1
+    server.stop()
 
 
 PHASES = ("leaving", "exchanging", "pipeline", "loading", "returning")

@@ -100,3 +100,5 @@ def test_no_launcher_is_made_but_the_one_that_is_asked_for(tmp_path: Path, monke
     assert (launcher.places, launcher.joins("w2")) == (True, True)
     with pytest.raises(SettingsError, match=r"wish_file is .*, but .*/absent is no folder; name a file in a folder"):
         with_further(local, settings(launcher="wait", launched_workers=2, wish_file=str(tmp_path / "absent" / "wish")))
+    with pytest.raises(SettingsError, match=r"wish_file is .*, which is a folder; name a file in it"):
+        with_further(local, settings(launcher="wait", launched_workers=2, wish_file=str(tmp_path)))

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from blockwright.actors.settings.settings import Settings
+from blockwright.api.serve.keeper import HandedOn
+from blockwright.api.serve.server import where_members_look
 from blockwright.tests.waiting import PATIENCE, until_now
 
 pytestmark = pytest.mark.system
@@ -139,3 +142,12 @@ def test_without_grace_a_killed_head_ends_all_as_one_process_would(tmp_path: Pat
     os.kill(made.head(1), signal.SIGKILL)
     assert made.wait() == -signal.SIGKILL
     assert not (tmp_path / "head-2").exists()
+
+
+@pytest.mark.parametrize("listen", ["tcp://127.0.0.1:0", "tcp://[::1]:0"])
+def test_the_next_head_listens_for_members_where_the_first_one_did(listen: str) -> None:
+    settings = Settings(listen=listen, head_keys="keys", orphan_grace=60)
+    assert where_members_look(settings, HandedOn("", 0, True, {})) is settings
+    later = where_members_look(settings, HandedOn("", 0, False, {"joined_at": 4711}))
+    assert later.joining.listen == listen.removesuffix("0") + "4711"
+    assert later.joining.head_keys == "keys"
