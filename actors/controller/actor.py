@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from ...policies.cluster.adapter_base import WholeModel
@@ -56,7 +56,7 @@ class Controller(Actor):
     workers and routes from here. progress: the published progress of the cluster.
     has_cards: an actor of the head reads cards. sizes: settles what each worker gets of its machine; None: workers report
     nothing. logs: settings of the event log; None: there is none. keeping: members keep the state for the next head;
-    None: they end with this one.
+    None: they end with this one. doubts: returns why this head takes no member for down, while it reaches few of them.
     """
 
     def __init__(
@@ -68,8 +68,10 @@ class Controller(Actor):
         sizes: WorkerSizes | None = None,
         logs: LogSettings | None = None,
         keeping: StateKeeping | None = None,
+        doubts: Callable[[], str] = str,
     ) -> None:
         self._state = state
+        self._doubts = doubts
         self._keeping = keeping
         self._adopted = keeping.adopted if keeping is not None else None
         self._late_grace = keeping.grace if keeping is not None else 0.0
@@ -423,6 +425,7 @@ class Controller(Actor):
             "cards": await self._cards(),
             "autoscale": self._state.scaling.view(now, wall),
             "placement": placed,
+            "doubts": self._doubts(),
         }
 
     async def _cards(self) -> list[dict[str, Any]]:
