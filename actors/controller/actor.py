@@ -92,7 +92,7 @@ class Controller(Actor):
 
     async def on_start(self) -> None:
         self._publisher = RoutePublisher(self.node, self._state, self._gateways, keeps=self._keeping is not None)
-        self._calls = WorkerCalls(self.node, self._publisher.lock, self.handle, self._kill)
+        self._calls = WorkerCalls(self.node, self._publisher.lock, self.handle, self._kill, self._may_return)
         self._gateway_calls = GatewayCalls(self.node, self._gateways, self._publisher.lock, self._state)
         self._deafen = self.node.on_heartbeat(self._beat)
         if self._logs is not None and self._logs.event_log:
@@ -531,6 +531,12 @@ class Controller(Actor):
         passages = {name: (sweeps, positions) for name, (sweeps, positions) in told["passages"].items()}
         sent = tuple(events.BorderTraffic(*one) for one in told["sent"])
         self.handle(events.TrafficCounted(worker, peer.id.incarnation, passages, sent))
+
+    def _may_return(self, worker: str, incarnation: int) -> bool:
+        """Return whether that life of a worker may come back to this head, if it is out of reach."""
+        record = self._state.workers.get(worker)
+        lives = record is not None and record.alive and record.incarnation == incarnation
+        return lives and self._keeping is not None and not self.node.stopping
 
     def _kill(self, worker: str, cause: str) -> None:
         """Kill a worker without waiting; its end is reported like any other."""
