@@ -121,6 +121,8 @@ class Controller(Actor):
                 self.node.ref(gateway).up.cast(name, worker.incarnation)
         for effect in effects:
             self._perform(effect)
+        if self._state.overload.groups:
+            self.node.ref(f"{self.node.name}/memory").wake.cast()
 
     @endpoint
     async def serve(self, applications: list[events.Application]) -> None:

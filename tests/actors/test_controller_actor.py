@@ -22,6 +22,7 @@ from blockwright.actors.worker.messages import BlockLoaded, WorkerStatus
 from blockwright.policies.cluster.adapter_base import WholeModel
 from blockwright.policies.cluster.application_life import Conflict
 from blockwright.policies.control.adoption import StateKeeping
+from blockwright.policies.control.dropped_group import DroppedGroup
 from blockwright.policies.control.events import (
     Event,
     KvCapacity,
@@ -379,3 +380,25 @@ async def test_a_worker_that_ends_with_the_head_is_not_asked_again(rig: Rig) -> 
     await turns()
     assert asked.done()
     assert rig.workers[0].unloaded == []
+
+
+class Memory(Actor):
+    """Counts how often it is woken."""
+
+    def __init__(self) -> None:
+        self.woken = 0
+
+    @endpoint
+    async def wake(self) -> None:
+        self.woken += 1
+
+
+@pytest.mark.parametrize("dropped", [True, False])
+async def test_a_new_head_wakes_the_memory_actor_if_parameters_are_dropped(rig: Rig, dropped: bool) -> None:
+    memory = Memory()
+    await rig.nodes[0].spawn(memory, name="memory")
+    if dropped:
+        rig.state.overload.groups["w0+w1"] = DroppedGroup("w0+w1", [], [], [], [])
+    await rig.controller.take_over()
+    await turns()
+    assert memory.woken == dropped
