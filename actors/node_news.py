@@ -27,7 +27,10 @@ def tell_of_nodes(
     workers: Collection[str],
     gateways: Collection[str],
 ) -> None:
-    """Report changes of the membership as messages to the controller, which informs the gateways."""
+    """Report changes of the membership as messages to the controller, which informs the gateways.
+
+    A gateway outlives a worker that cannot reach it: it owns requests, which go on at other workers.
+    """
 
     def works(name: str) -> bool:
         return name in workers or cluster.role(name) == WORKER_ROLE
@@ -64,6 +67,7 @@ def tell_of_nodes(
         elif cluster.role(what.node) == GATEWAY_ROLE:
             controller.gateway_down.cast(f"{what.node}/gateway")
 
+    cluster.spare(lambda name: name in gateways or cluster.role(name) == GATEWAY_ROLE)
     cluster.on_launch(launched)
     cluster.on_up(up)
     cluster.on_adopt(adopted)

@@ -104,6 +104,7 @@ class ClusterHead:
         self._adoption = Adoption(self._id, self._members, tickets, orphan_grace, unix)
         self._processes: dict[PeerId, Member] = {}  # lives whose process has not ended
         self._callbacks = MemberCallbacks()
+        self._spares: Callable[[str], bool] = lambda name: False
         self._timer: Timer | None = None
         self.superseded = 0  # the epoch of the later head that a member obeys: this one is over
         self.stopping = False  # no callbacks, nothing is launched
@@ -126,6 +127,10 @@ class ClusterHead:
         return self._detector.doubts
 
     # ---- what the application calls
+
+    def spare(self, spares: Callable[[str], bool]) -> None:
+        """Spare nodes of these names when one other member alone cannot reach them: that member ends, and not they."""
+        self._spares = spares
 
     async def start(self) -> None:
         """Start the head. Raises LaunchError, AddressError, KeysError, RuntimeError (a script is only imported); then
@@ -167,6 +172,7 @@ class ClusterHead:
             directory=lambda: self._launcher.directory,
         )
         self._detector = FailureDetector(self.node, transport, self._members, rules, self._declare, self._supersede)
+        self._detector.spares = lambda name: self._spares(name)
         self._detector.check()
         if self._grace:
             self._renew()

@@ -71,6 +71,7 @@ class FailureDetector:
         self._looked = 0.0  # when it looked for a later head
         self._asking: asyncio.Task[None] | None = None
         self.doubts = ""  # why no member is declared down, while most are out of reach
+        self.spares: Callable[[str], bool] = lambda name: False  # whether a node of that name is spared
         self.awaits = False  # members of earlier heads may come back, so their silence counts
 
     def close(self) -> None:
@@ -101,11 +102,14 @@ class FailureDetector:
                 self._node.peering.recheck(peer)
 
     def accused(self, reporter: Peer, peer: PeerId) -> None:
-        """Two nodes that cannot reach each other make a cluster useless: if the accused has not just ended, end it."""
+        """Two nodes that cannot reach each other make a cluster useless: if the accused has not just ended, end it. Its
+        accuser ends instead if the accused is spared and is heard here for one more ``silence``.
+        """
         if self._members.over(peer):
             self._node.peering.notify(reporter, [envelope.DOWN, peer.name, peer.incarnation, "it is over"])
         elif (member := self._members.find(peer)) is not None:
-            self._clock.call_at(self._clock.now() + EXIT_GRACE, lambda: self._convict(member, reporter.id))
+            wait = self._rules.silence if self.spares(peer.name) and not self.spares(reporter.id.name) else EXIT_GRACE
+            self._clock.call_at(self._clock.now() + wait, lambda: self._convict(member, reporter.id))
 
     def _convict(self, member: Member, reporter: PeerId) -> None:
         """Declare the accused down. If members may outlive this head: not if its accuser is down by now; and later, if the
@@ -118,6 +122,8 @@ class FailureDetector:
         near = member.returning or (not member.missed and member.silent < 2 * rules.heartbeat)
         if rules.grace and (self.doubts or not near or self.slept):
             self._clock.call_at(now + rules.heartbeat, lambda: self._convict(member, reporter))
+        elif near and accuser is not None and self.spares(member.id.name) and not self.spares(reporter.name):
+            self._declare(accuser, f"disconnected from {member.id.name}")
         else:
             self._declare(member, f"disconnected from {reporter.name}")
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +22,7 @@ from blockwright.tests.hosts.network import Hosts
 from blockwright.tests.system.client import NEW, Client, body, check
 from blockwright.tests.system.conftest import FAULTY, slow
 from blockwright.tests.system.server import Server
-from blockwright.tests.waiting import until
+from blockwright.tests.waiting import until, until_now
 
 pytestmark = pytest.mark.system
 STREAMS = 8
@@ -38,6 +41,7 @@ class Cluster:
         self.server = Server(model, module=FAULTY, pace=pace, workers=1, arguments=words, silence=SILENCE)
         self.server.whole()
         self.far: subprocess.Popen[bytes] | None = None
+        self.gateway: subprocess.Popen[bytes] | None = None
         self.expected: list[list[int]] = []
 
     def join(self) -> None:
@@ -46,6 +50,28 @@ class Cluster:
             with self.hosts.at("b"):
                 words = ["worker", "--join", f"@{self.folder / 'worker.join'}", "--name", "far"]
                 self.far = self.server.beside("far", "-m", FAULTY, *words)
+
+    def front(self) -> Any:
+        """Start a gateway at host "c", if there is none; what ``Client`` needs to ask there."""
+        if self.gateway is None:
+            keys = [
+                "keys",
+                "join",
+                str(self.folder / "keys"),
+                "--address",
+                f"@{self.folder / 'worker.join'}",
+                "--role",
+                "gateway",
+            ]
+            text = subprocess.run([sys.executable, "-m", "blockwright", *keys], check=True, capture_output=True).stdout
+            (self.folder / "gateway.join").touch(0o600)
+            (self.folder / "gateway.join").write_bytes(text)
+            words = ["gateway", "--join", f"@{self.folder / 'gateway.join'}", "--name", "front", "--port", "0"]
+            with self.hosts.at("c"):
+                self.gateway = self.server.beside("front", "-m", "blockwright", *words, "--host", self.hosts.address("c"))
+            until_now(lambda: " is ready at http" in self.server.said("front"), "the gateway has joined")
+        (url,) = re.findall(r" is ready at (http://\S+)", self.server.said("front"))
+        return SimpleNamespace(url=url)
 
     def life(self) -> Path:
         """The event log of the worker's current life."""
@@ -84,9 +110,9 @@ def cluster(
     assert all(confirm(model, tuple(body(n)["prompt"]), tuple(made.expected[n])) for n in range(0, STREAMS, 2))
     yield made
     hosts.heal("a", "b", "c")
-    if made.far is not None:
-        made.far.kill()
-        made.far.wait()
+    for process in filter(None, (made.far, made.gateway)):
+        process.kill()
+        process.wait()
     made.server.stop()
 
 
@@ -128,6 +154,27 @@ async def test_a_worker_is_cut_off(cluster: Cluster, way: str) -> None:
         cluster.hosts.heal("b", "a")
         await cluster.whole(client)
         assert 0 < sweeps(life) < NEW
+
+
+@claim("A worker that is cut off from one gateway, or from the head alone, loses no token of that gateway", of="faults")
+@pytest.mark.nightly
+@pytest.mark.parametrize("way", ["both", "from", "to"])
+@pytest.mark.parametrize("other", ["c", "a"])
+async def test_a_worker_is_cut_off_from_one(cluster: Cluster, other: str, way: str) -> None:
+    """Requests come through a gateway at "c", and the way from the worker to it, or to the head at "a", is cut."""
+    front = cluster.front()
+    async with Client(cluster.server) as client, Client(front) as beside:
+        await cluster.whole(client)
+        with slow(cluster.server):
+            answers = await loaded(cluster, beside)
+            cluster.hosts.cut("b", other, way=way)
+        await beside.finished()
+        check(answers, cluster.expected)
+        answers = client.load(STREAMS)
+        await client.finished()
+        check(answers, cluster.expected)
+        cluster.hosts.heal("b", other)
+        await cluster.whole(client)
 
 
 @claim("Delay of 20 ms and loss of 1 % between hosts change no token", of="faults")

@@ -211,6 +211,21 @@ async def test_a_node_that_another_cannot_reach_is_declared_down_by_the_head(rig
     assert len(rig.downs) == 1
 
 
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_spared_node_outlives_a_member_that_cannot_reach_it(rig, dies):
+    rig.hub.spare(lambda name: name == "w0")
+    await rig.launch("w0")
+    await rig.launch("w1")
+    network = rig.launcher.network
+    network.members["loop://w1-1"]._receiver.on_lost(PeerId("w0", 1), "disconnected")
+    await rig.advance(2.25)
+    assert rig.downs == []
+    if dies:
+        rig.launcher.kill(PeerId("w0", 1))
+    await rig.advance(1.0)
+    assert rig.downs == [Down("w0", 1, "disconnected") if dies else Down("w1", 1, "disconnected from w0")]
+
+
 async def test_an_entry_that_fails_is_a_down_without_an_up(rig, caplog):
     await rig.launch("w0", entry="broken")
     with pytest.raises(NodeDown, match="exited 1"):
