@@ -30,7 +30,8 @@ from models import make_model, prompts
 from server import START_SECONDS, Served, ServerError, answered, free_port, launched, served, stop
 
 WHOLE = 8  # requests that are not streamed
-WORKER, COLD, QUIET = "a worker's death", "cold start", "undisturbed"
+WORKER = "a worker's death"
+COLD, QUIET = "cold start", "undisturbed"
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 CALM = 12.0  # seconds between two deaths, so that each is the first in a row
 VALUES = {"gateways": "2", "gateway_in_head": "no", "orphan_grace": "300"}

@@ -32,7 +32,7 @@ class HandshakeRefused(TransportError):
 
 
 class OwnQuestion(HandshakeRefused):
-    """A head's own look for a later head, which has reached nobody but itself: nothing to warn of."""
+    """A head's look for a later head that has reached this head itself: nothing to warn of."""
 
 
 class ReleaseRefused(HandshakeRefused):

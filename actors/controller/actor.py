@@ -71,19 +71,17 @@ class Controller(Actor):
         doubts: Callable[[], str] = str,
     ) -> None:
         self._state = state
-        self._doubts = doubts
-        self._keeping = keeping
+        self._keeping, self._doubts = keeping, doubts
         self._adopted = keeping.adopted if keeping is not None else None
         self._late_grace = keeping.grace if keeping is not None else 0.0
         self._held_back: list[events.Effect] | None = None  # effects, until the actors that they are for have been started
         self._known_sizes, self._logs = sizes, logs
         self._recorder: ControlRecorder | None = None
         self._gateways, self._progress = list(gateways), progress
-        self._has_cards = has_cards
+        self._has_cards, self._fatal = has_cards, ""
         self._warnings: list[str] = []
         self._traffic: dict[str, tuple[Any, float]] = {}  # worker -> what was taken of its traffic, and when
         self._preparing: dict[str, str] = {}  # worker -> how far its kernels are
-        self._fatal = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._history = History()
         self._conditions = Conditions()
@@ -92,7 +90,9 @@ class Controller(Actor):
 
     async def on_start(self) -> None:
         self._publisher = RoutePublisher(self.node, self._state, self._gateways, keeps=self._keeping is not None)
-        self._calls = WorkerCalls(self.node, self._publisher.lock, self.handle, self._kill, self._may_return)
+        self._calls = WorkerCalls(
+            self.node, self._publisher.lock, self.handle, self._kill, self._state if self._keeping else None
+        )
         self._gateway_calls = GatewayCalls(self.node, self._gateways, self._publisher.lock, self._state)
         self._deafen = self.node.on_heartbeat(self._beat)
         if self._logs is not None and self._logs.event_log:
@@ -533,12 +533,6 @@ class Controller(Actor):
         passages = {name: (sweeps, positions) for name, (sweeps, positions) in told["passages"].items()}
         sent = tuple(events.BorderTraffic(*one) for one in told["sent"])
         self.handle(events.TrafficCounted(worker, peer.id.incarnation, passages, sent))
-
-    def _may_return(self, worker: str, incarnation: int) -> bool:
-        """Return whether that life of a worker may come back to this head, if it is out of reach."""
-        record = self._state.workers.get(worker)
-        lives = record is not None and record.alive and record.incarnation == incarnation
-        return lives and self._keeping is not None and not self.node.stopping
 
     def _kill(self, worker: str, cause: str) -> None:
         """Kill a worker without waiting; its end is reported like any other."""

@@ -53,7 +53,8 @@ class WorkerCalls:
     """The calls to the workers of one cluster (see the module).
 
     publishing: the lock held while a publication leaves. handle: takes a worker's answer. kill: ends a worker that does
-    not answer, with the reason. may_return: says of a worker's life that is out of reach whether it may come back.
+    not answer, with the reason. outlived: the state, if workers outlive heads and so may come back as the same life when
+    they were out of reach; else None.
     """
 
     def __init__(
@@ -62,13 +63,13 @@ class WorkerCalls:
         publishing: asyncio.Lock,
         handle: Callable[[events.Event], object],
         kill: Callable[[str, str], None],
-        may_return: Callable[[str, int], bool],
+        outlived: ControllerState | None,
     ) -> None:
         self._node = node
         self._publishing = publishing
         self._handle = handle
         self._kill = kill
-        self._may_return = may_return
+        self._outlived = outlived
         self._order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         # Above those of earlier heads, whose numbers are lower.
         self._serials = itertools.count(((node.incarnation - 1) << SERIAL_BITS) + 1)
@@ -139,6 +140,11 @@ class WorkerCalls:
                 if not self._may_return(worker, incarnation):
                     raise
             await first_within(self._node.clock, AWAY, [])
+
+    def _may_return(self, worker: str, incarnation: int) -> bool:
+        """Return whether that life of a worker may come back to this head, if it is out of reach."""
+        record = self._outlived.workers.get(worker) if self._outlived is not None else None
+        return record is not None and record.alive and record.incarnation == incarnation and not self._node.stopping
 
     def _blocks(self, worker: str, incarnation: int) -> Ref:
         return self._node.ref(f"{worker}/blocks#{incarnation}")

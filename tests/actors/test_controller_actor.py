@@ -21,7 +21,6 @@ from blockwright.actors.sizing import WorkerLimits
 from blockwright.actors.worker.messages import BlockLoaded, WorkerStatus
 from blockwright.policies.cluster.adapter_base import WholeModel
 from blockwright.policies.cluster.application_life import Conflict
-from blockwright.policies.control.adoption import StateKeeping
 from blockwright.policies.control.dropped_group import DroppedGroup
 from blockwright.policies.control.events import (
     Event,
@@ -359,7 +358,7 @@ def unload_while_out_of_reach(rig: Rig) -> asyncio.Task[None]:
 
 @pytest.mark.parametrize("comes", [True, False])
 async def test_a_worker_that_may_come_back_as_it_is_is_asked_until_it_answers_or_is_down(rig: Rig, comes: bool) -> None:
-    rig.controller._keeping = StateKeeping()
+    rig.controller._calls._outlived = rig.state
     asked = unload_while_out_of_reach(rig)
     for _ in range(5):
         await turns()

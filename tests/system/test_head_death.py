@@ -6,6 +6,7 @@ Gateways are processes. ``CASES`` names what may happen at the same time.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator
@@ -27,12 +28,13 @@ from blockwright.tests.waiting import until
 pytestmark = pytest.mark.system
 WHOLE = 8  # requests that are not streamed
 SILENCE = 4.0  # seconds, so that a stopped head is noticed within the test, and a busy machine is not taken for one
+HEADS = 5  # that may end within a minute before the keeper ends all
 MODEL = "llama"
 
 
 @pytest.fixture(scope="module")
-def kept(model: Path, pace: Path) -> Iterator[Server]:
-    """Two workers and two gateways, which outlive their heads."""
+def outliving(model: Path, pace: Path) -> Iterator[Callable[[], Server]]:
+    """Returns a server for each test, another one after ``HEADS`` tests."""
     settings = {
         "gateway_in_head": "no",
         "gateways": 2,
@@ -40,9 +42,23 @@ def kept(model: Path, pace: Path) -> Iterator[Server]:
         "silence": SILENCE,
         "app_roots": str(model.parent),
     }
-    server = Server(model, module=FAULTY, pace=pace, chunk_size=16, **settings)
-    yield server.whole()
-    server.stop()
+    made, tests = list[Server](), itertools.count()
+
+    def server() -> Server:
+        if next(tests) % HEADS == 0:
+            for former in made[-1:]:
+                former.stop()
+            made.append(Server(model, module=FAULTY, pace=pace, chunk_size=16, **settings).whole())
+        return made[-1]
+
+    yield server
+    made[-1].stop()
+
+
+@pytest.fixture
+def kept(outliving: Callable[[], Server]) -> Server:
+    """Two workers and two gateways, which outlive their heads."""
+    return outliving()
 
 
 def whole_request(index: int) -> dict[str, Any]:
