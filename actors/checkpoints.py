@@ -52,7 +52,7 @@ class OpenedCheckpoints:
 
 def open_checkpoints(settings: Settings) -> OpenedCheckpoints:
     """Open what the settings name, whole models first. Raises CheckpointError or SettingsError: one sentence."""
-    check_sources(settings.worker)
+    check_sources(settings.sources)
     wholly = {name: open_source(path) for name, path in settings.models.applications.items() if not is_adapter(path)}
     opened, families = with_tiers(wholly, settings.models)
     for name in settings.models.bases:

@@ -141,11 +141,14 @@ def joined_config(config: WorkerConfig, name: str, wish: WorkerWish) -> WorkerCo
         config.worker,
         threads=wish.threads or config.worker.threads,
         device=wish.device or config.worker.device,
-        model_folders=wish.model_folders or config.worker.model_folders,
-        store=wish.store or config.worker.store,
+    )
+    sources = replace(
+        config.sources,
+        model_folders=wish.model_folders or config.sources.model_folders,
+        store=wish.store or config.sources.store,
     )
     memory = replace(config.worker_memory, memory=wish.memory or config.worker_memory.memory)
-    return replace(config, name=name, worker=worker, worker_memory=memory, sharing=1, joined=True)
+    return replace(config, name=name, worker=worker, sources=sources, worker_memory=memory, sharing=1, joined=True)
 
 
 def release_refusal(release: str) -> str:

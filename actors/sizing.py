@@ -135,6 +135,7 @@ def worker_configs(settings: Settings, models: Mapping[str, ModelConfig], head: 
         name: WorkerConfig(
             name=name,
             worker=worker,
+            sources=settings.sources,
             worker_memory=settings.worker_memory,
             batching=settings.batching,
             tenants=settings.tenants,

@@ -6,23 +6,23 @@ from ..zoo.errors import ZooError
 from ..zoo.origin import check_origin
 from ..zoo.store import Store
 from .settings.errors import SettingsError
-from .settings.workers import WorkerSettings
+from .settings.sources import SourceSettings
 
 
-def check_store(worker: WorkerSettings) -> None:
+def check_store(sources: SourceSettings) -> None:
     """Make the store if there is none. Raises SettingsError if it cannot be one."""
     try:
-        if worker.store:
-            Store.open(worker.store, worker.store_size)
+        if sources.store:
+            Store.open(sources.store, sources.store_size)
     except ZooError as error:
         raise SettingsError(str(error)) from None
 
 
-def check_sources(worker: WorkerSettings) -> None:
+def check_sources(sources: SourceSettings) -> None:
     """Check the store and the origin as they are seen from here. Raises SettingsError."""
-    check_store(worker)
+    check_store(sources)
     try:
-        if worker.origin:
-            check_origin(worker.origin)
+        if sources.origin:
+            check_origin(sources.origin)
     except ZooError as error:
         raise SettingsError(str(error)) from None

@@ -504,9 +504,8 @@ def make_gateway(
         "patience": PATIENCE * settings.dispatching.dispatch_timeout,
         "autoscale": settings.autoscaling.autoscale != "off",
     }
-    made = Gateway(RequestBook(parts), name=name, others=others, tagging=tagging, **{**addresses, **more})
-    made.place = place or made.place
-    return made
+    more |= addresses | {"place": place}
+    return Gateway(RequestBook(parts), name=name, others=others, tagging=tagging, **more)
 
 
 def _gateway_configs(

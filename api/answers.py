@@ -358,6 +358,17 @@ class DraftCount(TypedDict):
     accepted: int
 
 
+class RequestGuesses(TypedDict):
+    """Guesses of a request's hidden states.
+
+    ``approximate``: one was accepted, so the text is not exactly the model's.
+    """
+
+    made: int
+    accepted: int
+    approximate: bool
+
+
 class RequestDrafts(TypedDict):
     """The drafts of a request.
 
@@ -442,6 +453,7 @@ class RequestAnswer(TypedDict):
     parked_steps: int
     parked_seconds: float
     entered: dict[str, int]
+    guesses: RequestGuesses | None
     variant: str
     switches: list[dict[str, Any]]
     chains: list[dict[str, Any]]

@@ -24,7 +24,6 @@ import re
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 
 from .address import PeerId, check_name, parse_identity
 from .errors import AddressError, HandshakeRefused, ReleaseRefused
@@ -181,6 +180,8 @@ def _said(release: str) -> str:
 @cache
 def own_release() -> str:
     """Return the installed version of this package, for people; empty where it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # of forty modules, which few programs need
+
     try:
         return version(__name__.partition(".")[0])
     except PackageNotFoundError:

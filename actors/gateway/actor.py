@@ -93,6 +93,7 @@ class Gateway(Actor):
         autoscale: bool = False,
         dispatchers: Sequence[str] = (),
         patience: float = 0.1,
+        place: GatewayPlace | None = None,
     ) -> None:
         self.name = name
         self._limiting = limiting or Limiting()
@@ -109,7 +110,7 @@ class Gateway(Actor):
         self._tagging = tagging or Tagging(parts.lengths)
         self._scoring = AnswerScoring(parts, self._begin, self._end)
         self._autoscale = autoscale
-        self.place = GatewayPlace(socket.gethostname(), os.getpid())
+        self.place = place or GatewayPlace(socket.gethostname(), os.getpid())
         self._timer: Timer | None = None
         self._kept: KeptState | None = None  # for the next head
         self._pieces = RoutePieces()

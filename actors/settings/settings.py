@@ -28,6 +28,7 @@ from .offline import OfflineSettings
 from .parameter_drops import ParameterDropSettings
 from .part import Bounds, Mark, field_hints
 from .requests import RequestSettings
+from .sources import SourceSettings
 from .tagging import TaggerSettings
 from .tenants import TenantSettings
 from .workers import WorkerSettings
@@ -64,6 +65,7 @@ class Settings:
 
     models: Annotated[ModelSettings, "Models"]
     worker: Annotated[WorkerSettings, "Workers"]
+    sources: Annotated[SourceSettings, "Where workers find models"]
     worker_memory: Annotated[MemorySettings, "Memory and the prefix cache"]
     batching: Annotated[BatchingSettings, "Batching"]
     tiering: Annotated[TierSettings, "Tiers"]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from .errors import SettingsError
 from .models import ModelSettings
-from .part import AT_LEAST_ONE, BYTES, COUNT, AllowedTexts, AtMost, Bounds, Counts, SettingsPart
+from .part import AT_LEAST_ONE, COUNT, AllowedTexts, AtMost, Bounds, Counts, SettingsPart
 
 MOST_WORKERS = 4096
 MIRROR = "cuda-mirror"
@@ -68,22 +68,6 @@ class WorkerSettings(SettingsPart):
         Bounds("0 or a positive number of seconds", 0),
     ] = 60.0
     profile: Annotated[str, "device profile (a JSON file from blockwright profile) to compare steps with"] = ""
-    model_folders: Annotated[
-        str,
-        "folders on a worker's machine, separated by commas, that hold the models which it does not find where the head has "
-        "them",
-    ] = ""
-    store: Annotated[
-        str,
-        "folder on a worker's machine that keeps what came from other workers or the origin, made if there is none; empty: "
-        "nothing is kept",
-    ] = ""
-    store_size: Annotated[int, "bytes of the store; 0: what its disk has", BYTES, COUNT] = 0
-    origin: Annotated[
-        str,
-        "zoo from which workers load, by hash, what no folder, store or other worker of theirs has: "
-        "http://HOST:PORT or https://HOST (blockwright zoo serve, or an object store), or a folder",
-    ] = ""
     pace: Annotated[str, "simulate slower hardware: delays per step, from a JSON file of seconds"] = ""
 
     @property
@@ -96,11 +80,6 @@ class WorkerSettings(SettingsPart):
         """The number of the card; None for the first that works."""
         _, _, number = self.device.partition(":")
         return None if self.device == "auto" else int(number or 0)
-
-    @property
-    def folders(self) -> list[str]:
-        """The folders in which workers look for models."""
-        return [part.strip() for part in self.model_folders.split(",") if part.strip()]
 
     def stages(self, application: str, family: str = "") -> int:
         """Return the pipeline stages of an application; a tier without a number of its own has its family's."""

@@ -106,7 +106,7 @@ class Worker(Actor):
         self.config, self.backend = config, backend
         self._end = on_fatal
         self._open_device = open_device
-        folders = ModelFolders(config.worker.folders, with_head=config.head in ("", this_machine()))
+        folders = ModelFolders(config.sources.folders, with_head=config.head in ("", this_machine()))
         self._read_specs = read_specs or folders.read
         self._aside = aside
         units = backend.slot_unit, backend.chunk, backend.alignment
@@ -153,7 +153,7 @@ class Worker(Actor):
         self._grammars = GrammarCompiler(self.device, self._apply, config.tenants.tenant_weights)
         raw = RawTensors(self.node, self._outbox, self._watch, config.worker_memory.memory)
         resident = self.state.parts.memory.residence.holds
-        self._sources = ComponentSources.open(self.node, raw, resident, config.worker)
+        self._sources = ComponentSources.open(self.node, raw, resident, config.sources)
         self._loader = ComponentLoader(self.device, self.backend, self._apply, self._parameters, self._sources)
         self._proofs = Proofs(config, self.backend, self.device, self.node.incarnation, self._apply)
         self._cut = CutAnswers(

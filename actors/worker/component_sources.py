@@ -37,7 +37,7 @@ from ...zoo.errors import OriginError
 from ...zoo.origin import RELATIVE, Origin, open_origin
 from ...zoo.records import StoredComponent, StoredTensor
 from ...zoo.store import ArrivingTensor, Store, is_in_memory
-from ..settings.workers import WorkerSettings
+from ..settings.sources import SourceSettings
 from .raw_tensors import PeerLacks, RawTensors
 
 log = logging.getLogger(__name__)
@@ -88,11 +88,11 @@ class ComponentSources:
 
     @classmethod
     def open(
-        cls, node: ActorNode, raw: RawTensors, resident: Callable[[bytes], bool], worker: WorkerSettings
+        cls, node: ActorNode, raw: RawTensors, resident: Callable[[bytes], bool], settings: SourceSettings
     ) -> ComponentSources:
         """Return the sources that the settings name."""
-        store = Store.open(worker.store, worker.store_size) if worker.store else None
-        return cls(node, raw, resident, store, open_origin(worker.origin) if worker.origin else None)
+        store = Store.open(settings.store, settings.store_size) if settings.store else None
+        return cls(node, raw, resident, store, open_origin(settings.origin) if settings.origin else None)
 
     def counters(self) -> dict[str, float]:
         """Return sums over this worker's life."""

@@ -77,7 +77,7 @@ async def start(node: Node, config: WorkerConfig) -> None:
     sys.setswitchinterval(SWITCH_INTERVAL)
     try:
         config, report = await join(node, config, CONTROLLER, read_and_measure)
-        check_store(config.worker)
+        check_store(config.sources)
         torch.set_num_threads(max(1, config.worker.threads))  # by default one per core, and these would wait for one another
         backend = _open(config.worker)
         here = {"worker": (config, backend, _end), "blocks": (CONTROLLER, report, config.joined)}

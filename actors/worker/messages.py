@@ -20,6 +20,7 @@ from ..settings.logs import LogSettings
 from ..settings.memory import MemorySettings
 from ..settings.models import TierSettings
 from ..settings.offline import OfflineSettings
+from ..settings.sources import SourceSettings
 from ..settings.tenants import TenantSettings
 from ..settings.workers import WorkerSettings
 
@@ -60,6 +61,7 @@ class WorkerConfig:
     offline: OfflineSettings
     logs: LogSettings
     tiering: TierSettings = field(default_factory=TierSettings)
+    sources: SourceSettings = field(default_factory=SourceSettings)
     max_length: int = 4096  # tokens of the longest sequence
     kv_layers: int = 64  # layers with KV of the longest chain
     on_demand: bool = False

@@ -15,8 +15,7 @@ from urllib.parse import quote
 from ...policies.drafts.options import MODEL, TIER
 from . import CommandError
 from .connection import UNKNOWN, add_url, connected
-from .family_tables import similarity_text
-from .output import print_json
+from .output import print_json, similarity_text
 
 View = Mapping[str, Any]
 PREEMPTED = "preempted: its memory was needed; its tokens will be recomputed"

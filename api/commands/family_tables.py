@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from ...policies.binary_size import binary_size
 from ...policies.model.tier_choice import auto_id
 from ...policies.model.tiers import layers_of
-from .output import FittedTable
+from .output import FittedTable, similarity_text
 
 View = Mapping[str, Any]
 
@@ -37,12 +37,6 @@ def chain_lines(applications: Iterable[View]) -> list[str]:
             count = found["answers"]
             lines.append(f"of {count:,} answer{'s' * (count != 1)} by others {similarity_text(found, one['id'])}")
     return lines
-
-
-def similarity_text(found: View, listed: str) -> str:
-    """Return how similar answers of other chains are to those of the listed one."""
-    which = f"{found['agreed']:.1%} of {found['tokens']:,} tokens are the likeliest of {listed}"
-    return f"{which}, mean log-probability {found['logprob']:.3f}"
 
 
 def tier_table(families: Iterable[View]) -> list[RenderableType]:

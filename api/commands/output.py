@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,3 +120,9 @@ class FiguresFile:
             self._path.write_bytes(content.encode() if isinstance(content, str) else content)
         except OSError as error:
             raise CommandError(f"{self._path} cannot be written ({error.strerror}); check {self._flag}") from None
+
+
+def similarity_text(found: Mapping[str, Any], listed: str) -> str:
+    """Return how similar answers of other chains are to those of the listed one."""
+    which = f"{found['agreed']:.1%} of {found['tokens']:,} tokens are the likeliest of {listed}"
+    return f"{which}, mean log-probability {found['logprob']:.3f}"

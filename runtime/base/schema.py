@@ -17,8 +17,8 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 RECORDS = "wire_types.json"
@@ -81,7 +81,7 @@ def record_name(kind: type) -> str:
 @cache
 def records() -> dict[str, Any]:
     """Return what the last release had of each dataclass of this package that travels, by ``record_name``."""
-    found: dict[str, Any] = json.loads(files(__package__ or "").joinpath(RECORDS).read_bytes())["types"]
+    found: dict[str, Any] = json.loads(Path(__file__).with_name(RECORDS).read_bytes())["types"]
     return found
 
 

@@ -174,7 +174,7 @@ def test_a_worker_gets_the_configuration_of_the_others_but_for_what_it_wants() -
     assert same == replace(config, name="far", sharing=1, joined=True)
     made = joined_config(config, "far", WorkerWish(99, 3, "auto", "a,b"))
     assert (made.worker_memory.memory, made.worker.threads, made.worker.device) == (99, 3, "auto")
-    assert made.worker.folders == ["a", "b"]
+    assert made.sources.folders == ["a", "b"]
 
 
 def test_labels_and_releases() -> None:

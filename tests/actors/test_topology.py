@@ -41,6 +41,8 @@ async def cluster(applications, *, ready=True, http=None, **settings):
 class Quiet:
     """A front that nobody asks."""
 
+    retry_window = 0.0
+
 
 @pytest.fixture(autouse=True)
 def fate():

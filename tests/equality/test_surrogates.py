@@ -151,7 +151,7 @@ async def test_speculation_changes_no_token_and_lists_no_model(tmp_path: Path) -
         ({"overload": "on"}, "speculate.a is tokens, and overload is on"),
         ({"pipelines": {"a": 2}}, "speculate.a is tokens, and pipelines.a spreads it over workers"),
         ({"drafts": {"a": "prompt"}}, "speculate.a is tokens, and drafts.a is 'prompt'; choose one"),
-        ({"speculate": {"a": "hidden"}}, "speculate.a is 'hidden'; give off or tokens"),
+        ({"speculate": {"a": "fast"}}, "speculate.a is 'fast'; give off, tokens or hidden"),
         ({"speculate": {"b": "tokens"}}, "speculate.b names no application; there are: a"),
     ],
 )

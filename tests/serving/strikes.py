@@ -32,11 +32,13 @@ ENDPOINTS = ("submit", "cancel", "ack", "replay", "tokens", "load", "unload", "r
              "up", "down", "holds", "admit", "end")  # fmt: skip
 ANSWERS = ("submit", "load", "unload", "routes", "status", "admit", "unfit")
 MOVED = ("export", "answer to export", "PagesTaken", "vacated")  # where requests move
-KINDS = (*ENDPOINTS, *[f"answer to {name}" for name in ANSWERS], *sorted({*TO_WORKERS} - {*MOVED}), *LINK.values())
+GUESSED = ("GuessesStand",)  # where hidden states are guessed
+_USUAL = sorted({*TO_WORKERS} - {*MOVED, *GUESSED})
+KINDS = (*ENDPOINTS, *[f"answer to {name}" for name in ANSWERS], *_USUAL, *LINK.values())
 ASKED = ("choose", "answer to choose")  # where dispatchers are asked
 FETCHED = ("parameters", "chunk of parameters")  # where loads name a source
 HELD = ("hold", "answer to hold", "unhold", "export", "PagesTaken")  # where they pause
-_KNOWN = {*KINDS, *ASKED, *MOVED, *FETCHED, *HELD}
+_KNOWN = {*KINDS, *ASKED, *MOVED, *FETCHED, *HELD, *GUESSED}
 ACTIONS = ("drop", "delay", "duplicate", "kill")
 Strike = tuple[str, str, int]  # kind, action, which of its kind (from 1)
 

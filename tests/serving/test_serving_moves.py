@@ -110,7 +110,7 @@ class MarkedUnrest(Unrest, Followed):
 def test_every_request_ends_with_the_right_tokens_while_redundant_pages_are_marked(span: range) -> None:
     counters: Counter[str] = Counter()
     for seed in span:
-        game = MarkedUnrest(seed, dispatch="llumnix-minus-code")
+        game = MarkedUnrest(7 + seed, dispatch="llumnix-minus-code")
         game.play()
         assert game.figures["disagreements"] == 0, seed
         assert sum(game.outcomes.values()) == REQUESTS, seed

@@ -24,7 +24,7 @@ from blockwright.tests.serving.test_serving_predictors import Followed
 
 PARTS = 2
 PART = 30
-DAILY = 7
+DAILY = 9
 SWITCHES = 16  # of each seed
 SPAN = 0.1  # virtual seconds in which they come, as most requests do
 SWITCHED = 60.0  # until a gateway must have said that all have left, and that nobody waits

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors import worker_processes
 from blockwright.actors.settings.errors import SettingsError
 from blockwright.actors.settings.settings import Settings
 from blockwright.actors.sizing import launched_names, size_rules, worker_names, workers_here
 from blockwright.actors.worker_processes import with_further
+from blockwright.runtime.cluster import ray_launcher
 from blockwright.runtime.cluster.inprocess import InProcessLauncher
 from blockwright.tests.claims import claim
 
@@ -92,10 +92,10 @@ def test_no_launcher_is_made_but_the_one_that_is_asked_for(tmp_path: Path, monke
     assert (launcher.places, [launcher.joins(name) for name in ("w0", "w1", "g1")]) == (True, [False, True, False])
     waiting = with_further(local, settings(launcher="wait", launched_workers=2, wish_file=str(tmp_path / "wish")))
     assert (waiting.places, waiting.joins("w1")) == (False, False)
-    monkeypatch.setattr(worker_processes, "has_ray", lambda: False)
+    monkeypatch.setattr(ray_launcher, "has_ray", lambda: False)
     with pytest.raises(SettingsError, match=r"the package ray is not installed here; pip install 'blockwright\[ray\]'"):
         with_further(local, settings(launcher="ray", launched_workers=2))
-    monkeypatch.setattr(worker_processes, "has_ray", lambda: True)
+    monkeypatch.setattr(ray_launcher, "has_ray", lambda: True)
     launcher = with_further(local, settings(launcher="ray", launched_workers=2))
     assert (launcher.places, launcher.joins("w2")) == (True, True)
     with pytest.raises(SettingsError, match=r"wish_file is .*, but .*/absent is no folder; name a file in a folder"):
