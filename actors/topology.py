@@ -204,6 +204,10 @@ class Running:
         if joining.listen:
             self.reached(f"workers join at {await asyncio.to_thread(write_join_text, self.cluster.node, joining)}")
 
+    def doubts(self) -> str:
+        """Return why the head takes no member for down while it reaches few of them; else ""."""
+        return self.cluster.doubts
+
     def reached(self, stage: str) -> None:
         self.stages.append((stage, time.monotonic() - self._began))
 
@@ -280,7 +284,7 @@ async def start(
             PREDICTOR_ADMISSION: (cluster, settings, {*configs, *processes, NODE}, CONTROLLER),
             "applications": (settings, worker_limits(settings.worker, models), CONTROLLER, running.held),
             "gateway": gateway,
-            "controller": _controller(settings, rules, state, running.progress, found, first_in_head=first_in_head),
+            "controller": _controller(settings, rules, state, running, found, first_in_head=first_in_head),
             "peer": GatewayPeer(http.front, processes, relay=http.relay) if http is not None else (),
             **configs,
             **_gateway_configs(fronts, infos, first_in_head, http.port if http is not None else 0),
@@ -354,7 +358,7 @@ def _controller(
     settings: Settings,
     rules: SizeRules,
     state: ControllerState,
-    progress: Published[Progress],
+    running: Running,
     found: FoundMembers,
     *,
     first_in_head: bool,
@@ -362,8 +366,8 @@ def _controller(
     """Return the values of the controller."""
     adopted = found.keeping.adopted if found.keeping is not None else None
     gateways = [f"{name}/gateway" for name in (*[HEAD] * first_in_head, *found.gateways)]
-    more = progress, settings.worker.may_be_card, WorkerSizes(rules), settings.logs, found.keeping
-    return adopted.state if adopted is not None else state, gateways, *more
+    more = settings.worker.may_be_card, WorkerSizes(rules), settings.logs, found.keeping, running.doubts
+    return adopted.state if adopted is not None else state, gateways, running.progress, *more
 
 
 async def _read_here(settings: Settings, launcher: Launcher | None) -> WorkerReading | None:

@@ -72,6 +72,7 @@ LONG = {
     "structured": 900,
     "adaptive": 3600,
     "transfers": 600,
+    "head_death": 600,
     "adaptive_live": 300,
     "adaptive_hidden": 900,
     "adaptive_tokens": 600,

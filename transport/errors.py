@@ -31,6 +31,10 @@ class HandshakeRefused(TransportError):
     """A connection that the other end refused; the text is its reason."""
 
 
+class OwnQuestion(HandshakeRefused):
+    """A head's look for a later head that has reached this head itself: nothing to warn of."""
+
+
 class ReleaseRefused(HandshakeRefused):
     """A node whose release is too far from this one. name: of the node; release: what it said that it is, or empty."""
 

@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from ...policies.cluster.adapter_base import WholeModel
@@ -56,7 +56,7 @@ class Controller(Actor):
     workers and routes from here. progress: the published progress of the cluster.
     has_cards: an actor of the head reads cards. sizes: settles what each worker gets of its machine; None: workers report
     nothing. logs: settings of the event log; None: there is none. keeping: members keep the state for the next head;
-    None: they end with this one.
+    None: they end with this one. doubts: returns why this head takes no member for down, while it reaches few of them.
     """
 
     def __init__(
@@ -68,20 +68,20 @@ class Controller(Actor):
         sizes: WorkerSizes | None = None,
         logs: LogSettings | None = None,
         keeping: StateKeeping | None = None,
+        doubts: Callable[[], str] = str,
     ) -> None:
         self._state = state
-        self._keeping = keeping
+        self._keeping, self._doubts = keeping, doubts
         self._adopted = keeping.adopted if keeping is not None else None
         self._late_grace = keeping.grace if keeping is not None else 0.0
         self._held_back: list[events.Effect] | None = None  # effects, until the actors that they are for have been started
         self._known_sizes, self._logs = sizes, logs
         self._recorder: ControlRecorder | None = None
         self._gateways, self._progress = list(gateways), progress
-        self._has_cards = has_cards
+        self._has_cards, self._fatal = has_cards, ""
         self._warnings: list[str] = []
         self._traffic: dict[str, tuple[Any, float]] = {}  # worker -> what was taken of its traffic, and when
         self._preparing: dict[str, str] = {}  # worker -> how far its kernels are
-        self._fatal = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._history = History()
         self._conditions = Conditions()
@@ -90,7 +90,9 @@ class Controller(Actor):
 
     async def on_start(self) -> None:
         self._publisher = RoutePublisher(self.node, self._state, self._gateways, keeps=self._keeping is not None)
-        self._calls = WorkerCalls(self.node, self._publisher.lock, self.handle, self._kill)
+        self._calls = WorkerCalls(
+            self.node, self._publisher.lock, self.handle, self._kill, self._state if self._keeping else None
+        )
         self._gateway_calls = GatewayCalls(self.node, self._gateways, self._publisher.lock, self._state)
         self._deafen = self.node.on_heartbeat(self._beat)
         if self._logs is not None and self._logs.event_log:
@@ -119,6 +121,8 @@ class Controller(Actor):
                 self.node.ref(gateway).up.cast(name, worker.incarnation)
         for effect in effects:
             self._perform(effect)
+        if self._state.overload.groups:
+            self.node.ref(f"{self.node.name}/memory").wake.cast()
 
     @endpoint
     async def serve(self, applications: list[events.Application]) -> None:
@@ -423,6 +427,7 @@ class Controller(Actor):
             "cards": await self._cards(),
             "autoscale": self._state.scaling.view(now, wall),
             "placement": placed,
+            "doubts": self._doubts(),
         }
 
     async def _cards(self) -> list[dict[str, Any]]:

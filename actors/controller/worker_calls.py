@@ -1,7 +1,8 @@
 """The controller's calls to workers: load, unload, report the room. Calls to one worker are made one after the other.
 
 A question or its answer may be lost although the worker lives, so each is asked again until an answer comes. The serial
-tells the worker's blocks whether they were asked before.
+tells the worker's blocks whether they were asked before. A worker that has lost its way to the head, and may come back as
+the same life, is asked until it answers or is down.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ LOAD_TIMEOUT = 600.0  # timeout of loading one block
 ANSWER_TIMEOUT = 5.0  # timeout of a worker that only looks something up
 SERIAL_BITS = 20  # a head asks a worker for fewer things than this makes numbers
 AGAIN = 2.0  # seconds without an answer until the worker is asked again
+AWAY = 0.1  # seconds until a worker that cannot be reached is asked again
 
 
 async def ask_until_answered(clock: Clock, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
@@ -51,7 +53,8 @@ class WorkerCalls:
     """The calls to the workers of one cluster (see the module).
 
     publishing: the lock held while a publication leaves. handle: takes a worker's answer. kill: ends a worker that does
-    not answer, with the reason.
+    not answer, with the reason. outlived: the state, if workers outlive heads and so may come back as the same life when
+    they were out of reach; else None.
     """
 
     def __init__(
@@ -60,11 +63,13 @@ class WorkerCalls:
         publishing: asyncio.Lock,
         handle: Callable[[events.Event], object],
         kill: Callable[[str, str], None],
+        outlived: ControllerState | None,
     ) -> None:
         self._node = node
         self._publishing = publishing
         self._handle = handle
         self._kill = kill
+        self._outlived = outlived
         self._order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         # Above those of earlier heads, whose numbers are lower.
         self._serials = itertools.count(((node.incarnation - 1) << SERIAL_BITS) + 1)
@@ -77,7 +82,9 @@ class WorkerCalls:
         async with self._order[worker]:
             blocks, serial = self._blocks(worker, incarnation), next(self._serials)
             try:
-                answer = await self._ask(lambda: blocks.load(load, serial, timeout=LOAD_TIMEOUT, returns=kind))
+                answer = await self._ask(
+                    worker, incarnation, lambda: blocks.load(load, serial, timeout=LOAD_TIMEOUT, returns=kind)
+                )
             except NodeDown:
                 return  # reported by the cluster membership
             except RemoteError as error:
@@ -100,7 +107,8 @@ class WorkerCalls:
                 pass
             blocks, serial = self._blocks(effect.worker, effect.incarnation), next(self._serials)
             try:
-                await self._ask(lambda: blocks.unload(effect.holder, list(effect.ids), serial))
+                ids = list(effect.ids)
+                await self._ask(effect.worker, effect.incarnation, lambda: blocks.unload(effect.holder, ids, serial))
             except NodeDown:
                 return
             except RuntimeFault as error:
@@ -110,18 +118,33 @@ class WorkerCalls:
         """Return the worker's status before anything else is asked of it; None if it is gone."""
         async with self._order[effect.worker]:
             try:
-                return await self._ask(lambda: self.status(effect.worker, ANSWER_TIMEOUT))  # type: ignore[no-any-return]
+                told: WorkerStatus = await self._ask(
+                    effect.worker, effect.incarnation, lambda: self.status(effect.worker, ANSWER_TIMEOUT)
+                )
             except NodeDown:
                 return None
             except RuntimeFault as error:
                 self._kill(effect.worker, f"it did not tell its status: {error}")
                 return None
+            return told
 
     async def status(self, worker: str, seconds: float) -> WorkerStatus:
         return await self._node.ref(f"{worker}/worker").status(timeout=seconds, returns=WorkerStatus)
 
-    def _ask(self, question: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
-        return ask_until_answered(self._node.clock, question)
+    async def _ask(self, worker: str, incarnation: int, question: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Return the answer of that life. Raises NodeDown once it is over, and what the question raises."""
+        while True:
+            try:
+                return await ask_until_answered(self._node.clock, question)
+            except NodeDown:
+                if not self._may_return(worker, incarnation):
+                    raise
+            await first_within(self._node.clock, AWAY, [])
+
+    def _may_return(self, worker: str, incarnation: int) -> bool:
+        """Return whether that life of a worker may come back to this head, if it is out of reach."""
+        record = self._outlived.workers.get(worker) if self._outlived is not None else None
+        return record is not None and record.alive and record.incarnation == incarnation and not self._node.stopping
 
     def _blocks(self, worker: str, incarnation: int) -> Ref:
         return self._node.ref(f"{worker}/blocks#{incarnation}")

@@ -58,6 +58,12 @@ class ClusterMemory(Actor):
             self._timer.cancel()
 
     @endpoint(urgent=True)
+    async def wake(self) -> None:
+        """Look now: a head before this one has left parameters dropped, and perhaps no load makes this actor look."""
+        if not self._looking:
+            self._look_after(0.0)
+
+    @endpoint(urgent=True)
     async def view(self) -> dict[str, Any]:
         """Return the readings of the last minute with load, by worker, oldest first, ``at`` in seconds since the epoch."""
         behind = time.time() - self.node.clock.now()

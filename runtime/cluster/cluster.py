@@ -26,7 +26,7 @@ from typing import Any
 from ...transport.address import PeerId, check_name, split_key
 from ...transport.clock import Clock, Timer
 from ...transport.curve import NodeKeys
-from ...transport.errors import HandshakeRefused
+from ...transport.errors import HandshakeRefused, OwnQuestion
 from ...transport.handshake import Admission, ReturnRequest, obeys, succeeds
 from ..base import envelope
 from ..base.clock import first_within, seconds
@@ -440,6 +440,8 @@ class ClusterHead:
 
     def returned(self, said: ReturnRequest, key: str) -> Admission:
         """Take a member of an earlier head back, or one of this head that had lost it; refuse an earlier head."""
+        if said.sender == self._id:
+            raise OwnQuestion(f"here listens {self._id} itself, and no later head")
         if said.sender.name == self._id.name and said.sender < self._id:
             raise HandshakeRefused(succeeds(self._id, said.sender))
         if self.stopping:

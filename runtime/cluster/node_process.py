@@ -64,7 +64,7 @@ async def run_node(
     """Run a node's whole life.
 
     ``watched``: a thread reports the code that holds its loop, if the loop stalls. Raises the error of the entry
-    function.
+    function, unless the node is to end anyway, as when its head is gone before it has started.
     """
     node = Node(
         spec.name,
@@ -88,10 +88,12 @@ async def run_node(
         config = decode(annotation, unpack(spec.config[0], [memoryview(b) for b in spec.config[1:]]))
         started = asyncio.ensure_future(entry(node, config))
         await asyncio.wait((started, ended), return_when=asyncio.FIRST_COMPLETED)
-        if started.done():
+        if started.done() and not node.closed.is_set():
             started.result()
             node.peering.announce_ready()
             await ended
+        elif started.done() and (error := started.exception()) is not None:  # it was still starting, and waited for the head
+            log.info("node %s ends as it starts: %s (%s)", node.id, node.farewell, error)
     finally:
         if watch is not None:
             watch.close()

@@ -61,6 +61,18 @@ async def test_the_last_reading_is_shown(caplog: pytest.LogCaptureFixture) -> No
     assert module.opened == 0
 
 
+async def test_the_cluster_view_says_whether_the_head_doubts_that_it_reaches_its_members() -> None:
+    node = Node("head", listen=False)
+    await node.start()
+    found = []
+    for number, doubts in enumerate(("", "3 of 4 members are out of reach")):
+        values = ControllerState([], 1.0), [], Published(Progress()), False, None, None, None, lambda said=doubts: said
+        controller = await node.spawn(Controller(*values), name=f"controller-{number}")
+        found.append((await controller.cluster())["doubts"])
+    assert found == ["", "3 of 4 members are out of reach"]
+    await node.stop()
+
+
 async def test_the_cluster_view_has_the_card_and_does_not_wait_for_it() -> None:
     node = Node("head", listen=False)
     await node.start()

@@ -21,11 +21,13 @@ from blockwright.actors.sizing import WorkerLimits
 from blockwright.actors.worker.messages import BlockLoaded, WorkerStatus
 from blockwright.policies.cluster.adapter_base import WholeModel
 from blockwright.policies.cluster.application_life import Conflict
+from blockwright.policies.control.dropped_group import DroppedGroup
 from blockwright.policies.control.events import (
     Event,
     KvCapacity,
     Serve,
     Undeploy,
+    Unload,
     WorkerDown,
     WorkerHeartbeat,
     WorkerUp,
@@ -344,3 +346,58 @@ async def test_a_publication_that_was_lost_is_reported_again_after_two_heartbeat
         rig.clock.advance(0.5)
         await turns()
     assert worker.accepted == [version]
+
+
+def unload_while_out_of_reach(rig: Rig) -> asyncio.Task[None]:
+    """The controller asks the first worker, which has lost its way to the head, for an unload."""
+    peer = rig.nodes[0].table.find(PeerId("w0", 1))
+    assert peer is not None
+    peer.lost = True
+    return asyncio.create_task(rig.controller._calls.unload(Unload("w0", 1, "a", (b"x",))))
+
+
+@pytest.mark.parametrize("comes", [True, False])
+async def test_a_worker_that_may_come_back_as_it_is_is_asked_until_it_answers_or_is_down(rig: Rig, comes: bool) -> None:
+    rig.controller._calls._outlived = rig.state
+    asked = unload_while_out_of_reach(rig)
+    for _ in range(5):
+        await turns()
+        rig.clock.advance(0.1)
+    await turns()
+    assert (asked.done(), rig.workers[0].unloaded) == (False, [])
+    if comes:
+        rig.nodes[0].table.current["w0"].lost = False
+    else:
+        rig.controller.handle(WorkerDown("w0", 1, "killed"))
+    rig.clock.advance(0.1)
+    await until(asked.done)
+    assert [holder for holder, _ in rig.workers[0].unloaded] == ["a"] * comes
+
+
+async def test_a_worker_that_ends_with_the_head_is_not_asked_again(rig: Rig) -> None:
+    asked = unload_while_out_of_reach(rig)
+    await turns()
+    assert asked.done()
+    assert rig.workers[0].unloaded == []
+
+
+class Memory(Actor):
+    """Counts how often it is woken."""
+
+    def __init__(self) -> None:
+        self.woken = 0
+
+    @endpoint
+    async def wake(self) -> None:
+        self.woken += 1
+
+
+@pytest.mark.parametrize("dropped", [True, False])
+async def test_a_new_head_wakes_the_memory_actor_if_parameters_are_dropped(rig: Rig, dropped: bool) -> None:
+    memory = Memory()
+    await rig.nodes[0].spawn(memory, name="memory")
+    if dropped:
+        rig.state.overload.groups["w0+w1"] = DroppedGroup("w0+w1", [], [], [], [])
+    await rig.controller.take_over()
+    await turns()
+    assert memory.woken == dropped

@@ -98,3 +98,8 @@ async def never(node: Node, config: CounterConfig) -> None:
 
 def not_async(node: Node, config: CounterConfig) -> None:
     pass
+
+
+async def wait_for_head(node: Node, config: CounterConfig) -> None:
+    """Never up: the head does not answer."""
+    await node.ref("head/counter").wait()

@@ -35,9 +35,11 @@ UNBUILT = "unbuilt"  # while it is there, workers come up as where no compiler w
 SLOW = "slow"  # while it is there, sequences that have more tokens than it says take their time for every other
 SOURCE = "source"  # while it is there, loads get their parameters from the worker that it names
 DIE = "die"  # whoever removes it dies of SIGKILL as it is asked for more parameters, having sent some
+WAIT = "wait"  # while it is there, no worker sends parameters to another
 BREAK = "break"  # whoever removes it has a card that fails for good: as a sweep is submitted, or as it is waited for
 COMPILE = "compile"  # the file of a cache: where it is, operations of the mirror take their time when they are new to it
 COMPILING = 0.5  # seconds
+PAUSE = 0.02  # seconds between two looks at ``WAIT``
 SLOW_SWEEP = 0.25  # seconds
 
 
@@ -138,6 +140,9 @@ async def start(node: Node, config: WorkerConfig) -> None:
     send, batches = ParameterCarrier.send, itertools.count(1)
 
     def mortal(self: ParameterCarrier, wanted: ParametersWanted) -> None:
+        if (levers / WAIT).exists():
+            asyncio.get_running_loop().call_later(PAUSE, mortal, self, wanted)
+            return
         if (levers / DIE).exists() and next(batches) == AHEAD + 1:
             (levers / DIE).unlink()
             os.kill(os.getpid(), signal.SIGKILL)

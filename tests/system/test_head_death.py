@@ -6,6 +6,7 @@ Gateways are processes. ``CASES`` names what may happen at the same time.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import re
 import signal
@@ -21,19 +22,21 @@ from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.parts import some
 from blockwright.tests.system.client import NEW, SAMPLED, Client, body, check
 from blockwright.tests.system.conftest import FAULTY, STREAMS, slow
+from blockwright.tests.system.faulty_worker import WAIT
 from blockwright.tests.system.server import Server
-from blockwright.tests.system.test_overload import SIZES, load, looked, restored, right
+from blockwright.tests.system.test_overload import SIZES, changes, load, looked, restored, right
 from blockwright.tests.waiting import until
 
 pytestmark = pytest.mark.system
 WHOLE = 8  # requests that are not streamed
 SILENCE = 4.0  # seconds, so that a stopped head is noticed within the test, and a busy machine is not taken for one
+HEADS = 5  # that may end within a minute before the keeper ends all
 MODEL = "llama"
 
 
 @pytest.fixture(scope="module")
-def kept(model: Path, pace: Path) -> Iterator[Server]:
-    """Two workers and two gateways, which outlive their heads."""
+def outliving(model: Path, pace: Path) -> Iterator[Callable[[], Server]]:
+    """Returns a server for each test, another one after ``HEADS`` tests."""
     settings = {
         "gateway_in_head": "no",
         "gateways": 2,
@@ -41,9 +44,23 @@ def kept(model: Path, pace: Path) -> Iterator[Server]:
         "silence": SILENCE,
         "app_roots": str(model.parent),
     }
-    server = Server(model, module=FAULTY, pace=pace, chunk_size=16, **settings)
-    yield server.whole()
-    server.stop()
+    made, tests = list[Server](), itertools.count()
+
+    def server() -> Server:
+        if next(tests) % HEADS == 0:
+            for former in made[-1:]:
+                former.stop()
+            made.append(Server(model, module=FAULTY, pace=pace, chunk_size=16, **settings).whole())
+        return made[-1]
+
+    yield server
+    made[-1].stop()
+
+
+@pytest.fixture
+def kept(outliving: Callable[[], Server]) -> Server:
+    """Two workers and two gateways, which outlive their heads."""
+    return outliving()
 
 
 def whole_request(index: int) -> dict[str, Any]:
@@ -209,7 +226,7 @@ OUTLIVING = {"gateway_in_head": "no", "orphan_grace": 300}
 async def test_the_head_dies_while_parameters_are_dropped_or_restored(
     checkpoint: Callable[..., Path], serve: Callable[..., Server], phase: str, how: signal.Signals
 ) -> None:
-    """Some phases are over in no time: then it dies in the next one."""
+    """Some phases are over in no time: then it dies in the next one. Parameters that are to come back wait for the test."""
     settings = {**OUTLIVING, "memory": "6MiB", "overload": "on", "silence": SILENCE}
     server = serve(checkpoint("llama", **SIZES), **settings).whole()
     async with Client(server) as client:
@@ -219,18 +236,27 @@ async def test_the_head_dies_while_parameters_are_dropped_or_restored(
 
         async def there() -> bool:
             groups = (await looked(client))["groups"].values()
-            later = PHASES[PHASES.index(phase) :]
+            later = PHASES[min(PHASES.index(phase), PHASES.index("loading")) :]
             return any(group["step"] in later for group in groups)
 
+        lever = server.lever(WAIT)
         with slow(server, 5):
             answers = [client.begin(request) for request in asked]
             if phase in ("leaving", "exchanging", "pipeline"):
                 await until(there, phase)
                 end_head(server, how)
+            else:
+                await until(lambda: changes(client, "drop"), "a drop")
+                lever.touch()
         if phase in ("loading", "returning"):
-            await until(there, phase)
+            await until(there, "parameters are to come back")
+            if phase == "returning":
+                lever.unlink()
             end_head(server, how)
         await client.finished()
+        if phase == "loading":
+            await until(lambda: server.head() not in (0, former), "another head")
+            lever.unlink()
         await taken_over(client, former)
         await until(lambda: restored(client), "all parameters are back")
         await right(client, answers, asked)

@@ -12,8 +12,15 @@ from blockwright.transport import handshake as greeting
 from blockwright.transport import outbound, wire
 from blockwright.transport.address import PeerId, split_key
 from blockwright.transport.curve import NodeKeys
-from blockwright.transport.errors import AddressError, MessageTooLarge, PeerGone, QueueFull
-from blockwright.transport.handshake import Greeting, Lane
+from blockwright.transport.errors import (
+    AddressError,
+    HandshakeRefused,
+    MessageTooLarge,
+    OwnQuestion,
+    PeerGone,
+    QueueFull,
+)
+from blockwright.transport.handshake import Greeting, Lane, ReturnRequest
 from blockwright.transport.sockets import DRAIN, SocketTransport
 
 A, B = PeerId("a", 1), PeerId("b", 3)
@@ -302,3 +309,20 @@ def test_a_receiver_that_raises_does_not_leave_messages_lying(run, directory, re
             assert [type(f) for f in faults] == [ZeroDivisionError] * 5
 
     run(main())
+
+
+@pytest.mark.parametrize(("refusal", "level"), [(OwnQuestion, "DEBUG"), (HandshakeRefused, "WARNING")])
+def test_a_refusal_is_a_warning_unless_a_head_has_asked_itself(run, directory, recorder, caplog, refusal, level):
+    def refuse(said, key):
+        raise refusal(f"{said.sender} asks")
+
+    async def main():
+        async with Pair(directory, recorder) as pair:
+            pair.at_b.on_return = refuse
+            with pytest.raises(HandshakeRefused, match="b#3 asks"):
+                await pair.a.ask(pair.b.endpoint, ReturnRequest(B, 3, 1, "-"))
+
+    with caplog.at_level("DEBUG"):
+        run(main())
+    said = [record.levelname for record in caplog.records if "refused a connection: b#3 asks" in record.getMessage()]
+    assert said == [level]

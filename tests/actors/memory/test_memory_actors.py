@@ -156,6 +156,30 @@ def test_asleep_without_load_a_drop_in_a_burst_a_restore_after_it_and_asleep_aga
     rig.play(scenario)
 
 
+def test_what_a_head_before_has_dropped_comes_back_without_load_once_this_one_is_woken() -> None:
+    rig = Rig("w0", "w1")
+    held = [GroupStageOnWorker(name, first, first + 3, [*range(first, first + 3)]) for name, first in (("w0", 0), ("w1", 3))]
+    rig.desk.groups_now = [ServingGroup("m", "pipeline", held)]
+    for host in rig.hosts.values():
+        host.layers = 3
+
+    async def scenario() -> None:
+        await asyncio.sleep(30.0)
+        assert rig.desk.orders == [], "nobody looks"
+        memory = rig.sim.head.ref("head/memory")
+        for _ in range(2):  # the second time it looks already
+            memory.wake.cast()
+        await asyncio.sleep(5.0)
+        (restore,) = rig.desk.orders
+        assert isinstance(restore, RestoreParameters)
+        assert restore.group == "w0+w1"
+        asked = rig.hosts["w0"].asked
+        await asyncio.sleep(30.0)
+        assert rig.hosts["w0"].asked == asked, "asleep again"
+
+    rig.play(scenario)
+
+
 def test_what_no_drop_can_serve_is_reported_once_and_what_is_refused_is_asked_again() -> None:
     alone = Rig("w0", autoscale="relief", autoscale_latency=9.0, autoscale_max_workers=2, overload="on")
 

@@ -13,18 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from blockwright.runtime import Down, LocalCluster
+from blockwright.runtime import Down, LocalCluster, ManualClock, Node
 from blockwright.runtime.base.codec import pack
 from blockwright.runtime.cluster.launcher import Launcher, NodeSpec, OnExit
+from blockwright.runtime.cluster.node_process import encode_config, run_node
+from blockwright.tests.waiting import until
 from blockwright.transport.address import PeerId, private_directory, remove_directory
 from blockwright.transport.curve import NodeKeys
 from blockwright.transport.interface import Transport
+from blockwright.transport.loopback import Network
 from blockwright.transport.sockets import SocketTransport
 
 BODY = """
 import asyncio, sys
 from blockwright.runtime.base.codec import unpack
-from blockwright.runtime.cluster.node_process import run_node
+from blockwright.runtime.cluster.node_process import encode_config, run_node
 from blockwright.runtime.cluster.launcher import NodeSpec
 data = sys.stdin.buffer
 asyncio.run(run_node(NodeSpec(**unpack(data.read(int(data.readline()))))))
@@ -95,3 +98,29 @@ async def test_a_third_launcher(tmp_path):
             assert f"@{tmp_path / 'sockets' / 'invitation.keys'}" in cluster.invitation
     assert launcher.list() == {}
     assert not (tmp_path / "sockets").exists()
+
+
+async def test_a_node_that_waits_for_the_head_as_it_starts_ends_with_it_and_without_an_error(caplog):
+    from cluster_entries import Counter, CounterConfig
+
+    network, clock = Network(), ManualClock()
+    transport = network.transport(PeerId("head", 1))
+    head = Node("head", transport=transport, clock=clock)
+    await head.start()
+    await head.spawn(Counter(CounterConfig()), name="counter")
+    spec = NodeSpec(
+        name="w0",
+        incarnation=1,
+        entry="cluster_entries:wait_for_head",
+        config=encode_config(CounterConfig()),
+        head="head#1",
+        head_endpoint=head.endpoint,
+        directory="",
+        heartbeat=0.5,
+    )
+    life = asyncio.create_task(run_node(spec, transport=network.transport(PeerId("w0", 1)), clock=clock))
+    await until(lambda: "w0" in head.table.current)
+    with caplog.at_level("INFO"):
+        network.cut(transport.place)
+        await life
+    assert "node w0#1 ends as it starts: the head head#1 is down" in caplog.text
