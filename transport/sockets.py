@@ -376,8 +376,6 @@ class SocketTransport:
             if isinstance(greeted, JoinRequest):
                 return self._take_in(self._receiver.on_join(greeted.name, key, greeted.secret), greeted, key)
             if isinstance(greeted, ReturnRequest):
-                if greeted.sender == self.peer:  # a head asks whether another listens at its address: none does
-                    return greeting.pack_refusal(f"{self.peer} listens here itself")
                 return self._take_in(self._receiver.on_return(greeted, key), greeted, key)
             self._sessions.check(greeted.sender)
             if self._roster is not None and not self._roster.speaks_for(key, greeted.sender):

@@ -13,7 +13,7 @@ from blockwright.transport import curve, outbound, wire
 from blockwright.transport import handshake as greeting
 from blockwright.transport.address import PeerId, is_loopback, keyed, own_address, split_key, tcp_parts
 from blockwright.transport.curve import NodeKeys
-from blockwright.transport.errors import AddressError, HandshakeRefused, KeysError, PeerGone
+from blockwright.transport.errors import AddressError, KeysError, PeerGone
 from blockwright.transport.handshake import Greeting, Lane
 from blockwright.transport.interface import UNREACHABLE
 from blockwright.transport.sockets import SocketTransport
@@ -127,15 +127,6 @@ async def test_another_version_is_refused_at_both_ends(opened, raw, caplog):
     connection, _ = router.recv_multipart()
     router.send_multipart([connection, greeting.pack_refusal("protocol 1 was offered and this node speaks 2")])
     await lost(at_a, "refused: protocol 1 was offered and this node speaks 2")
-
-
-async def test_a_head_that_asks_at_its_own_address_is_refused_without_a_warning(opened, caplog):
-    """It does every few seconds, since another head may have taken its address."""
-    a, _ = opened(A)
-    with pytest.raises(HandshakeRefused, match="a#1 listens here itself") as refused:
-        await a.ask(a.endpoint, greeting.ReturnRequest(A, 1, 1, "-"))
-    assert greeting.obeyed(str(refused.value)) is None
-    assert "refused" not in caplog.text
 
 
 async def test_an_answer_that_is_none_ends_the_connection(opened, raw):

@@ -66,7 +66,7 @@ def test_a_server_checks_its_store_and_its_origin_before_it_opens_a_model(zoo: P
         open_checkpoints(Settings(applications={"m": "/nowhere"}, origin=str(tmp_path / "nowhere")))
     with pytest.raises(SettingsError, match=r"^store is '/proc/x', which cannot be"):
         open_checkpoints(Settings(applications={"m": "/nowhere"}, store="/proc/x"))
-    here = Settings(applications={"m": "/nowhere"}, origin=str(zoo), store=str(tmp_path / "store")).worker
+    here = Settings(applications={"m": "/nowhere"}, origin=str(zoo), store=str(tmp_path / "store")).sources
     check_sources(here)
     assert (tmp_path / "store" / "zoo.json").is_file()
     check_store(here)
