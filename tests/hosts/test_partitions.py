@@ -110,9 +110,12 @@ def cluster(
     assert all(confirm(model, tuple(body(n)["prompt"]), tuple(made.expected[n])) for n in range(0, STREAMS, 2))
     yield made
     hosts.heal("a", "b", "c")
-    for process in filter(None, (made.far, made.gateway)):
-        process.kill()
-        process.wait()
+    if made.gateway is not None:
+        made.gateway.terminate()  # killed, it would leave its folder to the next one
+        made.gateway.wait()
+    if made.far is not None:
+        made.far.kill()
+        made.far.wait()
     made.server.stop()
 
 
