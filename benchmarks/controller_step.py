@@ -131,7 +131,7 @@ def changes(state: ControllerState, applications: int) -> dict[str, Metrics]:
 
 
 def publication(state: ControllerState) -> Metrics:
-    """What one recipient's copy of the published routes costs, in all and the largest message of it."""
+    """Measure one recipient's copy of the published routes: its encoding, its size, and its largest message."""
     update = state.publication()
     began = time.process_time()
     pieces = update.split() if hasattr(update, "split") else [update]

@@ -131,8 +131,8 @@ class Controller(Actor):
             self.handle(events.Serve(tuple(applications)))
         left_over, self._adopted = () if self._adopted is None else self._adopted.left_over, None
         for told in left_over:  # of workers that a new head has found, in whose memory there may be more
-            nobodys = tuple(block for block in told.held if block.holder not in self._state.served)
-            for block in nobodys:
+            unclaimed = tuple(block for block in told.held if block.holder not in self._state.served)
+            for block in unclaimed:
                 self._perform(events.Unload(told.worker, told.incarnation, block.holder, block.ids))
 
     @endpoint

@@ -212,8 +212,9 @@ class Worker(Actor):
         """Stop planning while no node that has sequences here is heard, and go on when one is."""
         rows, leases = self.state.parts.rows, self.state.parts.leases
         peers = self.node.peers()
-        own = [rows.submission[s].gateway for s in rows.live() if not rows.is_guest(s)]
-        wanting = nodes_with_sequences(own, (leases.home(s) for s in rows.live() if rows.is_guest(s)))
+        live = rows.live()
+        own = [rows.submission[s].gateway for s in live if not rows.is_guest(s)]
+        wanting = nodes_with_sequences(own, (leases.home(s) for s in live if rows.is_guest(s)))
         heard = {name: peers[name].heard for name in wanting if name in peers}
         if self._isolation.look(heard, self._loop.time()):
             alone = self._isolation.isolated

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from . import command_errors
-from .worker import TEXT, check_listen, given_text, labels_of
+from .worker import TEXT, check_listen, given_text, labels_of, run_member, say
 
 if TYPE_CHECKING:
     from ..serve.joined_gateway import GatewayStarting
@@ -43,24 +43,14 @@ def gateway(arguments: argparse.Namespace) -> int:
     (drain_timeout), then it ends with code 0. The second one ends it at once. The
     server does not restart it: let a service manager do that.
     """
-    from ...actors.member_calls import JoinRefused
     from ...actors.settings.errors import SettingsError
-    from ...runtime.base.ending import GRACE, end_within
-    from ...runtime.base.loop import run as run_loop
     from ...transport.errors import TransportError
 
     with command_errors(SettingsError, TransportError):
         given = starting(arguments)
     from ..serve.joined_gateway import serve
 
-    async def live() -> int:
-        with command_errors(JoinRefused, SettingsError, TransportError):
-            asked = await serve(given, lambda text: print(text, flush=True))
-        code = 0 if asked else 1
-        end_within(GRACE, code)
-        return code
-
-    return run_loop(live())
+    return run_member(lambda: serve(given, say))
 
 
 def starting(arguments: argparse.Namespace) -> GatewayStarting:

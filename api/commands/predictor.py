@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from . import command_errors
-from .worker import TEXT, check_listen, given_text, labels_of
+from .worker import TEXT, check_listen, given_text, labels_of, run_member, say
 
 
 def predictor_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,9 +29,6 @@ def predictor(arguments: argparse.Namespace) -> int:
     SIGTERM or Ctrl-C ends it with code 0; others go on. The server does not restart
     it: let a service manager do that.
     """
-    from ...actors.member_calls import JoinRefused
-    from ...runtime.base.ending import GRACE, end_within
-    from ...runtime.base.loop import run as run_loop
     from ...runtime.cluster.join_text import PREDICTOR
     from ...transport.errors import TransportError
 
@@ -41,12 +38,4 @@ def predictor(arguments: argparse.Namespace) -> int:
     labels = labels_of(arguments.label)
     from ...actors.predictor.joined import PredictorStarting, serve
 
-    async def live() -> int:
-        with command_errors(JoinRefused, TransportError):
-            given = PredictorStarting(text, arguments.name, arguments.listen, labels)
-            asked = await serve(given, lambda text: print(text, flush=True))
-        code = 0 if asked else 1
-        end_within(GRACE, code)
-        return code
-
-    return run_loop(live())
+    return run_member(lambda: serve(PredictorStarting(text, arguments.name, arguments.listen, labels), say))

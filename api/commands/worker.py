@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import CommandError, command_errors
 
@@ -47,10 +48,7 @@ def worker(arguments: argparse.Namespace) -> int:
     with code 0. The second one ends it at once. The server does not restart it: let
     a service manager do that.
     """
-    from ...actors.member_calls import JoinRefused
     from ...actors.settings.errors import SettingsError
-    from ...runtime.base.ending import GRACE, end_within
-    from ...runtime.base.loop import run as run_loop
     from ...transport.errors import TransportError
 
     with command_errors(SettingsError, TransportError):
@@ -58,14 +56,30 @@ def worker(arguments: argparse.Namespace) -> int:
     from ...gpu import eager_torch as eager_torch  # before anything else imports torch
     from ...actors.worker.joined import serve  # isort: skip
 
+    return run_member(lambda: serve(given, say))
+
+
+def run_member(serve: Callable[[], Coroutine[Any, Any, bool]]) -> int:
+    """Run a member of a server on another machine; return the exit code: 0 if it was asked to end, else 1."""
+    from ...actors.member_calls import JoinRefused
+    from ...actors.settings.errors import SettingsError
+    from ...runtime.base.ending import GRACE, end_within
+    from ...runtime.base.loop import run as run_loop
+    from ...transport.errors import TransportError
+
     async def live() -> int:
-        with command_errors(JoinRefused, TransportError):
-            asked = await serve(given, lambda text: print(text, flush=True))
+        with command_errors(JoinRefused, SettingsError, TransportError):
+            asked = await serve()
         code = 0 if asked else 1
         end_within(GRACE, code)
         return code
 
     return run_loop(live())
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    print(text, flush=True)
 
 
 def starting(arguments: argparse.Namespace) -> Starting:

@@ -54,7 +54,7 @@ class Programs:
         program.chmod(0o755)
 
     def calls(self) -> list[list[str]]:
-        """What programs were called with that log it."""
+        """Return the arguments of each call that a stand-in has logged."""
         text = self.log.read_text() if self.log.exists() else ""
         return [call.split("\n") for call in text.removesuffix("\n\n").split("\n\n") if call]
 

@@ -285,7 +285,7 @@ class FakeDevice:
             self._attend(plan.row[i], start, count, layers, self._lineages(name), set())
 
     def _alike(self, plan: SweepPlan, i: int) -> bool:
-        """Whether a guess after these tokens is good; where it is not, another token is drawn on it."""
+        """Return True if a guess after these tokens is good; on a bad one another token is drawn."""
         return hash((17, *self.tokens[plan.row[i]][: plan.start[i] + 1])) % 100 < self.alike
 
     def _lineages(self, application: str) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""What ``serve`` loads: the keeper nothing beyond Python's own library, and the head's refusals are its exit code."""
+"""The command ``serve``: its keeper loads nothing beyond Python's own library and ends with the code of its head."""
 
 from __future__ import annotations
 

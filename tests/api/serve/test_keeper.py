@@ -50,7 +50,7 @@ class Kept:
             self.process = subprocess.Popen(command, stderr=err)
 
     def said(self, number: int) -> str:
-        """What a head was given, behind its pid."""
+        """Return the arguments of a head, which it wrote behind its pid."""
         path = self.home / f"head-{number}"
         until_now(path.exists, f"head {number}: {(self.home / 'err').read_text()}")
         return path.read_text().partition(" ")[2]

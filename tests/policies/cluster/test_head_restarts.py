@@ -1,4 +1,4 @@
-"""Whether a keeper starts another head."""
+"""Restarts of heads: when a keeper starts another one, and when it ends all."""
 
 from __future__ import annotations
 

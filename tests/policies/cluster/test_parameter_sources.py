@@ -1,4 +1,4 @@
-"""Who gives parameters to whom: the origin gives each component once, and rounds grow with the logarithm of the workers."""
+"""Sources of parameters: the origin gives each component once, and rounds grow with the logarithm of the workers."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def guessing(own: Chain, border: int, depth: int) -> Chain:
 
 
 def cut(border: int, *chains: Chain) -> list[Chain]:
-    """As the controller cuts them: at borders of hops, too."""
+    """Return the chains cut as the controller cuts them: at borders of hops, too."""
     found = cut_blocks({one.application: one.components for one in chains}, {"base": [border]})
     return [replace(one, blocks=found[one.application]) for one in chains]
 
