@@ -143,8 +143,8 @@ class Node:
 
     @property
     def life_over(self) -> bool:
-        """The head has declared this life down, and so it was closed: its process may enter the cluster again, as the next
-        life (``joining.enter``), with what it keeps."""
+        """The head has declared this life down, or was lost to it, and so it was closed: its process may enter the cluster
+        again, as the next life (``joining.enter``), with what it keeps."""
         return self._parts is not None and self.parts.peering.follower.life_over
 
     @property
