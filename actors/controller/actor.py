@@ -91,7 +91,7 @@ class Controller(Actor):
     async def on_start(self) -> None:
         self._publisher = RoutePublisher(self.node, self._state, self._gateways, keeps=self._keeping is not None)
         self._calls = WorkerCalls(
-            self.node, self._publisher.lock, self.handle, self._kill, self._state if self._keeping else None
+            self.node, self._publisher.lock, self.handle, self._kill, self._state, outlived=self._keeping is not None
         )
         self._gateway_calls = GatewayCalls(self.node, self._gateways, self._publisher.lock, self._state)
         self._deafen = self.node.on_heartbeat(self._beat)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...policies.cluster.demand import Use
+from ...policies.cluster.reach import WorkerLosses
 from ...policies.control.adoption import KeptState, ToldGateway, newest
 from ...policies.control.route_switch import SwitchFigures, SwitchRoutes
 from ...policies.requests.admission_limit import Held
@@ -114,7 +115,7 @@ class Gateway(Actor):
         self._timer: Timer | None = None
         self._kept: KeptState | None = None  # for the next head
         self._pieces = RoutePieces()
-        self._met: dict[str, int] = {}  # worker -> its life, where this node has a connection to it
+        self._losses = WorkerLosses()
         self._lives: dict[str, int] = {}  # worker -> its life, as the controller knows it
 
     async def on_start(self) -> None:
@@ -447,17 +448,11 @@ class Gateway(Actor):
             self.node.ref(self._controller).recovered.cast(worker, outcome)
 
     def _look_for_losses(self) -> None:
-        """Act on a broken connection to a worker at once, as there may be no head to say what it means.
-
-        Its requests begin anew elsewhere. If it lives, the next head tells of it again.
-        """
-        lives = {name: peer.incarnation for name, peer in self.node.peers().items()}
-        for worker in sorted(self.book.parts.table.alive & self._met.keys()):
-            if lives.get(worker) != self._met[worker]:
-                life = self._met.pop(worker)
-                self._recoveries.lost(worker, LOST, self.node.clock.now())
-                self._handle(m.WorkerEnded(worker, life, LOST))
-        self._met |= {name: life for name, life in lives.items() if self._lives.get(name) == life}
+        """Act on broken connections to workers at once, as there may be no head to say what they mean."""
+        reached = {name: peer.incarnation for name, peer in self.node.peers().items()}
+        for worker, life in self._losses.look(self.book.parts.table.alive, self._lives, reached):
+            self._recoveries.lost(worker, LOST, self.node.clock.now())
+            self._handle(m.WorkerEnded(worker, life, LOST))
 
     def _beat(self, peer: PeerInfo) -> None:
         if (reports := peer.payload.get("reports")) is not None:  # sent by a worker

@@ -201,4 +201,6 @@ class WorkerStatus:
     )  # what a card's proofs of its bits have shown (``gpu/cuda/prove.py``)
     slow: str = ""  # why native kernels are not used, unless other ones were asked for
     store: str = ""  # why its store keeps nothing more
+    # by holder, what a former life has left in memory and no load has asked for since: ids of components and deltas
+    unclaimed: dict[str, list[bytes]] = field(default_factory=dict)
     other: int = 0  # bytes of compiled grammars and their tables of tokens: in the budget, but beside the memory of a card

@@ -112,7 +112,8 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
             }
             for worker in cluster["workers"]
         ],
-        "gateways": list(cluster.get("gateways", ())),  # servers of earlier releases do not report them
+        "gateways": list(cluster.get("gateways", ())),  # servers of earlier releases do not report these two
+        "doubts": cluster.get("doubts", ""),
         "default": cluster.get("default", ""),
         "families": tier_memory(applications),
         "parameters": _parameters(cluster),

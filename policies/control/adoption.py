@@ -141,6 +141,23 @@ def _return(record: WorkerRecord, told: ToldWorker | None) -> list[Event]:
     return [*former, *came_back(told)]
 
 
+def unwanted(state: ControllerState, worker: str, unclaimed: Mapping[str, Sequence[bytes]]) -> dict[str, list[bytes]]:
+    """Return the part of what a worker has kept of a former life that no planned route needs there, by application.
+
+    unclaimed: by application, ids of components and deltas. The rest is about to be loaded, which reads nothing.
+    """
+    found: dict[str, list[bytes]] = {}
+    for holder, ids in unclaimed.items():
+        hops = state.residency[worker].hops.get(holder, ()) if holder in state.served else ()
+        wanted = set[bytes]()
+        for hop in (hop for hop in hops if hop.route.wanted):
+            for one in state.served[holder].application.components[hop.first : hop.last]:
+                wanted.update((one.shared, one.delta))
+        if left := [id for id in ids if id not in wanted]:
+            found[holder] = left
+    return found
+
+
 def came_back(told: ToldWorker) -> list[Event]:
     """Return the events of a worker that came when it was thought to be down."""
     return [*_begin(told), _account(told)]

@@ -81,7 +81,7 @@ class HeadFollower:
         self._peering, self._ended = peering, ended
         self.head: PeerId | None = None
         self.ready = False  # the entry function has returned
-        self.life_over = False  # a head has declared it down
+        self.life_over = False  # a head has declared it down, or is lost to it
         self.on_headless: list[Callable[[], None]] = []
         self.on_adopted: list[Callable[[int], None]] = []
         self._endpoint, self._ticket = "", ""
@@ -149,11 +149,11 @@ class HeadFollower:
             _guarded(callback)
         return True
 
-    def end(self, cause: str) -> None:
-        """End this life, which a head has declared over. Its process may enter the cluster again, as the next life."""
+    def end(self, why: str) -> None:
+        """End this life: a head has declared it over, or is lost to it. Its process may enter as the next life."""
         self.life_over = True
         self.close()
-        self._ended(f"the head declared it down: {cause}")
+        self._ended(why)
 
     def accuse(self, peer: PeerId, cause: str) -> None:
         """Remember to tell the next head of a peer that was given up."""
@@ -239,7 +239,7 @@ class HeadFollower:
             return asked.result() if asked.done() else None
         except HandshakeRefused as refusal:
             if is_over(str(refusal), self._me):
-                self.end(str(refusal))
+                self.end(f"the head declared it down: {refusal}")
             log.debug("node %s is not taken back: %s", self._me, refusal)
         except TransportError as error:
             log.debug("node %s finds no head: %s", self._me, error)

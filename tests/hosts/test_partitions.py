@@ -6,6 +6,7 @@ import asyncio
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from blockwright.runtime.cluster.key_folder import make_keys
 from blockwright.tests.claims import claim
 from blockwright.tests.gpu.reference import confirm
 from blockwright.tests.hosts.network import Hosts
-from blockwright.tests.system.client import NEW, Client, body, check
+from blockwright.tests.system.client import Client, body, check
 from blockwright.tests.system.conftest import FAULTY, slow
 from blockwright.tests.system.server import Server
 from blockwright.tests.waiting import until, until_now
@@ -27,6 +28,7 @@ from blockwright.tests.waiting import until, until_now
 pytestmark = pytest.mark.system
 STREAMS = 8
 SILENCE = 2.0
+OVER = " is over ("
 ALONE = "no node that sent requests is heard any more"
 
 
@@ -77,10 +79,10 @@ class Cluster:
         """The event log of the worker's current life."""
         return max(self.server.event_logs.files("far"), key=lambda path: EventLog(path).header.incarnation)
 
-    def stopped(self, before: int) -> bool:
-        """The worker has ended, or said that nobody is heard once more than ``before``."""
-        ended = self.far is not None and self.far.poll() is not None
-        return ended or self.server.said("far").count(ALONE) > before
+    def stops(self) -> int:
+        """How often the worker has said that nobody is heard, or that its life is over."""
+        said = self.server.said("far")
+        return said.count(ALONE) + said.count(OVER)
 
     async def whole(self, client: Client) -> None:
         async def serves() -> bool:
@@ -119,8 +121,10 @@ def cluster(
     made.server.stop()
 
 
-def sweeps(log: Path) -> int:
-    return sum(isinstance(entry, Planned) and entry.plan is not None for _, entry in EventLog(log))
+def sweeps(log: Path) -> list[float]:
+    """When each sweep with rows was planned, by the monotonic clock of this machine."""
+    entries = [entry for _, entry in EventLog(log) if isinstance(entry, Planned)]
+    return [entry.now for entry in entries if entry.plan is not None and entry.plan.steps]
 
 
 async def loaded(cluster: Cluster, client: Client) -> list[Any]:
@@ -147,16 +151,25 @@ async def test_a_worker_is_cut_off(cluster: Cluster, way: str) -> None:
 
         with slow(cluster.server):
             answers = await loaded(cluster, client)
-            said = cluster.server.said("far").count(ALONE)
+            stops = cluster.stops()
+            cut = time.monotonic()
             cluster.hosts.cut("b", "a", way=way)
             await until(gone, "the head declares it down")
-            await until(lambda: cluster.stopped(said), "it stops")
+            await until(lambda: cluster.stops() > stops, "it stops")
         await client.finished()
         check(answers, cluster.expected)
-        life = cluster.life()
+        life, process = cluster.life(), cluster.far
         cluster.hosts.heal("b", "a")
         await cluster.whole(client)
-        assert 0 < sweeps(life) < NEW
+        swept = sweeps(life)
+        assert swept[0] < cut < swept[-1] < cut + 2 * SILENCE
+        assert cluster.far is process, cluster.server.said("far")
+        far = (await client.workers())["far"]
+        assert far["incarnation"] == EventLog(life).header.incarnation + 1
+        assert far["counters"]["loaded_parameter_bytes"] == 0
+        answers = client.load(STREAMS)
+        await client.finished()
+        check(answers, cluster.expected)
 
 
 @claim("A worker that is cut off from one gateway, or from the head alone, loses no token of that gateway", of="faults")

@@ -125,6 +125,14 @@ def test_ps() -> None:
     assert (view["workers"][0]["id"], view["workers"][0]["blocks"]) == ("w0", 1)
 
 
+def test_ps_says_which_members_the_head_does_not_reach() -> None:
+    said = "worker w1 is out of reach of the head, but g1 reaches it, so it serves on"
+    for doubts in ("", said):
+        head = ps_tables(ps_view({**CLUSTER, "doubts": doubts})).head
+        assert isinstance(head, Group)
+        assert (said in head.renderables) == bool(doubts)
+
+
 def test_ps_shows_how_tensors_travel_once_they_do() -> None:
     found = []
     for links in ({}, {"w1": "shared-memory", "w2": "device-slot", "w3": "shared-memory"}):
