@@ -30,6 +30,7 @@ from ...policies.control.state import ControllerState
 from ...runtime.actor.actor import Actor, PeerInfo
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.cluster.process import Process
+from ...runtime.cluster.process_watch import begun_at
 from ..block.messages import BlockStatus
 from ..conditions import Conditions, Published
 from ..gateway.port import ApplicationView, Census, DrainAnswered, RemovalView
@@ -73,6 +74,8 @@ class Controller(Actor):
         self._state = state
         self._keeping, self._doubts = keeping, doubts
         self._adopted = keeping.adopted if keeping is not None else None
+        pid = keeping.keeper if keeping is not None else 0
+        self._keeper = {"keeper": pid, "keeper_begun": begun_at(pid) if pid else 0}  # this names its process
         self._late_grace = keeping.grace if keeping is not None else 0.0
         self._held_back: list[events.Effect] | None = None  # effects, until the actors that they are for have been started
         self._known_sizes, self._logs = sizes, logs
@@ -428,6 +431,7 @@ class Controller(Actor):
             "autoscale": self._state.scaling.view(now, wall),
             "placement": placed,
             "doubts": self._doubts(),
+            "succession": {"epoch": self.node.incarnation, **self._keeper},
         }
 
     async def _cards(self) -> list[dict[str, Any]]:

@@ -86,11 +86,12 @@ class StateKeeping:
     """The part of a controller in the succession of heads: members keep its state for the next one.
 
     adopted: what it takes over from the head before. grace: seconds that requests have to end where that head had begun to
-    remove their model.
+    remove their model. keeper: the number of the process that starts heads; 0: none does.
     """
 
     adopted: Adopted | None = None
     grace: float = 0.0
+    keeper: int = 0
 
 
 def newest(kept: Iterable[KeptState | None]) -> KeptState | None:
