@@ -382,7 +382,7 @@ class Keeper:
     def _roll(self) -> None:
         """End the head once the other release is ready, if it is up."""
         ready = self._next is not None and self._next.ready and not self._rolls
-        if ready and self._head and not self._replaced and not self._restarts.no_roll:
+        if ready and self._head and not self._replaced and self._restarts.is_up:
             self._rolls = True
             self._kill(signal.SIGKILL)
 

@@ -70,10 +70,13 @@ class HeadRestarts:
 
     @property
     def no_roll(self) -> str:
-        """Why the head cannot be ended for one of another release; else ""."""
-        if not self.grace:
-            return "orphan_grace is 0, so all would end with it"
-        return "" if self._silent is not None else "it is still starting; ask again once it is up"
+        """Why heads cannot be ended for one of another release; else ""."""
+        return "" if self.grace else "orphan_grace is 0, so all would end with it"
+
+    @property
+    def is_up(self) -> bool:
+        """The present head has been heard."""
+        return self._silent is not None
 
     def ended(self, status: int, now: float) -> EndAll | StartNext:
         """Return what to do after a head's end."""

@@ -95,3 +95,13 @@ def test_without_grace_nothing_is_replaced() -> None:
     restarts = HeadRestarts(0.0, 2.0)
     restarts.heard(0.0)
     assert restarts.lost(1e6, stopped=True) == ""
+
+
+def test_heads_are_rolled_once_they_are_up_and_only_where_members_outlive_them() -> None:
+    assert HeadRestarts(0.0, 2.0).no_roll == "orphan_grace is 0, so all would end with it"
+    restarts = HeadRestarts(300.0, 2.0)
+    assert (restarts.no_roll, restarts.is_up) == ("", False)
+    restarts.heard(1.0)
+    assert restarts.is_up
+    restarts.began()
+    assert not restarts.is_up
