@@ -15,9 +15,13 @@ from dataclasses import dataclass, field
 from ..cluster.worker_size import WorkerReport
 from ..plain import Plain
 from .events import (
+    Application,
+    Effect,
     Event,
     HeadChanged,
     HeldBlock,
+    Serve,
+    Unload,
     WorkerDown,
     WorkerEnters,
     WorkerReported,
@@ -82,6 +86,17 @@ class ToldGateway:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstWords:
+    """The first words of a new head to actors that live or have just been started.
+
+    lives: the living workers and their incarnations, for gateways. drops: the cluster's memory actor has groups to look at.
+    """
+
+    lives: tuple[tuple[str, int], ...]
+    drops: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StateKeeping:
     """The part of a controller in the succession of heads: members keep its state for the next one.
 
@@ -120,6 +135,26 @@ def adopt(fresh: ControllerState, snapshot: dict[str, Plain] | None, workers: Se
         else:
             strangers.append(one.name)
     return Adopted(state, (*events, HeadChanged()), strangers=tuple(strangers))
+
+
+def first_words(state: ControllerState) -> FirstWords:
+    """Return what a new head says once the actors that it needs have been started."""
+    lives = tuple((name, one.incarnation) for name, one in state.workers.items() if one.alive)
+    return FirstWords(lives, bool(state.overload.groups))
+
+
+def configured(state: ControllerState, adopted: Adopted | None, applications: Sequence[Application]) -> tuple[Event, ...]:
+    """Return the events of the applications that the settings name: none if the head before had begun to serve. They are
+    served then, or an operator has removed them.
+    """
+    return () if adopted is not None and state.serving.began else (Serve(tuple(applications)),)
+
+
+def unclaimed(state: ControllerState, adopted: Adopted | None) -> tuple[Effect, ...]:
+    """Return the unloads of what workers hold of no application, once all are known that the settings name."""
+    left_over = () if adopted is None else adopted.left_over
+    held = [(told, block) for told in left_over for block in told.held if block.holder not in state.served]
+    return tuple(Unload(told.worker, told.incarnation, block.holder, block.ids) for told, block in held)
 
 
 def _anew(fresh: ControllerState, told: Mapping[str, ToldWorker], version: int) -> Adopted:
