@@ -88,7 +88,8 @@ def keeper_of(cluster: Mapping[str, Any]) -> int:
 
 def _seen(arguments: argparse.Namespace) -> dict[str, Any]:
     with connected(arguments) as session:
-        return session.get("/admin/cluster", holds="workers")
+        found: dict[str, Any] = session.get("/admin/cluster", holds="workers")
+    return found
 
 
 def _taken_over(arguments: argparse.Namespace, former: int) -> dict[str, Any] | None:

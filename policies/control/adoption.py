@@ -29,6 +29,7 @@ from .events import (
     WorkerTold,
     WorkerUp,
 )
+from .snapshot import of_this_release
 from .state import ControllerState
 from .worker_record import WorkerRecord
 
@@ -118,12 +119,12 @@ def adopt(fresh: ControllerState, snapshot: dict[str, Plain] | None, workers: Se
     """Return what a new head begins with.
 
     fresh: the state of a head that finds nothing. snapshot: the newest state that a member keeps, or None. version: the
-    highest one of a publication that any member has. Raises ValueError or KeyError for a snapshot of another release.
+    highest one of a publication that any member has. Raises ValueError or KeyError for a snapshot of a distant release.
     """
     told = {one.name: one for one in workers}
     if snapshot is None:
         return _anew(fresh, told, version)
-    state = ControllerState.restore(snapshot)
+    state = ControllerState.restore(of_this_release(snapshot, fresh))
     state.table.resume(version)
     events: list[Event] = []
     for name, record in state.workers.items():
