@@ -93,7 +93,7 @@ def _succession(given: HandedOn) -> Succession:
     epoch = next_epoch(time.time(), given.memo.get("epoch", 0))
     secret = given.memo.get("secret") or secrets.token_hex()
     given.leave(epoch=epoch, secret=secret)
-    return Succession(epoch, bytes.fromhex(secret), given.first, f"{__name__}:run")
+    return Succession(epoch, bytes.fromhex(secret), given.first, f"{__name__}:run", given.keeper)
 
 
 def where_members_look(settings: Settings, given: HandedOn) -> Settings:
