@@ -14,10 +14,12 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from ..gpu.weights.checkpoint import Checkpoint
+from ..policies.cluster.traffic import LinkCost
 from ..policies.cluster.worker_size import SizeRefused, SizeRules, WorkerReading, WorkerSizes, size_of
 from ..policies.control.scaling import ScalingPlan
 from ..policies.control.state import ControllerState
@@ -347,6 +349,8 @@ def _state(settings: Settings, rules: SizeRules, default: str) -> ControllerStat
     more["sizes"] = rules
     more["by_room"] = by_room = settings.worker.placement == FRAGMENTATION
     more["traffic_window"] = 0.0 if by_room else settings.worker.traffic_window
+    if (link := read_link(settings.worker.profile)) is not None:
+        more["link"] = LinkCost(link.latency, link.bandwidth or inf)
     state = ControllerState(names[:least], settings.faults.stall_timeout, **more)
     state.overload.watched = settings.parameter_drops.is_on
     state.default_is_set = bool(settings.models.default_model)

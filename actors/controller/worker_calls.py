@@ -103,7 +103,7 @@ class WorkerCalls:
                 elif isinstance(answer, SourcesWanted):
                     self._handle(events.LoadLacks(*what, tuple(answer.components)))
                 else:
-                    self._handle(events.Loaded(*what))
+                    self._handle(events.Loaded(*what, answer.new_bytes, answer.seconds))
 
     async def unload(self, effect: events.Unload) -> None:
         async with self._order[effect.worker]:  # lock first, so that loads in its place come after it

@@ -109,7 +109,7 @@ class BlockLoader:
         try:
             if sources and not self._sources.keeps:
                 source = source or sources[0]  # packed, as far as forms are equal
-            answer = await self._loader.load(specs, block.holder, source, sources or ())
+            answer = await self._loader.load(specs, block.holder, source, sources or (), borrows=block.borrows)
         except CheckpointError:
             if sources is None and (lacking := await self._sources.lacking(specs, failed=True)):
                 return SourcesWanted(lacking)  # what its store had was damaged

@@ -117,11 +117,17 @@ class ComponentLoader:
             load.cancel()
 
     async def load(
-        self, specs: Sequence[ComponentSpec], holder: str, source: str = "", sources: Sequence[str] = ()
+        self,
+        specs: Sequence[ComponentSpec],
+        holder: str,
+        source: str = "",
+        sources: Sequence[str] = (),
+        *,
+        borrows: bool = False,
     ) -> LoadResult | Shortage:
         """Load all of these components, or none. ``source`` is a worker to fetch them from, as far as it has them.
 
-        ``sources`` are workers that give raw tensors which are not here.
+        ``sources`` are workers that give raw tensors which are not here. borrows: as in ``LoadBlock``.
 
         Raises ValueError if one of them is already being loaded for this holder: the end of either load would release what
         both need.
@@ -137,7 +143,7 @@ class ComponentLoader:
             WantedComponent(id, [PackedTensor(part.id, part.nbytes) for part in self._backend.parts(spec)])
             for id, spec in mine.items()
         ]
-        self._apply(ComponentsWanted(number, holder, wanted))
+        self._apply(ComponentsWanted(number, holder, wanted, borrows))
         try:
             outcome = await loading.placed
             if isinstance(outcome, Shortage):

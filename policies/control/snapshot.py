@@ -16,7 +16,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
-from ..cluster import demand, parameter_sources, provisioning, relocation, restart_policy, worker_size
+from ..cluster import demand, parameter_sources, provisioning, relocation, restart_policy, traffic, worker_size
 from ..model import chain
 from ..plain import Plain
 from . import (
@@ -48,9 +48,9 @@ _CONTAINERS: dict[type, str] = {
     tuple: "()", list: "[]", set: "<>", frozenset: "<=>", dict: "{}", deque: "deque", Counter: "count", defaultdict: "sum",
 }  # fmt: skip
 _MODULES = (
-    demand, parameter_sources, provisioning, relocation, restart_policy, worker_size, chain, additions, claims, copies,
-    distribution, dropped_group, events,
-    holdings, on_demand, parameter_drops, placement, reconcile, relocations, residency, routes, scaling, serving,
+    demand, parameter_sources, provisioning, relocation, restart_policy, traffic, worker_size, chain, additions, claims,
+    copies, distribution, dropped_group, events, holdings, on_demand, parameter_drops, placement, reconcile,
+    relocations, residency, routes, scaling, serving,
     traffic_counts, variants, worker_facts, worker_record,
 )  # fmt: skip
 _KINDS: dict[str, type] = {

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 from ..cluster.application_life import model_of
+from ..cluster.traffic import UNMEASURED, LinkCost
 from ..cluster.worker_size import SizeRules
 from ..model.chain import Route
 from ..plain import Plain
@@ -49,7 +50,7 @@ class ControllerState:
     """The state of one controller (see the module).
 
     memory: see ``placement.py``. block_idle: see ``copies.py``. on_demand, scaling: see the modules of these names.
-    traffic_window: see ``relocations.py``. by_room: see ``placement.py``.
+    traffic_window: see ``relocations.py``. link: between two workers, as measured. by_room: see ``placement.py``.
     sizes: applications are placed when the workers have reported what they have, by these rules. None: they report nothing.
     """
 
@@ -64,6 +65,7 @@ class ControllerState:
         scaling: ScalingPlan | None = None,
         sizes: SizeRules | None = None,
         traffic_window: float = 0.0,
+        link: LinkCost = UNMEASURED,
         by_room: bool = False,
     ) -> None:
         self.default_is_set = False  # a setting names the default model (``table.default``)
@@ -76,7 +78,7 @@ class ControllerState:
         self.serving = Serving(reports=sizes is not None)
         self.additions = self.serving.additions
         self.scaling = Scaling(scaling or ScalingPlan())
-        self.relocations = Relocations(traffic_window)
+        self.relocations = Relocations(traffic_window, link)
         self.distribution = Distribution()
         # Who claims for another's sake hears of an event first, and gives up before the other does.
         variants = Variants()

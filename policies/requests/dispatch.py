@@ -113,6 +113,7 @@ class RouteQuery:
     target: float = 0.0  # seconds to its first token; 0: none
     cached: Mapping[str, int] = field(default_factory=dict)  # route id -> leading tokens whose KV is there
     numerics: str = ""  # of the workers that made its tokens; empty: it has none
+    waited: float = 0.0  # seconds that it has waited so far
 
 
 def fitting(wanted: RouteQuery, table: RoutingTable) -> list[Route]:
@@ -232,6 +233,31 @@ def dispatch(wanted: RouteQuery, table: RoutingTable, quarantine: Quarantine, or
         return None
     quarantine.keep(wanted.request, kept)
     return kept if is_idle(kept, table.on) else None
+
+
+def loading(wanted: RouteQuery, table: RoutingTable) -> RouteEstimate | None:
+    """Return the estimate of a request on its own chain while that is loaded on demand; None: it is there, or none is known.
+
+    A load that takes longer than estimated is not known any more.
+    """
+    left = table.load_seconds.get(wanted.application, 0.0) - wanted.waited
+    if left <= 0 or not table.absent(wanted.application):
+        return None
+    return view_of(wanted, table).once_loaded(wanted.application, left)
+
+
+def waits_for_load(wanted: RouteQuery, route: Route, table: RoutingTable) -> bool:
+    """Return whether a request goes on waiting for its own chain, which is being loaded, rather than begin on a variant.
+
+    route: the best one of its variants. The two are compared as routes are. So a less accurate one is taken only if the load
+    breaks the target, and one with more work ahead than the load takes is not.
+    """
+    own = loading(wanted, table)
+    if own is None:
+        return False
+    (other,) = compared(wanted, [route], table)
+    standing = Standing(late=bool(wanted.target and own.start > wanted.target))
+    return bool(standing.key((own.total,)) <= other.standing.key((other.estimate.total,)))
 
 
 def is_idle(route: Route, running: Mapping[str, Set[str]]) -> bool:
