@@ -69,7 +69,7 @@ def simulate(subject: str, count: int, rate: float, plan: Plan, seed: int) -> An
     """Return the simulation of one subject at its end."""
     import tomllib
 
-    from blockwright.simulator.control import simulation_of
+    from blockwright.simulator.assembly import simulation_of
     from blockwright.simulator.description import DescriptionSource, profile, scenario
     from blockwright.simulator.workload import demands
 
