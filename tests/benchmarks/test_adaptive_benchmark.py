@@ -75,9 +75,10 @@ def test_surrogates_of_a_model_have_half_of_its_bytes(monkeypatch: pytest.Monkey
     monkeypatch.setattr(row_time, "SECONDS", 0.0)
     monkeypatch.setattr(adaptive_surrogates, "BLOCKS", {"layer 1": (3, 5)})
     report = Report("adaptive", {})
-    adaptive_surrogates.surrogate_times(report, "tiny", ("f32",), 1)
+    plan = adaptive_surrogates.Plan("tiny", ("f32",), 1)
+    adaptive_surrogates.surrogate_times(report, plan)
     case = adaptive_surrogates.case("tiny", "f32", "layer 1")
     time, bytes, apart = (report.median(case, name, OURS) for name in ("time", "bytes", "apart"))
     assert 0.5 <= bytes < 0.7, "keys and values of one head are as they were"
     assert apart == pytest.approx(abs(time - bytes))
-    assert [bar.case for bar in adaptive_surrogates.bars("tiny", ("f32",))] == [case]
+    assert [bar.case for bar in plan.bars()] == [case]
