@@ -8,6 +8,7 @@ import adaptive
 import adaptive_surrogates
 import pytest
 from adaptive import Rung
+from adaptive_equal import ServedVariant
 from harness import OURS, Report, misses
 from safetensors.torch import load_file
 
@@ -48,11 +49,15 @@ def test_the_bars_are_of_damage_and_of_equal_blocks() -> None:
     report = Report("adaptive", {})
     adaptive.add(report, "ladder/damage", [rung((0.99, 0.0, 2.5))], LIMITS, damage=True)
     adaptive.add(report, "ladder/equal", [rung((0.99, 0.0, 0.0), (0.9, 0.0, 0.0))], LIMITS, damage=True)
-    assert len(misses(report, adaptive.BARS)) == 2
+    adaptive.add_equal(report, "equal", [[ServedVariant(3, 3.0, 0.9, 0.9), ServedVariant(1, 1.5, 0.9, 1.0)]])
+    assert len(misses(report, adaptive.BARS)) == 3
     good = Report("adaptive", {})
     for case in ("ladder/damage", "ladder/equal"):
         adaptive.add(good, case, [rung((0.99, 0.0, 0.0))], LIMITS, damage=True)
+    adaptive.add_equal(good, "equal", [[ServedVariant(3, 3.0, 0.9, 0.9), ServedVariant(1, 0.5, 0.9, 1.0)], []])
     assert misses(good, adaptive.BARS) == []
+    found = {metric: good.median("equal", metric, OURS) for metric in ("variants", "lost", "worst", "fullest", "agreed")}
+    assert found == {"variants": 2.0, "lost": 1.75, "worst": 3.0, "fullest": 3.0, "agreed": 0.95}
     assert good.median("ladder/equal", "accepted", OURS) == 1.0
 
 
