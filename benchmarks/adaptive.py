@@ -59,13 +59,13 @@ Prompts = Sequence[TrainingExample]
 class Plan:
     """The amount of measuring: rows of the probe, prompts that choose, and prompts that are held out."""
 
-    rows: int = 500
-    prompts: int = 1200
-    held_out: int = 1200
+    rows: int = 100
+    prompts: int = 400
+    held_out: int = 400
 
     @classmethod
     def chosen(cls, quick: bool) -> Plan:
-        return cls(rows=80, prompts=240, held_out=240) if quick else cls()
+        return cls(rows=20, prompts=60, held_out=60) if quick else cls()
 
 
 @dataclass(frozen=True, slots=True)
