@@ -73,10 +73,12 @@ LONG = {
     "adaptive": 3600,
     "transfers": 600,
     "head_death": 600,
+    "adaptive_absent": 60,
     "adaptive_live": 300,
     "adaptive_hidden": 900,
     "adaptive_tokens": 600,
     "adaptive_stitches": 600,
+    "adaptive_surrogates": 600,
     "adaptive_kv": 600,
     "adaptive_simulated": 1800,
 }  # named or not run

@@ -47,6 +47,7 @@ import tier_sweeps
 from harness import BESIDE, OURS, ROOT, Bar
 from kernels_products import FLOAT32, TORCH
 from models import CONFIG_DTYPES, SIZES, shapes
+from page_adaptive import ADAPTIVE, adaptive_bars
 from page_drafts import of_draft_models, of_drafts
 from page_family import of_family, of_family_sweeps, of_tier_fairness, of_tier_sweeps
 from page_messages import of_actors, of_links, of_nodes, of_tokens
@@ -67,11 +68,12 @@ WIDTH = 120  # characters of a line of the page
 HEAD = """# Performance
 
 `python benchmarks/page.py` generates this page from the files in `benchmarks/results/`; do not edit it. `make bench`
-repeats all but the last twenty-three sections in under half an hour (for those use `make bench ONLY="forecast predictors
-simulation fidelity tenants drafts draft_models family family_sweeps tier_sweeps tier_fairness large on_demand scheduling
-scheduling_live overload overload_live pipelines offline offline_order offline_live offline_online structured"`) and reports
-what changed by more than the spread of the runs; `STORE=1` replaces the files and the page. Each file names its commit,
-machine and versions.
+repeats all but the last thirty-three sections in under half an hour (for those use `make bench ONLY="forecast
+predictors simulation fidelity tenants drafts draft_models family family_sweeps tier_sweeps tier_fairness large
+on_demand scheduling scheduling_live overload overload_live pipelines offline offline_order offline_live offline_online
+structured adaptive adaptive_live adaptive_simulated adaptive_kv adaptive_absent adaptive_stitches adaptive_surrogates
+adaptive_tokens adaptive_hidden transfers"`) and reports what changed by more than the spread of the runs; `STORE=1`
+replaces the files and the page. Each file names its commit, machine and versions.
 
 Figures are medians. Shared machines are noisy, so the subjects of a comparison take turns within one run, and ratios say
 more than absolute numbers. A bar is the figure that we aim for; the last section lists what misses its bar. The models
@@ -330,6 +332,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "offline_live": ("An offline batch on a real cluster", of_offline_live),
     "offline_online": ("Offline requests beside online ones", of_offline_online),
     "structured": ("Constrained answers", of_structured),
+    **ADAPTIVE,
 }
 
 
@@ -357,6 +360,8 @@ BARS: dict[str, Sequence[Bar]] = {  # those that are always the same
 
 
 def bars_of(name: str, result: Result) -> list[Bar]:
+    if name in ADAPTIVE:
+        return adaptive_bars(name, result)
     match name:
         case "serving":
             return serving.bars(serving.Plan())
