@@ -188,8 +188,9 @@ class FailureDetector:
                 self.opinions.seek(member)
 
     def _judge(self) -> None:
-        """Declare missing members down, unless most are missing, or others reach them. This doubt ends when its members have
-        ended by themselves (``orphan_grace``); of processes that no network parts from this head, after one more ``silence``.
+        """Declare missing members down, unless most are missing, or others reach them. This doubt ends when its members
+        have ended by themselves (``orphan_grace``); of processes that no network parts from this head, after one more
+        ``silence``.
         """
         doubts, now = self._members.doubtful(), self._clock.now()
         if self.slept:
