@@ -56,7 +56,7 @@ from .component_loader import ComponentLoader, ReadSpecs
 from .component_sources import ComponentSources
 from .composed_runs import ComposedRuns
 from .cut_answers import CutAnswers
-from .device_thread import DeviceQueue, DeviceThread, ExecutedPlan, OpenDevice, start_device
+from .device_thread import DeviceThread, ExecutedPlan, OpenDevice, start_device
 from .event_feed import Aside, EventFeed
 from .event_log_writer import EventLogWriter
 from .event_recorder import EventRecorder, Machine

@@ -52,9 +52,7 @@ async def serve(given: Starting, say: Callable[[str], None]) -> bool:
         ending.close()
 
 
-async def _take_part(
-    given: Starting, legacy: dict[str, Any], name: str, ending: _Ending
-) -> tuple[Node, WorkerConfig]:
+async def _take_part(given: Starting, legacy: dict[str, Any], name: str, ending: _Ending) -> tuple[Node, WorkerConfig]:
     """Return a node that the head has taken in as a worker, and its configuration. Raises JoinRefused, TransportError."""
     node = await enter(given.text, WORKER, name=name, listen=given.listen, legacy=legacy)
     ending.follow(node)
@@ -65,9 +63,7 @@ async def _take_part(
         raise
 
 
-async def _come_back(
-    given: Starting, legacy: dict[str, Any], name: str, ending: _Ending
-) -> tuple[Node, WorkerConfig]:
+async def _come_back(given: Starting, legacy: dict[str, Any], name: str, ending: _Ending) -> tuple[Node, WorkerConfig]:
     """Take part again, as soon as the head is reached and knows that the former life is over.
 
     Raises the last refusal if that takes longer than ``RETURNING``, and at once if a signal asks for the end.

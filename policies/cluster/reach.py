@@ -57,9 +57,7 @@ class WorkerLosses:
     def __init__(self) -> None:
         self._met: dict[str, int] = {}  # worker -> its life
 
-    def look(
-        self, serving: Collection[str], told: Mapping[str, int], reached: Mapping[str, int]
-    ) -> list[tuple[str, int]]:
+    def look(self, serving: Collection[str], told: Mapping[str, int], reached: Mapping[str, int]) -> list[tuple[str, int]]:
         """Return the workers that are lost now, each with its life.
 
         serving: workers that take requests. told: the lives of workers, as the head has told them. reached: the lives of

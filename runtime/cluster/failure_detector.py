@@ -111,12 +111,14 @@ class FailureDetector:
 
     def accused(self, reporter: Peer, peer: PeerId) -> None:
         """Two nodes that cannot reach each other make a cluster useless: if the accused has not just ended, end it. Its
-        accuser ends instead if the accused is spared and is heard here for one more ``silence``.
+        accuser ends instead if the accused is spared and is heard here for one more ``silence``. A spared accuser waits as
+        long where members may outlive this head: it helps itself, and this head may be about to miss the accused, too.
         """
         if self._members.over(peer):
             self._node.peering.notify(reporter, [envelope.DOWN, peer.name, peer.incarnation, "it is over"])
         elif (member := self._members.find(peer)) is not None:
-            wait = self._rules.silence if self.spares(peer.name) and not self.spares(reporter.id.name) else EXIT_GRACE
+            patient = self.spares(peer.name) != self.spares(reporter.id.name) and (self.spares(peer.name) or self._rules.grace)
+            wait = self._rules.silence if patient else EXIT_GRACE
             self._clock.call_at(self._clock.now() + wait, lambda: self._convict(member, reporter.id))
 
     def _convict(self, member: Member, reporter: PeerId) -> None:
@@ -188,8 +190,9 @@ class FailureDetector:
                 self.opinions.seek(member)
 
     def _judge(self) -> None:
-        """Declare missing members down, unless most are missing, or others reach them. This doubt ends when its members have
-        ended by themselves (``orphan_grace``); of processes that no network parts from this head, after one more ``silence``.
+        """Declare missing members down, unless most are missing, or others reach them. This doubt ends when its members
+        have ended by themselves (``orphan_grace``); of processes that no network parts from this head, after one more
+        ``silence``.
         """
         doubts, now = self._members.doubtful(), self._clock.now()
         if self.slept:

@@ -57,9 +57,7 @@ async def join(where: str, *, name: str = "", listen: str = "") -> Node:
     return node
 
 
-async def enter(
-    where: str, role: str, *, name: str = "", listen: str = "", legacy: dict[str, Any] | None = None
-) -> Node:
+async def enter(where: str, role: str, *, name: str = "", listen: str = "", legacy: dict[str, Any] | None = None) -> Node:
     """Do what ``join`` does for a node of that role, but leave it to the caller to announce that it is ready.
 
     legacy: see ``Node``. Raises what ``join`` raises.

@@ -20,7 +20,7 @@ from typing import Protocol
 from ...policies.cluster.head_succession import AwakeTime, SilenceCount, redial_delay
 from ...transport.address import PeerId
 from ...transport.clock import Clock, Timer
-from ...transport.errors import HandshakeRefused, TransportError
+from ...transport.errors import HandshakeRefused, KeyRefused, TransportError
 from ...transport.handshake import Admission, ReturnRequest, is_over
 from ...transport.interface import Transport
 from ..base.clock import first_within
@@ -30,6 +30,7 @@ log = logging.getLogger("blockwright.runtime")
 ALONE = "alone"
 LED, HEADLESS = "led", "headless"
 PATIENCE = 1.0  # seconds for the answer to one question
+KEY_REFUSALS = 3  # questions that fail for this node's key until its life is over: a head that declares it down forgets that
 SILENT = "silent"
 
 
@@ -94,7 +95,7 @@ class HeadFollower:
         self._timer: Timer | None = None
         self._task: asyncio.Task[None] | None = None
         self._settled: asyncio.Future[None] | None = None  # done when the head that was asked last has taken it back, or not
-        self._asked = 0  # questions
+        self._asked = self._keyless = 0  # questions; those that failed for this node's key
         self._closed = False
 
     @property
@@ -241,6 +242,10 @@ class HeadFollower:
             if is_over(str(refusal), self._me):
                 self.end(f"the head declared it down: {refusal}")
             log.debug("node %s is not taken back: %s", self._me, refusal)
+        except KeyRefused as error:
+            self._keyless += 1
+            if self._keyless == KEY_REFUSALS:
+                self.end(f"the head declared it down: {error}")
         except TransportError as error:
             log.debug("node %s finds no head: %s", self._me, error)
         finally:
