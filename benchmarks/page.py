@@ -24,6 +24,7 @@ import family
 import fidelity
 import forecast
 import harness
+import head_death
 import large
 import links
 import offline
@@ -50,6 +51,7 @@ from models import CONFIG_DTYPES, SIZES, shapes
 from page_adaptive import ADAPTIVE, adaptive_bars
 from page_drafts import of_draft_models, of_drafts
 from page_family import of_family, of_family_sweeps, of_tier_fairness, of_tier_sweeps
+from page_faults import of_failover, of_head_death
 from page_messages import of_actors, of_links, of_nodes, of_tokens
 from page_offline import of_offline
 from page_offline_live import of_offline_live
@@ -68,11 +70,12 @@ WIDTH = 120  # characters of a line of the page
 HEAD = """# Performance
 
 `python benchmarks/page.py` generates this page from the files in `benchmarks/results/`; do not edit it. `make bench`
-repeats all but the last thirty-three sections in under half an hour (for those use `make bench ONLY="forecast
+repeats all but the last thirty-four sections in under half an hour (for those use `make bench ONLY="forecast
 predictors simulation fidelity tenants drafts draft_models family family_sweeps tier_sweeps tier_fairness large
 on_demand scheduling scheduling_live overload overload_live pipelines offline offline_order offline_live offline_online
 structured adaptive adaptive_live adaptive_simulated adaptive_kv adaptive_absent adaptive_stitches adaptive_surrogates
-adaptive_tokens adaptive_hidden transfers"`) and reports what changed by more than the spread of the runs; `STORE=1`
+adaptive_tokens adaptive_hidden transfers
+head_death"`) and reports what changed by more than the spread of the runs; `STORE=1`
 replaces the files and the page. Each file names its commit, machine and versions.
 
 Figures are medians. Shared machines are noisy, so the subjects of a comparison take turns within one run, and ratios say
@@ -258,12 +261,6 @@ A new recipient gets all routes, which takes {" ms and ".join(costs)} MB at 1,00
 that, a gateway only gets changes."""
 
 
-def of_failover(result: Result) -> str:
-    return f"""S bfloat16, 32 streams, `kill -9` of a worker. The longest pause of any stream until its next token, in
-milliseconds: {result.spread("kill/replicas", "gap_ms")} with two replicas, {result.spread("kill/pipeline", "gap_ms")} with a
-pipeline of two stages, of which one has to be restarted and loaded first."""
-
-
 def of_large(result: Result) -> str:
     rows = []
     for case in result.cases("start_s"):
@@ -333,6 +330,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "offline_online": ("Offline requests beside online ones", of_offline_online),
     "structured": ("Constrained answers", of_structured),
     **ADAPTIVE,
+    "head_death": ("The head dies", of_head_death),
 }
 
 
@@ -341,6 +339,7 @@ BARS: dict[str, Sequence[Bar]] = {  # those that are always the same
     "deltas": deltas.BARS,
     "family": family.BARS,
     "forecast": forecast.BARS,
+    "head_death": head_death.BARS,
     "links": links.BARS,
     "offline": offline.BARS,
     "offline_live": offline_live.Plan().bars(),

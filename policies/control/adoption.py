@@ -126,9 +126,11 @@ def adopt(fresh: ControllerState, snapshot: dict[str, Plain] | None, workers: Se
         return _anew(fresh, told, version)
     state = ControllerState.restore(of_this_release(snapshot, fresh))
     state.table.resume(version)
-    events: list[Event] = []
+    same = {name for name, one in told.items() if name in state.workers and _lives_on(state.workers[name], one)}
+    # What is there comes first: a death may end an addition, and then what others hold of it is unloaded, once.
+    events: list[Event] = [_account(one) for name, one in told.items() if name in same]
     for name, record in state.workers.items():
-        events += _return(record, told.get(name))
+        events += _return(record, told.get(name)) if name not in same else ()
     strangers = []
     for one in (one for name, one in told.items() if name not in state.workers):
         if one.joined:
@@ -167,13 +169,16 @@ def _anew(fresh: ControllerState, told: Mapping[str, ToldWorker], version: int) 
     return Adopted(fresh, tuple(events), tuple(map(_account, known)), strangers)
 
 
+def _lives_on(record: WorkerRecord, told: ToldWorker) -> bool:
+    """Return whether it is the life that the head before knew."""
+    return record.alive and record.incarnation == told.incarnation
+
+
 def _return(record: WorkerRecord, told: ToldWorker | None) -> list[Event]:
-    """Return the events of a worker that the head before knew."""
+    """Return the events of a worker that the head before knew in another life."""
     if told is None:
         lives = record.alive or record.state == "starting"
         return [WorkerDown(record.name, record.last, NOT_BACK)] if lives else []
-    if record.alive and record.incarnation == told.incarnation:
-        return [_account(told)]
     former: list[Event] = [WorkerDown(record.name, record.incarnation, NOT_BACK)] if record.alive else []
     return [*former, *came_back(told)]
 

@@ -45,6 +45,7 @@ class MortalWorld(ControlWorld):
         super().__init__(seed)
         self.dice = Random(seed)
         self.kept: list[tuple[int, dict[str, Any]]] = []
+        self.decided = -1
         self.known: dict[str, events.Application] = {}
         self.adopting = False
         self.heads = 1
@@ -62,7 +63,8 @@ class MortalWorld(ControlWorld):
         return effects
 
     def take(self, effect: events.Effect) -> list[events.Event]:
-        if isinstance(effect, events.Publish):
+        if isinstance(effect, events.Publish) and self.decided != self.state.decided:  # as the publisher of routes does
+            self.decided = self.state.decided
             self.kept = [*self.kept[-1:], (self.state.version, travelled(self.state))]
         return super().take(effect)
 
@@ -174,3 +176,31 @@ def test_what_workers_hold_of_no_application_is_unloaded() -> None:
 def test_the_first_words_of_a_head_name_the_workers_that_live() -> None:
     words = first_words(adopted_anew().state)
     assert (words.lives, words.drops) == ((("w0", 3),), False)
+
+
+def followed(state: ControllerState, event: events.Event) -> None:
+    """Handle an event and all that comes of it: each load succeeds, each worker has room."""
+    effects = state.handle(event, 0.0)
+    for effect in effects:
+        if isinstance(effect, events.Load):
+            effects += state.handle(events.Loaded(effect.worker, effect.incarnation, effect.load), 0.0)
+        elif isinstance(effect, events.AskCapacity):
+            effects += state.handle(events.KvCapacity(effect.worker, effect.incarnation, 1 << 20), 0.0)
+
+
+@claim("Publications after deaths, returns and loads of workers do not keep the whole state again", of="faults")
+def test_what_workers_tell_themselves_is_no_decision() -> None:
+    state = ControllerState(["w0", "w1", "w2"], 10.0)
+    followed(state, events.Serve((application("a"), application("b"))))
+    for name in state.workers:
+        followed(state, events.WorkerUp(name, 1))
+    assert state.whole
+    decided, version = state.decided, state.version
+    for incarnation in range(1, 20):
+        followed(state, events.WorkerDown("w1", incarnation, "killed"))
+        followed(state, events.WorkerUp("w1", incarnation + 1))
+    assert state.whole
+    assert state.version >= version + 2 * 19
+    assert state.decided == decided
+    followed(state, events.DrainWorker("w1", True))
+    assert state.decided > decided
