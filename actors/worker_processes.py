@@ -41,10 +41,10 @@ def with_further(local: Launcher, settings: Settings) -> Launcher:
         devices=launching.launch_devices,
         labels=launching.launch_labels,
     )
-    return FurtherLauncher(local, _further(launching), launched_names(settings), needs)
+    return FurtherLauncher(local, _further(launching, local), launched_names(settings), needs)
 
 
-def _further(launching: LaunchSettings) -> Launcher:
+def _further(launching: LaunchSettings, local: Launcher) -> Launcher:
     from ..runtime.cluster.command_launcher import CommandLauncher
     from ..runtime.cluster.ray_launcher import RayLauncher, has_ray
     from ..runtime.cluster.wait_launcher import WaitLauncher
@@ -52,11 +52,11 @@ def _further(launching: LaunchSettings) -> Launcher:
     from .settings.launching import COMMAND, RAY
 
     if launching.launcher == COMMAND:
-        return CommandLauncher(launching.template, launching.hosts)
+        return CommandLauncher(launching.template, launching.hosts, local.holder)
     if launching.launcher == RAY:
         if not has_ray():
             raise SettingsError("launcher is ray, but the package ray is not installed here; pip install 'blockwright[ray]'")
-        return RayLauncher(launching.ray_address)
+        return RayLauncher(launching.ray_address, local.holder)
     file = Path(launching.wish_file).expanduser() if launching.wish_file else None
     if file is not None and not file.parent.is_dir():
         raise SettingsError(f"wish_file is {launching.wish_file}, but {file.parent} is no folder; name a file in a folder")

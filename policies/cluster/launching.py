@@ -88,6 +88,12 @@ class HostChoice:
         self._workers[host] += 1
         return host
 
+    def take(self, host: str) -> str:
+        """Count a worker that an earlier launcher has started on a host; return the host."""
+        if host:
+            self._workers[host] += 1
+        return host
+
     def give_back(self, host: str, status: int, lived: float) -> None:
         """Note that the command of a worker of a host ended with this status, ``lived`` seconds after it was started."""
         if not host:

@@ -474,7 +474,7 @@ class ClusterHead:
 
     def left(self, peer: Peer) -> None:
         member = self._members.last[peer.id.name]
-        if member.joined or member.text:
+        if member.joined or member.role:
             member.leaving = True
             self.node.peering.notify(peer, [envelope.STOP])  # tells it that it was heard; then its connection goes
             self.node.clock.call_at(
