@@ -6,6 +6,7 @@ Loads nothing until it is called: a keeper names the modules, and has no use for
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,11 @@ def _further(launching: LaunchSettings, local: Launcher) -> Launcher:
     from .settings.launching import COMMAND, RAY
 
     if launching.launcher == COMMAND:
+        program = launching.template.program
+        if program and shutil.which(program) is None:
+            raise SettingsError(
+                f"launch_command starts {program}, which is no program on this machine; install it, or give its path"
+            )
         return CommandLauncher(launching.template, launching.hosts, local.holder)
     if launching.launcher == RAY:
         if not has_ray():

@@ -12,12 +12,12 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from ...policies.cluster.launching import HostChoice, LaunchTemplate
+from ...policies.cluster.launching import CANNOT_RUN, HostChoice, LaunchTemplate
 from ...transport.address import PeerId, parse_identity
 from ...transport.curve import NodeKeys
 from ...transport.interface import Transport
 from ...transport.sockets import SocketTransport
-from .held import HeldEnd, HeldProcesses, OpenHolder
+from .held import HeldEnd, HeldProcesses, OpenHolder, ProgramFailed
 from .launcher import Launcher, LaunchError, NodeSpec, OnExit
 
 log = logging.getLogger("blockwright.runtime")
@@ -57,9 +57,9 @@ class CommandLauncher(Launcher):
             self._give_back(key, 0, 0.0)  # no fault of the host
             if not isinstance(error, LaunchError):
                 raise
-            raise LaunchError(
-                f"node {spec.id} could not be started: {command[0]} cannot be run ({error}); correct launch_command"
-            ) from None
+            failed = isinstance(error, ProgramFailed)
+            why = f"{command[0]} {CANNOT_RUN} ({error}); correct launch_command" if failed else str(error)
+            raise LaunchError(f"node {spec.id} could not be started: {why}") from None
 
     def kill(self, node: PeerId) -> None:
         self._held.kill(str(node))

@@ -39,6 +39,10 @@ class HeldEnd:
     note: Any
 
 
+class ProgramFailed(LaunchError):
+    """A program that cannot be run, as it is not there or no program; the text is the reason alone."""
+
+
 class HeldProcesses:
     """See the module. on_said: called with a key and a line of a process that ``tells``. on_end: with each end."""
 
@@ -60,7 +64,7 @@ class HeldProcesses:
         return dict(self._notes)
 
     async def start(self, key: str, command: Sequence[str], text: str = "", *, note: Any = None, tells: bool = False) -> int:
-        """Start a process and give it a line; return its id. Raises LaunchError, with the reason alone."""
+        """Start a process and give it a line; return its id. Raises ProgramFailed, LaunchError, with the reason alone."""
         async with self._opening:
             if self._writer is None:
                 await self._open(fork=True)
@@ -132,7 +136,7 @@ class HeldProcesses:
         if self._leaving:
             return
         for key in [*self._starting]:
-            self._act({"event": "failed", "key": key, "why": HOLDER_GONE})
+            self._act({"event": "failed", "key": key, "why": HOLDER_GONE, "again": True})
         for key, note in [*self._notes.items()]:
             self._act(
                 {"event": "ended", "key": key, "status": -signal.SIGKILL, "lived": 0, "words": HOLDER_GONE, "note": note}
@@ -151,4 +155,7 @@ class HeldProcesses:
         if event == "ended":
             self._on_end(HeldEnd(**answer))
         elif not (future := self._starting.pop(key)).done():
-            future.set_result(answer["pid"]) if event == "started" else future.set_exception(LaunchError(answer["why"]))
+            if event == "started":
+                future.set_result(answer["pid"])
+            else:
+                future.set_exception((LaunchError if answer["again"] else ProgramFailed)(answer["why"]))

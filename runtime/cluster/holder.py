@@ -6,7 +6,8 @@ the newest one is obeyed, and hears first what runs and what has ended meanwhile
     orders      {"do": "start", "key", "command", "text", "note", "tells"}, {"do": "say", "key", "text"},
                 {"do": "close", "key"}: its standard input, {"do": "kill", "key"}, {"do": "end"}: all, and this process
     answers     {"event": "held", "all": [[KEY, PID, NOTE], ...], "untold": [answers that no head has heard]},
-                {"event": "started", "key", "pid"}, {"event": "failed", "key", "why"}, {"event": "said", "key", "text"},
+                {"event": "started", "key", "pid"}, {"event": "failed", "key", "why", "again": it may be possible later},
+                {"event": "said", "key", "text"},
                 {"event": "ended", "key", "status", "lived", "words", "note"}
 
 A process has a group of its own, and what is left of it is killed when the process ends; who else holds its pipes does not
@@ -18,6 +19,7 @@ processes; decides nothing. Single-threaded, standard library only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -156,7 +158,8 @@ class Holder:
         try:
             process = subprocess.Popen(order["command"], stdin=pipe, stdout=pipe, stderr=errors, start_new_session=True)
         except (OSError, ValueError) as error:
-            self._tell(event="failed", key=key, why=getattr(error, "strerror", None) or str(error))
+            again = getattr(error, "errno", 0) in (errno.EAGAIN, errno.ENOMEM)
+            self._tell(event="failed", key=key, why=getattr(error, "strerror", None) or str(error), again=again)
             return
         self._held[key] = held = _Held(key, order["note"], process, time.monotonic(), order["tells"])
         for end in (process.stdin, process.stdout):
