@@ -18,7 +18,7 @@ from ...runtime.cluster.join_text import WORKER
 from ...runtime.cluster.joining import enter
 from ...runtime.node.node import Node
 from ...runtime.node.stall_watch import StallWatch
-from ..member_calls import JoinRefused, enlist, leave
+from ..member_calls import HeadLost, enlist, leave
 from .main import start
 from .starting import Starting
 
@@ -66,9 +66,9 @@ async def serve(given: Starting, say: Callable[[str], None]) -> bool:
 
 
 def _check(work: asyncio.Future[None]) -> None:
-    """Raise the error of a start that failed. Raises JoinRefused if the head was lost meanwhile."""
+    """Raise the error of a start that failed: HeadLost if the head was lost meanwhile."""
     if isinstance(error := work.exception(), RuntimeFault):
-        raise JoinRefused(f"the head was lost while the worker started: {error}")
+        raise HeadLost(f"the head was lost while the worker started: {error}")
     work.result()
 
 

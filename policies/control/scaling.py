@@ -204,7 +204,7 @@ class Scaling(Party):
         for name in view.changed:
             if self.policy.stage.get(name) is WorkerStage.STARTING and view.workers[name].state == "ready":
                 self.policy.up(name, now)
-            if (worker := view.workers.get(name)) is not None and worker.alive:
+            if (record := view.workers.get(name)) is not None and record.alive:
                 self._take_up(name)
         if self._plan.rules.mode == "off" and not self._plan.rules.floor:
             return

@@ -534,7 +534,8 @@ class ClusterHead:
         member.state = "down"
         member.found()
         down = Down(member.id.name, member.id.incarnation, cause)
-        log.log(logging.DEBUG if self.node.peering.stopping else logging.WARNING, "node %s is down: %s", member.id, cause)
+        level = logging.INFO if cause == "left" else logging.WARNING
+        log.log(logging.DEBUG if self.node.peering.stopping else level, "node %s is down: %s", member.id, cause)
         if member.joined:
             member.exited.set()  # as far as this head can know
         else:

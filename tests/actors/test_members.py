@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from blockwright.actors import member_calls, members
-from blockwright.actors.member_calls import JoinRefused, enlist, leave, look
+from blockwright.actors.member_calls import HeadLost, JoinRefused, enlist, leave, look
 from blockwright.actors.members import RELEASE, WorkerWish, joined_config, label_refusal, release_refusal
 from blockwright.actors.settings.errors import SettingsError
 from blockwright.actors.settings.settings import Settings
@@ -156,9 +156,12 @@ async def test_who_looks_learns_the_release_and_the_clock(joining: Joining, monk
     why, ahead = await look(node)
     assert why == ""
     assert ahead > LATER / 8, "its clock stands at the beginning"
-    joining.launcher.network.cut(node.endpoint)
-    monkeypatch.setattr(member_calls, "ANSWER", 0.05)
+    monkeypatch.setattr(member_calls, "ANSWER", 0.0)
     with pytest.raises(JoinRefused, match=r"no answer of the head came to .* open that port to the head, or give --listen"):
+        await look(node)
+    monkeypatch.undo()
+    joining.launcher.network.cut(node.endpoint)
+    with pytest.raises(HeadLost, match=r"the head was lost before it took this node in: .*; start this node again"):
         await look(node)
 
 

@@ -129,7 +129,7 @@ def ray_cluster(ray_python: str, tmp_path: Path) -> Iterator[RayCluster]:
 
 
 @claim(
-    "Workers on Ray are placed apart, outlive our head, are restarted after an actor's or a node's death, and end with Ray's",
+    "Workers on Ray are placed apart, outlive our head, are restarted when actor or node dies, and end with Ray's head",
     of="faults",
 )
 async def test_an_actor_a_node_and_the_control_store_die(

@@ -56,6 +56,7 @@ def settings(**values: Any) -> Settings:
             {**ALWAYS, "workers": 2, "pipeline": 2},
             "pipeline is 2, but launcher adds single workers; give 1, or",
         ),
+        ({**ALWAYS, "launch_labels": {"zone": ""}}, "launch_labels.zone is empty; give a value, or leave the label out"),
         ({**ALWAYS, "launch_memory": -1}, "launch_memory is -1; give 0 or more"),
     ],
 )
