@@ -51,7 +51,7 @@ class Joining(JoiningHead):
     async def predictors(self, name: str) -> Node:
         """A process of predictors that is up."""
         node = await self.node(name, "predictor")
-        await enlist(node, {})
+        await enlist(node, {"rack": "b"})
         await node.spawn(Coverage({}, self.places.setdefault(name, {})), name="coverage")
         node.peering.announce_ready()
         return node
@@ -74,6 +74,9 @@ async def test_workers_that_joined_are_covered_by_those_who_are_there(joining: J
     far.peering.announce_ready()
     await until(lambda: predicted(px) == {"predictor-far"}, "it predicts the worker that joined")
     assert joining.places["px"] == {"w0": NODE, "far": "px"}
+    view = await joining.cluster.node.ref(f"head/{PREDICTOR_ADMISSION}").view(returns=list[dict[str, Any]])
+    assert [(one["id"], one["joined"], one["predicts"]) for one in view] == [(NODE, False, ["w0"]), ("px", True, ["far"])]
+    assert (view[0]["state"], view[1]["state"], view[1]["labels"]) == ("silent", "ready", {"rack": "b"})
     await until(lambda: joining.told.last == ["px/dispatcher-0", "px/dispatcher-1"], "gateways may ask its dispatchers")
     py = await joining.predictors("py")
     await until(lambda: joining.places["py"] == {"w0": NODE, "far": "px"}, "the next one knows where it is")
