@@ -54,6 +54,7 @@ from .gateway.peers import GatewayConfig, GatewayPeer, LocalFront, LocalRelay
 from .gateway.port import GatewayPlace, GatewayPort, ModelInfo, Readiness, Service
 from .gateway.tagging import check_tagging, make_tagging
 from .head_address import head_options, write_join_text
+from .head_doubts import tell_doubts
 from .node_news import tell_of_nodes, tell_of_predictors
 from .predictor.admission import PREDICTOR_ADMISSION
 from .predictor.messages import NODE
@@ -294,6 +295,7 @@ async def start(
         tell_of_predictors(cluster, settings, configs.keys())
         tell_of_nodes(cluster, running.controller.ref, running.answering, configs.keys(), processes)
         root = await start_tree(cluster.node, whole, values, nodes=cluster)
+        tell_doubts(cluster)
         running.reached("checkpoints opened")
         if await settle_members(cluster, found):
             await running.controller.take_over()

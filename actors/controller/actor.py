@@ -34,6 +34,7 @@ from ...runtime.cluster.process_watch import begun_at
 from ..block.messages import BlockStatus
 from ..conditions import Conditions, Published
 from ..gateway.port import ApplicationView, Census, DrainAnswered, RemovalView
+from ..predictor.admission import PREDICTOR_ADMISSION
 from ..settings.logs import LogSettings
 from ..worker.messages import WorkerStatus
 from .event_log import ControlRecorder
@@ -431,7 +432,16 @@ class Controller(Actor):
             "placement": placed,
             "doubts": self._doubts(),
             "succession": {"epoch": self.node.incarnation, **self._keeper},
+            "predictors": await self._predictors(),
         }
+
+    async def _predictors(self) -> list[dict[str, Any]]:
+        """Return the processes of predictors; none where none may join."""
+        asked = self.node.ref(f"{self.node.name}/{PREDICTOR_ADMISSION}").view(
+            timeout=VIEW_TIMEOUT, returns=list[dict[str, Any]]
+        )
+        found = (await asyncio.gather(asked, return_exceptions=True))[0]
+        return found if isinstance(found, list) else []
 
     async def _cards(self) -> list[dict[str, Any]]:
         if not self._has_cards:

@@ -35,6 +35,7 @@ from ...runtime.actor.endpoint import endpoint
 from ...runtime.base.clock import Timer
 from ...runtime.node.inspection import inspect_peers
 from ..conditions import Conditions
+from ..head_doubts import head_doubts
 from .calls import OutgoingCalls, remembered, switch, vacate
 from .limiting import Limiting
 from .port import (
@@ -275,7 +276,7 @@ class Gateway(Actor):
         return self.book.parts.table.default
 
     def ready(self) -> Readiness:
-        return self.book.parts.catalogue.ready(self.book.parts.draining)
+        return dataclasses.replace(self.book.parts.catalogue.ready(self.book.parts.draining), doubts=head_doubts(self.node))
 
     def describe(self, request: str) -> RequestView | None:
         return described(self.book, self._positions, request, self.node.clock.now())

@@ -20,8 +20,7 @@ from ...runtime.cluster.join_text import WORKER
 from ...runtime.cluster.joining import enter
 from ...runtime.node.node import Node
 from ...runtime.node.stall_watch import StallWatch
-from ...transport.errors import TransportError
-from ..member_calls import JoinRefused, enlist, leave
+from ..member_calls import HeadLost, JoinRefused, enlist, leave
 from .former_life import close_legacy
 from .main import start
 from .messages import WorkerConfig
@@ -109,9 +108,9 @@ async def _live(node: Node, config: WorkerConfig, given: Starting, ending: _Endi
 
 
 def _check(work: asyncio.Future[None]) -> None:
-    """Raise the error of a start that failed. Raises JoinRefused if the head was lost meanwhile."""
+    """Raise the error of a start that failed: HeadLost if the head was lost meanwhile."""
     if isinstance(error := work.exception(), RuntimeFault):
-        raise JoinRefused(f"the head was lost while the worker started: {error}")
+        raise HeadLost(f"the head was lost while the worker started: {error}")
     work.result()
 
 

@@ -480,7 +480,7 @@ class ClusterHead:
 
     def left(self, peer: Peer) -> None:
         member = self._members.last[peer.id.name]
-        if member.joined or member.text:
+        if member.joined or member.role:
             member.leaving = True
             self.node.peering.notify(peer, [envelope.STOP])  # tells it that it was heard; then its connection goes
             self.node.clock.call_at(
@@ -540,7 +540,8 @@ class ClusterHead:
         member.state = "down"
         member.found()
         down = Down(member.id.name, member.id.incarnation, cause)
-        log.log(logging.DEBUG if self.node.peering.stopping else logging.WARNING, "node %s is down: %s", member.id, cause)
+        level = logging.INFO if cause == "left" else logging.WARNING
+        log.log(logging.DEBUG if self.node.peering.stopping else level, "node %s is down: %s", member.id, cause)
         if member.joined:
             member.exited.set()  # as far as this head can know
         else:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import gc
 import json
 import logging
@@ -37,6 +38,7 @@ from ..base.codec import pack, unpack
 from ..base.last_resort import log_as
 from ..base.loop import loop_factory
 from ..base.names import import_module
+from .holder import Holder
 from .launcher import NodeSpec
 from .lifeline import tie
 from .node_process import run_node
@@ -48,12 +50,14 @@ SPAWN = 2
 KILL = 3
 PRELOAD = 8
 KNOWN = 9
+HOLD = 11
 # messages from it
 READY = 4
 SPAWNED = 5
 EXITED = 6
 FAILED = 7
 CHILDREN = 10
+HOLDS = 12
 LENGTH = struct.Struct("<I")
 PEER = struct.Struct("3i")  # what SO_PEERCRED gives: pid, uid, gid
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
@@ -262,6 +266,8 @@ class Forkserver:
             self.preload(fields[0])
         elif tag == SPAWN:
             self._spawn(*fields)
+        elif tag == HOLD:
+            self._hold(*fields)
         elif tag == KILL and fields[0] in self._children:
             os.kill(fields[0], signal.SIGKILL)
 
@@ -299,9 +305,26 @@ class Forkserver:
             os.write(tell_known, b".")
         os.close(tell_known)
 
+    def _hold(self, request: int, address: str) -> None:
+        """Fork the process that holds what is started elsewhere (``holder.py``), unless there is one at this address."""
+        parent, why = os.getpid(), ""
+        with socket.socket(socket.AF_UNIX) as listener:
+            try:
+                listener.bind(f"\0{address}")
+                listener.listen()
+                if os.fork() == 0:
+                    self._let_go()
+                    run_holder(listener, parent, self._lifeline)
+            except OSError as error:
+                why = str(error) if error.errno != errno.EADDRINUSE else ""
+        self._tell([HOLDS, request, why])
+
     def _reap(self) -> None:
-        while self._children or self._head_pid:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
             if pid == 0:
                 return
             code = os.waitstatus_to_exitcode(status)
@@ -380,6 +403,24 @@ def run_child(spec: NodeSpec, parent: int, lifeline: int, known: int) -> NoRetur
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 # The runner takes SIGINT over unless it is ignored already, which it is since the fork.
                 runner.run(run_node(spec, watched=True))
+            status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _leave(status)
+
+
+def run_holder(listener: socket.socket, parent: int, lifeline: int) -> NoReturn:
+    """Be the forked process that holds what is started elsewhere: end when the lifeline is cut; without one, die with this
+    process's parent."""
+    status = 1
+    try:
+        if lifeline < 0:
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        set_title("blockwright: holder")
+        if os.getppid() == parent or lifeline >= 0:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            Holder(listener, lifeline).run()
             status = 0
     except BaseException:
         traceback.print_exc()
