@@ -174,7 +174,7 @@ class Worker(Actor):
             if timer is not None:
                 timer.cancel()
         self._loader.stop()
-        self._sources.raw.stop()
+        self._sources.stop()
         self._grammars.stop()
         self.device.stop()
         if self._recorder is not None:

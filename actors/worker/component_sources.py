@@ -94,6 +94,12 @@ class ComponentSources:
         store = Store.open(settings.store, settings.store_size) if settings.store else None
         return cls(node, raw, resident, store, open_origin(settings.origin) if settings.origin else None)
 
+    def stop(self) -> None:
+        """End transfers. The worker ends."""
+        self.raw.stop()
+        if self._origin is not None:
+            self._origin.close()
+
     def counters(self) -> dict[str, float]:
         """Return sums over this worker's life."""
         names = ("stored_parameter_bytes", "origin_parameter_bytes", "unstored_parameter_bytes", "damaged_parameters")

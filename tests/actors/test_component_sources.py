@@ -119,6 +119,7 @@ async def test_four_cold_workers_take_one_model_from_the_origin(hosts: Hosts) ->
     assert all(isinstance(one, BlockLoaded) for one in await asyncio.gather(*(hosts.load(f"w{n}", ["w0"]) for n in (1, 2))))
     assert isinstance(await hosts.load("w3", ["w1", "w2"]), BlockLoaded)
     assert hosts.origin.sent <= 1.1 * hosts.origin.tensor_bytes
+    assert hosts.origin.connections < len(hosts.origin.asked) == len({*hosts.origin.asked})
     for n in range(4):
         assert await hosts.tokens(f"w{n}") == expected(hosts.path)
         assert verify(hosts.folder / f"store w{n}").nbytes == hosts.origin.tensor_bytes
