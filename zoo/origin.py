@@ -75,6 +75,11 @@ def shown_address(text: str) -> str:
     return text if parts is None else without_secrets(parts)
 
 
+def is_address(text: str) -> bool:
+    """Return whether an origin is behind an address, and not a folder."""
+    return _parts(text) is not None
+
+
 def _parts(text: str) -> urllib.parse.SplitResult | None:
     """Return the parts of an address, or None for a folder."""
     return urllib.parse.urlsplit(text) if "://" in text else None
