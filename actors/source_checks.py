@@ -1,7 +1,7 @@
-"""The store and the origin as the head and workers find them before anything starts, and the models that only the origin has.
+"""Store and origin as the head and workers find them before anything starts, and models that only the origin has.
 
-Such a model is named by its name in the origin. The head takes what it needs of it, everything but the tensors, into a mirror
-(``zoo/mirror.py``) in the user's cache. Loads no torch.
+Such a model is named by its name in the origin. The head takes what it needs of it, everything but the tensors, into a
+mirror (``zoo/mirror.py``) in the user's cache. Loads no torch.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def with_models_of_origin(settings: Settings, before: Mapping[str, str] | None =
 
 
 def _of_origin(text: str, name: str) -> str:
-    """Return the folder of an application of the origin: its own, or that of a mirror."""
+    """Return the folder of an application of the origin: its own, or a mirror's."""
     try:
         check_origin(text)
         origin = open_origin(text)
@@ -87,6 +87,6 @@ def _of_origin(text: str, name: str) -> str:
         raise SettingsError(f"{error}; name another folder for it in XDG_CACHE_HOME") from None
     except ZooError as error:
         raise SettingsError(
-            f"{name!r} is no folder here, and the origin {origin.where} does not give an application of that name ({error}); "
-            "name one that 'blockwright zoo list' shows there"
+            f"{name!r} is no folder here, and the origin {origin.where} does not give an application of that name ({error});"
+            " name one that 'blockwright zoo list' shows there"
         ) from None

@@ -63,7 +63,6 @@ from .settings.joining import JoinSettings
 from .settings.settings import Settings
 from .settings.workers import FRAGMENTATION
 from .sizing import max_lengths, serving_dtype, size_rules, worker_configs, worker_limits, worker_names
-from .source_checks import with_models_of_origin
 from .speculation import with_drafting_chains
 from .supervision_tree import HEAD, PREDICTORS, WORKER, dispatchers, gateway_nodes, gateway_processes, in_head, tree
 from .variants import check_adaptive, variants_of
@@ -261,7 +260,6 @@ async def start(
     """
     began = time.monotonic()
     here = await _read_here(settings, launcher)
-    settings = await asyncio.to_thread(with_models_of_origin, settings)
     opened, fronts = await _open_checkpoints(settings, again=succession is not None and not succession.first)
     models = {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()}
     rules, configs = size_rules(settings, models), worker_configs(settings, models, this_machine())

@@ -73,7 +73,7 @@ def test_a_server_checks_its_store_and_its_origin_before_it_opens_a_model(zoo: P
     check_store(here)
 
 
-@claim("A server is told of a model by its name in the origin, and refuses one that the origin does not give", of="serving")
+@claim("A model is named by its name in the origin, and refused if the origin does not give it", of="serving")
 def test_a_model_that_only_the_origin_has(zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
@@ -89,18 +89,20 @@ def test_a_model_that_only_the_origin_has(zoo: Path, tmp_path: Path, monkeypatch
         assert Path(found).is_relative_to(tmp_path / "cache" / "blockwright" / "mirrors")
         why = (
             f"^'none' is no folder here, and the origin {served.address} does not give an application of that name "
-            rf"\({served.address}/chains/none/chain.json answers 404 Not Found\); name one that 'blockwright zoo list' shows "
-            "there$"
+            rf"\({served.address}/chains/none/chain.json answers 404 Not Found\); name one that 'blockwright zoo list' "
+            "shows there$"
         )
         with pytest.raises(SettingsError, match=why):
             folder(served.address, "none")
         served.flip.add(f"files/{min((zoo / 'files').iterdir()).name}")
         (tmp_path / "flat").write_text("")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
-        with pytest.raises(SettingsError, match=r"does not give an application of that name \(files/.* is not what its name"):
+        with pytest.raises(
+            SettingsError, match=r"does not give an application of that name \(files/.* is not what its name"
+        ):
             folder(served.address, "m")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "flat"))
-        with pytest.raises(SettingsError, match="; name another folder for it in XDG_CACHE_HOME$"):
+        with pytest.raises(SettingsError, match=r"; name another folder for it in XDG_CACHE_HOME$"):
             folder(served.address, "m")
     with pytest.raises(SettingsError, match=r"^'none' is no folder here, .* \(it has no folder chains/none\); name one"):
         folder(str(zoo), "none")
