@@ -43,9 +43,11 @@ class Checksum:
             piece_B = np.pad(piece_B, (before, after))
         words = piece_B.view(np.uint64)
         whole = words.size // _COLUMNS * _COLUMNS
-        sums = words[:whole].reshape(-1, _COLUMNS).sum(axis=0, dtype=np.uint64)
+        sums = np.add.reduce(words[:whole].reshape(-1, _COLUMNS), axis=0)
         sums[: words.size - whole] += words[whole:]
-        self._sums += np.roll(sums, at // _WORD % _COLUMNS)
+        first = at // _WORD % _COLUMNS
+        self._sums[first:] += sums[: _COLUMNS - first]
+        self._sums[:first] += sums[_COLUMNS - first :]
 
     def digest(self) -> bytes:
         """Return 8 bytes over all that was added."""

@@ -75,7 +75,7 @@ class ServedFolder:
 
 
 @contextmanager
-def served_folder(root: Path) -> Iterator[ServedFolder]:
+def served_folder(root: Path, host: str = "127.0.0.1") -> Iterator[ServedFolder]:
     """Serve a folder while the context lasts."""
     served = ServedFolder(root)
 
@@ -98,10 +98,10 @@ def served_folder(root: Path) -> Iterator[ServedFolder]:
         def log_message(self, *what: object) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with http.server.ThreadingHTTPServer((host, 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        served.address = f"http://127.0.0.1:{server.server_address[1]}"
+        served.address = f"http://{host}:{server.server_address[1]}"
         try:
             yield served
         finally:
