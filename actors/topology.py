@@ -263,7 +263,7 @@ async def start(
     """
     began = time.monotonic()
     here = await _read_here(settings, launcher)
-    opened, fronts = await _open_checkpoints(settings)
+    opened, fronts = await _open_checkpoints(settings, again=succession is not None and not succession.first)
     models = {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()}
     rules, configs = size_rules(settings, models), worker_configs(settings, models, this_machine())
     _refuse_early(here, rules)
@@ -396,7 +396,7 @@ def _refuse_early(here: WorkerReading | None, rules: SizeRules) -> None:
             raise SettingsError(str(refused)) from None
 
 
-async def _open_checkpoints(settings: Settings) -> tuple[OpenedCheckpoints, Settings]:
+async def _open_checkpoints(settings: Settings, *, again: bool) -> tuple[OpenedCheckpoints, Settings]:
     """Check the other settings, then open what is served.
 
     Also return the settings of gateways, which name the model of requests without one.
@@ -407,7 +407,7 @@ async def _open_checkpoints(settings: Settings) -> tuple[OpenedCheckpoints, Sett
     await asyncio.to_thread(check_tagging, settings.tagging)
     await asyncio.to_thread(check_folders, settings)
     await asyncio.to_thread(check_places, settings.models)
-    opened = await asyncio.to_thread(open_checkpoints, settings)
+    opened = await asyncio.to_thread(open_checkpoints, settings, again=again)
     file, default = ChangesFile.of(settings.models), settings.models.default_model
     if file is not None:
         changes = await asyncio.to_thread(file.read)

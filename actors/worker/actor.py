@@ -189,7 +189,7 @@ class Worker(Actor):
                 timer.cancel()
         self._over = True
         self._loader.stop()
-        self._sources.raw.stop()
+        self._sources.stop()
         legacy = self.node.legacy if self.node.life_over and not self._failed else None
         if legacy is not None and (former := await self._leave_behind()) is not None:
             legacy[FORMER] = former

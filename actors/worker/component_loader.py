@@ -217,7 +217,7 @@ class ComponentLoader:
         load: asyncio.Future[None]
         ready = loading.fetch.ready[spec.name] if loading.fetch is not None else None
         if is_wanted(spec):
-            load = asyncio.create_task(self._bring(ready, spec, offsets, loading.sources))
+            load = asyncio.create_task(self._bring(ready, spec, offsets, loading))
             load.add_done_callback(lambda _: self._sources.release(spec))
         elif ready is None:
             load = self._device.call_in_steps(partial(_load, spec=spec, offsets=offsets))
@@ -240,18 +240,19 @@ class ComponentLoader:
         await self._device.call_in_steps(operation)
 
     async def _bring(
-        self, ready: asyncio.Future[None] | None, spec: ComponentSpec, offsets: Sequence[int], sources: Sequence[str]
+        self, ready: asyncio.Future[None] | None, spec: ComponentSpec, offsets: Sequence[int], loading: Loading
     ) -> None:
         """Bring raw tensors here that are still missing when a fetch has settled, then have the device read them.
 
-        A tensor of the store that differs from its hash comes anew from elsewhere.
+        Workers that have none of them raw, and were not fetched from yet, are asked for packed ones. A tensor of the store
+        that differs from its hash comes anew from elsewhere.
         """
+        sources, asked = loading.sources, loading.fetch.source if loading.fetch is not None else ""
         if ready is not None:
             await ready
         while True:
             found = await self._sources.here(spec, await self._lacking(spec), sources)
-            if self._sources.keeps:
-                await self._fetch_packed(found, offsets, sources)
+            await self._fetch_packed(found, offsets, [source for source in sources if source != asked])
             found = await self._sources.here(found, await self._lacking(found), (), last=True)
             try:
                 return await self._device.call_in_steps(partial(_load, spec=found, offsets=offsets))

@@ -135,10 +135,14 @@ class ParametersWanted:
 
 @dataclass(frozen=True, slots=True)
 class ParametersArrived:
-    """Header of the bytes that answer a ``ParametersWanted``, piece by piece. Bytes of ``missing`` tensors are void."""
+    """Header of the bytes that answer a ``ParametersWanted``, piece by piece. Bytes of ``missing`` tensors are void.
+
+    checksums: of packed tensors whose last piece is among the bytes, by id.
+    """
 
     number: int
     missing: list[bytes]
+    checksums: dict[bytes, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
