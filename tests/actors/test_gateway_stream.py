@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from blockwright.actors.gateway.stream import RequestStream
+from blockwright.actors.gateway.stream import Offers, RequestStream
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.tests.policies.requests.book.gateway_bench import emitted, scored
@@ -12,7 +12,7 @@ from blockwright.tests.policies.requests.book.gateway_bench import emitted, scor
 
 def stream() -> tuple[RequestStream, list]:
     ends: list = []
-    return RequestStream("r", lambda request, stop: ends.append((request, stop))), ends
+    return RequestStream("r", lambda request, stop: ends.append((request, stop)), Offers()), ends
 
 
 async def test_what_a_slow_reader_has_not_taken_is_joined():
