@@ -81,8 +81,15 @@ LONG = {
     "adaptive_surrogates": 600,
     "adaptive_kv": 600,
     "adaptive_simulated": 1800,
+    "one_machine": 1200,
 }  # named or not run
-WITH_BESIDE = ("actors", "controller", "tokens", "kernels")  # scripts that measure another checkout in turn with this one
+WITH_BESIDE = (
+    "actors",
+    "controller",
+    "tokens",
+    "kernels",
+    "one_machine",
+)  # scripts that measure another checkout in turn with this one
 GRACE = 60.0  # seconds to stop servers in, when time is up
 
 

@@ -64,7 +64,7 @@ from .port import (
 )
 from .request_views import Recoveries, described, listed
 from .scoring import AnswerScoring
-from .stream import RequestStream
+from .stream import Offers, RequestStream
 from .tagging import Tagging
 
 LOST = "its connection to the gateway broke"
@@ -105,6 +105,7 @@ class Gateway(Actor):
         self._positions, self._recoveries = QueuePositions(parts.active, parts.table), Recoveries(parts.active)
         self._controller, self._applications = controller, applications
         self._streams: dict[str, RequestStream] = {}  # of all active requests
+        self._offers = Offers()  # of these streams
         self._idle = asyncio.Event()  # set while nothing is active
         self._calls = OutgoingCalls(controller, dispatchers, patience, self._handle)
         self._conditions = Conditions()
@@ -290,7 +291,7 @@ class Gateway(Actor):
             raise RequestRefused(Refusal.INVALID, f"request {generation.id!r} is running already")
         if not generation.offline:
             self._scoring.give_way()
-        return self._begin(generation, RequestStream(generation.id, self._end))
+        return self._begin(generation, RequestStream(generation.id, self._end, self._offers))
 
     def _begin(self, generation: Generation, stream: RequestStream) -> RequestStream:
         self._streams[generation.id] = stream
