@@ -29,6 +29,7 @@ from ..policies.overload.demand import PERIOD
 from ..policies.prediction.instance import Instance
 from ..policies.prediction.pipeline_instance import PipelineInstance
 from ..policies.sweep.events import Submission
+from .bridging import Bridges
 from .devices import take_out
 from .instances import served_applications
 from .memory_drops import MemoryDrops, layered_application
@@ -62,6 +63,7 @@ class SimulatedControl(ClusterPolicy):
         self._cluster, self._tape = cluster, tape
         self._models = [model.name for model in scenario.models]
         self._began = False  # the cluster is up, and loads take time
+        self._bridges: Bridges | None = None
         self._inbox: deque[events.Event] = deque()
         self._handling = False
         self._present: list[dict[int, None]] = [{} for _ in cluster.instances]  # by place: requests sent there
@@ -101,6 +103,9 @@ class SimulatedControl(ClusterPolicy):
         if self.drops is not None:
             self.retired = self.drops.moves.retired
         self.handle(events.Serve(tuple(applications)), *(event for name in first for event in self._rise(name)))
+        if scenario.varied:
+            self._bridges = Bridges(cluster, self._again, self._retry)
+            self.handle(self._bridges.vary(applications))
         self._began = True
         for death in scenario.deaths:
             cluster.call(death.at, partial(self._strike, death))
@@ -228,7 +233,8 @@ class SimulatedControl(ClusterPolicy):
         """
         now = self._cluster.now
         if (disk := self._cluster.scenario.loading.disk) and nbytes and self._began:
-            self._cluster.call(now + nbytes / disk, partial(self.handle, events.Loaded(*what)))
+            loaded = events.Loaded(*what, nbytes, nbytes / disk)
+            self._cluster.call(now + nbytes / disk, partial(self.handle, loaded))
         else:
             self.handle(events.Loaded(*what))
 
@@ -345,7 +351,9 @@ class SimulatedControl(ClusterPolicy):
         published, gateway = self.state.table.news(), self._cluster.gateway
         before = {place for places in gateway.active.values() for place in places}
         places: dict[str, set[int]] = {name: set() for name in self._models}
-        for route in published.routes:
+        if self._bridges is not None:
+            self._bridges.learn(published, lambda worker: self.workers[worker].place)
+        for route in (route for route in published.routes if route.application in places):
             place = self.workers[route.home].place
             places[route.application].add(place)
             if self._cluster.scenario.on_demand:
@@ -355,21 +363,30 @@ class SimulatedControl(ClusterPolicy):
             started = {place for some in places.values() for place in some} - before
             for place in sorted(started & self._cluster.provisioner.starting):
                 self._note("active", self._cluster.maker.plans[place].name)
-        for name, held in self._held.items():
-            if held:
-                self._held[name] = []
-                for request, submission in held:
-                    self._dispatch(request, submission)
+        for name in self._models:
+            self._retry(name)
         absent = [name for name in published.on_demand if self._held[name] and not places[name]]
         if absent:
-            self._want(absent)  # earlier ones may have come too early
+            self._want({name: self._longest(name) for name in absent})  # earlier ones may have come too early
         for failed in published.failed:
             if failed.final:
                 self._give_up(failed.application, failed.why)
 
+    def _retry(self, model: str) -> None:
+        """Dispatch the requests of a model that wait for an instance, as far as there is one."""
+        held, self._held[model] = self._held[model], []
+        for request, submission in held:
+            self._dispatch(request, submission)
+
+    def _has_place(self, request: SimulatedRequest) -> bool:
+        """Return whether an instance can have a request, of its model or, while that is not loaded, of an equivalent."""
+        if self._cluster.gateway.places(request.demand):
+            return True
+        return self._bridges is not None and self._bridges.begins(request)
+
     def _dispatch(self, request: SimulatedRequest, submission: Submission | None) -> None:
         """Dispatch a request, or hold it until there is an instance for it."""
-        if self._cluster.gateway.places(request.demand):
+        if self._has_place(request):
             self._cluster.dispatch(request, submission)
         else:
             self._held[request.demand.model].append((request, submission))
@@ -388,7 +405,8 @@ class SimulatedControl(ClusterPolicy):
         request = self._cluster.requests[int(submission.request[1:])]
         request.restarts += 1
         self._counts["restarts"] += 1
-        self._sent[request.demand.model] -= 1
+        self._sent[request.demand.model] -= not request.serves
+        request.serves = ""
         self._gone(request.demand.number)
         self._dispatch(request, submission)
         self._ask_for(request)
@@ -396,14 +414,18 @@ class SimulatedControl(ClusterPolicy):
     def _ask_for(self, request: SimulatedRequest) -> None:
         """Ask the controller for a model that a request waits for."""
         if (waiting := self._held[request.demand.model]) and waiting[-1][0] is request:
-            self._want([request.demand.model])
+            self._want({request.demand.model: self._longest(request.demand.model)})
 
-    def _want(self, models: Sequence[str]) -> None:
-        longest = {name: max(request.demand.total for request, _ in self._held[name]) for name in models}
-        self.handle(events.ApplicationsWanted(longest))
+    def _longest(self, model: str) -> int:
+        """Return the tokens of the longest request that waits for a model."""
+        return max(request.demand.total for request, _ in self._held[model])
+
+    def _want(self, tokens: dict[str, int]) -> None:
+        self.handle(events.ApplicationsWanted(tokens))
 
     def _use(self, model: str) -> Use:
         active, waits = self._active[model], [request.demand.total for request, _ in self._held[model]]
+        waits += [] if self._bridges is None else self._bridges.waits(model)
         idle = 0.0 if active else self._cluster.now - self._last.get(model, float("-inf"))
         return Use(active, idle, max(waits, default=0))
 
@@ -431,7 +453,7 @@ class SimulatedControl(ClusterPolicy):
         if (oldest := self._cluster.oldest()) is not None:
             self._observe(measured=self._cluster.now - oldest.demand.at)
         self._active[request.demand.model] += 1
-        if self._cluster.gateway.places(request.demand):
+        if self._has_place(request):
             return True
         self._dispatch(request, None)
         self._ask_for(request)
@@ -447,7 +469,11 @@ class SimulatedControl(ClusterPolicy):
                 compared, loads = [*placing.compared, place], [*placing.loads, None]
                 placing = DispatchDecision(place, compared, loads, placing.predicted)
         self._put(request.demand.number, placing.place)
-        self._sent[model] += 1
+        if self._bridges is not None:
+            self._bridges.put(request, placing.place, placing.serves)
+        self._sent[model] += not placing.serves
+        if placing.serves and not gateway.active[model]:
+            self._want({model: request.demand.total})
         return placing
 
     def redirect(self, place: int, submission: Submission) -> tuple[int, Submission] | None:
@@ -455,6 +481,11 @@ class SimulatedControl(ClusterPolicy):
         at = place if self.drops is None else self.drops.moves.at[place]
         if at in self._stuck:
             self._stuck[at].append(submission)
+            return None
+        if self._bridges is not None and not self._bridges.serves(
+            self._cluster.requests[int(submission.request[1:])], place
+        ):
+            self._again(submission)
             return None
         if not all(self.workers[worker].up for worker in self._cluster.maker.plans[place].workers):
             self._again(submission)
@@ -473,6 +504,8 @@ class SimulatedControl(ClusterPolicy):
 
     def _gone(self, request: int) -> None:
         """Note that a request is not where it was."""
+        if self._bridges is not None:
+            self._bridges.gone(request)
         if (place := self._place_of.pop(request, None)) is not None:
             del self._present[place][request]
             self._look_whether_empty(place)
@@ -487,7 +520,7 @@ class SimulatedControl(ClusterPolicy):
         for id, what in news:
             if what not in GOING_ON:
                 request = self._cluster.requests[int(id[1:])]
-                self._sent[request.demand.model] -= 1
+                self._sent[request.demand.model] -= not request.serves
                 self._ended(request)
                 self._gone(request.demand.number)
                 self._observe(measured=request.ended - request.demand.at)

@@ -190,9 +190,14 @@ class Scenario:
     @property
     def controlled(self) -> bool:
         """True if what the instances hold or serve can change, so that the controller decides."""
+        return self.changing or self.on_demand
+
+    @property
+    def changing(self) -> bool:
+        """True if instances come, go, or change what they hold for another reason than models on demand."""
         scaled, drops = self.provisioning.mode != "off", self.overload.mode != "off"
         gone = bool(self.deaths or self.interrupted)
-        return scaled or drops or self.on_demand or gone or self.loading.block_idle > 0
+        return scaled or drops or gone or self.loading.block_idle > 0
 
     @property
     def interrupted(self) -> bool:
@@ -399,9 +404,12 @@ def _check_variants(made: Scenario, source: DescriptionSource) -> None:
             )
     for n, model in enumerate(made.models):
         field = "equivalents" if model.equivalents else "only"
-        if (model.only or model.equivalents) and (made.controlled or made.provisioning.start):
+        changes = made.changing or made.provisioning.start or (model.only and made.on_demand)
+        if (model.only or model.equivalents) and changes:
             says = "is given, and deaths, provisioning, overload, on_demand or block_idle change what instances hold"
             raise source.error(["models", n, field], f"{says}; leave out one or the other")
+    if made.varied and made.on_demand and dispatch.free_switches:
+        raise source.error(["dispatch", "free_switches"], "is given, and models are on_demand; leave out one or the other")
 
 
 def _check_pipelines(made: Scenario, source: DescriptionSource) -> None:

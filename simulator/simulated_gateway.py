@@ -120,6 +120,8 @@ class SimulatedGateway:
         self._numbers, self._counts = [0] * dispatch.dispatchers, dispatch.policy == "min-qpm"
         self._plain = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].load is POLICIES["random"].load
         self.active = {name: [*own] for name, own in self._homes.items()}  # by model: places that requests go to
+        # by model and equivalent: places where this serves that model's requests, where it is not all of its own
+        self.lent: dict[tuple[str, str], list[int]] = {}
         # by model: tokens of one request that a place holds, where places are known to differ
         self.rooms: dict[str, dict[int, int]] = {}
         self.predicts = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].fallback != ""
@@ -206,7 +208,9 @@ class SimulatedGateway:
         loads: list[object] = []
         work: dict[str, int] = {}
         every, variants = self._homes[demand.model], self.variants.equivalents[demand.model]
-        ways = [(i, every[i]) for i in compared] + [(i, self._homes[m][i]) for m in variants for i in self.active[m]]
+        ways = [(i, every[i]) for i in compared] + [
+            (i, self._homes[m][i]) for m in variants for i in self.lent.get((demand.model, m), self.active[m])
+        ]
         for i, route in ways:
             load = self.outstanding(i, dispatcher, now)
             loads.append(load)

@@ -293,6 +293,14 @@ class ClusterSimulation:
         devices = len(instance.machines) if isinstance(instance, PipelineInstance) else 1
         self.gateway.replaced(place, devices)
 
+    def one_stage(self, place: int) -> Instance:
+        """Return the instance at a place at the state that it has now, where all have one stage."""
+        instance = self.instances[place]
+        assert isinstance(instance, Instance), "an instance has several stages"
+        instance.catch_up(self.now)
+        self.schedule(place)
+        return instance
+
     def freeze(self, place: int) -> None:
         """Have the instance at a place make no progress from now on, until another one is put there."""
         instance = self.instances[place]

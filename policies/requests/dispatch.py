@@ -285,10 +285,12 @@ def waits_for_load(wanted: RouteQuery, route: Route, table: RoutingTable) -> boo
     breaks the target, and one with more work ahead than the load takes is not.
     """
     own = loading(wanted, table)
-    if own is None:
-        return False
-    (other,) = compared(wanted, [route], table)
-    standing = Standing(late=bool(wanted.target and own.start > wanted.target))
+    return own is not None and loads_first(own, compared(wanted, [route], table)[0], wanted.target)
+
+
+def loads_first(own: RouteEstimate, other: ComparedRoute, target: float) -> bool:
+    """Return whether a chain that is being loaded stands better than a variant's route. target: as in ``RouteQuery``."""
+    standing = Standing(late=bool(target and own.start > target))
     return bool(standing.key((own.total,)) <= other.standing.key((other.estimate.total,)))
 
 

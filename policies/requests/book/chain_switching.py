@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...model.chain import Route
-from ..chain_switch import gains
+from ..chain_switch import gains, stays
 from ..dispatch import RouteQuery, compared, open_routes, view_of, workers_of
 from ..standing import RouteEstimate, queue_time
 from .copying import move_to
@@ -79,7 +79,7 @@ def _go_back(parts: BookParts, record: RequestRecord, now: float) -> None:
     if best is None:
         return
     stay, go = _here(parts, record, wanted, here).total, _alone(parts, record, wanted, best.route)
-    if stay <= go.start:
+    if stays(stay, go.start):
         parts.capacity_waits.drop(record.id)
     else:
         switch(parts, record, best.route, stay, go.total, now, LOADED)
