@@ -81,7 +81,7 @@ class Plan:
     """How much is simulated. seconds: of requests, for cells and for outages. away: seconds without a head."""
 
     workers: int = 1000
-    cells: float = 30.0
+    cells: float = 20.0
     outages: float = 75.0
     away: tuple[float, ...] = (0.0, 10.0, 60.0)
     alive: float = 60.0  # seconds in which workers die

@@ -239,7 +239,10 @@ class SimulatedGateway:
         elif self._paces.slower or self._dispatch.kv_dispatch not in (OFF, LEAST_BUSY):
             known = weighed(self._dispatch.kv_dispatch, cached, copied_part(self._paces.unit, self.copy_seconds))
             view = RouteView(demand.prompt, demand.total - demand.prompt, self._paces, known)
-        best = choose_route(routes, work, tokens=demand.total, capacity=self.capacity, variants=variants, view=view)
+        best = choose_route(
+            routes, work, tokens=demand.total, capacity=self.capacity, variants=variants, view=view,
+            seat=f"{dispatcher}" if self._dispatch.dispatchers > 1 else "",
+        )  # fmt: skip
         at = next((at for at, route in enumerate(routes) if route is best), -1)
         assert at >= 0, "no route of some is the best"
         source = -1
