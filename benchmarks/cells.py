@@ -20,6 +20,8 @@ warm or cold; a roll with 2 % surge, in which sequences are computed again elsew
 
 ``messages``: a second, beside section 9 of the design. ``distribution``: to workers without files, by the live controller.
 ``rest``: the head's node at rest (``controller_node.py``).
+
+The result of each run is stored in ``build/``, so that an interrupted benchmark continues, as long as the sources are equal.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import functools
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,8 @@ import harness
 from cells_distribution import Distribution
 from cells_runs import Traffic
 from controller_node import node
-from harness import OURS, Bar, Options, Report
+from harness import OURS, ROOT, Bar, Options, Report
+from scheduling_kept import keep, kept
 
 CELLS = GATEWAYS = 8
 EXACT, ALONE = "exact", "alone"
@@ -59,6 +62,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     OURS: {},
 }
 INFORMED = (TWO, OURS)  # policies that know anything of workers
+KEPT = ROOT / "build" / "cells.jsonl"
 BURST, LOST = 10.0, 12.0  # seconds of the burst; when the head is lost and workers begin to die
 SURGE = 0.02
 APPLICATIONS, WHOLE_EVERY = 10, 60.0  # at rest: models; seconds between two whole publications for all gateways
@@ -97,10 +101,11 @@ class Plan:
 Job = tuple[str, str, Callable[[], dict[str, float]]]  # case, subject, what is measured
 
 
-def cells(plan: Plan, by: str, dispatch: Mapping[str, Any], shapes: Sequence[tuple[int, int]]) -> dict[str, float]:
+@kept
+def cells(plan: Plan, by: str, dispatch: Mapping[str, Any], trace: Path | None) -> dict[str, float]:
     """Simulate one cell (``by`` is empty) or several; seconds to first tokens of all together."""
     traffic = Traffic(workers=plan.workers, seconds=plan.cells, seed=plan.seed)
-    demands = runs.requests(traffic, shapes)
+    demands = runs.requests(traffic, runs.lengths(trace))
     if not by:
         return runs.first_tokens([runs.cluster(plan.workers, demands, {"dispatch": dispatch})])
     parts = runs.split(demands, runs.keys(traffic, len(demands), by), CELLS)
@@ -108,7 +113,7 @@ def cells(plan: Plan, by: str, dispatch: Mapping[str, Any], shapes: Sequence[tup
     return found | {"fullest": CELLS * max(map(len, parts)) / len(demands)}
 
 
-def cell_jobs(plan: Plan, shapes: Sequence[tuple[int, int]]) -> Iterator[Job]:
+def cell_jobs(plan: Plan, trace: Path | None) -> Iterator[Job]:
     """Yield the runs of one cell and of several, by policy and age of state."""
     for age, known in KNOWN.items():
         for name, spec in POLICIES.items():
@@ -117,10 +122,10 @@ def cell_jobs(plan: Plan, shapes: Sequence[tuple[int, int]]) -> Iterator[Job]:
                 continue
             for by in ("", "session", "model") if age == EXACT else ("", "session"):
                 more = {**spec, **known, "dispatchers": 1 if by or not informed else GATEWAYS}
-                yield f"cells/{f'by-{by}' if by else 'one'}/{age}", name, functools.partial(cells, plan, by, more, shapes)
+                yield f"cells/{f'by-{by}' if by else 'one'}/{age}", name, functools.partial(cells, plan, by, more, trace)
 
 
-def outage_jobs(plan: Plan, shapes: Sequence[tuple[int, int]]) -> Iterator[Job]:
+def outage_jobs(plan: Plan, trace: Path | None) -> Iterator[Job]:
     """Yield the runs with outages, and the undisturbed one."""
     workers, dying = plan.workers, max(1, plan.workers // 10)
     traffic = Traffic(workers=workers, seconds=plan.outages, seed=plan.seed, burst=BURST)
@@ -131,24 +136,24 @@ def outage_jobs(plan: Plan, shapes: Sequence[tuple[int, int]]) -> Iterator[Job]:
     for name, warm in (("warm", True), ("cold", False)):
         cases[f"outage/cut-{name}"] = {"cuts": [{"at": LOST, "seconds": min(30.0, plan.alive), "warm": warm}]}
     for case, more in cases.items():
-        yield case, OURS, functools.partial(disturbed, workers, traffic, more, shapes)
+        yield case, OURS, functools.partial(disturbed, workers, traffic, more, trace)
     surge = max(1, round(SURGE * workers))
     for name, grace in (("again", 0.0), ("grace", 30.0)):
         more = {"roll": {"at": LOST, "surge": surge / workers}, "provisioning": {"grace": grace}}
-        yield f"outage/roll-{name}", OURS, functools.partial(disturbed, workers + surge, traffic, more, shapes)
+        yield f"outage/roll-{name}", OURS, functools.partial(disturbed, workers + surge, traffic, more, trace)
 
 
 def disturbed(
     workers: int, traffic: Traffic, more: Mapping[str, Any], shapes: Sequence[tuple[int, int]]
 ) -> dict[str, float]:
-    return runs.interrupted(workers, runs.requests(traffic, shapes), more)
+    return runs.interrupted(workers, runs.requests(traffic, runs.lengths(trace)), more)
 
 
-def add_messages(report: Report, plan: Plan, shapes: Sequence[tuple[int, int]]) -> None:
+def add_messages(report: Report, plan: Plan, trace: Path | None) -> None:
     """Count the messages of some workers, and those of all by their number, beside the design's estimate."""
     some = min(plan.workers, 32)
     traffic = Traffic(workers=some, seconds=30.0, seed=plan.seed, rate=2.0)
-    one = cells_messages.per_worker(some, runs.requests(traffic, shapes), GATEWAYS, 10.0, 30.0)
+    one = cells_messages.per_worker(some, runs.requests(traffic, runs.lengths(trace)), GATEWAYS, 10.0, 30.0)
     ours = {"head_per_s": cells_messages.heartbeats(plan.workers, GATEWAYS), "sweeps_per_s": one["sweeps"]}
     joined = {"gateway_reports_per_s": plan.workers * one["reports"], "joined_reports_per_s": plan.workers * one["joined"]}
     report.add("messages", OURS, {**ours, **joined, "gateway_beats_per_s": 2 * plan.workers / cells_messages.HEARTBEAT})
@@ -198,16 +203,21 @@ def measured(job: Job) -> dict[str, float]:
 
 @harness.claim("No request is lost or answered twice while the head of 1,000 simulated workers is away", of="simulator")
 def main(options: Options, plan: Plan, trace: Path | None = None, processes: int = 1) -> None:
-    shapes = runs.lengths(trace)
-    settings = {"workers": plan.workers, "cells": CELLS, "gateways": GATEWAYS, "rate": runs.RATE, "lengths": len(shapes)}
+    settings = {
+        "workers": plan.workers,
+        "cells": CELLS,
+        "gateways": GATEWAYS,
+        "rate": runs.RATE,
+        "lengths": len(runs.lengths(trace)),
+    }
     report = Report("cells", {**settings, "costs": asdict(runs.COSTS)}, ())
     add_distribution(report, plan.workers)
     add_rest(report, plan.workers, 10.0 if options.quick else 60.0)
     for routes in (plan.workers // CELLS, plan.workers):
         report.add(f"choice/{routes}", OURS, {"cpu_us": choice_microseconds(routes)})
-    add_messages(report, plan, shapes)
-    jobs = [*outage_jobs(plan, shapes), *cell_jobs(plan, shapes)]
-    with multiprocessing.Pool(processes, maxtasksperchild=1) as pool:
+    add_messages(report, plan, trace)
+    jobs = [*outage_jobs(plan, trace), *cell_jobs(plan, trace)]
+    with multiprocessing.Pool(processes, keep, (KEPT, runs.sources(trace)), maxtasksperchild=1) as pool:
         for (case, subject, _), found in zip(jobs, pool.imap(measured, jobs, chunksize=1), strict=True):
             report.add(case, subject, found)
             print(case, subject, {name: round(value, 3) for name, value in found.items()}, flush=True)
