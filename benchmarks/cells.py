@@ -143,9 +143,9 @@ def outage_jobs(plan: Plan, trace: Path | None) -> Iterator[Job]:
         yield f"outage/roll-{name}", OURS, functools.partial(disturbed, workers + surge, traffic, more, trace)
 
 
-def disturbed(
-    workers: int, traffic: Traffic, more: Mapping[str, Any], shapes: Sequence[tuple[int, int]]
-) -> dict[str, float]:
+@kept
+def disturbed(workers: int, traffic: Traffic, more: Mapping[str, Any], trace: Path | None) -> dict[str, float]:
+    """Simulate one cell with outages."""
     return runs.interrupted(workers, runs.requests(traffic, runs.lengths(trace)), more)
 
 
