@@ -50,6 +50,7 @@ LONG = {
     "forecast": 60,
     "predictors": 90,
     "simulation": 120,
+    "cells": 3600,
     "fidelity": 1200,
     "on_demand": 240,
     "drafts": 900,

@@ -8,10 +8,12 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from harness import ROOT
+from scheduling_kept import fingerprint
 
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.simulator.assembly import simulation_of
@@ -56,16 +58,28 @@ class Traffic:
             found.append(now)
 
 
-def lengths(trace: Path | None) -> list[tuple[int, int]]:
-    """Return tokens of prompts and of answers: of a file, of the whole trace near this checkout, or of the sample."""
+def file_of_lengths(trace: Path | None) -> Path:
+    """Return a file of requests: the one that is named, the whole trace near this checkout, or the sample."""
     near = (above / "shared" / "traces" / TRACE for above in ROOT.parents)
-    path = trace or next(filter(Path.exists, near), None)
-    if path is None:
+    return trace or next(filter(Path.exists, near), SAMPLE)
+
+
+@cache
+def lengths(trace: Path | None) -> list[tuple[int, int]]:
+    """Return tokens of prompts and of answers."""
+    path = file_of_lengths(trace)
+    if path == SAMPLE:
         table = json.loads(SAMPLE.read_text())
         shapes = [*zip(table["input_tokens"], table["output_tokens"], strict=True)]
     else:
         shapes = [(one.prompt, one.output) for one in read_trace(path)]
     return [(min(prompt, LONGEST), output) for prompt, output in shapes]
+
+
+def sources(trace: Path | None) -> str:
+    """Return a fingerprint of what decides the outcome of a run."""
+    here = Path(__file__)
+    return fingerprint((ROOT / "policies", ROOT / "simulator", here, here.with_name("cells.py"), file_of_lengths(trace)))
 
 
 def requests(traffic: Traffic, shapes: Sequence[tuple[int, int]]) -> list[WorkloadRequest]:

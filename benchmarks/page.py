@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import cells
 import contended
 import controller
 import deltas
@@ -49,6 +50,7 @@ from harness import BESIDE, OURS, ROOT, Bar
 from kernels_products import FLOAT32, TORCH
 from models import CONFIG_DTYPES, SIZES, shapes
 from page_adaptive import ADAPTIVE, adaptive_bars
+from page_cells import of_cells
 from page_drafts import of_draft_models, of_drafts
 from page_family import of_family, of_family_sweeps, of_tier_fairness, of_tier_sweeps
 from page_faults import of_failover, of_head_death
@@ -70,13 +72,12 @@ WIDTH = 120  # characters of a line of the page
 HEAD = """# Performance
 
 `python benchmarks/page.py` generates this page from the files in `benchmarks/results/`; do not edit it. `make bench`
-repeats all but the last thirty-four sections in under half an hour (for those use `make bench ONLY="forecast
-predictors simulation fidelity tenants drafts draft_models family family_sweeps tier_sweeps tier_fairness large
+repeats all but the last thirty-five sections in under half an hour (for those use `make bench ONLY="forecast
+predictors simulation cells fidelity tenants drafts draft_models family family_sweeps tier_sweeps tier_fairness large
 on_demand scheduling scheduling_live overload overload_live pipelines offline offline_order offline_live offline_online
 structured adaptive adaptive_live adaptive_simulated adaptive_kv adaptive_absent adaptive_stitches adaptive_surrogates
-adaptive_tokens adaptive_hidden transfers
-head_death"`) and reports what changed by more than the spread of the runs; `STORE=1`
-replaces the files and the page. Each file names its commit, machine and versions.
+adaptive_tokens adaptive_hidden transfers head_death"`) and reports what changed by more than the spread of the runs;
+`STORE=1` replaces the files and the page. Each file names its commit, machine and versions.
 
 Figures are medians. Shared machines are noisy, so the subjects of a comparison take turns within one run, and ratios say
 more than absolute numbers. A bar is the figure that we aim for; the last section lists what misses its bar. The models
@@ -309,6 +310,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "forecast": ("Forecasts", of_forecast),
     "predictors": ("Predictors", of_predictors),
     "simulation": ("Simulated clusters", of_simulation),
+    "cells": ("A thousand simulated workers", of_cells),
     "fidelity": ("Simulated beside real clusters", of_fidelity),
     "tenants": ("Tenants", of_tenants),
     "drafts": ("Drafts", of_drafts),
@@ -335,6 +337,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
 
 
 BARS: dict[str, Sequence[Bar]] = {  # those that are always the same
+    "cells": cells.BARS,
     "controller": controller.BARS,
     "deltas": deltas.BARS,
     "family": family.BARS,

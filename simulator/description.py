@@ -32,7 +32,7 @@ MOST_DEVICES = 10_000
 MOST_PARTS = 1 << 16  # chunks, or pages, in the smallest memory that holds whole ones of both: it is mapped at once
 Bandwidth = Annotated[float, Size()]  # bytes a second
 OVERLOAD = ("off", "drop")
-IN_FLIGHT = ("shared", "own", "none")
+IN_FLIGHT = ("shared", "own", "none", "alone")
 LEAST_WORK = "least-work"  # the gateway's own rule
 DISPATCH = (LEAST_WORK, *POLICIES)
 
@@ -336,6 +336,8 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
         raise source.error(["workload", "batch"], f"is {workload.batch:g}; with urgent it is more than 1, so give less")
     if workload.length_error > MOST_ERROR:
         raise source.error(["workload", "length_error"], f"is {workload.length_error:g}; give at most {MOST_ERROR:g}")
+    if made.dispatch.in_flight == "alone" and (made.dispatch.policy != LEAST_WORK or made.varied):
+        raise source.error(["dispatch", "in_flight"], f"is 'alone'; it needs policy = {LEAST_WORK!r}, and no equivalents")
     _check_parts(made, source)
     _check_variants(made, source)
     _check_pipelines(made, source)

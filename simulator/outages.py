@@ -30,7 +30,7 @@ class InterruptedControl(SimulatedControl):
         scenario = cluster.scenario
         self._away = False  # there is no head
         self._kept: dict[str, Plain] = {}  # the state that members keep for the next head
-        self._keeps = bool(scenario.heads)
+        self._heads = len(scenario.heads)  # that have not gone away
         self._ends: dict[str, float] = {}  # worker -> when it will have read what it has begun to read
         self._complete: dict[str, list[LoadBlock]] = {}  # worker -> what it has loaded in this life
         self._due: dict[str, float] = {}  # worker that is to be started once there is a head -> seconds that takes
@@ -56,7 +56,7 @@ class InterruptedControl(SimulatedControl):
 
     def _perform(self, effect: events.Effect) -> None:
         match effect:
-            case events.Publish() if self._keeps:
+            case events.Publish() if self._heads:
                 self._kept = self.state.snapshot()
             case events.ResumeWorker():
                 return  # a drained worker here refuses nothing by itself
@@ -99,6 +99,7 @@ class InterruptedControl(SimulatedControl):
 
     def _lose_head(self, head: HeadLossSpec) -> None:
         self._away = True
+        self._heads -= 1
         self._cluster.record({"at": self._cluster.now, "what": "head lost", "away": head.away})
         self._cluster.call(self._cluster.now + head.away, self._adopt)
 

@@ -342,6 +342,7 @@ class ClusterSimulation:
                 request.ended = now + self._limits.latency
                 request.failed = "" if what == "finished" else what
                 self.gateway.end(request.demand.model, now)
+                self.gateway.forget(number)
                 if self.absences is not None:
                     self.absences.end(request.demand, place, instance.state.config.page_size, now)
                 self._ended()

@@ -99,8 +99,8 @@ class Gateway(Actor):
     ) -> None:
         self.name = name
         self._limiting = limiting or Limiting()
-        self._others = others
         self.book = book
+        self._note_others(others)
         parts = book.parts
         self._positions, self._recoveries = QueuePositions(parts.active, parts.table), Recoveries(parts.active)
         self._controller, self._applications = controller, applications
@@ -187,7 +187,7 @@ class Gateway(Actor):
     @endpoint(urgent=True)
     async def gateways(self, nodes: list[str]) -> None:
         """Note the nodes of all gateways, which share what the server admits; some may be on other machines."""
-        self._others = [name for name in nodes if name != self.node.name]
+        self._note_others([name for name in nodes if name != self.node.name])
         self.book.parts.overload.share(len(nodes))
 
     @endpoint(urgent=True)
@@ -464,6 +464,10 @@ class Gateway(Actor):
             speed = peer.payload.get("speed", 0.0)
             beat = m.HeartbeatReceived(peer.id.name, peer.incarnation, serial, *capacities, speed=speed, numerics=numerics)
             self.node.ref(self.book.parts.address).heard.cast(beat)
+
+    def _note_others(self, others: Sequence[str]) -> None:
+        self._others = others
+        self.book.parts.table.seat = self.book.parts.address if others else ""
 
     def _share(self) -> None:
         """Tell the other gateways this one's load, and take its share of the capacity that is free overall."""

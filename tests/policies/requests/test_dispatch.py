@@ -55,6 +55,16 @@ def test_the_short_way_through_replicas_finds_what_the_comparison_of_all_routes_
     assert choose(routes, work, *rest) == (None if long == pipeline else long)
 
 
+@claim("Gateways that have seen nothing of each other's requests send them to different workers", of="serving")
+@pytest.mark.parametrize("pipelines", [False, True])
+def test_each_of_several_gateways_has_its_own_order_of_workers_with_equal_work(pipelines: bool):
+    routes = [route(f"w{n}", f"v{n}") if pipelines else route(f"w{n}") for n in range(40)]
+    first = [choose(routes, {}, seat=f"g{n}/gateway") for n in range(8)]
+    assert len({one.home for one in first if one is not None}) >= 6
+    assert first == [choose(routes[::-1], {}, seat=f"g{n}/gateway") for n in range(8)]
+    assert choose(routes, {"w0": 1}, seat="g0/gateway") == choose(routes[1:], {}, seat="g0/gateway")
+
+
 def test_all_workers_of_a_route_count():
     routes = [route("w0", "w1"), route("w2", "w3")]
     assert choose(routes, {"w1": 9, "w2": 4, "w3": 4}) == route("w2", "w3")
