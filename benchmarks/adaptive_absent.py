@@ -92,7 +92,9 @@ def run(case: Case, rule: Mapping[str, Any], requests: list[Any]) -> dict[str, f
     return {"first_s": first, "cached": found / sum(one.prompt for one in requests), "moved": moved / KV_BYTES}
 
 
-@harness.claim("Copies of KV ahead of a return, and cold KV that moves, save time to the first token", of="adaptive")
+@harness.claim(
+    "Copies of KV ahead of a return, and cold KV that goes to a cache with room, save time to the first token", of="adaptive"
+)
 def main(options: Options) -> None:
     report = Report("adaptive_absent", {"costs": COSTS, "turns": TURNS, "answer": ANSWER}, ())
     for name, case in CASES.items():
