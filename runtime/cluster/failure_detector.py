@@ -117,7 +117,9 @@ class FailureDetector:
         if self._members.over(peer):
             self._node.peering.notify(reporter, [envelope.DOWN, peer.name, peer.incarnation, "it is over"])
         elif (member := self._members.find(peer)) is not None:
-            patient = self.spares(peer.name) != self.spares(reporter.id.name) and (self.spares(peer.name) or self._rules.grace)
+            patient = self.spares(peer.name) != self.spares(reporter.id.name) and (
+                self.spares(peer.name) or self._rules.grace
+            )
             wait = self._rules.silence if patient else EXIT_GRACE
             self._clock.call_at(self._clock.now() + wait, lambda: self._convict(member, reporter.id))
 
