@@ -21,6 +21,7 @@ import secrets
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from typing import Any
 PLACED = 30.0  # seconds in which Ray has to find room
 LONGEST_WORDS = 300  # characters
 LINE = 1 << 20
+LOOK = 0.5  # seconds between two looks at Ray's node
 KILLED = -9
 # The child sets its death signal, unless its parent is gone already, and becomes the worker.
 PRELUDE = (
@@ -59,12 +61,20 @@ class RayWorker:
         self._text = text
         self._thread.start()
         self._begun.wait()
+        threading.Thread(target=self._end_with, args=(os.getppid(),), daemon=True).start()
         return (self._child.pid if self._child is not None else 0), ray.get_runtime_context().get_node_id()
 
     def follow(self) -> tuple[int, str]:
         """Wait for the end of the worker's process: its status, and its last line."""
         self._thread.join()
         return self._end
+
+    def _end_with(self, node: int) -> None:
+        """End the worker's process when that of Ray's node is gone, which started this one: Ray lets a call run on."""
+        while os.getppid() == node:
+            time.sleep(LOOK)
+        if self._child is not None:
+            self._child.kill()
 
     def _run(self) -> None:
         command = [sys.executable, "-c", PRELUDE, str(os.getpid()), *self._words]

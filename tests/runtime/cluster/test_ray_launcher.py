@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from blockwright.runtime.cluster import ray_driver, ray_launcher
 from blockwright.runtime.cluster.launcher import LaunchError
-from blockwright.runtime.cluster.ray_driver import Driver, resources
+from blockwright.runtime.cluster.ray_driver import Driver, RayWorker, resources
 from blockwright.runtime.cluster.ray_launcher import RayLauncher
 from blockwright.tests.runtime.cluster.holding import HolderProcess
 from blockwright.tests.runtime.cluster.test_command_launcher import spec
@@ -260,6 +261,13 @@ async def test_no_room_is_said_with_what_there_is(monkeypatch: pytest.MonkeyPatc
     )
     assert driven.ray.removed == ["w1-1"]
     await driven.stop()
+
+
+def test_a_workers_process_ends_with_its_node_of_ray() -> None:
+    worker = RayWorker()
+    with subprocess.Popen(["sleep", "1000"], text=True) as worker._child:
+        worker._end_with(-1)  # no process is a child of that one
+    assert worker._child.returncode == -9
 
 
 def test_a_worker_asks_for_a_core_at_least() -> None:
