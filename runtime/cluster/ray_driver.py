@@ -2,7 +2,7 @@
 
     orders, as lines of JSON     {"do": "spawn", "actor", "text", "needs"}, {"do": "kill", "actor"}, {"do": "tell"}
     answers                      {"event": "started", "actor", "pid"}, {"event": "ended", "actor", "status", "words"},
-                                 {"event": "told", "actors": {ACTOR: PID, or 0 before it has started}},
+                                 {"event": "actors", "actors": {ACTOR: PID, or 0 before it has started}},
                                  {"event": "refused", "why"}: there is no Ray cluster
 
 Each worker has a placement group of one bundle, placed on the node with the fewest workers if there is room, and in it an
@@ -70,7 +70,7 @@ class RayWorker:
         return self._end
 
     def _end_with(self, node: int) -> None:
-        """End the worker's process when that of Ray's node is gone, which started this one: Ray lets a call run on."""
+        """End the worker's process once Ray's node is gone, which started this one: Ray lets a call run on."""
         while os.getppid() == node:
             time.sleep(LOOK)
         if self._child is not None:
@@ -124,7 +124,7 @@ class Driver:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             elif order["do"] == "tell":
-                self._say(event="told", actors={name: place.pid for name, place in self._places.items()})
+                self._say(event="actors", actors={name: place.pid for name, place in self._places.items()})
             else:
                 self._end(order["actor"])
         for actor in [*self._places]:

@@ -34,7 +34,7 @@ for line in sys.stdin:
     if order["do"] == "kill":
         say(event="ended", actor=order["actor"], status=-9, words="killed it")
     elif order["do"] == "tell":
-        say(event="told", actors={"w1-1": 8, "w2-1": 0})
+        say(event="actors", actors={"w1-1": 8, "w2-1": 0})
     elif order["text"] == "die":
         sys.exit(7)
     elif order["actor"].startswith("w1"):
@@ -247,7 +247,7 @@ async def test_the_next_head_is_told_which_actors_there_are() -> None:
     await until(lambda: driven.said, "it has started")
     driven.order("", "tell")
     await until(lambda: len(driven.said) == 2, "it tells")
-    assert driven.said[1] == {"event": "told", "actors": {"w1-1": 7}}
+    assert driven.said[1] == {"event": "actors", "actors": {"w1-1": 7}}
     await driven.stop()
 
 
