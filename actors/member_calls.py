@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from ..runtime.actor.ref import Ref
-from ..runtime.base.errors import RemoteError, RuntimeFault
+from ..runtime.base.errors import NodeDown, RemoteError, RuntimeFault
 from ..runtime.node.node import Node
 from .gateway.admission import GATEWAY_ADMISSION, JoinedGatewayConfig
 from .members import MEMBERS, PATIENCE, RELEASE
@@ -21,6 +21,10 @@ class JoinRefused(Exception):
     """A member that cannot take part: one sentence for the person who started it."""
 
 
+class HeadLost(JoinRefused):
+    """A member that lost the head while it started. Started again it may be taken in by another."""
+
+
 async def look(node: Node) -> tuple[str, float]:
     """Return why the head would refuse this release, or "", and the seconds by which this clock is ahead of the head's.
 
@@ -31,6 +35,8 @@ async def look(node: Node) -> tuple[str, float]:
         why, at = await members(node).look(RELEASE, timeout=ANSWER, returns=kind)
     except RemoteError as error:
         raise JoinRefused(f"the head takes no workers in: {error.text}; start it with --listen and --keys") from None
+    except NodeDown as error:
+        raise HeadLost(f"the head was lost before it took this node in: {error}; start this node again") from None
     except RuntimeFault:
         where = node.endpoint.partition("?")[0]
         raise JoinRefused(
@@ -53,7 +59,7 @@ async def enlist(node: Node, given: Starting) -> WorkerConfig:
     except RemoteError as error:
         raise JoinRefused(error.text) from None
     except RuntimeFault as error:
-        raise JoinRefused(f"the head did not take this worker in: {error}; start it again") from None
+        raise HeadLost(f"the head did not take this worker in: {error}; start it again") from None
     return config
 
 
@@ -70,7 +76,7 @@ async def enlist_gateway(node: Node, labels: dict[str, str]) -> JoinedGatewayCon
     except RemoteError as error:
         raise JoinRefused(error.text) from None
     except RuntimeFault as error:
-        raise JoinRefused(f"the head did not take this gateway in: {error}; start it again") from None
+        raise HeadLost(f"the head did not take this gateway in: {error}; start it again") from None
     return config
 
 

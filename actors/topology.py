@@ -54,6 +54,7 @@ from .gateway.peers import GatewayConfig, GatewayPeer, LocalFront, LocalRelay
 from .gateway.port import GatewayPlace, GatewayPort, ModelInfo, Readiness, Service
 from .gateway.tagging import check_tagging, make_tagging
 from .head_address import head_options, write_join_text
+from .head_doubts import tell_doubts
 from .node_news import tell_of_nodes, tell_of_predictors
 from .predictor.admission import PREDICTOR_ADMISSION
 from .predictor.messages import NODE
@@ -262,7 +263,7 @@ async def start(
     """
     began = time.monotonic()
     here = await _read_here(settings, launcher)
-    opened, fronts = await _open_checkpoints(settings)
+    opened, fronts = await _open_checkpoints(settings, again=succession is not None and not succession.first)
     models = {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()}
     rules, configs = size_rules(settings, models), worker_configs(settings, models, this_machine())
     _refuse_early(here, rules)
@@ -294,6 +295,7 @@ async def start(
         tell_of_predictors(cluster, settings, configs.keys())
         tell_of_nodes(cluster, running.controller.ref, running.answering, configs.keys(), processes)
         root = await start_tree(cluster.node, whole, values, nodes=cluster)
+        tell_doubts(cluster)
         running.reached("checkpoints opened")
         if await settle_members(cluster, found):
             await running.controller.take_over()
@@ -394,7 +396,7 @@ def _refuse_early(here: WorkerReading | None, rules: SizeRules) -> None:
             raise SettingsError(str(refused)) from None
 
 
-async def _open_checkpoints(settings: Settings) -> tuple[OpenedCheckpoints, Settings]:
+async def _open_checkpoints(settings: Settings, *, again: bool) -> tuple[OpenedCheckpoints, Settings]:
     """Check the other settings, then open what is served.
 
     Also return the settings of gateways, which name the model of requests without one.
@@ -405,7 +407,7 @@ async def _open_checkpoints(settings: Settings) -> tuple[OpenedCheckpoints, Sett
     await asyncio.to_thread(check_tagging, settings.tagging)
     await asyncio.to_thread(check_folders, settings)
     await asyncio.to_thread(check_places, settings.models)
-    opened = await asyncio.to_thread(open_checkpoints, settings)
+    opened = await asyncio.to_thread(open_checkpoints, settings, again=again)
     file, default = ChangesFile.of(settings.models), settings.models.default_model
     if file is not None:
         changes = await asyncio.to_thread(file.read)

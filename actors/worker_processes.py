@@ -6,6 +6,7 @@ Loads nothing until it is called: a keeper names the modules, and has no use for
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,10 +42,10 @@ def with_further(local: Launcher, settings: Settings) -> Launcher:
         devices=launching.launch_devices,
         labels=launching.launch_labels,
     )
-    return FurtherLauncher(local, _further(launching), launched_names(settings), needs)
+    return FurtherLauncher(local, _further(launching, local), launched_names(settings), needs)
 
 
-def _further(launching: LaunchSettings) -> Launcher:
+def _further(launching: LaunchSettings, local: Launcher) -> Launcher:
     from ..runtime.cluster.command_launcher import CommandLauncher
     from ..runtime.cluster.ray_launcher import RayLauncher, has_ray
     from ..runtime.cluster.wait_launcher import WaitLauncher
@@ -52,11 +53,16 @@ def _further(launching: LaunchSettings) -> Launcher:
     from .settings.launching import COMMAND, RAY
 
     if launching.launcher == COMMAND:
-        return CommandLauncher(launching.template, launching.hosts)
+        program = launching.template.program
+        if program and shutil.which(program) is None:
+            raise SettingsError(
+                f"launch_command starts {program}, which is no program on this machine; install it, or give its path"
+            )
+        return CommandLauncher(launching.template, launching.hosts, local.holder)
     if launching.launcher == RAY:
         if not has_ray():
             raise SettingsError("launcher is ray, but the package ray is not installed here; pip install 'blockwright[ray]'")
-        return RayLauncher(launching.ray_address)
+        return RayLauncher(launching.ray_address, local.holder)
     file = Path(launching.wish_file).expanduser() if launching.wish_file else None
     if file is not None and not file.parent.is_dir():
         raise SettingsError(f"wish_file is {launching.wish_file}, but {file.parent} is no folder; name a file in a folder")

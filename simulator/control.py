@@ -9,7 +9,7 @@ code. Each device of an instance is one worker here.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -26,20 +26,17 @@ from ..policies.control.route_switch import SwitchRoutes
 from ..policies.control.scaling import ScalingPlan
 from ..policies.control.state import ControllerState
 from ..policies.overload.demand import PERIOD
-from ..policies.plan.coefficients import Coefficients
 from ..policies.prediction.instance import Instance
 from ..policies.prediction.pipeline_instance import PipelineInstance
 from ..policies.sweep.events import Submission
 from .bridging import Bridges
-from .chain_switching import ChainSwitching
-from .description import DeathSpec, Scenario
 from .devices import take_out
 from .instances import served_applications
 from .memory_drops import MemoryDrops, layered_application
+from .outage_spec import DeathSpec
 from .simulated_gateway import DispatchDecision
 from .simulated_worker import SimulatedWorker
-from .simulation import ClusterPolicy, ClusterSimulation, Note, SimulatedRequest
-from .workload import WorkloadRequest
+from .simulation import ClusterPolicy, ClusterSimulation, SimulatedRequest
 
 STALL = 10.0  # seconds without progress that mean a hung worker, as in the settings of a live cluster
 BEAT = 0.5  # seconds between heartbeats, likewise
@@ -56,24 +53,6 @@ class ControlStep(NamedTuple):
 
 class ClusterFatalError(RuntimeError):
     """The end of a simulated cluster whose live counterpart would stop: it cannot serve what it was started for."""
-
-
-def simulation_of(
-    scenario: Scenario,
-    coefficients: Sequence[Coefficients],
-    demands: Sequence[WorkloadRequest],
-    *,
-    jumps: bool = True,
-    note: Note | None = None,
-    tape: list[ControlStep] | None = None,
-) -> ClusterSimulation:
-    """Return the simulation that a description asks for. ``tape`` gets all steps of the controller."""
-    policy: Callable[[ClusterSimulation], ClusterPolicy] | None = None
-    if scenario.controlled:
-        policy = partial(SimulatedControl, tape=tape)
-    elif scenario.varied and scenario.dispatch.switches:
-        policy = ChainSwitching
-    return ClusterSimulation(scenario, coefficients, demands, jumps=jumps, note=note, policy=policy)
 
 
 class SimulatedControl(ClusterPolicy):

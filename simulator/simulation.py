@@ -113,7 +113,7 @@ class ClusterSimulation:
     """One run. ``coefficients`` are for each entry of ``scenario.instances``. Raises NoCapacityError when made.
 
     ``policy`` makes the policy; without one, instances only preempt, and all are there from beginning to end. A scenario
-    that is controlled needs the policy of ``control.py``.
+    that is controlled needs the policy of ``assembly.py``.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class ClusterSimulation:
         note: Note | None = None,
         policy: Callable[[ClusterSimulation], ClusterPolicy] | None = None,
     ) -> None:
-        assert policy is not None or not scenario.controlled, "the controller of a simulation is missing; see control.py"
+        assert policy is not None or not scenario.controlled, "the controller of a simulation is missing; see assembly.py"
         self.scenario = scenario
         self.requests = [SimulatedRequest(demand) for demand in demands]
         self.samples: list[ClusterSample] = []
@@ -151,7 +151,8 @@ class ClusterSimulation:
             scenario.seed,
             self.maker.paces(),
         )
-        self.provisioner = PaidInstances(scenario.provisioning, [instance.name for instance in self.instances])
+        names = [instance.name for instance in self.instances]
+        self.provisioner = PaidInstances(scenario.provisioning, names, scenario.outages.standing_by)
         first = range(self.provisioner.least)
         self.gateway.active = {m: [place for place in own if place in first] for m, own in self.gateway.active.items()}
         self._oldest = 0  # all requests before this one have ended
@@ -341,6 +342,7 @@ class ClusterSimulation:
                 request.ended = now + self._limits.latency
                 request.failed = "" if what == "finished" else what
                 self.gateway.end(request.demand.model, now)
+                self.gateway.forget(number)
                 if self.absences is not None:
                     self.absences.end(request.demand, place, instance.state.config.page_size, now)
                 self._ended()

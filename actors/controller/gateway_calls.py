@@ -25,6 +25,7 @@ from ...policies.control.events import (
     AwaitQuiet,
     DemandEffect,
     DemandEvent,
+    GiveUpWorker,
     Quiet,
     Recheck,
     RecheckLater,
@@ -145,6 +146,9 @@ class GatewayCalls:
                 ]
                 await asyncio.gather(*asked, return_exceptions=True)  # a gateway that is gone has nothing there
                 handle(Vacated(worker))
+            case GiveUpWorker(worker, _):
+                with suppress(ActorDied):
+                    await supervisor.stop_child(worker, timeout=STOP_SECONDS)
             case StopWorker(worker, joined) if joined:
                 with suppress(ActorDied, NoSuchActor):  # it is gone already
                     await self._node.ref(f"{self._node.name}/{worker}", JoinedProcess).dismiss(joined)

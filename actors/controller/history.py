@@ -11,7 +11,15 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from ...policies.control.events import ResumeWorker, ScalingEffect, StartWorker, StopWorker, VacateWorker, WishWorkers
+from ...policies.control.events import (
+    GiveUpWorker,
+    ResumeWorker,
+    ScalingEffect,
+    StartWorker,
+    StopWorker,
+    VacateWorker,
+    WishWorkers,
+)
 from ...policies.control.labels import label
 from ...policies.control.residency import serving
 from ...policies.control.state import ControllerState
@@ -90,6 +98,8 @@ class History:
                 self.record(now, "scaling", worker, f"worker {worker} is drained: {why}")
             case ResumeWorker(worker):
                 self.record(now, "scaling", worker, f"worker {worker} is no longer drained: it takes requests again")
+            case GiveUpWorker(worker, why):
+                self.record(now, "scaling", worker, f"worker {worker} is given up: {why}")
             case StopWorker(worker, joined):
                 self._workers.pop(worker, None)
                 self._died.pop(worker, None)

@@ -155,7 +155,7 @@ def _worker(
         "host": worker.report.host if worker.report is not None else "",
         "labels": dict(worker.labels),
         "joined": worker.joined,
-        "state": "draining" if worker.name in state.holdings.draining else worker.state,
+        "state": _worker_state(state, worker),
         "incarnation": worker.incarnation,
         "restarts": worker.restarts,
         "cause": worker.cause,
@@ -179,6 +179,12 @@ def _worker(
         "kv_cap_hits": dict(status.kv_cap_hits) if status else {},
         "parameters_by_application": _parameters(status.parameters_by_application, labels) if status else {},
     }
+
+
+def _worker_state(state: ControllerState, worker: WorkerRecord) -> str:
+    if worker.name in state.scaling.given_up:
+        return "given up"
+    return "draining" if worker.name in state.holdings.draining else worker.state
 
 
 def reported_view(report: WorkerReport | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from ...policies.prediction.coverage import covered
 from ...runtime.actor.actor import Actor
@@ -34,6 +35,7 @@ class PredictorAdmission(Actor):
         self._workers: dict[str, str] = {}  # that joined -> machine
         self._processes: dict[str, str] = {NODE: ""}  # of predictors -> machine
         self._places: dict[str, str] = {}
+        self._labels: dict[str, dict[str, str]] = {}  # by process
 
     @endpoint(concurrent=True)
     async def enlist(self, name: str, incarnation: int, release: str, labels: dict[str, str]) -> Settings:
@@ -42,6 +44,7 @@ class PredictorAdmission(Actor):
         if why := release_refusal(release) or label_refusal(labels):
             raise ValueError(why)
         await stand_in(self.node, self._nodes, name, incarnation, self._taken)
+        self._labels[name] = labels
         return self._settings.changed(profile="")
 
     @endpoint(urgent=True)
@@ -57,7 +60,24 @@ class PredictorAdmission(Actor):
         self._workers.pop(name, None)
         if name != NODE:  # which is restarted
             self._processes.pop(name, None)
+            self._labels.pop(name, None)
         self._tell()
+
+    @endpoint(urgent=True)
+    async def view(self) -> list[dict[str, Any]]:
+        """Return the processes of predictors, for people."""
+        there, places = self.node.peers(), self._own | self._places
+        return [
+            {
+                "id": name,
+                "host": where,
+                "labels": dict(self._labels.get(name, {})),
+                "joined": name != NODE,
+                "state": "ready" if name in there else "silent",
+                "predicts": [worker for worker, process in places.items() if process == name],
+            }
+            for name, where in self._processes.items()
+        ]
 
     def _machine(self, name: str) -> str:
         peer = self.node.peers().get(name)

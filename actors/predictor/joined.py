@@ -15,7 +15,7 @@ from ...runtime.cluster.join_text import PREDICTOR
 from ...runtime.cluster.joining import enter
 from ...runtime.node.node import Node
 from ..logs import set_up
-from ..member_calls import ANSWER, JoinRefused, look
+from ..member_calls import ANSWER, HeadLost, JoinRefused, look
 from ..members import RELEASE
 from ..settings.settings import Settings
 from ..supervision_tree import HEAD
@@ -57,7 +57,7 @@ async def serve(given: PredictorStarting, say: Callable[[str], None]) -> bool:
         try:
             await start_predictors(node, settings, [])
         except RuntimeFault as error:
-            raise JoinRefused(f"the head was lost while the predictors started: {error}") from None
+            raise HeadLost(f"the head was lost while the predictors started: {error}") from None
         node.peering.announce_ready()
         say(f"predictors {node.id} of {node.head} are ready at {node.endpoint.partition('?')[0]}")
         await node.closed.wait()
@@ -84,5 +84,5 @@ async def enlist(node: Node, labels: dict[str, str]) -> Settings:
     except RemoteError as error:
         raise JoinRefused(error.text) from None
     except RuntimeFault as error:
-        raise JoinRefused(f"the head did not take these predictors in: {error}; start them again") from None
+        raise HeadLost(f"the head did not take these predictors in: {error}; start them again") from None
     return settings

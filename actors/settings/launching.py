@@ -96,6 +96,9 @@ class LaunchSettings(SettingsPart):
                     f"{name} is set, but launcher is {self.launcher}, which does not use it; choose "
                     f"launcher={' or '.join(launchers)}, or leave {name} out"
                 )
+        for name, value in self.launch_labels.items():
+            if not value:
+                raise SettingsError(f"launch_labels.{name} is empty; give a value, or leave the label out")
         if self.launcher == COMMAND:
             if not self.launch_command:
                 raise SettingsError(f"launcher is {COMMAND}, but launch_command is empty; give one such as '{EXAMPLE}'")

@@ -314,7 +314,8 @@ ENDPOINTS = (
             method=method,
             path=path,
             handler=health.ready,
-            text="Whether at least one model is ready; 503 with the reason while none is.",
+            text="Whether at least one model is ready; 503 with the reason while none is. "
+            "Callers with a key also see the models and the head's doubts.",
             answer=dict[str, Any],
             also=(503,),
         )

@@ -40,8 +40,9 @@ def gateway(arguments: argparse.Namespace) -> int:
     request. /health/ready says when it can answer.
 
     SIGTERM or Ctrl-C drains it: it takes no more connections, running requests end
-    (drain_timeout), then it ends with code 0. The second one ends it at once. The
-    server does not restart it: let a service manager do that.
+    (drain_timeout), then it ends with code 0. The second one ends it at once. If
+    the server ends it, or is gone, the code is 1. The server does not restart it:
+    let a service manager do that.
     """
     from ...actors.settings.errors import SettingsError
     from ...transport.errors import TransportError

@@ -106,13 +106,16 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
                 "guesses": _guesses(worker),
                 "links": dict(worker.get("links", {})),
                 "came": _came(worker),
+                "given_up": worker["cause"] if worker["state"] == "given up" else "",
                 "store": worker.get("store", ""),  # servers of earlier releases do not show this one and the next
                 "reported": dict(worker.get("reported", {})),  # servers of earlier releases do not show it
                 **_whereabouts(worker),
             }
             for worker in cluster["workers"]
         ],
-        "gateways": list(cluster.get("gateways", ())),  # servers of earlier releases do not report them
+        "gateways": list(cluster.get("gateways", ())),  # servers of earlier releases report none of these three
+        "doubts": cluster.get("doubts", ""),
+        "predictors": list(cluster.get("predictors", ())),
         "default": cluster.get("default", ""),
         "families": tier_memory(applications),
         "parameters": _parameters(cluster),
@@ -141,9 +144,12 @@ def _came(worker: Mapping[str, Any]) -> dict[str, int]:
 
 
 def came_lines(workers: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each worker that has parameters from elsewhere, and one for each store that keeps nothing more."""
+    """Return a line for each worker that has parameters from elsewhere, one for each store that keeps nothing more, and one
+    for each worker that is started no more."""
     found = []
     for worker in workers:
+        if why := worker["given_up"]:
+            found.append(f"{worker['id']} is given up: {why}; DELETE /admin/workers/{worker['id']}/drain has it tried again")
         said = [f"{binary_size(nbytes)} from {source}" for source, nbytes in worker["came"].items() if nbytes]
         found += [f"{worker['id']} has {', '.join(said)}"] if said else []
         found += [f"{worker['id']}: {worker['store']}"] if worker["store"] else []
@@ -199,6 +205,7 @@ def top_view(before: Sample, after: Sample) -> dict[str, Any]:
             for w in cluster["workers"]
         ],
         "gateways": list(cluster.get("gateways", ())),
+        "predictors": list(cluster.get("predictors", ())),
         "batches": [_batches(model, numbers) for model, numbers in after.batches.items()],
         "families": family_load(before.cluster, cluster, after.choices),
         "drafts": draft_counts(before.drafts, after.drafts),

@@ -26,8 +26,9 @@ def predictor(arguments: argparse.Namespace) -> int:
     dispatchers in turn. You need a join text (blockwright keys join --role
     predictor) and this release, no model.
 
-    SIGTERM or Ctrl-C ends it with code 0; others go on. The server does not restart
-    it: let a service manager do that.
+    SIGTERM or Ctrl-C ends it with code 0; others go on. If the server ends it, or
+    is gone, the code is 1. The server does not restart it: let a service manager do
+    that.
     """
     from ...runtime.cluster.join_text import PREDICTOR
     from ...transport.errors import TransportError

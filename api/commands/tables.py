@@ -88,6 +88,7 @@ def ps_tables(view: View) -> Screenful:
         least=("NUMERICS", "DEVICE", *(("LINKS",) if linked else ()), "BLOCKS", "STATE"),
     )
     more = [
+        *filter(None, [view["doubts"]]),
         *reported_lines(view["workers"]),
         *came_lines(view["workers"]),
         *card_lines(view["cards"]),
@@ -99,7 +100,19 @@ def ps_tables(view: View) -> Screenful:
     families = {one["id"]: one["family"] for one in view["applications"]}
     lines = [default_line(view["default"], families), *family_lines(families), *chain_lines(view["applications"])]
     tiers = tier_table(view["families"])
-    head = Group(ready_line(view), saving_line(view), held, *lines, "", workers, *_gateways(view), *more, *tiers, "")
+    head = Group(
+        ready_line(view),
+        saving_line(view),
+        held,
+        *lines,
+        "",
+        workers,
+        *_gateways(view),
+        *_predictors(view),
+        *more,
+        *tiers,
+        "",
+    )
     return Screenful(head, _applications(view["applications"]), _grouped(view["applications"], _applications))
 
 
@@ -124,6 +137,19 @@ def _gateways(view: View) -> list[FittedTable]:
         for one in gateways
     ]
     return [FittedTable(("GATEWAY", "STATE", *where, "ADDRESS", "REQUESTS"), rows, numbers=1)]
+
+
+def _predictors(view: View) -> list[FittedTable]:
+    """Return the table of processes of predictors, once one has joined from elsewhere."""
+    predictors = view.get("predictors", ())
+    if not any(one["joined"] for one in predictors):
+        return []
+    where = _whereabouts(predictors)
+    rows = [
+        (one["id"], one["state"], *(shown(one) for shown in where.values()), ", ".join(one["predicts"]) or "-")
+        for one in predictors
+    ]
+    return [FittedTable(("PREDICTORS", "STATE", *where, "PREDICT"), rows, numbers=0)]
 
 
 def transfer_lines(placement: View) -> list[str]:
@@ -292,7 +318,9 @@ def top_tables(view: View) -> Screenful:
     )
     held = in_memory([one["parameters"] for one in view["workers"]])
     more_lines = [*card_lines(view["cards"]), *overload_lines(view["overload"])]
-    head = Group(total_line(view), saving_line(view), held, "", workers, *_gateways(view), *more_lines, "")
+    head = Group(
+        total_line(view), saving_line(view), held, "", workers, *_gateways(view), *_predictors(view), *more_lines, ""
+    )
     short = _grouped(view["applications"], _busy)
     more = [*batch_lines(view["batches"]), *load_tables(view["families"], view["drafts"])]
     listed = Group(_busy(view["applications"]), *more)

@@ -45,8 +45,8 @@ def worker(arguments: argparse.Namespace) -> int:
     Everything else the server tells, and what this machine has is measured.
 
     SIGTERM or Ctrl-C drains the worker: its requests move to others, then it ends
-    with code 0. The second one ends it at once. The server does not restart it: let
-    a service manager do that.
+    with code 0. The second one ends it at once. If the server ends it, or is gone,
+    the code is 1. The server does not restart it: let a service manager do that.
     """
     from ...actors.settings.errors import SettingsError
     from ...transport.errors import TransportError
@@ -60,15 +60,18 @@ def worker(arguments: argparse.Namespace) -> int:
 
 
 def run_member(serve: Callable[[], Coroutine[Any, Any, bool]]) -> int:
-    """Run a member of a server on another machine; return the exit code: 0 if it was asked to end, else 1."""
-    from ...actors.member_calls import JoinRefused
+    """Run a member of a server on another machine; return the exit code: 0 if a signal asked for the end, else 1.
+
+    After 1 it is to be started again; what would fail again ends it with 2.
+    """
+    from ...actors.member_calls import HeadLost, JoinRefused
     from ...actors.settings.errors import SettingsError
     from ...runtime.base.ending import GRACE, end_within
     from ...runtime.base.loop import run as run_loop
     from ...transport.errors import TransportError
 
     async def live() -> int:
-        with command_errors(JoinRefused, SettingsError, TransportError):
+        with command_errors(JoinRefused, SettingsError, TransportError), command_errors(HeadLost, code=1):
             asked = await serve()
         code = 0 if asked else 1
         end_within(GRACE, code)
@@ -160,8 +163,8 @@ def labels_of(words: list[str]) -> dict[str, str]:
     """Return labels from ``NAME=VALUE``. Raises CommandError."""
     found: dict[str, str] = {}
     for word in words:
-        name, equals, value = word.partition("=")
-        if not name or not equals or name in found:
+        name, _, value = word.partition("=")
+        if not name or not value or name in found:
             raise CommandError(f"--label is {word!r}; give NAME=VALUE, each name once", 2)
         found[name] = value
     return found

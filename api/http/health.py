@@ -29,6 +29,7 @@ async def ready(request: web.Request) -> web.Response:
     headers = request.headers
     if front.keys.caller(headers.get("Authorization"), headers.get("x-api-key")) is not None:
         body["applications"] = readiness.applications
+        body["doubts"] = readiness.doubts
     if readiness.ready:
         return web.json_response(body)
     retry = str(max(1, math.ceil(readiness.retry_after)))

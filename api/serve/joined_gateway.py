@@ -23,7 +23,7 @@ from ...actors.gateway.front_files import OF_SETTINGS, TURNS
 from ...actors.gateway.peers import GatewayConfig
 from ...actors.gateway.port import GatewayPlace
 from ...actors.logs import set_up
-from ...actors.member_calls import JoinRefused, enlist_gateway
+from ...actors.member_calls import HeadLost, JoinRefused, enlist_gateway
 from ...actors.settings.errors import SettingsError
 from ...actors.settings.settings import Settings
 from ...actors.supervision_tree import HEAD
@@ -93,7 +93,7 @@ async def _while_open(node: Node, work: Any) -> None:
         if starting.done():
             starting.result()
     except RuntimeFault as error:
-        raise JoinRefused(f"the head was lost while the gateway started: {error}") from None
+        raise HeadLost(f"the head was lost while the gateway started: {error}") from None
     finally:
         closed.cancel()
         starting.cancel()

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 
 HOST = "host"
 PLACEHOLDERS = (HOST, "name", "cores", "bytes", "devices")
+CANNOT_RUN = "cannot be run"  # what a launcher says of a program that no later start would find
+HOPELESS = 8  # such starts in a row of a worker, with doubled pauses some 12 seconds, after which it is started no more
 SOON = 30.0  # seconds; ssh and a start take less
 EXAMPLE = "ssh {host} blockwright worker --join -"
 
@@ -38,8 +40,8 @@ class LaunchTemplate:
 
     @property
     def program(self) -> str:
-        """The program, as the template names it."""
-        return self._words[0]
+        """The program, as the template names it; empty if that depends on the worker."""
+        return "" if _placeholders(self._words[0]) else self._words[0].format_map({})
 
     def check_hosts(self, hosts: Sequence[str]) -> None:
         """Raise TemplateError unless the template has a place for a host just where there are hosts."""
@@ -53,6 +55,11 @@ class LaunchTemplate:
     def fill(self, values: Mapping[str, object]) -> list[str]:
         """Return the words of the command. ``values``: of all placeholders."""
         return [word.format_map(values) for word in self._words]
+
+
+def cannot_run(cause: str) -> bool:
+    """Return whether a worker has no process because its program cannot be run. cause: of the end of that life."""
+    return cause.startswith("not started: ") and CANNOT_RUN in cause
 
 
 def _placeholders(word: str) -> list[str]:
@@ -86,6 +93,12 @@ class HostChoice:
             return ""
         host = min(self._hosts, key=lambda one: (self._workers[one], self._failed.get(one, 0)))
         self._workers[host] += 1
+        return host
+
+    def take(self, host: str) -> str:
+        """Count a worker that an earlier launcher has started on a host; return the host."""
+        if host:
+            self._workers[host] += 1
         return host
 
     def give_back(self, host: str, status: int, lived: float) -> None:

@@ -553,6 +553,14 @@ class ResumeWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUpWorker:
+    """The order to the supervisor to start a worker no more, until it is ordered again."""
+
+    worker: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class StopWorker:
     """The order to the supervisor to end a worker and not restart it.
 
@@ -571,6 +579,6 @@ class Fatal:
 
 
 DemandEffect = AskUsage | AwaitQuiet | RecheckLater
-ScalingEffect = StartWorker | WishWorkers | VacateWorker | ResumeWorker | StopWorker
+ScalingEffect = StartWorker | WishWorkers | VacateWorker | ResumeWorker | GiveUpWorker | StopWorker
 _OfWorkers = KillWorker | Load | AskCapacity | Publish | Unload
 Effect = _OfWorkers | Added | FinishRequests | Fatal | DemandEffect | ScalingEffect | OverloadEffect

@@ -6,8 +6,9 @@ forgotten once nothing is left there and only then stopped, so that its end coun
 operator is emptied the same way and stays. A worker that has joined is placed as a new one is, and is forgotten when it dies
 or has been emptied, since no supervisor of ours brings it back; it counts for scaling only where an engine starts workers by
 itself, and scaling is a wish. A worker that a launcher started elsewhere may be asked to end there: it is emptied, ended,
-and started again as after a death. Claims the drains, and the routes of the workers that it starts. Owns the policy for
-workers, and the sets of workers that an operator drained and that leave.
+and started again as after a death; one whose program cannot be run is given up after a while. Claims the drains, and the
+routes of the workers that it starts. Owns the policy for workers, and the sets of workers that an operator drained and that
+leave.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..cluster.draining import needed_by, relied_on, spare
+from ..cluster.launching import HOPELESS, cannot_run
 from ..cluster.provisioning import DrainOne, Provisioning, ProvisioningRules, StartOne, Wish, WorkerStage
 from ..requests.dispatch import workers_of
 from .claims import Claim, Claimant, ClaimKind, Discharge, Enlist, Label, PlanRoutes, Withdrawal
@@ -24,6 +26,7 @@ from .drop_events import MemoryLacks
 from .events import (
     DrainWorker,
     Event,
+    GiveUpWorker,
     HeadChanged,
     KillWorker,
     Observed,
@@ -67,6 +70,8 @@ class Scaling(Party):
         self.policy = Provisioning(plan.rules, plan.workers)
         self.drained: set[str] = set()  # workers drained by an operator
         self.leaving: set[str] = set()  # workers that had joined and leave, or have died
+        self.unstarted: dict[str, int] = {}  # worker -> starts in a row whose program could not be run
+        self.given_up: set[str] = set()  # workers that are started no more, unless that is ordered
         self.last: tuple[float, str, str] | None = None  # last decision about a worker: when, what, why
         self.decisions = {"start": 0, "drain": 0}
 
@@ -88,6 +93,9 @@ class Scaling(Party):
                 return self._leave(worker, f"it died: {cause}", 0.0, view, now)
             case Vacated(worker) if worker in self.leaving:
                 return self._forget(worker, view)
+            case DrainWorker(worker, False) if worker in self.given_up:
+                self._take_up(worker)
+                return (StartWorker(worker, BY_OPERATOR),)
             case DrainWorker(worker, drain) if worker in view.workers and drain != (worker in self.drained):
                 return self._drain(worker, drain)
             case Vacated(worker) if self.policy.stage.get(worker) is WorkerStage.DRAINING:
@@ -95,14 +103,16 @@ class Scaling(Party):
                 return Discharge(worker), StopWorker(worker)
             case WorkerStopped(worker) if worker in self.policy.stage:
                 self.policy.gone(worker, now)
-            case WorkerDown(worker):
+            case WorkerDown(worker, _, cause):
                 if worker in self.policy.stage:
                     self.policy.down(worker, now)
-                return self._restart(worker)
+                return self._restart(worker, cause)
         return ()
 
     def _order_again(self, view: Holdings) -> Conclusions:
         """Order what the head before may not have got done: starts, drains and ends of workers."""
+        for worker in [*self.given_up]:
+            self._take_up(worker)
         for worker, record in view.workers.items():
             if record.extra and not record.joined:
                 yield StartWorker(worker, "a new head has taken over")
@@ -147,12 +157,23 @@ class Scaling(Party):
         yield Discharge(worker)
         yield StopWorker(worker, joined=view.workers[worker].last)
 
-    def _restart(self, worker: str) -> Conclusions:
-        """Let the next life of a worker serve, whose last one was asked to end."""
+    def _restart(self, worker: str, cause: str) -> Conclusions:
+        """Let the next life of a worker serve, whose last one was asked to end; give up one whose program is not there."""
         if worker in self.leaving:
             self.leaving.discard(worker)
             if worker not in self.drained and worker not in self.policy.draining:
                 yield Withdrawal(Claimant.DRAINS, ClaimKind.DRAINED, (worker,))
+        if not cannot_run(cause):
+            self.unstarted.pop(worker, None)
+            return
+        self.unstarted[worker] = self.unstarted.get(worker, 0) + 1
+        if self.unstarted[worker] >= HOPELESS and worker not in self.given_up:
+            self.given_up.add(worker)
+            yield GiveUpWorker(worker, cause.removeprefix("not started: "))
+
+    def _take_up(self, worker: str) -> None:
+        self.unstarted.pop(worker, None)
+        self.given_up.discard(worker)
 
     def _drain(self, worker: str, drain: bool) -> Conclusions:
         """Begin an operator's drain, or end it; the autoscaler's own goes on."""
@@ -183,6 +204,8 @@ class Scaling(Party):
         for name in view.changed:
             if self.policy.stage.get(name) is WorkerStage.STARTING and view.workers[name].state == "ready":
                 self.policy.up(name, now)
+            if (record := view.workers.get(name)) is not None and record.alive:
+                self._take_up(name)
         if self._plan.rules.mode == "off" and not self._plan.rules.floor:
             return
         before = self.policy.wanted

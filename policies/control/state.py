@@ -17,6 +17,7 @@ from ..cluster.worker_size import SizeRules
 from ..model.chain import Route
 from ..plain import Plain
 from ..requests.routes_changed import RoutesChanged
+from .claims import Claim, Withdrawal
 from .copies import Copies
 from .distribution import Distribution
 from .events import (
@@ -68,6 +69,7 @@ class ControllerState:
         link: LinkCost = UNMEASURED,
         by_room: bool = False,
     ) -> None:
+        self.decided = 0  # decisions so far: what a next head cannot learn from workers
         self.default_is_set = False  # a setting names the default model (``table.default``)
         self.holdings = holdings = Holdings(workers, memory or {}, on_demand=on_demand, sizes=sizes, by_room=by_room)
         self.served, self.table = holdings.served, holdings.table
@@ -118,6 +120,7 @@ class ControllerState:
             self.serving.in_service(event.application, self.holdings)
         if isinstance(event, Retire) and event.default:  # in the same publication
             self.default_is_set = False
+            self.decided += 1
             self.table.choose_default(event.default)
         for party in self._parties:
             self._conclude(party.handle(event, self.holdings, now), now)
@@ -132,7 +135,8 @@ class ControllerState:
 
     def _conclude(self, conclusions: Conclusions, now: float) -> bool:
         """Carry out what a party concludes, all of it from what it saw; return whether that is anything."""
-        found = tuple(conclusions)
+        found = tuple(one for one in conclusions if not isinstance(one, Claim | Withdrawal) or one.subjects)
+        self.decided += len(found)
         for one in found:
             if isinstance(one, Event):
                 self._take(one, now)

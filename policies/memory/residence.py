@@ -113,6 +113,14 @@ class Residence:
         """Return the applications that have parameters here."""
         return {holder for resident in self._resident.values() for holder in resident.holders}
 
+    def claims(self) -> dict[str, list[bytes]]:
+        """Return the ids of components and deltas that each application needs."""
+        found: dict[str, list[bytes]] = {}
+        for id, resident in self._resident.items():
+            for holder in sorted(resident.holders):
+                found.setdefault(holder, []).append(id)
+        return found
+
     def only(self, holder: str) -> bool:
         """Return whether no other application but borrowers needs anything here."""
         return all(resident.holders - self._borrowers <= {holder} for resident in self._resident.values())

@@ -22,6 +22,7 @@ class RoutingTable:
     """
 
     def __init__(self, applications: Iterable[str]) -> None:
+        self.seat = ""  # the gateway's name if there are others, for ties between workers with equal work
         self.version = 0  # version of the last update taken
         self.alive: set[str] = set()  # workers that are alive
         self.chains: dict[str, Chain] = {}  # chains of applications that are served, or finish their requests

@@ -81,7 +81,10 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The start of a worker's life; comes before all else. ``incarnation`` is larger than in any life before."""
+    """The start of a worker's life. ``incarnation`` is larger than in any life before.
+
+    It comes before all else, or after the end of a life whose memory goes on.
+    """
 
     incarnation: int
 

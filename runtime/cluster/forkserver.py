@@ -4,7 +4,8 @@ Owns the children: reports each exit as it happens, and when who it serves for i
 removes the cluster's sockets and exits. There are two it may serve for. Where a head started it (``ForkserverLauncher``), it
 is that head, at the other end of a socket pair. Where a keeper did (``api/serve/keeper.py``), it is the keeper; then it also
 forks the head, the first one before it imports anything heavy, and a further one when the keeper asks. Heads come and go at
-its listening socket, and each hears which children live, and which have ended meanwhile.
+its listening socket, and each hears which children live, and which have ended meanwhile. A forkserver of another release
+takes over from one that serves: it imports, waits, and is then given the children of the other.
 
 A child outlives the forkserver and dies with the holder of the lifeline (``lifeline.py``); without a lifeline, and before
 the head knows of it, a child dies with the forkserver (PR_SET_PDEATHSIG). Single-threaded, opens no ZeroMQ context, starts
@@ -16,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import gc
 import json
 import logging
@@ -36,6 +38,7 @@ from ..base.codec import pack, unpack
 from ..base.last_resort import log_as
 from ..base.loop import loop_factory
 from ..base.names import import_module
+from .holder import Holder
 from .launcher import NodeSpec
 from .lifeline import tie
 from .node_process import run_node
@@ -47,12 +50,14 @@ SPAWN = 2
 KILL = 3
 PRELOAD = 8
 KNOWN = 9
+HOLD = 11
 # messages from it
 READY = 4
 SPAWNED = 5
 EXITED = 6
 FAILED = 7
 CHILDREN = 10
+HOLDS = 12
 LENGTH = struct.Struct("<I")
 PEER = struct.Struct("3i")  # what SO_PEERCRED gives: pid, uid, gid
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
@@ -140,11 +145,10 @@ class Forkserver:
             for end in (self._head, self._keeper):
                 if end is not None:
                     selector.register(end.end, selectors.EVENT_READ)
-            if self._listener is not None:
-                selector.register(self._listener, selectors.EVENT_READ)
             selector.register(self._wake_read, selectors.EVENT_READ)
             if self._keeper is not None and self._turn({self._keeper.end}):
                 self.preload(preload)
+                self._tell_keeper(ready=True)
             while self._turn({key.fileobj for key, _ in selector.select()}):
                 pass
         self._end()
@@ -158,10 +162,9 @@ class Forkserver:
             if not self._keeper.read():
                 return False
             for order in self._keeper.lines():
-                if order["head"] is not None:
-                    self._fork_head(order["head"])
-        if self._listener is not None and self._listener in ready:
-            self._accept(self._listener)
+                self._obey(**order)
+        if self._listener in ready:
+            self._accept()
         if self._head is not None and self._head.end in ready:
             there = self._head.read()
             for message in self._head.frames():
@@ -172,9 +175,34 @@ class Forkserver:
 
     # the keeper and its heads ----------------------------------------------------------------------------------------
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _obey(
+        self,
+        *,
+        head: dict[str, Any] | None = None,
+        wait: bool = False,
+        hand_over: bool = False,
+        taken: tuple[str, list[list[Any]], list[list[Any]]] | None = None,
+    ) -> None:
+        """Do what the keeper wants. head: what is given to the head to fork. wait: another forkserver serves heads still.
+        hand_over: tell what ``taken`` is for the next one: the directory, the children, and their ends.
+        """
+        if taken is not None:
+            self._directory, self._others, self._untold = taken
+        if not wait and self._listener is not None and self._listener not in self._selector.get_map():
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        if hand_over:
+            self._tell_keeper(taken=[self._directory, [*self._own(), *self._others], self._untold])
+        if head is not None:
+            self._fork_head(head)
+
+    def _own(self) -> list[list[Any]]:
+        """Return the children, as heads know them."""
+        return [[spec.name, spec.incarnation, pid, begun_at(pid)] for pid, spec in self._children.items()]
+
+    def _accept(self) -> None:
         """Serve a head that has connected, and no former one any more. Tell it which children live."""
-        end, _ = listener.accept()
+        assert self._listener is not None, "it is ready"
+        end, _ = self._listener.accept()
         _, uid, _ = PEER.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
         if uid != os.getuid():  # the name of the socket is no secret
             end.close()
@@ -183,9 +211,8 @@ class Forkserver:
             self._lose_head()
         self._head = Connection(end)
         self._selector.register(end, selectors.EVENT_READ)
-        own = [[spec.name, spec.incarnation, pid, begun_at(pid)] for pid, spec in self._children.items()]
         ended, self._untold = self._untold, []
-        self._tell([CHILDREN, self._directory, own, self._others, ended])
+        self._tell([CHILDREN, self._directory, self._own(), self._others, ended])
 
     def _lose_head(self) -> bool:
         """Forget a head that is gone; return whether there may be another."""
@@ -239,6 +266,8 @@ class Forkserver:
             self.preload(fields[0])
         elif tag == SPAWN:
             self._spawn(*fields)
+        elif tag == HOLD:
+            self._hold(*fields)
         elif tag == KILL and fields[0] in self._children:
             os.kill(fields[0], signal.SIGKILL)
 
@@ -276,9 +305,26 @@ class Forkserver:
             os.write(tell_known, b".")
         os.close(tell_known)
 
+    def _hold(self, request: int, address: str) -> None:
+        """Fork the process that holds what is started elsewhere (``holder.py``), unless there is one at this address."""
+        parent, why = os.getpid(), ""
+        with socket.socket(socket.AF_UNIX) as listener:
+            try:
+                listener.bind(f"\0{address}")
+                listener.listen()
+                if os.fork() == 0:
+                    self._let_go()
+                    run_holder(listener, parent, self._lifeline)
+            except OSError as error:
+                why = str(error) if error.errno != errno.EADDRINUSE else ""
+        self._tell([HOLDS, request, why])
+
     def _reap(self) -> None:
-        while self._children or self._head_pid:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
             if pid == 0:
                 return
             code = os.waitstatus_to_exitcode(status)
@@ -357,6 +403,24 @@ def run_child(spec: NodeSpec, parent: int, lifeline: int, known: int) -> NoRetur
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 # The runner takes SIGINT over unless it is ignored already, which it is since the fork.
                 runner.run(run_node(spec, watched=True))
+            status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _leave(status)
+
+
+def run_holder(listener: socket.socket, parent: int, lifeline: int) -> NoReturn:
+    """Be the forked process that holds what is started elsewhere: end when the lifeline is cut; without one, die with this
+    process's parent."""
+    status = 1
+    try:
+        if lifeline < 0:
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        set_title("blockwright: holder")
+        if os.getppid() == parent or lifeline >= 0:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            Holder(listener, lifeline).run()
             status = 0
     except BaseException:
         traceback.print_exc()

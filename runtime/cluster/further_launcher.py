@@ -23,11 +23,11 @@ class FurtherLauncher(Launcher):
         self._needs = needs
 
     async def start(self, on_exit: OnExit) -> None:
-        await self._further.start(on_exit)
+        await self._local.start(on_exit)
         try:
-            await self._local.start(on_exit)
+            await self._further.start(on_exit)  # what it starts is held by a process of the other
         except BaseException:
-            await self._further.stop()
+            await self._local.stop()
             raise
 
     def head_transport(self, head: PeerId, listen: str, keys: NodeKeys | None) -> Transport:

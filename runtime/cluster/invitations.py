@@ -16,7 +16,7 @@ import sys
 from dataclasses import dataclass, field
 
 from ...transport.errors import AddressError, HandshakeRefused
-from .join_text import NODE, WORKER
+from .join_text import NODE, WORKER, JoinText
 from .join_text import PREFIX as TEXT
 
 PREFIX = "bw1-"
@@ -55,16 +55,29 @@ class Invitation:
 
 def given(where: str, role: str) -> str:
     """Read the value of ``--join`` of a node of that role, which is the text itself, "-" for a line of standard input, or
-    "@FILE" for what that file holds. Raises AddressError, which does not repeat what it read: that may be most of a secret.
+    "@FILE" for what that file holds. Raises AddressError, also for a text that was cut off, which does not repeat what it
+    read: that may be most of a secret.
     """
     if where != "-" and not where.startswith("@"):
-        return where
+        return _whole(where, role)
     make = MAKE_TEXT if role == WORKER else f"make one with blockwright keys join --role {role}"
     wanted, begins, remedy = (ANY_TEXT, ANY, MAKE_ANY) if role == NODE else (JOIN_TEXT, (TEXT,), make)
     text = sys.stdin.readline(LONGEST) if where == "-" else _content(where, remedy)
     if not (text := text.strip()).startswith(begins):
         source = "standard input" if where == "-" else "that file"
         raise AddressError(f"--join is {where!r}, but {source} holds no {wanted}; {remedy}")
+    return _whole(text, role)
+
+
+def _whole(text: str, role: str) -> str:
+    """Return a text that can be read, or an address where the role may join by that. Raises AddressError."""
+    try:
+        if role != NODE or text.startswith(TEXT):
+            JoinText.parse(text)
+        elif text.startswith(PREFIX):
+            Invitation.parse(text)
+    except AddressError as error:
+        raise AddressError(f"--join: {error}") from None
     return text
 
 

@@ -11,6 +11,7 @@ itself, nothing is spawned (``places`` is false) and the head says by ``wish`` h
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -99,6 +100,11 @@ class Launcher(Protocol):
 
     async def stop(self) -> None:
         """End everything that is left and free what the launcher holds. Idempotent."""
+
+    async def holder(self, *, fork: bool) -> socket.socket | None:
+        """Return a connection to the process that holds what other launchers start (``holder.py``), which may outlive this
+        one; None if there is none and none is to be forked. Raises LaunchError."""
+        raise LaunchError("nothing can be started elsewhere from here: this launcher forks no process that could hold it")
 
     @property
     def places(self) -> bool:

@@ -31,7 +31,23 @@ from ...transport.curve import NodeKeys
 from ...transport.interface import Transport
 from ...transport.sockets import SocketTransport
 from ..base.codec import unpack
-from .forkserver import CHILDREN, EXITED, FAILED, KILL, KNOWN, LENGTH, PRELOAD, READY, SETUP, SPAWN, SPAWNED, frame
+from ..node.stall_watch import note_of
+from .forkserver import (
+    CHILDREN,
+    EXITED,
+    FAILED,
+    HOLD,
+    HOLDS,
+    KILL,
+    KNOWN,
+    LENGTH,
+    PRELOAD,
+    READY,
+    SETUP,
+    SPAWN,
+    SPAWNED,
+    frame,
+)
 from .launcher import Launcher, LaunchError, NodeSpec, OnExit
 from .lifeline import Lifeline
 from .process_watch import ProcessWatch, begun_at, can_watch
@@ -65,6 +81,9 @@ class ForkserverLauncher(Launcher):
         self._path: Path | None = None
         self._requests = itertools.count(1)
         self._pending: dict[int, tuple[NodeSpec, asyncio.Future[int]]] = {}
+        unique = kept.address if kept is not None else f"blockwright-{os.getpid()}-{os.urandom(8).hex()}"
+        self._holder = f"{unique}-holder"  # address in the abstract namespace
+        self._holding: dict[int, asyncio.Future[str]] = {}  # until there is a holder; why there can be none, or empty
         self._numbers: dict[str, int] = {}  # the last incarnation of each name
         self._children: dict[int, PeerId] = {}
         self._watches: dict[int, ProcessWatch] = {}  # of these, if the kernel can
@@ -158,6 +177,32 @@ class ForkserverLauncher(Launcher):
             watch.kill()
         else:
             self._write(KILL, pid)
+
+    async def holder(self, *, fork: bool) -> socket.socket | None:
+        if (there := self._at_holder()) is not None or not fork:
+            return there
+        await self._connected.wait()
+        why = self._broken
+        if not why:
+            request = next(self._requests)
+            self._holding[request] = asked = asyncio.get_running_loop().create_future()
+            self._write(HOLD, request, self._holder)
+            why = await asked
+        if not why and (there := self._at_holder()) is None:
+            why = "the process that would hold it has ended"
+        if why:
+            raise LaunchError(why)
+        return there
+
+    def _at_holder(self) -> socket.socket | None:
+        """Return a connection to the holder, if there is one. It listens, so this does not wait."""
+        end = socket.socket(socket.AF_UNIX)
+        try:
+            end.connect(f"\0{self._holder}")
+        except OSError:
+            end.close()
+            return None
+        return end
 
     def spawned(self) -> Mapping[str, int]:
         return self._numbers
@@ -292,6 +337,8 @@ class ForkserverLauncher(Launcher):
         status = -signal.SIGKILL if self._kept is not None else await asyncio.to_thread(self._process.wait)
         for request in [*self._pending]:
             self._fail(request, f"the forkserver exited with {status}")
+        for request in [*self._holding]:
+            self._held(request, f"the forkserver exited with {status}")
         self._adopt()
         if self._stopping:
             return False
@@ -350,6 +397,8 @@ class ForkserverLauncher(Launcher):
             self._meet(*fields)
         elif tag == FAILED:
             self._fail(*fields)
+        elif tag == HOLDS:
+            self._held(*fields)
 
     def _meet(
         self,
@@ -378,11 +427,16 @@ class ForkserverLauncher(Launcher):
     def _ended(self, node: PeerId, status: int) -> None:
         """Clean up after a process that ended.
 
-        A killed process could not remove its sockets, and nodes may die for as long as the cluster lives.
+        A killed process could not remove its sockets and its note, and nodes may die for as long as the cluster lives.
         """
         if self._path is not None:
             remove_socket(self._path, node)
+            note_of(self._path, node).unlink(missing_ok=True)
         self._on_exit(node, status)
+
+    def _held(self, request: int, why: str) -> None:
+        if not (asked := self._holding.pop(request)).done():  # else the caller gave up meanwhile
+            asked.set_result(why)
 
     def _fail(self, request: int, text: str) -> None:
         spec, future = self._pending.pop(request)

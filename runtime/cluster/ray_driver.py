@@ -1,13 +1,14 @@
 """The process between the head and Ray: it starts a named actor for each worker, and says what becomes of it.
 
-    orders, as lines of JSON     {"do": "spawn", "actor", "text", "needs"}, {"do": "kill", "actor"}
+    orders, as lines of JSON     {"do": "spawn", "actor", "text", "needs"}, {"do": "kill", "actor"}, {"do": "tell"}
     answers                      {"event": "started", "actor", "pid"}, {"event": "ended", "actor", "status", "words"},
+                                 {"event": "told", "actors": {ACTOR: PID, or 0 before it has started}},
                                  {"event": "refused", "why"}: there is no Ray cluster
 
 Each worker has a placement group of one bundle, placed on the node with the fewest workers if there is room, and in it an
 actor with ``max_restarts=0``: the head decides about restarts. The actor runs ``blockwright worker --join -`` as a child
 that dies with it (PR_SET_PDEATHSIG), and hands the join text over on its standard input. Actors and groups are Ray's to end
-with this process, which ends with its standard input. Owns no decision about workers.
+with this process, which ends with its standard input; heads come and go at that. Owns no decision about workers.
 """
 
 from __future__ import annotations
@@ -92,6 +93,7 @@ class _RayPlace:
     group: Any
     actor: Any = None
     node: str = ""
+    pid: int = 0  # of the worker, once it has started
 
 
 class Driver:
@@ -111,6 +113,8 @@ class Driver:
                 task = asyncio.get_running_loop().create_task(self._live(order["actor"], order["text"], order["needs"]))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
+            elif order["do"] == "tell":
+                self._say(event="told", actors={name: place.pid for name, place in self._places.items()})
             else:
                 self._end(order["actor"])
         for actor in [*self._places]:
@@ -121,8 +125,8 @@ class Driver:
         status, words = KILLED, ""
         try:
             place = await self._place(name, needs)
-            pid, place.node = await place.actor.begin.remote(text, needs["labels"])
-            self._say(event="started", actor=name, pid=pid)
+            place.pid, place.node = await place.actor.begin.remote(text, needs["labels"])
+            self._say(event="started", actor=name, pid=place.pid)
             status, words = await place.actor.follow.remote()
         except _NoRoom as refused:
             words = str(refused)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -17,68 +16,42 @@ from blockwright.actors.gateway.fetched_files import PREFIX, FetchedFiles, Fetch
 from blockwright.actors.gateway.front_files import FolderListing, FrontFiles
 from blockwright.actors.gateway.peers import GatewayConfig
 from blockwright.actors.member_calls import JoinRefused, enlist_gateway
-from blockwright.actors.members import MEMBERS, WorkerAdmission
+from blockwright.actors.members import MEMBERS
 from blockwright.actors.settings.settings import Settings
 from blockwright.api.http.catalog import load_model
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
 from blockwright.runtime import Node
 from blockwright.runtime.base.address import NODE_SERVICE
-from blockwright.runtime.cluster.cluster import ClusterHead
-from blockwright.runtime.cluster.inprocess import InProcessLauncher
-from blockwright.runtime.cluster.join_text import JoinTexts
+from blockwright.tests.actors.joining_rig import JoiningHead
 from blockwright.tests.claims import claim
-from blockwright.tests.waiting import PATIENCE
-from blockwright.tests.worker_config import worker_config
-from blockwright.transport.curve import NodeKeys
-
-LATER = 1 << 33  # seconds of Unix time
 
 
-class Joining:
-    """A head that takes gateways in, and nodes that join it as processes elsewhere would."""
+class Joining(JoiningHead):
+    """A head that takes gateways in."""
 
     def __init__(self, folder: Path, checkpoint: Path) -> None:
+        super().__init__()
         self.checkpoint, self.certificate = checkpoint, folder / "cert.pem"
         self.certificate.write_text("a certificate")
-        self.launcher, self.texts = InProcessLauncher(), JoinTexts(NodeKeys.generate())
-        self.cluster = ClusterHead("head", launcher=self.launcher, silence=PATIENCE, join_texts=self.texts)
         self.settings = Settings(
             applications={"m": str(checkpoint)}, tls_cert=str(self.certificate), tls_key=str(self.certificate)
         )
         self.held = {"m": Checkpoint.open(checkpoint)}
-        self.nodes: list[Node] = []
 
-    async def start(self) -> None:
-        await self.cluster.start()
-        members = WorkerAdmission(self.cluster, worker_config(), (), "")
-        await self.cluster.node.spawn(members, name=MEMBERS)
+    async def admit(self) -> None:
         config = GatewayConfig(self.settings, [], 0, [], ["head"], "")
         admission = GatewayAdmission(self.cluster, config, {"g1"}, FrontFiles(self.settings, self.held))
         await self.cluster.node.spawn(admission, name=GATEWAY_ADMISSION)
 
     async def node(self, name: str, role: str = "gateway") -> Node:
-        """A node that the head has admitted."""
-        text = self.texts.issue(["127.0.0.1:1"], role, LATER)
-        admission = self.cluster.join(name, f"{len(self.nodes):064x}", text.ticket)
-        transport = self.launcher.network.transport(admission.own)
-        self.nodes.append(node := Node(name, incarnation=admission.own.incarnation, transport=transport))
-        await node.start()
-        node.peering.join(admission.head, self.cluster.node.endpoint)
-        return node
+        return await super().node(name, role)
 
 
 @pytest.fixture
 async def joining(tmp_path: Path, checkpoint: Callable[..., Path]) -> AsyncIterator[Joining]:
-    made = Joining(tmp_path, checkpoint())
-    await made.start()
-    try:
-        async with asyncio.timeout(PATIENCE):
-            yield made
-    finally:
-        for node in made.nodes:
-            await node.stop()
-        await made.cluster.stop()
+    async with Joining(tmp_path, checkpoint()).running() as made:
+        yield made
 
 
 @claim("A gateway that may not join is refused with a sentence, and nothing changes", of="serving")

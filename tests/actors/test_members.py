@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from blockwright.actors import member_calls, members
-from blockwright.actors.member_calls import JoinRefused, enlist, leave, look
+from blockwright.actors.member_calls import HeadLost, JoinRefused, enlist, leave, look
 from blockwright.actors.members import RELEASE, WorkerWish, joined_config, label_refusal, release_refusal
 from blockwright.actors.settings.errors import SettingsError
 from blockwright.actors.settings.settings import Settings
@@ -24,46 +24,31 @@ from blockwright.runtime.cluster.inprocess import InProcessLauncher
 from blockwright.runtime.cluster.join_text import JoinTexts
 from blockwright.runtime.cluster.key_folder import make_keys
 from blockwright.tests.actors import fake_worker
+from blockwright.tests.actors.joining_rig import LATER, JoiningNodes
 from blockwright.tests.claims import claim
 from blockwright.tests.waiting import PATIENCE, until
 from blockwright.tests.worker_config import worker_config
 
 GIB = 1 << 30
-LATER = 1 << 33  # seconds of Unix time
 
 
 def machine(host: str) -> WorkerReading:
     return WorkerReading(machine=host, host=host, device="cpu", cores=4, free_memory=10 * GIB, where=f"on {host}")
 
 
-class Joining:
-    """A cluster with one worker of its own, and nodes that join it as processes elsewhere would."""
+class Joining(JoiningNodes):
+    """A cluster with one worker of its own, which takes workers in."""
 
     def __init__(self, folder: Path, checkpoint: Path) -> None:
-        self.keys = make_keys(folder / "keys")
-        self.launcher = InProcessLauncher()
+        super().__init__(InProcessLauncher(), JoinTexts(make_keys(folder / "keys")))
         self.settings = Settings(
             applications={"m": str(checkpoint)}, workers=1, heartbeat=0.02, silence=PATIENCE, memory=32 << 20,
             listen="tcp://127.0.0.1:0", head_keys=str(folder / "keys"),
         )  # fmt: skip
-        self.nodes: list[Node] = []
         self.running: Running
 
     async def node(self, name: str, role: str = "worker") -> Node:
-        """A node that the head has admitted."""
-        text = JoinTexts(self.keys).issue(["127.0.0.1:1"], role, LATER)
-        cluster = self.running.cluster
-        admission = cluster.join(name, f"{len(self.nodes):064x}", text.ticket)
-        node = Node(
-            name,
-            incarnation=admission.own.incarnation,
-            transport=self.launcher.network.transport(admission.own),
-            heartbeat_interval=admission.heartbeat,
-        )
-        self.nodes.append(node)
-        await node.start()
-        node.peering.join(admission.head, cluster.node.endpoint)
-        return node
+        return await super().node(name, role)
 
     async def worker(self, name: str, **labels: str) -> Node:
         """A worker that has been taken in and is up."""
@@ -88,12 +73,12 @@ async def joining(tmp_path: Path, checkpoint: Callable[..., Path]) -> AsyncItera
     made = Joining(tmp_path, checkpoint())
     entry = "blockwright.tests.actors.fake_worker:start"
     made.running = await start(made.settings, launcher=made.launcher, in_process=True, worker_entry=entry)
+    made.cluster = made.running.cluster
     try:
         async with asyncio.timeout(PATIENCE):
             yield made
     finally:
-        for node in made.nodes:
-            await node.stop()
+        await made.leave()
         await made.running.stop()
 
 
@@ -156,9 +141,12 @@ async def test_who_looks_learns_the_release_and_the_clock(joining: Joining, monk
     why, ahead = await look(node)
     assert why == ""
     assert ahead > LATER / 8, "its clock stands at the beginning"
-    joining.launcher.network.cut(node.endpoint)
-    monkeypatch.setattr(member_calls, "ANSWER", 0.05)
+    monkeypatch.setattr(member_calls, "ANSWER", 0.0)
     with pytest.raises(JoinRefused, match=r"no answer of the head came to .* open that port to the head, or give --listen"):
+        await look(node)
+    monkeypatch.undo()
+    joining.launcher.network.cut(node.endpoint)
+    with pytest.raises(HeadLost, match=r"the head was lost before it took this node in: .*; start this node again"):
         await look(node)
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from blockwright.actors.member_calls import JoinRefused
-from blockwright.actors.members import MEMBERS, WorkerAdmission
 from blockwright.actors.node_news import tell_of_predictors
 from blockwright.actors.predictor.admission import PREDICTOR_ADMISSION, PredictorAdmission
 from blockwright.actors.predictor.coverage import Coverage
@@ -17,15 +15,9 @@ from blockwright.actors.predictor.joined import enlist
 from blockwright.actors.predictor.messages import NODE
 from blockwright.actors.settings.settings import Settings
 from blockwright.runtime import Actor, Node, endpoint
-from blockwright.runtime.cluster.cluster import ClusterHead
-from blockwright.runtime.cluster.inprocess import InProcessLauncher
-from blockwright.runtime.cluster.join_text import JoinTexts
+from blockwright.tests.actors.joining_rig import JoiningHead
 from blockwright.tests.claims import claim
-from blockwright.tests.waiting import PATIENCE, until
-from blockwright.tests.worker_config import worker_config
-from blockwright.transport.curve import NodeKeys
-
-LATER = 1 << 33  # seconds of Unix time
+from blockwright.tests.waiting import until
 
 
 class Told(Actor):
@@ -39,41 +31,27 @@ class Told(Actor):
         self.last = addresses
 
 
-class Joining:
-    """A head that takes predictors in, and nodes that join it as processes elsewhere would."""
+class Joining(JoiningHead):
+    """A head that takes predictors in."""
 
     def __init__(self) -> None:
-        self.launcher, self.texts = InProcessLauncher(), JoinTexts(NodeKeys.generate())
-        self.cluster = ClusterHead("head", launcher=self.launcher, silence=PATIENCE, join_texts=self.texts)
+        super().__init__()
         self.settings = Settings(
             applications={"m": "x"}, workers=1, dispatch="ours", dispatchers=2, listen="tcp://h:1", head_keys="k"
         )
         self.told = Told()
-        self.nodes: list[Node] = []
         self.places: dict[str, dict[str, str]] = {}
 
-    async def start(self) -> None:
-        await self.cluster.start()
-        spawn = self.cluster.node.spawn
-        await spawn(WorkerAdmission(self.cluster, worker_config(), (), ""), name=MEMBERS)
-        await spawn(self.told, name="controller")
+    async def admit(self) -> None:
+        await self.cluster.node.spawn(self.told, name="controller")
         admission = PredictorAdmission(self.cluster, self.settings, {"g1"}, "head/controller")
-        await spawn(admission, name=PREDICTOR_ADMISSION)
+        await self.cluster.node.spawn(admission, name=PREDICTOR_ADMISSION)
         tell_of_predictors(self.cluster, self.settings, ["w0"])
-
-    async def node(self, name: str, role: str) -> Node:
-        text = self.texts.issue(["127.0.0.1:1"], role, LATER)
-        admission = self.cluster.join(name, f"{len(self.nodes):064x}", text.ticket)
-        transport = self.launcher.network.transport(admission.own)
-        self.nodes.append(node := Node(name, incarnation=admission.own.incarnation, transport=transport))
-        await node.start()
-        node.peering.join(admission.head, self.cluster.node.endpoint)
-        return node
 
     async def predictors(self, name: str) -> Node:
         """A process of predictors that is up."""
         node = await self.node(name, "predictor")
-        await enlist(node, {})
+        await enlist(node, {"rack": "b"})
         await node.spawn(Coverage({}, self.places.setdefault(name, {})), name="coverage")
         node.peering.announce_ready()
         return node
@@ -81,15 +59,8 @@ class Joining:
 
 @pytest.fixture
 async def joining() -> AsyncIterator[Joining]:
-    made = Joining()
-    await made.start()
-    try:
-        async with asyncio.timeout(PATIENCE):
-            yield made
-    finally:
-        for node in made.nodes:
-            await node.stop()
-        await made.cluster.stop()
+    async with Joining().running() as made:
+        yield made
 
 
 def predicted(node: Node) -> set[str]:
@@ -103,6 +74,9 @@ async def test_workers_that_joined_are_covered_by_those_who_are_there(joining: J
     far.peering.announce_ready()
     await until(lambda: predicted(px) == {"predictor-far"}, "it predicts the worker that joined")
     assert joining.places["px"] == {"w0": NODE, "far": "px"}
+    view = await joining.cluster.node.ref(f"head/{PREDICTOR_ADMISSION}").view(returns=list[dict[str, Any]])
+    assert [(one["id"], one["joined"], one["predicts"]) for one in view] == [(NODE, False, ["w0"]), ("px", True, ["far"])]
+    assert (view[0]["state"], view[1]["state"], view[1]["labels"]) == ("silent", "ready", {"rack": "b"})
     await until(lambda: joining.told.last == ["px/dispatcher-0", "px/dispatcher-1"], "gateways may ask its dispatchers")
     py = await joining.predictors("py")
     await until(lambda: joining.places["py"] == {"w0": NODE, "far": "px"}, "the next one knows where it is")

@@ -22,7 +22,7 @@ from typing import Any
 
 from blockwright.actors.controller.actor import Controller
 from blockwright.actors.gateway.actor import Gateway
-from blockwright.actors.gateway.port import Generation
+from blockwright.actors.gateway.port import Generation, StreamNews
 from blockwright.actors.predictor.messages import NODE
 from blockwright.actors.settings.dispatching import OUTSTANDING
 from blockwright.actors.worker.actor import Worker
@@ -232,13 +232,9 @@ class Game:
         assert not (verdict := await gateway.charge("tenant", len(request.prompt) + request.most)).refused, verdict
         try:
             stream = gateway.generate(self._generation(request))
-            async for delta in stream:
-                request.got += delta.tokens
-                if request.got != request.expected[: len(request.got)]:
-                    raise Violation("tokens", f"{request} got a wrong token")
-                if bool(delta.finish) != (request.got == request.expected):
-                    raise Violation("tokens", f"{request} got {delta}")
-                if delta.finish:
+            async for news in stream:
+                self._take(gateway, request, news)
+                if news.finish:
                     request.outcome = "done"
                 elif request.leaves and len(request.got) >= request.leaves:
                     stream.cancel()
@@ -248,6 +244,14 @@ class Game:
             gateway.settle("tenant", len(request.prompt) + request.most, len(request.prompt) + len(request.got))
         if not request.outcome:
             raise Violation("tokens", f"{request} ended without an end")
+
+    def _take(self, gateway: Gateway, request: Request, news: StreamNews) -> None:
+        """Add what came to the request. Raises Violation if it is not what its model gives."""
+        request.got += news.tokens
+        if request.got != request.expected[: len(request.got)]:
+            raise Violation("tokens", f"{request} got a wrong token")
+        if bool(news.finish) != (request.got == request.expected):
+            raise Violation("tokens", f"{request} got {news}")
 
     def _broken(self, error: BaseException) -> None:
         """Keep what a device or a client found wrong, or a late answer changed: the scenario raises it."""

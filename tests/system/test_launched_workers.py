@@ -34,7 +34,7 @@ TEMPLATE = "{ssh} {{host}} {python} -m {module} worker --join - --label host={{h
 class Launching:
     """A server with one worker of its own, and one that a command starts: on the host ``down``, in vain, or on ``up``."""
 
-    def __init__(self, serve: Callable[..., Server], folder: Path) -> None:
+    def __init__(self, serve: Callable[..., Server], folder: Path, **settings: Any) -> None:
         make_keys(folder / "keys")
         ssh = folder / "ssh"
         ssh.write_text(SSH)
@@ -48,6 +48,7 @@ class Launching:
             launch_command=template,
             launch_hosts="down,up",
             launch_memory="32MiB",
+            **settings,
         ).whole()
 
     def far(self) -> list[int]:
@@ -95,4 +96,54 @@ async def test_a_command_starts_a_worker_which_dies_leaves_and_ends_with_the_hea
     server.process.kill()
     server.process.wait(timeout=PATIENCE)
     until_now(lambda: not launching.far(), "its standard input is closed, and it ends")
+    server.stop(None, check_logs=False)
+
+
+OUTLIVING = {"gateway_in_head": "no", "gateways": 1, "orphan_grace": 300, "silence": 4.0}
+
+
+@claim("A worker that a command started outlives the head, and the next one can stop and restart it", of="faults")
+async def test_a_launched_worker_goes_on_when_the_head_dies(
+    serve: Callable[..., Server], expected: list[list[int]], tmp_path: Path
+) -> None:
+    launching = Launching(serve, tmp_path, **OUTLIVING)
+    server = launching.server
+    async with Client(server) as client:
+
+        async def both() -> Any:
+            """The launched worker, once both serve and tell how they are."""
+            status, view = await client.get("/admin/cluster")
+            if status != 200 or not all(one["state"] == "ready" and one["counters"] for one in view["workers"]):
+                return None
+            return {one["id"]: one for one in view["workers"]}.get("w1")
+
+        before = await until(both, "it serves")
+        with slow(server, 6):
+            answers = client.load(STREAMS)
+            await until(lambda: all(len(answer.tokens) >= 3 for answer in answers), "the first tokens")
+            former, far = server.head(), launching.far()
+            os.kill(former, signal.SIGKILL)
+            late = client.load(4)
+        await client.finished()
+        check(answers, expected[:STREAMS])
+        check(late, expected[:4])
+        await until(lambda: server.head() not in (0, former), "another head")
+        after = await until(both, "it is adopted")
+        assert launching.far() == far
+        for same in ("incarnation", "pid", "labels"):
+            assert before[same] == after[same], same
+        assert before["counters"]["loaded_parameter_bytes"] == after["counters"]["loaded_parameter_bytes"] > 0
+
+        async def again() -> Any:
+            found = await both()
+            return found is not None and found["incarnation"] > after["incarnation"] and found
+
+        os.kill(far[0], signal.SIGTERM)  # drained, ended and started again, by the next head
+        drained = await until(again, "it is started again")
+        assert drained["labels"] == {"host": "up"}
+        os.kill(server.head(), signal.SIGKILL)
+        await until(both, "it is adopted again")
+    server.process.kill()
+    server.process.wait(timeout=PATIENCE)
+    until_now(lambda: not launching.far(), "it ends with the keeper")
     server.stop(None, check_logs=False)

@@ -108,6 +108,10 @@ JOINED = """import('/page/workers.js').then(({ drawWorkers }) => {
   const joined = { pid: 7, host: 'b', joined: true, labels: { rack: '<b>1' } };
   drawWorkers({ workers: [{ id: 'far', state: 'ready', memory, queue, blocks: [], ...joined }], cards: [] }, {});
   return document.querySelector('[data-worker="far"] summary').textContent; })"""
+PREDICTORS = """import('/page/workers.js').then(({ drawWorkers }) => {
+  const far = { id: 'px', host: 'b', joined: true, labels: {}, state: 'ready', predicts: ['w0', 'far'] };
+  drawWorkers({ workers: [], cards: [], predictors: [far] }, {});
+  return document.querySelector('[data-predictor="px"]').textContent; })"""
 
 CARD = """import('/page/workers.js').then(({ drawWorkers }) => {
   const memory = { total: 80 * 2 ** 30, free: 30 * 2 ** 30 };
@@ -380,6 +384,7 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
         assert await browser.look(GAP) == [True, False], "one missing row is no gap, several are"
         card = ["cuda:1H100, 83 % busy, 654 W, held down by heat50 GiB of 80 GiB", "62.5%"]
         assert await browser.look(CARD) == card, "until the next look at the cluster"
+        assert await browser.look(PREDICTORS) == "pxreadypredicts w0, far on b, joined"
         assert await browser.look(JOINED) == "0 blocks; pid 7 on b, joined; rack=<b>1"
 
         await browser.wait("document.querySelectorAll('.worker[data-state=ready]').length === 2")

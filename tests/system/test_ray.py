@@ -128,7 +128,10 @@ def ray_cluster(ray_python: str, tmp_path: Path) -> Iterator[RayCluster]:
     made.destroy()
 
 
-@claim("Workers on Ray are placed apart, restarted after an actor's or a node's death, and end with Ray's head", of="faults")
+@claim(
+    "Workers on Ray are placed apart, outlive our head, are restarted when actor or node dies, and end with Ray's head",
+    of="faults",
+)
 async def test_an_actor_a_node_and_the_control_store_die(
     serve: Callable[..., Server], expected: list[list[int]], ray_python: str, ray_cluster: RayCluster, tmp_path: Path
 ) -> None:
@@ -137,12 +140,13 @@ async def test_an_actor_a_node_and_the_control_store_die(
         workers=1,
         python=ray_python,
         arguments=["--listen", "tcp://127.0.0.1:0", "--keys", str(tmp_path / "keys")],
+        gateway_in_head="no", gateways=1, orphan_grace=300,
         launcher="ray", launched_workers=2, ray_address=ray_cluster.address, launch_memory="32MiB", launch_cores=1,
     ).whole()  # fmt: skip
     async with Client(server) as client:
 
         async def serving() -> set[str]:
-            routes = (await client.get("/admin/cluster"))[1]["routes"]
+            routes = (await client.get("/admin/cluster"))[1].get("routes", ())  # none while there is no head
             return {hop["worker"] for route in routes for hop in route["hops"]}
 
         async def whole() -> Any:
@@ -162,6 +166,17 @@ async def test_an_actor_a_node_and_the_control_store_die(
             check(answers, expected)
 
         await survives(lambda pid: os.kill(ray_cluster.workers()[pid][0], signal.SIGKILL))
+        await until(whole, "all serve again")
+        former, workers = server.head(), ray_cluster.workers()
+        with slow(server):
+            answers = client.load(STREAMS)
+            await until(lambda: all(len(answer.tokens) >= 3 for answer in answers), "all have begun")
+            os.kill(former, signal.SIGKILL)
+        await client.finished()
+        check(answers, expected)
+        await until(lambda: server.head() not in (0, former), "another head")
+        await until(whole, "all serve under it")
+        assert ray_cluster.workers() == workers, "they outlive the head, with their actors"
         await survives(lambda pid: ray_cluster.order(f"node {ray_cluster.workers()[pid][1]}"))
         await until(whole, "all serve again")
         ray_cluster.order("control store")

@@ -1,4 +1,6 @@
-"""A gateway is killed under its streams: their clients ask for the rest, of whoever answers, and have every byte once."""
+"""A gateway is killed under its streams, or the whole server: their clients ask for the rest, of whoever answers then, and
+have every byte once.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +25,7 @@ from blockwright.tests.waiting import until
 pytestmark = pytest.mark.system
 URL = "/v1/completions"
 NEW = 60  # tokens of an answer
-STREAMS = 8
+STREAMS = 32
 PAGE = 16  # tokens
 OPEN = 3  # tokens that were drawn and not heard of yet, or are drawn again
 
@@ -99,14 +102,15 @@ async def computed(client: ClientSession) -> int:
     "Streams of a killed gateway go on at another, every byte once, and no token is computed twice beyond a page",
     of="faults",
 )
-async def test_streams_of_a_killed_gateway_go_on_at_another(serve: Callable[..., Server]) -> None:
+@pytest.mark.parametrize("streams", [8, pytest.param(STREAMS, marks=pytest.mark.nightly)])
+async def test_streams_of_a_killed_gateway_go_on_at_another(serve: Callable[..., Server], streams: int) -> None:
     server = serve(gateways=2, gateway_in_head="no", workers=2).whole()
     async with fresh(server) as client:
-        truth = await asyncio.gather(*(undisturbed(client, index, f"n{index}") for index in range(STREAMS)))
+        truth = await asyncio.gather(*(undisturbed(client, index, f"n{index}") for index in range(streams)))
         begun = await computed(client)
-        assert await asyncio.gather(*(undisturbed(client, index, f"n{index}") for index in range(STREAMS))) == truth
+        assert await asyncio.gather(*(undisturbed(client, index, f"n{index}") for index in range(streams))) == truth
         plain = await computed(client) - begun
-        clients = [Resuming(index, f"n{index}") for index in range(STREAMS)]
+        clients = [Resuming(index, f"n{index}") for index in range(streams)]
         tasks = [asyncio.create_task(one.run(client)) for one in clients]
 
         await until(lambda: all(len(one.events) > 5 for one in clients), "all streams run")
@@ -120,5 +124,44 @@ async def test_streams_of_a_killed_gateway_go_on_at_another(serve: Callable[...,
         resumed = sum(one.resumed > 0 for one in clients)
         assert twice <= (PAGE + OPEN) * resumed, f"{twice} tokens for {resumed} streams that went on"
         assert [one.events[-1]["id"] for one in clients] == [one.events[0]["id"] for one in clients], "one answer, one id"
-        assert len({json.dumps(said) for said in truth}) == STREAMS
+        assert len({json.dumps(said) for said in truth}) == streams
     server.stop()
+
+
+@claim("Streams go on after kill -9 of every process of a server and a new start, every byte once", of="faults")
+@pytest.mark.nightly
+async def test_streams_go_on_after_the_end_of_everything(serve: Callable[..., Server]) -> None:
+    """Nothing remembers a token of them: the new server generates each answer again, and leaves out what was said."""
+    server = serve(gateways=2, gateway_in_head="no", workers=2).whole()
+    clients = [Resuming(index, f"n{index}") for index in range(STREAMS)]
+    async with fresh(server) as client:
+        truth = await asyncio.gather(*(undisturbed(client, one.index, one.name) for one in clients))
+        tasks = [asyncio.create_task(one.run(client)) for one in clients]
+        await until(lambda: all(len(one.events) > 5 for one in clients), "all streams run")
+        for pid in server.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    cut = [one for one in clients if not one.done]
+    assert len(cut) > STREAMS / 2
+    server.stop(code=-signal.SIGKILL, check_logs=False)
+
+    server = serve(gateways=2, gateway_in_head="no", workers=2).whole()
+    async with fresh(server) as client:
+        await refused_when_changed(client, cut[0])
+        await asyncio.gather(*(one.run(client) for one in cut))
+        assert [one.said for one in clients] == truth
+        assert all(one.resumed for one in cut)
+        assert {one.events[-1]["id"] for one in clients} == {one.events[0]["id"] for one in clients}, "one answer, one id"
+        assert await computed(client) >= NEW * len(cut), "all was computed anew"
+    server.stop()
+
+
+async def refused_when_changed(client: ClientSession, one: Resuming) -> None:
+    """The new server knows by the id alone what was asked for."""
+    headers = {"x-event-ids": "true", "x-request-id": one.name, "Last-Event-ID": one.last}
+    for more, named in (({"max_tokens": NEW + 1}, "body"), ({"temperature": 0.5}, "sampling")):
+        async with client.post(URL, json=asked(one.index) | more, headers=headers) as answer:
+            assert (answer.status, f"its {named} changed" in await answer.text()) == (409, True)

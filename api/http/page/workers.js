@@ -89,10 +89,20 @@ function gateway(one) {
   return made;
 }
 
+// The processes of predictors, once one has joined from another machine.
+function predictor(one) {
+  const made = node("div", { className: "worker" }, node("div", {}, node("b", {}, one.id),
+    node("span", { className: `chip ${one.state === "ready" ? "good" : "bad"}` }, one.state),
+    node("span", { className: "quiet" }, `predicts ${one.predicts.join(", ") || "no worker"}${whereabouts(one)}`)));
+  made.dataset.predictor = one.id;
+  return made;
+}
+
 export function drawWorkers(view, users) {
   const gateways = (view.gateways || []).some((one) => one.joined) ? view.gateways.map(gateway) : [];
+  const predictors = (view.predictors || []).some((one) => one.joined) ? view.predictors.map(predictor) : [];
   const cards = (view.cards || []).map(card);
   const crossing = (worker) => (view.placement?.transfers || []).filter((one) => one.worker === worker.id);
   const rows = view.workers.map((worker) => row(worker, view.overload?.workers[worker.id] || {}, users, crossing(worker)));
-  $("workers").replaceChildren(...cards, ...rows, ...gateways);
+  $("workers").replaceChildren(...cards, ...rows, ...gateways, ...predictors);
 }

@@ -288,7 +288,10 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """The readiness of the server: at least one application can be served, and the server is not draining."""
+    """The readiness of the server: at least one application can be served, and the server is not draining.
+
+    doubts: why the head takes no member for down while it reaches few of them, else empty.
+    """
 
     ready: bool
     reason: str = ""
@@ -296,6 +299,7 @@ class Readiness:
     applications: dict[str, str] = field(
         default_factory=dict
     )  # application -> "ready" | "on demand" | "loading" | "waiting" | "failed"
+    doubts: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

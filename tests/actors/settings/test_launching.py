@@ -18,6 +18,7 @@ from blockwright.tests.claims import claim
 COMMAND = {"launcher": "command", "launch_command": "ssh {host} blockwright worker --join -", "launch_hosts": "a, b"}
 ALWAYS = {**COMMAND, "launched_workers": 2}
 SCALED = {"autoscale": "relief", "autoscale_latency": 5.0}
+HERE = {"launch_command": "sh {host} blockwright worker --join -"}
 LISTEN = {"listen": "tcp://127.0.0.1:0", "head_keys": "keys"}
 
 
@@ -55,6 +56,7 @@ def settings(**values: Any) -> Settings:
             {**ALWAYS, "workers": 2, "pipeline": 2},
             "pipeline is 2, but launcher adds single workers; give 1, or",
         ),
+        ({**ALWAYS, "launch_labels": {"zone": ""}}, "launch_labels.zone is empty; give a value, or leave the label out"),
         ({**ALWAYS, "launch_memory": -1}, "launch_memory is -1; give 0 or more"),
     ],
 )
@@ -88,10 +90,13 @@ def test_only_workers_of_this_machine_share_it(values: dict[str, Any], names: li
 def test_no_launcher_is_made_but_the_one_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     local = InProcessLauncher()
     assert with_further(local, settings()) is local
-    launcher = with_further(local, settings(**ALWAYS))
+    launcher = with_further(local, settings(**ALWAYS | HERE))
     assert (launcher.places, [launcher.joins(name) for name in ("w0", "w1", "g1")]) == (True, [False, True, False])
     waiting = with_further(local, settings(launcher="wait", launched_workers=2, wish_file=str(tmp_path / "wish")))
     assert (waiting.places, waiting.joins("w1")) == (False, False)
+    with pytest.raises(SettingsError, match="launch_command starts no-such-program, which is no program on this machine"):
+        with_further(local, settings(**ALWAYS | {"launch_command": "no-such-program {host}"}))
+    assert with_further(local, settings(**ALWAYS | {"launch_command": "/run/{host}/start"})).places, "known at each start"
     monkeypatch.setattr(ray_launcher, "has_ray", lambda: False)
     with pytest.raises(SettingsError, match=r"the package ray is not installed here; pip install 'blockwright\[ray\]'"):
         with_further(local, settings(launcher="ray", launched_workers=2))

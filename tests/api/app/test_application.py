@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import hashlib
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -56,7 +57,9 @@ async def test_health_needs_no_key_and_then_names_nothing(serve: Any) -> None:
     for path in ("/health/live", "/health/ready", "/health", "/ping"):
         assert (await client.get(path)).status == 200
     assert (await client.post("/ping")).status == 200
-    assert "applications" not in await (await client.get("/health")).json()
+    port.readiness = replace(port.readiness, doubts="3 of 4 members are out of reach")
+    assert not {"applications", "doubts"} & (await (await client.get("/health")).json()).keys()
+    assert (await (await client.get("/health", headers=ANN)).json())["doubts"] == "3 of 4 members are out of reach"
     assert (await (await client.get("/health", headers=ANN)).json())["applications"] == port.readiness.applications
 
 

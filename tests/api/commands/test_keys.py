@@ -77,7 +77,7 @@ def test_lengths_of_time(given: str, seconds: int) -> None:
         (["keys", "join", "{keys}", "--address", "@{none}"], "cannot be used (No such file or directory); name a join text"),
         (["keys", "join", "{keys}", "--address", "@/etc/hosts"], "cannot be used (it holds no join text); name a join text"),
         (["gateway", "--join", "@{none}"], "directory); make one with blockwright keys join --role gateway"),
-        (["gateway", "--join", "bwj1-abc"], "the join text cannot be read; copy the whole line"),
+        (["gateway", "--join", "bwj1-abc"], "--join: the join text cannot be read; copy the whole line"),
         (
             ["gateway", "--join", "@{text}"],
             "admits the role worker, and this is a gateway; make one with blockwright keys join",
@@ -88,7 +88,9 @@ def test_lengths_of_time(given: str, seconds: int) -> None:
         (["node", "--join", "@{keys}"], "keys', but that is a folder; name a file in it"),
         (["node", "--join", "@{none}"], "(No such file or directory); copy the invitation again, or make a join text"),
         (["node", "--join", "@{text}", "--listen", "foo"], "--listen is 'foo'; give tcp://HOST:PORT"),
-        (["worker", "--join", "bwj1-abc"], "the join text cannot be read; copy the whole line"),
+        (["node", "--join", "bw1-abc"], "--join: the invitation cannot be read; copy the whole of it"),
+        (["predictor", "--join", "bwj1-abc"], "--join: the join text cannot be read; copy the whole line"),
+        (["worker", "--join", "bwj1-abc"], "--join: the join text cannot be read; copy the whole line"),
         (["worker", "--join", "tcp://127.0.0.1:9"], "the join text cannot be read; copy the whole line"),
         (["worker", "--join", "@{text}", "--memory", "much"], "--memory is 'much'; give bytes, or a size such as 8GiB"),
         (["worker", "--join", "@{text}", "--memory", "1"], "--memory is '1', which holds no model; give at least 128.0 KiB"),
@@ -97,6 +99,7 @@ def test_lengths_of_time(given: str, seconds: int) -> None:
         (["worker", "--join", "@{text}", "--threads", "-1"], "--threads is -1; give at most 256"),
         (["worker", "--join", "@{text}", "--device", "tpu"], "--device is 'tpu'; choose cpu, cuda"),
         (["worker", "--join", "@{text}", "--label", "zone"], "--label is 'zone'; give NAME=VALUE, each name once"),
+        (["worker", "--join", "@{text}", "--label", "zone="], "--label is 'zone='; give NAME=VALUE, each name once"),
         (["worker", "--join", "@{text}", "--listen", "tcp://0.0.0.0:0"], "stands for every address of this machine"),
     ],
 )

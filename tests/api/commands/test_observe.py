@@ -125,6 +125,39 @@ def test_ps() -> None:
     assert (view["workers"][0]["id"], view["workers"][0]["blocks"]) == ("w0", 1)
 
 
+def test_ps_says_which_members_the_head_does_not_reach() -> None:
+    said = "worker w1 is out of reach of the head, but g1 reaches it, so it serves on"
+    for doubts in ("", said):
+        head = ps_tables(ps_view({**CLUSTER, "doubts": doubts})).head
+        assert isinstance(head, Group)
+        assert (said in head.renderables) == bool(doubts)
+
+
+def test_a_worker_that_is_given_up_is_shown_with_the_reason() -> None:
+    lost = CLUSTER["workers"][1] | {"state": "given up", "cause": "not started: ssh cannot be run"}
+    view = ps_view({**CLUSTER, "workers": [CLUSTER["workers"][0], lost]})
+    assert [one["given_up"] for one in view["workers"]] == ["", "not started: ssh cannot be run"]
+    said = "w1 is given up: not started: ssh cannot be run; DELETE /admin/workers/w1/drain has it tried again"
+    assert said in [line for line in ps_tables(view).head.renderables if isinstance(line, str)]  # type: ignore[union-attr]
+
+
+@claim("`ps`, `top` and the page show the processes of predictors, once one has joined", of="command-line")
+def test_predictors_that_joined_are_a_table() -> None:
+    own = {"id": "predictors", "host": "", "labels": {}, "joined": False, "state": "ready", "predicts": ["w0", "w1"]}
+    far = {**own, "id": "px", "host": "10.0.0.7", "labels": {"rack": "b"}, "joined": True, "predicts": []}
+    seen = []
+    for predictors in ([], [own], [own, far]):
+        cluster = {**CLUSTER, "predictors": predictors}
+        for screen in (
+            ps_tables(ps_view(cluster)),
+            top_tables(top_view(*[read_sample(at, cluster, metrics(9, [])) for at in (0.0, 1.0)])),
+        ):
+            tables = [one for one in screen.head.renderables if isinstance(one, FittedTable)]  # type: ignore[union-attr]
+            seen.append([table.rows for table in tables if table.columns[0] == "PREDICTORS"])
+    table = [("predictors", "ready", "-", "-", "w0, w1"), ("px", "ready", "10.0.0.7", "rack=b", "-")]
+    assert seen == [[]] * 4 + [[table]] * 2
+
+
 def test_ps_shows_how_tensors_travel_once_they_do() -> None:
     found = []
     for links in ({}, {"w1": "shared-memory", "w2": "device-slot", "w3": "shared-memory"}):

@@ -82,7 +82,7 @@ def test_twenty_four_models_fit_80_columns_and_24_lines() -> None:
         "memory": {"parameters": 9, "kv": 1, "cached": 0, "free": 3},
         "running": 1, "waiting": 0, "parameters": 9, "kv_used": 0.1, "kv_cached": 0.2, "cache_hits": 0.3,
         "hidden": 0.0, "redundant": 0, "guesses": {"made": 0, "accepted": 0}, "on_host": 0.25,
-        "links": {}, "came": {}, "store": "", "reported": {},
+        "links": {}, "came": {}, "store": "", "given_up": "", "reported": {},
     }  # fmt: skip
     rates = dict.fromkeys(("tokens_per_s", "prompt_tokens_per_s", "kv_used", "shared", "cache_hits"), 0.5)
     rates |= {"ttft_p50": None, "ttft_p95": 0.2, "running": 0, "waiting": 0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.policies.cluster.launching import SOON, HostChoice, LaunchTemplate, TemplateError
+from blockwright.policies.cluster.launching import SOON, HostChoice, LaunchTemplate, TemplateError, cannot_run
 from blockwright.tests.claims import claim
 
 VALUES = {"host": "h; rm -rf /", "name": "w1", "cores": 4, "bytes": 1 << 30, "devices": 0}
@@ -46,6 +46,31 @@ def test_hosts_and_their_place_in_the_template_go_together() -> None:
         LaunchTemplate("ssh {host} x").check_hosts([])
     LaunchTemplate("srun x").check_hosts([])
     LaunchTemplate("ssh {host} x").check_hosts(["a"])
+
+
+def test_the_program_is_known_unless_it_depends_on_the_worker() -> None:
+    assert [LaunchTemplate(line).program for line in ("ssh {host} x", "'a {{b}}' c", "/run/{host}/go")] == [
+        "ssh",
+        "a {b}",
+        "",
+    ]
+
+
+def test_a_program_that_cannot_be_run_is_told_from_other_causes() -> None:
+    causes = (
+        "not started: node w1#1 could not be started: x cannot be run (gone)",
+        "not started: no room",
+        "exited 1: cannot be run",
+    )
+    assert [cannot_run(cause) for cause in causes] == [True, False, False]
+
+
+def test_a_worker_of_an_earlier_launcher_counts_at_its_host() -> None:
+    hosts = HostChoice(["a", "b"])
+    assert (hosts.take("a"), hosts.take(""), hosts.choose(), hosts.choose()) == ("a", "", "b", "a")
+    hosts.give_back("a", 0, 1.0)
+    hosts.give_back("a", 0, 1.0)
+    assert hosts.choose() == "a"
 
 
 def test_workers_are_spread_over_the_hosts() -> None:

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from blockwright.policies.cluster.launching import HOPELESS
 from blockwright.policies.cluster.provisioning import ProvisioningRules
 from blockwright.policies.control.events import (
     DrainWorker,
     Fatal,
+    GiveUpWorker,
+    HeadChanged,
     KillWorker,
     LoadFailed,
     Observed,
@@ -88,6 +91,26 @@ def test_a_launched_worker_that_never_starts_or_loads_ends_nothing() -> None:
     load = fleet.state.residency["w1"].loading
     assert load is not None
     assert kinds(fleet(LoadFailed("w1", fleet.incarnation, load, "there is no such folder")), Fatal) == []
+
+
+def test_a_worker_whose_program_cannot_be_run_is_given_up_until_an_operator_or_a_new_head_asks_for_it() -> None:
+    fleet, cause = Launching(floor=2), "not started: ssh cannot be run (No such file or directory); correct launch_command"
+
+    def fails(count: int, why: str = cause) -> list[Any]:
+        last = fleet.state.workers["w1"].last
+        return kinds([one for life in range(count) for one in fleet(WorkerDown("w1", last + life + 1, why))], GiveUpWorker)
+
+    assert fails(HOPELESS - 1) == []
+    assert fails(1, "not started: no room") == []
+    assert fails(HOPELESS - 1) == [], "in a row"
+    assert fails(2) == [GiveUpWorker("w1", cause.removeprefix("not started: "))], "once"
+    assert (fleet.state.scaling.given_up, fleet.open()) == ({"w1"}, ["a@w0"])
+    assert kinds(fleet(DrainWorker("w1", False)), StartWorker) == [StartWorker("w1", "an operator asked for it")]
+    assert (len(fails(HOPELESS)), fleet.state.scaling.given_up) == (1, {"w1"})
+    assert kinds(fleet(HeadChanged()), StartWorker) == [StartWorker("w1", "a new head has taken over")]
+    assert len(fails(HOPELESS)) == 1
+    fleet.up("w1", 4.0)
+    assert (fleet.state.scaling.given_up, fleet.open()) == (set(), ["a@w0", "a@w1"])
 
 
 def test_an_engine_is_asked_by_a_wish_and_its_workers_count() -> None:

@@ -14,12 +14,14 @@ from blockwright.policies.cluster.launching import LaunchTemplate, TemplateError
 from blockwright.runtime import Down
 from blockwright.runtime.base.errors import NodeDown
 from blockwright.runtime.cluster.cluster import ClusterHead
-from blockwright.runtime.cluster.command_launcher import LONGEST_WORDS, CommandLauncher
+from blockwright.runtime.cluster.command_launcher import CommandLauncher
 from blockwright.runtime.cluster.further_launcher import FurtherLauncher
+from blockwright.runtime.cluster.holder import LONGEST_WORDS
 from blockwright.runtime.cluster.inprocess import InProcessLauncher
 from blockwright.runtime.cluster.join_text import LAUNCHED, NODE, WORKER, JoinText, JoinTexts
 from blockwright.runtime.cluster.launcher import LaunchError, Needs, NodeSpec
 from blockwright.tests.claims import claim
+from blockwright.tests.runtime.cluster.holding import HolderProcess
 from blockwright.tests.waiting import until
 from blockwright.transport.address import PeerId
 from blockwright.transport.curve import NodeKeys
@@ -39,38 +41,56 @@ def spec(name: str, incarnation: int = 1, text: str = "the text", **needs: int) 
 class Rig:
     """A launcher of shell commands, and the ends that it has reported."""
 
-    def __init__(self, script: str, hosts: str = "") -> None:
+    def __init__(self, process: HolderProcess, script: str, hosts: str = "") -> None:
         self.ends: list[tuple[PeerId, int]] = []
-        self.launcher = CommandLauncher(LaunchTemplate(f"sh -c '{script}' {'{host}' if hosts else 'sh'}"), hosts.split())
+        template = LaunchTemplate(f"sh -c '{script}' {'{host}' if hosts else 'sh'}")
+        self.launcher = CommandLauncher(template, hosts.split(), process.holder)
+        process.users.append(self.launcher)
 
     async def spawn(self, what: NodeSpec) -> int:
         await self.launcher.start(lambda *end: self.ends.append(end))
         return await self.launcher.spawn(what)
 
 
-async def test_a_command_reads_the_text_and_ends_when_its_pipe_closes(tmp_path: Path) -> None:
-    rig = Rig(f"head -n 1 > {tmp_path}/text; cat > {tmp_path}/rest; exit 3")
+async def test_a_command_reads_the_text_and_ends_when_its_pipe_closes(process: HolderProcess, tmp_path: Path) -> None:
+    rig = Rig(process, f"head -n 1 > {tmp_path}/text; cat > {tmp_path}/rest; exit 3")
     pid = await rig.spawn(spec("w1"))
     assert rig.launcher.list() == {PeerId("w1", 1): pid}
     await until(lambda: (tmp_path / "rest").exists(), "it has read the text")
     assert ((tmp_path / "text").read_text(), rig.ends) == ("the text\n", [])
-    os.close(rig.launcher._runs[PeerId("w1", 1)].standard_input)  # as the end of the head does
-    rig.launcher._runs[PeerId("w1", 1)].standard_input = os.open(os.devnull, os.O_WRONLY)
+    rig.launcher._held.close("w1#1")
     await until(lambda: rig.ends, "its end is reported")
     assert (rig.ends, rig.launcher.list()) == ([(PeerId("w1", 1), 3)], {})
+    await rig.launcher.stop()
 
 
-async def test_what_a_node_needs_is_filled_in(tmp_path: Path) -> None:
+async def test_the_next_head_goes_on_with_commands_that_run_and_with_their_hosts(process: HolderProcess) -> None:
+    first = Rig(process, "cat > /dev/null", "a b")
+    pid = await first.spawn(spec("w1"))
+    await first.launcher.leave()
+    second = Rig(process, "cat > /dev/null", "a b")
+    await second.spawn(spec("w2"))
+    assert (second.launcher.list()[PeerId("w1", 1)], second.launcher._placed) == (pid, {"w1#1": "a", "w2#1": "b"})
+    second.launcher.kill(PeerId("w1", 1))
+    await until(lambda: second.ends, "its end is reported")
+    assert (second.ends, first.ends) == ([(PeerId("w1", 1), -signal.SIGKILL)], [])
+    await second.launcher.stop()
+
+
+async def test_what_a_node_needs_is_filled_in(process: HolderProcess, tmp_path: Path) -> None:
     template = LaunchTemplate(f"sh -c 'echo $@ > {tmp_path}/got' sh {{name}} {{cores}} {{bytes}} {{devices}}")
-    launcher, ends = CommandLauncher(template), list[int]()
+    launcher, ends = CommandLauncher(template, [], process.holder), list[int]()
+    process.users.append(launcher)
     await launcher.start(lambda _, status: ends.append(status))
     await launcher.spawn(spec("w7", cores=4, bytes=1 << 30, devices=2))
     await until(lambda: ends == [0], "it has ended")
     assert (tmp_path / "got").read_text() == "w7 4 1073741824 2\n"
 
 
-async def test_the_last_line_of_a_command_that_ends_is_kept_once(capfd: pytest.CaptureFixture[str]) -> None:
-    rig = Rig('echo first; echo >&2; printf %400s x | tr " " y >&2; exit 255')
+async def test_the_last_line_of_a_command_that_ends_is_kept_once(
+    process: HolderProcess, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rig = Rig(process, 'echo first; echo >&2; printf %400s x | tr " " y >&2; exit 255')
     await rig.spawn(spec("w1"))
     await until(lambda: rig.ends, "its end is reported")
     node = PeerId("w1", 1)
@@ -79,20 +99,20 @@ async def test_the_last_line_of_a_command_that_ends_is_kept_once(capfd: pytest.C
     assert capfd.readouterr().err.splitlines()[:1] == ["first"], "what it prints is passed on"
 
 
-async def test_a_line_without_an_end_is_no_harm() -> None:
-    rig = Rig('head -c 200000 /dev/zero | tr "\\0" y; echo; echo last; exit 1')
+async def test_a_line_without_an_end_is_no_harm(process: HolderProcess) -> None:
+    rig = Rig(process, 'head -c 200000 /dev/zero | tr "\\0" y; echo; echo last; exit 1')
     await rig.spawn(spec("w1"))
     await until(lambda: rig.ends, "its end is reported")
     assert rig.launcher.last_words(PeerId("w1", 1)) == "last"
 
 
-async def test_all_that_a_command_leaves_behind_is_killed(tmp_path: Path) -> None:
-    rig = Rig(f"sleep 1000 & echo $! > {tmp_path}/child; exit 0")
+async def test_all_that_a_command_leaves_behind_is_killed(process: HolderProcess, tmp_path: Path) -> None:
+    rig = Rig(process, f"sleep 1000 & echo $! > {tmp_path}/child; exit 0")
     await rig.spawn(spec("w1"))
     await until(lambda: rig.ends, "its end is reported")
     child = int((tmp_path / "child").read_text())
     await until(lambda: not alive(child), "the rest of its group has ended")
-    rig = Rig(f"sleep 1000 & echo $! > {tmp_path}/next; wait")
+    rig = Rig(process, f"sleep 1000 & echo $! > {tmp_path}/next; wait")
     await rig.spawn(spec("w1", 2))
     await until(lambda: (tmp_path / "next").exists() and (tmp_path / "next").read_text(), "it runs")
     rig.launcher.kill(PeerId("w1", 1))
@@ -103,8 +123,9 @@ async def test_all_that_a_command_leaves_behind_is_killed(tmp_path: Path) -> Non
     await until(lambda: not alive(child), "its child has ended")
 
 
-async def test_a_program_that_is_not_there_is_said_and_holds_no_host() -> None:
-    launcher = CommandLauncher(LaunchTemplate("no-such-program {host}"), ["a", "b"])
+async def test_a_program_that_is_not_there_is_said_and_holds_no_host(process: HolderProcess) -> None:
+    launcher = CommandLauncher(LaunchTemplate("no-such-program {host}"), ["a", "b"], process.holder)
+    process.users.append(launcher)
     for _ in range(3):
         with pytest.raises(
             LaunchError, match=r"node w1#1 could not be started: no-such-program cannot be run \(No such file"
@@ -115,7 +136,7 @@ async def test_a_program_that_is_not_there_is_said_and_holds_no_host() -> None:
 
 def test_hosts_without_a_place_for_them_are_refused() -> None:
     with pytest.raises(TemplateError, match=r"has no \{host\}, but there are hosts"):
-        CommandLauncher(LaunchTemplate("srun worker"), ["a"])
+        CommandLauncher(LaunchTemplate("srun worker"), ["a"], HolderProcess().holder)
 
 
 def alive(pid: int) -> bool:
@@ -162,7 +183,7 @@ async def launched() -> AsyncIterator[tuple[ClusterHead, Elsewhere]]:
     hub = ClusterHead(
         "head", launcher=launcher, keys=keys, join_texts=JoinTexts(keys), listen="tcp://127.0.0.1:0", silence=1e6
     )
-    launcher.head_transport = CommandLauncher(LaunchTemplate("x")).head_transport  # type: ignore[method-assign]
+    launcher.head_transport = CommandLauncher(LaunchTemplate("x"), [], launcher.holder).head_transport  # type: ignore[method-assign]
     await hub.start()
     try:
         yield hub, launcher

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 import os
 import signal
 import stat
@@ -87,7 +88,7 @@ async def rig(request, tmp_path) -> AsyncIterator[Rig]:
 
 @claim("A node joins a cluster with a one-time token, and a removed member stays out", of="actor-runtime")
 @pytest.mark.system
-async def test_a_node_from_another_terminal(rig, until):
+async def test_a_node_from_another_terminal(rig, until, caplog):
     from cluster_entries import Counter, CounterConfig
 
     cluster = rig.cluster
@@ -106,6 +107,7 @@ async def test_a_node_from_another_terminal(rig, until):
     assert b"leaves: SIGINT was received" in out
     await until(lambda: rig.downs != [])
     assert rig.downs == [Down("hand", 1, "left")]
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == [], "it left in order"
 
     second = await rig.joined("hand")
     await until(lambda: "hand" in cluster.node.peers())

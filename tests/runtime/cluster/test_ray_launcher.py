@@ -17,6 +17,7 @@ from blockwright.runtime.cluster import ray_driver, ray_launcher
 from blockwright.runtime.cluster.launcher import LaunchError
 from blockwright.runtime.cluster.ray_driver import Driver, resources
 from blockwright.runtime.cluster.ray_launcher import RayLauncher
+from blockwright.tests.runtime.cluster.holding import HolderProcess
 from blockwright.tests.runtime.cluster.test_command_launcher import spec
 from blockwright.tests.waiting import until
 from blockwright.transport.address import PeerId
@@ -31,6 +32,8 @@ for line in sys.stdin:
     order = json.loads(line)
     if order["do"] == "kill":
         say(event="ended", actor=order["actor"], status=-9, words="killed it")
+    elif order["do"] == "tell":
+        say(event="told", actors={"w1-1": 8, "w2-1": 0})
     elif order["text"] == "die":
         sys.exit(7)
     elif order["actor"].startswith("w1"):
@@ -47,18 +50,19 @@ print(json.dumps({"event": "refused", "why": "no Ray cluster can be used on this
 class Rig:
     """A launcher whose driver is played, and the ends that it has reported."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, program: str = PLAYED) -> None:
+    def __init__(self, process: HolderProcess, monkeypatch: pytest.MonkeyPatch, program: str = PLAYED) -> None:
         monkeypatch.setattr(ray_launcher, "PROGRAM", program)
         self.ends: list[tuple[PeerId, int]] = []
-        self.launcher = RayLauncher()
+        self.launcher = RayLauncher("", process.holder)
+        process.users.append(self.launcher)
 
     async def start(self) -> RayLauncher:
         await self.launcher.start(lambda *end: self.ends.append(end))
         return self.launcher
 
 
-async def test_workers_start_and_end_as_the_driver_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig(monkeypatch)
+async def test_workers_start_and_end_as_the_driver_says(process: HolderProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(process, monkeypatch)
     launcher = await rig.start()
     assert await launcher.spawn(spec("w1")) == len("the text")
     with pytest.raises(LaunchError, match="node w2#1 could not be started: no room for 3"):
@@ -73,8 +77,10 @@ async def test_workers_start_and_end_as_the_driver_says(monkeypatch: pytest.Monk
         await launcher.spawn(spec("w1", 2))
 
 
-async def test_a_driver_that_ends_takes_its_workers_along_and_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig(monkeypatch)
+async def test_a_driver_that_ends_takes_its_workers_along_and_is_started_again(
+    process: HolderProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(process, monkeypatch)
     launcher = await rig.start()
     await launcher.spawn(spec("w1"))
     with pytest.raises(LaunchError, match="node w2#1 could not be started: the driver of Ray ended with 7"):
@@ -86,8 +92,37 @@ async def test_a_driver_that_ends_takes_its_workers_along_and_is_started_again(m
     await launcher.stop()
 
 
-async def test_a_ray_cluster_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    launcher = await Rig(monkeypatch, REFUSED).start()
+async def test_the_next_head_takes_over_the_driver_and_what_has_started(
+    process: HolderProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await Rig(process, monkeypatch).start()
+    await first.spawn(spec("w1"))
+    await first.leave()
+    rig = Rig(process, monkeypatch)
+    launcher = await rig.start()
+    assert (launcher.list(), rig.ends) == ({W1: 8}, [(W2, -9)]), "w2 had only begun, with a text of the head before"
+    launcher.kill(W1)
+    await until(lambda: len(rig.ends) == 2, "its end is reported")
+    assert rig.ends[1] == (W1, -9)
+    await launcher.stop()
+
+
+async def test_a_driver_that_does_not_answer_the_next_head_is_ended(
+    process: HolderProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_launcher, "TELLING", 0.0)
+    first = await Rig(process, monkeypatch).start()
+    await first.spawn(spec("w1"))
+    await first.leave()
+    rig = Rig(process, monkeypatch)
+    launcher = await rig.start()
+    assert launcher.list() == {}
+    assert await launcher.spawn(spec("w1", 2)) == 8
+    await launcher.stop()
+
+
+async def test_a_ray_cluster_that_is_not_there_is_said(process: HolderProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = await Rig(process, monkeypatch, REFUSED).start()
     with pytest.raises(LaunchError, match="w1#1 could not be started: no Ray cluster can be used on this machine"):
         await launcher.spawn(spec("w1"))
     await launcher.stop()
@@ -203,6 +238,16 @@ async def test_workers_are_placed_apart_and_their_ends_said() -> None:
     driven.order("w2-1", "kill")
     await driven.stop()
     assert (ray.killed, ray.removed) == (["w1-1", "w2-1", "w3-1"],) * 2
+
+
+async def test_the_next_head_is_told_which_actors_there_are() -> None:
+    driven = Driven()
+    driven.order("w1-1")
+    await until(lambda: driven.said, "it has started")
+    driven.order("", "tell")
+    await until(lambda: len(driven.said) == 2, "it tells")
+    assert driven.said[1] == {"event": "told", "actors": {"w1-1": 7}}
+    await driven.stop()
 
 
 async def test_no_room_is_said_with_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
