@@ -6,7 +6,7 @@ import http.server
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -35,7 +35,8 @@ class ServedFolder:
     def hang_up(self) -> None:
         """Close every open connection."""
         for one in [*self.idle]:
-            one.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError):  # the reader was quicker
+                one.shutdown(socket.SHUT_RDWR)
 
     @property
     def tensor_bytes(self) -> int:
