@@ -1,4 +1,4 @@
-"""What it means that a node is out of reach of another: of a head that misses a worker, and of a gateway that misses one.
+"""The meaning of a node that is out of reach: for a head that misses a worker, and for a gateway that misses one.
 
 A head that misses a worker alone asks gateways whether they reach it. If one does, the worker serves on without this head,
 and nothing changed there is needed at once: the head waits as long as the worker goes on without a head. If none does, or
