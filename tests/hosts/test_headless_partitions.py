@@ -86,7 +86,7 @@ async def test_a_worker_is_cut_off_from_the_head_only(cluster: Cluster, way: str
 @claim("A worker whose host is cut off comes back with what is in its memory, and loads nothing again", of="faults")
 @pytest.mark.parametrize("way", ["both", "from", "to"])
 async def test_a_worker_is_cut_off_from_all(cluster: Cluster, way: str) -> None:
-    """Nobody vouches for it, so it is declared down as before; it waits without a head, and comes back as the next life."""
+    """None vouches for it, so it is declared down as before; it waits without a head, and comes back as the next life."""
     front = cluster.front()
     async with Client(cluster.server) as client, Client(front) as beside:
         await cluster.whole(client)
