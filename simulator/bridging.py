@@ -85,14 +85,18 @@ class Bridges:
         here = (request.demand for number, (request, _) in self._on.items() if number not in self._settled)
         return [] if self._cluster.gateway.active[model] else [demand.total for demand in here if demand.model == model]
 
-    def put(self, request: SimulatedRequest, place: int, serves: str) -> None:
-        """Note where a request goes. serves: the equivalent that serves it; empty: its own model."""
+    def put(self, request: SimulatedRequest, place: int, serves: str) -> bool:
+        """Note where a request goes; return whether it bridges the load of its model.
+
+        serves: the equivalent that serves it; empty: its own model.
+        """
         number, model = request.demand.number, request.demand.model
         self.gone(number)
         if serves:
             self._on[number] = request, place
             if self._cluster.gateway.active[model]:
                 self._settled.add(number)
+        return number in self._on and number not in self._settled
 
     def serves(self, request: SimulatedRequest, place: int) -> bool:
         """Return whether the chain that a request is on may serve it at a place."""

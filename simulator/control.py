@@ -367,7 +367,7 @@ class SimulatedControl(ClusterPolicy):
             self._retry(name)
         absent = [name for name in published.on_demand if self._held[name] and not places[name]]
         if absent:
-            self._want({name: self._longest(name) for name in absent})  # earlier ones may have come too early
+            self._want(absent)  # earlier ones may have come too early
         for failed in published.failed:
             if failed.final:
                 self._give_up(failed.application, failed.why)
@@ -380,9 +380,8 @@ class SimulatedControl(ClusterPolicy):
 
     def _has_place(self, request: SimulatedRequest) -> bool:
         """Return whether an instance can have a request, of its model or, while that is not loaded, of an equivalent."""
-        if self._cluster.gateway.places(request.demand):
-            return True
-        return self._bridges is not None and self._bridges.begins(request)
+        own = self._cluster.gateway.places(request.demand)
+        return bool(own) or (self._bridges is not None and self._bridges.begins(request))
 
     def _dispatch(self, request: SimulatedRequest, submission: Submission | None) -> None:
         """Dispatch a request, or hold it until there is an instance for it."""
@@ -414,14 +413,10 @@ class SimulatedControl(ClusterPolicy):
     def _ask_for(self, request: SimulatedRequest) -> None:
         """Ask the controller for a model that a request waits for."""
         if (waiting := self._held[request.demand.model]) and waiting[-1][0] is request:
-            self._want({request.demand.model: self._longest(request.demand.model)})
+            self._want([request.demand.model])
 
-    def _longest(self, model: str) -> int:
-        """Return the tokens of the longest request that waits for a model."""
-        return max(request.demand.total for request, _ in self._held[model])
-
-    def _want(self, tokens: dict[str, int]) -> None:
-        self.handle(events.ApplicationsWanted(tokens))
+    def _want(self, models: Sequence[str]) -> None:
+        self.handle(events.ApplicationsWanted({name: self._use(name).waits for name in models}))
 
     def _use(self, model: str) -> Use:
         active, waits = self._active[model], [request.demand.total for request, _ in self._held[model]]
@@ -469,11 +464,9 @@ class SimulatedControl(ClusterPolicy):
                 compared, loads = [*placing.compared, place], [*placing.loads, None]
                 placing = DispatchDecision(place, compared, loads, placing.predicted)
         self._put(request.demand.number, placing.place)
-        if self._bridges is not None:
-            self._bridges.put(request, placing.place, placing.serves)
         self._sent[model] += not placing.serves
-        if placing.serves and not gateway.active[model]:
-            self._want({model: request.demand.total})
+        if self._bridges is not None and self._bridges.put(request, placing.place, placing.serves):
+            self._want([model])
         return placing
 
     def redirect(self, place: int, submission: Submission) -> tuple[int, Submission] | None:
