@@ -30,7 +30,8 @@ class Bridges:
     def __init__(
         self, cluster: ClusterSimulation, again: Callable[[Submission], None], retry: Callable[[str], None]
     ) -> None:
-        self._cluster, self._again, self._retry = cluster, again, retry
+        self._cluster = cluster
+        self._again, self._retry = again, retry
         self._equivalents = cluster.gateway.variants.equivalents
         self._limit = cluster.scenario.dispatch.switches
         self._load_seconds: dict[str, float] = {}  # by model that is not loaded, where it is known
