@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
 
 from ..policies.cluster.demand import Use
 from ..policies.control import events
@@ -30,6 +29,7 @@ from ..policies.prediction.instance import Instance
 from ..policies.prediction.pipeline_instance import PipelineInstance
 from ..policies.sweep.events import Submission
 from .bridging import Bridges
+from .control_step import ClusterFatalError, ControlStep
 from .devices import take_out
 from .instances import served_applications
 from .memory_drops import MemoryDrops, layered_application
@@ -41,18 +41,6 @@ from .simulation import ClusterPolicy, ClusterSimulation, SimulatedRequest
 STALL = 10.0  # seconds without progress that mean a hung worker, as in the settings of a live cluster
 BEAT = 0.5  # seconds between heartbeats, likewise
 GOING_ON = ("started", "first", "preempted")  # news of requests that have not ended
-
-
-class ControlStep(NamedTuple):
-    """An event that the controller's state machine took, and the effects that it had."""
-
-    at: float
-    event: events.Event
-    effects: list[events.Effect]
-
-
-class ClusterFatalError(RuntimeError):
-    """The end of a simulated cluster whose live counterpart would stop: it cannot serve what it was started for."""
 
 
 class SimulatedControl(ClusterPolicy):
@@ -150,7 +138,7 @@ class SimulatedControl(ClusterPolicy):
                 self._awaited.append(application)
                 self._look_for_quiet()
             case events.RecheckLater(seconds, worker, application):
-                self._later(seconds, events.Recheck(worker, application))
+                self._cluster.call(self._cluster.now + seconds, partial(self.handle, events.Recheck(worker, application)))
             case events.StartWorker(worker, why):
                 self._note("starting", worker, why)
                 self._up_after(self._cluster.scenario.provisioning.cold_start, worker)
@@ -199,9 +187,6 @@ class SimulatedControl(ClusterPolicy):
             self._publish()
         for submission in left:
             self._again(submission)
-
-    def _later(self, seconds: float, event: events.Event) -> None:
-        self._cluster.call(self._cluster.now + seconds, partial(self.handle, event))
 
     def _load(self, effect: events.Load) -> None:
         worker = self.workers[effect.worker]
