@@ -155,7 +155,8 @@ class Worker(Actor):
             self._proofs = Proofs(config, self.backend, self.device, self.node.incarnation, self._apply)
         else:
             former.turn_to(self._do, self._apply, on_device)
-            self.device, self._grammars, self._proofs = former.device, former.grammars, former.proofs
+            self.device = former.device
+            self._grammars, self._proofs = former.grammars, former.proofs
         if isinstance(self.device, DeviceThread):
             self.device.on_guess = self._outbox.depart_one
         size = config.worker_memory.page_size
@@ -566,5 +567,5 @@ class Worker(Actor):
         segments, numerics = self._figures.segments, self._proofs.numerics
         found = status_of(self.config, self.state, self.node.incarnation, numerics, late, figures, segments, self._slow)
         unclaimed = {holder: sorted(ids) for holder, ids in self._loader.unclaimed.items()}
-        links, proof, store = self._outbox.kinds(), self._proofs.state, self._sources.full
-        return replace(found, links=links, proof=proof, store=store, unclaimed=unclaimed)
+        links, store = self._outbox.kinds(), self._sources.full
+        return replace(found, links=links, proof=self._proofs.state, store=store, unclaimed=unclaimed)

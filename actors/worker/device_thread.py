@@ -202,7 +202,8 @@ class DeviceThread:
 
     def turn_to(self, on_swept: OnSwept, on_fatal: OnFatal, lay_out: LayOut) -> None:
         """Report to the next life of the worker from now on. No plan may be open."""
-        self._on_swept, self._on_fatal, self._lay_out = on_swept, on_fatal, lay_out
+        self._on_swept, self._on_fatal = on_swept, on_fatal
+        self._lay_out = lay_out
 
     def lateness(self) -> float:
         """Return the seconds since the running sweep was last seen to compute something; 0 when none runs.

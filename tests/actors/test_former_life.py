@@ -72,7 +72,8 @@ async def ended(rig: Rig) -> None:
 
 
 async def test_what_the_next_life_does_not_ask_for_is_known_and_can_go(checkpoint: Checkpoints) -> None:
-    one, other, legacy = checkpoint("llama"), checkpoint("llama", seed=5), dict[str, Any]()
+    one, other = checkpoint("llama"), checkpoint("llama", seed=5)
+    legacy = dict[str, Any]()
     rig = await Rig.start([one, other], legacy=legacy)
     before = (await rig.ref.status()).parameters
     await ended(rig)
@@ -124,7 +125,8 @@ async def test_what_no_life_takes_over_is_ended(checkpoint: Checkpoints) -> None
 
 async def test_a_load_that_the_end_cuts_off_is_not_kept(checkpoint: Checkpoints) -> None:
     """Its caller is gone; what is whole stays."""
-    path, other, legacy = checkpoint("llama"), checkpoint("llama", seed=5), dict[str, Any]()
+    path, other = checkpoint("llama"), checkpoint("llama", seed=5)
+    legacy = dict[str, Any]()
     rig = await Rig.start([path], legacy=legacy)
     loading = asyncio.ensure_future(rig.load("b", other))
     await until(lambda: rig.worker.state.parts.memory.residence.holders() == {"a", "b"})

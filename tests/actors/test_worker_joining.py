@@ -196,7 +196,8 @@ async def test_a_worker_whose_life_is_over_comes_back_as_soon_as_it_is_taken(mon
         "worker far#2 leaves: the head stopped it",
     ]
     monkeypatch.setattr(joined, "RETURNING", 0.0)
-    said, entered, forever, refusals = [], [], True, [HandshakeRefused("the join text has expired")]
+    said, entered = [], []
+    forever, refusals = True, [HandshakeRefused("the join text has expired")]
     lives[0].life_over = False
     lives[0].closed.clear()
     with pytest.raises(HandshakeRefused, match="expired"):
