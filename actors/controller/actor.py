@@ -30,7 +30,6 @@ from ...policies.control.state import ControllerState
 from ...runtime.actor.actor import Actor, PeerInfo
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.cluster.process import Process
-from ...runtime.cluster.process_watch import begun_at
 from ..block.messages import BlockStatus
 from ..conditions import Conditions, Published
 from ..gateway.port import ApplicationView, Census, DrainAnswered, RemovalView
@@ -42,7 +41,15 @@ from .gateway_calls import GatewayCalls
 from .history import History
 from .progress import Progress
 from .publisher import RoutePublisher
-from .view import application_view, claims_view, cluster_view, placement_view, releases_view, removal_view
+from .view import (
+    application_view,
+    claims_view,
+    cluster_view,
+    placement_view,
+    releases_view,
+    removal_view,
+    succession_view,
+)
 from .worker_calls import ANSWER_TIMEOUT, WorkerCalls, drain_worker
 
 log = logging.getLogger("blockwright.controller")
@@ -75,8 +82,6 @@ class Controller(Actor):
         self._state = state
         self._keeping, self._doubts = keeping, doubts
         self._adopted = keeping.adopted if keeping is not None else None
-        pid = keeping.keeper if keeping is not None else 0
-        self._keeper = {"keeper": pid, "keeper_begun": begun_at(pid) if pid else 0}  # this names its process
         self._late_grace = keeping.grace if keeping is not None else 0.0
         self._held_back: list[events.Effect] | None = None  # effects, until the actors that they are for have been started
         self._known_sizes, self._logs = sizes, logs
@@ -370,9 +375,8 @@ class Controller(Actor):
         """Tell a gateway on another node that is new, or has come back, the current state. It hears of every change."""
         ref = self.node.ref(gateway)
         self._publisher.forget(gateway)
-        for name, worker in self._state.workers.items():
-            if worker.alive:
-                ref.up.cast(name, worker.incarnation)
+        for worker, incarnation in first_words(self._state).lives:
+            ref.up.cast(worker, incarnation)
         self._spawn(self._publisher.introduce(gateway))
         if gateway not in self._gateways:
             self._history.record(self.node.clock.now(), "gateway", gateway, f"a further process answers HTTP: {gateway}")
@@ -416,7 +420,6 @@ class Controller(Actor):
         predictors: dict[str, Any] = {}
         for peer in self.node.peers().values():
             predictors |= peer.payload.get("predictors", {})
-        gateways = await self._gateway_calls.statuses()
         view = cluster_view(self._state, statuses, blocks, sequences, self._history.view(now, wall), predictors)
         if self._state.overload.watched:
             asked_memory = self.node.ref(f"{self.node.name}/memory").view(timeout=VIEW_TIMEOUT, returns=dict[str, Any])
@@ -424,32 +427,26 @@ class Controller(Actor):
             more = {"refused": refused_workers(self._state)} | (memory_view if isinstance(memory_view, dict) else {})
             view["overload"] = overload_view(self._state.overload, self._state.served, self._state.workers, now, wall) | more
         view |= releases_view(self.node.releases(), self.node.refused_releases(), self._state.workers, self._gateways)
-        placed = placement_view(self._state, now, wall)
         return view | {
-            "gateways": gateways,
+            "gateways": await self._gateway_calls.statuses(),
             "cards": await self._cards(),
             "autoscale": self._state.scaling.view(now, wall),
-            "placement": placed,
+            "placement": placement_view(self._state, now, wall),
             "doubts": self._doubts(),
-            "succession": {"epoch": self.node.incarnation, **self._keeper},
-            "predictors": await self._predictors(),
+            "succession": succession_view(self.node.incarnation, self._keeping),
+            "predictors": await self._shown(PREDICTOR_ADMISSION),
         }
 
-    async def _predictors(self) -> list[dict[str, Any]]:
-        """Return the processes of predictors; none where none may join."""
-        asked = self.node.ref(f"{self.node.name}/{PREDICTOR_ADMISSION}").view(
-            timeout=VIEW_TIMEOUT, returns=list[dict[str, Any]]
-        )
+    async def _shown(self, actor: str) -> list[dict[str, Any]]:
+        """Return what another actor of the head shows; nothing where there is none."""
+        asked = self.node.ref(f"{self.node.name}/{actor}").view(timeout=VIEW_TIMEOUT, returns=list[dict[str, Any]])
         found = (await asyncio.gather(asked, return_exceptions=True))[0]
         return found if isinstance(found, list) else []
 
     async def _cards(self) -> list[dict[str, Any]]:
-        if not self._has_cards:
-            return []
-        asked = self.node.ref(f"{self.node.name}/cards").view(timeout=VIEW_TIMEOUT, returns=list[dict[str, Any]])
-        found = (await asyncio.gather(asked, return_exceptions=True))[0]
         used = {worker.report.device for worker in self._state.workers.values() if worker.report is not None}
-        return [card for card in found if not used or card["id"] in used] if isinstance(found, list) else []
+        cards = await self._shown("cards") if self._has_cards else []
+        return [card for card in cards if not used or card["id"] in used]
 
     # the shell
 

@@ -16,6 +16,7 @@ from ...policies.adaptive.similarity import Similarity
 from ...policies.cluster.adapter_base import WholeModel, shown_base
 from ...policies.cluster.application_life import model_of
 from ...policies.cluster.worker_size import WorkerReport
+from ...policies.control.adoption import StateKeeping
 from ...policies.control.claims import ComponentClaim
 from ...policies.control.events import Application
 from ...policies.control.families import members
@@ -26,6 +27,7 @@ from ...policies.control.worker_record import WorkerRecord
 from ...policies.model.chain import Chain, bases
 from ...policies.model.tier_choice import is_answered
 from ...runtime.base.node_view import NodeRelease, RefusedRelease
+from ...runtime.cluster.process_watch import begun_at
 from ..block.messages import BlockStatus
 from ..gateway.port import ApplicationView, Census, RemovalView
 from ..worker.messages import WorkerStatus
@@ -89,6 +91,14 @@ def releases_view(
         "releases": [asdict(one) | {"role": role} for one, role in found],
         "refused_releases": [asdict(one) for one in refused],
     }
+
+
+def succession_view(epoch: int, keeping: StateKeeping | None) -> dict[str, int]:
+    """Return the part of ``/admin/cluster`` about the succession of heads: this one's epoch, and the process that starts
+    heads, with the moment when that began; 0 where none does. keeping: of a head that members outlive, else None.
+    """
+    pid = keeping.keeper if keeping is not None else 0
+    return {"epoch": epoch, "keeper": pid, "keeper_begun": begun_at(pid) if pid else 0}
 
 
 def placement_view(state: ControllerState, now: float, wall: float) -> dict[str, Any]:
