@@ -33,7 +33,7 @@ from ...runtime.cluster.process import Process
 from ..block.messages import BlockStatus
 from ..conditions import Conditions, Published
 from ..gateway.port import ApplicationView, Census, DrainAnswered, RemovalView
-from ..predictor.admission import PREDICTOR_ADMISSION
+from ..predictor.admission import predictors_view
 from ..settings.logs import LogSettings
 from ..worker.messages import WorkerStatus
 from .event_log import ControlRecorder
@@ -422,23 +422,14 @@ class Controller(Actor):
             more = {"refused": refused_workers(self._state)} | (memory_view if isinstance(memory_view, dict) else {})
             view["overload"] = overload_view(self._state.overload, self._state.served, self._state.workers, now, wall) | more
         view |= releases_view(self.node.releases(), self.node.refused_releases(), self._state.workers, self._gateways)
-        placed = placement_view(self._state, now, wall)
         return view | {
             "gateways": gateways,
             "cards": await self._cards(),
             "autoscale": self._state.scaling.view(now, wall),
-            "placement": placed,
+            "placement": placement_view(self._state, now, wall),
             "doubts": self._doubts(),
-            "predictors": await self._predictors(),
+            "predictors": await predictors_view(self.node, VIEW_TIMEOUT),
         }
-
-    async def _predictors(self) -> list[dict[str, Any]]:
-        """Return the processes of predictors; none where none may join."""
-        asked = self.node.ref(f"{self.node.name}/{PREDICTOR_ADMISSION}").view(
-            timeout=VIEW_TIMEOUT, returns=list[dict[str, Any]]
-        )
-        found = (await asyncio.gather(asked, return_exceptions=True))[0]
-        return found if isinstance(found, list) else []
 
     async def _cards(self) -> list[dict[str, Any]]:
         if not self._has_cards:

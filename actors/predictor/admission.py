@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from typing import Any
 
 from ...policies.prediction.coverage import covered
-from ...runtime.actor.actor import Actor
+from ...runtime.actor.actor import Actor, ActorNode
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.cluster.join_text import PREDICTOR
 from ...transport.address import split_key, tcp_parts
@@ -93,3 +94,10 @@ class PredictorAdmission(Actor):
             self.node.ref(f"{name}/coverage").cover.cast(self._places)
         names = [address.partition("/")[2] for address in dispatchers(self._settings.dispatching).values()]
         self.node.ref(self._controller).dispatchers.cast([f"{node}/{name}" for name in names for node in there])
+
+
+async def predictors_view(node: ActorNode, patience: float) -> list[dict[str, Any]]:
+    """Return what the head's admission tells of the processes of predictors within ``patience`` seconds; else none."""
+    asked = node.ref(f"{node.name}/{PREDICTOR_ADMISSION}").view(timeout=patience, returns=list[dict[str, Any]])
+    found = (await asyncio.gather(asked, return_exceptions=True))[0]
+    return found if isinstance(found, list) else []
