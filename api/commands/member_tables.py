@@ -1,4 +1,4 @@
-"""Tables of members in ``ps`` and ``top``: where members are; gateways and predictors once some have joined from elsewhere."""
+"""Tables of members in ``ps`` and ``top``: where they are; gateways and predictors once one has joined from elsewhere."""
 
 from __future__ import annotations
 
