@@ -20,7 +20,7 @@ def whereabouts(workers: Sequence[View]) -> dict[str, Callable[[View], str]]:
     return columns
 
 
-def gateway_tables(view: View) -> list[FittedTable]:
+def _gateways(view: View) -> list[FittedTable]:
     """Return the table of gateways, once one has joined from elsewhere."""
     gateways = view.get("gateways", ())
     if not any(one["joined"] for one in gateways):
@@ -33,7 +33,7 @@ def gateway_tables(view: View) -> list[FittedTable]:
     return [FittedTable(("GATEWAY", "STATE", *where, "ADDRESS", "REQUESTS"), rows, numbers=1)]
 
 
-def predictor_tables(view: View) -> list[FittedTable]:
+def _predictors(view: View) -> list[FittedTable]:
     """Return the table of processes of predictors, once one has joined from elsewhere."""
     predictors = view.get("predictors", ())
     if not any(one["joined"] for one in predictors):
@@ -44,3 +44,8 @@ def predictor_tables(view: View) -> list[FittedTable]:
         for one in predictors
     ]
     return [FittedTable(("PREDICTORS", "STATE", *where, "PREDICT"), rows, numbers=0)]
+
+
+def member_tables(view: View) -> list[FittedTable]:
+    """Return the tables of gateways and of processes of predictors, each once one has joined from elsewhere."""
+    return [*_gateways(view), *_predictors(view)]

@@ -19,7 +19,7 @@ from ...policies.model.tier_choice import is_answered
 from ..program.duration import duration
 from ..saving import in_memory, saving
 from .family_tables import chain_lines, family_lines, load_tables, tier_table
-from .member_tables import gateway_tables, predictor_tables, whereabouts
+from .member_tables import member_tables, whereabouts
 from .observe import ASKED, actor_address, came_lines, reported_lines
 from .output import FittedTable
 from .screen import Screenful
@@ -107,8 +107,7 @@ def ps_tables(view: View) -> Screenful:
         *lines,
         "",
         workers,
-        *gateway_tables(view),
-        *predictor_tables(view),
+        *member_tables(view),
         *more,
         *tiers,
         "",
@@ -288,8 +287,7 @@ def top_tables(view: View) -> Screenful:
         held,
         "",
         workers,
-        *gateway_tables(view),
-        *predictor_tables(view),
+        *member_tables(view),
         *more_lines,
         "",
     )
