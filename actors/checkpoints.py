@@ -50,9 +50,12 @@ class OpenedCheckpoints:
     drafting: Mapping[str, str] = field(default_factory=dict)
 
 
-def open_checkpoints(settings: Settings) -> OpenedCheckpoints:
-    """Open what the settings name, whole models first. Raises CheckpointError or SettingsError: one sentence."""
-    check_sources(settings.sources)
+def open_checkpoints(settings: Settings, *, again: bool = False) -> OpenedCheckpoints:
+    """Open what the settings name, whole models first. Raises CheckpointError or SettingsError: one sentence.
+
+    ``again``: an earlier head has opened them.
+    """
+    check_sources(settings.sources, again=again)
     wholly = {name: open_source(path) for name, path in settings.models.applications.items() if not is_adapter(path)}
     opened, families = with_tiers(wholly, settings.models)
     for name in settings.models.bases:

@@ -29,12 +29,14 @@ class Succession:
     """A head's place among the heads of one keeper.
 
     secret: by which heads know the members of the ones before. first: there was none. program: "module:function" of a head.
+    keeper: its process.
     """
 
     epoch: int
     secret: bytes
     first: bool
     program: str
+    keeper: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ async def find_members(
         return FoundMembers()
     programs = (succession.program,)
     if succession.first:
-        return FoundMembers(StateKeeping(), programs=programs)
+        return FoundMembers(StateKeeping(keeper=succession.keeper), programs=programs)
     came = await cluster.adopting(PATIENCE)
     working = [name for name in came if name in workers or cluster.role(name) == WORKER]
     fronts = [name for name in came if name in gateways or cluster.role(name) == GATEWAY]
@@ -81,7 +83,7 @@ async def find_members(
     adopted = _adopted(fresh, kept, told, version)
     silent = {*working, *fronts} - {one.name for one in told} - {one.address.partition("/")[0] for one in answers}
     answering = tuple(one.address.partition("/")[0] for one in answers)
-    keeping = StateKeeping(adopted, faults.drain_timeout)
+    keeping = StateKeeping(adopted, faults.drain_timeout, succession.keeper)
     return FoundMembers(keeping, tuple(told), answering, tuple(sorted(silent)), programs)
 
 

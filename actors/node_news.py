@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from ..policies.cluster.reach import whom_to_ask
 from ..runtime.actor.ref import Ref
 from ..runtime.base.down import Down
 from ..runtime.cluster.cluster import ClusterHead
@@ -67,7 +68,13 @@ def tell_of_nodes(
         elif cluster.role(what.node) == GATEWAY_ROLE:
             controller.gateway_down.cast(f"{what.node}/gateway")
 
+    def witnesses(name: str) -> list[str]:
+        """Return the gateways that are asked about a worker."""
+        joined = [one for one in cluster.node.peers() if cluster.role(one) == GATEWAY_ROLE]
+        return whom_to_ask(joined, gateways) if works(name) else []
+
     cluster.spare(lambda name: name in gateways or cluster.role(name) == GATEWAY_ROLE)
+    cluster.ask(witnesses)
     cluster.on_launch(launched)
     cluster.on_up(up)
     cluster.on_adopt(adopted)

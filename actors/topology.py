@@ -14,10 +14,12 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from ..gpu.weights.checkpoint import Checkpoint
+from ..policies.cluster.traffic import LinkCost
 from ..policies.cluster.worker_size import SizeRefused, SizeRules, WorkerReading, WorkerSizes, size_of
 from ..policies.control.scaling import ScalingPlan
 from ..policies.control.state import ControllerState
@@ -262,7 +264,7 @@ async def start(
     """
     began = time.monotonic()
     here = await _read_here(settings, launcher)
-    opened, fronts = await _open_checkpoints(settings)
+    opened, fronts = await _open_checkpoints(settings, again=succession is not None and not succession.first)
     models = {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()}
     rules, configs = size_rules(settings, models), worker_configs(settings, models, this_machine())
     _refuse_early(here, rules)
@@ -349,6 +351,8 @@ def _state(settings: Settings, rules: SizeRules, default: str) -> ControllerStat
     more["sizes"] = rules
     more["by_room"] = by_room = settings.worker.placement == FRAGMENTATION
     more["traffic_window"] = 0.0 if by_room else settings.worker.traffic_window
+    if (link := read_link(settings.worker.profile)) is not None:
+        more["link"] = LinkCost(link.latency, link.bandwidth or inf)
     state = ControllerState(names[:least], settings.faults.stall_timeout, **more)
     state.overload.watched = settings.parameter_drops.is_on
     state.default_is_set = bool(settings.models.default_model)
@@ -392,7 +396,7 @@ def _refuse_early(here: WorkerReading | None, rules: SizeRules) -> None:
             raise SettingsError(str(refused)) from None
 
 
-async def _open_checkpoints(settings: Settings) -> tuple[OpenedCheckpoints, Settings]:
+async def _open_checkpoints(settings: Settings, *, again: bool) -> tuple[OpenedCheckpoints, Settings]:
     """Check the other settings, then open what is served.
 
     Also return the settings of gateways, which name the model of requests without one.
@@ -403,7 +407,7 @@ async def _open_checkpoints(settings: Settings) -> tuple[OpenedCheckpoints, Sett
     await asyncio.to_thread(check_tagging, settings.tagging)
     await asyncio.to_thread(check_folders, settings)
     await asyncio.to_thread(check_places, settings.models)
-    opened = await asyncio.to_thread(open_checkpoints, settings)
+    opened = await asyncio.to_thread(open_checkpoints, settings, again=again)
     file, default = ChangesFile.of(settings.models), settings.models.default_model
     if file is not None:
         changes = await asyncio.to_thread(file.read)

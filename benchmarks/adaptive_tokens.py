@@ -7,9 +7,12 @@ scale, the more drafts of the chain with its surrogate stand. Requests without d
 (``g1`` to ``g4``), take turns on one server, one at a time; answers must be the same tokens.
 
 All times are processor times of the worker's process, which computes with one thread. ``of_ideal`` is the measured speed-up
-divided by the ideal, E T(1) / (g D(1) + T(g + 1)): E is the number of tokens of a round as recorded, T(n) the time of the
-model's kernels for n positions, and D(1) that of the drafting chain: T(1) less the part of its slow block that the surrogate
-saves at one row, as measured in turns when it was made. ``saved``: that part of T(1).
+divided by the ideal, E P / (P + g D(1) + T(g + 1) - T(1)): E is the number of tokens of a round as recorded, P the measured
+time of a token without drafts, T(n) the time of the model's kernels for n positions, and D(1) that of the drafting chain:
+T(1) less the part of its slow block that the surrogate saves at one row, as measured in turns when it was made. A round thus
+costs the kernels of its passages, and what the server itself takes for one sweep of one row, P - T(1). It cannot cost less,
+since a round is a sweep that plans more rows and reports more tokens. ``saved``: the surrogate's part of T(1). ``own``: the
+server's part of P.
 """
 
 from __future__ import annotations
@@ -104,9 +107,18 @@ async def compared(report: Report, plan: Plan, server: Served, made: StoredSurro
                 raise ServerError(f"{name}: other tokens with {g} drafts")
             if number < 0:
                 continue
-            ideal = done.of_round * whole[1] / (g * (whole[1] - saved) + whole[g + 1])
+            ideal = done.of_round * ideal_share(1 / off, whole[1], g * (whole[1] - saved), whole[g + 1])
             figures = {"speedup": rate / off, "ideal": ideal, "of_ideal": rate / off / ideal, "saved": saved / whole[1]}
-            report.add(f"{name}/g{g}", OURS, figures | {"tokens_per_round": done.of_round})
+            report.add(f"{name}/g{g}", OURS, figures | {"tokens_per_round": done.of_round, "own": 1 - whole[1] * off})
+
+
+def ideal_share(plain: float, one: float, drafts: float, verified: float) -> float:
+    """Return the time of a token without drafts over the least that a round can take: ``plain`` with other kernels.
+
+    plain: measured seconds of a token without drafts, the server's own part included. one: seconds of the kernels of it.
+    drafts, verified: seconds of the kernels of all drafts of a round, and of its last passage.
+    """
+    return plain / (plain + drafts + verified - min(one, plain))
 
 
 async def measure(report: Report, plan: Plan, scale: float, folder: Path) -> None:

@@ -50,6 +50,7 @@ LONG = {
     "forecast": 60,
     "predictors": 90,
     "simulation": 120,
+    "cells": 3600,
     "fidelity": 1200,
     "on_demand": 240,
     "drafts": 900,
@@ -73,14 +74,23 @@ LONG = {
     "adaptive": 3600,
     "transfers": 600,
     "head_death": 600,
+    "adaptive_absent": 60,
     "adaptive_live": 300,
     "adaptive_hidden": 900,
     "adaptive_tokens": 600,
     "adaptive_stitches": 600,
+    "adaptive_surrogates": 600,
     "adaptive_kv": 600,
     "adaptive_simulated": 1800,
+    "one_machine": 1200,
 }  # named or not run
-WITH_BESIDE = ("actors", "controller", "tokens", "kernels")  # scripts that measure another checkout in turn with this one
+WITH_BESIDE = (
+    "actors",
+    "controller",
+    "tokens",
+    "kernels",
+    "one_machine",
+)  # scripts that measure another checkout in turn with this one
 GRACE = 60.0  # seconds to stop servers in, when time is up
 
 

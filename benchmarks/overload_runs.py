@@ -190,7 +190,7 @@ def made(system: System, scenario: Any, coefficients: Sequence[Any], demands: Se
     from overload_migration import MigrationPolicy
     from overload_swapping import SwapPolicy
 
-    from blockwright.simulator.control import simulation_of
+    from blockwright.simulator.assembly import simulation_of
     from blockwright.simulator.simulation import ClusterSimulation
 
     policies: dict[str, Any] = {"swap": partial(SwapPolicy, bandwidth=HOST), "migrate": MigrationPolicy}

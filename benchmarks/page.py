@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import cells
 import contended
 import controller
 import deltas
@@ -24,6 +25,7 @@ import family
 import fidelity
 import forecast
 import harness
+import head_death
 import large
 import links
 import offline
@@ -31,6 +33,7 @@ import offline_live
 import offline_online
 import offline_order
 import on_demand
+import one_machine
 import overload
 import overload_live
 import pipelines
@@ -47,9 +50,12 @@ import tier_sweeps
 from harness import BESIDE, OURS, ROOT, Bar
 from kernels_products import FLOAT32, TORCH
 from models import CONFIG_DTYPES, SIZES, shapes
+from page_adaptive import ADAPTIVE, adaptive_bars
+from page_cells import of_cells
 from page_drafts import of_draft_models, of_drafts
 from page_family import of_family, of_family_sweeps, of_tier_fairness, of_tier_sweeps
-from page_messages import of_actors, of_links, of_nodes, of_tokens
+from page_faults import of_failover, of_head_death
+from page_messages import of_actors, of_links, of_nodes, of_one_machine, of_tokens
 from page_offline import of_offline
 from page_offline_live import of_offline_live
 from page_offline_online import of_offline_online
@@ -67,11 +73,12 @@ WIDTH = 120  # characters of a line of the page
 HEAD = """# Performance
 
 `python benchmarks/page.py` generates this page from the files in `benchmarks/results/`; do not edit it. `make bench`
-repeats all but the last twenty-three sections in under half an hour (for those use `make bench ONLY="forecast predictors
-simulation fidelity tenants drafts draft_models family family_sweeps tier_sweeps tier_fairness large on_demand scheduling
-scheduling_live overload overload_live pipelines offline offline_order offline_live offline_online structured"`) and reports
-what changed by more than the spread of the runs; `STORE=1` replaces the files and the page. Each file names its commit,
-machine and versions.
+repeats all but the last thirty-five sections in under half an hour (for those use `make bench ONLY="forecast
+predictors simulation cells fidelity tenants drafts draft_models family family_sweeps tier_sweeps tier_fairness large
+on_demand scheduling scheduling_live overload overload_live pipelines offline offline_order offline_live offline_online
+structured adaptive adaptive_live adaptive_simulated adaptive_kv adaptive_absent adaptive_stitches adaptive_surrogates
+adaptive_tokens adaptive_hidden transfers head_death"`) and reports what changed by more than the spread of the runs;
+`STORE=1` replaces the files and the page. Each file names its commit, machine and versions.
 
 Figures are medians. Shared machines are noisy, so the subjects of a comparison take turns within one run, and ratios say
 more than absolute numbers. A bar is the figure that we aim for; the last section lists what misses its bar. The models
@@ -256,12 +263,6 @@ A new recipient gets all routes, which takes {" ms and ".join(costs)} MB at 1,00
 that, a gateway only gets changes."""
 
 
-def of_failover(result: Result) -> str:
-    return f"""S bfloat16, 32 streams, `kill -9` of a worker. The longest pause of any stream until its next token, in
-milliseconds: {result.spread("kill/replicas", "gap_ms")} with two replicas, {result.spread("kill/pipeline", "gap_ms")} with a
-pipeline of two stages, of which one has to be restarted and loaded first."""
-
-
 def of_large(result: Result) -> str:
     rows = []
     for case in result.cases("start_s"):
@@ -305,11 +306,13 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "controller": ("Controller", of_controller),
     "actors": ("Actors", of_actors),
     "tokens": ("Messages for streamed tokens", of_tokens),
+    "one_machine": ("One machine, before and after many", of_one_machine),
     "links": ("Links", of_links),
     "nodes": ("Nodes", of_nodes),
     "forecast": ("Forecasts", of_forecast),
     "predictors": ("Predictors", of_predictors),
     "simulation": ("Simulated clusters", of_simulation),
+    "cells": ("A thousand simulated workers", of_cells),
     "fidelity": ("Simulated beside real clusters", of_fidelity),
     "tenants": ("Tenants", of_tenants),
     "drafts": ("Drafts", of_drafts),
@@ -330,20 +333,25 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "offline_live": ("An offline batch on a real cluster", of_offline_live),
     "offline_online": ("Offline requests beside online ones", of_offline_online),
     "structured": ("Constrained answers", of_structured),
+    **ADAPTIVE,
+    "head_death": ("The head dies", of_head_death),
 }
 
 
 BARS: dict[str, Sequence[Bar]] = {  # those that are always the same
+    "cells": cells.BARS,
     "controller": controller.BARS,
     "deltas": deltas.BARS,
     "family": family.BARS,
     "forecast": forecast.BARS,
+    "head_death": head_death.BARS,
     "links": links.BARS,
     "offline": offline.BARS,
     "offline_live": offline_live.Plan().bars(),
     "offline_online": offline_online.Plan().bars(),
     "offline_order": offline_order.BARS,
     "on_demand": on_demand.BARS,
+    "one_machine": one_machine.BARS,
     "overload": overload.BARS,
     "overload_live": overload_live.Plan().bars(),
     "pipelines": pipelines.BARS,
@@ -357,6 +365,8 @@ BARS: dict[str, Sequence[Bar]] = {  # those that are always the same
 
 
 def bars_of(name: str, result: Result) -> list[Bar]:
+    if name in ADAPTIVE:
+        return adaptive_bars(name, result)
     match name:
         case "serving":
             return serving.bars(serving.Plan())

@@ -49,7 +49,7 @@ def sources() -> str:
 @kept
 def simulate(run: Run) -> dict[str, float]:
     """Seconds, and what memory was like."""
-    from blockwright.simulator.control import simulation_of
+    from blockwright.simulator.assembly import simulation_of
 
     scenario, coefficients, requests = described(run)
     forecasts: dict[int, float] = {}

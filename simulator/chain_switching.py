@@ -7,7 +7,7 @@ tokens, of which the other chain computes again what is not cached there. With `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ..policies.model.chain import Route
@@ -59,7 +59,7 @@ class ChainSwitching(ClusterPolicy):
             number = int(id[1:])
             if what != "preempted" and id in self._kept:
                 at, device, held = self._kept.pop(id)
-                self._touch(at)
+                self.cluster.one_stage(at)
                 device.release(held)
             if self.cluster.requests[number].ended >= 0:
                 self._on[place].pop(number, None)
@@ -81,14 +81,6 @@ class ChainSwitching(ClusterPolicy):
         if not self.cluster.ended:
             self.cluster.call(now + TICK, self._tick)
 
-    def _touch(self, place: int) -> Instance:
-        """Return the instance at a place at the state that it has now."""
-        instance = self.cluster.instances[place]
-        assert isinstance(instance, Instance), "with equivalents instances have one stage"
-        instance.catch_up(self.cluster.now)
-        self.cluster.schedule(place)
-        return instance
-
     def _ways(self, model: str) -> list[Way]:
         """Return the routes of a model and of its equivalents."""
         cluster, names = self.cluster, (model, *self._equivalents[model])
@@ -102,7 +94,7 @@ class ChainSwitching(ClusterPolicy):
 
     def _relieve(self, model: str, place: int, route: Route) -> None:
         """Switch a model's requests on a route that gain by it, the latest first: the first are nearly done."""
-        instance = self._touch(place)
+        instance = self.cluster.one_stage(place)
         for request in [self._on[place][number] for number in sorted(self._on[place], reverse=True)]:
             serves = request.serves or request.demand.model
             if request.demand.model == model and serves == route.application and request.switches < self._chains.limit:
@@ -135,25 +127,37 @@ class ChainSwitching(ClusterPolicy):
 
     def _switch(self, request: SimulatedRequest, instance: Instance, place: int, switch: SimulatedSwitch) -> None:
         """Take a request from its instance, and send it to the other route."""
-        cluster, demand = self.cluster, request.demand
-        taken, news = take_one(instance, f"r{demand.number}", cluster.now)
-        cluster.news(place, news)
-        del self._on[place][demand.number]
-        request.switches += 1
-        estimates = {"stay": switch.stay, "go": switch.go}
-        cluster.record({"at": cluster.now, "what": "switched", "request": demand.number, "from": instance.name, **estimates})
-        model = switch.route.application
-        serves = "" if model == demand.model else model
-        placing = DispatchDecision(switch.place, [switch.place], [switch.go], serves=serves)
-        if self._free:
-            self._keep(taken, switch)
-        cluster.send(request, self.placed(request, placing), taken.submission)
+        del self._on[place][request.demand.number]
+        go_over(self.cluster, request, instance, place, switch, self._keep if self._free else None)
 
     def _keep(self, taken: RemovedSequence, switch: SimulatedSwitch) -> None:
         """Have the KV of a request on the route that it goes to, as far as there are pages."""
-        state = self._touch(switch.place).state
+        state = self.cluster.one_stage(switch.place).state
         local = state.parts.routes.home(switch.route.id)
         assert local is not None, "a request goes to a route that is not there"
         device, size = DevicePages(state, local.spans[0]), state.config.page_size
         hashes = page_hashes(taken.submission.tokens, size, taken.submission.salt)[: taken.pages * taken.page_size // size]
         self._kept[taken.submission.request] = switch.place, device, device.publish(device.hold(len(hashes)), hashes)
+
+
+def go_over(
+    cluster: ClusterSimulation,
+    request: SimulatedRequest,
+    instance: Instance,
+    place: int,
+    switch: SimulatedSwitch,
+    taken_out: Callable[[RemovedSequence, SimulatedSwitch], None] | None = None,
+) -> None:
+    """Take a request from its instance, and send it to the other route. taken_out: is called between the two."""
+    demand = request.demand
+    taken, news = take_one(instance, f"r{demand.number}", cluster.now)
+    cluster.news(place, news)
+    request.switches += 1
+    estimates = {"stay": switch.stay, "go": switch.go}
+    cluster.record({"at": cluster.now, "what": "switched", "request": demand.number, "from": instance.name, **estimates})
+    model = switch.route.application
+    placing = DispatchDecision(switch.place, [switch.place], [switch.go], serves="" if model == demand.model else model)
+    if taken_out is not None:
+        taken_out(taken, switch)
+    assert cluster.policy is not None, "a policy decides on switches"
+    cluster.send(request, cluster.policy.placed(request, placing), taken.submission)

@@ -9,9 +9,8 @@ code. Each device of an instance is one worker here.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
 
 from ..policies.cluster.demand import Use
 from ..policies.control import events
@@ -26,53 +25,22 @@ from ..policies.control.route_switch import SwitchRoutes
 from ..policies.control.scaling import ScalingPlan
 from ..policies.control.state import ControllerState
 from ..policies.overload.demand import PERIOD
-from ..policies.plan.coefficients import Coefficients
 from ..policies.prediction.instance import Instance
 from ..policies.prediction.pipeline_instance import PipelineInstance
 from ..policies.sweep.events import Submission
-from .chain_switching import ChainSwitching
-from .description import DeathSpec, Scenario
+from .bridging import Bridges
+from .control_step import ClusterFatalError, ControlStep
 from .devices import take_out
 from .instances import served_applications
 from .memory_drops import MemoryDrops, layered_application
+from .outage_spec import DeathSpec
 from .simulated_gateway import DispatchDecision
 from .simulated_worker import SimulatedWorker
-from .simulation import ClusterPolicy, ClusterSimulation, Note, SimulatedRequest
-from .workload import WorkloadRequest
+from .simulation import ClusterPolicy, ClusterSimulation, SimulatedRequest
 
 STALL = 10.0  # seconds without progress that mean a hung worker, as in the settings of a live cluster
 BEAT = 0.5  # seconds between heartbeats, likewise
 GOING_ON = ("started", "first", "preempted")  # news of requests that have not ended
-
-
-class ControlStep(NamedTuple):
-    """An event that the controller's state machine took, and the effects that it had."""
-
-    at: float
-    event: events.Event
-    effects: list[events.Effect]
-
-
-class ClusterFatalError(RuntimeError):
-    """The end of a simulated cluster whose live counterpart would stop: it cannot serve what it was started for."""
-
-
-def simulation_of(
-    scenario: Scenario,
-    coefficients: Sequence[Coefficients],
-    demands: Sequence[WorkloadRequest],
-    *,
-    jumps: bool = True,
-    note: Note | None = None,
-    tape: list[ControlStep] | None = None,
-) -> ClusterSimulation:
-    """Return the simulation that a description asks for. ``tape`` gets all steps of the controller."""
-    policy: Callable[[ClusterSimulation], ClusterPolicy] | None = None
-    if scenario.controlled:
-        policy = partial(SimulatedControl, tape=tape)
-    elif scenario.varied and scenario.dispatch.switches:
-        policy = ChainSwitching
-    return ClusterSimulation(scenario, coefficients, demands, jumps=jumps, note=note, policy=policy)
 
 
 class SimulatedControl(ClusterPolicy):
@@ -83,6 +51,7 @@ class SimulatedControl(ClusterPolicy):
         self._cluster, self._tape = cluster, tape
         self._models = [model.name for model in scenario.models]
         self._began = False  # the cluster is up, and loads take time
+        self._bridges: Bridges | None = None
         self._inbox: deque[events.Event] = deque()
         self._handling = False
         self._present: list[dict[int, None]] = [{} for _ in cluster.instances]  # by place: requests sent there
@@ -122,6 +91,9 @@ class SimulatedControl(ClusterPolicy):
         if self.drops is not None:
             self.retired = self.drops.moves.retired
         self.handle(events.Serve(tuple(applications)), *(event for name in first for event in self._rise(name)))
+        if scenario.varied:
+            self._bridges = Bridges(cluster, self._again, self._retry)
+            self.handle(self._bridges.vary(applications))
         self._began = True
         for death in scenario.deaths:
             cluster.call(death.at, partial(self._strike, death))
@@ -166,7 +138,7 @@ class SimulatedControl(ClusterPolicy):
                 self._awaited.append(application)
                 self._look_for_quiet()
             case events.RecheckLater(seconds, worker, application):
-                self._later(seconds, events.Recheck(worker, application))
+                self._cluster.call(self._cluster.now + seconds, partial(self.handle, events.Recheck(worker, application)))
             case events.StartWorker(worker, why):
                 self._note("starting", worker, why)
                 self._up_after(self._cluster.scenario.provisioning.cold_start, worker)
@@ -216,9 +188,6 @@ class SimulatedControl(ClusterPolicy):
         for submission in left:
             self._again(submission)
 
-    def _later(self, seconds: float, event: events.Event) -> None:
-        self._cluster.call(self._cluster.now + seconds, partial(self.handle, event))
-
     def _load(self, effect: events.Load) -> None:
         worker = self.workers[effect.worker]
         if effect.incarnation != worker.life or worker.name in self._hung:
@@ -249,7 +218,8 @@ class SimulatedControl(ClusterPolicy):
         """
         now = self._cluster.now
         if (disk := self._cluster.scenario.loading.disk) and nbytes and self._began:
-            self._cluster.call(now + nbytes / disk, partial(self.handle, events.Loaded(*what)))
+            loaded = events.Loaded(*what, nbytes, nbytes / disk)
+            self._cluster.call(now + nbytes / disk, partial(self.handle, loaded))
         else:
             self.handle(events.Loaded(*what))
 
@@ -366,7 +336,9 @@ class SimulatedControl(ClusterPolicy):
         published, gateway = self.state.table.news(), self._cluster.gateway
         before = {place for places in gateway.active.values() for place in places}
         places: dict[str, set[int]] = {name: set() for name in self._models}
-        for route in published.routes:
+        if self._bridges is not None:
+            self._bridges.learn(published, lambda worker: self.workers[worker].place)
+        for route in (route for route in published.routes if route.application in places):
             place = self.workers[route.home].place
             places[route.application].add(place)
             if self._cluster.scenario.on_demand:
@@ -376,11 +348,8 @@ class SimulatedControl(ClusterPolicy):
             started = {place for some in places.values() for place in some} - before
             for place in sorted(started & self._cluster.provisioner.starting):
                 self._note("active", self._cluster.maker.plans[place].name)
-        for name, held in self._held.items():
-            if held:
-                self._held[name] = []
-                for request, submission in held:
-                    self._dispatch(request, submission)
+        for name in self._models:
+            self._retry(name)
         absent = [name for name in published.on_demand if self._held[name] and not places[name]]
         if absent:
             self._want(absent)  # earlier ones may have come too early
@@ -388,9 +357,20 @@ class SimulatedControl(ClusterPolicy):
             if failed.final:
                 self._give_up(failed.application, failed.why)
 
+    def _retry(self, model: str) -> None:
+        """Dispatch the requests of a model that wait for an instance, as far as there is one."""
+        held, self._held[model] = self._held[model], []
+        for request, submission in held:
+            self._dispatch(request, submission)
+
+    def _has_place(self, request: SimulatedRequest) -> bool:
+        """Return whether an instance can have a request, of its model or, while that is not loaded, of an equivalent."""
+        own = self._cluster.gateway.places(request.demand)
+        return bool(own) or (self._bridges is not None and self._bridges.begins(request))
+
     def _dispatch(self, request: SimulatedRequest, submission: Submission | None) -> None:
         """Dispatch a request, or hold it until there is an instance for it."""
-        if self._cluster.gateway.places(request.demand):
+        if self._has_place(request):
             self._cluster.dispatch(request, submission)
         else:
             self._held[request.demand.model].append((request, submission))
@@ -409,7 +389,8 @@ class SimulatedControl(ClusterPolicy):
         request = self._cluster.requests[int(submission.request[1:])]
         request.restarts += 1
         self._counts["restarts"] += 1
-        self._sent[request.demand.model] -= 1
+        self._sent[request.demand.model] -= not request.serves
+        request.serves = ""
         self._gone(request.demand.number)
         self._dispatch(request, submission)
         self._ask_for(request)
@@ -420,11 +401,11 @@ class SimulatedControl(ClusterPolicy):
             self._want([request.demand.model])
 
     def _want(self, models: Sequence[str]) -> None:
-        longest = {name: max(request.demand.total for request, _ in self._held[name]) for name in models}
-        self.handle(events.ApplicationsWanted(longest))
+        self.handle(events.ApplicationsWanted({name: self._use(name).waits for name in models}))
 
     def _use(self, model: str) -> Use:
         active, waits = self._active[model], [request.demand.total for request, _ in self._held[model]]
+        waits += [] if self._bridges is None else self._bridges.waits(model)
         idle = 0.0 if active else self._cluster.now - self._last.get(model, float("-inf"))
         return Use(active, idle, max(waits, default=0))
 
@@ -452,7 +433,7 @@ class SimulatedControl(ClusterPolicy):
         if (oldest := self._cluster.oldest()) is not None:
             self._observe(measured=self._cluster.now - oldest.demand.at)
         self._active[request.demand.model] += 1
-        if self._cluster.gateway.places(request.demand):
+        if self._has_place(request):
             return True
         self._dispatch(request, None)
         self._ask_for(request)
@@ -468,7 +449,9 @@ class SimulatedControl(ClusterPolicy):
                 compared, loads = [*placing.compared, place], [*placing.loads, None]
                 placing = DispatchDecision(place, compared, loads, placing.predicted)
         self._put(request.demand.number, placing.place)
-        self._sent[model] += 1
+        self._sent[model] += not placing.serves
+        if self._bridges is not None and self._bridges.put(request, placing.place, placing.serves):
+            self._want([model])
         return placing
 
     def redirect(self, place: int, submission: Submission) -> tuple[int, Submission] | None:
@@ -476,6 +459,11 @@ class SimulatedControl(ClusterPolicy):
         at = place if self.drops is None else self.drops.moves.at[place]
         if at in self._stuck:
             self._stuck[at].append(submission)
+            return None
+        if self._bridges is not None and not self._bridges.serves(
+            self._cluster.requests[int(submission.request[1:])], place
+        ):
+            self._again(submission)
             return None
         if not all(self.workers[worker].up for worker in self._cluster.maker.plans[place].workers):
             self._again(submission)
@@ -494,6 +482,8 @@ class SimulatedControl(ClusterPolicy):
 
     def _gone(self, request: int) -> None:
         """Note that a request is not where it was."""
+        if self._bridges is not None:
+            self._bridges.gone(request)
         if (place := self._place_of.pop(request, None)) is not None:
             del self._present[place][request]
             self._look_whether_empty(place)
@@ -508,7 +498,7 @@ class SimulatedControl(ClusterPolicy):
         for id, what in news:
             if what not in GOING_ON:
                 request = self._cluster.requests[int(id[1:])]
-                self._sent[request.demand.model] -= 1
+                self._sent[request.demand.model] -= not request.serves
                 self._ended(request)
                 self._gone(request.demand.number)
                 self._observe(measured=request.ended - request.demand.at)

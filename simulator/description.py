@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ..policies.cluster.provisioning import MODES
-from ..policies.nearest import suggestion
 from ..policies.plan.coefficients import TERMS, Coefficients
 from ..policies.prediction.dispatching import POLICIES
 from ..policies.requests import kv_dispatch
 from ..policies.requests.absent import COLD
 from .dispatch_spec import DispatchSpec
 from .model_spec import ModelSpec, check_places, check_surrogates, placed, with_shared
-from .record import Bytes, Most, Size, Tokens, record
+from .outage_spec import CutSpec, DeathSpec, HeadLossSpec, Outages, RollSpec, check_deaths
+from .record import Bytes, Most, Share, Size, Tokens, record
 
 ARRIVALS = ("poisson", "gamma", "trace", "log")
 LAWS = ("constant", "exponential")
@@ -30,11 +30,9 @@ ERROR_LAWS = ("lognormal", "gaussian")
 MOST_ERROR = 10.0  # standard deviation of a logarithm: a length is then wrong by a factor of 22,000
 MOST_DEVICES = 10_000
 MOST_PARTS = 1 << 16  # chunks, or pages, in the smallest memory that holds whole ones of both: it is mapped at once
-Share = Annotated[float, Most(1)]
 Bandwidth = Annotated[float, Size()]  # bytes a second
 OVERLOAD = ("off", "drop")
-MOST_NAMED = 12  # instances that a message names
-IN_FLIGHT = ("shared", "own", "none")
+IN_FLIGHT = ("shared", "own", "none", "alone")
 LEAST_WORK = "least-work"  # the gateway's own rule
 DISPATCH = (LEAST_WORK, *POLICIES)
 
@@ -143,16 +141,6 @@ class LoadingSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeathSpec:
-    """The death of an instance at a time; its supervisor starts it again."""
-
-    instance: str  # with several stages: one device of it, such as "instance-0.1"
-    at: float  # seconds
-    down: float = 5.0  # seconds until it is up again, with nothing loaded
-    stalls: bool = False  # it does not die, but makes no progress until the controller kills it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OverloadSpec:
     """The reaction of replicas when KV memory runs out (``policies/overload``). Shares are of KV memory."""
 
@@ -184,6 +172,9 @@ class Scenario:
     overload: OverloadSpec = field(default_factory=OverloadSpec)
     loading: LoadingSpec = field(default_factory=LoadingSpec)
     deaths: tuple[DeathSpec, ...] = ()
+    heads: tuple[HeadLossSpec, ...] = ()
+    cuts: tuple[CutSpec, ...] = ()
+    roll: RollSpec | None = None
     redundant_pages: float = 0.0  # seconds between looks for cached pages that several instances have; 0: never
 
     @property
@@ -199,8 +190,32 @@ class Scenario:
     @property
     def controlled(self) -> bool:
         """True if what the instances hold or serve can change, so that the controller decides."""
+        return self.changing or self.on_demand
+
+    @property
+    def changing(self) -> bool:
+        """True if instances come, go, or change what they hold for another reason than models on demand."""
         scaled, drops = self.provisioning.mode != "off", self.overload.mode != "off"
-        return scaled or drops or self.on_demand or bool(self.deaths) or self.loading.block_idle > 0
+        gone = bool(self.deaths or self.interrupted)
+        return scaled or drops or gone or self.loading.block_idle > 0
+
+    @property
+    def interrupted(self) -> bool:
+        """True if the head goes away, workers are cut off, or they are rolled."""
+        return bool(self.heads or self.cuts or self.roll)
+
+    @property
+    def outages(self) -> Outages:
+        """All outages that are described beside deaths of instances."""
+        others = {
+            "provisioning": self.provisioning.mode != "off" or self.provisioning.start,
+            "overload": self.overload.mode != "off",
+            "on_demand of a model": self.on_demand, "block_idle": self.loading.block_idle,
+            "stages of an instance": any(one.stages > 1 for one in self.instances),
+            "deaths": self.roll is not None and self.deaths,
+        }  # fmt: skip
+        workers = sum(one.count for one in self.instances)
+        return Outages(self.heads, self.cuts, self.roll, workers, [name for name, given in others.items() if given])
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +336,8 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
         raise source.error(["workload", "batch"], f"is {workload.batch:g}; with urgent it is more than 1, so give less")
     if workload.length_error > MOST_ERROR:
         raise source.error(["workload", "length_error"], f"is {workload.length_error:g}; give at most {MOST_ERROR:g}")
+    if made.dispatch.in_flight == "alone" and (made.dispatch.policy != LEAST_WORK or made.varied):
+        raise source.error(["dispatch", "in_flight"], f"is 'alone'; it needs policy = {LEAST_WORK!r}, and no equivalents")
     _check_parts(made, source)
     _check_variants(made, source)
     _check_pipelines(made, source)
@@ -389,9 +406,12 @@ def _check_variants(made: Scenario, source: DescriptionSource) -> None:
             )
     for n, model in enumerate(made.models):
         field = "equivalents" if model.equivalents else "only"
-        if (model.only or model.equivalents) and (made.controlled or made.provisioning.start):
+        changes = made.changing or made.provisioning.start or (model.only and made.on_demand)
+        if (model.only or model.equivalents) and changes:
             says = "is given, and deaths, provisioning, overload, on_demand or block_idle change what instances hold"
             raise source.error(["models", n, field], f"{says}; leave out one or the other")
+    if made.varied and made.on_demand and dispatch.free_switches:
+        raise source.error(["dispatch", "free_switches"], "is given, and models are on_demand; leave out one or the other")
 
 
 def _check_pipelines(made: Scenario, source: DescriptionSource) -> None:
@@ -466,7 +486,9 @@ def _check_control(made: Scenario, source: DescriptionSource) -> None:
         if (made.on_demand or made.loading.block_idle) and not one.memory:
             what = "models on demand" if made.on_demand else "extra copies (block_idle)"
             raise source.error(["instances", n, "memory"], f"is missing; {what} take their parameters from it")
-    _check_deaths(made, source)
+    names = [worker for one in made.instances for name in one.names for worker in one.devices(name)]
+    check_deaths(made.deaths, names, source.error)
+    made.outages.check(source.error)
     loading, usual = made.loading, LoadingSpec()
     if loading.disk and not made.controlled:
         says = "is given, and nothing is loaded after the start; leave it out, or describe deaths, provisioning, overload"
@@ -488,16 +510,6 @@ def _check_kv(made: Scenario, source: DescriptionSource) -> None:
         raise source.error(["links", "bandwidth"], "is missing; KV that another instance has is copied over links")
     if any(one.stages > 1 or not one.prefix_cache for one in made.instances):
         raise source.error(["instances"], "need one stage and a prefix cache each, for KV that is found again")
-
-
-def _check_deaths(made: Scenario, source: DescriptionSource) -> None:
-    """Check that deaths are of instances that exist."""
-    names = [worker for one in made.instances for name in one.names for worker in one.devices(name)]
-    for n, death in enumerate(made.deaths):
-        if death.instance not in names:
-            many = f"there are {len(names)}, from {names[0]} to {names[-1]}"
-            says = suggestion(death.instance, names) if len(names) <= MOST_NAMED else many
-            raise source.error(["deaths", n, "instance"], f"is {death.instance!r}; {says}")
 
 
 def profile(spec: InstanceSpec, n: int, source: DescriptionSource) -> Coefficients:

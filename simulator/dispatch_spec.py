@@ -19,7 +19,8 @@ class DispatchSpec:
     choices: int = 0  # number of instances, drawn at random, that are compared; 0: all
     dispatchers: Annotated[int, Most(256)] = 1  # each request comes to one of them, which has its own numbers and counts
     staleness: float = 0.0  # seconds for which a snapshot of an instance is reused; 0: a new one for every request
-    # which dispatchers count requests that a snapshot does not show: all | "own": the sender | "none"
+    # which dispatchers count requests that a snapshot does not show: all | "own": the sender | "none"; "alone": there are
+    # no snapshots, and each knows the requests that it has sent and that have not ended, as live gateways do
     in_flight: str = "shared"
     correction: int = MORE  # tokens still expected of an answer that has outrun its estimate, without ``spread``
     spread: bool = True  # instances learn how wrong estimates are, and correct the expected rest of an answer by it

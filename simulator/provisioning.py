@@ -28,11 +28,14 @@ class InstanceChange:
 
 
 class PaidInstances:
-    """The account of paid instances (see the module). ``names``: of all instances; the first ``least`` are always there."""
+    """The account of paid instances (see the module).
 
-    def __init__(self, spec: ProvisioningSpec, names: Sequence[str]) -> None:
+    ``names``: of all instances; the first ``least`` are always there. ``standing_by``: how many of them are for a roll.
+    """
+
+    def __init__(self, spec: ProvisioningSpec, names: Sequence[str], standing_by: int = 0) -> None:
         self._spec, self.names = spec, list(names[: spec.most or None])
-        self.least = spec.start or len(self.names)
+        self.least = spec.start or len(self.names) - standing_by
         self.changes: list[InstanceChange] = []
         self.peak = self.least  # most paid at a time
         self.starting: set[int] = set()  # places whose instance has been started and is not active yet

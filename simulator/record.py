@@ -32,6 +32,7 @@ class Size:
 
 Tokens = Annotated[int, Most(1 << 24)]  # tokens of a request: they are all listed
 Bytes = Annotated[int, Size()]
+Share = Annotated[float, Most(1)]
 
 
 def record(kind: type[T], table: Any, error: Fault, place: list[str | int]) -> T:

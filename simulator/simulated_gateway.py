@@ -9,7 +9,7 @@ it knows to be in flight.
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -120,14 +120,23 @@ class SimulatedGateway:
         self._numbers, self._counts = [0] * dispatch.dispatchers, dispatch.policy == "min-qpm"
         self._plain = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].load is POLICIES["random"].load
         self.active = {name: [*own] for name, own in self._homes.items()}  # by model: places that requests go to
+        # by model and equivalent: places where this serves that model's requests, where it is not all of its own
+        self.lent: dict[tuple[str, str], list[int]] = {}
         # by model: tokens of one request that a place holds, where places are known to differ
         self.rooms: dict[str, dict[int, int]] = {}
         self.predicts = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].fallback != ""
         self._blanks = [Candidate(route="", home="")] * len(instances)  # for policies that need no knowledge
         self._looks: list[InstanceSnapshot | None] = [None] * len(instances)
         self._latency = limits.latency
-        self._reckons = dispatch.in_flight != "none" and (dispatch.staleness > 0 or limits.latency > 0) and not self._plain
+        self._reckons = (
+            dispatch.in_flight not in ("none", "alone")
+            and (dispatch.staleness > 0 or limits.latency > 0)
+            and not self._plain
+        )
         self._flying: list[deque[InFlightRequest]] = [deque() for _ in instances]
+        self._knows_own = dispatch.in_flight == "alone"
+        self._own: list[Counter[int]] = [Counter() for _ in range(dispatch.dispatchers)]  # by place: tokens sent there
+        self._sent_by: dict[int, tuple[int, int, int]] = {}  # by request: its dispatcher, place and tokens
         # by place, if more than one; a block there takes only that fraction of each device's memory
         self.devices: dict[int, int] = {}
         # by place: requests that wait for an instance elsewhere, and their blocks
@@ -171,6 +180,10 @@ class SimulatedGateway:
         self._numbers[dispatcher] += 1
         if self._counts:
             self._sent[dispatcher][placing.place].append(now)
+        if self._knows_own:
+            self.forget(demand.number)
+            self._own[dispatcher][placing.place] += demand.total
+            self._sent_by[demand.number] = dispatcher, placing.place, demand.total
         if self._reckons:
             sent = self._submission(placing.place, demand, placing.serves or demand.model)
             blocks = -(-demand.prompt // self._instances[placing.place].state.config.page_size)
@@ -191,6 +204,12 @@ class SimulatedGateway:
         """Note the end of a request."""
         self._overload.end(model, 0, now)
 
+    def forget(self, request: int) -> None:
+        """Note that a request is not where its dispatcher sent it any more."""
+        if (sent := self._sent_by.pop(request, None)) is not None:
+            dispatcher, place, tokens = sent
+            self._own[dispatcher][place] -= tokens
+
     def _place(self, demand: WorkloadRequest, compared: list[int], dispatcher: int, now: float) -> DispatchDecision:
         if self._dispatch.policy == LEAST_WORK:
             return self._least_work(demand, compared, dispatcher, now)
@@ -206,7 +225,9 @@ class SimulatedGateway:
         loads: list[object] = []
         work: dict[str, int] = {}
         every, variants = self._homes[demand.model], self.variants.equivalents[demand.model]
-        ways = [(i, every[i]) for i in compared] + [(i, self._homes[m][i]) for m in variants for i in self.active[m]]
+        ways = [(i, every[i]) for i in compared] + [
+            (i, self._homes[m][i]) for m in variants for i in self.lent.get((demand.model, m), self.active[m])
+        ]
         for i, route in ways:
             load = self.outstanding(i, dispatcher, now)
             loads.append(load)
@@ -222,7 +243,10 @@ class SimulatedGateway:
         elif self._paces.slower or self._dispatch.kv_dispatch not in (OFF, LEAST_BUSY):
             known = weighed(self._dispatch.kv_dispatch, cached, copied_part(self._paces.unit, self.copy_seconds))
             view = RouteView(demand.prompt, demand.total - demand.prompt, self._paces, known)
-        best = choose_route(routes, work, tokens=demand.total, capacity=self.capacity, variants=variants, view=view)
+        best = choose_route(
+            routes, work, tokens=demand.total, capacity=self.capacity, variants=variants, view=view,
+            seat=f"{dispatcher}" if self._dispatch.dispatchers > 1 else "",
+        )  # fmt: skip
         at = next((at for at, route in enumerate(routes) if route is best), -1)
         assert at >= 0, "no route of some is the best"
         source = -1
@@ -235,6 +259,8 @@ class SimulatedGateway:
 
     def outstanding(self, i: int, dispatcher: int, now: float) -> int:
         """Return the tokens to compute at an instance, as far as a dispatcher knows."""
+        if self._knows_own:
+            return self._own[dispatcher][i]
         if not self._reckons and not self._dispatch.staleness:
             return self._instances[i].outstanding(now)
         look = self._look(i, now)

@@ -116,7 +116,7 @@ class SimulatedWorker:
         """Give a block its memory; return the bytes to be loaded, or why there is no room."""
         ids = [id for id in (*load.ids, *load.deltas) if id]
         added = self.nbytes
-        if (shortage := self._place(load.holder, ids)) is not None:
+        if (shortage := self._place(load.holder, ids, borrows=load.borrows)) is not None:
             return self._refusal(shortage)
         self.held.setdefault(load.holder, {}).update(dict.fromkeys(ids))
         self.blocks.loaded(load, self.cluster.now)
@@ -174,12 +174,12 @@ class SimulatedWorker:
     def _memory(self) -> WorkerMemory:
         return states(self.cluster.instances[self.place])[self.name].parts.memory
 
-    def _place(self, holder: str, ids: list[bytes]) -> Shortage | None:
+    def _place(self, holder: str, ids: list[bytes], *, borrows: bool = False) -> Shortage | None:
         if not self.budgeted:
             return None
         self._loads += 1
         wanted = [WantedComponent(id, [PackedTensor(id, self.sizes[id])] if self.sizes[id] else []) for id in ids]
-        return self._change(ComponentsWanted(self._loads, holder, wanted))
+        return self._change(ComponentsWanted(self._loads, holder, wanted, borrows))
 
     def _change(self, event: ComponentsWanted | ComponentsReleased) -> Shortage | None:
         cluster = self.cluster

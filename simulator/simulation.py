@@ -113,7 +113,7 @@ class ClusterSimulation:
     """One run. ``coefficients`` are for each entry of ``scenario.instances``. Raises NoCapacityError when made.
 
     ``policy`` makes the policy; without one, instances only preempt, and all are there from beginning to end. A scenario
-    that is controlled needs the policy of ``control.py``.
+    that is controlled needs the policy of ``assembly.py``.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class ClusterSimulation:
         note: Note | None = None,
         policy: Callable[[ClusterSimulation], ClusterPolicy] | None = None,
     ) -> None:
-        assert policy is not None or not scenario.controlled, "the controller of a simulation is missing; see control.py"
+        assert policy is not None or not scenario.controlled, "the controller of a simulation is missing; see assembly.py"
         self.scenario = scenario
         self.requests = [SimulatedRequest(demand) for demand in demands]
         self.samples: list[ClusterSample] = []
@@ -151,7 +151,8 @@ class ClusterSimulation:
             scenario.seed,
             self.maker.paces(),
         )
-        self.provisioner = PaidInstances(scenario.provisioning, [instance.name for instance in self.instances])
+        names = [instance.name for instance in self.instances]
+        self.provisioner = PaidInstances(scenario.provisioning, names, scenario.outages.standing_by)
         first = range(self.provisioner.least)
         self.gateway.active = {m: [place for place in own if place in first] for m, own in self.gateway.active.items()}
         self._oldest = 0  # all requests before this one have ended
@@ -292,6 +293,14 @@ class ClusterSimulation:
         devices = len(instance.machines) if isinstance(instance, PipelineInstance) else 1
         self.gateway.replaced(place, devices)
 
+    def one_stage(self, place: int) -> Instance:
+        """Return the instance at a place at the state that it has now, where all have one stage."""
+        instance = self.instances[place]
+        assert isinstance(instance, Instance), "an instance has several stages"
+        instance.catch_up(self.now)
+        self.schedule(place)
+        return instance
+
     def freeze(self, place: int) -> None:
         """Have the instance at a place make no progress from now on, until another one is put there."""
         instance = self.instances[place]
@@ -333,6 +342,7 @@ class ClusterSimulation:
                 request.ended = now + self._limits.latency
                 request.failed = "" if what == "finished" else what
                 self.gateway.end(request.demand.model, now)
+                self.gateway.forget(number)
                 if self.absences is not None:
                     self.absences.end(request.demand, place, instance.state.config.page_size, now)
                 self._ended()

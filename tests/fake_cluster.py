@@ -91,6 +91,7 @@ class FakeWorker:
     room: int | None = None
     ending: int = 0
     held: dict[bytes, set[str]] = field(default_factory=dict)  # component -> the applications that hold it
+    borrowers: set[str] = field(default_factory=set)  # the holders that own nothing which others hold, too
     running: dict[str, tuple[Submission, list[int], int]] = field(default_factory=dict)  # submission, tokens, computed
     unacknowledged: dict[int, SweepReport] = field(default_factory=dict)
     serial: int = 0
@@ -105,6 +106,8 @@ class FakeWorker:
     def hold(self, load: LoadBlock) -> None:
         for id in _ids(load):
             self.held.setdefault(id, set()).add(load.holder)
+        if load.borrows:
+            self.borrowers.add(load.holder)
 
     def unload(self, holder: str, ids: Iterable[bytes]) -> None:
         for id in ids:
@@ -121,7 +124,8 @@ class FakeWorker:
         return {name for holders in self.held.values() for name in holders}
 
     def owned(self) -> dict[str, int]:
-        return {name: SIZE * sum(one == {name} for one in self.held.values()) for name in sorted(self.names())}
+        owners = [one - self.borrowers or one for one in self.held.values()]
+        return {name: SIZE * sum(one == {name} for one in owners) for name in sorted(self.names())}
 
     def capacity(self, spare: int) -> events.KvCapacity:
         """Return the bytes left to KV, with ``spare`` beside the components that have room."""
@@ -403,13 +407,22 @@ NEVER = (events.Publish, events.Added, events.Fatal, events.ResumeWorker, drop_e
 class ServingCluster(FakeCluster):
     """A fake cluster behind a gateway's state machine, and a network that loses reports and doubles them.
 
-    span: workers that each chain is spread over. poison: requests that kill whoever decodes them.
+    served: applications; none: one whose chain is spread over ``span`` workers. room: components that each worker holds.
+    poison: requests that kill whoever decodes them.
     """
 
     def __init__(
-        self, seed: int, book: RequestBook, *workers: str, span: int = 1, drop: float = 0.0, double: float = 0.0
+        self,
+        seed: int,
+        book: RequestBook,
+        *workers: str,
+        span: int = 1,
+        drop: float = 0.0,
+        double: float = 0.0,
+        served: tuple[Application, ...] = (),
+        room: int | None = None,
     ) -> None:
-        super().__init__(*workers)
+        super().__init__(*workers, room=room)
         self.random = Random(seed)
         self.book = book
         self.drop, self.double = drop, double
@@ -418,7 +431,7 @@ class ServingCluster(FakeCluster):
         self.finish: dict[str, str] = {}
         self.failures: dict[str, messages.Fail] = {}
         self.poison: set[str] = set()
-        self(events.Serve((application("m", "ABCD", span),)))
+        self(events.Serve(served or (application("m", "ABCD", span),)))
         for worker in self.state.workers:
             self.begin(worker)
 

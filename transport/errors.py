@@ -6,6 +6,7 @@
       HandshakeRefused          the other end does not want this connection, and says why
         ReleaseRefused   its release is too far from this one
       PeerGone         the peer was never connected, or its connection is lost for good
+        KeyRefused     it is there, and does not take this node's key
       QueueFull        the peer reads too slowly: its bounded out-queue holds no more
       MessageTooLarge  the caller sends more than the receiver would take
 
@@ -52,6 +53,10 @@ class PeerGone(TransportError):
     def __init__(self, text: str, *, acknowledged: int = 0, chunks: int = 0) -> None:
         super().__init__(text)
         self.acknowledged, self.chunks = acknowledged, chunks
+
+
+class KeyRefused(PeerGone):
+    """A peer that does not take this node's key: it never did, or the life with that key is over for it."""
 
 
 class QueueFull(TransportError):

@@ -13,9 +13,9 @@ import zmq
 from . import handshake as greeting
 from .address import split_key
 from .curve import NodeKeys, check_endpoint
-from .errors import AddressError, KeysError, PeerGone
+from .errors import AddressError, KeyRefused, KeysError, PeerGone
 from .handshake import Admission, JoinRequest, ReturnRequest
-from .outbound import DISCONNECTED, LOST_EVENTS, open_connection, open_dealer, read_loss
+from .outbound import DISCONNECTED, KEY_REFUSED, LOST_EVENTS, open_connection, open_dealer, read_loss
 
 SHOWN = 40  # characters shown of a bad address; it may be an invitation, whose secret comes later
 _NOBLOCK = int(zmq.NOBLOCK)
@@ -55,7 +55,8 @@ async def ask_head(address: str, request: JoinRequest | ReturnRequest, keys: Nod
         except zmq.Again:
             if (cause := read_loss(monitor)) is not None:
                 absent = f"{cause} before an answer came; is there the head of a running cluster?"
-                answered.set_exception(PeerGone(f"{where} cannot be joined: {absent if cause == DISCONNECTED else cause}"))
+                kind = KeyRefused if cause == KEY_REFUSED else PeerGone
+                answered.set_exception(kind(f"{where} cannot be joined: {absent if cause == DISCONNECTED else cause}"))
 
     try:
         for end in (socket, monitor):

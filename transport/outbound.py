@@ -35,10 +35,9 @@ _NOBLOCK, _NOBLOCK_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)  # ar
 CONNECT_TIMEOUT = 10_000  # ms for a TCP connection; the system's own is minutes
 HANDSHAKE_TIMEOUT = 30_000  # ms for a handshake with keys, which waits for the loop over there to check them
 _EVENT = struct.Struct("=HI")
+KEY_REFUSED = "refused: the other end does not take this node's key; an invitation is good once, and for a while"
 _FAILED = {  # reasons of failed handshakes
-    int(
-        zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    ): "refused: the other end does not take this node's key; an invitation is good once, and for a while",
+    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): KEY_REFUSED,
     int(
         zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     ): "refused: the handshake failed; has the other end the key that its address names?",

@@ -17,7 +17,7 @@ from pathlib import Path
 from ..gpu.whole_file import sync_folder
 from .documents import encode, read_document
 from .errors import StorageError, ZooError
-from .layout import CHAIN, OWN, Layout
+from .layout import CHAIN, MIRROR_OF, OWN, Layout
 
 Step = Callable[[str], None]
 Waiting = Callable[[], None]  # called once if another writer must be waited for
@@ -186,6 +186,11 @@ def check_zoo(layout: Layout) -> None:
     if not layout.mark.is_file():
         raise ZooError(f"{layout.root} is not a zoo: it has no {layout.mark.name}; make one with 'blockwright zoo add'")
     read_document(layout.mark)
+
+
+def is_mirror(layout: Layout) -> bool:
+    """Return whether the tensors of a zoo are elsewhere (``mirror.py``). Raises ZooError and OSError."""
+    return MIRROR_OF in read_document(layout.mark)
 
 
 def _may_become(layout: Layout) -> None:

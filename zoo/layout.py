@@ -32,6 +32,7 @@ from .errors import ZooError
 
 SCHEMA = 1
 CHAIN = "chain.json"
+MIRROR_OF = "origin"  # field of zoo.json: the zoo has no tensors of its own, and comes from there
 OWN = frozenset(
     (
         *("zoo.json", "tensors", "components", "deltas", "files"),
@@ -46,11 +47,16 @@ _HEX = re.compile(r"[0-9a-f]+")
 
 def check_name(name: str) -> None:
     """Refuse a name that an application cannot have: it becomes a folder and a model id."""
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise ZooError(
             f"an application cannot be called {shown(name)}; give at most 100 letters, digits, '.', '_' and '-', "
             "a letter or digit first"
         )
+
+
+def is_name(name: str) -> bool:
+    """Return whether an application can have this name."""
+    return _NAME.fullmatch(name) is not None
 
 
 def data_offset(dtype: str, shape: Sequence[int]) -> int:

@@ -128,8 +128,13 @@ def component_from(values: dict[str, Any], path: Path) -> StoredComponent:
 
 def read_chain(folder: Path) -> StoredChain:
     """Read the application in a folder of a zoo. Raises ZooDamaged and OSError."""
+    return chain_from(read_document(folder / CHAIN), folder)
+
+
+def chain_from(values: dict[str, Any], folder: Path) -> StoredChain:
+    """Return the application of a document; ``folder`` is its place in a zoo. Raises ZooDamaged."""
     path = folder / CHAIN
-    chain = from_fields(StoredChain, read_document(path), path)
+    chain = from_fields(StoredChain, values, path)
     if chain.application != folder.name:
         raise ZooDamaged(path, f"application {folder.name}", shown(chain.application))
     _check_hashes(path, chain.parts, 32)

@@ -26,7 +26,8 @@ from ..gpu.weights.generation import read_generation
 from ..gpu.weights.tensor_files import read_header
 from ..policies.adaptive.variants import Swap, folder_and_swaps, swapped, variant_source
 from ..policies.model.tiers import folder_and_layers
-from .disk import check_zoo, link_text
+from .by_hash import wanted
+from .disk import check_zoo, is_mirror, link_text
 from .errors import ZooDamaged, ZooError
 from .layout import CHAIN, TENSOR_NAME, Layout, check_name, data_offset
 from .records import StoredChain, StoredTensor, read_chain, read_component
@@ -78,7 +79,10 @@ def open_source(source: str | Path, base: str | Path = "") -> Checkpoint:
 
 
 def open_chain(folder: Path, swaps: Sequence[Swap] = ()) -> Checkpoint:
-    """Open the application in a folder of a zoo, or its variant. It cannot be removed until the result is dropped."""
+    """Open the application in a folder of a zoo, or its variant. It cannot be removed until the result is dropped.
+
+    Tensors of a mirror have no place but their hash (``by_hash.py``).
+    """
     layout = Layout(folder.parent.parent)
     check_name(folder.name)
     if folder.parent.name != layout.chains.name or folder.is_symlink() or folder.parent.is_symlink():
@@ -91,10 +95,12 @@ def open_chain(folder: Path, swaps: Sequence[Swap] = ()) -> Checkpoint:
         parts: Parts = []
         deltas: dict[int, DeltaPart] = {}
         known: dict[TensorRef, bytes] = {}
+        elsewhere = is_mirror(layout)
 
         def part(path: Path) -> tuple[Any, dict[str, TensorRef]]:
             stored = read_component(path)
-            refs = {role: place(layout, tensor) for role, tensor in stored.tensors.items()}
+            tensors = stored.tensors.items()
+            refs = {role: wanted(tensor) if elsewhere else place(layout, tensor) for role, tensor in tensors}
             known.update((ref, bytes.fromhex(stored.tensors[role].hash)) for role, ref in refs.items())
             return stored.config, refs
 

@@ -20,7 +20,7 @@ from ...policies.cluster.application_life import check_default, model_of
 from ...policies.cluster.scaling import PressedBlock
 from ...policies.cluster.worker_size import CARD, SizeDemand, WorkerReading, WorkerReport, WorkerSizes, card_memory
 from ...policies.control import events
-from ...policies.control.adoption import StateKeeping, ToldWorker, came_back
+from ...policies.control.adoption import StateKeeping, ToldWorker, came_back, configured, first_words, unclaimed
 from ...policies.control.drop_events import MemoryGroups, MemoryOrder, OverloadNote
 from ...policies.control.drop_groups import memory_groups, refusal, refused_workers
 from ...policies.control.drops_view import overload_view
@@ -30,6 +30,7 @@ from ...policies.control.state import ControllerState
 from ...runtime.actor.actor import Actor, PeerInfo
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.cluster.process import Process
+from ...runtime.cluster.process_watch import begun_at
 from ..block.messages import BlockStatus
 from ..conditions import Conditions, Published
 from ..gateway.port import ApplicationView, Census, DrainAnswered, RemovalView
@@ -74,6 +75,8 @@ class Controller(Actor):
         self._state = state
         self._keeping, self._doubts = keeping, doubts
         self._adopted = keeping.adopted if keeping is not None else None
+        pid = keeping.keeper if keeping is not None else 0
+        self._keeper = {"keeper": pid, "keeper_begun": begun_at(pid) if pid else 0}  # this names its process
         self._late_grace = keeping.grace if keeping is not None else 0.0
         self._held_back: list[events.Effect] | None = None  # effects, until the actors that they are for have been started
         self._known_sizes, self._logs = sizes, logs
@@ -92,7 +95,7 @@ class Controller(Actor):
     async def on_start(self) -> None:
         self._publisher = RoutePublisher(self.node, self._state, self._gateways, keeps=self._keeping is not None)
         self._calls = WorkerCalls(
-            self.node, self._publisher.lock, self.handle, self._kill, self._state if self._keeping else None
+            self.node, self._publisher.lock, self.handle, self._kill, self._state, outlived=self._keeping is not None
         )
         self._gateway_calls = GatewayCalls(self.node, self._gateways, self._publisher.lock, self._state)
         self._deafen = self.node.on_heartbeat(self._beat)
@@ -117,24 +120,23 @@ class Controller(Actor):
     async def take_over(self) -> None:
         """Begin to act on what a new head has found, now that the actors that it needs have been started."""
         effects, self._held_back = self._held_back or [], None
-        for name, worker in self._state.workers.items():
-            for gateway in self._gateways if worker.alive else ():
-                self.node.ref(gateway).up.cast(name, worker.incarnation)
+        words = first_words(self._state)
+        for gateway in self._gateways:
+            for worker, incarnation in words.lives:
+                self.node.ref(gateway).up.cast(worker, incarnation)
         for effect in effects:
             self._perform(effect)
-        if self._state.overload.groups:
+        if words.drops:
             self.node.ref(f"{self.node.name}/memory").wake.cast()
 
     @endpoint
     async def serve(self, applications: list[events.Application]) -> None:
         """Serve these applications, which are hashed already: load them."""
-        if self._adopted is None or not self._state.serving.began:  # else they are served, or an operator has removed them
-            self.handle(events.Serve(tuple(applications)))
-        left_over, self._adopted = () if self._adopted is None else self._adopted.left_over, None
-        for told in left_over:  # of workers that a new head has found, in whose memory there may be more
-            unclaimed = tuple(block for block in told.held if block.holder not in self._state.served)
-            for block in unclaimed:
-                self._perform(events.Unload(told.worker, told.incarnation, block.holder, block.ids))
+        for event in configured(self._state, self._adopted, applications):
+            self.handle(event)
+        for effect in unclaimed(self._state, self._adopted):
+            self._perform(effect)
+        self._adopted = None
 
     @endpoint
     async def vary(self, applications: list[events.Application]) -> None:
@@ -429,6 +431,7 @@ class Controller(Actor):
             "placement": placement_view(self._state, now, wall),
             "doubts": self._doubts(),
             "predictors": await predictors_view(self.node, VIEW_TIMEOUT),
+            "succession": {"epoch": self.node.incarnation, **self._keeper},
         }
 
     async def _cards(self) -> list[dict[str, Any]]:

@@ -2,7 +2,9 @@
 
 Owns what was sent and what each gateway has taken. Publications leave one at a time, in order of their versions, and all
 that pile up meanwhile leave as one. A large one leaves in pieces, with a turn of the event loop after each. Where
-heads may follow one another, members get the state beside it, to keep it for the next head. Decides nothing.
+heads may follow one another, members get the state beside it, to keep it for the next head: only if something was decided
+since, for what a publication owes to workers alone (a death, a return, a load) they tell the next head themselves. Decides
+nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +36,9 @@ class RoutePublisher:
         self._gateways = gateways
         self._taken: dict[str, int] = {}  # gateway on another node -> version in its last heartbeat
         self._behind: dict[str, tuple[int, int]] = {}  # node -> its life and the version its last heartbeat lacked
+        self._kept: KeptState | None = None  # the state that members keep
+        self._kept_decided = 0  # decisions in it
+        self._keep_it: set[str] = set()  # addresses of the members that have it
         self._first: dict[str, None] = {}  # workers that must know the next publication before gateways do
 
     def put_first(self, workers: Iterable[str]) -> None:
@@ -64,7 +69,10 @@ class RoutePublisher:
         name, worker = peer.id.name, self._state.workers.get(peer.id.name)
         async with self.lock:
             if worker is None:
-                await self._cast(self._node.ref(f"{name}/gateway#{peer.id.incarnation}"), self._state.table.news())
+                gateway = self._node.ref(f"{name}/gateway#{peer.id.incarnation}")
+                if self._kept is not None:
+                    gateway.keep.cast(self._kept)
+                await self._cast(gateway, self._state.table.news())
             elif worker.incarnation == peer.id.incarnation:  # an incarnation not known yet has nothing loaded
                 part = self._state.table.parts({name: peer.payload.get("routes", 0)})[name]
                 await self._cast(self._worker(name, worker.incarnation), part)
@@ -73,8 +81,8 @@ class RoutePublisher:
         """Send everything to a new gateway."""
         async with self.lock:
             if self._state.version:
-                if self._keeps:
-                    self._node.ref(gateway).keep.cast(self._kept())
+                if self._kept is not None:
+                    self._node.ref(gateway).keep.cast(self._kept)
                 await self._cast(self._node.ref(gateway), self._state.table.news())
 
     async def publish(self) -> None:
@@ -91,13 +99,13 @@ class RoutePublisher:
             parts = self._state.table.parts({name: self._state.workers[name].routes for name in alive})
             self._first = {}
             updates = {gateway: self._state.table.news(self._taken.get(gateway, 0)) for gateway in self._gateways}
-            kept = self._kept() if self._keeps else None
+            keepers = self._pack() if self._keeps else []
             calls = [self._call(alive[name], parts[name]) for name in first]
             for name, answer in zip(first, await asyncio.gather(*calls, return_exceptions=True), strict=True):
                 if isinstance(answer, Exception):
                     log.warning("worker %s did not take routes %d: %s", name, version, answer)
-            for keeper in self._keepers() if kept is not None else ():
-                keeper.keep.cast(kept)  # before the publication, so that who has that has this
+            for keeper in keepers:
+                keeper.keep.cast(self._kept)  # before the publication, so that who has that has this
             for gateway, update in updates.items():
                 await self._cast(self._node.ref(gateway), update)
             for name in (name for name in alive if name not in first):
@@ -108,8 +116,16 @@ class RoutePublisher:
         async with self.lock:
             return self.sent
 
-    def _kept(self) -> KeptState:
-        return KeptState(self._node.incarnation, self._state.version, pack_state(self._state.snapshot()))
+    def _pack(self) -> list[Ref]:
+        """Pack the state if something was decided since; return the members that do not keep it yet."""
+        if self._kept is None or self._kept_decided != self._state.decided:
+            self._kept = KeptState(self._node.incarnation, self._state.version, pack_state(self._state.snapshot()))
+            self._kept_decided = self._state.decided
+            self._keep_it.clear()
+        keepers = {str(one.address): one for one in self._keepers()}
+        lacking = [one for address, one in keepers.items() if address not in self._keep_it]
+        self._keep_it = {*keepers}
+        return lacking
 
     def _keepers(self) -> list[Ref]:
         """Return the members that keep the state for the next head: all gateways on other nodes, and some workers."""

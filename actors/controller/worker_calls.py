@@ -12,10 +12,12 @@ import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from ...policies.cluster.application_life import model_of
 from ...policies.control import events
+from ...policies.control.adoption import unwanted
 from ...policies.control.loads import NoCapacity, SourcesWanted
 from ...policies.control.state import ControllerState
 from ...policies.requests.refusal import Refusal
@@ -53,8 +55,8 @@ class WorkerCalls:
     """The calls to the workers of one cluster (see the module).
 
     publishing: the lock held while a publication leaves. handle: takes a worker's answer. kill: ends a worker that does
-    not answer, with the reason. outlived: the state, if workers outlive heads and so may come back as the same life when
-    they were out of reach; else None.
+    not answer, with the reason. state: only read here. outlived: workers outlive heads, and so may come back as the same
+    life when they were out of reach.
     """
 
     def __init__(
@@ -63,13 +65,15 @@ class WorkerCalls:
         publishing: asyncio.Lock,
         handle: Callable[[events.Event], object],
         kill: Callable[[str, str], None],
-        outlived: ControllerState | None,
+        state: ControllerState,
+        *,
+        outlived: bool,
     ) -> None:
         self._node = node
         self._publishing = publishing
         self._handle = handle
         self._kill = kill
-        self._outlived = outlived
+        self._state, self._outlived = state, outlived
         self._order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         # Above those of earlier heads, whose numbers are lower.
         self._serials = itertools.count(((node.incarnation - 1) << SERIAL_BITS) + 1)
@@ -99,7 +103,7 @@ class WorkerCalls:
                 elif isinstance(answer, SourcesWanted):
                     self._handle(events.LoadLacks(*what, tuple(answer.components)))
                 else:
-                    self._handle(events.Loaded(*what))
+                    self._handle(events.Loaded(*what, answer.new_bytes, answer.seconds))
 
     async def unload(self, effect: events.Unload) -> None:
         async with self._order[effect.worker]:  # lock first, so that loads in its place come after it
@@ -115,18 +119,31 @@ class WorkerCalls:
                 log.warning("worker %s did not unload %s: %s", effect.worker, model_of(effect.holder), error)
 
     async def room(self, effect: events.AskCapacity) -> WorkerStatus | None:
-        """Return the worker's status before anything else is asked of it; None if it is gone."""
-        async with self._order[effect.worker]:
+        """Return the worker's status before anything else is asked of it; None if it is gone.
+
+        What it has kept of a former life and is not wanted there is unloaded before.
+        """
+        worker, incarnation = effect.worker, effect.incarnation
+        async with self._order[worker]:
             try:
-                told: WorkerStatus = await self._ask(
-                    effect.worker, effect.incarnation, lambda: self.status(effect.worker, ANSWER_TIMEOUT)
-                )
+                told = await self._status(worker, incarnation)
+                if left := unwanted(self._state, worker, told.unclaimed):
+                    blocks = self._blocks(worker, incarnation)
+                    for holder, ids in left.items():
+                        serial = next(self._serials)
+                        await self._ask(worker, incarnation, partial(blocks.unload, holder, ids, serial))
+                    told = await self._status(worker, incarnation)
             except NodeDown:
                 return None
             except RuntimeFault as error:
                 self._kill(effect.worker, f"it did not tell its status: {error}")
                 return None
             return told
+
+    async def _status(self, worker: str, incarnation: int) -> WorkerStatus:
+        """Return the status of that life. Raises what ``_ask`` raises."""
+        status: WorkerStatus = await self._ask(worker, incarnation, lambda: self.status(worker, ANSWER_TIMEOUT))
+        return status
 
     async def status(self, worker: str, seconds: float) -> WorkerStatus:
         return await self._node.ref(f"{worker}/worker").status(timeout=seconds, returns=WorkerStatus)
@@ -143,7 +160,7 @@ class WorkerCalls:
 
     def _may_return(self, worker: str, incarnation: int) -> bool:
         """Return whether that life of a worker may come back to this head, if it is out of reach."""
-        record = self._outlived.workers.get(worker) if self._outlived is not None else None
+        record = self._state.workers.get(worker) if self._outlived else None
         return record is not None and record.alive and record.incarnation == incarnation and not self._node.stopping
 
     def _blocks(self, worker: str, incarnation: int) -> Ref:

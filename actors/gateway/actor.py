@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...policies.cluster.demand import Use
+from ...policies.cluster.reach import WorkerLosses
 from ...policies.control.adoption import KeptState, ToldGateway, newest
 from ...policies.control.route_switch import SwitchFigures, SwitchRoutes
 from ...policies.requests.admission_limit import Held
@@ -63,7 +64,7 @@ from .port import (
 )
 from .request_views import Recoveries, described, listed
 from .scoring import AnswerScoring
-from .stream import RequestStream
+from .stream import Offers, RequestStream
 from .tagging import Tagging
 
 LOST = "its connection to the gateway broke"
@@ -98,12 +99,13 @@ class Gateway(Actor):
     ) -> None:
         self.name = name
         self._limiting = limiting or Limiting()
-        self._others = others
         self.book = book
+        self._note_others(others)
         parts = book.parts
         self._positions, self._recoveries = QueuePositions(parts.active, parts.table), Recoveries(parts.active)
         self._controller, self._applications = controller, applications
         self._streams: dict[str, RequestStream] = {}  # of all active requests
+        self._offers = Offers()  # of these streams
         self._idle = asyncio.Event()  # set while nothing is active
         self._calls = OutgoingCalls(controller, dispatchers, patience, self._handle)
         self._conditions = Conditions()
@@ -115,7 +117,7 @@ class Gateway(Actor):
         self._timer: Timer | None = None
         self._kept: KeptState | None = None  # for the next head
         self._pieces = RoutePieces()
-        self._met: dict[str, int] = {}  # worker -> its life, where this node has a connection to it
+        self._losses = WorkerLosses()
         self._lives: dict[str, int] = {}  # worker -> its life, as the controller knows it
 
     async def on_start(self) -> None:
@@ -185,7 +187,7 @@ class Gateway(Actor):
     @endpoint(urgent=True)
     async def gateways(self, nodes: list[str]) -> None:
         """Note the nodes of all gateways, which share what the server admits; some may be on other machines."""
-        self._others = [name for name in nodes if name != self.node.name]
+        self._note_others([name for name in nodes if name != self.node.name])
         self.book.parts.overload.share(len(nodes))
 
     @endpoint(urgent=True)
@@ -289,7 +291,7 @@ class Gateway(Actor):
             raise RequestRefused(Refusal.INVALID, f"request {generation.id!r} is running already")
         if not generation.offline:
             self._scoring.give_way()
-        return self._begin(generation, RequestStream(generation.id, self._end))
+        return self._begin(generation, RequestStream(generation.id, self._end, self._offers))
 
     def _begin(self, generation: Generation, stream: RequestStream) -> RequestStream:
         self._streams[generation.id] = stream
@@ -448,17 +450,11 @@ class Gateway(Actor):
             self.node.ref(self._controller).recovered.cast(worker, outcome)
 
     def _look_for_losses(self) -> None:
-        """Act on a broken connection to a worker at once, as there may be no head to say what it means.
-
-        Its requests begin anew elsewhere. If it lives, the next head tells of it again.
-        """
-        lives = {name: peer.incarnation for name, peer in self.node.peers().items()}
-        for worker in sorted(self.book.parts.table.alive & self._met.keys()):
-            if lives.get(worker) != self._met[worker]:
-                life = self._met.pop(worker)
-                self._recoveries.lost(worker, LOST, self.node.clock.now())
-                self._handle(m.WorkerEnded(worker, life, LOST))
-        self._met |= {name: life for name, life in lives.items() if self._lives.get(name) == life}
+        """Act on broken connections to workers at once, as there may be no head to say what they mean."""
+        reached = {name: peer.incarnation for name, peer in self.node.peers().items()}
+        for worker, life in self._losses.look(self.book.parts.table.alive, self._lives, reached):
+            self._recoveries.lost(worker, LOST, self.node.clock.now())
+            self._handle(m.WorkerEnded(worker, life, LOST))
 
     def _beat(self, peer: PeerInfo) -> None:
         if (reports := peer.payload.get("reports")) is not None:  # sent by a worker
@@ -468,6 +464,10 @@ class Gateway(Actor):
             speed = peer.payload.get("speed", 0.0)
             beat = m.HeartbeatReceived(peer.id.name, peer.incarnation, serial, *capacities, speed=speed, numerics=numerics)
             self.node.ref(self.book.parts.address).heard.cast(beat)
+
+    def _note_others(self, others: Sequence[str]) -> None:
+        self._others = others
+        self.book.parts.table.seat = self.book.parts.address if others else ""
 
     def _share(self) -> None:
         """Tell the other gateways this one's load, and take its share of the capacity that is free overall."""

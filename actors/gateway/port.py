@@ -7,7 +7,7 @@ With ``peers.py`` it is all that ``api/`` imports from ``actors/gateway``. The v
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -38,6 +38,7 @@ from ...policies.requests.rate_limit import LimitStatus, Verdict
 from ...policies.requests.refusal import Refusal, RequestRefused
 from ...policies.requests.remembered import KnownAnswer
 from ...policies.requests.request_ownership import Viewer
+from ...policies.sweep.events import TokensEmitted
 
 __all__ = [
     "AnswerBasis",
@@ -75,10 +76,20 @@ __all__ = [
 ]
 
 
+Listener = Callable[[TokensEmitted], bool]
+
+
 class TokenStream(Protocol):
     """A running generation. Iteration raises RequestRefused if no worker came or the request is poison."""
 
     def __aiter__(self) -> AsyncIterator[StreamNews]: ...
+
+    def listen(self, listener: Listener) -> None:
+        """Offer tokens to ``listener`` while the reader waits for them, all but the last ones of the answer.
+
+        It returns True if it took them: the reader does not wake. It must not end the generation. What it raises, the
+        iteration raises.
+        """
 
     def stop(self) -> None:
         """End the generation as "stop", since its text is complete (a stop string); free the sequence."""

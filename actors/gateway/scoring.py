@@ -13,14 +13,14 @@ from ...policies.requests.book.scoring import gives_way, next_scoring, take_scor
 from ...policies.requests.refusal import RequestRefused
 from ...policies.sweep.events import PromptScored, TokensEmitted
 from .port import Generation, StreamNews
-from .stream import RequestStream
+from .stream import Offers, RequestStream
 
 
 class ScoredStream(RequestStream):
     """The stream of the request that scores an answer. It passes the scores on, and keeps nothing."""
 
     def __init__(self, request: str, end: Callable[[str, bool], None], parts: BookParts) -> None:
-        super().__init__(request, end)
+        super().__init__(request, end, Offers())
         self._parts = parts
         self._answer: ServedAnswer | None = parts.scoring.current
 

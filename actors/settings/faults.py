@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from .errors import SettingsError
-from .joining import JoinSettings
-from .network import NetworkSettings
 from .part import SECONDS, Bounds, SettingsPart
 
 
@@ -35,17 +33,9 @@ class FaultSettings(SettingsPart):
         float,
         "seconds for which workers and gateways serve on without a head until the next adopts them; 0: they end with it",
         Bounds("seconds, or 0 to end all with the head", 0),
-    ] = 0.0
+    ] = 300.0
     check: Annotated[bool, "verify the memory accounts after every seventh step, not only when idle"] = False
 
     def check_together(self) -> None:
         if self.silence < 2 * self.heartbeat:
             raise SettingsError(f"silence is {self.silence} s; give at least twice heartbeat ({self.heartbeat} s)")
-
-    def check_beside(self, network: NetworkSettings, joining: JoinSettings) -> None:
-        """Refuse a gateway in the head's process where workers on other machines are to outlive the head."""
-        if self.orphan_grace and joining.listen and network.gateway_in_head == "yes":
-            raise SettingsError(
-                f"orphan_grace is {self.orphan_grace:g} s and listen is {joining.listen}, but gateway_in_head is yes, so a "
-                "head's death would cut the clients of workers that outlive it; give gateway_in_head=no, or orphan_grace=0"
-            )

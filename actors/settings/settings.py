@@ -108,7 +108,6 @@ class Settings:
         self.tenants.check_names(self.network.tenants, self.models)
         self.autoscaling.check_beside(self.worker, self.dispatching)
         self.dispatching.check_kv(self.worker_memory)
-        self.faults.check_beside(self.network, self.joining)
         self.launching.check_beside(self.joining, self.worker, self.autoscaling)
         self.parameter_drops.check_beside(self.worker, self.autoscaling, self.worker_memory)
 

@@ -51,15 +51,17 @@ from ...runtime.base.codec import unpack
 from ...runtime.base.decoding import decode
 from ...transport.link import Traffic
 from ..device_choice import this_machine
-from .block_loader import BlockEndings, BlockLoader
+from .block_loader import BlockEndings, BlockLoader, KnownSpecs
 from .component_loader import ComponentLoader, ReadSpecs
 from .component_sources import ComponentSources
 from .composed_runs import ComposedRuns
 from .cut_answers import CutAnswers
-from .device_thread import DeviceQueue, DeviceThread, ExecutedPlan, OpenDevice, start_device
+from .device_thread import DeviceThread, ExecutedPlan, OpenDevice, start_device
 from .event_feed import Aside, EventFeed
 from .event_log_writer import EventLogWriter
 from .event_recorder import EventRecorder, Machine
+from .former_life import WORKER as FORMER
+from .former_life import FormerLife
 from .grammar_compiler import GrammarCompiler
 from .messages import (
     BlockLoaded,
@@ -89,8 +91,9 @@ CHECK_EVERY = 7
 class Worker(Actor):
     """Worker actor (see the module).
 
-    ``on_fatal`` is called when the device thread has failed; the process must end then. The simulated cluster passes
-    ``open_device`` (a device in virtual time) and ``read_specs`` (components without files).
+    ``on_fatal`` is called when the device thread has failed; the process must end then. ``former``: the life before, whose
+    memory goes on. The simulated cluster passes ``open_device`` (a device in virtual time) and ``read_specs`` (components
+    without files).
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class Worker(Actor):
         config: WorkerConfig,
         backend: Backend,
         on_fatal: Callable[[BaseException], None],
+        former: FormerLife | None = None,
         *,
         open_device: OpenDevice = start_device,
         read_specs: ReadSpecs | None = None,
@@ -110,18 +114,19 @@ class Worker(Actor):
         self._read_specs = read_specs or folders.read
         self._aside = aside
         units = backend.slot_unit, backend.chunk, backend.alignment
-        self.state = SweepState(sweep_config(config, backend.numerics, *units))
+        self._former = former
+        self.state = SweepState(sweep_config(config, backend.numerics, *units)) if former is None else former.state
         self._slow = slow(config.worker.backend, backend, config.worker.dtype, config.worker.threads)
         self._machine: Machine = self.state  # receives events, plans and commits; ``state`` is only read
         self._recorder: EventRecorder | None = None
-        self._composed = ComposedRuns(self._do)
+        self._composed = ComposedRuns(self._do) if former is None else former.composed
+        self._specs = KnownSpecs() if former is None else former.specs
         self._watched: dict[str, int] = {}  # other workers and gateways' nodes -> incarnation that is monitored
-        self._flights = 0
         self._queues = False  # there were queues at the last heartbeat
         self._ending = BlockEndings(self.state)
         self._published = RoutesChanged(0, [], [], [])  # the routes accepted so far, complete
         self._pieces = RoutePieces()
-        self._pumping = False
+        self._pumping = self._over = self._failed = False
         self._isolation = Isolation(config.silence, config.heartbeat)
         self._idle_check: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None  # plans when a sequence expires while nothing else happens
@@ -142,24 +147,33 @@ class Worker(Actor):
         self._outbox = Outbox(self.node)
         self._outbox.offer_device(config.worker.device)
         swept = partial(self._guarded, self._swept)
-        self.device: DeviceQueue = self._open_device(
-            config, self.backend, chunk, swept, self._on_fatal, self._outbox.lay_out
-        )
+        self._flights = self.node.incarnation << 32  # the device knows none of this life
+        former, on_device = self._former, (swept, self._on_fatal, self._outbox.lay_out)
+        if former is None:
+            self.device = self._open_device(config, self.backend, chunk, *on_device)
+            self._grammars = GrammarCompiler(self.device, self._apply, config.tenants.tenant_weights)
+            self._proofs = Proofs(config, self.backend, self.device, self.node.incarnation, self._apply)
+        else:
+            former.turn_to(self._do, self._apply, on_device)
+            self.device, self._grammars, self._proofs = former.device, former.grammars, former.proofs
         if isinstance(self.device, DeviceThread):
             self.device.on_guess = self._outbox.depart_one
         size = config.worker_memory.page_size
-        self._pages = PageCarrier(self.device, self._outbox, self._apply, self._do, self._on_fatal, self._watch, size)
+        self._pages = PageCarrier(
+            self.device, self._outbox, self._apply, self._do, self._on_fatal, self._watch, size, self._flights
+        )
         self._parameters = ParameterCarrier(self.node, self.device, self._outbox, self._watch, config.worker_memory.memory)
-        self._grammars = GrammarCompiler(self.device, self._apply, config.tenants.tenant_weights)
         raw = RawTensors(self.node, self._outbox, self._watch, config.worker_memory.memory)
         resident = self.state.parts.memory.residence.holds
         self._sources = ComponentSources.open(self.node, raw, resident, config.sources)
-        self._loader = ComponentLoader(self.device, self.backend, self._apply, self._parameters, self._sources)
-        self._proofs = Proofs(config, self.backend, self.device, self.node.incarnation, self._apply)
+        claims = former.claims if former is not None else {}
+        self._loader = ComponentLoader(self.device, self.backend, self._apply, self._parameters, self._sources, claims)
         self._cut = CutAnswers(
             self.state, config.resume_window, asyncio.get_running_loop().time, lambda: self._proofs.numerics
         )
-        self._block_loader = BlockLoader(config, self.backend, self._loader, self._sources, self._rehearse, self._read_specs)
+        self._block_loader = BlockLoader(
+            config, self.backend, self._loader, self._sources, self._rehearse, self._read_specs, self._specs
+        )
         self._loop = asyncio.get_running_loop()
         self._reports = Reports(config.name, self.node.incarnation)
         self._peers = Peers(f"{config.name}/worker")
@@ -173,15 +187,39 @@ class Worker(Actor):
         for timer in (self._idle_check, self._expiry):
             if timer is not None:
                 timer.cancel()
+        self._over = True
         self._loader.stop()
-        self._sources.raw.stop()
-        self._grammars.stop()
-        self.device.stop()
+        self._sources.stop()
+        legacy = self.node.legacy if self.node.life_over and not self._failed else None
+        if legacy is not None and (former := await self._leave_behind()) is not None:
+            legacy[FORMER] = former
+        else:
+            self._grammars.stop()
+            self.device.stop()
         if self._recorder is not None:
             self._recorder.close()
 
+    async def _leave_behind(self) -> FormerLife | None:
+        """End all that belongs to this life; return what the next one takes over, if that is whole."""
+        await self.device.call(lambda executor: None)  # open plans have ended when this has
+        rows, now = self.state.parts.rows, self._loop.time()
+        gateways = {rows.submission[s].gateway.partition("/")[0] for s in rows.live() if not rows.is_guest(s)}
+        for node in sorted(gateways | {*self._watched}):
+            self._machine.apply(PeerLost(node), now)
+        self._machine.apply(RoutesChanged(self._published.version + 1, [], [], []), now)
+        self._perform()
+        self._composed.retain((), ())
+        await self.device.call(lambda executor: None)
+        if rows.live() or self._loader.loading or self.state.open_plans:
+            log.warning("nothing is kept of this life: sequences or loads are left")
+            return None
+        self.state.check()
+        parts = self.device, self._composed, self._grammars, self._proofs, self._specs
+        return FormerLife(self.config, self.backend, self.state, *parts)
+
     def _on_fatal(self, error: BaseException) -> None:
         """End the process: the device thread or the state machine has failed."""
+        self._failed = True
         if self._recorder is not None:
             self._recorder.break_off()
         self._end(error)
@@ -435,6 +473,8 @@ class Worker(Actor):
         """
         self._pumping = False
         state = self.state
+        if self._over or self.node.life_over:
+            return  # what is open ends, and nothing begins
         self._perform()
         while state.open_plans < OPEN_PLANS and not self._isolation.isolated:
             began = time.perf_counter()
@@ -469,7 +509,8 @@ class Worker(Actor):
             self._machine.apply(event, self._loop.time())
         if self.config.check and swept.plan.number % CHECK_EVERY == 0:
             self.state.check()
-        self._outbox.depart(swept)
+        if not self._over:
+            self._outbox.depart(swept)
         self._pump(swept.result.seconds)
 
     def _perform(self) -> None:
@@ -490,7 +531,7 @@ class Worker(Actor):
                     self._grammars.release(order.key)
                 else:
                     self._pages.perform(order)
-            for worker, messages in effects.messages.items():
+            for worker, messages in effects.messages.items() if not self._over else ():
                 if self.node.current_incarnation(worker):
                     self._watch(worker)
                     for report in self._reports.for_worker(address := f"{worker}/worker", messages):
@@ -524,4 +565,6 @@ class Worker(Actor):
         figures["loaded_parameter_bytes"] = float(self._loader.loaded_bytes)
         segments, numerics = self._figures.segments, self._proofs.numerics
         found = status_of(self.config, self.state, self.node.incarnation, numerics, late, figures, segments, self._slow)
-        return replace(found, links=self._outbox.kinds(), proof=self._proofs.state, store=self._sources.full)
+        unclaimed = {holder: sorted(ids) for holder, ids in self._loader.unclaimed.items()}
+        links, proof, store = self._outbox.kinds(), self._proofs.state, self._sources.full
+        return replace(found, links=links, proof=proof, store=store, unclaimed=unclaimed)

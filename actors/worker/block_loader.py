@@ -78,6 +78,7 @@ class BlockLoader:
         sources: ComponentSources,
         rehearse: Rehearse,
         read: ReadSpecs,
+        known: KnownSpecs,
     ) -> None:
         self._config = config
         self._loader = loader
@@ -85,7 +86,7 @@ class BlockLoader:
         self._rehearse = rehearse
         self._read = read
         self._kv_dtype = str(backend.dtype).removeprefix("torch.")
-        self._specs = KnownSpecs()
+        self._specs = known
 
     async def load(self, block: LoadBlock, memory: WorkerMemory) -> BlockLoaded | NoCapacity | SourcesWanted:
         """Load all components; on failure, without capacity or without their files, none.
@@ -108,7 +109,7 @@ class BlockLoader:
         try:
             if sources and not self._sources.keeps:
                 source = source or sources[0]  # packed, as far as forms are equal
-            answer = await self._loader.load(specs, block.holder, source, sources or ())
+            answer = await self._loader.load(specs, block.holder, source, sources or (), borrows=block.borrows)
         except CheckpointError:
             if sources is None and (lacking := await self._sources.lacking(specs, failed=True)):
                 return SourcesWanted(lacking)  # what its store had was damaged

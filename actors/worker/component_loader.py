@@ -8,7 +8,7 @@ memory is fetched from there (``parameters.py``), and the device reads the rest 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -78,7 +78,10 @@ class Loading:
 
 
 class ComponentLoader:
-    """Owner of the loads under way. ``apply`` passes an event to the sweep machine."""
+    """Owner of the loads under way. ``apply`` passes an event to the sweep machine.
+
+    claims: the components and deltas that a former life of the worker has left in its memory, by holder.
+    """
 
     def __init__(
         self,
@@ -87,6 +90,7 @@ class ComponentLoader:
         apply: Callable[[Event], None],
         parameters: ParameterCarrier,
         sources: ComponentSources,
+        claims: Mapping[str, Iterable[bytes]] | None = None,
     ) -> None:
         self._device = device
         self._backend = backend
@@ -97,6 +101,17 @@ class ComponentLoader:
         self.loaded_bytes = 0  # of packed tensors, so far
         self._waiting: dict[int, Loading] = {}
         self._loads: dict[bytes, asyncio.Future[None]] = {}  # by component: under way, or done and not forgotten
+        self.unclaimed = {
+            holder: set(ids) for holder, ids in (claims or {}).items()
+        }  # of these, what was not asked for since
+        for component in {id for ids in self.unclaimed.values() for id in ids}:
+            self._loads[component] = asyncio.get_running_loop().create_future()
+            self._loads[component].set_result(None)
+
+    @property
+    def loading(self) -> bool:
+        """True if a component is not whole."""
+        return any(not load.done() or load.cancelled() or load.exception() for load in self._loads.values())
 
     def stop(self) -> None:
         """Cancel all loads. The worker ends, and its device with it."""
@@ -104,16 +119,23 @@ class ComponentLoader:
             load.cancel()
 
     async def load(
-        self, specs: Sequence[ComponentSpec], holder: str, source: str = "", sources: Sequence[str] = ()
+        self,
+        specs: Sequence[ComponentSpec],
+        holder: str,
+        source: str = "",
+        sources: Sequence[str] = (),
+        *,
+        borrows: bool = False,
     ) -> LoadResult | Shortage:
         """Load all of these components, or none. ``source`` is a worker to fetch them from, as far as it has them.
 
-        ``sources`` are workers that give raw tensors which are not here.
+        ``sources`` are workers that give raw tensors which are not here. borrows: as in ``LoadBlock``.
 
         Raises ValueError if one of them is already being loaded for this holder: the end of either load would release what
         both need.
         """
         mine = {spec.name: spec for spec in specs}
+        self._claim(holder, mine)
         if any(other.holder == holder and not mine.keys().isdisjoint(other.specs) for other in self._waiting.values()):
             raise ValueError(f"components of {holder} are being loaded already; wait for that")
         self._number = number = self._number + 1
@@ -123,7 +145,7 @@ class ComponentLoader:
             WantedComponent(id, [PackedTensor(part.id, part.nbytes) for part in self._backend.parts(spec)])
             for id, spec in mine.items()
         ]
-        self._apply(ComponentsWanted(number, holder, wanted))
+        self._apply(ComponentsWanted(number, holder, wanted, borrows))
         try:
             outcome = await loading.placed
             if isinstance(outcome, Shortage):
@@ -141,7 +163,14 @@ class ComponentLoader:
 
     def release(self, holder: str, components: Sequence[bytes]) -> None:
         """Release the claim of ``holder`` on these components."""
+        self._claim(holder, components)
         self._apply(ComponentsReleased(list(components), holder))
+
+    def _claim(self, holder: str, components: Iterable[bytes]) -> None:
+        if (left := self.unclaimed.get(holder)) is not None:
+            left.difference_update(components)
+            if not left:
+                del self.unclaimed[holder]
 
     def placed(self, effect: ComponentsPlaced) -> None:
         """Begin to load components. A plan, already given to the device, has mapped their places."""
@@ -188,7 +217,7 @@ class ComponentLoader:
         load: asyncio.Future[None]
         ready = loading.fetch.ready[spec.name] if loading.fetch is not None else None
         if is_wanted(spec):
-            load = asyncio.create_task(self._bring(ready, spec, offsets, loading.sources))
+            load = asyncio.create_task(self._bring(ready, spec, offsets, loading))
             load.add_done_callback(lambda _: self._sources.release(spec))
         elif ready is None:
             load = self._device.call_in_steps(partial(_load, spec=spec, offsets=offsets))
@@ -211,18 +240,19 @@ class ComponentLoader:
         await self._device.call_in_steps(operation)
 
     async def _bring(
-        self, ready: asyncio.Future[None] | None, spec: ComponentSpec, offsets: Sequence[int], sources: Sequence[str]
+        self, ready: asyncio.Future[None] | None, spec: ComponentSpec, offsets: Sequence[int], loading: Loading
     ) -> None:
         """Bring raw tensors here that are still missing when a fetch has settled, then have the device read them.
 
-        A tensor of the store that differs from its hash comes anew from elsewhere.
+        Workers that have none of them raw, and were not fetched from yet, are asked for packed ones. A tensor of the store
+        that differs from its hash comes anew from elsewhere.
         """
+        sources, asked = loading.sources, loading.fetch.source if loading.fetch is not None else ""
         if ready is not None:
             await ready
         while True:
             found = await self._sources.here(spec, await self._lacking(spec), sources)
-            if self._sources.keeps:
-                await self._fetch_packed(found, offsets, sources)
+            await self._fetch_packed(found, offsets, [source for source in sources if source != asked])
             found = await self._sources.here(found, await self._lacking(found), (), last=True)
             try:
                 return await self._device.call_in_steps(partial(_load, spec=found, offsets=offsets))

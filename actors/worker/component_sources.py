@@ -94,6 +94,12 @@ class ComponentSources:
         store = Store.open(settings.store, settings.store_size) if settings.store else None
         return cls(node, raw, resident, store, open_origin(settings.origin) if settings.origin else None)
 
+    def stop(self) -> None:
+        """End transfers. The worker ends."""
+        self.raw.stop()
+        if self._origin is not None:
+            self._origin.close()
+
     def counters(self) -> dict[str, float]:
         """Return sums over this worker's life."""
         names = ("stored_parameter_bytes", "origin_parameter_bytes", "unstored_parameter_bytes", "damaged_parameters")
@@ -142,6 +148,9 @@ class ComponentSources:
         hashes: Mapping[str, bytes] = spec.hashes
         if spec.delta is not None:
             for ref in (ref for ref in spec.delta.tensors.values() if ref not in self._hashed):
+                if known := wanted_hash(ref):  # of a mirror, which has documents alone
+                    self._hashed[ref] = bytes.fromhex(known)
+                    continue
                 self._hashed[ref] = hash = hash_tensor(ref)
                 self._places[hash] = ref
             hashes = {role: self._hashed[ref] for role, ref in spec.delta.tensors.items()}

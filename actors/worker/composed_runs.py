@@ -31,6 +31,10 @@ class ComposedRuns:
         self._runs: dict[int, Run] = {}
         self._attached: dict[tuple[int, int], dict[int, bytes]] = {}  # (run, number of the deltas) -> delta ids by place
 
+    def turn_to(self, do: Callable[[Callable[[Executor], object]], None]) -> None:
+        """Serve the next life of the worker from now on."""
+        self._do = do
+
     def prepare(self, chains: Sequence[Chain]) -> None:
         """Make sure that the device has arenas for these chains' pages and tables for their longest sequences."""
         counts = {chain.application: sum(c.kv is not None for c in chain.components) for chain in chains}

@@ -54,6 +54,8 @@ class DeviceQueue(Protocol):
 
     def stop(self) -> None: ...
 
+    def turn_to(self, on_swept: OnSwept, on_fatal: OnFatal, lay_out: LayOut) -> None: ...
+
     def lateness(self) -> float: ...
 
     def sweep(self, plan: SweepPlan) -> None: ...
@@ -197,6 +199,10 @@ class DeviceThread:
             self._ready.notify()
         self._thread.join(timeout)
         self._collector.stop(timeout)
+
+    def turn_to(self, on_swept: OnSwept, on_fatal: OnFatal, lay_out: LayOut) -> None:
+        """Report to the next life of the worker from now on. No plan may be open."""
+        self._on_swept, self._on_fatal, self._lay_out = on_swept, on_fatal, lay_out
 
     def lateness(self) -> float:
         """Return the seconds since the running sweep was last seen to compute something; 0 when none runs.

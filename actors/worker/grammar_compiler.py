@@ -40,6 +40,10 @@ class GrammarCompiler:
         if self._task is not None:
             self._task.cancel()
 
+    def turn_to(self, apply: Callable[[Event], None]) -> None:
+        """Serve the next life of the worker from now on."""
+        self._apply = apply
+
     def compile(self, grammar: Grammar, tenant: str) -> None:
         """Compile a grammar in its tenant's turn, and tell the sweep machine the outcome."""
         if grammar.key == self._running:

@@ -28,6 +28,7 @@ from ..settings.workers import MOST_THREADS, WorkerSettings
 from ..sizing import sized
 from ..source_checks import check_store
 from ..supervision_tree import HEAD, inside_worker
+from .former_life import READING, reading_of, take_over
 from .messages import WorkerConfig
 
 CONTROLLER = f"{HEAD}/controller"
@@ -64,9 +65,13 @@ async def join(
     """
     ref, known_as = node.ref(controller), machine or this_machine()
     kind: Any = WorkerReading | None
-    reading: WorkerReading | None = None if config.joined else await ref.machine(known_as, returns=kind)
+    reading = reading_of(node.legacy)  # what is free now lacks what this process holds
+    if reading is None and not config.joined:
+        reading = await ref.machine(known_as, returns=kind)
     if reading is None:
         reading = await asyncio.to_thread(read, config)
+    if node.legacy is not None:
+        node.legacy[READING] = reading
     report: WorkerReport = await ref.join(config.name, node.incarnation, reading, returns=WorkerReport)
     return sized(config, report), report
 
@@ -79,8 +84,9 @@ async def start(node: Node, config: WorkerConfig) -> None:
         config, report = await join(node, config, CONTROLLER, read_and_measure)
         check_store(config.sources)
         torch.set_num_threads(max(1, config.worker.threads))  # by default one per core, and these would wait for one another
-        backend = _open(config.worker)
-        here = {"worker": (config, backend, _end), "blocks": (CONTROLLER, report, config.joined)}
+        former = take_over(node.legacy, config)
+        backend = former.backend if former is not None else _open(config.worker)
+        here = {"worker": (config, backend, _end, former), "blocks": (CONTROLLER, report, config.joined)}
         await start_inside(node, inside_worker(overload=config.overload), here)
     # faults of this machine: another life would fare no better
     except (BackendError, SettingsError, RemoteError, OSError, MemoryError) as error:

@@ -135,10 +135,14 @@ class ParametersWanted:
 
 @dataclass(frozen=True, slots=True)
 class ParametersArrived:
-    """Header of the bytes that answer a ``ParametersWanted``, piece by piece. Bytes of ``missing`` tensors are void."""
+    """Header of the bytes that answer a ``ParametersWanted``, piece by piece. Bytes of ``missing`` tensors are void.
+
+    checksums: of packed tensors whose last piece is among the bytes, by id.
+    """
 
     number: int
     missing: list[bytes]
+    checksums: dict[bytes, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,4 +205,6 @@ class WorkerStatus:
     )  # what a card's proofs of its bits have shown (``gpu/cuda/prove.py``)
     slow: str = ""  # why native kernels are not used, unless other ones were asked for
     store: str = ""  # why its store keeps nothing more
+    # by holder, what a former life has left in memory and no load has asked for since: ids of components and deltas
+    unclaimed: dict[str, list[bytes]] = field(default_factory=dict)
     other: int = 0  # bytes of compiled grammars and their tables of tokens: in the budget, but beside the memory of a card

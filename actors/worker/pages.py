@@ -33,6 +33,7 @@ class PageCarrier:
 
     ``apply`` passes an event to the sweep machine. ``do`` runs a device operation that must succeed. ``fail`` is called with
     an error of the device. ``watch`` monitors another worker. ``page_size`` is this worker's, in tokens.
+    ``number``: arrivals are numbered from it on.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class PageCarrier:
         fail: Callable[[BaseException], None],
         watch: Callable[[str], None],
         page_size: int,
+        number: int = 0,
     ) -> None:
         self._device = device
         self._outbox = outbox
@@ -53,7 +55,7 @@ class PageCarrier:
         self._watch = watch
         self._page_size = page_size
         self._others: set[str] = set()  # workers with pages of another size
-        self._number = 0  # the last arrival's number
+        self._number = number  # the last arrival's number
 
     def perform(self, effect: SendPages | MoveSlots) -> None:
         """Have the device copy the slots before any later plan. Pages that are to be sent leave after the copy."""

@@ -1,4 +1,4 @@
-"""Parameter carrier: copies packed tensors from one worker's memory to another's.
+"""Parameter carrier: copies packed tensors from one worker's memory to another's, each compared with its checksum.
 
 Transfers have the lowest class of the links, behind hidden states and KV. The device copies tensors out and in, in slices
 between sweeps. The source keeps no state: the fetching worker asks for one batch after the other, and reads from the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from ...policies.cluster.parameter_fetch import STALL, BatchPart, ParameterFetch, batch_bytes
@@ -39,12 +39,15 @@ class Fetch:
         self.ready: dict[bytes, asyncio.Future[None]] = {component: loop.create_future() for component, _ in wanted}
         self.writes: dict[bytes, list[asyncio.Future[None]]] = {}  # by component; already given to the device
         self.timer: asyncio.TimerHandle | None = None
+        self.damaged: list[bytes] = []  # tensors that differed from their checksum
 
     @property
     def lacking(self) -> str:
         """The reason why not everything came, or ""."""
-        missing = len(self.plan.missing)
-        return self.plan.reason or (f"{self.source} has not got {missing} of the tensors" if missing else "")
+        missing, damaged = len(self.plan.missing), len(self.damaged)
+        absent = f"{self.source} has not got {missing} of the tensors" if missing else ""
+        spoiled = f"{damaged} damaged tensor{'s' * (damaged != 1)} came from {self.source}" if damaged else ""
+        return self.plan.reason or " and ".join(filter(None, (absent, spoiled)))
 
 
 class ParameterCarrier:
@@ -67,7 +70,8 @@ class ParameterCarrier:
         self._fetches: list[Fetch] = []
         self._copying = self._writing = 0  # bytes that the device has yet to read or write
         self._transfers: list[Transfer] = []  # transfers that may be under way
-        self._sums = {"sent_parameter_bytes": 0.0, "fetched_parameter_bytes": 0.0, "unfetched_loads": 0.0}
+        names = ("sent_parameter_bytes", "fetched_parameter_bytes", "unfetched_loads", "damaged_parameters")
+        self._sums = dict.fromkeys(names, 0.0)
 
     def counters(self) -> dict[str, float]:
         """Return sums over this worker's life, and the bytes outside the pool held by transfers now."""
@@ -80,18 +84,20 @@ class ParameterCarrier:
     def send(self, wanted: ParametersWanted) -> None:
         """Have the device copy pieces of tensors, then send them."""
         self._watch(wanted.worker)
-        size, missing = sum(piece.last - piece.first for piece in wanted.pieces), list[bytes]()
+        size, answer = sum(piece.last - piece.first for piece in wanted.pieces), ParametersArrived(wanted.number, [])
         room = self._outbox.room(wanted.worker, size)
         memory = room.view if isinstance(room, Slot) else room
         self._copying += size
-        copied = self._device.call_in_steps(lambda ex: ex.parameters.read(wanted.pieces, memory, missing))
-        copied.add_done_callback(partial(self._copied, wanted, room, missing, size))
+        copied = self._device.call_in_steps(
+            lambda ex: ex.parameters.read(wanted.pieces, memory, answer.missing, answer.checksums)
+        )
+        copied.add_done_callback(partial(self._copied, wanted, room, answer, size))
 
     def _copied(
         self,
         wanted: ParametersWanted,
         room: bytearray | Slot,
-        missing: list[bytes],
+        answer: ParametersArrived,
         size: int,
         copied: asyncio.Future[None],
     ) -> None:
@@ -100,9 +106,9 @@ class ParameterCarrier:
             return
         if (error := copied.exception()) is not None:
             log.warning("parameters for %s could not be copied: %s", wanted.worker, error)
-            missing = [piece.id for piece in wanted.pieces]
-        body = room if len(missing) < len(wanted.pieces) else b""
-        header = pack(encode(ParametersArrived(wanted.number, missing), Sink()))
+            answer = ParametersArrived(wanted.number, [piece.id for piece in wanted.pieces])
+        body = room if len(answer.missing) < len(wanted.pieces) else b""
+        header = pack(encode(answer, Sink()))
         try:
             transfer = self._outbox.send(wanted.worker, header, body, Traffic.PARAMETERS)
         except Exception as error:
@@ -125,7 +131,7 @@ class ParameterCarrier:
         batch: ParametersArrived = decode(ParametersArrived, unpack(header))
         for fetch in [one for one in self._fetches if one.source == sender]:
             stretches = fetch.plan.arrived(batch.number, set(batch.missing))
-            writes = [self._write(fetch, stretch, buffers[0]) for stretch in stretches]
+            writes = [self._write(fetch, stretch, buffers[0], batch.checksums) for stretch in stretches]
             if writes:
                 self._writing += len(buffers[0])
                 asyncio.gather(*writes, return_exceptions=True).add_done_callback(
@@ -135,10 +141,12 @@ class ParameterCarrier:
                 fetch.plan.written(batch.number)
             self._go_on(fetch)
 
-    def _write(self, fetch: Fetch, stretch: BatchPart, body: memoryview) -> asyncio.Future[None]:
+    def _write(
+        self, fetch: Fetch, stretch: BatchPart, body: memoryview, checksums: Mapping[bytes, bytes]
+    ) -> asyncio.Future[None]:
         pieces: list[tuple[TensorPiece, int]] = [(piece, fetch.places[piece.id]) for piece in stretch.pieces]
         came = body[stretch.at :][: sum(piece.last - piece.first for piece in stretch.pieces)]
-        write = self._device.call_in_steps(lambda ex: ex.parameters.write(pieces, came))
+        write = self._device.call_in_steps(lambda ex: ex.parameters.write(pieces, came, checksums, fetch.damaged))
         fetch.writes.setdefault(stretch.component, []).append(write)
         return write
 
@@ -171,6 +179,7 @@ class ParameterCarrier:
             self._fetches.remove(fetch)
             self._sums["fetched_parameter_bytes"] += fetch.plan.nbytes
             self._sums["unfetched_loads"] += bool(fetch.lacking)
+            self._sums["damaged_parameters"] += len(fetch.damaged)
 
     def _stalled(self, fetch: Fetch) -> None:
         fetch.plan.give_up(f"nothing came from {fetch.source} for {STALL:g} s")

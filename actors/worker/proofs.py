@@ -41,6 +41,10 @@ class Proofs:
         self._device, self._apply = device, apply
         self._variant = VARIANT.format(backend.numerics, config.name, incarnation)
 
+    def turn_to(self, apply: Callable[[Event], None]) -> None:
+        """Serve the next life of the worker from now on."""
+        self._apply = apply
+
     async def prove(self, block: LoadBlock) -> None:
         """Launch what serves a loaded block, and prove its shapes, between sweeps; what cannot be is said, no error."""
         prover = self._prover

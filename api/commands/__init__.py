@@ -100,6 +100,7 @@ COMMANDS = {
     "gateway": Command("gateway", "gateway", "join a server as one more gateway"),
     "predictor": Command("predictor", "predictor", "join a server with more predictors and dispatchers"),
     "node": Command("node", "node", "join a cluster as one more node"),
+    "upgrade head": Command("upgrade", "upgrade_head", "replace the head by one of the installed release"),
     "upgrade status": Command("upgrade", "upgrade_status", "show what is left to roll to the newest release"),
     "trace": Command("trace", "trace", "draw logs of actors' messages as trees"),
     "trace replay": Command("trace", "trace_replay", "replay the event log of a worker or the controller"),

@@ -113,7 +113,8 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
             }
             for worker in cluster["workers"]
         ],
-        "gateways": list(cluster.get("gateways", ())),  # servers of earlier releases report neither these nor the next
+        "gateways": list(cluster.get("gateways", ())),  # servers of earlier releases report none of these three
+        "doubts": cluster.get("doubts", ""),
         "predictors": list(cluster.get("predictors", ())),
         "default": cluster.get("default", ""),
         "families": tier_memory(applications),

@@ -73,7 +73,8 @@ def serve(arguments: argparse.Namespace) -> int:
 
     The model id of the first checkpoint is the name of its folder (or the hub id).
     There are flags for the most common settings; use --set or --config for all
-    others, and --show-settings to list them.
+    others, and --show-settings to list them. With --set origin=http://HOST:PORT a
+    model that is not here can be named by its name in the zoo that is served there.
 
     For example, a base model and a fine-tune of it on two workers:
     blockwright serve models/base --app legal=models/legal --workers 2

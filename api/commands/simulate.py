@@ -153,7 +153,8 @@ def _run_several(
 
 def _simulate(arguments: argparse.Namespace) -> tuple[ClusterSimulation, dict[str, str], Outcomes | None]:
     """Return the finished simulation, the source of the sweep costs by name of instances, and the recorded outcomes."""
-    from ...simulator.control import ClusterFatalError, simulation_of
+    from ...simulator.assembly import simulation_of
+    from ...simulator.control_step import ClusterFatalError
     from ...simulator.instances import NoCapacityError
     from ..program.progress import Bar
 

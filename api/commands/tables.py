@@ -89,6 +89,7 @@ def ps_tables(view: View) -> Screenful:
         least=("NUMERICS", "DEVICE", *(("LINKS",) if linked else ()), "BLOCKS", "STATE"),
     )
     more = [
+        *filter(None, [view["doubts"]]),
         *reported_lines(view["workers"]),
         *came_lines(view["workers"]),
         *card_lines(view["cards"]),

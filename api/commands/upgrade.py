@@ -1,9 +1,14 @@
-"""The command ``upgrade status``: which members of a server are of which release, and what is left to roll."""
+"""The commands ``upgrade status`` and ``upgrade head``: which members of a server are of which release, what is left to
+roll, and the head's own roll.
+"""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
+import signal
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +18,7 @@ from .connection import add_url, connected
 from .output import print_json
 
 DONE, LEFT = "rolled", "to roll"
+SECONDS, LOOK = 120.0, 0.2  # seconds for another head to take over, and between two looks
 
 
 def upgrade_status_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,11 +30,10 @@ def upgrade_status(arguments: argparse.Namespace) -> int:
     """Show the release of a server's head, gateways and workers, which of them are
     left to roll to the newest, and which could not be.
 
-    Roll the head first, then the gateways, then the workers: start one of the new
-    release, then stop one of the old with SIGTERM, which drains it.
+    Roll the head first (upgrade head), then the gateways, then the workers: start
+    one of the new release, then stop one of the old with SIGTERM, which drains it.
     """
-    with connected(arguments) as session:
-        cluster = session.get("/admin/cluster", holds="workers")
+    cluster = _seen(arguments)
     if not isinstance(cluster.get("releases"), list) or not cluster["releases"]:
         raise CommandError(
             f"the server at {arguments.url} does not say which releases run there; upgrade it to one that rolls, with a stop"
@@ -39,6 +44,65 @@ def upgrade_status(arguments: argparse.Namespace) -> int:
     else:
         print("\n".join(roll_lines(view)))
     return 0
+
+
+def upgrade_head_arguments(parser: argparse.ArgumentParser) -> None:
+    add_url(parser)
+
+
+def upgrade_head(arguments: argparse.Namespace) -> int:
+    """Replace a server's head by one of the release that is installed now.
+
+    Run this on the server's machine as the server's user, once the new release is
+    installed in place of the one that serve was started from. Workers and gateway
+    processes go on; the new head adopts them. What is started later is of the new
+    release, too. The server reads its configuration file again.
+    """
+    former = dict(_seen(arguments))
+    pid, epoch = keeper_of(former), former["succession"]["epoch"]
+    try:
+        os.kill(pid, signal.SIGUSR2)
+    except PermissionError:
+        raise CommandError(f"process {pid} is another user's; run this as the user who started the server") from None
+    end = time.monotonic() + SECONDS
+    while (now := _taken_over(arguments, epoch)) is None:
+        if time.monotonic() > end:
+            raise CommandError(f"no other head has taken over within {SECONDS:g} s; what serve prints says why")
+        time.sleep(LOOK)
+    print(f"the head is of release {_release(now)} (before: {_release(former)})")
+    return 0
+
+
+def keeper_of(cluster: Mapping[str, Any]) -> int:
+    """Return the process that starts a server's heads, from the body of ``/admin/cluster``. Raises CommandError."""
+    from ...runtime.cluster.process_watch import begun_at
+
+    known = cluster.get("succession") or {}
+    pid = known.get("keeper", 0)
+    if not pid:
+        raise CommandError("all of this server would end with its head; start it with orphan_grace above 0 to roll the head")
+    if begun_at(pid) != known["keeper_begun"]:
+        raise CommandError(f"the server is process {pid} of another machine; run this there")
+    return int(pid)
+
+
+def _seen(arguments: argparse.Namespace) -> dict[str, Any]:
+    with connected(arguments) as session:
+        found: dict[str, Any] = session.get("/admin/cluster", holds="workers")
+    return found
+
+
+def _taken_over(arguments: argparse.Namespace, former: int) -> dict[str, Any] | None:
+    """Return the cluster of a head that is not of the former epoch, or None as long as there is none."""
+    try:
+        cluster = _seen(arguments)
+    except CommandError:  # between two heads
+        return None
+    return cluster if cluster["succession"]["epoch"] != former else None
+
+
+def _release(cluster: Mapping[str, Any]) -> str:
+    return next((str(one["release"]) for one in cluster["releases"] if one["role"] == "head"), "") or "unknown"
 
 
 def roll_view(cluster: Mapping[str, Any]) -> dict[str, Any]:

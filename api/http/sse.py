@@ -1,7 +1,7 @@
 """A stream of server-sent events on one connection: headers, comments during silence, errors after the 200.
 
 The response starts with the first byte to send, so an earlier error still gets a status of its own. The contents of events
-are opaque here. Each delta is one ``write``.
+are opaque here. Each delta is one ``write``, or one ``put``, which waits for nothing.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class EventStream:
             }
         )
         self.started = False
+        self._transport: asyncio.WriteTransport | None = None  # while events were written, and more may follow
+        self._chunked = False
         self._request = request
         self._keep_alive = keep_alive
         self._say = comment
@@ -55,10 +57,23 @@ class EventStream:
             await self._start()
         self._last = self._loop.time()
         await self.response.write(events)
+        self._transport = self._request.transport
+
+    def free(self) -> bool:
+        """Return True if ``put`` may be called: the response has begun, and the client has read what was written."""
+        transport = self._transport
+        return transport is not None and not transport.get_write_buffer_size() and not transport.is_closing()
+
+    def put(self, events: bytes) -> None:
+        """Write events at once, if ``free``: the same bytes as ``write``, for a fraction of its time."""
+        assert self._transport is not None, "the connection is free"
+        self._last = self._loop.time()
+        self._transport.write(b"%x\r\n%b\r\n" % (len(events), events) if self._chunked else events)
 
     async def end(self, events: bytes) -> None:
         """Write the last events, and end the response."""
         await self.write(events)
+        self._transport = None
         await self.response.write_eof()
 
     async def _start(self) -> None:
@@ -66,6 +81,7 @@ class EventStream:
             if not self.started:
                 self.response.headers.update(self._headers())
                 await self.response.prepare(self._request)
+                self._chunked = self.response.headers.get("Transfer-Encoding") == "chunked"
                 self.started = True
 
     def _beat(self) -> None:

@@ -95,10 +95,12 @@ class ChoiceText:
     _scanner: StopScanner | None = None
     _offsets: array[int] = field(default_factory=lambda: array("I"))  # of all tokens, if there is a reader
     _length: int = 0  # detokenized characters, sent or held back
+    _plain: bool = False  # its tokens are text and nothing else
 
     def __post_init__(self) -> None:
         self._scanner = StopScanner(self.stops) if self.stops else None
         self._length = len(self._echo.text) if self._echo is not None else 0
+        self._plain = self._scanner is None and self.options.scored < 0 and self.reader is None and self.options.limit != 0
 
     @property
     def prompt(self) -> list[int]:
@@ -119,10 +121,10 @@ class ChoiceText:
         if isinstance(news, PromptScored):  # arrives before the first token
             self.prompt_logprobs = news.entries
             piece = TextPiece()
+        elif self._plain:
+            piece = self._take_together(news)
         elif self.options.limit == 0:
             piece = TextPiece(finish=news.finish and "length")
-        elif self._scanner is None and self.options.scored < 0 and self.reader is None:
-            piece = self._take_together(news)
         else:
             piece = self._take_singly(news)
             if self._scanner is not None and self._scanner.found is not None:
@@ -142,10 +144,13 @@ class ChoiceText:
         return self._take_singly(TokensEmitted("", self.generation.id, 0, 0, [*tokens], [], ""))
 
     def _take_together(self, news: TokensEmitted) -> TextPiece:
-        tokens, stop = news.tokens, self._stop_token(news)
+        tokens = news.tokens
+        if not news.finish:
+            self.completion_tokens += len(tokens)
+            return TextPiece(self._text(tokens), tokens)
+        stop = self._stop_token(news)
         text = self._text(tokens) if stop is None else self._text(tokens[:-1]) + self._stop_text(stop)
-        if news.finish:
-            text += self._detokenizer.flush()
+        text += self._detokenizer.flush()
         self.completion_tokens += len(tokens)
         return TextPiece(text, tokens, finish=news.finish, stop_reason=self._reason(stop))
 

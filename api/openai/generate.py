@@ -27,7 +27,6 @@ from ...policies.plan.sampling import SamplingParams
 from ...policies.requests.event_id import seed_of
 from ...policies.requests.refusal import RequestRefused
 from ...policies.requests.request_ownership import further_id, sequence_id
-from ...policies.sweep.events import TokensEmitted
 from ...runtime.base.scope import current_traceparent
 from ..answers import Usage
 from ..checks import Body
@@ -50,25 +49,24 @@ from ..http.context import (
 from ..http.headers import log_names
 from ..http.idempotency import IDEMPOTENCY, GivenAnswer, idempotency_key, owner_of
 from ..http.limits import CHARGE
-from ..http.metrics import Meter
 from ..http.other_runs import OtherRuns
 from ..http.sse import EventStream
 from ..version import FINGERPRINT
 from .choice import ChoiceText, Echo, TextPiece
 from .drafts import drafts_of
-from .event_ids import MOST_NUMBERED, EventIds, IdsWish, StreamFacts, body_hash, check_wish, event_ids, one_by_one
+from .event_ids import MOST_NUMBERED, EventIds, IdsWish, StreamFacts, body_hash, check_wish, event_ids
 from .fields import Options
 from .grammar import asked_grammar
 from .json_pieces import written
 from .model_defaults import filled, most_tokens
 from .prompt_limits import check_count, check_generates, check_prompt, truncated
 from .quality import TIER, VARIANT, auto_tier, find_model
+from .reading import MANY, AnswerEnds, ChoiceReader, each
 from .request_body import read_body
 from .sampling import for_prompt, sampling_of, stop_strings, stop_tokens
 from .turns import AnswerTurn
 
 log = logging.getLogger(__name__)
-_MANY = 1024  # tokens of an answer; to write this number with its probabilities takes some milliseconds
 _LONG_WORDS = 2048  # characters of all bad words, which are tokenized in some milliseconds
 
 
@@ -316,16 +314,8 @@ class GeneratingEndpoint(Generic[Parsed]):
         return call
 
 
-@dataclass(slots=True)
-class _Ends:
-    """The ended choices of a call, and the meter that counts them."""
-
-    meter: Meter
-    ended: set[int] = field(default_factory=set)
-
-
 @asynccontextmanager
-async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
+async def _running(call: GenerateHandler) -> AsyncIterator[AnswerEnds]:
     """Start a call's sequences; leaving the block cancels the ones that have not ended by themselves."""
     front = call.front
     asking = call.request
@@ -344,7 +334,7 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
         named = {"max_tokens": options.limit, "temperature": options.temperature, "top_p": options.top_p, "n": options.n}
         asking[ASKED] = {name: value for name, value in named.items() if value is not None}
         asking[METER] = meter = front.metrics.begin(*labels, offline=offline)
-        ends = _Ends(meter)
+        ends = AnswerEnds(meter)
         yield ends
     except RequestRefused as refused:
         refused.limit = options.limit_name
@@ -480,19 +470,24 @@ async def _given(call: GenerateHandler) -> GivenAnswer:
         return GivenAnswer(await _whole(call, ends), _headers(call))
 
 
-async def _whole(call: GenerateHandler, ends: _Ends) -> bytes:
+def _reader(call: GenerateHandler, choice: ChoiceText, ends: AnswerEnds) -> ChoiceReader:
+    first = choice.index % choice.options.n == 0
+    return ChoiceReader(choice=choice, ends=ends, first=first, singly=call.numbered is not None)
+
+
+async def _whole(call: GenerateHandler, ends: AnswerEnds) -> bytes:
     pieces = [TextPiece() for _ in call.choices]
 
     async def collect(choice: ChoiceText) -> None:
-        await _consume(call, choice, ends, pieces[choice.index].join)
+        await _reader(call, choice, ends).read(pieces[choice.index].join)
 
-    await _each(call.choices, collect)
+    await each(call.choices, collect)
 
     def answer() -> bytes:
         return call.shape(call).body(pieces).encode()
 
     size = sum(map(_size, call.choices, pieces))
-    return answer() if size < _MANY else await call.front.run_in_thread(answer)
+    return answer() if size < MANY else await call.front.run_in_thread(answer)
 
 
 def _size(choice: ChoiceText, piece: TextPiece) -> int:
@@ -500,7 +495,12 @@ def _size(choice: ChoiceText, piece: TextPiece) -> int:
     return len(piece.tokens) + len(piece.shown_prompt) + len(choice.prompt_logprobs)
 
 
-async def _stream(call: GenerateHandler, request: web.Request, ends: _Ends) -> web.StreamResponse:
+def _numbered(call: GenerateHandler, choice: ChoiceText, piece: TextPiece, events: bytes) -> bytes:
+    """Return the events of a piece with their ids, if the stream has any."""
+    return events if call.numbered is None else call.numbered.number(choice, piece, events, call.cached_tokens)
+
+
+async def _stream(call: GenerateHandler, request: web.Request, ends: AnswerEnds) -> web.StreamResponse:
     keep_alive = call.front.settings.network.keep_alive
     shape = cache(partial(call.shape, call))  # made with the first news, when the tier is chosen
     async with EventStream(request, keep_alive, lambda: _progress(call), lambda: _headers(call)) as out:
@@ -508,16 +508,20 @@ async def _stream(call: GenerateHandler, request: web.Request, ends: _Ends) -> w
         async def forward(choice: ChoiceText) -> None:
             async def send(piece: TextPiece) -> None:
                 make = partial(shape().events, choice, piece)
-                events = make() if _size(choice, piece) < _MANY else await call.front.run_in_thread(make)
-                if call.numbered is not None:
-                    events = call.numbered.number(choice, piece, events, call.cached_tokens)
-                if events:
+                events = make() if _size(choice, piece) < MANY else await call.front.run_in_thread(make)
+                if events := _numbered(call, choice, piece, events):
                     await out.write(events)
 
-            await _consume(call, choice, ends, send)
+            def put(piece: TextPiece) -> None:
+                if events := _numbered(call, choice, piece, shape().events(choice, piece)):
+                    out.put(events)
+
+            reader = _reader(call, choice, ends)
+            reader.pass_on(put, out.free)
+            await reader.read(send)
 
         try:
-            await _each(call.choices, forward)
+            await each(call.choices, forward)
             await out.end(shape().end())
         except ConnectionError:
             log.debug("%s: the client went away", call.id)
@@ -547,41 +551,3 @@ def _progress(call: GenerateHandler) -> str:
     if now.place:
         return f"queued {now.place}/{now.queued}"
     return f"prefill {100 * now.computed // max(1, now.prompt)}%"
-
-
-async def _consume(
-    call: GenerateHandler, choice: ChoiceText, ends: _Ends, use: Callable[[TextPiece], Awaitable[None] | None]
-) -> None:
-    """Read one sequence to its end."""
-    meter = ends.meter
-    async for whole in choice.stream:
-        for news in (whole,) if call.numbered is None else one_by_one(whole):
-            if not choice.completion_tokens and isinstance(news, TokensEmitted) and news.tokens:
-                progress = choice.stream.progress()
-                choice.cached = progress.cached
-                meter.began(progress, looked=choice.looked, first=choice.index % choice.options.n == 0)
-            piece = choice.take(news)
-            meter.tokens(len(piece.tokens))
-            if piece.finish:
-                ends.ended.add(choice.index)
-                meter.finished(piece.finish, choice.completion_tokens)
-            waiting = use(piece)
-            if waiting is not None:
-                await waiting
-            if piece.finish:
-                return
-    raise ApiError(500, f"choice {choice.index} ended without a reason; the server's log has the details")
-
-
-async def _each(choices: list[ChoiceText], consume: Callable[[ChoiceText], Awaitable[None]]) -> None:
-    """Run all choices together; the first failure cancels the others."""
-    if len(choices) == 1:
-        await consume(choices[0])
-        return
-    tasks = [asyncio.ensure_future(consume(choice)) for choice in choices]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

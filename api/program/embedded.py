@@ -106,11 +106,13 @@ class Cluster(Session):
         import aiohttp
         from aiohttp import web
 
+        from ...actors.source_checks import with_models_of_origin
         from ...actors.topology import start
         from ..app.application import make_app
         from ..http.listening import make_runner, open_site, tls
 
         context = tls(self.settings.network)
+        self.settings = await asyncio.to_thread(with_models_of_origin, self.settings)
         running = self._running = await start(self.settings)
         assert running.port is not None, "of a cluster without HTTP the gateway is here"
         self._runner = make_runner(make_app(running.port, self.settings))

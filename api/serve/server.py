@@ -32,6 +32,7 @@ from ...actors.resources import cores
 from ...actors.settings.errors import SettingsError
 from ...actors.settings.settings import Settings
 from ...actors.sizing import max_lengths
+from ...actors.source_checks import with_models_of_origin
 from ...actors.supervision_tree import in_head
 from ...gpu.errors import CheckpointError
 from ...gpu.weights.checkpoint import check_here
@@ -64,8 +65,10 @@ def run(settings: Settings, launcher: Launcher, warnings: Sequence[str] = (), gi
     from ...actors.topology import Http, start
 
     set_up(settings.logs.log_format, settings.logs.log_level, "head")
+    again = given is not None and not given.first
     try:
-        preflight(settings)
+        settings = _with_models(settings, given)
+        preflight(settings, again=again)
     except (SettingsError, CheckpointError) as error:  # before the port is taken, or reported as taken
         return Console(settings.logs.log_format, Stages()).fatal(error)
 
@@ -93,7 +96,7 @@ def _succession(given: HandedOn) -> Succession:
     epoch = next_epoch(time.time(), given.memo.get("epoch", 0))
     secret = given.memo.get("secret") or secrets.token_hex()
     given.leave(epoch=epoch, secret=secret)
-    return Succession(epoch, bytes.fromhex(secret), given.first, f"{__name__}:run")
+    return Succession(epoch, bytes.fromhex(secret), given.first, f"{__name__}:run", given.keeper)
 
 
 def where_members_look(settings: Settings, given: HandedOn) -> Settings:
@@ -359,16 +362,26 @@ def _claimed(batch_dir: str) -> FolderLock | None:
     return lock
 
 
-def preflight(settings: Settings) -> None:
+def _with_models(settings: Settings, given: HandedOn | None) -> Settings:
+    """Return the settings with folders for models of the origin; later heads use the ones that the first has found."""
+    before = given.memo.get("mirrors", {}) if given is not None else {}
+    found = with_models_of_origin(settings, before)
+    if given is not None and found is not settings:
+        given.leave(mirrors=found.models.applications)
+    return found
+
+
+def preflight(settings: Settings, *, again: bool = False) -> None:
     """Check the models, and the places that settings name; raise SettingsError, CheckpointError.
 
-    Checkpoints on the hub are unknown at this point.
+    Checkpoints on the hub are unknown at this point. ``again``: an earlier head has served this.
     """
     check_places(settings.models)
     for source in settings.models.applications.values():
         check_here(source)
     if not any(map(of_the_hub, settings.models.applications.values())):
-        max_lengths(settings.requests, {name: one.config for name, one in open_checkpoints(settings).checkpoints.items()})
+        opened = open_checkpoints(settings, again=again).checkpoints
+        max_lengths(settings.requests, {name: one.config for name, one in opened.items()})
 
 
 def of_the_hub(source: str) -> bool:

@@ -143,6 +143,25 @@ def all_fit(applications: Iterable[tuple[bool, bool]]) -> bool:
     return all(in_force and not parked for parked, in_force in applications)
 
 
+def load_seconds(routes: Iterable[Iterable[tuple[int, float]]]) -> float:
+    """Return the time of loading an application on the route that is there first (BlockLLM, 5.1: T_load), in seconds.
+
+    Workers load at the same time. What has to give way first is not counted.
+
+    Args:
+        routes: for each of its workers, the bytes that are missing there, and its bytes loaded in a second (0: unknown).
+
+    Returns:
+        The seconds; 0: nothing is missing, or the speed of a worker is unknown on every route.
+    """
+    found = list[float]()
+    for workers in routes:
+        lacking = [(nbytes, speed) for nbytes, speed in workers if nbytes]
+        if all(speed for _, speed in lacking):
+            found.append(max((nbytes / speed for nbytes, speed in lacking), default=0.0))
+    return min(found, default=0.0)
+
+
 def withheld(workers: Iterable[str], pipelines: Iterable[Container[str]]) -> list[str]:
     """Return the workers on which an application is not loaded now, because parameters were dropped there for KV.
 

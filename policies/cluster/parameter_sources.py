@@ -7,6 +7,7 @@ argument. Decides nothing about routes or memory.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -45,30 +46,38 @@ class ParameterSources:
         ``holders``: what live workers have, in order of preference. A worker that lacks what no other has gets no
         source for it, and takes it from the origin, or fails to.
         """
+        giving = Counter([name for one in self.given.values() for name in one.sources])
+        blocked = set[frozenset[bytes]]()  # what all who have it are too busy to give: most workers lack the same
         for worker, lacking in self.waiting.items():
-            found = self._sources(worker, lacking, holders)
+            if lacking in blocked and lacking.isdisjoint(holders.get(worker, ())):
+                continue
+            found = self._sources(worker, lacking, holders, giving)
             if found is not None:
                 del self.waiting[worker]
                 self.given[worker] = found
                 return worker, found
+            blocked.add(lacking)
         return None
 
-    def _sources(self, worker: str, lacking: frozenset[bytes], holders: Mapping[str, Collection[bytes]]) -> Given | None:
-        """Return where a worker takes components from, or None while it is better to wait."""
-        held = {name: lacking.intersection(has) for name, has in holders.items() if name != worker}
-        free = {name: has for name, has in held.items() if has and self._giving(name) < AT_ONCE}
+    def _sources(
+        self, worker: str, lacking: frozenset[bytes], holders: Mapping[str, Collection[bytes]], giving: Mapping[str, int]
+    ) -> Given | None:
+        """Return where a worker takes components from, or None while it is better to wait.
+
+        ``giving``: to how many workers each one gives.
+        """
+        free = {}
+        for name, has in holders.items():
+            if name != worker and giving.get(name, 0) < AT_ONCE and not lacking.isdisjoint(has):
+                free[name] = lacking.intersection(has)
         rest, sources = set(lacking), list[str]()
         while rest and free:
-            best = max(free, key=lambda name: (len(free[name] & rest), -self._giving(name)))
+            best = max(free, key=lambda name: (len(free[name] & rest), -giving.get(name, 0)))
             if not free[best] & rest:
                 break
             sources.append(best)
             rest -= free.pop(best)
-        coming = set[bytes]().union(*(one.components for name, one in self.given.items() if name != worker))
-        if rest & (coming | set[bytes]().union(*held.values())):
+        held = any(not rest.isdisjoint(has) for name, has in holders.items() if name != worker)
+        if held or any(not rest.isdisjoint(one.components) for name, one in self.given.items() if name != worker):
             return None  # all who have it are busy, or it is on its way to another worker
         return Given(lacking, tuple(sources), frozenset(rest))
-
-    def _giving(self, worker: str) -> int:
-        """Return how many workers one is giving to."""
-        return sum(worker in one.sources for one in self.given.values())

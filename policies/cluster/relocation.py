@@ -18,7 +18,7 @@ from ..model.chain import Component, Hop
 from .placement import ROUNDS, Draft
 
 Hops = tuple[Hop, ...]
-LOAD_RATE = 250e6  # bytes of parameters that a worker loads in a second, from files
+LOAD_RATE = 250e6  # bytes of parameters that a worker loads in a second, where that was not measured
 STEP_SECONDS = 0.05  # of the requests that move in one step, and of the caches that they leave
 WIDEST = 6  # workers among which pipelines are tried: the ones with most room
 FEW, BEAM = 8, 24  # most applications for a beam search, and its width
@@ -42,7 +42,7 @@ class RelocatableChains:
     memory: worker -> bytes for parameters. seconds: by application, what it costs in a window to cross before each component
     (``traffic.py``). kinds: worker -> kind of its device; pipelines stay within one. fixed: what else workers hold. spare:
     worker -> bytes beside ``memory`` that KV gives while routes begin, until others end. here: worker -> components that
-    are there now.
+    are there now. speeds: worker -> bytes of parameters that it loads in a second, where that was measured.
     """
 
     chains: Mapping[str, Sequence[Component]]
@@ -52,6 +52,7 @@ class RelocatableChains:
     fixed: Sequence[tuple[Sequence[Component], Hop]] = ()
     spare: Mapping[str, int] = field(default_factory=dict)
     here: Mapping[str, Collection[bytes]] = field(default_factory=dict)
+    speeds: Mapping[str, float] = field(default_factory=dict)
     _holders: dict[bytes, frozenset[str]] = field(init=False, default_factory=dict)
     _loaded: dict[tuple[str, Hops], int] = field(init=False, default_factory=dict)  # as ``loaded`` returned it
     _made: list[Draft] = field(init=False, default_factory=list)  # the draft of what is fixed, once it is asked for
@@ -346,20 +347,20 @@ def _plan(
     if not all(target[name] for name in current):
         return None
     draft, steps = zoo.draft(current, spare=True), list[Relocation]()
-    nbytes = 0
+    loading = 0.0
     before = zoo.cost(draft).seconds
     waiting = [_step(name, routes, target[name]) for name, routes in current.items()]
     waiting = sorted((one for one in waiting if one.begin or one.end), key=lambda one: (len(one.begin), one.application))
     while waiting:
         for one in waiting:
-            if (added := _take(draft, one)) is not None:
+            if (seconds := _take(draft, one, zoo.speeds)) is not None:
                 break
         else:
             return None
-        nbytes += added
+        loading += seconds
         waiting.remove(one)
         steps.append(one)
-    saved, cost = before - zoo.cost(draft).seconds, nbytes / LOAD_RATE + len(steps) * STEP_SECONDS
+    saved, cost = before - zoo.cost(draft).seconds, loading + len(steps) * STEP_SECONDS
     return RelocationPlan(tuple(steps), saved, cost) if steps and saved > 0 else None
 
 
@@ -368,16 +369,16 @@ def _step(name: str, routes: Sequence[Hops], target: Sequence[Hops]) -> Relocati
     return Relocation(name, tuple(begin), tuple(end))
 
 
-def _take(draft: Draft, step: Relocation) -> int | None:
-    """Carry out a step in a draft and return the bytes that it loads; None, and nothing has changed, if it does not fit."""
-    name, nbytes = step.application, 0
+def _take(draft: Draft, step: Relocation, speeds: Mapping[str, float]) -> float | None:
+    """Carry out a step in a draft and return the seconds of its loads; None, and nothing has changed, if it does not fit."""
+    name, seconds = step.application, 0.0
     for n, hops in enumerate(step.begin):
         if not all(draft.fits(name, hop) for hop in hops):
             for _ in range(n):
                 draft.take_back(name)
             return None
-        nbytes += sum([draft.added(name, hop) for hop in hops])
+        seconds += sum([draft.added(name, hop) / speeds.get(hop.worker, LOAD_RATE) for hop in hops])
         draft.put(name, hops)
     for hops in step.end:
         draft.take_back(name, draft.hops[name].index(hops))
-    return nbytes
+    return seconds

@@ -7,16 +7,26 @@ a pair share its count, and variants count: their passages are added where the c
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from ..model.chain import Component
 
 Pair = tuple[bytes, bytes]
-FLIGHT_SECONDS = 500e-6  # of a message with activations, until the next worker begins
-LINK_RATE = 1e9  # bytes of activations in a second
 VALUE_BYTES = 4  # of an activation, at most
 TOP = 8  # pairs whose order counts
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCost:
+    """The cost of crossing: seconds of a message until the next worker begins, and bytes of activations in a second."""
+
+    latency: float = 500e-6
+    rate: float = 1e9
+
+
+UNMEASURED = LinkCost()
 
 
 class Passages(NamedTuple):
@@ -50,7 +60,9 @@ def top_pairs(passages: Mapping[str, Passages], chains: Mapping[str, Counted]) -
     return tuple(sorted((those for those in counts if counts[those]), key=lambda those: (-counts[those], those))[:TOP])
 
 
-def crossing_seconds(passages: Mapping[str, Passages], chains: Mapping[str, Counted]) -> dict[str, list[float]]:
+def crossing_seconds(
+    passages: Mapping[str, Passages], chains: Mapping[str, Counted], link: LinkCost = UNMEASURED
+) -> dict[str, list[float]]:
     """Return, for each application but variants, the seconds that it costs to cross before each component of its chain.
 
     A variant's passages count for the application that has the pair: the one in whose place it serves, else another one. A
@@ -69,13 +81,13 @@ def crossing_seconds(passages: Mapping[str, Passages], chains: Mapping[str, Coun
         at = {pair: (own, depth) for depth, pair in enumerate(_pairs(chains[own]), 1)} if own else {}
         for pair, component in zip(_pairs(one), one.components, strict=False):
             if (place := at.get(pair) or owners.get(pair)) is not None:
-                found[place[0]][place[1]] += seconds_of(passed, component.width_out)
+                found[place[0]][place[1]] += seconds_of(passed, component.width_out, link)
     return found
 
 
-def seconds_of(passed: Passages, width: int) -> float:
+def seconds_of(passed: Passages, width: int, link: LinkCost = UNMEASURED) -> float:
     """Return the seconds that these passages take if they cross, with ``width`` values for each position."""
-    return passed.sweeps * FLIGHT_SECONDS + passed.positions * width * VALUE_BYTES / LINK_RATE
+    return passed.sweeps * link.latency + passed.positions * width * VALUE_BYTES / link.rate
 
 
 def _pairs(one: Counted) -> Iterator[Pair]:

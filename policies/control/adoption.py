@@ -15,9 +15,13 @@ from dataclasses import dataclass, field
 from ..cluster.worker_size import WorkerReport
 from ..plain import Plain
 from .events import (
+    Application,
+    Effect,
     Event,
     HeadChanged,
     HeldBlock,
+    Serve,
+    Unload,
     WorkerDown,
     WorkerEnters,
     WorkerReported,
@@ -25,6 +29,7 @@ from .events import (
     WorkerTold,
     WorkerUp,
 )
+from .snapshot import of_this_release
 from .state import ControllerState
 from .worker_record import WorkerRecord
 
@@ -82,15 +87,27 @@ class ToldGateway:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstWords:
+    """The first words of a new head to actors that live or have just been started.
+
+    lives: the living workers and their incarnations, for gateways. drops: the cluster's memory actor has groups to look at.
+    """
+
+    lives: tuple[tuple[str, int], ...]
+    drops: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StateKeeping:
     """The part of a controller in the succession of heads: members keep its state for the next one.
 
     adopted: what it takes over from the head before. grace: seconds that requests have to end where that head had begun to
-    remove their model.
+    remove their model. keeper: the number of the process that starts heads; 0: none does.
     """
 
     adopted: Adopted | None = None
     grace: float = 0.0
+    keeper: int = 0
 
 
 def newest(kept: Iterable[KeptState | None]) -> KeptState | None:
@@ -102,16 +119,18 @@ def adopt(fresh: ControllerState, snapshot: dict[str, Plain] | None, workers: Se
     """Return what a new head begins with.
 
     fresh: the state of a head that finds nothing. snapshot: the newest state that a member keeps, or None. version: the
-    highest one of a publication that any member has. Raises ValueError or KeyError for a snapshot of another release.
+    highest one of a publication that any member has. Raises ValueError or KeyError for a snapshot of a distant release.
     """
     told = {one.name: one for one in workers}
     if snapshot is None:
         return _anew(fresh, told, version)
-    state = ControllerState.restore(snapshot)
+    state = ControllerState.restore(of_this_release(snapshot, fresh))
     state.table.resume(version)
-    events: list[Event] = []
+    same = {name for name, one in told.items() if name in state.workers and _lives_on(state.workers[name], one)}
+    # What is there comes first: a death may end an addition, and then what others hold of it is unloaded, once.
+    events: list[Event] = [_account(one) for name, one in told.items() if name in same]
     for name, record in state.workers.items():
-        events += _return(record, told.get(name))
+        events += _return(record, told.get(name)) if name not in same else ()
     strangers = []
     for one in (one for name, one in told.items() if name not in state.workers):
         if one.joined:
@@ -119,6 +138,26 @@ def adopt(fresh: ControllerState, snapshot: dict[str, Plain] | None, workers: Se
         else:
             strangers.append(one.name)
     return Adopted(state, (*events, HeadChanged()), strangers=tuple(strangers))
+
+
+def first_words(state: ControllerState) -> FirstWords:
+    """Return what a new head says once the actors that it needs have been started."""
+    lives = tuple((name, one.incarnation) for name, one in state.workers.items() if one.alive)
+    return FirstWords(lives, bool(state.overload.groups))
+
+
+def configured(state: ControllerState, adopted: Adopted | None, applications: Sequence[Application]) -> tuple[Event, ...]:
+    """Return the events of the applications that the settings name: none if the head before had begun to serve. They are
+    served then, or an operator has removed them.
+    """
+    return () if adopted is not None and state.serving.began else (Serve(tuple(applications)),)
+
+
+def unclaimed(state: ControllerState, adopted: Adopted | None) -> tuple[Effect, ...]:
+    """Return the unloads of what workers hold of no application, once all are known that the settings name."""
+    left_over = () if adopted is None else adopted.left_over
+    held = [(told, block) for told in left_over for block in told.held if block.holder not in state.served]
+    return tuple(Unload(told.worker, told.incarnation, block.holder, block.ids) for told, block in held)
 
 
 def _anew(fresh: ControllerState, told: Mapping[str, ToldWorker], version: int) -> Adopted:
@@ -130,15 +169,35 @@ def _anew(fresh: ControllerState, told: Mapping[str, ToldWorker], version: int) 
     return Adopted(fresh, tuple(events), tuple(map(_account, known)), strangers)
 
 
+def _lives_on(record: WorkerRecord, told: ToldWorker) -> bool:
+    """Return whether it is the life that the head before knew."""
+    return record.alive and record.incarnation == told.incarnation
+
+
 def _return(record: WorkerRecord, told: ToldWorker | None) -> list[Event]:
-    """Return the events of a worker that the head before knew."""
+    """Return the events of a worker that the head before knew in another life."""
     if told is None:
         lives = record.alive or record.state == "starting"
         return [WorkerDown(record.name, record.last, NOT_BACK)] if lives else []
-    if record.alive and record.incarnation == told.incarnation:
-        return [_account(told)]
     former: list[Event] = [WorkerDown(record.name, record.incarnation, NOT_BACK)] if record.alive else []
     return [*former, *came_back(told)]
+
+
+def unwanted(state: ControllerState, worker: str, unclaimed: Mapping[str, Sequence[bytes]]) -> dict[str, list[bytes]]:
+    """Return the part of what a worker has kept of a former life that no planned route needs there, by application.
+
+    unclaimed: by application, ids of components and deltas. The rest is about to be loaded, which reads nothing.
+    """
+    found: dict[str, list[bytes]] = {}
+    for holder, ids in unclaimed.items():
+        hops = state.residency[worker].hops.get(holder, ()) if holder in state.served else ()
+        wanted = set[bytes]()
+        for hop in (hop for hop in hops if hop.route.wanted):
+            for one in state.served[holder].application.components[hop.first : hop.last]:
+                wanted.update((one.shared, one.delta))
+        if left := [id for id in ids if id not in wanted]:
+            found[holder] = left
+    return found
 
 
 def came_back(told: ToldWorker) -> list[Event]:

@@ -39,6 +39,7 @@ class ClaimKind(StrEnum):
     DRAINED = "drained"  # a worker: every route over it is paused, those to come as well
     CLOSED = "closed"  # a worker: nothing more is placed there
     URGENT = "urgent"  # an application: its components load before others report the room that they left
+    UNVARIED = "unvaried"  # a worker: no variant serves there
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +84,13 @@ class Know:
 
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """Facts about an application that gateways hear of; None: as before."""
+    """Facts about an application that gateways hear of; None: as before. ``load_seconds``: as in ``Served``."""
 
     application: str
     shown: bool | None = None
     draining: bool | None = None
     on_demand: bool | None = None
+    load_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ class Distribution:
                 self.sources.end(worker)
             case _:
                 return
-        while self.sources.waiting and (found := self.sources.next(self._holders(holdings))) is not None:
+        holders = self._holders(holdings) if self.sources.waiting else {}
+        while (found := self.sources.next(holders)) is not None:
             worker, given = found
             record, residency = holdings.workers.get(worker), holdings.residency.get(worker)
             if record is None or residency is None or residency.loading is None:

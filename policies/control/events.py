@@ -185,9 +185,13 @@ class WorkerCannotStart:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
+    """A worker's answer that a block is there. nbytes: of packed tensors that came new. seconds: that this took."""
+
     worker: str
     incarnation: int
     load: LoadBlock
+    nbytes: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,7 +190,7 @@ class Holdings:
         assert claims.subjects(ClaimKind.SUSPENDED) == {id for id, one in plan.items() if one.suspended}
         assert claims.subjects(ClaimKind.WANTED) == {name for name, served in self.served.items() if served.wanted}
         assert claims.subjects(ClaimKind.PAUSED) <= plan.keys(), "a pause outlives its route"
-        assert claims.subjects(ClaimKind.DRAINED) <= self.workers.keys()
+        assert claims.subjects(ClaimKind.DRAINED) | claims.subjects(ClaimKind.UNVARIED) <= self.workers.keys()
         assert claims.subjects(ClaimKind.URGENT) <= self.served.keys()
         assert self.table.paused == {id for id in plan if self.pausing(id)}
         for worker, residency in self.residency.items():

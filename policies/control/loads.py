@@ -40,6 +40,7 @@ class LoadBlock:
     source: str = ""  # a worker that may have them in memory and is asked first; the rest is read from files
     # workers to ask for what no folder and no store of the loading one has, before the origin; None: not named yet
     sources: list[str] | None = None
+    borrows: bool = False  # the holder is a variant: what others hold, too, is theirs, and goes with them
 
 
 @dataclass(frozen=True, slots=True)

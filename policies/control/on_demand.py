@@ -5,13 +5,14 @@ were asked for. Workers report the memory it lacks, gateways report the usage, a
 the applications to unload. A loaded application with too little room for a waiting sequence is treated the same way, until
 that sequence has been sent. An application that has served is parked, too, if a restarted worker has no room for it. Then
 it is loaded again without a request once there is room, and nothing gives way for it.
-Claims the components of what is loaded on demand, their turn before others, and a pause of what is being emptied. Owns the
-requested applications and the swap in progress.
+A variant neither owns what it borrows nor uses it: when its donor goes, it goes, and its requests go on elsewhere or wait.
+Claims the components of what is loaded on demand, their turn before others, a pause of what is being emptied, and workers
+without variants. Owns the requested applications and the swap in progress.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ..cluster.demand import (
@@ -92,6 +93,7 @@ class OnDemand(Party):
         self._alone = False  # no application is left to unload for ``coming``, still refused
         self._alone_since: float | None = None  # since when
         self._paused: tuple[str, ...] = ()  # routes of ``leaving``
+        self._unvaried: tuple[str, ...] = ()  # workers without variants until ``coming`` is loaded
         self._returning: dict[str, int] = {}  # application that served before a worker lacked room -> tries to load it
 
     def handle(self, event: Event, view: Holdings, now: float) -> Conclusions:
@@ -164,9 +166,8 @@ class OnDemand(Party):
             yield NoteRefusal(worker, name, why.message, why.owned)
             self._lacks[worker] = event
             yield from self._ask(view, lacking=residency.misses(name))
-        elif name in view.served and view.served[name].deployed:
-            served = view.served[name]
-            if served.ever_ready and not (served.on_demand or served.variant):
+        elif (served := view.served.get(name)) is not None and served.deployed and not served.variant:
+            if served.ever_ready and not served.on_demand:
                 yield from self._return_later(name, 0)
             yield from self._park(name)
 
@@ -232,6 +233,7 @@ class OnDemand(Party):
         assert not self.leaving or (self.coming and not view.served[self.leaving].parked)
         assert not self.coming or self.coming in self.wanted
         assert view.urgent == self.coming, "an application is urgent without being loaded"
+        assert self.coming or not view.claims.of(ClaimKind.UNVARIED, Claimant.DEMAND), "variants stay away for no load"
         for name in view.claims.of(ClaimKind.WANTED, Claimant.DEMAND):
             assert view.served[name].on_demand, f"{name} is claimed on demand and is not on demand"
         leaving = view.served[self.leaving].planned if self.leaving else ()
@@ -261,6 +263,9 @@ class OnDemand(Party):
         self.coming = ""
         self._lacks = {}
         self._alone_since = None
+        if self._unvaried:
+            yield Withdrawal(Claimant.DEMAND, ClaimKind.UNVARIED, self._unvaried)
+            self._unvaried = ()
         if self.leaving:
             yield self._stay()
 
@@ -407,11 +412,17 @@ class OnDemand(Party):
                 yield from self._park(name)
                 yield from self._end()
             case DemandState.CROWDED:
-                yield from self._give_way(lacking, uses, view, now)
+                yield from self._give_way(lacking, uses, view, now, here=here)
             case DemandState.WAITED_FOR:
                 yield from self._look_later()
 
-    def _give_way(self, lacking: Mapping[str, int], uses: Mapping[str, Use], view: Holdings, now: float) -> Conclusions:
+    def _give_way(
+        self, lacking: Mapping[str, int], uses: Mapping[str, Use], view: Holdings, now: float, *, here: bool
+    ) -> Conclusions:
+        """Have others give way: unused applications, then variants, whose requests hold memory, then a used application.
+
+        here: ``coming`` is loaded, and lacks room for a sequence.
+        """
         residents, choice = self._choice(lacking, uses, view, now)
         for name in choice.unload:
             yield from self._park(name)
@@ -420,6 +431,13 @@ class OnDemand(Party):
             return
         if choice.step_back:
             yield from self._step_back(view)
+            return
+        if not here and (varied := self._varied(lacking, view)):
+            self._unvaried += varied
+            yield Claim(
+                Claimant.DEMAND, ClaimKind.UNVARIED, varied, "a model on demand lacks room, and nothing unused is left"
+            )
+            yield from self._try_again(view)
             return
         if choice.drain and not self.leaving:
             yield self._leave(choice.drain, view)
@@ -434,6 +452,11 @@ class OnDemand(Party):
             self._alone_since = None
         yield from self._look_later()
 
+    def _varied(self, workers: Iterable[str], view: Holdings) -> tuple[str, ...]:
+        """Return the workers on which variants serve. These end before the load waits for requests, perhaps for theirs."""
+        on = [worker for worker in workers if not view.claims.on(ClaimKind.UNVARIED, worker)]
+        return tuple(one for one in on if any(view.served[name].variant for name in view.residency[one].resident))
+
     def _choice(
         self, lacking: Mapping[str, int], uses: Mapping[str, Use], view: Holdings, now: float
     ) -> tuple[list[UnloadCandidate], UnloadDecision]:
@@ -442,6 +465,8 @@ class OnDemand(Party):
         kept = {worker: residency.wanted_parts(self.coming) for worker, residency in those.items()}
         dropped = {one.route.application for one in view.pipelines}
         for name, served in view.served.items():
+            if served.variant:
+                continue  # it goes with what it borrows
             if name in (self.coming, self.leaving) or not any(name in residency.resident for residency in those.values()):
                 continue
             parts = {worker: residency.parts(name) for worker, residency in those.items()}
@@ -468,7 +493,8 @@ class OnDemand(Party):
         """Return whether something else is on a worker or being loaded there."""
         residency = view.residency[worker]
         loading = residency.loading.holder if residency.loading is not None else self.coming
-        return not {loading, *residency.resident} <= {self.coming}
+        there = {loading, *residency.resident} - {self.coming}
+        return any(name not in view.served or not view.served[name].variant for name in there)
 
     def _give_up(self, view: Holdings) -> Iterator[LoadFailed]:
         """NoteFailure ``coming`` for good: it has all the memory, and that is too little."""

@@ -138,6 +138,8 @@ class Reconcile:
                 self._suspend(claim.subjects)
             case ClaimKind.PAUSED | ClaimKind.DRAINED:
                 self._pause(claim.subjects)
+            case ClaimKind.UNVARIED:
+                self._note(claim.subjects)
 
     def _withdraw(self, withdrawal: Withdrawal) -> None:
         kind = withdrawal.kind
@@ -152,6 +154,8 @@ class Reconcile:
                 self._return(withdrawal.subjects)
             case ClaimKind.PAUSED | ClaimKind.DRAINED:
                 self._pause(withdrawal.subjects)
+            case ClaimKind.UNVARIED:
+                self._note(name for name in withdrawal.subjects if name in self._holdings.workers)
 
     # routes ----------------------------------------------------------------------------------------------------------
 
@@ -229,6 +233,7 @@ class Reconcile:
         served.shown = served.shown if facts.shown is None else facts.shown
         served.draining = served.draining if facts.draining is None else facts.draining
         served.on_demand = served.on_demand if facts.on_demand is None else facts.on_demand
+        served.load_seconds = served.load_seconds if facts.load_seconds is None else facts.load_seconds
         self._unlisted = True
 
     def _offer(self, name: str, *, anew: bool) -> None:
@@ -308,6 +313,7 @@ class Reconcile:
         """Forget a worker, with all routes over it and all claims on it."""
         holdings = self._holdings
         self._claims.end(ClaimKind.DRAINED, name)
+        self._claims.end(ClaimKind.UNVARIED, name)
         self._pause((name,))
         holdings.alive -= holdings.workers[name].alive
         holdings.residency[name].clear()

@@ -17,7 +17,7 @@ from enum import StrEnum
 
 from ..cluster.assignment import WorkerCapacity, page_of
 from ..cluster.relocation import FEW, Hops, RelocatableChains, Relocation, relocate
-from ..cluster.traffic import crossing_seconds, top_pairs
+from ..cluster.traffic import UNMEASURED, LinkCost, crossing_seconds, top_pairs
 from ..model.chain import Component, Hop, Route
 from ..requests.dispatch import workers_of
 from .claims import Claim, Claimant, ClaimKind, PlanRoutes, TryAgain, Withdrawal
@@ -80,8 +80,8 @@ class RelocationPlanned:
 class Relocations(Party):
     """The relocations of one cluster (see the module). window: seconds of traffic that a look is about; 0: none is made."""
 
-    def __init__(self, window: float) -> None:
-        self.window = window
+    def __init__(self, window: float, link: LinkCost = UNMEASURED) -> None:
+        self.window, self.link = window, link
         self.traffic = TrafficCounts()
         self.step: OpenStep | None = None
         self.last: RelocationPlanned | None = None
@@ -140,7 +140,7 @@ class Relocations(Party):
             return
         chains = {name: one.application for name, one in view.served.items() if one.deployed}
         order = top_pairs(passages, chains)
-        seconds = crossing_seconds(passages, chains)
+        seconds = crossing_seconds(passages, chains, self.link)
         crossed = sum([_crossed(view.served[name], those) for name, those in seconds.items()])
         if not crossed or (order == self._order and crossed <= self._enough):
             return
@@ -317,9 +317,11 @@ def _with_room(
     page = max((nbytes for _, (_, nbytes) in sizes), default=0)
     longest = max((-(-one.max_length // size) * nbytes for one, (size, nbytes) in sizes if size), default=0)
     kinds = {worker: room.kind for worker, room in rooms.items()}
+    speeds = {worker: speed for worker in whole if (speed := view.workers[worker].load_speed)}
     now = RelocatableChains(chains, whole, seconds, kinds, fixed)
     routes = {name: [one.route.hops for one in view.served[name].planned] for name in chains}
     free = [now.draft(routes).free(worker) for worker in whole]
     kept = longest if min(free) >= longest else page
     memory = {worker: nbytes - kept for worker, nbytes in whole.items()}
-    return RelocatableChains(chains, memory, seconds, kinds, fixed, dict.fromkeys(whole, kept - page))
+    spare = dict.fromkeys(whole, kept - page)
+    return RelocatableChains(chains, memory, seconds, kinds, fixed, spare, speeds=speeds)

@@ -42,6 +42,7 @@ class Served:
     ever_ready: bool = False  # has had a route in force
     in_force: int = 0  # number of routes in force
     failure: LoadFailure | None = None  # why it can load nowhere, at the last try
+    load_seconds: float = 0.0  # of loading what its workers lacked while it was parked, if it has variants; 0: unknown
 
     @property
     def variant(self) -> bool:
@@ -437,7 +438,7 @@ class Residency:
         idle = min(hop.route.idle for hop in needed if hop.first <= first and last <= hop.last)
         length, layers = application.max_length, sum(c.kv is not None for c in application.components)
         block = LoadBlock(application.files, first, last, ids, name, list(hashes), application.base_files, deltas)
-        return replace(block, idle=idle, length=length, layers=layers)
+        return replace(block, idle=idle, length=length, layers=layers, borrows=served.variant)
 
     def _turn(self, hop: PlannedHop, gained: bool) -> None:
         hop.route.open += -1 if gained else 1

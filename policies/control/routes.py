@@ -49,8 +49,9 @@ class Routes:
         self._turned: set[str] = set()  # ids of routes paused or resumed since the last publication
         self._on_demand: list[str] = []  # applications loaded on demand
         self._failed: list[LoadFailure] = []  # failures of applications that can load nowhere
+        self._load_seconds: dict[str, float] = {}  # as in ``Served``, where they are known
         self.default = ""  # id for requests without a model, served or not
-        self._renamed = False  # the default or these five lists differ from the last publication
+        self._renamed = False  # the default or these six collections differ from the last publication
         self._changed: set[str] = set()  # applications whose chain came, went or changed since then
         self._local: list[Route] = []  # as in ``Change``, since then
         self._log: deque[Change] = deque(maxlen=KEPT)  # the last publications
@@ -68,8 +69,9 @@ class Routes:
         draining = [s.application.name for s in known if s.draining]
         on_demand = [s.application.name for s in known if s.on_demand]
         failed = [s.failure for s in known if s.deployed and s.failure is not None]
-        former = (self._chains, self._withdrawn, self._draining, self._on_demand, self._failed)
-        self._renamed |= (chains, withdrawn, draining, on_demand, failed) != former
+        load_seconds = {s.application.name: s.load_seconds for s in known if s.on_demand and s.load_seconds}
+        former = (self._chains, self._withdrawn, self._draining, self._on_demand, self._failed, self._load_seconds)
+        self._renamed |= (chains, withdrawn, draining, on_demand, failed, load_seconds) != former
         here = {chain.application: chain for chain in chains}
         changed = {name for name in last.keys() | here.keys() if last.get(name) is not here.get(name)}
         self._local += [route for route in self.planned.values() if route.application in changed]
@@ -81,6 +83,7 @@ class Routes:
         self._draining = draining
         self._on_demand = on_demand
         self._failed = failed
+        self._load_seconds = load_seconds
 
     def choose_default(self, model: str) -> None:
         """Set the id for requests without a model; gateways hear of it with the next publication."""
@@ -169,6 +172,7 @@ class Routes:
             capacity_alone={id: alone for id, alone in self.capacity_alone.items() if alone},
             failed=list(self._failed),
             default=self.default,
+            load_seconds=dict(self._load_seconds),
         )
 
     def _difference(self, since: int) -> RoutesChanged:
@@ -191,6 +195,7 @@ class Routes:
             {id: alone for id in in_force if (alone := self.capacity_alone[id])},
             list(self._failed),
             self.default,
+            load_seconds=dict(self._load_seconds),
         )
 
     def parts(self, taken: Mapping[str, int]) -> dict[str, RoutesChanged]:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
-from ..cluster import demand, parameter_sources, provisioning, relocation, restart_policy, worker_size
+from ..cluster import demand, parameter_sources, provisioning, relocation, restart_policy, traffic, worker_size
 from ..model import chain
 from ..plain import Plain
 from . import (
@@ -48,9 +48,9 @@ _CONTAINERS: dict[type, str] = {
     tuple: "()", list: "[]", set: "<>", frozenset: "<=>", dict: "{}", deque: "deque", Counter: "count", defaultdict: "sum",
 }  # fmt: skip
 _MODULES = (
-    demand, parameter_sources, provisioning, relocation, restart_policy, worker_size, chain, additions, claims, copies,
-    distribution, dropped_group, events,
-    holdings, on_demand, parameter_drops, placement, reconcile, relocations, residency, routes, scaling, serving,
+    demand, parameter_sources, provisioning, relocation, restart_policy, traffic, worker_size, chain, additions, claims,
+    copies, distribution, dropped_group, events, holdings, on_demand, parameter_drops, placement, reconcile,
+    relocations, residency, routes, scaling, serving,
     traffic_counts, variants, worker_facts, worker_record,
 )  # fmt: skip
 _KINDS: dict[str, type] = {
@@ -77,6 +77,33 @@ def put_together(snapshot: dict[str, Plain], like: T) -> T:
     return _Restored(snapshot, type(like)).root  # type: ignore[no-any-return]
 
 
+def of_this_release(snapshot: dict[str, Plain], like: object) -> dict[str, Plain]:
+    """Return a snapshot of a neighbouring release as one of this.
+
+    What a class has no more is left out. What it has since is its default, or where it has none what ``like``, a new object
+    of the root's class, has there: nothing, or nothing yet. Raises ValueError where that is not empty.
+    """
+    here = _Snapshot(like)
+    kinds: dict[str, Plain] = {}
+    rows: list[Plain] = [*snapshot["rows"]]
+    columns: dict[str, list[int | Any]] = {}
+    for name, attributes in snapshot["kinds"].items():
+        known = here.found.get(name)
+        kind = type(known) if known is not None else _KINDS.get(name)
+        expected = [*attributes]
+        if kind is not None:
+            expected = [*(_attributes_of(kind) if is_dataclass(kind) else vars(known))]
+        kinds[name] = expected
+        if expected != [*attributes]:
+            places = {attribute: 1 + place for place, attribute in enumerate(attributes)}
+            columns[name] = [places.get(one) or _Absent(name, one, kind, known) for one in expected]
+    for number, row in enumerate(snapshot["rows"]):
+        if row[0] in columns:
+            found = [one.plain(rows) if isinstance(one, _Absent) else row[one] for one in columns[row[0]]]
+            rows[number] = [row[0], *found]
+    return {"kinds": kinds, "rows": rows}
+
+
 def copy_of(root: T) -> T:
     """Return an independent copy of ``root``, which shares what never changes."""
     return _Restored(_Snapshot(root, lambda value: ("=", value)).plain, type(root)).root  # type: ignore[no-any-return]
@@ -91,8 +118,37 @@ def _attributes_of(kind: Any) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
 
 
+class _Absent:
+    """An attribute that a class has and that a snapshot of another release lacks."""
+
+    def __init__(self, kind: str, name: str, of: Any, like: object) -> None:
+        value: Any = getattr(like, name, MISSING)
+        for field in (one for one in (fields(of) if is_dataclass(of) else ()) if one.name == name):
+            make: Any = field.default_factory
+            value = field.default if make is MISSING else make()
+        empty = type(value) in _CONTAINERS and not value
+        if not (empty or type(value) in _BARE or isinstance(value, Enum)):
+            raise ValueError(f"a {kind} has {name}, which a snapshot of another release lacks")
+        self._value, self._shared = value, type(value) in (tuple, frozenset) or _never_changes(of)
+
+    def plain(self, rows: list[Plain]) -> Plain:
+        """Return it as a value of a row. ``rows``: an object of its own is added to them."""
+        kind = type(self._value)
+        if kind in _BARE:
+            return self._value
+        if isinstance(self._value, Enum):
+            return [kind.__name__, self._value.value]
+        contents = [_CONTAINERS[kind], *([self._value.maxlen] if isinstance(self._value, deque) else [])]
+        if self._shared:
+            return contents
+        rows.append(contents)
+        return [len(rows) - 1]
+
+
 class _Snapshot:
-    """A snapshot in the making. ``plain``: the snapshot. ``unchanging``: writes what never changes, otherwise than here."""
+    """A snapshot in the making. ``plain``: the snapshot. ``unchanging``: writes what never changes, otherwise than here.
+    found: one object of each class.
+    """
 
     def __init__(self, root: object, unchanging: Callable[[Any], Plain] | None = None) -> None:
         self._unchanging = unchanging or self._value
@@ -101,6 +157,7 @@ class _Snapshot:
         self._of_values: dict[Plain, int] = {}  # contents of what never changes -> its row
         self._waiting: deque[tuple[int, Any]] = deque()  # objects whose row is not written yet
         self._kinds: dict[str, tuple[str, ...]] = {}  # class -> its attributes
+        self.found: dict[str, Any] = {}
         self._put(root)
         while self._waiting:  # not by recursion: objects form long chains
             row, value = self._waiting.popleft()
@@ -143,6 +200,7 @@ class _Snapshot:
         if (tag := _CONTAINERS.get(kind)) is None:
             if (names := self._kinds.get(kind.__name__)) is None:
                 names = self._kinds[kind.__name__] = _attributes_of(kind) if is_dataclass(kind) else tuple(vars(value))
+                self.found[kind.__name__] = value
             return (kind.__name__, *[put(getattr(value, name)) for name in names])
         if isinstance(value, dict):
             return (tag, *[put(part) for item in value.items() for part in item])

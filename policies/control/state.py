@@ -12,10 +12,12 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 from ..cluster.application_life import model_of
+from ..cluster.traffic import UNMEASURED, LinkCost
 from ..cluster.worker_size import SizeRules
 from ..model.chain import Route
 from ..plain import Plain
 from ..requests.routes_changed import RoutesChanged
+from .claims import Claim, Withdrawal
 from .copies import Copies
 from .distribution import Distribution
 from .events import (
@@ -49,7 +51,7 @@ class ControllerState:
     """The state of one controller (see the module).
 
     memory: see ``placement.py``. block_idle: see ``copies.py``. on_demand, scaling: see the modules of these names.
-    traffic_window: see ``relocations.py``. by_room: see ``placement.py``.
+    traffic_window: see ``relocations.py``. link: between two workers, as measured. by_room: see ``placement.py``.
     sizes: applications are placed when the workers have reported what they have, by these rules. None: they report nothing.
     """
 
@@ -64,8 +66,10 @@ class ControllerState:
         scaling: ScalingPlan | None = None,
         sizes: SizeRules | None = None,
         traffic_window: float = 0.0,
+        link: LinkCost = UNMEASURED,
         by_room: bool = False,
     ) -> None:
+        self.decided = 0  # decisions so far: what a next head cannot learn from workers
         self.default_is_set = False  # a setting names the default model (``table.default``)
         self.holdings = holdings = Holdings(workers, memory or {}, on_demand=on_demand, sizes=sizes, by_room=by_room)
         self.served, self.table = holdings.served, holdings.table
@@ -76,7 +80,7 @@ class ControllerState:
         self.serving = Serving(reports=sizes is not None)
         self.additions = self.serving.additions
         self.scaling = Scaling(scaling or ScalingPlan())
-        self.relocations = Relocations(traffic_window)
+        self.relocations = Relocations(traffic_window, link)
         self.distribution = Distribution()
         # Who claims for another's sake hears of an event first, and gives up before the other does.
         variants = Variants()
@@ -116,6 +120,7 @@ class ControllerState:
             self.serving.in_service(event.application, self.holdings)
         if isinstance(event, Retire) and event.default:  # in the same publication
             self.default_is_set = False
+            self.decided += 1
             self.table.choose_default(event.default)
         for party in self._parties:
             self._conclude(party.handle(event, self.holdings, now), now)
@@ -130,7 +135,8 @@ class ControllerState:
 
     def _conclude(self, conclusions: Conclusions, now: float) -> bool:
         """Carry out what a party concludes, all of it from what it saw; return whether that is anything."""
-        found = tuple(conclusions)
+        found = tuple(one for one in conclusions if not isinstance(one, Claim | Withdrawal) or one.subjects)
+        self.decided += len(found)
         for one in found:
             if isinstance(one, Event):
                 self._take(one, now)

@@ -4,21 +4,24 @@ Claims a route on each worker where routes in force of other applications have a
 stitches. So a variant adds no parameter bytes but stitches; its routes end with the ones whose components it has, or with
 the application that it stands in for.
 Which variants there are may change at any time: one that stays keeps its name and its routes, and no name is used again.
-While an application is loaded on demand there are none, because parameters are counted for each application then.
+Where a load on demand lacks room there are none. For gateways, which begin a request on a variant while its model is being
+loaded, it estimates how long that takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from ..cluster.demand import load_seconds
 from ..model.chain import Hop, Kind, Route
-from .claims import Claim, Claimant, ClaimKind, Dismiss, Know, PlanRoutes, Withdrawal
-from .events import AllFit, Application, Event, LoadFailed, LoadRefused, Remove, Undeploy, Vary, WorkerDown
+from .claims import Claim, Claimant, ClaimKind, Describe, Dismiss, Know, PlanRoutes, Withdrawal
+from .events import AllFit, Application, Event, LoadFailed, LoadRefused, Park, Remove, Undeploy, Vary, WorkerDown
 from .holdings import Holdings
 from .party import Conclusions, Party
-from .residency import Served
+from .residency import PlannedRoute, Served
 
+ROUGH = 1 / 8  # part of an estimate of a load by which another one must differ to be published
 WHY = "it may serve in place of {}, and all of its components but stitches are there"
 
 
@@ -31,8 +34,8 @@ class Variants(Party):
         self._waiting: tuple[Application, ...] = ()  # variants of applications that are not served now
         self._known: dict[str, None] = {}  # the other variants
         self._anew = False  # routes on all workers may differ, not only on the ones that changed
-        self._none = False  # an application is loaded on demand
         self._refused: set[tuple[str, str]] = set()  # (worker, variant) where it could not be loaded
+        self._crowded: set[tuple[str, str]] = set()  # (worker, variant) where its stitches had no room
 
     def handle(self, event: Event, view: Holdings, now: float) -> Conclusions:
         match event:
@@ -44,12 +47,13 @@ class Variants(Party):
                     del self._known[name]
                     yield Dismiss(name, forget=True)
             case LoadRefused(worker, _, load) | LoadFailed(worker, _, load) if load.holder in self._known:
-                self._refused.add((worker, load.holder))
+                (self._crowded if isinstance(event, LoadRefused) else self._refused).add((worker, load.holder))
                 yield from self._place(view.served[load.holder], {worker: False}, view)
-            case AllFit():
-                self._anew = True
+            case AllFit() | Park():
+                self._crowded.clear()
             case WorkerDown(worker):
                 self._refused = {one for one in self._refused if one[0] != worker}
+                self._crowded = {one for one in self._crowded if one[0] != worker}
             case Remove(name) | Undeploy(name):
                 for one in [one for one in self._known if view.served[one].application.variant_of == name]:
                     del self._known[one]
@@ -71,14 +75,24 @@ class Variants(Party):
                 self._known[name] = None
                 yield Know(replace(one, name=name), own.place)
             return
-        none = any(one.on_demand for one in view.served.values() if not one.application.variant_of)
-        workers = [*(view.workers if self._anew or none is not self._none else view.changed)]
-        self._anew, self._none = False, none
-        there = {worker: set() if none else _components(view, worker) for worker in workers if worker in view.workers}
+        workers = [*(view.workers if self._anew else view.changed)]
+        self._anew = False
+        there = {worker: _components(view, worker) for worker in workers if worker in view.workers}
+        closed = self._refused | self._crowded
         for name in self._known:
             wanted = _borrowed(view.served[name].application)
-            fit = {worker: wanted <= found and (worker, name) not in self._refused for worker, found in there.items()}
+            fit = {worker: wanted <= found and (worker, name) not in closed for worker, found in there.items()}
             yield from self._place(view.served[name], fit, view)
+        yield from self._estimate(there.keys(), view)
+
+    def _estimate(self, workers: Collection[str], view: Holdings) -> Conclusions:
+        """Estimate anew how long it takes to load the models that are on demand, where these workers matter."""
+        models = dict.fromkeys(view.served[name].application.variant_of for name in self._known)
+        for served in [view.served[name] for name in models if view.served[name].parked]:
+            if any(one.is_on(worker) for one in served.planned for worker in workers):
+                seconds = load_seconds([_lacking(one, view) for one in served.planned])
+                if abs(seconds - served.load_seconds) > served.load_seconds * ROUGH:
+                    yield Describe(served.application.name, load_seconds=seconds)
 
     def _new_name(self, model: str, view: Holdings) -> str:
         """Return a name for a variant that no other one of the model had, and that no application has."""
@@ -129,9 +143,23 @@ def _borrowed(variant: Application) -> set[bytes]:
     return {one.id for one in variant.components if one.kind is not Kind.STITCH}
 
 
+def _lacking(planned: PlannedRoute, view: Holdings) -> list[tuple[int, float]]:
+    """Return, for each worker of a route, the bytes that are missing there, and the bytes that it loads in a second."""
+    found = []
+    for hop in planned.route.hops:
+        residency, parts = view.residency[hop.worker], planned.served.application.components[hop.first : hop.last]
+        here = {id for name in residency.resident for id in residency.parts(name)}
+        sizes = {one.shared: one.nbytes for one in parts} | {one.delta: one.delta_nbytes for one in parts if one.delta}
+        missing = sum(nbytes for id, nbytes in sizes.items() if id not in here)
+        found.append((missing, view.workers[hop.worker].load_speed))
+    return found
+
+
 def _components(view: Holdings, worker: str) -> set[bytes]:
-    """Return the components of other applications' routes in force on a worker."""
+    """Return the components of other applications' routes in force on a worker; none where no variant may serve."""
     found: set[bytes] = set()
+    if view.claims.on(ClaimKind.UNVARIED, worker):
+        return found
     for name, hops in view.residency[worker].hops.items():
         if not (application := view.served[name].application).variant_of:
             for hop in (hop for hop in hops if hop.route.whole):

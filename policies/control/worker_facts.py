@@ -165,6 +165,7 @@ class WorkerFacts:
 
     def _loaded(self, event: Loaded) -> None:
         load, residency = event.load, self._holdings.residency[event.worker]
+        self._holdings.workers[event.worker].loaded(event.nbytes, event.seconds)
         self._holdings.final.discard((event.worker, load.holder))  # it can be loaded after all
         served = self._holdings.served.get(load.holder)
         if served is not None and served.wanted and residency.hops.get(load.holder):

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from ..cluster.restart_policy import EarlyDeaths
 from ..cluster.worker_size import WorkerReport
 
+FADING = 0.75  # weight of a load in the measured speed, against the next one
+
 
 @dataclass(slots=True)
 class WorkerRecord:
@@ -36,6 +38,8 @@ class WorkerRecord:
     routes: int = 0  # version of the publication in its last heartbeat
     report: WorkerReport | None = None  # what it has, as it said when it joined last; None: it has not joined yet
     reports: int = 0  # how often it has joined
+    loaded_bytes: float = 0.0  # of its last loads, each counted less than the next
+    loaded_seconds: float = 0.0  # that these took
 
     @property
     def alive(self) -> bool:
@@ -45,6 +49,17 @@ class WorkerRecord:
     def well(self) -> bool:
         """True if it lives and no kill was ordered."""
         return self.alive and not self.condemned
+
+    @property
+    def load_speed(self) -> float:
+        """The bytes of parameters that it loads in a second, as measured; 0: unknown."""
+        return self.loaded_bytes / self.loaded_seconds if self.loaded_seconds else 0.0
+
+    def loaded(self, nbytes: int, seconds: float) -> None:
+        """Note a load. One that brought nothing new says nothing of the speed."""
+        if nbytes and seconds > 0:
+            self.loaded_bytes = FADING * self.loaded_bytes + nbytes
+            self.loaded_seconds = FADING * self.loaded_seconds + seconds
 
     def launched(self, incarnation: int, pid: int, now: float) -> None:
         """Note that its process exists."""

@@ -37,7 +37,10 @@ class Resident:
 
 
 class Residence:
-    """Components and deltas by id. An entry exists exactly while it has a holder. ``granule``: bytes."""
+    """Components and deltas by id. An entry exists exactly while it has a holder. ``granule``: bytes.
+
+    A *borrower* is a holder that goes with the others: what one of them holds alone beside borrowers is its own.
+    """
 
     def __init__(self, pool: ChunkPool, granule: int) -> None:
         if pool.chunk_bytes % granule:
@@ -46,6 +49,7 @@ class Residence:
         self._free = RangeAllocator(VIRTUAL * pool.total * (pool.chunk_bytes // granule))
         self._extents: dict[bytes, Extent] = {}  # by packed tensor
         self._resident: dict[bytes, Resident] = {}
+        self._borrowers: set[str] = set()  # holders, each while it has anything here
         self._chunks: dict[int, int] = {}  # place of a chunk in the arena -> its id
         self._touching: dict[int, int] = {}  # place of a chunk -> number of tensors that touch it
 
@@ -70,7 +74,10 @@ class Residence:
         return sum(extent.length for extent in self._extents.values()) * self._granule
 
     def bytes_by_holder(self) -> dict[str, tuple[int, int]]:
-        """Return two sums for each application: bytes of packed tensors that it alone needs, and of shared ones."""
+        """Return two sums for each application: bytes of packed tensors that it alone needs, and of shared ones.
+
+        Borrowers count only where there is no other holder.
+        """
         holders: dict[bytes, set[str]] = {}
         for resident in self._resident.values():
             for id in resident.tensors:
@@ -78,9 +85,10 @@ class Residence:
         found: dict[str, tuple[int, int]] = {}
         for id, names in holders.items():
             nbytes = self._extents[id].length * self._granule
+            owners = names - self._borrowers or names
             for name in names:
                 owned, shared = found.get(name, (0, 0))
-                found[name] = (owned + nbytes, shared) if len(names) == 1 else (owned, shared + nbytes)
+                found[name] = (owned + nbytes, shared) if len(owners) == 1 and name in owners else (owned, shared + nbytes)
         return dict(sorted(found.items()))
 
     def chunks_by_holder(self) -> dict[str, int]:
@@ -105,14 +113,26 @@ class Residence:
         """Return the applications that have parameters here."""
         return {holder for resident in self._resident.values() for holder in resident.holders}
 
+    def claims(self) -> dict[str, list[bytes]]:
+        """Return the ids of components and deltas that each application needs."""
+        found: dict[str, list[bytes]] = {}
+        for id, resident in self._resident.items():
+            for holder in sorted(resident.holders):
+                found.setdefault(holder, []).append(id)
+        return found
+
     def only(self, holder: str) -> bool:
-        """Return whether no other application needs anything here."""
-        return all(resident.holders == {holder} for resident in self._resident.values())
+        """Return whether no other application but borrowers needs anything here."""
+        return all(resident.holders - self._borrowers <= {holder} for resident in self._resident.values())
 
     def chunks_of(self, tensors: Iterable[PackedTensor]) -> int:
         """Return the chunks that these tensors take by themselves, each counted once."""
         lengths = {tensor.id: max(1, -(-tensor.nbytes // self._granule)) for tensor in tensors}
         return -(-sum(lengths.values()) * self._granule // self._pool.chunk_bytes)
+
+    def borrow(self, holder: str) -> None:
+        """Note that a holder of something here is a borrower, until it holds nothing more."""
+        self._borrowers.add(holder)
 
     def hold(self, component: bytes, holder: str) -> list[TensorPlace] | None:
         """Add a holder of a resident component; return the places of its tensors. None: it is not resident."""
@@ -161,6 +181,8 @@ class Residence:
         if known is None or holder not in known.holders:
             return None
         known.holders.remove(holder)
+        if holder in self._borrowers and not any(holder in other.holders for other in self._resident.values()):
+            self._borrowers.remove(holder)
         if known.holders:
             return None
         del self._resident[component]
@@ -226,6 +248,7 @@ class Residence:
         copy._extents = {id: Extent(e.start, e.length, set(e.users)) for id, e in self._extents.items()}
         copy._resident = {id: Resident(r.tensors, set(r.holders)) for id, r in self._resident.items()}
         copy._chunks, copy._touching = self._chunks.copy(), self._touching.copy()
+        copy._borrowers = self._borrowers.copy()
         return copy
 
     def snapshot(self) -> dict[str, Plain]:
@@ -234,6 +257,7 @@ class Residence:
             "tensors": [[id, e.start, e.length, sorted(e.users)] for id, e in self._extents.items()],
             "resident": [[id, r.tensors.copy(), sorted(r.holders)] for id, r in self._resident.items()],
             "chunks": [[unit, chunk] for unit, chunk in sorted(self._chunks.items())],
+            "borrowers": sorted(self._borrowers),
         }
 
     @classmethod
@@ -245,7 +269,7 @@ class Residence:
             for unit in residence._units(extent):
                 residence._touching[unit] = residence._touching.get(unit, 0) + 1
         residence._resident = {id: Resident(list(tensors), set(holders)) for id, tensors, holders in data["resident"]}
-        residence._chunks = dict(data["chunks"])
+        residence._chunks, residence._borrowers = dict(data["chunks"]), set(data["borrowers"])
         return residence
 
     def check(self) -> None:
@@ -261,6 +285,7 @@ class Residence:
             for unit in self._units(extent):
                 touching[unit] = touching.get(unit, 0) + 1
         assert touching == self._touching, "tensors that touch a chunk are counted wrongly"
+        assert self._borrowers <= self.holders(), "a borrower has nothing here"
         assert touching.keys() == self._chunks.keys(), "a chunk without parameters is committed, or parameters without one"
         self._free.check([(e.start, e.length) for e in self._extents.values()])
 

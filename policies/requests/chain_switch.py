@@ -17,6 +17,16 @@ def gains(stay: float, go: float) -> bool:
     return go * MARGIN < stay * (MARGIN - 1)
 
 
+def stays(stay: float, start: float) -> bool:
+    """Return whether a request that has begun on a variant stays there although its own chain has been loaded meanwhile.
+
+    Args:
+        stay: estimated time of the rest of its answer where it is.
+        start: estimated time until the own chain could go on with the answer, in the same unit.
+    """
+    return stay <= start
+
+
 class WorseRoutes:
     """The routes whose work is so much more than another route's that requests may gain by leaving, since when."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
+from zlib import crc32
 
 from ..model.chain import Route
 from .poison import Quarantine
@@ -47,8 +48,9 @@ def choose(
     capacity: Mapping[str, int] | None = None,
     variants: Collection[str] = (),
     view: RouteView = PLAIN,
+    seat: str = "",
 ) -> Route | None:
-    """Return the route with the best standing (``standing.py``); further ties go by worker names and by id.
+    """Return the route with the best standing (``standing.py``); further ties go by ``seat``, worker names and id.
 
     A route makes a detour if it passes more workers than another route through one of them: through a block deployed for a
     burst. So it is taken only while the short one would have to wait.
@@ -62,11 +64,17 @@ def choose(
         capacity: route id -> tokens that its workers hold (absent: any).
         variants: applications of these routes that serve in the place of another.
         view: what else is known of the request and the workers; plain: the work ahead decides.
+        seat: name of the gateway if there are others: each has an order of its own of workers that have equal work, or all
+            would send what they know nothing of from each other to the same ones.
     """
     best: Route | None = None
     best_key: Any = None
     rooms: Mapping[str, int] = capacity or {}
     plain = view is PLAIN
+    routes = [*routes]
+    if plain and all(len(route.hops) == 1 for route in routes):
+        open_ones = [route for route in routes if route.id != avoid and route.hops[0].worker not in closed]
+        return _best_replica(open_ones, work, tokens, rooms, (seat, variants))
     ways = [(route, workers_of(route)) for route in routes]
     shortest = _shortest(ways)
     for route, workers in ways:
@@ -77,14 +85,53 @@ def choose(
         detour = len(workers) - min([shortest[worker] for worker in workers])
         stands_in = route.application in variants
         if plain:  # the same order by a shorter key, since this is done for each request
-            key: Any = (excess, detour, queue_time(workers, work), stands_in, workers, route.id)
+            key: Any = (excess, detour, queue_time(workers, work), stands_in, _turn(seat, workers[0]), workers, route.id)
         else:
             estimate = view.estimate(route, workers, work)
             standing = view.standing(route, excess, detour, estimate, stands_in)
-            key = (standing.key((estimate.total,)), workers, route.id)
+            key = (standing.key((estimate.total,)), _turn(seat, workers[0]), workers, route.id)
         if best_key is None or key < best_key:
             best, best_key = route, key
     return best
+
+
+def _best_replica(
+    routes: Sequence[Route],
+    work: Mapping[str, int],
+    tokens: int,
+    rooms: Mapping[str, int],
+    ties: tuple[str, Collection[str]],
+) -> Route | None:
+    """Return the one that ``choose`` would take of routes of one worker each: a pass that makes few keys.
+
+    Most models have no other routes, and a gateway may have a thousand of them to compare for each request. ``ties``: its
+    seat, and the variants.
+    """
+    best: Route | None = None
+    least_excess = least_work = 0
+    for route in routes:
+        ahead = work.get(route.hops[0].worker, 0)
+        excess = ahead + tokens - rooms.get(route.id, UNKNOWN)
+        excess = excess if excess > 0 else 0
+        if best is not None:
+            if excess > least_excess or (excess == least_excess and ahead > least_work):
+                continue
+            if (excess, ahead) == (least_excess, least_work) and _tie(best, *ties) <= _tie(route, *ties):
+                continue
+        best = route
+        least_excess, least_work = excess, ahead
+    return best
+
+
+def _tie(route: Route, seat: str, variants: Collection[str]) -> tuple[bool, int, str, str]:
+    """Return what decides between equally loaded routes of one worker each."""
+    worker = route.hops[0].worker
+    return route.application in variants, _turn(seat, worker), worker, route.id
+
+
+def _turn(seat: str, worker: str) -> int:
+    """Return the place of a worker in a gateway's own order of workers; the same for all without a seat."""
+    return crc32(f"{seat}/{worker}".encode()) if seat else 0
 
 
 def _shortest(ways: Sequence[tuple[Route, tuple[str, ...]]]) -> dict[str, int]:
@@ -113,6 +160,7 @@ class RouteQuery:
     target: float = 0.0  # seconds to its first token; 0: none
     cached: Mapping[str, int] = field(default_factory=dict)  # route id -> leading tokens whose KV is there
     numerics: str = ""  # of the workers that made its tokens; empty: it has none
+    waited: float = 0.0  # seconds that it has waited so far
 
 
 def fitting(wanted: RouteQuery, table: RoutingTable) -> list[Route]:
@@ -223,7 +271,9 @@ def dispatch(wanted: RouteQuery, table: RoutingTable, quarantine: Quarantine, or
     if not wanted.suspect:
         closed = quarantine.workers()
         view = view_of(wanted, table)
-        return choose(fits, table.work, closed, wanted.avoid, wanted.tokens, capacity, wanted.variants, view)
+        return choose(
+            fits, table.work, closed, wanted.avoid, wanted.tokens, capacity, wanted.variants, view, seat=table.seat
+        )
     if not routes or (ordinary and quarantine.routes):
         return None
     if kept not in fits or kept is None or kept.id == wanted.avoid:
@@ -232,6 +282,33 @@ def dispatch(wanted: RouteQuery, table: RoutingTable, quarantine: Quarantine, or
         return None
     quarantine.keep(wanted.request, kept)
     return kept if is_idle(kept, table.on) else None
+
+
+def loading(wanted: RouteQuery, table: RoutingTable) -> RouteEstimate | None:
+    """Return the estimate of a request on its own chain while that is loaded on demand; None: it is there, or none is known.
+
+    A load that takes longer than estimated is not known any more.
+    """
+    left = table.load_seconds.get(wanted.application, 0.0) - wanted.waited
+    if left <= 0 or not table.absent(wanted.application):
+        return None
+    return view_of(wanted, table).once_loaded(wanted.application, left)
+
+
+def waits_for_load(wanted: RouteQuery, route: Route, table: RoutingTable) -> bool:
+    """Return whether a request goes on waiting for its own chain, which is being loaded, rather than begin on a variant.
+
+    route: the best one of its variants. The two are compared as routes are. So a less accurate one is taken only if the load
+    breaks the target, and one with more work ahead than the load takes is not.
+    """
+    own = loading(wanted, table)
+    return own is not None and loads_first(own, compared(wanted, [route], table)[0], wanted.target)
+
+
+def loads_first(own: RouteEstimate, other: ComparedRoute, target: float) -> bool:
+    """Return whether a chain that is being loaded stands better than a variant's route. target: as in ``RouteQuery``."""
+    standing = Standing(late=bool(target and own.start > target))
+    return bool(standing.key((own.total,)) <= other.standing.key((other.estimate.total,)))
 
 
 def is_idle(route: Route, running: Mapping[str, Set[str]]) -> bool:

@@ -17,7 +17,7 @@ PIECE = 2 << 20  # bytes of a piece when encoded, as estimated
 # the fields of a publication that a piece holds a part of
 PARTS = (
     *("chains", "routes", "planned", "withdrawn", "capacity", "draining", "ended", "removed", "on_demand"),
-    *("capacity_alone", "failed"),
+    *("capacity_alone", "failed", "load_seconds"),
 )
 
 
@@ -46,6 +46,8 @@ class RoutesChanged:
     default: str = ""  # id for requests without a model, served or not; "": not stated
     piece: int = 0  # of ``pieces``, counted from 0
     pieces: int = 1
+    # of all applications on demand that are not there and have variants: loading takes about that long; absent: unknown
+    load_seconds: dict[str, float] = field(default_factory=dict)
 
     def split(self, limit: int = PIECE) -> list[RoutesChanged]:
         """Return the pieces in which it travels, of about ``limit`` bytes each; itself if it is small."""

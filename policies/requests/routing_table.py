@@ -7,7 +7,7 @@ suspects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ..model.chain import Chain, Kind, Route, bases
 from .load_failure import LoadFailure
@@ -22,6 +22,7 @@ class RoutingTable:
     """
 
     def __init__(self, applications: Iterable[str]) -> None:
+        self.seat = ""  # the gateway's name if there are others, for ties between workers with equal work
         self.version = 0  # version of the last update taken
         self.alive: set[str] = set()  # workers that are alive
         self.chains: dict[str, Chain] = {}  # chains of applications that are served, or finish their requests
@@ -43,6 +44,9 @@ class RoutingTable:
         self.bases: dict[str, str] = {}  # model -> the served one that it shares most parameters with
         self.vanished: dict[str, float] = {}  # application -> when it lost its last whole route
         self.on_demand: set[str] = set()  # applications loaded on demand
+        self.load_seconds: Mapping[
+            str, float
+        ] = {}  # application on demand with variants -> seconds of loading; absent: unknown
         self.served: set[str] = set()  # applications that have had a route
         self.failed: dict[
             str, tuple[LoadFailure, float]
@@ -72,6 +76,7 @@ class RoutingTable:
             return
         self.version = version
         self.on_demand = set(news.on_demand)
+        self.load_seconds = news.load_seconds
         self.default = news.default or self.default
         self._note(news.failed, now)
         if not since:

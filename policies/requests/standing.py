@@ -45,7 +45,7 @@ def transfer_time(hops: int, tokens: int, width: int, link: WorkerLink | None) -
 class RouteEstimate:
     """The estimated latency of a request on a route. first: of ``compute`` until its first token.
 
-    exact: in seconds; otherwise in tokens.
+    exact: in seconds; otherwise in tokens. load: until its chain is loaded, if it is on demand.
     """
 
     queue: float
@@ -53,16 +53,17 @@ class RouteEstimate:
     first: float
     transfer: float = 0.0
     exact: bool = True
+    load: float = 0.0
 
     @property
     def start(self) -> float:
         """The time until its first token."""
-        return self.queue + self.first + self.transfer
+        return self.load + self.queue + self.first + self.transfer
 
     @property
     def total(self) -> float:
         """The time until its last token, if its answer is as long as it may be."""
-        return self.queue + self.compute + self.transfer
+        return self.load + self.queue + self.compute + self.transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,12 @@ class RouteView:
             return RouteEstimate(queue, compute, first, exact=False)
         transfer = transfer_time(len(workers), missing, width, self.link)
         return RouteEstimate(unit * queue, unit * compute, unit * first, transfer)
+
+    def once_loaded(self, application: str, seconds: float) -> RouteEstimate | None:
+        """Return the estimate of a chain that is loaded in ``seconds``, with nothing ahead; None: no pace is known."""
+        unit = self.paces.seconds(self.sizes.get(application, (0, 0))[0])
+        first = unit * self.known
+        return RouteEstimate(0.0, first + unit * self.left, first, load=seconds) if unit else None
 
     def standing(self, route: Route, short: int, detour: int, estimate: RouteEstimate, stands_in: bool) -> Standing:
         """Return the standing of a route; the other arguments are as in ``Standing``."""

@@ -81,7 +81,10 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The start of a worker's life; comes before all else. ``incarnation`` is larger than in any life before."""
+    """The start of a worker's life. ``incarnation`` is larger than in any life before.
+
+    It comes before all else, or after the end of a life whose memory goes on.
+    """
 
     incarnation: int
 
@@ -90,12 +93,14 @@ class Started:
 class ComponentsWanted:
     """The demand of ``holder`` (an application) for components or deltas, all of them or none.
 
-    Answered by an effect with the same ``load``, a number unique in this life.
+    Answered by an effect with the same ``load``, a number unique in this life. borrows: the holder goes with the others
+    (``memory/residence.py``).
     """
 
     load: int
     holder: str
     components: list[WantedComponent]
+    borrows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

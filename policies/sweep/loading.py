@@ -40,6 +40,8 @@ def place_components(parts: Parts, event: ComponentsWanted) -> None:
     if isinstance(answer, Shortage):
         outgoing.order(ComponentsRefused(event.load, answer))
     else:
+        if event.borrows:
+            memory.residence.borrow(event.holder)
         outgoing.order_placed(ComponentsPlaced(event.load, [c.id for c in event.components], answer), memory.pending)
 
 

@@ -59,6 +59,10 @@ class LocalRoutes:
         self._numerics = numerics
         self._paths.change_numerics(numerics)
 
+    def begin(self) -> None:
+        """Take the next publication whatever its version is: a life of the worker begins."""
+        self._version = 0
+
     def change(self, event: RoutesChanged, kept: set[Border]) -> bool:
         """Adopt a publication; return False if it is older than the known one. ``kept``: borders of pages and sequences."""
         if event.version <= self._version:

@@ -152,6 +152,7 @@ class SweepState:
         """Begin a life of the worker: it numbers leases and batches of pages anew."""
         self.parts.leases.begin(incarnation)
         self.parts.page_transfers.begin(incarnation)
+        self.parts.routes.begin()
 
     def note_cache(self) -> None:
         """Note the changes of cached pages from now on, for ``cache_report``. Forks and replicas note nothing."""

@@ -56,6 +56,7 @@ class ActorNode(Protocol):
     """The services that a node offers its actors. ``node.Node`` is documented there and is the only implementation."""
 
     heartbeat: Callable[[], dict[str, Any]]
+    legacy: dict[str, Any] | None
 
     @property
     def id(self) -> PeerId: ...
@@ -65,6 +66,8 @@ class ActorNode(Protocol):
     def incarnation(self) -> int: ...
     @property
     def stopping(self) -> bool: ...
+    @property
+    def life_over(self) -> bool: ...
     @property
     def clock(self) -> Clock: ...
     @property

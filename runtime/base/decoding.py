@@ -20,6 +20,7 @@ from .errors import DecodeError
 from .schema import WireForm, field_names, schema_tag, wire_form
 
 Decoder = Callable[[Any], Any]
+_PLAIN = (bool, int, str, bytes, float)
 
 
 def decode(annotation: Any, data: Any) -> Any:
@@ -137,6 +138,8 @@ def _list(item: Any) -> Decoder:
     def build(data: Any) -> Any:
         if type(data) is not list:
             raise _wrong("list", data)
+        if not data:
+            return data
         each = decoder(item)
         return [each(part) for part in data]
 
@@ -198,6 +201,7 @@ def _union(members: tuple[Any, ...]) -> Decoder:
     """
     by_type: dict[type, Decoder] = {}
     by_tag: dict[int, type] = {}
+    tagged: dict[int | None, Decoder] = {}  # filled with the first of each tag, so that a type may refer to itself
     for member in members:
         kind = typing.get_origin(member) or (type(None) if member is None else member)
         if dataclasses.is_dataclass(kind):
@@ -217,10 +221,12 @@ def _union(members: tuple[Any, ...]) -> Decoder:
 
     def build(data: Any) -> Any:
         if by_tag and type(data) is list:
-            known = by_tag.get(data[0]) if data and type(data[0]) is int else None
-            if known is None:
-                raise DecodeError("the tag is of no member of the union")
-            return decoder(known)(data)
+            tag = data[0] if data and type(data[0]) is int else None
+            if (known := tagged.get(tag)) is None:
+                if tag not in by_tag:
+                    raise DecodeError("the tag is of no member of the union")
+                known = tagged[tag] = decoder(by_tag[tag])
+            return known(data)
         plan = by_type.get(type(data))
         if plan is None and is_array(data):
             plan = next((p for p in by_type.values() if p is _array), None)
@@ -242,20 +248,30 @@ def _dataclass(kind: type) -> Decoder:
     by_name = any(field.kw_only for field in dataclasses.fields(kind)) or names != field_names(kind)
     plain: list[Any] = []  # annotations; what is of exactly that type is taken as it is ...
     plans: list[Decoder] = []  # ... and anything else by its plan
+    usual: list[Any] = []  # types with which most come: lists where there are plans, else plain ones
+    deeper: list[tuple[int, Decoder]] = []  # the plans of these lists
 
     def build(data: Any) -> Any:
         if not plans:  # only now, so that a type may refer to itself
             hints = typing.get_type_hints(kind)
             plain.extend(hints[name] for name in names)
             plans.extend(decoder(hint) for hint in plain)
+            usual.extend(hint if hint in _PLAIN else list for hint in plain)
+            deeper.extend((at, plan) for at, plan in enumerate(plans) if plain[at] not in _PLAIN)
         if type(data) is not list or len(data) != len(names) + 1 or data[0] != tag:
             _check_form(form, label, data)
             data = data[:-1]  # what a later release adds
         parts = data[1:]
         try:
-            values = [
-                part if type(part) is exact else plan(part) for part, exact, plan in zip(parts, plain, plans, strict=True)
-            ]
+            if list(map(type, parts)) == usual:
+                values = parts[:]
+                for at, plan in deeper:
+                    values[at] = plan(values[at])
+            else:
+                values = [
+                    part if type(part) is exact else plan(part)
+                    for part, exact, plan in zip(parts, plain, plans, strict=True)
+                ]
         except DecodeError as error:
             raise _named(label, names, plans, parts) from error
         try:

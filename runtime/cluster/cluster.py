@@ -20,7 +20,7 @@ import contextvars
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...transport.address import PeerId, check_name, split_key
@@ -123,7 +123,7 @@ class ClusterHead:
 
     @property
     def doubts(self) -> str:
-        """Why no member is declared down, while most are out of reach; else ""."""
+        """Why members that are out of reach are not declared down; else ""."""
         return self._detector.doubts
 
     # ---- what the application calls
@@ -131,6 +131,12 @@ class ClusterHead:
     def spare(self, spares: Callable[[str], bool]) -> None:
         """Spare nodes of these names when one other member alone cannot reach them: that member ends, and not they."""
         self._spares = spares
+
+    def ask(self, whom: Callable[[str], Sequence[str]]) -> None:
+        """Ask the nodes that ``whom(name)`` returns about a member of that name that is out of reach, before it is declared
+        down. Where one of them reaches it, it is down only after ``orphan_grace``. Call it after ``start``.
+        """
+        self._detector.opinions.whom = whom
 
     async def start(self) -> None:
         """Start the head. Raises LaunchError, AddressError, KeysError, RuntimeError (a script is only imported); then

@@ -25,6 +25,7 @@ from ..node.node import Node
 from ..node.peers import Peer
 from ..node.stall_watch import hung
 from .members import ClusterMembers, Member
+from .second_opinions import SecondOpinions
 from .tickets import NONE as NO_TICKET
 
 log = logging.getLogger("blockwright.runtime")
@@ -70,11 +71,18 @@ class FailureDetector:
         self._unsure_until = 0.0  # it has slept, and has to ask first whether there is a later head
         self._looked = 0.0  # when it looked for a later head
         self._asking: asyncio.Task[None] | None = None
-        self.doubts = ""  # why no member is declared down, while most are out of reach
+        self.opinions = SecondOpinions(node, rules.heartbeat, rules.silence, self._judge)
+        self._lost_most = ""  # why no member is declared down, while most are out of reach
         self.spares: Callable[[str], bool] = lambda name: False  # whether a node of that name is spared
         self.awaits = False  # members of earlier heads may come back, so their silence counts
 
+    @property
+    def doubts(self) -> str:
+        """Why members that are out of reach are not declared down; else ""."""
+        return "; ".join([*filter(None, [self._lost_most]), *self.opinions.sentences(list(self._members))])
+
     def close(self) -> None:
+        self.opinions.close()
         if self._timer is not None:
             self._timer.cancel()
         if self._asking is not None:
@@ -103,12 +111,16 @@ class FailureDetector:
 
     def accused(self, reporter: Peer, peer: PeerId) -> None:
         """Two nodes that cannot reach each other make a cluster useless: if the accused has not just ended, end it. Its
-        accuser ends instead if the accused is spared and is heard here for one more ``silence``.
+        accuser ends instead if the accused is spared and is heard here for one more ``silence``. A spared accuser waits as
+        long where members may outlive this head: it helps itself, and this head may be about to miss the accused, too.
         """
         if self._members.over(peer):
             self._node.peering.notify(reporter, [envelope.DOWN, peer.name, peer.incarnation, "it is over"])
         elif (member := self._members.find(peer)) is not None:
-            wait = self._rules.silence if self.spares(peer.name) and not self.spares(reporter.id.name) else EXIT_GRACE
+            patient = self.spares(peer.name) != self.spares(reporter.id.name) and (
+                self.spares(peer.name) or self._rules.grace
+            )
+            wait = self._rules.silence if patient else EXIT_GRACE
             self._clock.call_at(self._clock.now() + wait, lambda: self._convict(member, reporter.id))
 
     def _convict(self, member: Member, reporter: PeerId) -> None:
@@ -120,7 +132,7 @@ class FailureDetector:
         if member.state == "down" or (rules.grace and (accuser is None or accuser.state == "down")):
             return
         near = member.returning or (not member.missed and member.silent < 2 * rules.heartbeat)
-        if rules.grace and (self.doubts or not near or self.slept):
+        if rules.grace and (self._lost_most or not near or self.slept):
             self._clock.call_at(now + rules.heartbeat, lambda: self._convict(member, reporter))
         elif near and accuser is not None and self.spares(member.id.name) and not self.spares(reporter.name):
             self._declare(accuser, f"disconnected from {member.id.name}")
@@ -176,20 +188,26 @@ class FailureDetector:
             member.miss(cause, now + wait, now + wait + (rules.silence if near else rules.grace))
             self._clock.call_at(now + wait, self._judge)
             self._ask_whom(member)
+            if not near:
+                self.opinions.seek(member)
 
     def _judge(self) -> None:
-        """Declare missing members down, unless most are missing. This doubt ends when its members have ended by themselves
-        (``orphan_grace``); of processes that no network parts from this head, after one more ``silence``.
+        """Declare missing members down, unless most are missing, or others reach them. This doubt ends when its members
+        have ended by themselves (``orphan_grace``); of processes that no network parts from this head, after one more
+        ``silence``.
         """
         doubts, now = self._members.doubtful(), self._clock.now()
         if self.slept:
             return
-        if doubts and not self.doubts:
+        if doubts and not self._lost_most:
             log.warning("%s; is this head cut off?", doubts)
-        self.doubts = doubts
+        self._lost_most = doubts
         for member in self._members:
             if member.missed and member.state != "down":
-                if now >= (member.until if doubts else member.due):
+                if member.vouched:
+                    self.opinions.seek(member)
+                waits = doubts or member.vouched or self.opinions.pending(member)
+                if now >= (member.until if waits else member.due):
                     self._declare(member, member.missed)
                 else:
                     self._ask_whom(member)

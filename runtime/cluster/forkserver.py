@@ -4,7 +4,8 @@ Owns the children: reports each exit as it happens, and when who it serves for i
 removes the cluster's sockets and exits. There are two it may serve for. Where a head started it (``ForkserverLauncher``), it
 is that head, at the other end of a socket pair. Where a keeper did (``api/serve/keeper.py``), it is the keeper; then it also
 forks the head, the first one before it imports anything heavy, and a further one when the keeper asks. Heads come and go at
-its listening socket, and each hears which children live, and which have ended meanwhile.
+its listening socket, and each hears which children live, and which have ended meanwhile. A forkserver of another release
+takes over from one that serves: it imports, waits, and is then given the children of the other.
 
 A child outlives the forkserver and dies with the holder of the lifeline (``lifeline.py``); without a lifeline, and before
 the head knows of it, a child dies with the forkserver (PR_SET_PDEATHSIG). Single-threaded, opens no ZeroMQ context, starts
@@ -144,11 +145,10 @@ class Forkserver:
             for end in (self._head, self._keeper):
                 if end is not None:
                     selector.register(end.end, selectors.EVENT_READ)
-            if self._listener is not None:
-                selector.register(self._listener, selectors.EVENT_READ)
             selector.register(self._wake_read, selectors.EVENT_READ)
             if self._keeper is not None and self._turn({self._keeper.end}):
                 self.preload(preload)
+                self._tell_keeper(ready=True)
             while self._turn({key.fileobj for key, _ in selector.select()}):
                 pass
         self._end()
@@ -162,10 +162,9 @@ class Forkserver:
             if not self._keeper.read():
                 return False
             for order in self._keeper.lines():
-                if order["head"] is not None:
-                    self._fork_head(order["head"])
-        if self._listener is not None and self._listener in ready:
-            self._accept(self._listener)
+                self._obey(**order)
+        if self._listener in ready:
+            self._accept()
         if self._head is not None and self._head.end in ready:
             there = self._head.read()
             for message in self._head.frames():
@@ -176,9 +175,34 @@ class Forkserver:
 
     # the keeper and its heads ----------------------------------------------------------------------------------------
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _obey(
+        self,
+        *,
+        head: dict[str, Any] | None = None,
+        wait: bool = False,
+        hand_over: bool = False,
+        taken: tuple[str, list[list[Any]], list[list[Any]]] | None = None,
+    ) -> None:
+        """Do what the keeper wants. head: what is given to the head to fork. wait: another forkserver serves heads still.
+        hand_over: tell what ``taken`` is for the next one: the directory, the children, and their ends.
+        """
+        if taken is not None:
+            self._directory, self._others, self._untold = taken
+        if not wait and self._listener is not None and self._listener not in self._selector.get_map():
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        if hand_over:
+            self._tell_keeper(taken=[self._directory, [*self._own(), *self._others], self._untold])
+        if head is not None:
+            self._fork_head(head)
+
+    def _own(self) -> list[list[Any]]:
+        """Return the children, as heads know them."""
+        return [[spec.name, spec.incarnation, pid, begun_at(pid)] for pid, spec in self._children.items()]
+
+    def _accept(self) -> None:
         """Serve a head that has connected, and no former one any more. Tell it which children live."""
-        end, _ = listener.accept()
+        assert self._listener is not None, "it is ready"
+        end, _ = self._listener.accept()
         _, uid, _ = PEER.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
         if uid != os.getuid():  # the name of the socket is no secret
             end.close()
@@ -187,9 +211,8 @@ class Forkserver:
             self._lose_head()
         self._head = Connection(end)
         self._selector.register(end, selectors.EVENT_READ)
-        own = [[spec.name, spec.incarnation, pid, begun_at(pid)] for pid, spec in self._children.items()]
         ended, self._untold = self._untold, []
-        self._tell([CHILDREN, self._directory, own, self._others, ended])
+        self._tell([CHILDREN, self._directory, self._own(), self._others, ended])
 
     def _lose_head(self) -> bool:
         """Forget a head that is gone; return whether there may be another."""

@@ -14,6 +14,7 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from ...transport.address import own_address, tcp_parts
 from ...transport.curve import NodeKeys
@@ -56,10 +57,10 @@ async def join(where: str, *, name: str = "", listen: str = "") -> Node:
     return node
 
 
-async def enter(where: str, role: str, *, name: str = "", listen: str = "") -> Node:
+async def enter(where: str, role: str, *, name: str = "", listen: str = "", legacy: dict[str, Any] | None = None) -> Node:
     """Do what ``join`` does for a node of that role, but leave it to the caller to announce that it is ready.
 
-    Raises what ``join`` raises.
+    legacy: see ``Node``. Raises what ``join`` raises.
     """
     endpoints, secret = [where], ""
     keys = NodeKeys.generate() if where.startswith((TEXT, PREFIX)) else None
@@ -83,6 +84,7 @@ async def enter(where: str, role: str, *, name: str = "", listen: str = "") -> N
         listen=where or True,
         keys=keys,
         heartbeat_interval=admission.heartbeat,
+        legacy=legacy,
     )
     try:
         await node.start()

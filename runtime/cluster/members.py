@@ -44,6 +44,8 @@ class Member:
     missed: str = ""  # why it is to be declared down
     due: float = math.inf  # when, unless most others are missed, too,
     until: float = math.inf  # and when even so
+    asked: float = -math.inf  # when others were asked whether they reach it
+    vouched: tuple[str, ...] = ()  # by which of them
     exited: asyncio.Event = field(default_factory=asyncio.Event)
     settled: asyncio.Event = field(default_factory=asyncio.Event)  # up, or down before it was
 
@@ -62,6 +64,7 @@ class Member:
         self.silent, self.unanswered = 0.0, -math.inf
         self.missed = ""
         self.due = self.until = math.inf
+        self.asked, self.vouched = -math.inf, ()
 
 
 class ClusterMembers:

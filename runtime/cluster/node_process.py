@@ -97,10 +97,11 @@ async def run_node(
     finally:
         if watch is not None:
             watch.close()
-        for task in (ended, started):
-            if task is not None:
-                task.cancel()
+        tasks = [task for task in (ended, started) if task is not None]
+        for task in tasks:
+            task.cancel()
         await node.stop()
+        await asyncio.gather(*tasks, return_exceptions=True)  # an entry that was cut off fails in a way that says nothing
 
 
 def _watch(node: Node, spec: NodeSpec) -> StallWatch:

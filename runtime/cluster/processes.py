@@ -31,6 +31,7 @@ from ...transport.curve import NodeKeys
 from ...transport.interface import Transport
 from ...transport.sockets import SocketTransport
 from ..base.codec import unpack
+from ..node.stall_watch import note_of
 from .forkserver import (
     CHILDREN,
     EXITED,
@@ -426,10 +427,11 @@ class ForkserverLauncher(Launcher):
     def _ended(self, node: PeerId, status: int) -> None:
         """Clean up after a process that ended.
 
-        A killed process could not remove its sockets, and nodes may die for as long as the cluster lives.
+        A killed process could not remove its sockets and its note, and nodes may die for as long as the cluster lives.
         """
         if self._path is not None:
             remove_socket(self._path, node)
+            note_of(self._path, node).unlink(missing_ok=True)
         self._on_exit(node, status)
 
     def _held(self, request: int, why: str) -> None:

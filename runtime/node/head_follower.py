@@ -20,7 +20,7 @@ from typing import Protocol
 from ...policies.cluster.head_succession import AwakeTime, SilenceCount, redial_delay
 from ...transport.address import PeerId
 from ...transport.clock import Clock, Timer
-from ...transport.errors import HandshakeRefused, TransportError
+from ...transport.errors import HandshakeRefused, KeyRefused, TransportError
 from ...transport.handshake import Admission, ReturnRequest, is_over
 from ...transport.interface import Transport
 from ..base.clock import first_within
@@ -30,6 +30,7 @@ log = logging.getLogger("blockwright.runtime")
 ALONE = "alone"
 LED, HEADLESS = "led", "headless"
 PATIENCE = 1.0  # seconds for the answer to one question
+KEY_REFUSALS = 3  # questions that fail for this node's key until its life is over: a head that declares it down forgets that
 SILENT = "silent"
 
 
@@ -81,7 +82,7 @@ class HeadFollower:
         self._peering, self._ended = peering, ended
         self.head: PeerId | None = None
         self.ready = False  # the entry function has returned
-        self.life_over = False  # a head has declared it down
+        self.life_over = False  # a head has declared it down, or is lost to it
         self.on_headless: list[Callable[[], None]] = []
         self.on_adopted: list[Callable[[int], None]] = []
         self._endpoint, self._ticket = "", ""
@@ -94,7 +95,7 @@ class HeadFollower:
         self._timer: Timer | None = None
         self._task: asyncio.Task[None] | None = None
         self._settled: asyncio.Future[None] | None = None  # done when the head that was asked last has taken it back, or not
-        self._asked = 0  # questions
+        self._asked = self._keyless = 0  # questions, and how many of them failed for this node's key
         self._closed = False
 
     @property
@@ -149,11 +150,11 @@ class HeadFollower:
             _guarded(callback)
         return True
 
-    def end(self, cause: str) -> None:
-        """End this life, which a head has declared over. Its process may enter the cluster again, as the next life."""
+    def end(self, why: str) -> None:
+        """End this life: a head has declared it over, or is lost to it. Its process may enter as the next life."""
         self.life_over = True
         self.close()
-        self._ended(f"the head declared it down: {cause}")
+        self._ended(why)
 
     def accuse(self, peer: PeerId, cause: str) -> None:
         """Remember to tell the next head of a peer that was given up."""
@@ -239,8 +240,12 @@ class HeadFollower:
             return asked.result() if asked.done() else None
         except HandshakeRefused as refusal:
             if is_over(str(refusal), self._me):
-                self.end(str(refusal))
+                self.end(f"the head declared it down: {refusal}")
             log.debug("node %s is not taken back: %s", self._me, refusal)
+        except KeyRefused as error:
+            self._keyless += 1
+            if self._keyless == KEY_REFUSALS:
+                self.end(f"the head declared it down: {error}")
         except TransportError as error:
             log.debug("node %s finds no head: %s", self._me, error)
         finally:

@@ -51,7 +51,8 @@ class Node:
 
     listen: True is a socket file in ``directory`` (mode 0700, a fresh one if None); "tcp://HOST:PORT" (port 0: any) is for
     peers elsewhere, with ``keys`` unless HOST is 127.0.0.1; False is none: actors of this process only. membership: of a
-    head, its say in who belongs to the cluster.
+    head, its say in who belongs to the cluster. legacy: what lives of this process leave to the next one, by name; None:
+    none follows.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Node:
         heartbeat_interval: float = 0.5,
         message_log: Path | str | None = None,
         membership: Membership | None = None,
+        legacy: dict[str, Any] | None = None,
     ) -> None:
         self.id = PeerId(check_name(name), incarnation)
         self.heartbeat: Callable[[], dict[str, Any]] = dict  # payload of heartbeats: plain data
@@ -76,6 +78,7 @@ class Node:
         self.dismissed = asyncio.Event()  # the head has ordered this node to stop
         self.closed = asyncio.Event()  # set when this node must stop, or its head is gone
         self.farewell = ""  # why it was closed
+        self.legacy = legacy
         self.last_words: Callable[[], Awaitable[None]] | None = None  # what is to be said when the actors have stopped
         self._directory = directory
         self._listen = listen
@@ -140,8 +143,8 @@ class Node:
 
     @property
     def life_over(self) -> bool:
-        """The head has declared this life down, and so it was closed: its process may enter the cluster again, as the next
-        life (``joining.enter``), with what it keeps."""
+        """The head has declared this life down, or was lost to it, and so it was closed: its process may enter the cluster
+        again, as the next life (``joining.enter``), with what it keeps."""
         return self._parts is not None and self.parts.peering.follower.life_over
 
     @property

@@ -193,9 +193,9 @@ class Peering:
             return
         self.declare_down(Down(lost.name, lost.incarnation, cause))
         if lost == self.head and cause.startswith("refused: "):
-            self.follower.end(cause)
+            self.follower.end(f"the head declared it down: {cause}")
         elif lost == self.head:
-            self._ended(f"the head {lost} is down: {cause}")
+            self.follower.end(f"the head {lost} is down: {cause}")
 
     def on_join(self, name: str, key: str, secret: str) -> Admission:
         if self._membership is None:
@@ -261,7 +261,7 @@ class Peering:
         elif tag == envelope.DOWN:
             name, incarnation, cause = fields
             if (name, incarnation) == self._node:
-                self.follower.end(cause)
+                self.follower.end(f"the head declared it down: {cause}")
             else:
                 self.follower.acquit(PeerId(name, incarnation))
                 self.declare_down(Down(name, incarnation, cause))

@@ -14,7 +14,7 @@ import pytest
 
 from blockwright.actors.block.actor import ANSWER
 from blockwright.actors.worker import raw_tensors
-from blockwright.actors.worker.messages import BlockLoaded, RawWanted
+from blockwright.actors.worker.messages import BlockLoaded, ParametersWanted, RawWanted
 from blockwright.gpu.errors import CheckpointError
 from blockwright.policies.control.loads import LoadBlock, ModelFiles, SourcesWanted
 from blockwright.policies.model.chain import Block, Chain
@@ -24,6 +24,7 @@ from blockwright.tests.adapters import make_adapter
 from blockwright.tests.claims import claim
 from blockwright.tests.gpu.reference import greedy, prompt_of
 from blockwright.tests.zoo.served_folder import ServedFolder, served_folder
+from blockwright.transport.link import Slot
 from blockwright.zoo.add import add
 from blockwright.zoo.source import open_source
 from blockwright.zoo.verify import verify
@@ -119,6 +120,7 @@ async def test_four_cold_workers_take_one_model_from_the_origin(hosts: Hosts) ->
     assert all(isinstance(one, BlockLoaded) for one in await asyncio.gather(*(hosts.load(f"w{n}", ["w0"]) for n in (1, 2))))
     assert isinstance(await hosts.load("w3", ["w1", "w2"]), BlockLoaded)
     assert hosts.origin.sent <= 1.1 * hosts.origin.tensor_bytes
+    assert hosts.origin.connections < len(hosts.origin.asked) == len({*hosts.origin.asked})
     for n in range(4):
         assert await hosts.tokens(f"w{n}") == expected(hosts.path)
         assert verify(hosts.folder / f"store w{n}").nbytes == hosts.origin.tensor_bytes
@@ -247,6 +249,41 @@ async def test_a_flipped_bit(hosts: Hosts, where: str) -> None:
         assert isinstance(await hosts.load("w1", sources), BlockLoaded)
     assert await hosts.tokens("w1") == expected(hosts.path)
     assert (await hosts.counters("w1"))["damaged_parameters"] == 1
+
+
+@claim(
+    "A flipped bit in a packed tensor from another worker is found, and the tensor is fetched from elsewhere", of="faults"
+)
+@pytest.mark.parametrize("elsewhere", ["another worker, packed", "another worker, raw", "the origin"])
+async def test_a_flipped_bit_in_packed_form(hosts: Hosts, elsewhere: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of workers without a store, which have nothing raw, unless it is said."""
+    await hosts.start("w0", store="")
+    await hosts.load("w0", [])
+    sources = ["w0"]
+    if elsewhere != "the origin":
+        await hosts.start("w2", store="own" if elsewhere.endswith("raw") else "")
+        await hosts.load("w2", [])
+        sources.append("w2")
+    del hosts.origin.asked[:]
+    await hosts.start("w1", store="", origin=elsewhere == "the origin")
+    carrier = hosts.rigs["w0"].worker._parameters
+    copied, damaged = carrier._copied, list[int]()
+
+    def flips(wanted: ParametersWanted, room: bytearray | Slot, *rest: Any) -> None:
+        if not damaged:
+            view = room.view if isinstance(room, Slot) else memoryview(room)
+            view[wanted.pieces[0].last - wanted.pieces[0].first - 1] ^= 128
+            damaged.append(wanted.number)
+        copied(wanted, room, *rest)
+
+    monkeypatch.setattr(carrier, "_copied", flips)
+    loaded = await hosts.load("w1", sources)
+    assert isinstance(loaded, BlockLoaded)
+    assert (len(damaged), loaded.unfetched) == (1, "1 damaged tensor came from w0")
+    assert await hosts.tokens("w1") == expected(hosts.path)
+    assert (await hosts.counters("w1"))["damaged_parameters"] == 1
+    tensors = [path for path, _ in hosts.origin.asked if path.startswith("tensors/")]
+    assert len(tensors) == (elsewhere == "the origin")
 
 
 async def test_a_damaged_store_without_an_origin_asks_for_sources(hosts: Hosts) -> None:

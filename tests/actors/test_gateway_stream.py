@@ -4,15 +4,17 @@ import asyncio
 
 import pytest
 
-from blockwright.actors.gateway.stream import RequestStream
+from blockwright.actors.gateway.port import Listener
+from blockwright.actors.gateway.stream import Offers, RequestStream
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from blockwright.policies.sweep.events import TokensEmitted
 from blockwright.tests.policies.requests.book.gateway_bench import emitted, scored
 
 
 def stream() -> tuple[RequestStream, list]:
     ends: list = []
-    return RequestStream("r", lambda request, stop: ends.append((request, stop))), ends
+    return RequestStream("r", lambda request, stop: ends.append((request, stop)), Offers()), ends
 
 
 async def test_what_a_slow_reader_has_not_taken_is_joined():
@@ -75,3 +77,69 @@ async def test_stop_and_cancel_reach_the_gateway_and_close_drops_the_rest():
     assert ends == [("r", True), ("r", False)]
     s.close()
     assert [one async for one in s] == []
+
+
+async def listened(s: RequestStream, listener: Listener) -> asyncio.Task:
+    """Set a listener; return a reader that waits."""
+    s.listen(listener)
+    reader = asyncio.create_task(anext(s, None))
+    await asyncio.sleep(0)
+    return reader
+
+
+async def test_a_listener_takes_tokens_while_the_reader_waits_and_the_last_ones_wake_it():
+    s, _ = stream()
+    heard: list[list[int]] = []
+    reader = await listened(s, lambda news: heard.append(news.tokens) or True)
+    s.put(emitted("r", 1, 5, [1]))
+    s.put(emitted("r", 1, 6, [2]))
+    assert heard == [], "not in the turn of the report"
+    await asyncio.sleep(0)
+    s.put(emitted("r", 1, 7, [3]))
+    await asyncio.sleep(0)
+    assert (heard, reader.done()) == ([[1, 2], [3]], False)
+    s.put(emitted("r", 1, 8, [4]))
+    s.put(emitted("r", 1, 9, [5], finish="length"))
+    assert (await reader).tokens == [4, 5]
+    assert heard == [[1, 2], [3]]
+
+
+async def test_what_a_listener_refuses_the_reader_gets():
+    s, _ = stream()
+    reader = await listened(s, lambda news: False)
+    s.put(emitted("r", 1, 5, [1]))
+    assert await reader == emitted("r", 1, 5, [1])
+    s.put(emitted("r", 1, 6, [2]))
+    s.put(emitted("r", 1, 7, [3]))
+    await asyncio.sleep(0)
+    assert (await anext(s)).tokens == [2, 3], "nobody waited: nothing is offered"
+
+
+async def test_scores_wake_the_reader_though_a_listener_waits():
+    s, _ = stream()
+    reader = await listened(s, lambda news: True)
+    s.put(scored("r", 1, 1, [TokenLogprob(-1.0, [])]))
+    assert await reader == scored("r", 1, 1, [TokenLogprob(-1.0, [])])
+
+
+async def test_a_listener_is_not_asked_for_a_reader_that_was_cancelled():
+    s, _ = stream()
+    heard: list[TokensEmitted] = []
+    reader = await listened(s, lambda news: heard.append(news) or True)
+    s.put(emitted("r", 1, 5, [1]))
+    reader.cancel()
+    await asyncio.gather(reader, return_exceptions=True)
+    assert heard == []
+
+
+async def test_what_a_listener_raises_the_reader_raises_and_other_streams_go_on():
+    offers, heard = Offers(), []
+    broken, whole = (RequestStream(name, lambda request, stop: None, offers) for name in "ab")
+    readers = [await listened(broken, lambda news: 1 / 0), await listened(whole, lambda news: heard.append(news) or True)]
+    broken.put(emitted("a", 1, 5, [1]))
+    whole.put(emitted("b", 1, 5, [2]))
+    with pytest.raises(ZeroDivisionError):
+        await readers[0]
+    assert [news.tokens for news in heard] == [[2]]
+    whole.close()
+    assert await readers[1] is None

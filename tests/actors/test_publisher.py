@@ -1,4 +1,6 @@
-"""The publisher of routes on real nodes: a publication that no message could hold arrives as one."""
+"""The publisher of routes on real nodes: a publication that no message could hold arrives as one, and members keep the state
+for the next head.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from blockwright.actors.controller.publisher import RoutePublisher
+from blockwright.actors.kept_state import unpack_state
+from blockwright.policies.control.adoption import KeptState
 from blockwright.policies.model.chain import Hop, Route
 from blockwright.policies.requests.routes_changed import PIECE, RoutePieces, RoutesChanged
 from blockwright.runtime.actor.actor import Actor
@@ -26,6 +30,7 @@ class Receiver(Actor):
     def __init__(self) -> None:
         self.sizes: list[int] = []
         self.whole: list[RoutesChanged] = []
+        self.kept: list[KeptState] = []
         self._pieces = RoutePieces()
 
     @endpoint(urgent=True)
@@ -33,6 +38,10 @@ class Receiver(Actor):
         self.sizes.append(len(update.routes))
         if (whole := self._pieces.take(update)) is not None:
             self.whole.append(whole)
+
+    @endpoint(urgent=True)
+    async def keep(self, kept: KeptState) -> None:
+        self.kept.append(kept)
 
 
 class Table:
@@ -75,4 +84,60 @@ async def test_a_publication_larger_than_a_message_arrives_as_one() -> None:
         assert max(pieces) < ROUTES / 3
     assert await publisher.out() == 1
     for node in nodes:
+        await node.stop()
+
+
+class Deciding:
+    """A controller's state that counts how often it is taken apart."""
+
+    def __init__(self) -> None:
+        self.version = self.decided = self.snapshots = 0
+        self.table = self
+        self.workers = {name: SimpleNamespace(alive=True, incarnation=1, routes=0) for name in ("w0", "w1", "w2")}
+
+    def news(self, since: int = 0) -> RoutesChanged:
+        return RoutesChanged(self.version, [], [], [])
+
+    def parts(self, taken: dict[str, int]) -> dict[str, RoutesChanged]:
+        return dict.fromkeys(taken, self.news())
+
+    def snapshot(self) -> dict[str, Any]:
+        self.snapshots += 1
+        return {"decided": self.decided}
+
+
+async def test_members_keep_the_state_once_for_each_decision() -> None:
+    network = Network()
+    names = ("head", "g1", "w0", "w1", "w2")
+    nodes = {name: Node(name, transport=network.transport(PeerId(name, 1))) for name in names}
+    receivers = {name: Receiver() for name in names[1:]}
+    for name, node in nodes.items():
+        await node.start()
+        if name != "head":
+            await node.spawn(receivers[name], name="gateway" if name == "g1" else "blocks")
+            nodes["head"].peering.greet(node.id, node.endpoint)
+    state: Any = Deciding()
+    publisher = RoutePublisher(nodes["head"], state, ["g1/gateway"], keeps=True)
+
+    async def publish() -> dict[str, list[int]]:
+        """Publish; return which decisions each member keeps, in order."""
+        state.version += 1
+        await publisher.publish()
+        for name in receivers:
+            kept = nodes["head"].ref(f"{name}/{'gateway' if name == 'g1' else 'blocks'}").keep
+            await kept(KeptState(0, 0, b""))  # behind the others
+        found = {name: [unpack_state(one.packed)["decided"] for one in r.kept if one.epoch] for name, r in receivers.items()}
+        return {name: decisions for name, decisions in found.items() if decisions}
+
+    assert await publish() == {"g1": [0], "w0": [0], "w1": [0]}
+    for _ in range(10):
+        await publish()
+    assert state.snapshots == 1
+    state.workers["w0"].alive = False
+    assert await publish() == {"g1": [0], "w0": [0], "w1": [0], "w2": [0]}
+    assert state.snapshots == 1
+    state.decided = 1
+    assert await publish() == {"g1": [0, 1], "w0": [0], "w1": [0, 1], "w2": [0, 1]}
+    assert state.snapshots == 2
+    for node in nodes.values():
         await node.stop()

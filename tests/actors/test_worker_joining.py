@@ -32,6 +32,7 @@ from blockwright.tests.claims import claim
 from blockwright.tests.fake_cluster import generation
 from blockwright.tests.waiting import PATIENCE, until
 from blockwright.tests.worker_config import worker_config
+from blockwright.transport.errors import HandshakeRefused, PeerGone
 
 GIB = 1 << 30
 Checkpoints = Callable[..., Path]
@@ -148,17 +149,66 @@ def test_device_auto_takes_the_cpu_where_torch_cannot_use_the_card(monkeypatch: 
         read_and_measure(worker_config(device="cuda"))
 
 
+def fake_node(incarnation: int, farewell: str) -> Any:
+    async def stop() -> None:
+        await asyncio.sleep(0)
+
+    return SimpleNamespace(
+        closed=asyncio.Event(), farewell=farewell, id=f"far#{incarnation}", name="far", head="head#1", stop=stop,
+        actors=SimpleNamespace(instances={}), endpoint="tcp://far", life_over=False,
+        peering=SimpleNamespace(announce_ready=lambda: None),
+    )  # fmt: skip
+
+
+async def test_a_worker_whose_life_is_over_comes_back_as_soon_as_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the name that it had, and with the legacy of its former life. A refusal that stays ends it."""
+    lives = [fake_node(1, "the head declared it down"), fake_node(2, "the head stopped it")]
+    refusals: list[Exception] = []
+    entered: list[tuple[str, dict[str, Any]]] = []
+
+    async def enter(*_: object, name: str, listen: str, legacy: dict[str, Any]) -> Any:
+        entered.append((name, legacy))
+        if len(entered) > 1 and refusals:
+            raise refusals[0] if forever else refusals.pop()
+        return lives[len(said) // 2]
+
+    async def enlist(*_: object) -> object:
+        return SimpleNamespace(launched=False)
+
+    def end(node: Any) -> None:
+        node.life_over = node is lives[0]
+        node.closed.set()
+
+    async def begin(node: Any, config: object) -> None:
+        asyncio.get_running_loop().call_later(0.001, end, node)
+
+    for name, fake in (("enter", enter), ("enlist", enlist), ("start", begin)):
+        monkeypatch.setattr(joined, name, fake)
+    said: list[str] = []
+    forever, refusals = False, [PeerGone("no way"), HandshakeRefused("it has a node far already")]
+    assert not await joined.serve(Starting("bwj1-"), said.append)
+    assert [name for name, _ in entered] == ["", "far", "far", "far"]
+    assert all(legacy is entered[0][1] for _, legacy in entered)
+    assert [line.partition(" of head")[0] for line in said] == [
+        "worker far#1",
+        "worker far#1 is over (the head declared it down), and comes back with what is in its memory",
+        "worker far#2",
+        "worker far#2 leaves: the head stopped it",
+    ]
+    monkeypatch.setattr(joined, "RETURNING", 0.0)
+    said, entered, forever, refusals = [], [], True, [HandshakeRefused("the join text has expired")]
+    lives[0].life_over = False
+    lives[0].closed.clear()
+    with pytest.raises(HandshakeRefused, match="expired"):
+        await joined.serve(Starting("bwj1-"), said.append)
+
+
 async def test_a_head_that_is_lost_while_a_worker_starts_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The start fails then, too, and nobody waits for it any more."""
 
-    async def stop() -> None:
-        await asyncio.sleep(0)
-
-    node = SimpleNamespace(
-        closed=asyncio.Event(), farewell="the head is down", id="far#1", actors=SimpleNamespace(instances={}), stop=stop
-    )
+    node = fake_node(1, "the head is down")
 
     async def enter(*_: object, **__: object) -> object:
         return node

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from blockwright.actors.worker.actor import Worker
+from blockwright.actors.worker.former_life import take_over
 from blockwright.actors.worker.messages import BlockLoaded, Submission
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.select import open_backend
@@ -96,15 +97,19 @@ class Rig:
         backend: str = "torch",
         name: str = "w0",
         directory: Path | None = None,
+        legacy: dict[str, Any] | None = None,
+        incarnation: int = 1,
         **config: object,
     ) -> Rig:
-        """directory: of the sockets, where there are other workers."""
-        node = Node(name, listen=directory is not None, directory=directory)
+        """directory: of the sockets, where there are other workers. legacy: of a life before, if another follows."""
+        node = Node(name, listen=directory is not None, directory=directory, incarnation=incarnation, legacy=legacy)
         await node.start()
         values: dict[str, Any] = {"memory": 16 << 20, "max_length": 512, "kv_layers": 8, "check": True}
         settings = worker_config(name, **{**values, **config})
         record = Record()
-        worker = Worker(settings, open_backend(backend, settings.worker.dtype, 1, CAP), record.fail)
+        former = take_over(legacy, settings)
+        opened = former.backend if former is not None else open_backend(backend, settings.worker.dtype, 1, CAP)
+        worker = Worker(settings, opened, record.fail, former)
         await node.spawn(worker, name="worker")
         await node.spawn(Ear(record), name="gateway")
         rig = cls(worker, node, record)

@@ -26,6 +26,7 @@ from blockwright.actors.gateway.port import (
     Generation,
     KnownAnswer,
     LengthFigures,
+    Listener,
     ModelInfo,
     MoveBegun,
     MoveFigures,
@@ -58,6 +59,11 @@ class FakeStream:
         self.now = StreamProgress(prompt=len(generation.prompt))
         self.stopped = False
         self.cancelled = asyncio.Event()
+        self.offered = 0  # news that the listener took
+        self._listener: Listener | None = None
+
+    def listen(self, listener: Listener) -> None:
+        self._listener = listener
 
     async def __aiter__(self) -> AsyncIterator[StreamNews]:
         for step in self._steps:
@@ -66,8 +72,15 @@ class FakeStream:
                 await step.wait()
             elif isinstance(step, BaseException):
                 raise step
+            elif self._takes(step):
+                self.offered += 1
             else:
                 yield step
+
+    def _takes(self, news: StreamNews) -> bool:
+        """Offer news to the listener, as the gateway's stream does while its reader waits."""
+        taken = isinstance(news, TokensEmitted) and not news.finish
+        return taken and self._listener is not None and self._listener(news)
 
     def stop(self) -> None:
         self.stopped = True

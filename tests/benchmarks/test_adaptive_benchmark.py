@@ -8,6 +8,7 @@ import adaptive
 import adaptive_surrogates
 import pytest
 from adaptive import Rung
+from adaptive_equal import ServedVariant
 from harness import OURS, Report, misses
 from safetensors.torch import load_file
 
@@ -48,11 +49,15 @@ def test_the_bars_are_of_damage_and_of_equal_blocks() -> None:
     report = Report("adaptive", {})
     adaptive.add(report, "ladder/damage", [rung((0.99, 0.0, 2.5))], LIMITS, damage=True)
     adaptive.add(report, "ladder/equal", [rung((0.99, 0.0, 0.0), (0.9, 0.0, 0.0))], LIMITS, damage=True)
-    assert len(misses(report, adaptive.BARS)) == 2
+    adaptive.add_equal(report, "equal", [[ServedVariant(3, 3.0, 0.9, 0.9), ServedVariant(1, 1.5, 0.9, 1.0)]])
+    assert len(misses(report, adaptive.BARS)) == 3
     good = Report("adaptive", {})
     for case in ("ladder/damage", "ladder/equal"):
         adaptive.add(good, case, [rung((0.99, 0.0, 0.0))], LIMITS, damage=True)
+    adaptive.add_equal(good, "equal", [[ServedVariant(3, 3.0, 0.9, 0.9), ServedVariant(1, 0.5, 0.9, 1.0)], []])
     assert misses(good, adaptive.BARS) == []
+    found = {metric: good.median("equal", metric, OURS) for metric in ("variants", "lost", "worst", "fullest", "agreed")}
+    assert found == {"variants": 2.0, "lost": 1.75, "worst": 3.0, "fullest": 3.0, "agreed": 0.95}
     assert good.median("ladder/equal", "accepted", OURS) == 1.0
 
 
@@ -75,9 +80,10 @@ def test_surrogates_of_a_model_have_half_of_its_bytes(monkeypatch: pytest.Monkey
     monkeypatch.setattr(row_time, "SECONDS", 0.0)
     monkeypatch.setattr(adaptive_surrogates, "BLOCKS", {"layer 1": (3, 5)})
     report = Report("adaptive", {})
-    adaptive_surrogates.surrogate_times(report, "tiny", ("f32",), 1)
+    plan = adaptive_surrogates.Plan("tiny", ("f32",), 1)
+    adaptive_surrogates.surrogate_times(report, plan)
     case = adaptive_surrogates.case("tiny", "f32", "layer 1")
     time, bytes, apart = (report.median(case, name, OURS) for name in ("time", "bytes", "apart"))
     assert 0.5 <= bytes < 0.7, "keys and values of one head are as they were"
     assert apart == pytest.approx(abs(time - bytes))
-    assert [bar.case for bar in adaptive_surrogates.bars("tiny", ("f32",))] == [case]
+    assert [bar.case for bar in plan.bars()] == [case]

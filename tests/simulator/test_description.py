@@ -36,6 +36,22 @@ memory = 1_000_000
 """
 
 
+LISTS = """
+[[deaths]]
+instance = "big"
+at = 1.0
+
+[[heads]]
+at = 1.0
+away = 1.0
+
+[[cuts]]
+at = 1.0
+seconds = 5.0
+share = 0.5
+"""
+
+
 def write(folder: Path, text: str, name: str = "c.toml") -> Path:
     path = folder / name
     path.write_text(text)
@@ -107,7 +123,7 @@ def fields_of(kind: Any, place: str = "") -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize(("place", "name"), [one for one in fields_of(Scenario) if len(one[1]) > 2])
 def test_every_misspelt_field_is_answered_with_the_nearest(tmp_path: Path, place: str, name: str) -> None:
     with pytest.raises(DescriptionError, match=rf"{name[0]}{name} does not exist; did you mean {name}\?$"):
-        read(write(tmp_path, GOOD + '[[deaths]]\ninstance = "big"\nat = 1.0\n'), [f"{place}{name[0]}{name}=3"])
+        read(write(tmp_path, GOOD + LISTS), [f"{place}{name[0]}{name}=3"])
 
 
 @claim("A wrong trace or description is refused with file, line and field", of="simulator")

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.simulator.control import SimulatedControl, simulation_of
+from blockwright.simulator.assembly import simulation_of
+from blockwright.simulator.control import SimulatedControl
 from blockwright.simulator.description import (
-    DeathSpec,
     DescriptionError,
     DescriptionSource,
     LoadingSpec,
@@ -23,6 +23,7 @@ from blockwright.simulator.description import (
     scenario,
 )
 from blockwright.simulator.memory_drops import MemoryDrops
+from blockwright.simulator.outage_spec import DeathSpec
 from blockwright.simulator.simulation import ClusterSimulation
 from blockwright.simulator.workload import WorkloadRequest
 from blockwright.tests.claims import claim

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import signal
 import sys
@@ -18,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from blockwright.actors.worker.messages import ParametersWanted, WorkerConfig
+from blockwright.actors.worker.messages import ParametersWanted, RawWanted, WorkerConfig
 from blockwright.policies.cluster.parameter_fetch import AHEAD
 from blockwright.policies.control.loads import LoadBlock
 from blockwright.policies.plan.sweep_plan import SetSampling, SweepPlan, SweepResult
@@ -37,6 +38,7 @@ SOURCE = "source"  # while it is there, loads get their parameters from the work
 DIE = "die"  # whoever removes it dies of SIGKILL as it is asked for more parameters, having sent some
 WAIT = "wait"  # while it is there, no worker sends parameters to another
 BREAK = "break"  # whoever removes it has a card that fails for good: as a sweep is submitted, or as it is waited for
+OWN = "own"  # settings of single workers, as JSON: by worker, part and name
 COMPILE = "compile"  # the file of a cache: where it is, operations of the mirror take their time when they are new to it
 COMPILING = 0.5  # seconds
 PAUSE = 0.02  # seconds between two looks at ``WAIT``
@@ -108,10 +110,16 @@ def break_card(executor: Executor) -> None:
     backend.compute.launch(fault)
 
 
+def with_own(config: WorkerConfig, own: dict[str, dict[str, Any]]) -> WorkerConfig:
+    """Return a worker's settings with others, by part and name."""
+    return replace(config, **{part: replace(getattr(config, part), **values) for part, values in own.items()})
+
+
 async def start(node: Node, config: WorkerConfig) -> None:
     """Entry of the worker process."""
     from blockwright.actors.worker import main as worker_main
     from blockwright.actors.worker.parameters import ParameterCarrier
+    from blockwright.actors.worker.raw_tensors import RawTensors
     from blockwright.gpu.cpu.native import library as native_library
     from blockwright.gpu.executor import Executor
 
@@ -137,18 +145,27 @@ async def start(node: Node, config: WorkerConfig) -> None:
         threading.Event().wait()
         raise AssertionError("never returns")
 
-    send, batches = ParameterCarrier.send, itertools.count(1)
+    send, send_raw = ParameterCarrier.send, RawTensors.send
+    batches = itertools.count(1)
+
+    def die_in_the_middle() -> None:
+        if (levers / DIE).exists() and next(batches) == AHEAD + 1:
+            (levers / DIE).unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def mortal(self: ParameterCarrier, wanted: ParametersWanted) -> None:
         if (levers / WAIT).exists():
             asyncio.get_running_loop().call_later(PAUSE, mortal, self, wanted)
             return
-        if (levers / DIE).exists() and next(batches) == AHEAD + 1:
-            (levers / DIE).unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
+        die_in_the_middle()
         send(self, wanted)
 
+    def mortal_raw(self: RawTensors, wanted: RawWanted) -> None:
+        die_in_the_middle()
+        send_raw(self, wanted)
+
     ParameterCarrier.send = mortal  # type: ignore[method-assign]
+    RawTensors.send = mortal_raw  # type: ignore[method-assign]
     if (levers / UNBUILT).exists():
         native_library.LIBRARY = levers / "elsewhere" / "_cpu.so"
     if (levers / COMPILE).exists():
@@ -156,6 +173,8 @@ async def start(node: Node, config: WorkerConfig) -> None:
     Executor.submit = faulty  # type: ignore[method-assign]
     while (levers / HOLD).exists():  # noqa: ASYNC110 - another process removes it
         await asyncio.sleep(0.005)
+    if (levers / OWN).exists():
+        config = with_own(config, json.loads((levers / OWN).read_text()).get(config.name, {}))
     await worker_main.start(node, config)
 
 

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import distribution
 from pathlib import Path
 
 from blockwright.runtime.base.schema import RECORDS
@@ -72,6 +73,36 @@ def build(folder: Path) -> Path:
     said = _done(str(python), "-m", "blockwright", "version", cwd=folder)
     assert RELEASE in said, said
     return python
+
+
+class Installation:
+    """An environment in which either release is installed, as an operator changes it under a server that runs.
+
+    python: its interpreter. later: that of the next release.
+    """
+
+    def __init__(self, folder: Path, later: str) -> None:
+        (next_release,) = (Path(later).parents[1] / "lib").glob("python*/site-packages")
+        own = folder / "own"
+        own.mkdir()
+        (own / "blockwright").symlink_to(ROOT)
+        found = distribution("blockwright")
+        name = f"blockwright-{found.version}.dist-info"
+        (own / name).mkdir()
+        (own / name / "METADATA").write_text(found.read_text("METADATA") or "")
+        self._folders = {found.version: own, RELEASE: next_release}
+        self._link = folder / "installed"
+        self.install(found.version)
+        _done(sys.executable, "-m", "venv", "--without-pip", str(folder / "venv"), cwd=folder)
+        (place,) = (folder / "venv" / "lib").glob("python*/site-packages")
+        lent = (next_release / "lent.pth").read_text()
+        (place / "either.pth").write_text(f"{self._link}\n{lent}")
+        self.python = str(folder / "venv" / "bin" / "python")
+
+    def install(self, release: str) -> None:
+        """Replace what is installed."""
+        self._link.unlink(missing_ok=True)
+        self._link.symlink_to(self._folders[release])
 
 
 def change(tree: Path) -> None:

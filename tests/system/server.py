@@ -130,6 +130,7 @@ class Server(Program):
         super().__init__(command, levers, address_space, python)
         self.path = model
         self.url = ""
+        self._fronts = int(values.get("gateways", 1))
 
     def listening(self) -> str:
         """The address, once the server has said it."""
@@ -146,7 +147,7 @@ class Server(Program):
             self.listening()
             until_now(lambda: " ready at " in self.out or self.process.poll() is not None, "ready")
             assert self.process.poll() is None, self.err
-            until_now(self._whole, "all workers ready")
+            until_now(self._whole, "all workers ready and all gateways up")
         except BaseException:
             print(self.out, self.err)
             self.destroy()
@@ -155,7 +156,9 @@ class Server(Program):
 
     def _whole(self) -> bool:
         with urllib.request.urlopen(self.url + "/admin/cluster", timeout=PATIENCE) as answer:
-            return all(worker["state"] == "ready" for worker in json.load(answer)["workers"])
+            view = json.load(answer)
+        ready = all(worker["state"] == "ready" for worker in view["workers"])
+        return ready and len(view["gateways"]) >= self._fronts
 
     def status(self, path: str) -> int:
         """Of a GET without a loop; 0 when nobody answers."""

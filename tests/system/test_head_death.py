@@ -1,6 +1,6 @@
 """The head dies, or is stopped: streams and requests go on, and the next head takes over without loading anything again.
 
-Gateways are processes. ``CASES`` names what may happen at the same time.
+Gateways are processes, but where a test says otherwise. ``CASES`` names what may happen at the same time.
 """
 
 from __future__ import annotations
@@ -24,10 +24,14 @@ from blockwright.tests.system.client import NEW, SAMPLED, Client, body, check
 from blockwright.tests.system.conftest import FAULTY, STREAMS, slow
 from blockwright.tests.system.faulty_worker import WAIT
 from blockwright.tests.system.server import Server
+from blockwright.tests.system.test_gateways import fresh
 from blockwright.tests.system.test_overload import SIZES, changes, load, looked, restored, right
-from blockwright.tests.waiting import until
+from blockwright.tests.system.test_resume import Resuming
+from blockwright.tests.system.test_resume import undisturbed as quiet
+from blockwright.tests.waiting import until, until_now
 
 pytestmark = pytest.mark.system
+RESUMED = 8  # streams of the head's own gateway
 WHOLE = 8  # requests that are not streamed
 SILENCE = 4.0  # seconds, so that a stopped head is noticed within the test, and a busy machine is not taken for one
 HEADS = 5  # that may end within a minute before the keeper ends all
@@ -80,6 +84,13 @@ async def taken_over(client: Client, former: int) -> dict[str, dict[str, Any]]:
 
     found: dict[str, dict[str, Any]] = await until(look, "the next head, with all workers")
     return found
+
+
+def life_of(workers: dict[str, dict[str, Any]]) -> dict[str, tuple[int, int, int]]:
+    """The process of each worker, its incarnation, and the bytes of parameters that it has loaded so far."""
+    return {
+        name: (one["pid"], one["incarnation"], one["counters"]["loaded_parameter_bytes"]) for name, one in workers.items()
+    }
 
 
 async def undisturbed(server: Server, expected: list[list[int]], trouble: Callable[[Client], Awaitable[None]]) -> None:
@@ -190,12 +201,8 @@ async def test_a_new_head_takes_workers_as_they_are_and_refuses_operators_until_
         status, _ = await client.post({"prompt": [5], "max_tokens": 1})
         assert status == 200
         after = await taken_over(client, former)
-    for name, worker in after.items():
-        kept_as = [
-            (one["pid"], one["incarnation"], one["counters"]["loaded_parameter_bytes"]) for one in (before[name], worker)
-        ]
-        assert kept_as[0] == kept_as[1], name
-        assert kept_as[0][2] > 0
+    assert life_of(after) == life_of(before)
+    assert all(loaded > 0 for _, _, loaded in life_of(after).values())
     assert "in place of a head that has ended" in kept.out
     assert "adopted 2 workers and 2 gateway processes" in kept.out
 
@@ -214,6 +221,49 @@ async def test_the_next_head_listens_at_the_same_free_port(serve: Callable[..., 
     assert "adopted 1 worker and 1 gateway process" in server.out
     assert len(set(re.findall(r"workers join at (\S+)", server.out))) == 1
     server.stop()
+
+
+@claim("Streams of a gateway in the head's process go on at the next head, whose workers are loaded", of="faults")
+async def test_streams_of_the_heads_own_gateway_go_on_at_the_next_head(serve: Callable[..., Server]) -> None:
+    server = serve(silence=SILENCE, gateway_in_head="yes").whole()
+    async with fresh(server) as session, Client(server) as client:
+        names = [f"n{index}" for index in range(RESUMED)]
+        truth = await asyncio.gather(*(quiet(session, index, name) for index, name in enumerate(names)))
+        before, former = await client.ready(), server.head()
+        clients = [Resuming(index, name) for index, name in enumerate(names)]
+        tasks = [asyncio.create_task(one.run(session)) for one in clients]
+        await until(lambda: all(len(one.events) > 5 for one in clients), "all streams run")
+        end_head(server, signal.SIGKILL)
+        await asyncio.gather(*tasks)
+        assert [one.said for one in clients] == truth
+        assert all(one.resumed for one in clients)
+        after = await taken_over(client, former)
+    assert life_of(after) == life_of(before)
+    server.stop()
+
+
+STAGES = ("listening", "checkpoints opened", "hashed", "workers up")
+
+
+@pytest.mark.parametrize("stage", some(STAGES, "workers up"))
+def test_a_head_that_is_killed_while_it_starts_is_followed_by_one_that_serves(
+    serve: Callable[..., Server], stage: str
+) -> None:
+    server = serve(silence=SILENCE)
+    until_now(lambda: stage in server.out, stage)
+    end_head(server, signal.SIGKILL)
+    until_now(lambda: "another takes over" in server.err, "another head")
+    server.whole()
+    server.stop()
+
+
+def test_kill_9_of_the_keeper_ends_members_that_have_no_head(serve: Callable[..., Server]) -> None:
+    server = serve(silence=SILENCE).whole()
+    os.kill(server.process.pid, signal.SIGSTOP)  # it starts no other head
+    end_head(server, signal.SIGKILL)
+    until_now(lambda: "goes on without" in server.err, "members without a head")
+    server.process.kill()
+    server.stop(code=-signal.SIGKILL)
 
 
 PHASES = ("leaving", "exchanging", "pipeline", "loading", "returning")

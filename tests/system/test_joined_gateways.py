@@ -58,7 +58,7 @@ class Joining:
 
         def found() -> list[str]:
             assert process.poll() is None, self.server.said(name)
-            return re.findall(rf"gateway {name}#{life} of head#1 is ready at (http://\S+)", self.server.said(name))
+            return re.findall(rf"gateway {name}#{life} of head#\d+ is ready at (http://\S+)", self.server.said(name))
 
         until_now(found, "the gateway has joined")
         return found()[-1]

@@ -44,6 +44,12 @@ def joining(serve: Callable[..., Server], tmp_path: Path) -> Joining:
     return Joining(serve, tmp_path)
 
 
+async def hops(client: Client) -> list[dict[str, Any]]:
+    """Every worker's part of every route, as the head has published them last; none while there is no head."""
+    status, view = await client.get("/admin/cluster")
+    return [hop for route in view["routes"] for hop in route["hops"]] if status == 200 else []
+
+
 async def homes(client: Client, answers: list[Answer]) -> set[str]:
     """The workers at which these requests ran."""
     views = [await client.request(answer.name) for answer in answers]
@@ -95,7 +101,8 @@ async def test_a_worker_joins_dies_comes_again_and_leaves(joining: Joining, expe
 
 
 @claim("Workers that join without the model get it by its hash, from other workers and the origin", of="serving")
-@pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("count", [1, 4])
 async def test_workers_without_the_model(
     serve: Callable[..., Server], model: Path, tmp_path: Path, expected: list[list[int]], count: int
 ) -> None:
@@ -136,4 +143,46 @@ async def test_workers_without_the_model(
         for process in away:
             process.kill()
             process.wait(timeout=PATIENCE)
+    joining.server.stop()
+
+
+@claim(
+    "A head without the model serves it from the origin alone, and so does the head after it without the origin",
+    of="serving",
+)
+async def test_a_head_without_the_model(
+    serve: Callable[..., Server], model: Path, tmp_path: Path, expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    add(tmp_path / "zoo", str(model), "m")
+    with served_folder(tmp_path / "zoo") as origin:
+        joining = Joining(serve, tmp_path, Path("m"), origin=origin.address, orphan_grace=PATIENCE, gateway_in_head="no")
+        far = joining.start("--store", str(tmp_path / "store"))
+        async with Client(joining.server) as client:
+
+            async def both_serve() -> Any:
+                return {home["worker"] for home in await hops(client)} == {"w0", FAR}
+
+            await until(both_serve, "both serve")
+            answers = client.load(STREAMS)
+            await client.finished()
+            check(answers, expected)
+            assert await homes(client, answers) == {"w0", FAR}
+            assert origin.sent <= 1.1 * origin.tensor_bytes
+            (view,) = (await client.get("/v1/models"))[1]["data"]
+            assert view["id"] == "m"
+    async with Client(joining.server) as client:
+        head = joining.server.head()
+        os.kill(head, signal.SIGKILL)
+
+        async def adopted() -> Any:
+            return joining.server.head() not in (0, head) and {home["worker"] for home in await hops(client)} == {"w0", FAR}
+
+        await until(adopted, "the next head has both")
+        answers = client.load(STREAMS)
+        await client.finished()
+        check(answers, expected)
+        assert "which gives no zoo" in joining.server.err
+    far.kill()
+    far.wait(timeout=PATIENCE)
     joining.server.stop()

@@ -1,4 +1,6 @@
-"""A gateway is killed under its streams: their clients ask for the rest, of whoever answers, and have every byte once."""
+"""A gateway is killed under its streams, or the whole server: their clients ask for the rest, of whoever answers then, and
+have every byte once.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ import pytest
 from aiohttp import ClientError, ClientSession
 
 from blockwright.tests.claims import claim
+from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.system.client import SAMPLED, body
 from blockwright.tests.system.server import Server
 from blockwright.tests.system.test_gateways import fresh, gateway_of, pid_of
@@ -22,15 +25,18 @@ from blockwright.tests.waiting import until
 pytestmark = pytest.mark.system
 URL = "/v1/completions"
 NEW = 60  # tokens of an answer
-STREAMS = 8
+STREAMS = 32
 PAGE = 16  # tokens
 OPEN = 3  # tokens that were drawn and not heard of yet, or are drawn again
 
 
 def asked(index: int) -> dict[str, Any]:
-    """Even ones greedy, odd ones sampled without a seed: the seed follows from the request's name."""
-    sampled = SAMPLED if index % 2 else {}
-    named = {name: value for name, value in body(index, NEW).items() if name not in ("seed", *SAMPLED)}
+    """Even ones greedy, odd ones sampled without a seed: the seed follows from the request's name.
+
+    Prompts are shorter than a page: so it does not count whether a worker has seen one before.
+    """
+    sampled, prompt = SAMPLED if index % 2 else {}, prompt_of(PAGE // 2 + index % (PAGE // 2), seed=index)
+    named = {name: value for name, value in body(index, NEW, prompt).items() if name not in ("seed", *SAMPLED)}
     return named | {"temperature": 0, **sampled, "stream": True, "stream_options": {"include_usage": True}}
 
 
@@ -99,14 +105,15 @@ async def computed(client: ClientSession) -> int:
     "Streams of a killed gateway go on at another, every byte once, and no token is computed twice beyond a page",
     of="faults",
 )
-async def test_streams_of_a_killed_gateway_go_on_at_another(serve: Callable[..., Server]) -> None:
+@pytest.mark.parametrize("streams", [8, pytest.param(STREAMS, marks=pytest.mark.nightly)])
+async def test_streams_of_a_killed_gateway_go_on_at_another(serve: Callable[..., Server], streams: int) -> None:
     server = serve(gateways=2, gateway_in_head="no", workers=2).whole()
     async with fresh(server) as client:
-        truth = await asyncio.gather(*(undisturbed(client, index, f"n{index}") for index in range(STREAMS)))
+        truth = await asyncio.gather(*(undisturbed(client, index, f"n{index}") for index in range(streams)))
         begun = await computed(client)
-        assert await asyncio.gather(*(undisturbed(client, index, f"n{index}") for index in range(STREAMS))) == truth
+        assert await asyncio.gather(*(undisturbed(client, index, f"n{index}") for index in range(streams))) == truth
         plain = await computed(client) - begun
-        clients = [Resuming(index, f"n{index}") for index in range(STREAMS)]
+        clients = [Resuming(index, f"n{index}") for index in range(streams)]
         tasks = [asyncio.create_task(one.run(client)) for one in clients]
 
         await until(lambda: all(len(one.events) > 5 for one in clients), "all streams run")
@@ -120,5 +127,41 @@ async def test_streams_of_a_killed_gateway_go_on_at_another(serve: Callable[...,
         resumed = sum(one.resumed > 0 for one in clients)
         assert twice <= (PAGE + OPEN) * resumed, f"{twice} tokens for {resumed} streams that went on"
         assert [one.events[-1]["id"] for one in clients] == [one.events[0]["id"] for one in clients], "one answer, one id"
-        assert len({json.dumps(said) for said in truth}) == STREAMS
+        assert len({json.dumps(said) for said in truth}) == streams
     server.stop()
+
+
+@claim("Streams go on after kill -9 of every process of a server and a new start, every byte once", of="faults")
+@pytest.mark.nightly
+async def test_streams_go_on_after_the_end_of_everything(serve: Callable[..., Server]) -> None:
+    """Nothing remembers a token of them: the new server generates each answer again, and leaves out what was said."""
+    server = serve(gateways=2, gateway_in_head="no", workers=2).whole()
+    clients = [Resuming(index, f"n{index}") for index in range(STREAMS)]
+    async with fresh(server) as client:
+        truth = await asyncio.gather(*(undisturbed(client, one.index, one.name) for one in clients))
+        tasks = [asyncio.create_task(one.run(client)) for one in clients]
+        await until(lambda: all(len(one.events) > 5 for one in clients), "all streams run")
+        server.destroy()  # kill -9 of the keeper and of every process below it
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    cut = [one for one in clients if not one.done]
+    assert len(cut) > STREAMS / 2
+
+    server = serve(gateways=2, gateway_in_head="no", workers=2).whole()
+    async with fresh(server) as client:
+        await refused_when_changed(client, cut[0])
+        await asyncio.gather(*(one.run(client) for one in cut))
+        assert [one.said for one in clients] == truth
+        assert all(one.resumed for one in cut)
+        assert {one.events[-1]["id"] for one in clients} == {one.events[0]["id"] for one in clients}, "one answer, one id"
+        assert await computed(client) >= NEW * len(cut), "all was computed anew"
+    server.stop()
+
+
+async def refused_when_changed(client: ClientSession, one: Resuming) -> None:
+    """The new server knows by the id alone what was asked for."""
+    headers = {"x-event-ids": "true", "x-request-id": one.name, "Last-Event-ID": one.last}
+    for more, named in (({"max_tokens": NEW + 1}, "body"), ({"temperature": 0.5}, "sampling")):
+        async with client.post(URL, json=asked(one.index) | more, headers=headers) as answer:
+            assert (answer.status, f"its {named} changed" in await answer.text()) == (409, True)

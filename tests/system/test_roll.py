@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -21,6 +22,7 @@ from blockwright.tests.system import neighbour
 from blockwright.tests.system.client import Client, check
 from blockwright.tests.system.conftest import STREAMS
 from blockwright.tests.system.server import Server
+from blockwright.tests.system.test_head_death import life_of, taken_over
 from blockwright.tests.waiting import PATIENCE, until, until_now
 from blockwright.transport.handshake import own_release
 
@@ -159,3 +161,71 @@ async def test_workers_and_a_gateway_are_rolled_forth_and_back(
             assert gateway.wait(timeout=PATIENCE) == 0, cluster.server.said("front")
         said = cluster.server.said("front") + cluster.server.err + cluster.server.said("far")
         assert "dropped a message" not in said, said
+
+
+class Asking:
+    """A client that asks again and again for the length of a ``with``, and is never refused."""
+
+    def __init__(self, client: Client) -> None:
+        self._client, self._over = client, False
+
+    async def __aenter__(self) -> None:
+        self._task = asyncio.create_task(self._ask())
+
+    async def __aexit__(self, *_: object) -> None:
+        self._over = True
+        statuses = await self._task
+        assert set(statuses) == {200}, statuses
+
+    async def _ask(self) -> list[int]:
+        statuses: list[int] = []
+        while not self._over or not statuses:
+            statuses.append((await self._client.post({"prompt": [5, 6], "max_tokens": 2}))[0])
+        return statuses
+
+
+@claim("The head is rolled to the next release and back under load: no token is lost and no request refused", of="faults")
+async def test_the_head_is_rolled_forth_and_back(later: str, model: Path, tmp_path: Path, expected: list[list[int]]) -> None:
+    """What it starts then is of its release, too. Gateways are processes, which go on as they are."""
+    own = own_release()
+    place = neighbour.Installation(tmp_path, later)
+    pace = tmp_path / "pace.json"
+    pace.write_text(f'{{"base": {PACE}}}')
+    more: dict[str, Any] = {"gateways": 2, "gateway_in_head": "no", "pace": pace, "event_log": ""}
+    server = Server(model, python=place.python, **more).whole()
+    try:
+        async with Client(server) as client:
+
+            async def releases() -> dict[str, str]:
+                members = roll_view((await client.get("/admin/cluster"))[1])["members"]
+                return {one["name"]: one["release"] for one in members}
+
+            known = dict.fromkeys(("head", "g0", "g1", "w0", "w1"), own)
+            for release, restarted in ((neighbour.RELEASE, "w1"), (own, "w0")):
+                assert await releases() == known
+                before, former = await client.ready(), server.head()
+                answers = client.load(STREAMS)
+                await until(lambda now=answers: all(len(answer.tokens) >= 3 for answer in now), "all have begun")
+                place.install(release)
+                async with Asking(client):
+                    command = [place.python, "-m", "blockwright", "upgrade", "head", "--url", server.url]
+                    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+                    assert f"the head is of release {release}" in done.stdout, (done, server.err)
+                    after = await taken_over(client, former)
+                await client.finished()
+                check(answers, expected)
+                assert life_of(after) == life_of(before)
+                known["head"] = release
+                assert await releases() == known
+                answers = client.load(STREAMS)
+                await until(lambda now=answers: all(len(answer.tokens) >= 3 for answer in now), "all have begun")
+                os.kill(after[restarted]["pid"], signal.SIGKILL)
+                await client.finished()
+                check(answers, expected)
+                known[restarted] = release
+                await client.ready()
+        assert "dropped a message" not in server.err, server.err
+        server.stop(check_logs=False)
+    finally:
+        server.destroy()
+        server.event_logs.finish()

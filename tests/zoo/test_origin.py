@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,12 @@ def read(origin: Origin, first: int) -> tuple[bytes, int]:
     return b"".join(bytes(piece) for piece in origin.stream(NAME, first, counts.append)), sum(counts)
 
 
+def once(address: str, first: int) -> tuple[bytes, int]:
+    """The same from an origin that is opened for this."""
+    with closing(open_origin(address)) as origin:
+        return read(origin, first)
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> bytes:
     """3 MB, more than what is read at a time."""
@@ -42,9 +50,9 @@ def file(tmp_path: Path) -> bytes:
 
 @pytest.mark.parametrize("first", [0, 1, 1 << 20, 2_999_999, 3_000_000])
 def test_a_folder_and_an_address_give_the_same(file: bytes, tmp_path: Path, first: int) -> None:
-    assert read(open_origin(str(tmp_path / "root")), first) == (file[first:], len(file) - first)
+    assert once(str(tmp_path / "root"), first) == (file[first:], len(file) - first)
     with served_folder(tmp_path / "root") as served:
-        assert read(open_origin(served.address), first) == (file[first:], len(file) - first)
+        assert once(served.address, first) == (file[first:], len(file) - first)
         assert served.asked == [(str(NAME), f"bytes={first}-" if first else "")]
 
 
@@ -53,18 +61,18 @@ def test_without_ranges_the_whole_comes_and_what_is_before_is_skipped(file: byte
     with served_folder(tmp_path / "root") as served:
         served.ranges = False
         for first in (0, 5, (1 << 20) + 3, len(file)):
-            assert read(open_origin(served.address), first) == (file[first:], len(file))
+            assert once(served.address, first) == (file[first:], len(file))
 
 
 def test_what_comes_with_an_address_goes_with_every_request_and_is_never_shown(file: bytes, tmp_path: Path) -> None:
     with served_folder(tmp_path / "root") as served:
         served.query = "sig=secret"
         address = served.address.replace("http://", "http://me:pass%20word@") + "/?sig=secret"
-        assert read(open_origin(address), 0)[0] == file
+        assert once(address, 0)[0] == file
         assert served.authorization == {"Basic bWU6cGFzcyB3b3Jk"}
         assert shown_address(address) == served.address == open_origin(address).where
-        with pytest.raises(OriginError) as refused:
-            open_origin(address).read(Path("nowhere"), lambda n: None)
+        with closing(open_origin(address)) as origin, pytest.raises(OriginError) as refused:
+            origin.read(Path("nowhere"), lambda n: None)
     assert str(refused.value) == f"{served.address}/nowhere answers 404 Not Found"
 
 
@@ -108,8 +116,8 @@ def test_a_connection_that_breaks_ends_the_stream_early(file: bytes, tmp_path: P
     with served_folder(tmp_path / "root") as served:
         served.cut[str(NAME)] = [1000]
         got = bytearray()
-        with contextlib.suppress(OriginError):  # it depends on the release of Python
-            for piece in open_origin(served.address).stream(NAME, 0, lambda n: None):
+        with closing(open_origin(served.address)) as origin, contextlib.suppress(OriginError):  # it depends on the Python
+            for piece in origin.stream(NAME, 0, lambda n: None):
                 got.extend(piece)
         assert bytes(got) == file[:1000]
 
@@ -123,4 +131,55 @@ def test_another_range_than_was_asked_for_is_not_taken(file: bytes, tmp_path: Pa
 
     monkeypatch.setattr(ServedFolder, "answer", wrong)
     with served_folder(tmp_path / "root") as served, pytest.raises(OriginError, match="another range than was asked for"):
-        read(open_origin(served.address), 5)
+        once(served.address, 5)
+
+
+@claim("Files of an origin come over connections that stay open: one for each request at a time", of="serving")
+def test_requests_share_a_connection(file: bytes, tmp_path: Path) -> None:
+    with served_folder(tmp_path / "root") as served, closing(open_origin(served.address)) as origin:
+        for first in (0, 7, 2_999_999):
+            assert read(origin, first)[0] == file[first:]
+            with pytest.raises(OriginError, match="404"):
+                origin.read(Path("nowhere"), lambda n: None)
+        assert (len(served.asked), served.connections) == (6, 1)
+        with ThreadPoolExecutor(4) as threads:
+            assert all(got == (file, len(file)) for got in threads.map(lambda n: read(origin, 0), range(32)))
+        assert (len(served.asked), served.connections <= 4) == (38, True)
+
+
+def test_a_connection_that_the_server_closed_meanwhile_is_replaced(file: bytes, tmp_path: Path) -> None:
+    with served_folder(tmp_path / "root") as served, closing(open_origin(served.address)) as origin:
+        assert read(origin, 0)[0] == file
+        served.hang_up()
+        assert read(origin, 5)[0] == file[5:]
+        assert served.connections == 2
+
+
+def test_a_stream_that_is_left_early_keeps_no_connection(file: bytes, tmp_path: Path) -> None:
+    with served_folder(tmp_path / "root") as served, closing(open_origin(served.address)) as origin:
+        stream = origin.stream(NAME, 0, lambda n: None)
+        next(stream)
+        stream.close()  # type: ignore[attr-defined]
+        assert read(origin, 0)[0] == file
+        assert served.connections == 2
+
+
+def test_a_redirection_is_followed_and_gets_no_password_of_another_server(file: bytes, tmp_path: Path) -> None:
+    with served_folder(tmp_path / "root") as served, served_folder(tmp_path / "root") as other:
+        served.moved = {str(NAME): f"{other.address}/{NAME}", "round": "/round", "away": "file:///etc/passwd"}
+        with closing(open_origin(served.address.replace("http://", "http://me:secret@"))) as origin:
+            assert read(origin, 5)[0] == file[5:]
+            assert (served.authorization, other.authorization) == ({"Basic bWU6c2VjcmV0"}, {""})
+            for path, why in (("round", "more than 5 times"), ("away", "another place than an address")):
+                with pytest.raises(OriginError, match=why):
+                    origin.read(Path(path), lambda n: None)
+
+
+def test_a_proxy_of_the_environment_is_asked(file: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served_folder(tmp_path / "root") as proxy:
+        monkeypatch.setenv("http_proxy", proxy.address.replace("http://", "http://me:secret@"))
+        monkeypatch.setenv("no_proxy", "")
+        with closing(open_origin("http://zoo.example")) as origin, pytest.raises(OriginError, match="404"):
+            origin.read(NAME, lambda n: None)
+        assert proxy.asked == [(f"http://zoo.example/{NAME}", "")]
+        assert (proxy.authorization, proxy.proxied) == ({""}, {"Basic bWU6c2VjcmV0"})

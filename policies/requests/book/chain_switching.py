@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...model.chain import Route
-from ..chain_switch import gains
+from ..chain_switch import gains, stays
 from ..dispatch import RouteQuery, compared, open_routes, view_of, workers_of
 from ..standing import RouteEstimate, queue_time
 from .copying import move_to
@@ -21,6 +21,8 @@ from .settlement import RequestClaim
 from .settling import settle
 from .variants import query, vary
 
+LOADED = "its model has been loaded: "
+
 
 def time_passes(parts: BookParts, now: float) -> None:
     """Look for routes that are worse than others of the same model for too long; requests leave them.
@@ -30,6 +32,8 @@ def time_passes(parts: BookParts, now: float) -> None:
     table = parts.table
     if not parts.chains.limit or not table.variants:
         return
+    for request in [*parts.capacity_waits.bridging]:
+        _go_back(parts, parts.active[request], now)
     paces = table.paces.measured
     for application, variants in table.variants.items():
         routes = [route for name in (application, *variants) for route in table.routes.get(name, ())]
@@ -51,6 +55,35 @@ def _relieve(parts: BookParts, route: Route, now: float) -> None:
             found = _better(parts, record, route, now)
             if found is not None:
                 switch(parts, record, *found, now)
+
+
+def _go_back(parts: BookParts, record: RequestRecord, now: float) -> None:
+    """Switch a request that bridges to its own application once that is loaded and has room.
+
+    It stays for good if the rest of its answer is estimated to be there before the own chain could go on with it, or if it
+    may switch no more.
+    """
+    table, own = parts.table, record.generation.application
+    here = record.placement.route
+    if not table.routes.get(own) or here is None:
+        return
+    if sum(not one.forced for one in record.history.switches) >= parts.chains.limit:
+        parts.capacity_waits.drop(record.id)
+        return
+    if not may_switch(parts, record):
+        return
+    wanted = query(parts, record, now, anywhere=True)
+    routes = [route for route in open_routes(wanted, table, parts.quarantine) if route.application == own]
+    best = min(
+        (one for one in compared(wanted, routes, table) if not one.standing.short), key=lambda one: one.key, default=None
+    )
+    if best is None:
+        return
+    stay, go = _here(parts, record, wanted, here).total, _alone(parts, record, wanted, best.route)
+    if stays(stay, go.start):
+        parts.capacity_waits.drop(record.id)
+    else:
+        switch(parts, record, best.route, stay, go.total, now, LOADED)
 
 
 def may_switch(parts: BookParts, record: RequestRecord) -> bool:
@@ -83,21 +116,28 @@ def _better(parts: BookParts, record: RequestRecord, route: Route, now: float) -
 
 def _here(parts: BookParts, record: RequestRecord, wanted: RouteQuery, route: Route) -> RouteEstimate:
     """Return the estimate of the rest of a request's answer on the route where it is."""
-    workers, counted = workers_of(route), record.placement.counted
-    work = {worker: parts.table.work.get(worker, 0) - counted for worker in workers}
-    view = replace(view_of(wanted, parts.table), cached={route.id: record.progress.computed})
-    return view.estimate(route, workers, work)
+    return _alone(parts, record, replace(wanted, cached={route.id: record.progress.computed}), route)
 
 
-def switch(parts: BookParts, record: RequestRecord, route: Route, stay: float, go: float, now: float) -> None:
-    """Begin an attempt with all of a request's tokens on the route of another chain."""
+def _alone(parts: BookParts, record: RequestRecord, wanted: RouteQuery, route: Route) -> RouteEstimate:
+    """Return the estimate of a running request on a route; its own work is not ahead of it."""
+    workers, own = workers_of(route), dict.fromkeys(record.placement.workers, record.placement.counted)
+    work = {worker: parts.table.work.get(worker, 0) - own.get(worker, 0) for worker in workers}
+    return view_of(wanted, parts.table).estimate(route, workers, work)
+
+
+def switch(
+    parts: BookParts, record: RequestRecord, route: Route, stay: float, go: float, now: float, cause: str = ""
+) -> None:
+    """Begin an attempt with all of a request's tokens on the route of another chain. cause: besides the estimates."""
     source = record.placement.route
     assert source is not None, "who runs has a route"
     claim = parts.claims.claim(move_to(parts, record, route), source, now)
     claim.left = claim.handed_over = now
     claim.reached = record.progress.reached
     unit = " s" if view_of(query(parts, record, now, anywhere=True), parts.table).paces.unit else " tokens"
-    vary(parts, record, route.application, now, f"an estimate of {go:.4g}{unit} against {stay:.4g}{unit}", (stay, go))
+    why = f"{cause}an estimate of {go:.4g}{unit} against {stay:.4g}{unit}"
+    vary(parts, record, route.application, now, why, (stay, go))
     submit = settle(parts, RequestClaim(record, LifeEvent.HAND_OVER, route=route), now)
     assert submit is not None, "who goes on has an attempt"
     parts.emit(submit)

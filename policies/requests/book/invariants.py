@@ -17,7 +17,7 @@ def check_parts(parts: BookParts) -> None:
     waiting = {r.id for r in active if r.waiting}
     assert set(parts.queue.in_order(parts.queue.applications())) == waiting
     parts.asking.check(waiting)
-    parts.capacity_waits.check(waiting)
+    parts.capacity_waits.check(waiting, parts.active)
     parts.claims.check(parts.active)
     parts.pauses.check(parts.claims.open)
     parts.switches.check(parts.claims.open)

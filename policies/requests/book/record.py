@@ -150,6 +150,7 @@ class RequestRecord:
         return RouteQuery(
             self.id, self.application, total, suspect, avoid, placement.refused, placement.room, others, known, near,
             numerics=placement.numerics if self.progress.emitted else "",
+            waited=self.history.waiting_time(now) if others else 0.0,
         )  # fmt: skip
 
     def hashes(self, page_size: int) -> list[bytes]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from ...model.chain import Route
 from ...sweep.events import Submission
 from ...sweep.page_events import Unhold
-from ..dispatch import dispatch, lacking_room, open_routes, workers_of
+from ..dispatch import dispatch, lacking_room, open_routes, waits_for_load, workers_of
 from ..poison import outnumbered
 from ..refusal import RequestRefused
 from .absences import leave
@@ -149,7 +149,7 @@ def try_start(parts: BookParts, record: RequestRecord, now: float, advice: Advic
         route = kept
     else:
         route = dispatch(wanted, table, quarantine, others)
-    if route is None:
+    if route is None or (route.application in wanted.variants and waits_for_load(wanted, route, table)):
         return
     decision = None
     draft = advice.question.submission if advice else _draft(parts, record, now)
@@ -271,4 +271,6 @@ def _place(
     parts.table.place(record.id, placement.workers, placement.counted)
     note_pages(parts, record)
     parts.offline.sent(record, route.home)
+    if record.variant and parts.table.absent(record.generation.application):
+        parts.capacity_waits.bridge(record)
     return Submit(route.home, replace(draft, route=route.id, route_version=route.version))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...adaptive.similarity import OWNER
 from ...model.chain import Route
-from ..dispatch import UNKNOWN, RouteQuery, compared, open_routes
+from ..dispatch import UNKNOWN, ComparedRoute, RouteQuery, compared, loading, open_routes
 from ..kv_dispatch import copied_part, weighed
 from ..poison import Quarantine
 from ..routing_table import RoutingTable
@@ -17,6 +17,7 @@ from .record import RequestRecord
 
 GONE = "its chain has no route any more"
 ABSENT = "its model has no route now"
+LOADING = "its model is being loaded on demand"
 
 
 def query(parts: BookParts, record: RequestRecord, now: float, *, anywhere: bool = False) -> RouteQuery:
@@ -90,6 +91,8 @@ def standings(wanted: RouteQuery, routes: Sequence[Route], table: RoutingTable) 
 def reason(wanted: RouteQuery, route: Route, table: RoutingTable, quarantine: Quarantine) -> str:
     """Return why a route of a variant is taken in place of the model's own chain."""
     routes = compared(wanted, open_routes(wanted, table, quarantine), table)
+    if (bridged := _bridged(wanted, routes, route, table)) is not None:
+        return bridged
     own = min((one for one in routes if one.route.application == wanted.application), key=lambda one: one.key, default=None)
     taken = next((one for one in routes if one.route.id == route.id), None)
     if own is None or taken is None:
@@ -102,6 +105,18 @@ def reason(wanted: RouteQuery, route: Route, table: RoutingTable, quarantine: Qu
         return f"its worker has KV of {wanted.cached[route.id]} of {wanted.known} tokens"
     unit = " s" if own.estimate.exact else " tokens"
     return f"an estimate of {taken.estimate.total:.4g}{unit} against {own.estimate.total:.4g}{unit}"
+
+
+def _bridged(wanted: RouteQuery, routes: Sequence[ComparedRoute], route: Route, table: RoutingTable) -> str | None:
+    """Return why a variant's route bridges the load of the model's own chain; None: it does not."""
+    if not table.absent(wanted.application):
+        return None
+    taken = next(one for one in routes if one.route.id == route.id).estimate
+    unit = " s" if taken.exact else " tokens"
+    own = loading(wanted, table)
+    if own is None:
+        return f"{LOADING}: an estimate of {taken.total:.4g}{unit} here"
+    return f"{LOADING} for about {own.load:.3g} s: an estimate of {taken.total:.4g}{unit} against {own.total:.4g} s"
 
 
 def vary(

@@ -83,6 +83,7 @@ FLAGS = {
     "zoo show": {"--json", "--zoo"},
     "zoo stitch": {"--data", "--json", "--steps", "--text", "--zoo"},
     "zoo surrogate": {"--data", "--json", "--text", "--threads", "--zoo"},
+    "upgrade head": {"--api-key-file", "--url"},
     "upgrade status": {"--api-key-file", "--json", "--url"},
     "zoo verify": {"--json", "--zoo"},
 }

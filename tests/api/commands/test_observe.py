@@ -125,6 +125,14 @@ def test_ps() -> None:
     assert (view["workers"][0]["id"], view["workers"][0]["blocks"]) == ("w0", 1)
 
 
+def test_ps_says_which_members_the_head_does_not_reach() -> None:
+    said = "worker w1 is out of reach of the head, but g1 reaches it, so it serves on"
+    for doubts in ("", said):
+        head = ps_tables(ps_view({**CLUSTER, "doubts": doubts})).head
+        assert isinstance(head, Group)
+        assert (said in head.renderables) == bool(doubts)
+
+
 def test_a_worker_that_is_given_up_is_shown_with_the_reason() -> None:
     lost = CLUSTER["workers"][1] | {"state": "given up", "cause": "not started: ssh cannot be run"}
     view = ps_view({**CLUSTER, "workers": [CLUSTER["workers"][0], lost]})

@@ -1,9 +1,11 @@
-"""``blockwright upgrade status``."""
+"""``blockwright upgrade status`` and ``upgrade head``."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from blockwright.api.commands import upgrade
 from blockwright.api.commands.cli import main
 from blockwright.api.commands.upgrade import roll_lines, roll_view
+from blockwright.runtime.cluster.process_watch import begun_at
 from blockwright.tests.claims import claim
 
 SCHEMA = Path(__file__).parents[3] / "docs" / "schemas" / "upgrade-status.json"
@@ -108,6 +111,63 @@ def test_mistyped_calls(capsys: pytest.CaptureFixture[str], arguments: list[str]
     with contextlib.suppress(SystemExit):
         assert main(arguments) == 2
     assert said in "".join(capsys.readouterr())
+
+
+def kept(epoch: int, release: str, pid: int, begun: int) -> dict[str, Any]:
+    succession = {"epoch": epoch, "keeper": pid, "keeper_begun": begun}
+    return {"releases": [running("head", "head", release), running("w0", "worker")], "succession": succession}
+
+
+def test_the_head_is_replaced_by_a_signal_to_its_keeper(
+    server: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = begun_at(os.getpid())
+    server.update(kept(5, "0.6.0", os.getpid(), begun))
+    monkeypatch.setattr(upgrade, "LOOK", 0.0)
+    seen: list[int] = []
+
+    def roll(number: int, _: object) -> None:
+        seen.append(number)
+        server.update(kept(6, "0.7.0", os.getpid(), begun))
+
+    former = signal.signal(signal.SIGUSR2, roll)
+    try:
+        assert main(["upgrade", "head"]) == 0
+    finally:
+        signal.signal(signal.SIGUSR2, former)
+    assert seen == [signal.SIGUSR2]
+    assert capsys.readouterr().out == "the head is of release 0.7.0 (before: 0.6.0)\n"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "said"),
+    [
+        ({}, "start it with orphan_grace above 0 to roll the head"),
+        (kept(5, "0.6.0", 0, 0), "start it with orphan_grace above 0 to roll the head"),
+        (kept(5, "0.6.0", os.getpid(), 1), f"the server is process {os.getpid()} of another machine; run this there"),
+    ],
+)
+def test_a_head_that_cannot_be_replaced_from_here(
+    server: dict[str, Any], capsys: pytest.CaptureFixture[str], cluster: dict[str, Any], said: str
+) -> None:
+    """SIGUSR2 would end this process."""
+    server.update(cluster)
+    assert main(["upgrade", "head"]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_a_head_that_nothing_replaces(
+    server: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.update(kept(5, "0.6.0", os.getpid(), begun_at(os.getpid())))
+    monkeypatch.setattr(upgrade, "SECONDS", 0.0)
+    monkeypatch.setattr(upgrade, "LOOK", 0.0)
+    former = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    try:
+        assert main(["upgrade", "head"]) == 1
+    finally:
+        signal.signal(signal.SIGUSR2, former)
+    assert "no other head has taken over within 0 s; what serve prints says why" in capsys.readouterr().err
 
 
 def test_no_server(capsys: pytest.CaptureFixture[str]) -> None:

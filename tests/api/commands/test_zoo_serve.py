@@ -14,12 +14,13 @@ import pytest
 from blockwright.actors.checkpoints import open_checkpoints
 from blockwright.actors.settings.errors import SettingsError
 from blockwright.actors.settings.settings import Settings
-from blockwright.actors.source_checks import check_sources, check_store
+from blockwright.actors.source_checks import check_sources, check_store, with_models_of_origin
 from blockwright.api.commands import CommandError
 from blockwright.api.commands.cli import main
 from blockwright.api.commands.worker import made_store
 from blockwright.tests.claims import claim
 from blockwright.tests.waiting import PATIENCE
+from blockwright.tests.zoo.served_folder import served_folder
 from blockwright.zoo.add import add
 
 
@@ -70,6 +71,54 @@ def test_a_server_checks_its_store_and_its_origin_before_it_opens_a_model(zoo: P
     check_sources(here)
     assert (tmp_path / "store" / "zoo.json").is_file()
     check_store(here)
+
+
+@claim("A model is named by its name in the origin, and refused if the origin does not give it", of="serving")
+def test_a_model_that_only_the_origin_has(zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+    def folder(origin: str, path: str, before: dict[str, str] | None = None) -> str:
+        return with_models_of_origin(Settings(applications={"a": path}, origin=origin), before).models.applications["a"]
+
+    assert folder(str(zoo), "m") == str(zoo / "chains" / "m")
+    assert [folder(str(zoo), path) for path in ("./m", "owner/m", "/m")] == ["./m", "owner/m", "/m"], "no names there"
+    assert folder("", "m") == "m"
+    with served_folder(zoo) as served:
+        found = folder(served.address, "m")
+        assert Path(found).is_relative_to(tmp_path / "cache" / "blockwright" / "mirrors")
+        why = (
+            f"^'none' is no folder here, and the origin {served.address} does not give an application of that name "
+            rf"\({served.address}/chains/none/chain.json answers 404 Not Found\); name one that 'blockwright zoo list' "
+            "shows there$"
+        )
+        with pytest.raises(SettingsError, match=why):
+            folder(served.address, "none")
+        served.flip.add(f"files/{min((zoo / 'files').iterdir()).name}")
+        (tmp_path / "flat").write_text("")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+        with pytest.raises(
+            SettingsError, match=r"does not give an application of that name \(files/.* is not what its name"
+        ):
+            folder(served.address, "m")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "flat"))
+        with pytest.raises(SettingsError, match=r"; name another folder for it in XDG_CACHE_HOME$"):
+            folder(served.address, "m")
+    with pytest.raises(SettingsError, match=r"^'none' is no folder here, .* \(it has no folder chains/none\); name one"):
+        folder(str(zoo), "none")
+    with pytest.raises(SettingsError, match=r"^origin is 'http://.*', which gives no zoo \(.* does not answer: Connection"):
+        folder(served.address, "m")
+    assert folder(served.address, "m", {"a": found}) == found, "a later head asks for nothing"
+    with pytest.raises(SettingsError, match="does not answer"):
+        folder(served.address, "m", {"a": str(tmp_path / "cleared")})
+    (tmp_path / "m").mkdir()
+    assert folder(served.address, "m") == "m", "a folder here comes first"
+
+
+def test_an_origin_that_is_away_ends_no_later_head(zoo: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    away = Settings(applications={"m": str(zoo / "chains" / "m")}, origin=str(tmp_path / "nowhere"))
+    assert open_checkpoints(away, again=True).checkpoints.keys() == {"m"}
+    assert "nowhere', which gives no zoo" in caplog.text
 
 
 @claim("A store that cannot be one is refused with the field, the value and the remedy", of="serving")

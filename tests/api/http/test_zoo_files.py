@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import aiohttp
@@ -12,7 +16,9 @@ from blockwright.api.http.zoo_files import ZooFiles, open_files
 from blockwright.tests.claims import claim
 from blockwright.zoo.add import add
 from blockwright.zoo.layout import Layout
+from blockwright.zoo.origin import open_origin
 
+CLIENTS = 32
 Answer = tuple[int, bytes, Mapping[str, str]]
 
 
@@ -82,3 +88,21 @@ async def test_nothing_else_is_given(asked: Asked) -> None:
     assert (await asked("zoo.json", "POST"))[0] == 405
     for path in (Layout(asked.root).mark, *asked.root.glob("components/*"), *asked.root.glob("files/*")):
         assert (await asked(path))[:2] == (200, path.read_bytes())
+
+
+@claim("`zoo serve` gives many clients at a time each file whole", of="command-line")
+async def test_many_clients_at_a_time(asked: Asked) -> None:
+    files = [path.relative_to(asked.root) for path in asked.root.glob("tensors/*/*")]
+    together = threading.Barrier(CLIENTS)
+
+    def read_all() -> list[bytes]:
+        with closing(open_origin(asked.address)) as origin:
+            together.wait()
+            return [origin.read(path, lambda nbytes: None) for path in files]
+
+    whole = [(asked.root / path).read_bytes() for path in files]
+    with ThreadPoolExecutor(CLIENTS) as threads:
+        loop = asyncio.get_running_loop()
+        found = await asyncio.gather(*(loop.run_in_executor(threads, read_all) for _ in range(CLIENTS)))
+    assert all(one == whole for one in found)
+    assert asked.files.sent == CLIENTS * sum(map(len, whole))

@@ -14,21 +14,26 @@ import pytest
 from blockwright.actors.settings.settings import Settings
 from blockwright.api.serve.keeper import HandedOn
 from blockwright.api.serve.server import where_members_look
+from blockwright.policies.cluster.head_restarts import MOST
 from blockwright.tests.waiting import PATIENCE, until_now
 
 pytestmark = pytest.mark.system
 GRACE, SILENCE = 60.0, 0.3
-# A head writes what it was given, and beats until a file says with which code to end.
+# A head writes what it was given, and beats until a file says with which code to end. The file "release" is what is
+# installed: an interpreter that finds "broken" there does not get far.
 PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path
 from blockwright.api.serve.keeper import Keeper
 
 home, grace, silence = Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
+release = (home / "release").read_text() if (home / "release").exists() else ""
+if release == "broken":
+    raise SystemExit(2)
 
 def head(given):
     heads = len(list(home.glob("head-*"))) + 1
-    (home / "new").write_text(f"{os.getpid()} {given.first} {dict(given.memo)}")
+    (home / "new").write_text(f"{os.getpid()} {given.first} {dict(given.memo)}{release}")
     given.leave(heads=heads)
     (home / "new").rename(home / f"head-{heads}")
     while not (home / "end").exists():
@@ -135,6 +140,95 @@ def test_a_head_outlives_its_forkserver_and_another_follows_it(kept: Kept) -> No
     assert lives(head)
     os.kill(head, signal.SIGKILL)
     kept.said(2)
+
+
+def rolled(kept: Kept, release: str) -> None:
+    """Install another release, and roll the head."""
+    (kept.home / "release").write_text(release)
+    kept.process.send_signal(signal.SIGUSR2)
+
+
+def complained(kept: Kept, sentence: str) -> None:
+    until_now(lambda: sentence in (kept.home / "err").read_text(), sentence)
+
+
+def test_the_head_is_rolled_to_what_is_installed_forth_and_back(kept: Kept) -> None:
+    first, forkserver = kept.head(1), kept.forkserver()
+    rolled(kept, "next")
+    assert kept.said(2) == "False {'heads': 1}next"
+    gone(first)
+    gone(forkserver)
+    assert "ended for one of the installed release, which takes over" in (kept.home / "err").read_text()
+    os.kill(kept.head(2), signal.SIGKILL)
+    assert kept.said(3) == "False {'heads': 2}next"
+    os.kill(kept.forkserver(), signal.SIGKILL)  # a process of the keeper's own release would fork the next one
+    until_now(lambda: lives(kept.forkserver()), "another forkserver")
+    os.kill(kept.head(3), signal.SIGKILL)
+    assert kept.said(4) == "False {'heads': 3}next"
+    rolled(kept, "former")
+    assert kept.said(5) == "False {'heads': 4}former"
+    (kept.home / "end").write_text("0")
+    assert kept.wait() == 0
+
+
+def test_a_release_that_cannot_be_started_changes_nothing(kept: Kept) -> None:
+    first = kept.head(1)
+    rolled(kept, "broken")
+    complained(kept, "the head is not rolled: the installed release cannot be started")
+    assert lives(first)
+    rolled(kept, "mended")
+    assert kept.said(2) == "False {'heads': 1}mended"
+
+
+def test_the_keepers_end_is_that_of_a_release_that_is_being_started_too(kept: Kept) -> None:
+    head, forkserver = kept.head(1), kept.forkserver()
+    kept.process.send_signal(signal.SIGUSR2)
+    other = until_two(kept) - {forkserver}
+    kept.process.send_signal(signal.SIGTERM)
+    kept.wait()
+    for pid in (head, forkserver, *other):
+        gone(pid)
+
+
+def until_two(kept: Kept) -> set[int]:
+    """The forkservers, once there are two."""
+    found = set[int]()
+
+    def look() -> bool:
+        children = subprocess.run(["pgrep", "-P", str(kept.process.pid)], capture_output=True, text=True, check=True).stdout
+        found.update(map(int, children.split()))
+        return len(found) > 1
+
+    until_now(look, "another forkserver")
+    return found
+
+
+def test_without_grace_the_head_is_not_rolled(tmp_path: Path) -> None:
+    made = Kept(tmp_path, grace=0.0)
+    head = made.head(1)
+    made.process.send_signal(signal.SIGUSR2)
+    complained(made, "the head is not rolled: orphan_grace is 0, so all would end with it")
+    assert lives(head)
+    (tmp_path / "end").write_text("0")
+    assert made.wait() == 0
+
+
+def test_heads_that_are_killed_again_and_again_end_all_with_a_sentence(kept: Kept) -> None:
+    for number in range(1, MOST + 2):
+        os.kill(kept.head(number), signal.SIGKILL)
+    assert kept.wait() == 1
+    said = (kept.home / "err").read_text()
+    assert "another takes over in 0.25 s" in said
+    assert "another takes over in 2 s" in said
+    assert f"{MOST + 1} heads ended within 60 s; the last one by signal 9" in said
+
+
+def test_a_signal_to_end_between_two_heads_ends_all(kept: Kept) -> None:
+    for number in (1, 2, 3, 4):
+        os.kill(kept.head(number), signal.SIGKILL)
+    complained(kept, "another takes over in 1 s")
+    kept.process.send_signal(signal.SIGTERM)
+    assert kept.wait() == 128 + signal.SIGTERM
 
 
 def test_without_grace_a_killed_head_ends_all_as_one_process_would(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -49,6 +50,15 @@ def test_a_chain_with_traffic_comes_together_where_there_is_room() -> None:
     assert plan.steps == (Relocation("a", (whole("w1", zoo.chains["a"]),), (SPREAD,)),)
     assert plan.saved == HOT
     assert plan.cost == 30 / LOAD_RATE + STEP_SECONDS
+
+
+def test_loads_cost_what_was_measured_where_it_was() -> None:
+    zoo = two("a", room=200)
+    current = {"a": [SPREAD], "b": [whole("w0", zoo.chains["b"])]}
+    for speeds, seconds in (({"w1": 10.0}, 3.0), ({"w0": 10.0}, 30 / LOAD_RATE)):
+        plan = relocate(replace(zoo, speeds=speeds), current)
+        assert plan is not None
+        assert plan.cost == pytest.approx(seconds + STEP_SECONDS)
 
 
 def test_one_without_traffic_gives_way() -> None:

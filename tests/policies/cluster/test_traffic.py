@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.policies.cluster.traffic import Passages, crossing_seconds, seconds_of, top_pairs
+from blockwright.policies.cluster.traffic import (
+    VALUE_BYTES,
+    LinkCost,
+    Passages,
+    crossing_seconds,
+    seconds_of,
+    top_pairs,
+)
 from blockwright.policies.control.events import Application
 from blockwright.tests.fake_cluster import application
 
@@ -34,6 +41,12 @@ def test_a_crossing_costs_a_message_for_each_sweep_and_the_bytes_of_each_positio
     assert found == {"a": [0.0, *[seconds_of(passed, WIDTH)] * 3], "c": [0.0] * 4}
     assert seconds_of(Passages(2, 0), WIDTH) == pytest.approx(2 * seconds_of(Passages(1, 0), WIDTH))
     assert seconds_of(Passages(1, 1 << 30), 1000) > 1000
+
+
+def test_a_measured_link_takes_the_place_of_the_guess() -> None:
+    link = LinkCost(latency=0.25, rate=100.0)
+    assert seconds_of(Passages(2, 50), 2, link) == pytest.approx(2 * 0.25 + 50 * 2 * VALUE_BYTES / 100)
+    assert crossing_seconds({"a": Passages(2, 0)}, zoo("a"), link) == {"a": [0.0, 0.5, 0.5, 0.5]}
 
 
 def test_a_variant_counts_where_its_pairs_are() -> None:

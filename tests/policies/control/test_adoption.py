@@ -9,10 +9,10 @@ import msgpack
 import pytest
 
 from blockwright.policies.control import events
-from blockwright.policies.control.adoption import Adopted, ToldWorker, adopt
+from blockwright.policies.control.adoption import Adopted, ToldWorker, adopt, configured, first_words, unclaimed
 from blockwright.policies.control.state import ControllerState
 from blockwright.tests.claims import claim
-from blockwright.tests.fake_cluster import FakeWorker
+from blockwright.tests.fake_cluster import FakeWorker, application
 from blockwright.tests.policies.control.test_world_walks import at_rest
 from blockwright.tests.policies.control.world import ControlWorld
 
@@ -45,6 +45,7 @@ class MortalWorld(ControlWorld):
         super().__init__(seed)
         self.dice = Random(seed)
         self.kept: list[tuple[int, dict[str, Any]]] = []
+        self.decided = -1
         self.known: dict[str, events.Application] = {}
         self.adopting = False
         self.heads = 1
@@ -62,7 +63,8 @@ class MortalWorld(ControlWorld):
         return effects
 
     def take(self, effect: events.Effect) -> list[events.Event]:
-        if isinstance(effect, events.Publish):
+        if isinstance(effect, events.Publish) and self.decided != self.state.decided:  # as the publisher of routes does
+            self.decided = self.state.decided
             self.kept = [*self.kept[-1:], (self.state.version, travelled(self.state))]
         return super().take(effect)
 
@@ -142,3 +144,63 @@ def test_more_worlds_whose_head_dies_come_to_rest(part: int, request: pytest.Fix
     first = request.config.getoption("--seed") + part
     for seed in range(first, first + PART):
         play(seed)
+
+
+def adopted_anew(*held: events.HeldBlock) -> Adopted:
+    """What a head begins with whose members keep no state: one worker, which holds these blocks."""
+    fresh = ControllerState(["w0", "w1"], 0.0)
+    adopted = adopt(fresh, None, [ToldWorker("w0", 3, 17, 8, None, held)], 8)
+    for event in adopted.events:
+        fresh.handle(event, 0.0)
+    return adopted
+
+
+def test_the_applications_of_the_settings_are_served_by_a_first_head_and_where_none_has_begun_to() -> None:
+    one = application("a")
+    first = ControllerState(["w0"], 0.0)
+    assert configured(first, None, [one]) == (events.Serve((one,)),)
+    adopted = adopted_anew()
+    assert configured(adopted.state, adopted, [one]) == (events.Serve((one,)),)
+    adopted.state.handle(events.Serve((one,)), 0.0)
+    assert configured(adopted.state, adopted, [one]) == ()
+
+
+def test_what_workers_hold_of_no_application_is_unloaded() -> None:
+    here, gone = (events.HeldBlock(name, 0, 1, (name.encode() * 16,)) for name in ("a", "b"))
+    adopted = adopted_anew(here, gone)
+    adopted.state.handle(events.Serve((application("a"),)), 0.0)
+    assert unclaimed(adopted.state, adopted) == (events.Unload("w0", 3, "b", (b"b" * 16,)),)
+    assert unclaimed(adopted.state, None) == ()
+
+
+def test_the_first_words_of_a_head_name_the_workers_that_live() -> None:
+    words = first_words(adopted_anew().state)
+    assert (words.lives, words.drops) == ((("w0", 3),), False)
+
+
+def followed(state: ControllerState, event: events.Event) -> None:
+    """Handle an event and all that comes of it: each load succeeds, each worker has room."""
+    effects = state.handle(event, 0.0)
+    for effect in effects:
+        if isinstance(effect, events.Load):
+            effects += state.handle(events.Loaded(effect.worker, effect.incarnation, effect.load), 0.0)
+        elif isinstance(effect, events.AskCapacity):
+            effects += state.handle(events.KvCapacity(effect.worker, effect.incarnation, 1 << 20), 0.0)
+
+
+@claim("Publications after deaths, returns and loads of workers do not keep the whole state again", of="faults")
+def test_what_workers_tell_themselves_is_no_decision() -> None:
+    state = ControllerState(["w0", "w1", "w2"], 10.0)
+    followed(state, events.Serve((application("a"), application("b"))))
+    for name in state.workers:
+        followed(state, events.WorkerUp(name, 1))
+    assert state.whole
+    decided, version = state.decided, state.version
+    for incarnation in range(1, 20):
+        followed(state, events.WorkerDown("w1", incarnation, "killed"))
+        followed(state, events.WorkerUp("w1", incarnation + 1))
+    assert state.whole
+    assert state.version >= version + 2 * 19
+    assert state.decided == decided
+    followed(state, events.DrainWorker("w1", True))
+    assert state.decided > decided

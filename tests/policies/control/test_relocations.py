@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from blockwright.policies.cluster.traffic import UNMEASURED, LinkCost
 from blockwright.policies.control import events
 from blockwright.policies.control.claims import Claimant, ClaimKind
 from blockwright.policies.control.drop_events import RoutesLeft
@@ -34,9 +35,9 @@ MANY = 10**9
 class Crossed(FakeCluster):
     """Three models of 6 components on two workers that hold 10 each: one is spread."""
 
-    def __init__(self, window: float = WINDOW, served: tuple[Any, ...] = (A, B, C)) -> None:
+    def __init__(self, window: float = WINDOW, served: tuple[Any, ...] = (A, B, C), *, link: LinkCost = UNMEASURED) -> None:
         memory = dict.fromkeys(("w0", "w1"), ROOM)
-        super().__init__("w0", "w1", memory=memory, traffic_window=window, on_demand=False)
+        super().__init__("w0", "w1", memory=memory, traffic_window=window, link=link, on_demand=False)
         self.counts: dict[str, dict[str, tuple[int, int]]] = {"w0": {}, "w1": {}}
         self.serve(*served)
 
@@ -80,6 +81,27 @@ def test_the_model_with_traffic_comes_together_and_another_spreads() -> None:
     assert by == {Claimant.SERVING}
     held = {worker: len(one.held) for worker, one in world.workers.items()}
     assert sum(held.values()) == 18, "what no route needs is unloaded"
+
+
+def test_measured_speeds_of_loads_and_links_decide_what_a_relocation_costs_and_saves() -> None:
+    costs, saved = list[float](), list[float]()
+    for seconds, link in (
+        (0.0, UNMEASURED),
+        (1.0, UNMEASURED),
+        (1.0, LinkCost(2 * UNMEASURED.latency, UNMEASURED.rate / 2)),
+    ):
+        world = Crossed(link=link)
+        for worker in ("w0", "w1"):
+            world.state.workers[worker].loaded(SIZE, seconds)
+        name = world.spread()
+        world.pass_through(name, 0)
+        world.pass_through(name)
+        assert world.state.relocations.last is not None
+        costs.append(world.state.relocations.last.cost)
+        saved.append(world.state.relocations.last.saved)
+    assert costs[1] - costs[0] == pytest.approx(round(costs[1] - costs[0]), abs=0.01), "a second for each component"
+    assert costs[1] >= 1.0 > costs[0]
+    assert saved == [saved[0], saved[0], pytest.approx(2 * saved[0])]
 
 
 def test_old_routes_serve_until_the_new_one_is_whole_and_requests_have_left() -> None:

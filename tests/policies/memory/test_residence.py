@@ -146,3 +146,28 @@ def alone(residence: Residence, pool: ChunkPool, name: str, held: dict[bytes, tu
 def test_a_granule_must_divide_a_chunk() -> None:
     with pytest.raises(ValueError, match="no multiple of a granule of 60"):
         Residence(ChunkPool(1, CHUNK), 60)
+
+
+def test_what_is_borrowed_is_the_other_holders_own() -> None:
+    residence, _ = made(8)
+    residence.load(b"base", "a", tensors(q=CHUNK))
+    assert residence.hold(b"base", "a~1")
+    residence.load(b"stitch", "a~1", tensors(w=100))
+    residence.borrow("a~1")
+    assert residence.bytes_by_holder() == {"a": (CHUNK, 0), "a~1": (128, CHUNK)}
+    assert residence.only("a")
+    copy = Residence.restore(residence.snapshot(), made(8)[1])
+    assert copy.bytes_by_holder() == residence.bytes_by_holder()
+    residence.hold(b"base", "b")
+    assert residence.bytes_by_holder() == {"a": (0, CHUNK), "a~1": (128, CHUNK), "b": (0, CHUNK)}
+    assert not residence.only("a")
+    for holder in ("a", "b"):
+        assert residence.release(b"base", holder) is None
+    assert residence.bytes_by_holder() == {"a~1": (CHUNK + 128, 0)}, "no other holder is left"
+    residence.release(b"base", "a~1")
+    residence.check()
+    residence.release(b"stitch", "a~1")
+    residence.check()
+    residence.load(b"base", "a~1", tensors(q=CHUNK))
+    residence.hold(b"base", "a")
+    assert residence.bytes_by_holder() == {"a": (0, CHUNK), "a~1": (0, CHUNK)}, "it is a borrower no more"

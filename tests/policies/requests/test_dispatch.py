@@ -1,5 +1,10 @@
 """Routes are compared by what their workers have left to do."""
 
+from dataclasses import replace
+from random import Random
+
+import pytest
+
 from blockwright.policies.model.chain import Hop, Route
 from blockwright.policies.requests.dispatch import (
     RouteQuery,
@@ -32,6 +37,32 @@ def test_least_work_wins_and_names_break_ties():
     routes = [route("w1"), route("w0"), route("w2")]
     assert choose(routes, {}) == route("w0")
     assert choose(routes, {"w0": 5, "w1": 4, "w2": 4}) == route("w1")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_short_way_through_replicas_finds_what_the_comparison_of_all_routes_finds(seed: int):
+    """A pipeline that has no room has all routes compared in full."""
+    source = Random(seed)
+    names = [f"w{n}" for n in range(source.randint(1, 6))]
+    routes = [replace(route(name), application=source.choice("mv"), id=f"{source.random()}") for name in names * 2]
+    source.shuffle(routes)
+    capacity = {one.id: source.choice((10, 20, 30)) for one in routes if source.random() < 0.7}
+    work = {name: source.choice((0, 5, 15)) for name in names if source.random() < 0.8}
+    closed = {name for name in names if source.random() < 0.2}
+    full, pipeline = dict.fromkeys(("x", "y"), 1 << 40), route("x", "y")
+    rest = (closed, source.choice(routes).id, source.choice((5, 20)), capacity | {pipeline.id: 0}, ("v",))
+    long = choose([*routes, pipeline], work | full, *rest)
+    assert choose(routes, work, *rest) == (None if long == pipeline else long)
+
+
+@claim("Gateways that have seen nothing of each other's requests send them to different workers", of="serving")
+@pytest.mark.parametrize("pipelines", [False, True])
+def test_each_of_several_gateways_has_its_own_order_of_workers_with_equal_work(pipelines: bool):
+    routes = [route(f"w{n}", f"v{n}") if pipelines else route(f"w{n}") for n in range(40)]
+    first = [choose(routes, {}, seat=f"g{n}/gateway") for n in range(8)]
+    assert len({one.home for one in first if one is not None}) >= 6
+    assert first == [choose(routes[::-1], {}, seat=f"g{n}/gateway") for n in range(8)]
+    assert choose(routes, {"w0": 1}, seat="g0/gateway") == choose(routes[1:], {}, seat="g0/gateway")
 
 
 def test_all_workers_of_a_route_count():

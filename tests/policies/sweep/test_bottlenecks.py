@@ -19,8 +19,8 @@ from blockwright.tests.parts import parts
 
 from ..sweep_world import FakeWorker, World, chain, generate, replica, submission
 
-SEEDS = 200
-PARTS = 20
+SEEDS = 1000
+PARTS = 100
 DAILY = 2
 
 

@@ -24,6 +24,7 @@ from blockwright.policies.sweep.sweep_load import SweepLoad
 from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
 
+from ..draft_schedule import DraftSchedule
 from ..fake_device import CHUNK
 from ..sweep_world import FakeWorker, World, chain, generate, pipeline, replica, submission, tier, variant
 
@@ -378,55 +379,39 @@ def test_a_copy_and_a_snapshot_go_on_alike() -> None:
 # laws ----------------------------------------------------------------------------------------------------------------
 
 
-class Schedule:
+class Schedule(DraftSchedule):
     """One seeded play: two workers, little memory, draft models that come and go."""
 
     def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)
-        self.homes = [replica(worker, one) for one in (BASE, TUNED) for worker in ("w0", "w1")]
-        self.homes.append(pipeline(["w0", "w1"], BASE))
-        self.models = [replica(worker, one) for one in (SMALL, SMALL_TUNED) for worker in ("w0", "w1")]
-        self.tiers = [replica("w0", tier(BASE, 1))]
-        chunks = self.chance.choice([28, 64, 200])
-        self.longest = 32 if chunks < 60 else 60
-        self.world = World(
-            ["w0", "w1"], [BASE, TUNED, SMALL, SMALL_TUNED, tier(BASE, 1)], [*self.homes, *self.models, *self.tiers],
-            budget=chunks * CHUNK, max_rows=self.chance.choice([2, 8, 16]),
-            chunk_size=8, sweep_tokens=self.chance.choice([8, 24, 64]), prefix_cache=self.chance.random() < 0.7,
-            **({"tenant_kv_share": {"a": 0.6}} if self.chance.random() < 0.3 else {}),
+        chance = random.Random(seed)
+        homes = [replica(worker, one) for one in (BASE, TUNED) for worker in ("w0", "w1")]
+        homes.append(pipeline(["w0", "w1"], BASE))
+        models = [replica(worker, one) for one in (SMALL, SMALL_TUNED) for worker in ("w0", "w1")]
+        tiers = [replica("w0", tier(BASE, 1))]
+        chunks = chance.choice([28, 64, 200])
+        longest = 32 if chunks < 60 else 60
+        world = World(
+            ["w0", "w1"], [BASE, TUNED, SMALL, SMALL_TUNED, tier(BASE, 1)], [*homes, *models, *tiers],
+            budget=chunks * CHUNK, max_rows=chance.choice([2, 8, 16]),
+            chunk_size=8, sweep_tokens=chance.choice([8, 24, 64]), prefix_cache=chance.random() < 0.7,
+            **({"tenant_kv_share": {"a": 0.6}} if chance.random() < 0.3 else {}),
         )  # fmt: skip
-        for worker in self.world.workers.values():
-            worker.device.agreeing = self.chance.choice([0, 50, 80, 100])
-        self.want: dict[str, list[int]] = {}
+        for worker in world.workers.values():
+            worker.device.agreeing = chance.choice([0, 50, 80, 100])
+        super().__init__(chance, world, homes, models, 0.85, tiers)
+        self.longest = longest
 
-    def play(self) -> None:
-        for number in range(10):
-            self.submit(f"r{number}", float(number))
-            self.go_on(self.chance.randrange(12))
-            happens = self.chance.random()
-            if happens < 0.15:
-                self.cancel()
-            elif happens < 0.35:
-                self.move()
-            elif happens < 0.5:
-                kept = [one for one in self.models if self.chance.random() < 0.85]
-                self.world.publish([*self.homes, *kept, *self.tiers])
-            elif happens < 0.55 and len(self.world.workers) > 1:
-                self.kill()
-        self.world.run(self.chance.randrange(1 << 30))
+    def forget(self) -> None:
         for back in self.world.returned:  # a request to a draft model that went
             if back.request in self.want and self.world.submitted[back.request].route.startswith("small"):
                 del self.want[back.request]
-        assert {name: self.world.emitted[name] for name in self.want} == self.want
-        assert self.want.keys() <= self.world.finished.keys()
-        self.world.assert_quiet()
 
     def submit(self, name: str, arrival: float) -> None:
         length = self.chance.choice([0, 2, 4, 20])
         prompt = [self.chance.randrange(2)] * length + [self.chance.randrange(50) for _ in range(4)]
         limit, stop = min(self.longest, len(prompt) + self.chance.randrange(1, 45)), [self.chance.randrange(150)]
         there = [one for one in self.homes if {hop.worker for hop in one.hops} <= {*self.world.workers}]
-        there += [one for one in self.models if one.home in self.world.workers and self.chance.random() < 0.3]
+        there += [one for one in self.drawing if one.home in self.world.workers and self.chance.random() < 0.3]
         there = [one for one in there if one.id in {route.id for route in self.world.update.routes}]
         route = self.chance.choice(there)
         self.want[name] = generate(route.application, prompt, limit, stop)
@@ -438,41 +423,6 @@ class Schedule:
         )  # fmt: skip
         more = {"stop": stop, "arrival": arrival, "drafts": drafts, "tenant": self.chance.choice("ab")}
         self.world.submit(submission(name, prompt, limit, route.id, **more))
-
-    def go_on(self, moves: int) -> None:
-        for _ in range(moves):
-            able = self.world.moves()
-            self.chance.shuffle(able)
-            any(self.world._move(kind, what) for kind, what in able)
-
-    def unfinished(self) -> list[str]:
-        return sorted(self.want.keys() - self.world.finished.keys())
-
-    def cancel(self) -> None:
-        if there := self.unfinished():
-            name = self.chance.choice(there)
-            self.world.cancel(name)
-            del self.want[name]
-
-    def move(self) -> None:
-        there = self.unfinished()
-        if there and len(self.world.workers) > 1 and not any(waits for *_, waits in self.world.exports.values()):
-            name = self.chance.choice(there)
-            application = self.world.routes[self.world.submitted[name].route].application
-            if to := [one for one in self.homes if one.application == application]:
-                self.world.move(name, self.chance.choice(to).id)
-
-    def kill(self) -> None:
-        """A worker dies with all that it had; its sequences begin anew on the other."""
-        while any(waits for *_, waits in self.world.exports.values()):
-            self.go_on(1)
-        dead = self.chance.choice(["w0", "w1"])
-        self.world.kill(dead)
-        for name in self.unfinished():
-            route = self.world.routes[self.world.submitted[name].route]
-            if dead in {hop.worker for hop in route.hops}:
-                left = next(iter(self.world.workers))
-                self.world.hand_over(name, f"{route.application}@{left}")
 
 
 @claim(

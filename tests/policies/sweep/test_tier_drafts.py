@@ -21,6 +21,7 @@ from blockwright.policies.sweep.sweep_load import SweepLoad
 from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
 from blockwright.tests.policies import fake_device, sweep_world
+from blockwright.tests.policies.draft_schedule import DraftSchedule
 from blockwright.tests.policies.fake_device import CHUNK
 from blockwright.tests.policies.sweep_world import (
     World,
@@ -198,45 +199,27 @@ def test_a_round_is_priced_as_the_plan_that_makes_it() -> None:
 # laws ----------------------------------------------------------------------------------------------------------------
 
 
-class Schedule:
+class Schedule(DraftSchedule):
     """One seeded play: two workers, little memory, tiers that come and go.
 
     ``source``: the only one of all drafts. Then requests go to a lower tier, too, and continue each other's prompts.
     """
 
     def __init__(self, seed: int, source: str = "") -> None:
-        self.chance, self.source = random.Random(seed), source
+        chance = random.Random(seed)
         served = (BASE, TUNED, MIDDLE) if source else (BASE, TUNED)
-        self.homes = [replica(worker, one) for one in served for worker in ("w0", "w1")]
-        self.homes.append(pipeline(["w0", "w1"], BASE))
-        self.tiers = [replica("w0", LOW), replica("w1", LOW), replica("w0", HIGH)]
-        self.world = World(
-            ["w0", "w1"], [*served, LOW, HIGH], [*self.homes, *self.tiers],
-            budget=self.chance.choice([28, 48, 160]) * CHUNK, max_rows=self.chance.choice([2, 4, 16]),
-            chunk_size=8, sweep_tokens=self.chance.choice([8, 24, 64]), prefix_cache=self.chance.random() < 0.7,
+        homes = [replica(worker, one) for one in served for worker in ("w0", "w1")]
+        homes.append(pipeline(["w0", "w1"], BASE))
+        tiers = [replica("w0", LOW), replica("w1", LOW), replica("w0", HIGH)]
+        world = World(
+            ["w0", "w1"], [*served, LOW, HIGH], [*homes, *tiers],
+            budget=chance.choice([28, 48, 160]) * CHUNK, max_rows=chance.choice([2, 4, 16]),
+            chunk_size=8, sweep_tokens=chance.choice([8, 24, 64]), prefix_cache=chance.random() < 0.7,
         )  # fmt: skip
-        for worker in self.world.workers.values():
-            worker.device.agreeing = 0 if source == "wrong" else self.chance.choice([0, 50, 80, 100])
-        self.want: dict[str, list[int]] = {}
-
-    def play(self) -> None:
-        for number in range(10):
-            self.submit(f"r{number}", float(number))
-            self.go_on(self.chance.randrange(12))
-            happens = self.chance.random()
-            if happens < 0.15:
-                self.cancel()
-            elif happens < 0.35:
-                self.move()
-            elif happens < 0.5:
-                kept = [one for one in self.tiers if self.chance.random() < 0.7]
-                self.world.publish([*self.homes, *kept])
-            elif happens < 0.55 and len(self.world.workers) > 1:
-                self.kill()
-        self.world.run(self.chance.randrange(1 << 30))
-        assert {name: self.world.emitted[name] for name in self.want} == self.want
-        assert self.want.keys() <= self.world.finished.keys()
-        self.world.assert_quiet()
+        for worker in world.workers.values():
+            worker.device.agreeing = 0 if source == "wrong" else chance.choice([0, 50, 80, 100])
+        super().__init__(chance, world, homes, tiers, 0.7)
+        self.source = source
 
     def submit(self, name: str, arrival: float) -> None:
         prompt = [self.chance.randrange(2)] * self.chance.randrange(8) + [self.chance.randrange(50) for _ in range(6)]
@@ -263,40 +246,6 @@ class Schedule:
         right = self.source == "prediction"
         text = [token if right and self.chance.randrange(wrong) else token + fake_device.VOCABULARY for token in answer]
         return DraftOptions(tokens=tokens, prediction=text)
-
-    def go_on(self, moves: int) -> None:
-        for _ in range(moves):
-            able = self.world.moves()
-            self.chance.shuffle(able)
-            any(self.world._move(kind, what) for kind, what in able)
-
-    def unfinished(self) -> list[str]:
-        return sorted(self.want.keys() - self.world.finished.keys())
-
-    def cancel(self) -> None:
-        if there := self.unfinished():
-            name = self.chance.choice(there)
-            self.world.cancel(name)
-            del self.want[name]
-
-    def move(self) -> None:
-        there = self.unfinished()
-        if there and len(self.world.workers) > 1 and not any(waits for *_, waits in self.world.exports.values()):
-            name = self.chance.choice(there)
-            application = self.world.routes[self.world.submitted[name].route].application
-            self.world.move(name, self.chance.choice([one for one in self.homes if one.application == application]).id)
-
-    def kill(self) -> None:
-        """A worker dies with all that it had; its sequences begin anew on the other."""
-        while any(waits for *_, waits in self.world.exports.values()):
-            self.go_on(1)
-        dead = self.chance.choice(["w0", "w1"])
-        self.world.kill(dead)
-        for name in self.unfinished():
-            route = self.world.routes[self.world.submitted[name].route]
-            if dead in {hop.worker for hop in route.hops}:
-                left = next(iter(self.world.workers))
-                self.world.hand_over(name, f"{route.application}@{left}")
 
 
 @claim("Drafts by a tier change no token, over a thousand schedules of preemption, moves, deaths and changes", of="drafts")

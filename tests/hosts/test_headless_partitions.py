@@ -1,0 +1,145 @@
+"""Cuts between hosts where members outlive their head: who still reaches whom serves on, as the lives that they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockwright.tests.claims import claim
+from blockwright.tests.hosts.cluster import SILENCE, STREAMS, Cluster, grown, loaded, opened
+from blockwright.tests.hosts.network import Hosts
+from blockwright.tests.system.client import Client, check
+from blockwright.tests.system.conftest import slow
+from blockwright.tests.waiting import until
+
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
+GRACE = 300
+VOUCHED = "worker far is out of reach of the head, but front reaches it"
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    hosts: Hosts | None, model: Path, pace: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster | None]:
+    yield from opened(hosts, model, pace, tmp_path_factory.mktemp("headless"), orphan_grace=GRACE, gateway_in_head="no")
+
+
+async def lives(client: Client) -> dict[str, int]:
+    return {name: worker["incarnation"] for name, worker in (await client.workers()).items()}
+
+
+async def led(cluster: Cluster, client: Client) -> None:
+    """The head reaches all again."""
+
+    async def reached() -> bool:
+        return (await client.get("/admin/cluster"))[1]["doubts"] == ""
+
+    await until(reached, "the head reaches all")
+    await cluster.whole(client)
+
+
+@claim("A worker that only the head misses serves on while a gateway reaches it", of="faults")
+@pytest.mark.parametrize("way", ["both", "from", "to"])
+@pytest.mark.parametrize("network", [{}, {"delay": 0.02, "loss": 0.01}])
+async def test_a_worker_is_cut_off_from_the_head_only(cluster: Cluster, way: str, network: dict[str, Any]) -> None:
+    """The gateway at "c" reaches it: no token of a request through "c" is lost.
+
+    Back in reach it ends, as the gateway beside the head had lost it, too, and the next life loads nothing.
+    """
+    front = cluster.front()
+    async with Client(cluster.server) as client, Client(front) as beside:
+        await cluster.whole(client)
+        before = await lives(client)
+
+        async def doubted() -> bool:
+            return VOUCHED in (await client.get("/admin/cluster"))[1]["doubts"]
+
+        async def again() -> bool:
+            return (await lives(client)).get("far", 0) > before["far"]
+
+        cluster.hosts.shape(**network)
+        with slow(cluster.server):
+            answers = await loaded(cluster, beside)
+            cluster.hosts.cut("b", "a", way=way)
+            await until(doubted, "the head asks the gateway")
+            await grown(answers, STREAMS)
+        await beside.finished()
+        check(answers, cluster.expected)
+        answers = beside.load(STREAMS)
+        await beside.finished()
+        check(answers, cluster.expected)
+        process = cluster.far
+        cluster.hosts.heal("b", "a")
+        await until(again, "its next life has begun")
+        cluster.hosts.shape()
+        await led(cluster, client)
+        assert cluster.far is process, cluster.server.said("far")
+        far = (await client.workers())["far"]
+        assert far["incarnation"] == before["far"] + 1
+        assert far["counters"]["loaded_parameter_bytes"] == 0
+
+
+@claim("A worker whose host is cut off comes back with what is in its memory, and loads nothing again", of="faults")
+@pytest.mark.parametrize("way", ["both", "from", "to"])
+async def test_a_worker_is_cut_off_from_all(cluster: Cluster, way: str) -> None:
+    """None vouches for it, so it is declared down as before; it waits without a head, and comes back as the next life."""
+    front = cluster.front()
+    async with Client(cluster.server) as client, Client(front) as beside:
+        await cluster.whole(client)
+        before = await lives(client)
+
+        async def gone() -> bool:
+            return "far" not in await client.workers()
+
+        with slow(cluster.server):
+            answers = await loaded(cluster, beside)
+            cluster.hosts.cut("b", "a", "c", way=way)
+            await until(gone, "the head declares it down")
+        await beside.finished()
+        check(answers, cluster.expected)
+        await asyncio.sleep(SILENCE)
+        process = cluster.far
+        cluster.hosts.heal("b", "a", "c")
+        await cluster.whole(client)
+        assert cluster.far is process, cluster.server.said("far")
+        far = (await client.workers())["far"]
+        assert far["incarnation"] == before["far"] + 1
+        assert far["counters"]["loaded_parameter_bytes"] == 0
+        answers = beside.load(STREAMS)
+        await beside.finished()
+        check(answers, cluster.expected)
+
+
+@claim("A head that is cut off from most of its members declares none down, and both sides serve on", of="faults")
+@pytest.mark.parametrize("way", ["both", "from", "to"])
+async def test_the_head_is_cut_off_from_most(cluster: Cluster, way: str) -> None:
+    """The halves: the head, a gateway and a worker at "a", and a gateway and two workers at "b" and "c"."""
+    front = cluster.front()
+    cluster.join_third()
+    async with Client(cluster.server) as client, Client(front) as beside:
+        await cluster.whole(client)
+        before = await lives(client)
+
+        async def doubted() -> bool:
+            return "members are out of reach at once" in (await client.get("/admin/cluster"))[1]["doubts"]
+
+        with slow(cluster.server):
+            answers = await loaded(cluster, beside)
+            cluster.hosts.cut("a", "b", "c", way=way)
+            await until(doubted, "the head doubts itself")
+        await beside.finished()
+        check(answers, cluster.expected)
+        for side in (client, beside):
+            answers = side.load(STREAMS)
+            await side.finished()
+            check(answers, cluster.expected)
+        cluster.hosts.heal("a", "b", "c")
+        await led(cluster, client)
+        assert await lives(client) == before
+        answers = beside.load(STREAMS)
+        await beside.finished()
+        check(answers, cluster.expected)
