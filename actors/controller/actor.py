@@ -413,10 +413,8 @@ class Controller(Actor):
         blocks = {name: a for name, a in zip(names, answers[len(names) :], strict=False) if isinstance(a, list)}
         sequences = [a for a in answers[2 * len(names) :] if isinstance(a, dict)]
         now, wall = self.node.clock.now(), time.time()
-        predictors: dict[str, Any] = {}
-        for peer in self.node.peers().values():
-            predictors |= peer.payload.get("predictors", {})
-        gateways = await self._gateway_calls.statuses()
+        peers = self.node.peers().values()
+        predictors = {name: said for peer in peers for name, said in peer.payload.get("predictors", {}).items()}
         view = cluster_view(self._state, statuses, blocks, sequences, self._history.view(now, wall), predictors)
         if self._state.overload.watched:
             asked_memory = self.node.ref(f"{self.node.name}/memory").view(timeout=VIEW_TIMEOUT, returns=dict[str, Any])
@@ -425,7 +423,7 @@ class Controller(Actor):
             view["overload"] = overload_view(self._state.overload, self._state.served, self._state.workers, now, wall) | more
         view |= releases_view(self.node.releases(), self.node.refused_releases(), self._state.workers, self._gateways)
         return view | {
-            "gateways": gateways,
+            "gateways": await self._gateway_calls.statuses(),
             "cards": await self._cards(),
             "autoscale": self._state.scaling.view(now, wall),
             "placement": placement_view(self._state, now, wall),
