@@ -1,4 +1,4 @@
-"""The head's doubts: why it takes no member for down while it reaches few of them. Told to gateways, for their probes.
+"""The head's doubts: why it takes no member for down while it reaches few of them. Gateways hear of them, for their probes.
 
 They ride in the payload of the head's heartbeats, so a gateway that the head does not reach has heard of none.
 """

@@ -216,6 +216,7 @@ class Running:
 
     def run(self, root: Ref, opened: OpenedCheckpoints, settings: Settings, then: Callable[[], None]) -> None:
         """Hash, load and record the stages, in the background. ``then`` is called when everything is loaded."""
+        tell_doubts(self.cluster)
         self.cluster.node.monitor(root, lambda down: self.fail(f"the cluster's supervisor ended: {down.cause}"))
         self._background += [
             asyncio.create_task(self._prepare(opened, settings)),
@@ -295,7 +296,6 @@ async def start(
         tell_of_predictors(cluster, settings, configs.keys())
         tell_of_nodes(cluster, running.controller.ref, running.answering, configs.keys(), processes)
         root = await start_tree(cluster.node, whole, values, nodes=cluster)
-        tell_doubts(cluster)
         running.reached("checkpoints opened")
         if await settle_members(cluster, found):
             await running.controller.take_over()

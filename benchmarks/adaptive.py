@@ -49,7 +49,8 @@ from blockwright.zoo.family.network import ChainNetwork
 BASE, FAMILY = ROOT / "examples" / "demo-checkpoint", ROOT / "examples" / "demo-family"
 STRENGTHS = (0.001, 0.01, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
 EQUAL = 2  # rungs whose blocks are as good as equal
-CHOOSING_SEED, PROBE_SEED, HELD_OUT_SEED = 24, 25, 31
+CHOOSING_SEED, PROBE_SEED = 24, 25
+HELD_OUT_SEED = 31
 WORST = 2.0  # answers lost in 100, held out
 DAMAGE, ALONE = "damage", "alone"
 Prompts = Sequence[TrainingExample]

@@ -58,7 +58,8 @@ def logits_of(
     own: ChainNetwork, donor: ChainNetwork, pairs: Sequence[BlockPair], tokens_BL: torch.Tensor, asked_BL: torch.Tensor
 ) -> torch.Tensor:
     """Return the logits [P, V] of a chain with some blocks swapped, at the positions that ``asked_BL`` marks."""
-    x, place, head = tokens_BL, 0, own
+    x, place = tokens_BL, 0
+    head = own
     for pair in sorted(pairs):
         x = behind(own, x, place, pair.first)
         x = behind(donor, x, pair.other_first, min(pair.other_last, donor.depth))

@@ -26,7 +26,8 @@ SAMPLE = Path(__file__).parent / "azure_conversation.json"
 TRACE = "azure_llm_2023_conv.csv.gz"
 # A server of 200 GB/s and 3 TFLOP/s with a model of 3 billion parameters in bfloat16, 28 layers and 8 heads of KV.
 COSTS = Coefficients(base=0.03, token=0.002, context=5.7e-7)
-KV_BYTES, PARAMETERS, MEMORY = 114_688, 6_400_000_000, 24_000_000_000
+KV_BYTES = 114_688
+PARAMETERS, MEMORY = 6_400_000_000, 24_000_000_000
 DISK = 1e9  # bytes a second
 LONGEST = 2048  # tokens of a prompt, at most
 RATE = 0.25  # requests a second for each worker
@@ -49,7 +50,8 @@ class Traffic:
 
     def times(self) -> list[float]:
         """Return the seconds of all requests: a Poisson process."""
-        source, now, found = random.Random(f"{self.seed} times"), 0.0, list[float]()
+        source, found = random.Random(f"{self.seed} times"), list[float]()
+        now = 0.0
         while True:
             rate = self.rate * self.workers * (2 if self.at <= now < self.at + self.burst else 1)
             now += source.expovariate(rate)

@@ -19,6 +19,7 @@ from ...policies.model.tier_choice import is_answered
 from ..program.duration import duration
 from ..saving import in_memory, saving
 from .family_tables import chain_lines, family_lines, load_tables, tier_table
+from .member_tables import member_tables, whereabouts
 from .observe import ASKED, actor_address, came_lines, reported_lines
 from .output import FittedTable
 from .screen import Screenful
@@ -57,7 +58,7 @@ def ps_tables(view: View) -> Screenful:
     redundant = any(one["redundant"] for one in view["workers"])
     guessed = any(one["guesses"]["made"] for one in view["workers"])
     linked = any(one["links"] for one in view["workers"])
-    where = _whereabouts(view["workers"])
+    where = whereabouts(view["workers"])
     named = ("WORKER", "STATE", *where, "DEVICE", "NUMERICS", *(("LINKS",) if linked else ()))
     beside = any(one["memory"].get("other") for one in view["workers"])
     counted = ("PID", "RESTARTS", "BLOCKS", "PARAMETERS", "KV", "CACHED", "FREE", *(("OTHER",) if beside else ()))
@@ -107,49 +108,12 @@ def ps_tables(view: View) -> Screenful:
         *lines,
         "",
         workers,
-        *_gateways(view),
-        *_predictors(view),
+        *member_tables(view),
         *more,
         *tiers,
         "",
     )
     return Screenful(head, _applications(view["applications"]), _grouped(view["applications"], _applications))
-
-
-def _whereabouts(workers: Sequence[View]) -> dict[str, Callable[[View], str]]:
-    """Return columns that say where members are, once some have joined from elsewhere: what is shown, by heading."""
-    columns: dict[str, Callable[[View], str]] = {}
-    if any(one.get("joined") for one in workers) or len({one.get("host") for one in workers}) > 1:
-        columns["HOST"] = lambda one: one["host"] or "-"
-    if any(one.get("labels") for one in workers):
-        columns["LABELS"] = lambda one: ", ".join(f"{name}={value}" for name, value in one["labels"].items()) or "-"
-    return columns
-
-
-def _gateways(view: View) -> list[FittedTable]:
-    """Return the table of gateways, once one has joined from elsewhere."""
-    gateways = view.get("gateways", ())
-    if not any(one["joined"] for one in gateways):
-        return []
-    where = _whereabouts(gateways)
-    rows = [
-        (one["id"], one["state"], *(shown(one) for shown in where.values()), one["address"] or "-", str(one["requests"]))
-        for one in gateways
-    ]
-    return [FittedTable(("GATEWAY", "STATE", *where, "ADDRESS", "REQUESTS"), rows, numbers=1)]
-
-
-def _predictors(view: View) -> list[FittedTable]:
-    """Return the table of processes of predictors, once one has joined from elsewhere."""
-    predictors = view.get("predictors", ())
-    if not any(one["joined"] for one in predictors):
-        return []
-    where = _whereabouts(predictors)
-    rows = [
-        (one["id"], one["state"], *(shown(one) for shown in where.values()), ", ".join(one["predicts"]) or "-")
-        for one in predictors
-    ]
-    return [FittedTable(("PREDICTORS", "STATE", *where, "PREDICT"), rows, numbers=0)]
 
 
 def transfer_lines(placement: View) -> list[str]:
@@ -300,7 +264,7 @@ def change_line(last: View) -> str:
 def top_tables(view: View) -> Screenful:
     hidden, on_host = (any(one[name] for one in view["workers"]) for name in ("hidden", "on_host"))
     columns = (*(("HIDDEN",) if hidden else ()), *(("ON HOST",) if on_host else ()))
-    where = _whereabouts(view["workers"])
+    where = whereabouts(view["workers"])
     workers = FittedTable(
         ("WORKER", "STATE", *where, "RUN", "WAIT", "KV", "CACHED", "HITS", *columns),
         [
@@ -319,7 +283,14 @@ def top_tables(view: View) -> Screenful:
     held = in_memory([one["parameters"] for one in view["workers"]])
     more_lines = [*card_lines(view["cards"]), *overload_lines(view["overload"])]
     head = Group(
-        total_line(view), saving_line(view), held, "", workers, *_gateways(view), *_predictors(view), *more_lines, ""
+        total_line(view),
+        saving_line(view),
+        held,
+        "",
+        workers,
+        *member_tables(view),
+        *more_lines,
+        "",
     )
     short = _grouped(view["applications"], _busy)
     more = [*batch_lines(view["batches"]), *load_tables(view["families"], view["drafts"])]

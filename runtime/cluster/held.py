@@ -53,8 +53,8 @@ class HeldProcesses:
         self._following: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
         self._starting: dict[str, asyncio.Future[int]] = {}
-        self._notes: dict[str, Any] = {}  # of those that run
-        self.pids: dict[str, int] = {}  # process ids of those
+        self._notes: dict[str, Any] = {}  # of what runs
+        self.pids: dict[str, int] = {}  # its process ids
         self._leaving = False
 
     async def find(self) -> dict[str, Any]:

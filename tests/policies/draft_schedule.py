@@ -27,8 +27,8 @@ class DraftSchedule:
         others: Sequence[Route] = (),
     ) -> None:
         self.chance, self.world = chance, world
-        self.homes, self.drawing, self.others = homes, drawing, others
-        self.staying = staying
+        self.homes, self.others = homes, others
+        self.drawing, self.staying = drawing, staying
         self.want: dict[str, list[int]] = {}
 
     def play(self) -> None:

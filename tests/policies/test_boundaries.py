@@ -111,7 +111,7 @@ HELD = {"state", "_state", "_machine", "parts", "rows", "queue", "memory", "leas
 READING = {
     "fork", "snapshot", "digest", "queues", "room", "offline_capacities", "kv_by_application", "all_in_force", "number",
     "planned", "bytes_by_holder", "left_alone", "all_held", "shared_now", "segments", "batch", "live", "tokens_of",
-    "partition", "note_cache", "cache_report", "unmarked", "unused_since", "known", "home", "is_guest",
+    "partition", "claims", "note_cache", "cache_report", "unmarked", "unused_since", "known", "home", "is_guest",
 }  # fmt: skip
 
 

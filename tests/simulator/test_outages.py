@@ -125,7 +125,8 @@ def test_a_cut_without_a_head_is_noticed_by_gateways_and_healed_by_the_next_head
 @pytest.mark.parametrize("grace", [0.0, 30.0])
 def test_a_roll(grace: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five serve, one stands by. As many as before serve all the time."""
-    tape, serving, publish = list[ControlStep](), list[int](), InterruptedControl._publish
+    tape, serving = list[ControlStep](), list[int]()
+    publish = InterruptedControl._publish
 
     def published(control: InterruptedControl) -> None:
         publish(control)
