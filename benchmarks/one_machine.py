@@ -27,7 +27,7 @@ from server import Served, processor_seconds, served
 PROMPT, ANSWER = 64, 32  # tokens
 STREAMS = (1, 8, 32)
 GATEWAYS = ((1, 32), (4, 32), (4, 128))  # processes, and streams over all of them
-LONG = 256  # tokens of an answer of the tiny model
+LONG = 128  # tokens of an answer of the tiny model
 BARS = [
     *(Bar("whole", name, BESIDE, at_most=1.1) for name in ("ready_s", "peak_rss_mb", "gap_ms")),
     *(Bar("whole", f"c{streams}_tok_per_s", BESIDE, at_least=0.9) for streams in STREAMS),
@@ -71,7 +71,7 @@ async def gateway_round(server: Served, streams: int, seed: int) -> dict[str, fl
 async def measure(report: Report, options: Options, folder: Path) -> None:
     pythons = harness.interpreters(options)
     model, tiny = (make_model(size, "f32", folder / size) for size in ("S", "tiny"))
-    for turn in range(1 if options.quick else 5):
+    for turn in range(1 if options.quick else 3):
         for name, python in list(pythons.items())[:: 1 if turn % 2 else -1]:
             await whole(report, name, python, model, turn)
     for count, streams in GATEWAYS:
@@ -81,7 +81,7 @@ async def measure(report: Report, options: Options, folder: Path) -> None:
                 name: await stack.enter_async_context(served(tiny, *settings, python=python))
                 for name, python in pythons.items()
             }
-            for turn in range(-1, 5 if options.quick else 25):  # the first is not counted
+            for turn in range(-1, 2 if options.quick else 10):  # the first is not counted
                 for name, server in list(servers.items())[:: 1 if turn % 2 else -1]:
                     figures = await gateway_round(server, streams, seed=turn)
                     if turn >= 0:

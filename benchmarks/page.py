@@ -33,6 +33,7 @@ import offline_live
 import offline_online
 import offline_order
 import on_demand
+import one_machine
 import overload
 import overload_live
 import pipelines
@@ -54,7 +55,7 @@ from page_cells import of_cells
 from page_drafts import of_draft_models, of_drafts
 from page_family import of_family, of_family_sweeps, of_tier_fairness, of_tier_sweeps
 from page_faults import of_failover, of_head_death
-from page_messages import of_actors, of_links, of_nodes, of_tokens
+from page_messages import of_actors, of_links, of_nodes, of_one_machine, of_tokens
 from page_offline import of_offline
 from page_offline_live import of_offline_live
 from page_offline_online import of_offline_online
@@ -305,6 +306,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "controller": ("Controller", of_controller),
     "actors": ("Actors", of_actors),
     "tokens": ("Messages for streamed tokens", of_tokens),
+    "one_machine": ("One machine, before and after many", of_one_machine),
     "links": ("Links", of_links),
     "nodes": ("Nodes", of_nodes),
     "forecast": ("Forecasts", of_forecast),
@@ -349,6 +351,7 @@ BARS: dict[str, Sequence[Bar]] = {  # those that are always the same
     "offline_online": offline_online.Plan().bars(),
     "offline_order": offline_order.BARS,
     "on_demand": on_demand.BARS,
+    "one_machine": one_machine.BARS,
     "overload": overload.BARS,
     "overload_live": overload_live.Plan().bars(),
     "pipelines": pipelines.BARS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness import OURS
+from harness import BESIDE, OURS
 from stored import NONE, Result, number, table
 
 
@@ -30,6 +30,26 @@ def of_tokens(result: Result) -> str:
     return f"""Streamed tokens per second with a model so small that nearly all of the cost is in the messages:
 
 {table(("clients", "tokens per second"), rows)}"""
+
+
+def of_one_machine(result: Result) -> str:
+    whole = (
+        ("seconds from start to ready", "ready_s"),
+        *((f"tokens per second, {count} at once", f"c{count}_tok_per_s") for count in (1, 8, 32)),
+        ("peak memory with two workers, MB", "peak_rss_mb"),
+        ("longest pause for a killed worker, ms", "gap_ms"),
+    )
+    rows = [(name, *(result.spread("whole", metric, who) for who in (OURS, BESIDE))) for name, metric in whole]
+    for case in result.cases("us_per_token"):
+        _, gateways, streams = case.split("/")
+        name = f"us of {gateways[1:]} gateway(s) for a token, {streams[1:]} streams"
+        rows.append((name, *(result.spread(case, "us_per_token", who) for who in (OURS, BESIDE))))
+    events = [result.text("gateways/g1/c32", "events_per_token", who) for who in (OURS, BESIDE)]
+    return f"""In turns with the commit before servers spread over machines: two workers with model S, then the processor
+time of gateways with a model so small that they are the busiest. Tokens that wait for each other share an event, so a busy
+machine makes a token cheap: with one gateway {events[0]} and {events[1]} events carried a token.
+
+{table(("", "now", "before"), rows)}"""
 
 
 def of_links(result: Result) -> str:

@@ -7,7 +7,8 @@ from functools import partial
 
 from ..policies.plan.coefficients import Coefficients
 from .chain_switching import ChainSwitching
-from .control import ControlStep, SimulatedControl
+from .control import SimulatedControl
+from .control_step import ControlStep
 from .description import Scenario
 from .outages import InterruptedControl
 from .simulation import ClusterPolicy, ClusterSimulation, Note

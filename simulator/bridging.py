@@ -30,7 +30,8 @@ class Bridges:
     def __init__(
         self, cluster: ClusterSimulation, again: Callable[[Submission], None], retry: Callable[[str], None]
     ) -> None:
-        self._cluster, self._again, self._retry = cluster, again, retry
+        self._cluster = cluster
+        self._again, self._retry = again, retry
         self._equivalents = cluster.gateway.variants.equivalents
         self._limit = cluster.scenario.dispatch.switches
         self._load_seconds: dict[str, float] = {}  # by model that is not loaded, where it is known
@@ -84,14 +85,18 @@ class Bridges:
         here = (request.demand for number, (request, _) in self._on.items() if number not in self._settled)
         return [] if self._cluster.gateway.active[model] else [demand.total for demand in here if demand.model == model]
 
-    def put(self, request: SimulatedRequest, place: int, serves: str) -> None:
-        """Note where a request goes. serves: the equivalent that serves it; empty: its own model."""
+    def put(self, request: SimulatedRequest, place: int, serves: str) -> bool:
+        """Note where a request goes; return whether it bridges the load of its model.
+
+        serves: the equivalent that serves it; empty: its own model.
+        """
         number, model = request.demand.number, request.demand.model
         self.gone(number)
         if serves:
             self._on[number] = request, place
             if self._cluster.gateway.active[model]:
                 self._settled.add(number)
+        return number in self._on and number not in self._settled
 
     def serves(self, request: SimulatedRequest, place: int) -> bool:
         """Return whether the chain that a request is on may serve it at a place."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
 
 from ..policies.cluster.demand import Use
 from ..policies.control import events
@@ -30,6 +29,7 @@ from ..policies.prediction.instance import Instance
 from ..policies.prediction.pipeline_instance import PipelineInstance
 from ..policies.sweep.events import Submission
 from .bridging import Bridges
+from .control_step import ClusterFatalError, ControlStep
 from .devices import take_out
 from .instances import served_applications
 from .memory_drops import MemoryDrops, layered_application
@@ -41,18 +41,6 @@ from .simulation import ClusterPolicy, ClusterSimulation, SimulatedRequest
 STALL = 10.0  # seconds without progress that mean a hung worker, as in the settings of a live cluster
 BEAT = 0.5  # seconds between heartbeats, likewise
 GOING_ON = ("started", "first", "preempted")  # news of requests that have not ended
-
-
-class ControlStep(NamedTuple):
-    """An event that the controller's state machine took, and the effects that it had."""
-
-    at: float
-    event: events.Event
-    effects: list[events.Effect]
-
-
-class ClusterFatalError(RuntimeError):
-    """The end of a simulated cluster whose live counterpart would stop: it cannot serve what it was started for."""
 
 
 class SimulatedControl(ClusterPolicy):
@@ -150,7 +138,7 @@ class SimulatedControl(ClusterPolicy):
                 self._awaited.append(application)
                 self._look_for_quiet()
             case events.RecheckLater(seconds, worker, application):
-                self._later(seconds, events.Recheck(worker, application))
+                self._cluster.call(self._cluster.now + seconds, partial(self.handle, events.Recheck(worker, application)))
             case events.StartWorker(worker, why):
                 self._note("starting", worker, why)
                 self._up_after(self._cluster.scenario.provisioning.cold_start, worker)
@@ -199,9 +187,6 @@ class SimulatedControl(ClusterPolicy):
             self._publish()
         for submission in left:
             self._again(submission)
-
-    def _later(self, seconds: float, event: events.Event) -> None:
-        self._cluster.call(self._cluster.now + seconds, partial(self.handle, event))
 
     def _load(self, effect: events.Load) -> None:
         worker = self.workers[effect.worker]
@@ -367,7 +352,7 @@ class SimulatedControl(ClusterPolicy):
             self._retry(name)
         absent = [name for name in published.on_demand if self._held[name] and not places[name]]
         if absent:
-            self._want({name: self._longest(name) for name in absent})  # earlier ones may have come too early
+            self._want(absent)  # earlier ones may have come too early
         for failed in published.failed:
             if failed.final:
                 self._give_up(failed.application, failed.why)
@@ -380,9 +365,8 @@ class SimulatedControl(ClusterPolicy):
 
     def _has_place(self, request: SimulatedRequest) -> bool:
         """Return whether an instance can have a request, of its model or, while that is not loaded, of an equivalent."""
-        if self._cluster.gateway.places(request.demand):
-            return True
-        return self._bridges is not None and self._bridges.begins(request)
+        own = self._cluster.gateway.places(request.demand)
+        return bool(own) or (self._bridges is not None and self._bridges.begins(request))
 
     def _dispatch(self, request: SimulatedRequest, submission: Submission | None) -> None:
         """Dispatch a request, or hold it until there is an instance for it."""
@@ -414,14 +398,10 @@ class SimulatedControl(ClusterPolicy):
     def _ask_for(self, request: SimulatedRequest) -> None:
         """Ask the controller for a model that a request waits for."""
         if (waiting := self._held[request.demand.model]) and waiting[-1][0] is request:
-            self._want({request.demand.model: self._longest(request.demand.model)})
+            self._want([request.demand.model])
 
-    def _longest(self, model: str) -> int:
-        """Return the tokens of the longest request that waits for a model."""
-        return max(request.demand.total for request, _ in self._held[model])
-
-    def _want(self, tokens: dict[str, int]) -> None:
-        self.handle(events.ApplicationsWanted(tokens))
+    def _want(self, models: Sequence[str]) -> None:
+        self.handle(events.ApplicationsWanted({name: self._use(name).waits for name in models}))
 
     def _use(self, model: str) -> Use:
         active, waits = self._active[model], [request.demand.total for request, _ in self._held[model]]
@@ -469,11 +449,9 @@ class SimulatedControl(ClusterPolicy):
                 compared, loads = [*placing.compared, place], [*placing.loads, None]
                 placing = DispatchDecision(place, compared, loads, placing.predicted)
         self._put(request.demand.number, placing.place)
-        if self._bridges is not None:
-            self._bridges.put(request, placing.place, placing.serves)
         self._sent[model] += not placing.serves
-        if placing.serves and not gateway.active[model]:
-            self._want({model: request.demand.total})
+        if self._bridges is not None and self._bridges.put(request, placing.place, placing.serves):
+            self._want([model])
         return placing
 
     def redirect(self, place: int, submission: Submission) -> tuple[int, Submission] | None:

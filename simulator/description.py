@@ -206,7 +206,7 @@ class Scenario:
 
     @property
     def outages(self) -> Outages:
-        """What goes away beside instances that die."""
+        """All outages that are described beside deaths of instances."""
         others = {
             "provisioning": self.provisioning.mode != "off" or self.provisioning.start,
             "overload": self.overload.mode != "off",

@@ -66,7 +66,7 @@ def check_deaths(deaths: Sequence[DeathSpec], names: Sequence[str], error: Fault
 
 @dataclass(frozen=True, slots=True)
 class Outages:
-    """All that goes away beside instances that die. others: what else changes instances, by name of its field."""
+    """All outages beside deaths of instances. others: what else changes instances, by name of its field."""
 
     heads: tuple[HeadLossSpec, ...]
     cuts: tuple[CutSpec, ...]

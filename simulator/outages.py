@@ -16,7 +16,8 @@ from ..policies.control.adoption import ToldWorker, adopt, came_back
 from ..policies.control.loads import LoadBlock
 from ..policies.plain import Plain
 from ..policies.sweep.events import Submission
-from .control import ControlStep, SimulatedControl
+from .control import SimulatedControl
+from .control_step import ControlStep
 from .outage_spec import SILENCE, CutSpec, DeathSpec, HeadLossSpec, RollSpec
 from .simulation import ClusterSimulation
 
@@ -68,18 +69,20 @@ class InterruptedControl(SimulatedControl):
         """Read parameters, after what the worker reads already."""
         name, now = what[0], self._cluster.now
         disk = self._cluster.scenario.loading.disk if self._began else 0.0
-        self._ends[name] = max(self._ends.get(name, now), now) + (nbytes / disk if disk else 0.0)
+        seconds = nbytes / disk if disk else 0.0
+        self._ends[name] = max(self._ends.get(name, now), now) + seconds
+        loaded = events.Loaded(*what, nbytes, seconds)
         if self._ends[name] > now:
-            self._cluster.call(self._ends[name], partial(self._have_read, what))
+            self._cluster.call(self._ends[name], partial(self._have_read, loaded))
         else:
-            self._have_read(what)
+            self._have_read(loaded)
 
-    def _have_read(self, what: tuple[str, int, LoadBlock]) -> None:
-        name, life, load = what
-        if self.workers[name].life == life and self.workers[name].up:
+    def _have_read(self, loaded: events.Loaded) -> None:
+        name, load = loaded.worker, loaded.load
+        if self.workers[name].life == loaded.incarnation and self.workers[name].up:
             known = [one for one in self._complete.get(name, ()) if one.holder != load.holder]
             self._complete[name] = [*known, load]
-            self.handle(events.Loaded(*what))
+            self.handle(loaded)
 
     def _renew(self, name: str) -> list[Submission]:
         self._complete.pop(name, None)
@@ -194,7 +197,7 @@ class InterruptedControl(SimulatedControl):
             self._cluster.call(self._cluster.now, self._go_on_with_roll)
 
     def _go_on_with_roll(self) -> None:
-        """Drain as many workers as serve beyond those that are needed; let the surge leave once all are rolled."""
+        """Drain as many workers as serve beyond the ones needed; let the surge leave once all are rolled."""
         active = {place for places in self._cluster.gateway.active.values() for place in places}
         self._rolling -= {name for name in self._rolling if self.workers[name].up and self._places[name] in active
                           and name not in self.state.scaling.drained}  # fmt: skip

@@ -28,6 +28,7 @@ GUESSES = (
     ("who starts workers on other machines: launcher", "runtime/cluster/launcher.py", "Launcher"),
     ("workers over ssh or srun: command launcher", "runtime/cluster/command_launcher.py", "CommandLauncher"),
     ("workers on Ray: ray launcher", "runtime/cluster/ray_launcher.py", "RayLauncher"),
+    ("who holds the pipes of launched workers when the head dies: holder", "runtime/cluster/holder.py", "Holder"),
     ("the command that starts a worker: launching", "policies/cluster/launching.py", "LaunchTemplate"),
     ("where a worker finds the files of a model: model folders", "actors/worker/model_folders.py", "ModelFolders"),
     ("who may send how much: rate limit", "policies/requests/rate_limit.py", "Quotas"),

@@ -41,10 +41,7 @@ class HttpOrigin:
 
     def __init__(self, parts: urllib.parse.SplitResult) -> None:
         self._parts = parts
-        self._secret = {}
-        if parts.username is not None:
-            who = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
-            self._secret["Authorization"] = f"Basic {base64.b64encode(who.encode()).decode()}"
+        self._secret = _password("Authorization", parts)
         self._connections = _Connections()
         self.where = without_secrets(parts)
 
@@ -124,6 +121,14 @@ def without_secrets(parts: urllib.parse.SplitResult) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
 
+def _password(header: str, parts: urllib.parse.SplitResult) -> dict[str, str]:
+    """Return the header with the name and password of an address, if it has them."""
+    if parts.username is None:
+        return {}
+    who = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+    return {header: f"Basic {base64.b64encode(who.encode()).decode()}"}
+
+
 class _Unanswered(Exception):
     """A server that took no connection: the reason."""
 
@@ -140,7 +145,8 @@ class _Connections:
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         """Send a request, over a connection that waits if there is one. Raises _Unanswered, OSError, HTTPException."""
         proxy = _proxy(server)
-        target = f"{server[0]}://{server[1]}{target}" if proxy is not None and server[0] == "http" else target
+        if proxy is not None and server[0] == "http":
+            target, headers = f"http://{server[1]}{target}", {**headers, **_password("Proxy-Authorization", proxy)}
         while (connection := self._one_that_waits(server)) is not None:
             try:
                 return connection, _exchange(connection, target, headers)
@@ -190,7 +196,7 @@ def _opened(server: Server, proxy: urllib.parse.SplitResult | None) -> http.clie
     kind = http.client.HTTPSConnection if server[0] == "https" else http.client.HTTPConnection
     connection = kind(server[1] if proxy is None else proxy.netloc.rpartition("@")[2], timeout=PATIENCE)
     if proxy is not None and server[0] == "https":
-        connection.set_tunnel(server[1])
+        connection.set_tunnel(server[1], headers=_password("Proxy-Authorization", proxy))
     try:
         connection.connect()
     except OSError as error:

@@ -121,7 +121,7 @@ class WorkerCalls:
     async def room(self, effect: events.AskCapacity) -> WorkerStatus | None:
         """Return the worker's status before anything else is asked of it; None if it is gone.
 
-        What it has kept of a former life and nobody wants there is unloaded before.
+        What it has kept of a former life and is not wanted there is unloaded before.
         """
         worker, incarnation = effect.worker, effect.incarnation
         async with self._order[worker]:

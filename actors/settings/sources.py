@@ -26,8 +26,8 @@ class SourceSettings(SettingsPart):
     origin: Annotated[
         str,
         "zoo from which workers load, by hash, what no folder, store or other worker of theirs has: "
-        "http://HOST:PORT or https://HOST (blockwright zoo serve, or an object store), or a folder; a model that is no folder "
-        "here may be named by its name there",
+        "http://HOST:PORT or https://HOST (blockwright zoo serve, or an object store), or a folder; a model that is no "
+        "folder here may be named by its name there",
     ] = ""
 
     @property

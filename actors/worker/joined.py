@@ -20,6 +20,7 @@ from ...runtime.cluster.join_text import WORKER
 from ...runtime.cluster.joining import enter
 from ...runtime.node.node import Node
 from ...runtime.node.stall_watch import StallWatch
+from ...transport.errors import TransportError
 from ..member_calls import HeadLost, JoinRefused, enlist, leave
 from .former_life import close_legacy
 from .main import start

@@ -154,7 +154,7 @@ def _run_several(
 def _simulate(arguments: argparse.Namespace) -> tuple[ClusterSimulation, dict[str, str], Outcomes | None]:
     """Return the finished simulation, the source of the sweep costs by name of instances, and the recorded outcomes."""
     from ...simulator.assembly import simulation_of
-    from ...simulator.control import ClusterFatalError
+    from ...simulator.control_step import ClusterFatalError
     from ...simulator.instances import NoCapacityError
     from ..program.progress import Bar
 

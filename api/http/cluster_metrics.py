@@ -52,7 +52,7 @@ COUNTERS = {  # counters since the start of a worker
     "stored_parameter_bytes": "Bytes of parameters that a worker's store had when they were loaded.",
     "origin_parameter_bytes": "Bytes of parameters that came from the origin.",
     "unstored_parameter_bytes": "Bytes of parameters that came and that a store had no room for.",
-    "damaged_parameters": "Tensors that differed from their hash and were fetched from elsewhere.",
+    "damaged_parameters": "Tensors that differed from their hash or checksum and were fetched from elsewhere.",
     "unfetched_loads": "Loads that did not get everything from the worker that was named and read the rest from disk.",
     "staged_parameter_bytes": "Bytes of parameters in transfer, outside the pool; up to a sixteenth of it for a load.",
     "sweep_tokens": "Tokens in all steps.",

@@ -1,7 +1,7 @@
 """A stream of server-sent events on one connection: headers, comments during silence, errors after the 200.
 
 The response starts with the first byte to send, so an earlier error still gets a status of its own. The contents of events
-are opaque here. Each delta is one ``write``.
+are opaque here. Each delta is one ``write``, or one ``put``, which waits for nothing.
 """
 
 from __future__ import annotations

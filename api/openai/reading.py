@@ -55,7 +55,7 @@ class ChoiceReader:
 
         Not where the text may end the sequence, as a stop string does: the gateway does not take that while it delivers.
         """
-        choice, meter, singly = self.choice, self.ends.meter, self.singly
+        choice, meter = self.choice, self.ends.meter
         if choice.stops:
             return
 
@@ -63,7 +63,7 @@ class ChoiceReader:
             size = len(news.tokens) + len(choice.prompt_logprobs)
             if not choice.completion_tokens or size >= MANY or not free():
                 return False
-            for one in one_by_one(news) if singly else (news,):
+            for one in one_by_one(news) if self.singly else (news,):
                 piece = choice.take(one)
                 meter.tokens(len(piece.tokens))
                 put(piece)

@@ -1,4 +1,4 @@
-"""What it means that a node is out of reach of another: of a head that misses a worker, and of a gateway that misses one.
+"""The meaning of a node that is out of reach: for a head that misses a worker, and for a gateway that misses one.
 
 A head that misses a worker alone asks gateways whether they reach it. If one does, the worker serves on without this head,
 and nothing changed there is needed at once: the head waits as long as the worker goes on without a head. If none does, or
@@ -57,15 +57,15 @@ class WorkerLosses:
     def __init__(self) -> None:
         self._met: dict[str, int] = {}  # worker -> its life
 
-    def look(self, serving: Collection[str], told: Mapping[str, int], reached: Mapping[str, int]) -> list[tuple[str, int]]:
+    def look(self, serving: Collection[str], known: Mapping[str, int], reached: Mapping[str, int]) -> list[tuple[str, int]]:
         """Return the workers that are lost now, each with its life.
 
-        serving: workers that take requests. told: the lives of workers, as the head has told them. reached: the lives of
+        serving: workers that take requests. known: the lives of workers, as the head has said. reached: the lives of
         nodes to which there is a connection. A worker that was never reached in its life is not lost: it is not met yet.
         """
         lost = [(worker, life) for worker, life in sorted(self._met.items()) if worker in serving]
         lost = [(worker, life) for worker, life in lost if reached.get(worker) != life]
         for worker, _ in lost:
             del self._met[worker]
-        self._met |= {name: life for name, life in reached.items() if told.get(name) == life}
+        self._met |= {name: life for name, life in reached.items() if known.get(name) == life}
         return lost

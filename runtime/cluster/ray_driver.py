@@ -2,7 +2,7 @@
 
     orders, as lines of JSON     {"do": "spawn", "actor", "text", "needs"}, {"do": "kill", "actor"}, {"do": "tell"}
     answers                      {"event": "started", "actor", "pid"}, {"event": "ended", "actor", "status", "words"},
-                                 {"event": "told", "actors": {ACTOR: PID, or 0 before it has started}},
+                                 {"event": "actors", "actors": {ACTOR: PID, or 0 before it has started}},
                                  {"event": "refused", "why"}: there is no Ray cluster
 
 Each worker has a placement group of one bundle, placed on the node with the fewest workers if there is room, and in it an
@@ -21,6 +21,7 @@ import secrets
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from typing import Any
 PLACED = 30.0  # seconds in which Ray has to find room
 LONGEST_WORDS = 300  # characters
 LINE = 1 << 20
+LOOK = 0.5  # seconds between two looks at Ray's node
 KILLED = -9
 # The child sets its death signal, unless its parent is gone already, and becomes the worker.
 PRELUDE = (
@@ -59,12 +61,20 @@ class RayWorker:
         self._text = text
         self._thread.start()
         self._begun.wait()
+        threading.Thread(target=self._end_with, args=(os.getppid(),), daemon=True).start()
         return (self._child.pid if self._child is not None else 0), ray.get_runtime_context().get_node_id()
 
     def follow(self) -> tuple[int, str]:
         """Wait for the end of the worker's process: its status, and its last line."""
         self._thread.join()
         return self._end
+
+    def _end_with(self, node: int) -> None:
+        """End the worker's process once Ray's node is gone, which started this one: Ray lets a call run on."""
+        while os.getppid() == node:
+            time.sleep(LOOK)
+        if self._child is not None:
+            self._child.kill()
 
     def _run(self) -> None:
         command = [sys.executable, "-c", PRELUDE, str(os.getpid()), *self._words]
@@ -114,7 +124,7 @@ class Driver:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             elif order["do"] == "tell":
-                self._say(event="told", actors={name: place.pid for name, place in self._places.items()})
+                self._say(event="actors", actors={name: place.pid for name, place in self._places.items()})
             else:
                 self._end(order["actor"])
         for actor in [*self._places]:

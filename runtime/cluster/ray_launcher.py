@@ -149,7 +149,7 @@ class RayLauncher(Launcher):
         said = json.loads(line)
         if said["event"] == "refused":
             self._refused = said["why"]
-        elif said["event"] == "told":
+        elif said["event"] == "actors":
             self._take_over(said["actors"])
         else:
             self._act(said)
@@ -169,9 +169,8 @@ class RayLauncher(Launcher):
         self._told.set()
 
     def _act(self, said: Mapping[str, Any]) -> None:
-        if (
-            worker := self._workers.get(said["actor"])
-        ) is None:  # of an earlier head, which has heard of it or is told of it
+        worker = self._workers.get(said["actor"])
+        if worker is None:  # of an earlier head
             if said["event"] == "ended":
                 name, _, incarnation = said["actor"].rpartition("-")
                 self._on_exit(PeerId(name, int(incarnation)), said["status"])

@@ -95,7 +95,7 @@ class HeadFollower:
         self._timer: Timer | None = None
         self._task: asyncio.Task[None] | None = None
         self._settled: asyncio.Future[None] | None = None  # done when the head that was asked last has taken it back, or not
-        self._asked = self._keyless = 0  # questions; those that failed for this node's key
+        self._asked = self._keyless = 0  # questions, and how many of them failed for this node's key
         self._closed = False
 
     @property

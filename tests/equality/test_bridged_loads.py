@@ -110,7 +110,7 @@ async def test_the_first_token_comes_before_the_load_ends(
             assert values(alone)[: end - begin_at] == values(choice)[begin_at:end]
 
 
-@claim("Where a load needs the memory of a variant's donor, the request waits for it and loses no token", of="adaptive")
+@claim("A request whose variant gives way for the load of its model waits for that and loses no token", of="adaptive")
 async def test_where_the_donor_gives_way_the_request_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, gate = zoo_of(tmp_path), Gate(monkeypatch, "a")
     folders = {name: root / "chains" / name for name in "ba"}

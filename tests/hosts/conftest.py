@@ -39,7 +39,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     if why := refusal(*INSIDE):
         pytest.skip(f"not run: {why}")
-    command = [*INSIDE, sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", pyfuncitem.nodeid]
+    later = ["--nightly"] if pyfuncitem.config.getoption("--nightly") else []
+    command = [*INSIDE, sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *later, pyfuncitem.nodeid]
     done = subprocess.run(command, cwd=pyfuncitem.config.rootpath, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return True

@@ -95,7 +95,7 @@ def test_one_that_reaches_a_member_is_enough() -> None:
         (Partition(CUT, ("w1",), LONG, ("head", "w0")), ("w0",)),
     ],
 )
-def test_a_member_that_nobody_else_reaches_is_declared_down_as_before(cut: Partition, asked: tuple[str, ...]) -> None:
+def test_a_member_that_none_else_reaches_is_declared_down_as_before(cut: Partition, asked: tuple[str, ...]) -> None:
     """Also where there is none to ask, or none that the head reaches. A question costs two heartbeats at most."""
     rig = Rig(cut, asked=asked)
 

@@ -388,6 +388,14 @@ class SimulatedDevice:
     def stop(self) -> None:
         self._stopped = True
 
+    def turn_to(
+        self,
+        on_swept: Callable[[ExecutedPlan], None],
+        on_fatal: Callable[[BaseException], None],
+        lay_out: Callable[[str, memoryview], object],
+    ) -> None:
+        self._on_swept, self._on_fatal, self._lay_out = on_swept, on_fatal, lay_out
+
     def lateness(self) -> float:
         return self._loop.time() - self._began if self.stalled and self._began is not None else 0.0
 

@@ -93,7 +93,7 @@ class Request:
 
 class Game:
     """``play`` runs it. ``strikes``: faults at kinds of messages, or those that the seed draws; ``dispatch``: a setting;
-    ``profile``: what sweeps cost."""
+    ``profile``: what sweeps cost; ``ends``: how often a worker's life is over, and the next has its memory."""
 
     def __init__(
         self,
@@ -103,8 +103,10 @@ class Game:
         strikes: list[Strike] | None = None,
         dispatch: str = OUTSTANDING,
         profile: str = "",
+        ends: int = 0,
     ) -> None:
         self.seed = seed
+        self.ends = ends
         self.random = Random(f"{seed}/game")
         self.dispatch = dispatch
         self.profile = profile
@@ -275,6 +277,9 @@ class Game:
             self.work.append(asyncio.create_task(self._renew(house.plan.applications[0])))
         if self.random.random() < STALLS and self.faults:
             sim.loop.call_later(self.random.uniform(0.0, WITHIN), self._stall, self.random.choice(house.plan.workers))
+        random = Random(f"{self.seed}/ends")
+        for _ in range(self.ends):
+            sim.loop.call_later(random.uniform(0.0, WITHIN), self._end, random.choice(house.plan.workers))
         await self._until(lambda: sim.time > start + WITHIN and not self._open(), PATIENCE)
         if late := self._open():
             raise Violation(
@@ -323,6 +328,11 @@ class Game:
         """What its device runs never ends, so that the controller must kill it."""
         self.house.devices[worker].stalled = True
         self.sim.note("stall", worker)
+
+    def _end(self, worker: str) -> None:
+        """Let a worker hear that its life is over."""
+        self.sim.note("over", worker)
+        self.house.workers[worker].node.peering.follower.end("it was declared down")  # type: ignore[attr-defined]
 
     async def _serves(self) -> None:
         """Each gateway serves each application that the controller has a route for."""

@@ -31,6 +31,7 @@ from blockwright.actors.settings.settings import Settings
 from blockwright.actors.sizing import WorkerLimits
 from blockwright.actors.supervision_tree import dispatchers, inside_gateway, inside_worker, tree
 from blockwright.actors.worker.actor import Worker
+from blockwright.actors.worker.former_life import take_over
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.policies.control.events import Application
 from blockwright.policies.control.loads import LoadBlock
@@ -136,6 +137,8 @@ class House:
     workers: dict[str, Worker] = field(default_factory=dict)  # of the last life of each
     devices: dict[str, SimulatedDevice] = field(default_factory=dict)
     gateways: dict[str, Gateway] = field(default_factory=dict)
+    legacies: dict[str, dict[str, Any]] = field(default_factory=dict)  # of workers, from life to life
+    warm: list[Worker] = field(default_factory=list)  # lives that have taken over a former one
     state: ControllerState = field(init=False)  # the controller's, for the properties
     late: Counter[str] = field(default_factory=Counter)  # answers that were planted
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -205,9 +208,12 @@ class House:
             self.devices[node.name] = SimulatedDevice(random, on_swept, on_fatal, lay_out)
             return self.devices[node.name]
 
-        backend: Any = SimulatedBackend()
+        node.legacy, config = self.legacies.setdefault(node.name, {}), self._config(node.name)
+        former = take_over(node.legacy, config)
+        backend: Any = SimulatedBackend() if former is None else former.backend
         here = {"open_device": open_device, "read_specs": self._read, "aside": _at_once}
-        worker = Worker(self._config(node.name), backend, self.failed, **here)
+        worker = Worker(config, backend, self.failed, former, **here)
+        self.warm += [worker] * (former is not None)
         before_machine(worker, Random(f"{self.seed} {node.id} late"), self._late, self.late)
         inside = inside_worker(overload=self.plan.overload)
         await start_inside(node, inside, {"worker": worker, "blocks": (f"{HEAD}/controller",)})

@@ -8,7 +8,7 @@ from typing import Any
 
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.simulator.assembly import simulation_of
-from blockwright.simulator.control import ControlStep
+from blockwright.simulator.control_step import ControlStep
 from blockwright.simulator.description import DescriptionSource, Scenario, scenario
 from blockwright.simulator.simulation import ClusterSimulation
 from blockwright.simulator.workload import WorkloadRequest, demands

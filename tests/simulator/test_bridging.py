@@ -68,7 +68,7 @@ def test_a_request_that_has_nearly_ended_stays_and_so_does_one_that_may_not_swit
         assert simulation.requests[0].serves == "m0"
 
 
-@claim("Where a load needs the memory of the equivalent, the request waits for its model", of="adaptive")
+@claim("A simulated request waits for its model where that needs the memory of the equivalent", of="adaptive")
 def test_the_equivalent_gives_way_for_the_load() -> None:
     simulation, log = run(cluster(rooms=1), arrivals=requests((1.0, "m1")))
     check(simulation)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.policies.control import events
-from blockwright.simulator.control import ControlStep
+from blockwright.simulator.control_step import ControlStep
 from blockwright.simulator.description import DescriptionError
 from blockwright.simulator.simulation import ClusterSimulation
 from blockwright.simulator.workload import WorkloadRequest

@@ -22,7 +22,7 @@ from blockwright.policies.control.memory_decisions import MemoryDecisions
 from blockwright.policies.control.state import ControllerState
 from blockwright.policies.overload.pool_reading import PoolReading
 from blockwright.simulator import control, memory_drops
-from blockwright.simulator.control import ControlStep
+from blockwright.simulator.control_step import ControlStep
 from blockwright.tests.actors.memory import test_memory_actors
 from blockwright.tests.claims import claim
 from blockwright.tests.serving import house

@@ -194,6 +194,24 @@ def test_surrogates_draft_where_the_queue_is_longest() -> None:
     assert again.digest() == simulation.digest()
 
 
+@claim("A choice of bottlenecks over the cluster would gain nothing and slow workers with less to do", of="simulator")
+def test_a_choice_over_the_cluster_would_gain_nothing_and_slow_the_workers_with_less_to_do() -> None:
+    """One model is busy on its worker, the other has little to do; a tenth of the cluster is a block of the busy one."""
+    busy, quiet = speculating("m0", 0.9, 50_000_000), speculating("m1", 0.9, 50_000_000)
+    alone = {name: value for name, value in quiet.items() if name != "drafts"}
+    arrivals = [WorkloadRequest(n, 0.1 * n, "m1" if n % 4 == 3 else "m0", 8, 300) for n in range(16)]
+    ended = []
+    for other in (quiet, alone):
+        models = [{**busy, "only": ["left"]}, {**other, "only": ["right"]}]
+        sizes = {**ROOMY, "blocks": 0, "memory": 100_000_000}
+        made = described(models=models, instances=sizes, entries={"left": {}, "right": {}})
+        simulation, _ = run(made, arrivals=arrivals)
+        ended.append({m: [one.ended for one in simulation.requests if one.demand.model == m] for m in ("m0", "m1")})
+    chosen_here, chosen_over_all = ended
+    assert chosen_here["m0"] == chosen_over_all["m0"], "no worker computes drafts for another one"
+    assert all(here < there for here, there in zip(chosen_here["m1"], chosen_over_all["m1"], strict=True))
+
+
 @pytest.mark.parametrize(
     ("change", "instances", "words"),
     [

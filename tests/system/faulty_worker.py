@@ -145,7 +145,8 @@ async def start(node: Node, config: WorkerConfig) -> None:
         threading.Event().wait()
         raise AssertionError("never returns")
 
-    send, send_raw, batches = ParameterCarrier.send, RawTensors.send, itertools.count(1)
+    send, send_raw = ParameterCarrier.send, RawTensors.send
+    batches = itertools.count(1)
 
     def die_in_the_middle() -> None:
         if (levers / DIE).exists() and next(batches) == AHEAD + 1:

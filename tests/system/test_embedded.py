@@ -21,6 +21,7 @@ from blockwright.tests.claims import claim
 from blockwright.tests.docs.pages import blocks
 from blockwright.tests.system.server import Program
 from blockwright.tests.waiting import PATIENCE, until, until_now
+from blockwright.zoo.add import add
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[2]
@@ -118,6 +119,10 @@ async def test_what_cannot_start_leaves_nothing(tmp_path: Path) -> None:
         blockwright.Cluster(MODEL, gateways=2)
     with pytest.raises(CheckpointError, match=r"has no config\.json"):
         async with blockwright.Cluster(tmp_path):
+            pass
+    add(tmp_path / "zoo", str(MODEL), "m")
+    with pytest.raises(SettingsError, match=r"^'other' is no folder here, and the origin .* does not give"):
+        async with blockwright.Cluster("other", origin=str(tmp_path / "zoo")):
             pass
     before = children()
     starting = asyncio.create_task(blockwright.Cluster(MODEL, **SMALL).start())

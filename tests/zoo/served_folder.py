@@ -6,7 +6,7 @@ import http.server
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -28,13 +28,15 @@ class ServedFolder:
         self.idle: set[socket.socket] = set()
         self.asked: list[tuple[str, str]] = []
         self.authorization: set[str] = set()
+        self.proxied: set[str] = set()  # what was said to it as a proxy
         self.sent = 0
         self.address = ""
 
     def hang_up(self) -> None:
         """Close every open connection."""
         for one in [*self.idle]:
-            one.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError):  # the reader was quicker
+                one.shutdown(socket.SHUT_RDWR)
 
     @property
     def tensor_bytes(self) -> int:
@@ -46,6 +48,7 @@ class ServedFolder:
         wanted = request.headers.get("Range", "")
         self.asked.append((name, wanted))
         self.authorization.add(request.headers.get("Authorization", ""))
+        self.proxied.add(request.headers.get("Proxy-Authorization", ""))
         if name in self.moved:
             request.send_response(307)
             request.send_header("Location", self.moved[name])
@@ -98,7 +101,11 @@ def served_folder(root: Path, host: str = "127.0.0.1") -> Iterator[ServedFolder]
         def log_message(self, *what: object) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer((host, 0), Handler) as server:
+    class Quiet(http.server.ThreadingHTTPServer):
+        def handle_error(self, *of: object) -> None:
+            """A reader has gone, which tests mean."""
+
+    with Quiet((host, 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         served.address = f"http://{host}:{server.server_address[1]}"

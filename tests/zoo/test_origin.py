@@ -177,8 +177,9 @@ def test_a_redirection_is_followed_and_gets_no_password_of_another_server(file: 
 
 def test_a_proxy_of_the_environment_is_asked(file: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with served_folder(tmp_path / "root") as proxy:
-        monkeypatch.setenv("http_proxy", proxy.address)
+        monkeypatch.setenv("http_proxy", proxy.address.replace("http://", "http://me:secret@"))
         monkeypatch.setenv("no_proxy", "")
         with closing(open_origin("http://zoo.example")) as origin, pytest.raises(OriginError, match="404"):
             origin.read(NAME, lambda n: None)
         assert proxy.asked == [(f"http://zoo.example/{NAME}", "")]
+        assert (proxy.authorization, proxy.proxied) == ({""}, {"Basic bWU6c2VjcmV0"})

@@ -63,7 +63,8 @@ def _go_back(parts: BookParts, record: RequestRecord, now: float) -> None:
     It stays for good if the rest of its answer is estimated to be there before the own chain could go on with it, or if it
     may switch no more.
     """
-    own, here, table = record.generation.application, record.placement.route, parts.table
+    table, own = parts.table, record.generation.application
+    here = record.placement.route
     if not table.routes.get(own) or here is None:
         return
     if sum(not one.forced for one in record.history.switches) >= parts.chains.limit:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from blockwright.runtime.cluster import ray_driver, ray_launcher
 from blockwright.runtime.cluster.launcher import LaunchError
-from blockwright.runtime.cluster.ray_driver import Driver, resources
+from blockwright.runtime.cluster.ray_driver import Driver, RayWorker, resources
 from blockwright.runtime.cluster.ray_launcher import RayLauncher
 from blockwright.tests.runtime.cluster.holding import HolderProcess
 from blockwright.tests.runtime.cluster.test_command_launcher import spec
@@ -33,7 +34,7 @@ for line in sys.stdin:
     if order["do"] == "kill":
         say(event="ended", actor=order["actor"], status=-9, words="killed it")
     elif order["do"] == "tell":
-        say(event="told", actors={"w1-1": 8, "w2-1": 0})
+        say(event="actors", actors={"w1-1": 8, "w2-1": 0})
     elif order["text"] == "die":
         sys.exit(7)
     elif order["actor"].startswith("w1"):
@@ -246,7 +247,7 @@ async def test_the_next_head_is_told_which_actors_there_are() -> None:
     await until(lambda: driven.said, "it has started")
     driven.order("", "tell")
     await until(lambda: len(driven.said) == 2, "it tells")
-    assert driven.said[1] == {"event": "told", "actors": {"w1-1": 7}}
+    assert driven.said[1] == {"event": "actors", "actors": {"w1-1": 7}}
     await driven.stop()
 
 
@@ -260,6 +261,13 @@ async def test_no_room_is_said_with_what_there_is(monkeypatch: pytest.MonkeyPatc
     )
     assert driven.ray.removed == ["w1-1"]
     await driven.stop()
+
+
+def test_a_workers_process_ends_with_its_node_of_ray() -> None:
+    worker = RayWorker()
+    with subprocess.Popen(["sleep", "1000"], text=True) as worker._child:
+        worker._end_with(-1)  # no process is a child of that one
+    assert worker._child.returncode == -9
 
 
 def test_a_worker_asks_for_a_core_at_least() -> None:

@@ -1,0 +1,31 @@
+"""Workers whose lives are over in the middle of their work, over many seeds: the next life has the memory of the former one,
+and no sequence, lease, page or token of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from blockwright.runtime.testing import seeds
+from blockwright.tests.claims import claim
+from blockwright.tests.parts import parts
+from blockwright.tests.serving.game import REQUESTS, Game
+
+PART = 10
+PARTS = 30
+DAILY = 1
+FIRST = 50_000
+ENDS = 3  # lives of a game that are over while requests come
+
+
+@claim("A worker whose life is over comes back with what is in its memory, and loads nothing again", of="faults")
+@pytest.mark.parametrize("part", parts(PARTS, DAILY))
+def test_every_request_ends_well_when_lives_end_and_their_memory_stays(part: int) -> None:
+    warm = 0
+    for seed in seeds(PART, first=FIRST + part * PART):
+        game = Game(seed, faults=False, ends=ENDS).play()
+        assert sum(game.outcomes.values()) == REQUESTS, seed
+        warm += len(game.house.warm)
+        for worker in game.house.warm:
+            assert worker._loader.loaded_bytes == 0, seed
+            assert worker._loader.unclaimed == {}, seed
+    assert warm > PART
