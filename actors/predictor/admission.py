@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection
 from typing import Any
 
 from ...policies.prediction.coverage import covered
-from ...runtime.actor.actor import Actor, ActorNode
+from ...runtime.actor.actor import Actor
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.cluster.join_text import PREDICTOR
 from ...transport.address import split_key, tcp_parts

@@ -54,8 +54,7 @@ def rate(value: float) -> str:
 
 
 def ps_tables(view: View) -> Screenful:
-    hidden = any(one["hidden"] for one in view["workers"])
-    redundant = any(one["redundant"] for one in view["workers"])
+    hidden, redundant = (any(one[what] for one in view["workers"]) for what in ("hidden", "redundant"))
     guessed = any(one["guesses"]["made"] for one in view["workers"])
     linked = any(one["links"] for one in view["workers"])
     where = whereabouts(view["workers"])

@@ -67,7 +67,7 @@ class HandedOn:
 Run = Callable[[HandedOn], int]  # runs a head; returns the exit code
 
 
-class KeptForkserver:
+class ForkserverProcess:
     """A forkserver as its keeper sees it: a process at the other end of a socket."""
 
     def __init__(self, pid: int, control: socket.socket) -> None:
@@ -114,7 +114,7 @@ class Keeper:
         self._replaced = ""  # why the present head is being ended
         self._first = True
         self._due: float | None = None  # when the next head is to be started
-        self._next: KeptForkserver | None = None  # of another release
+        self._next: ForkserverProcess | None = None  # of another release
         self._rolls = False  # the head was ended for it
         self._rolled = False  # the release of this process may be an old one
         self._signals: list[int] = []
@@ -155,7 +155,7 @@ class Keeper:
         self._forkserver = self._execute() if self._rolled else self._fork()
         self._want_head() if head else self._forkserver.send()
 
-    def _fork(self) -> KeptForkserver:
+    def _fork(self) -> ForkserverProcess:
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
@@ -163,9 +163,9 @@ class Keeper:
             self._be_forkserver(theirs)
         theirs.close()
         self._selector.register(ours, selectors.EVENT_READ)
-        return KeptForkserver(pid, ours)
+        return ForkserverProcess(pid, ours)
 
-    def _execute(self) -> KeptForkserver:
+    def _execute(self) -> ForkserverProcess:
         """Start a forkserver of the release that is installed now, by this process's command line. Raises OSError."""
         ours, theirs = socket.socketpair()
         ends = {"control": theirs.fileno(), "listener": self._listener.fileno()}
@@ -182,7 +182,7 @@ class Keeper:
         finally:
             theirs.close()
         self._selector.register(ours, selectors.EVENT_READ)
-        return KeptForkserver(pid, ours)
+        return ForkserverProcess(pid, ours)
 
     def _be_forkserver(self, control: socket.socket) -> NoReturn:
         """Become the forkserver, in the child. Signals to the keeper's group do not reach it: the head answers them."""
@@ -372,7 +372,7 @@ class Keeper:
         else:
             self._next.send(wait=True)
 
-    def _follow_next(self, other: KeptForkserver) -> None:
+    def _follow_next(self, other: ForkserverProcess) -> None:
         lines = other.said()
         if lines is None:
             self._give_up_roll(other, "the installed release cannot be started")
@@ -398,7 +398,7 @@ class Keeper:
         _say("the head was ended for one of the installed release, which takes over")
         self._want_head(taken=taken)
 
-    def _give_up_roll(self, other: KeptForkserver, why: str) -> None:
+    def _give_up_roll(self, other: ForkserverProcess, why: str) -> None:
         """Go on without the other release."""
         self._selector.unregister(other.control)
         other.kill()

@@ -61,9 +61,12 @@ class Hosts:
         for one, other in itertools.permutations(self._names, 2):
             self._change(one, other, delay=delay, loss=loss, rate=rate)
 
-    def cut(self, one: str, *others: str, way: str = "both") -> None:
-        """Cut a host from others. way: "both", "from" it or "to" it."""
-        self._turn(one, others, way, cut=True)
+    def cut(self, one: str, *others: str, way: str = "both") -> float:
+        """Cut a host from others; return when the first way was cut, by the machine's clock.
+
+        way: "both", "from" it or "to" it.
+        """
+        return self._turn(one, others, way, cut=True)
 
     def heal(self, one: str, *others: str) -> None:
         self._turn(one, others, "both", cut=False)
@@ -71,19 +74,21 @@ class Hosts:
     def close(self) -> None:
         self._switch.communicate()
 
-    def _turn(self, one: str, others: tuple[str, ...], way: str, *, cut: bool) -> None:
+    def _turn(self, one: str, others: tuple[str, ...], way: str, *, cut: bool) -> float:
+        turned = []
         for other in others:
             if way in ("both", "from"):
-                self._change(one, other, cut=cut)
+                turned.append(self._change(one, other, cut=cut))
             if way in ("both", "to"):
-                self._change(other, one, cut=cut)
+                turned.append(self._change(other, one, cut=cut))
+        return turned[0]
 
-    def _change(self, sender: str, to: str, **way: Any) -> None:
+    def _change(self, sender: str, to: str, **way: Any) -> float:
         assert self._switch.stdin is not None
         assert self._switch.stdout is not None
         self._switch.stdin.write(json.dumps({"from": sender, "to": to, "way": way}) + "\n")
         self._switch.stdin.flush()
-        self._switch.stdout.readline()
+        return float(self._switch.stdout.readline())
 
 
 def _enter(namespace: int) -> None:

@@ -157,7 +157,7 @@ class Switch:
         if line:
             order = json.loads(line)
             self.change(order["from"], order["to"], order["way"])
-            print(flush=True)
+            print(time.monotonic(), flush=True)  # when it is so
         return bool(line)
 
     def _take(self, sender: int) -> None:

@@ -142,11 +142,10 @@ async def start(node: Node, config: WorkerConfig) -> None:
         except FileNotFoundError:
             brake.hold(plan)
             return submit(self, plan)
-        threading.Event().wait()
-        raise AssertionError("never returns")
+        return cast("Ticket", threading.Event().wait())  # never
 
-    send, send_raw = ParameterCarrier.send, RawTensors.send
     batches = itertools.count(1)
+    send, send_raw = ParameterCarrier.send, RawTensors.send
 
     def die_in_the_middle() -> None:
         if (levers / DIE).exists() and next(batches) == AHEAD + 1:
