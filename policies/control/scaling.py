@@ -98,7 +98,7 @@ class Scaling(Party):
                 return (StartWorker(worker, BY_OPERATOR),)
             case DrainWorker(worker, drain) if worker in view.workers and drain != (worker in self.drained):
                 return self._drain(worker, drain)
-            case Vacated(worker) if self.policy.stage.get(worker) is WorkerStage.DRAINING:
+            case Vacated(worker) if worker in view.workers and self.policy.stage.get(worker) is WorkerStage.DRAINING:
                 self.drained.discard(worker)
                 return Discharge(worker), StopWorker(worker)
             case WorkerStopped(worker) if worker in self.policy.stage:

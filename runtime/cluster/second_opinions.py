@@ -59,11 +59,7 @@ class SecondOpinions:
         """Let others listen for a while, then ask them for what they have heard."""
         try:
             await first_within(self._node.clock, self._waits, [])
-            answers = [asyncio.ensure_future(self._sight(name, member.id.name)) for name in asked]
-            await first_within(self._node.clock, self._waits, [asyncio.gather(*answers)])
-            sights = {name: one.result() if one.done() else None for name, one in zip(asked, answers, strict=True)}
-            for one in answers:
-                one.cancel()
+            sights = await self._sights(asked, member.id.name)
         finally:
             del self._asking[member.id]
         known, member.vouched = member.vouched, ()
@@ -72,6 +68,16 @@ class SecondOpinions:
         if member.vouched and not known:
             log.warning("%s", self.sentences([member])[0])
         self._settled()
+
+    async def _sights(self, asked: Sequence[str], name: str) -> dict[str, Sight | None]:
+        """Ask several nodes at once about a member, and return what each answered in time."""
+        answers = [asyncio.ensure_future(self._sight(other, name)) for other in asked]
+        try:
+            await first_within(self._node.clock, self._waits, [asyncio.gather(*answers, return_exceptions=True)])
+            return {other: one.result() if one.done() else None for other, one in zip(asked, answers, strict=True)}
+        finally:
+            for one in answers:
+                one.cancel()
 
     async def _sight(self, other: str, name: str) -> Sight | None:
         """Return what another node knows of a member, or None if it does not answer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -57,8 +58,29 @@ class Cluster:
             words = ["worker", "--join", f"@{self.folder / 'worker.join'}", "--name", name]
             return self.server.beside(name, "-m", FAULTY, *words)
 
-    def front(self) -> Any:
-        """Start a gateway at host "c", if there is none; what ``Client`` needs to ask there."""
+    def beside(self) -> Client:
+        """A client at host "c" that asks a gateway there, which is started if there is none."""
+
+        def opens(address: Any) -> socket.socket:
+            with self.hosts.at("c"):
+                return socket.socket(*address[:3])
+
+        self._join_gateway()
+        where: Any = SimpleNamespace(url=self._ready()[-1])
+        return Client(where, opens)
+
+    def end_gateway(self) -> None:
+        """End the gateway at host "c"; killed, it would leave its folder to the next one."""
+        if self.gateway is not None:
+            self.gateway.terminate()
+            self.gateway.wait()
+            self.gateway = None
+
+    def _ready(self) -> list[str]:
+        """The addresses of the gateways that have joined at host "c", one after another."""
+        return re.findall(r" is ready at (http://\S+)", self.server.said("front"))
+
+    def _join_gateway(self) -> None:
         if self.gateway is None:
             keys = [
                 "keys",
@@ -73,11 +95,10 @@ class Cluster:
             (self.folder / "gateway.join").touch(0o600)
             (self.folder / "gateway.join").write_bytes(text)
             words = ["gateway", "--join", f"@{self.folder / 'gateway.join'}", "--name", "front", "--port", "0"]
+            former = len(self._ready()) if self.server.lever("front").exists() else 0
             with self.hosts.at("c"):
                 self.gateway = self.server.beside("front", "-m", "blockwright", *words, "--host", self.hosts.address("c"))
-            until_now(lambda: " is ready at http" in self.server.said("front"), "the gateway has joined")
-        (url,) = re.findall(r" is ready at (http://\S+)", self.server.said("front"))
-        return SimpleNamespace(url=url)
+            until_now(lambda: len(self._ready()) > former, "the gateway has joined")
 
     def life(self) -> Path:
         """The event log of the worker's current life."""
@@ -92,9 +113,7 @@ class Cluster:
         self.hosts.shape()
         self.hosts.heal("a", "b", "c")
         self.hosts.heal("b", "c")
-        if self.gateway is not None:
-            self.gateway.terminate()  # killed, it would leave its folder to the next one
-            self.gateway.wait()
+        self.end_gateway()
         for worker in filter(None, (self.far, self.third)):
             worker.kill()
             worker.wait()

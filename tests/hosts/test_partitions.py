@@ -62,8 +62,7 @@ async def test_a_worker_is_cut_off(cluster: Cluster, way: str) -> None:
 @pytest.mark.parametrize("other", ["c", "a"])
 async def test_a_worker_is_cut_off_from_one(cluster: Cluster, other: str, way: str) -> None:
     """Requests come through a gateway at "c", and the way from the worker to it, or to the head at "a", is cut."""
-    front = cluster.front()
-    async with Client(cluster.server) as client, Client(front) as beside:
+    async with Client(cluster.server) as client, cluster.beside() as beside:
         await cluster.whole(client)
         with slow(cluster.server):
             answers = await loaded(cluster, beside)

@@ -6,13 +6,14 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aiohttp import ClientSession, ClientTimeout
+from aiohttp import ClientSession, ClientTimeout, TCPConnector
 
 from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.system.server import Server
@@ -43,14 +44,16 @@ def body(index: int, new: int = NEW, prompt: Sequence[int] = (), **fields: Any) 
 
 
 class Client:
-    """``async with Client(server) as client``."""
+    """``async with Client(server) as client``. opens: makes the sockets, by address; where None, they are this process's."""
 
-    def __init__(self, server: Server) -> None:
-        self.server, self._tasks = server, list[asyncio.Task[None]]()
+    def __init__(self, server: Server, opens: Callable[[Any], socket.socket] | None = None) -> None:
+        self.server, self._opens = server, opens
+        self._tasks: list[asyncio.Task[None]] = []
         self._session: ClientSession
 
     async def __aenter__(self) -> Client:
-        self._session = ClientSession(self.server.url, timeout=ClientTimeout(total=PATIENCE))
+        ways = TCPConnector(socket_factory=self._opens)
+        self._session = ClientSession(self.server.url, connector=ways, timeout=ClientTimeout(total=PATIENCE))
         return self
 
     async def __aexit__(self, *_: object) -> None:

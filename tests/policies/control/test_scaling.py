@@ -10,6 +10,7 @@ from blockwright.policies.cluster.provisioning import ProvisioningRules
 from blockwright.policies.cluster.scaling import PressedBlock
 from blockwright.policies.control.events import (
     Add,
+    HeadChanged,
     Load,
     Loaded,
     Observed,
@@ -94,6 +95,15 @@ def test_a_drained_worker_gets_nothing_new_and_is_forgotten_before_it_is_stopped
     assert kinds(fleet(LATE, 70.1), StartWorker)[0].worker == "w1"
     fleet.up("w1", 71.0)
     assert fleet.open() == [f"{name}@{worker}" for name in "ab" for worker in ("w0", "w1", "w2")]
+
+
+def test_a_worker_that_a_new_head_has_vacated_once_more_is_forgotten_once() -> None:
+    fleet = Fleet()
+    fleet.scaled_out()
+    asked = kinds([*fleet.calm(63.0), *fleet(HeadChanged(), 64.0)], VacateWorker)
+    assert [one.worker for one in asked] == ["w1", "w1"]
+    assert [one.worker for one in kinds(fleet(Vacated("w1"), 65.0), StopWorker)] == ["w1"]
+    assert fleet(Vacated("w1"), 65.0) == []
 
 
 def test_a_worker_that_dies_while_it_is_drained_comes_back_for_nothing() -> None:
