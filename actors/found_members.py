@@ -14,8 +14,8 @@ from ..policies.control.adoption import Adopted, KeptState, StateKeeping, ToldGa
 from ..policies.control.state import ControllerState
 from ..runtime.cluster.cluster import ClusterHead
 from ..runtime.cluster.join_text import GATEWAY, WORKER
-from ..runtime.cluster.process import JoinedProcess
 from .kept_state import ask_gateways, ask_workers, unpack_state
+from .members import stand_again
 from .settings.faults import FaultSettings
 
 log = logging.getLogger("blockwright.cluster")
@@ -106,7 +106,7 @@ async def settle_members(cluster: ClusterHead, found: FoundMembers) -> bool:
         return False
     for name, member in cluster.members().items():
         if member.joined and member.state == "up":
-            await cluster.node.spawn(JoinedProcess(cluster, member.id.incarnation), name=name)
+            await stand_again(cluster.node, cluster, name, member.id.incarnation)
     for name, why in [*((one, UNWANTED) for one in adopted.strangers), *((one, SILENT) for one in found.silent)]:
         log.warning("node %s is ended: %s", name, why)
         await cluster.kill(name, why)

@@ -7,6 +7,7 @@ to the controller.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Collection, Mapping
@@ -105,6 +106,11 @@ class WorkerAdmission(Actor):
         return replace(joined_config(self._config, name, wish), launched=True)
 
     @endpoint
+    async def back(self, name: str, incarnation: int) -> None:
+        """Stand for a member that came back to a new head later than others, or had lost its way to this one (a cast)."""
+        await stand_again(self.node, self._nodes, name, incarnation)
+
+    @endpoint
     async def wish(self, workers: int, why: str) -> None:
         """Tell the launcher how many workers an engine should run (a cast)."""
         self._nodes.wish(workers, why)
@@ -133,6 +139,12 @@ async def stand_in(node: ActorNode, nodes: MembersNodes, name: str, incarnation:
         await node.spawn(JoinedProcess(nodes, incarnation), name=name)
     except ValueError:
         raise ValueError(f"the head has an actor of the name {name}; choose another --name") from None
+
+
+async def stand_again(node: ActorNode, nodes: JoinedNodes, name: str, incarnation: int) -> None:
+    """Start the actor that stands for a member of an earlier head, if none does."""
+    with contextlib.suppress(ValueError):  # one stands for it
+        await node.spawn(JoinedProcess(nodes, incarnation), name=name)
 
 
 def joined_config(config: WorkerConfig, name: str, wish: WorkerWish) -> WorkerConfig:

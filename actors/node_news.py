@@ -15,10 +15,13 @@ from ..runtime.cluster.join_text import GATEWAY as GATEWAY_ROLE
 from ..runtime.cluster.join_text import PREDICTOR as PREDICTOR_ROLE
 from ..runtime.cluster.join_text import WORKER as WORKER_ROLE
 from .conditions import Published
+from .members import MEMBERS
 from .predictor.admission import PREDICTOR_ADMISSION
 from .predictor.messages import NODE
 from .settings.settings import Settings
 from .supervision_tree import HEAD
+
+UNASKED = "the dispatch policy of the new head asks no predictor"
 
 
 def tell_of_nodes(
@@ -52,6 +55,8 @@ def tell_of_nodes(
             controller.gateway_up.cast(f"{name}/gateway")
 
     def adopted(name: str, incarnation: int) -> None:
+        if cluster.members()[name].joined:
+            cluster.node.ref(f"{HEAD}/{MEMBERS}").back.cast(name, incarnation)
         if works(name):
             controller.worker_back.cast(name, incarnation)
         elif name in gateways or cluster.role(name) == GATEWAY_ROLE:
@@ -83,20 +88,49 @@ def tell_of_nodes(
 
 def tell_of_predictors(cluster: ClusterHead, settings: Settings, workers: Collection[str]) -> None:
     """Report workers that joined, and processes of predictors, to the actor that says who predicts whom."""
-    if not (settings.joining.listen and settings.dispatching.predicts):
+    if not _predicts(settings):
         return
     admission = cluster.node.ref(f"{HEAD}/{PREDICTOR_ADMISSION}")
 
     def role(name: str) -> str:
-        return PREDICTOR_ROLE if name == NODE else cluster.role(name)
+        return _predicting(cluster, workers, name)
 
     def up(name: str, incarnation: int) -> None:
-        if role(name) in (WORKER_ROLE, PREDICTOR_ROLE) and name not in workers:
+        if role(name):
             admission.up.cast(name, role(name))
 
+    def back(name: str, incarnation: int) -> None:
+        if role(name):
+            admission.back.cast({name: role(name)})
+
     def down(what: Down) -> None:
-        if role(what.node) in (WORKER_ROLE, PREDICTOR_ROLE) and what.node not in workers:
+        if role(what.node):
             admission.down.cast(what.node)
 
     cluster.on_up(up)
+    cluster.on_adopt(back)
     cluster.on_down(down)
+
+
+async def take_over_predictors(cluster: ClusterHead, settings: Settings, workers: Collection[str]) -> None:
+    """Report those of them that have come back before there was an actor to report them to, all at once.
+
+    Processes of predictors that joined end if the settings of the new head ask none.
+    """
+    came = [name for name, member in cluster.members().items() if member.adopted and member.state == "up"]
+    roles = {name: role for name in came if (role := _predicting(cluster, workers, name))}
+    if _predicts(settings):
+        cluster.node.ref(f"{HEAD}/{PREDICTOR_ADMISSION}").back.cast(roles)
+        return
+    for name in [name for name, role in roles.items() if role == PREDICTOR_ROLE and name != NODE]:
+        await cluster.kill(name, UNASKED)
+
+
+def _predicts(settings: Settings) -> bool:
+    return bool(settings.joining.listen) and settings.dispatching.predicts
+
+
+def _predicting(cluster: ClusterHead, workers: Collection[str], name: str) -> str:
+    """Return the role of a process of predictors or of a worker that joined; "" for any other node."""
+    role = PREDICTOR_ROLE if name == NODE else cluster.role(name)
+    return role if role in (WORKER_ROLE, PREDICTOR_ROLE) and name not in workers else ""

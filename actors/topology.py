@@ -55,7 +55,7 @@ from .gateway.port import GatewayPlace, GatewayPort, ModelInfo, Readiness, Servi
 from .gateway.tagging import check_tagging, make_tagging
 from .head_address import head_options, write_join_text
 from .head_doubts import tell_doubts
-from .node_news import tell_of_nodes, tell_of_predictors
+from .node_news import take_over_predictors, tell_of_nodes, tell_of_predictors
 from .predictor.admission import PREDICTOR_ADMISSION
 from .predictor.messages import NODE
 from .rate_limiter import limits_of
@@ -299,6 +299,7 @@ async def start(
         running.reached("checkpoints opened")
         if await settle_members(cluster, found):
             await running.controller.take_over()
+            await take_over_predictors(cluster, settings, configs.keys())
             running.reached(found.sentence)
         await running.offer_to_join(settings.joining)
         programs = [*([http.entry] if http is not None and processes else []), *found.programs]

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ...policies.prediction.coverage import covered
 from ...runtime.actor.actor import Actor
 from ...runtime.actor.endpoint import endpoint
+from ...runtime.base.errors import RuntimeFault
 from ...runtime.cluster.join_text import PREDICTOR
 from ...transport.address import split_key, tcp_parts
 from ...transport.errors import AddressError
@@ -18,9 +19,10 @@ from ..members import MembersNodes, check_joined, label_refusal, release_refusal
 from ..settings.settings import Settings
 from ..sizing import worker_names
 from ..supervision_tree import dispatchers
-from .messages import NODE
+from .messages import NODE, CoverageAccount
 
 PREDICTOR_ADMISSION = "predictor-admission"
+TELLING = 1.0  # timeout of a process's account
 
 
 class PredictorAdmission(Actor):
@@ -52,6 +54,25 @@ class PredictorAdmission(Actor):
         """Note a worker that joined, or a process of predictors, the server's own included."""
         table = self._processes if role == PREDICTOR else self._workers
         table[name] = self._machine(name)
+        self._tell()
+
+    @endpoint(urgent=True)
+    async def back(self, roles: Mapping[str, str]) -> None:
+        """Take over members of an earlier head, or of this one after it had lost them. roles: by name.
+
+        Predictors stay where they are, as far as their processes tell where that is.
+        """
+        for name in [name for name, role in roles.items() if role == PREDICTOR]:
+            try:
+                told = await self.node.ref(f"{name}/coverage").tell(timeout=TELLING, returns=CoverageAccount)
+            except RuntimeFault:  # it has ended, or has no predictors yet; ``down`` follows, or a process that starts anew
+                told = CoverageAccount()
+            if name != NODE:
+                self._labels[name] = told.labels
+            self._places = told.places | self._places
+        for name, role in roles.items():
+            table = self._processes if role == PREDICTOR else self._workers
+            table[name] = self._machine(name)
         self._tell()
 
     @endpoint(urgent=True)

@@ -7,7 +7,7 @@ which read it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ...policies.prediction.machines import LinkTimes
@@ -21,7 +21,7 @@ from ..cost_file import read_links
 from ..settings.settings import Settings
 from ..supervision_tree import dispatchers, inside_predictors
 from .actor import Predictor
-from .messages import name_of
+from .messages import CoverageAccount, name_of
 
 log = logging.getLogger(__name__)
 AGAIN = 1.0  # seconds until a predictor that ended is started again
@@ -31,12 +31,18 @@ Board = dict[str, Callable[[], dict[str, float]]]
 
 class Coverage(Actor):
     """See the module. board, links: as for ``Predictor``. places: worker -> the process with its predictor. own: workers
-    that have one here for ever.
+    that have one here for ever. labels: of this process, its starter's.
     """
 
     def __init__(
-        self, board: Board, places: dict[str, str], links: LinkTimes | None = None, own: Collection[str] = ()
+        self,
+        board: Board,
+        places: dict[str, str],
+        links: LinkTimes | None = None,
+        own: Collection[str] = (),
+        labels: Mapping[str, str] | None = None,
     ) -> None:
+        self._labels = dict(labels or {})
         self._own = frozenset(own)
         self._board = board
         self._places = places
@@ -58,6 +64,11 @@ class Coverage(Actor):
             if worker not in self._mine:
                 await self._begin(worker)
 
+    @endpoint(concurrent=True)
+    async def tell(self) -> CoverageAccount:
+        """Tell a new head what the one before knew of this process."""
+        return CoverageAccount(self._labels, dict(self._places))
+
     async def on_down(self, down: Down) -> None:
         worker = next((worker for worker, ref in self._mine.items() if ref is not None and str(ref) == down.ref), "")
         if not worker:
@@ -76,14 +87,19 @@ class Coverage(Actor):
         self.monitor(ref)
 
 
-async def start_predictors(node: Node, settings: Settings, workers: list[str]) -> None:
-    """Start with the predictors of these workers. Figures of the predictors go with the node's heartbeats."""
+async def start_predictors(
+    node: Node, settings: Settings, workers: list[str], labels: Mapping[str, str] | None = None
+) -> None:
+    """Start with the predictors of these workers. Figures of the predictors go with the node's heartbeats.
+
+    labels: of this process.
+    """
     board: Board = {}
     places: dict[str, str] = {}
     links = read_links(settings.worker.profile)
     values: dict[str, Any] = {f"predictor-{worker}": (worker, board, links, places) for worker in workers}
     asked = dispatchers(settings.dispatching)
     values |= {name: (settings.dispatching, number, places) for number, name in enumerate(asked)}
-    values["coverage"] = (board, places, links, workers)
+    values["coverage"] = (board, places, links, workers, labels)
     await start_inside(node, inside_predictors(settings, workers), values)
     node.heartbeat = lambda: {"predictors": {worker: figures() for worker, figures in board.items()}}

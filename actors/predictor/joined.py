@@ -55,7 +55,7 @@ async def serve(given: PredictorStarting, say: Callable[[str], None]) -> bool:
         settings = await enlist(node, given.labels)
         set_up(settings.logs.log_format, settings.logs.log_level, node.name)
         try:
-            await start_predictors(node, settings, [])
+            await start_predictors(node, settings, [], given.labels)
         except RuntimeFault as error:
             raise HeadLost(f"the head was lost while the predictors started: {error}") from None
         node.peering.announce_ready()

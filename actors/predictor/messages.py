@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...policies.sweep.events import Submission
 
@@ -17,6 +17,17 @@ def predictor_of(worker: str, node: str = NODE) -> str:
 def name_of(worker: str) -> str:
     """Return the name of the predictor of a worker."""
     return f"predictor-{worker}"
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageAccount:
+    """process of predictors -> new head: what the head before knew of it.
+
+    labels: its starter's. places: worker -> the process with its predictor.
+    """
+
+    labels: dict[str, str] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

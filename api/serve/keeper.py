@@ -117,6 +117,7 @@ class Keeper:
         self._next: ForkserverProcess | None = None  # of another release
         self._rolls = False  # the head was ended for it
         self._rolled = False  # the release of this process may be an old one
+        self._bare = True  # the first forkserver still imports, and so has no child but the head
         self._signals: list[int] = []
         self._selector = selectors.DefaultSelector()
 
@@ -282,6 +283,8 @@ class Keeper:
                 self._head, self._head_begun = said["head"], said["begun"]
             elif "failed" in said:
                 return EndAll(1, f"the head could not be started: {said['failed']}")
+            elif "ready" in said:
+                self._bare = False
             elif "taken" in said:
                 self._switch(said["taken"])
             elif (
@@ -293,7 +296,7 @@ class Keeper:
     def _follow_other(self, now: float) -> EndAll | None:
         """Fork another forkserver in place of one that is gone. The head lives on, or is started anew, too."""
         self._selector.unregister(self._forkserver.control)
-        code = self._forkserver.wait()
+        code, self._bare = self._forkserver.wait(), False
         if self._next is not None:
             self._give_up_roll(self._next, "the forkserver ended meanwhile")
         if code >= 0 and not self._head:  # it ended by itself; another would fare no better
@@ -351,10 +354,14 @@ class Keeper:
         except OSError:
             return []
 
+    def _head_lives(self) -> bool:
+        """Return True if the head's process is there, and not another one that has got its number."""
+        return bool(found := self._stat()) and int(found[19]) == self._head_begun
+
     def _kill(self, number: int) -> None:
-        """Send a signal to the head, and to no other process that has got its number."""
+        """Send a signal to the head."""
         with contextlib.suppress(ProcessLookupError):
-            if (found := self._stat()) and int(found[19]) == self._head_begun:
+            if self._head_lives():
                 os.kill(self._head, number)
 
     # another release -------------------------------------------------------------------------------------------------
@@ -414,7 +421,7 @@ class Keeper:
         self._forkserver.control.close()  # it ends all of its children, and removes the sockets
         os.close(self._held)
         self._listener.close()
-        self._forkserver.wait()
+        self._forkserver.kill() if self._bare and not self._head_lives() else self._forkserver.wait()
         if how.status == -signal.SIGTERM or how.status == TERMINATED:
             raise SystemExit(TERMINATED)
         if how.status == -signal.SIGINT:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from blockwright.actors.conditions import Published
 from blockwright.actors.member_calls import JoinRefused
-from blockwright.actors.node_news import tell_of_predictors
+from blockwright.actors.node_news import UNASKED, take_over_predictors, tell_of_nodes, tell_of_predictors
 from blockwright.actors.predictor.admission import PREDICTOR_ADMISSION, PredictorAdmission
 from blockwright.actors.predictor.coverage import Coverage
 from blockwright.actors.predictor.joined import enlist
@@ -48,11 +49,24 @@ class Joining(JoiningHead):
         await self.cluster.node.spawn(admission, name=PREDICTOR_ADMISSION)
         tell_of_predictors(self.cluster, self.settings, ["w0"])
 
+    async def begin_anew(self) -> PredictorAdmission:
+        """Forget all that this head knows of predictors, as the next head does; the members have come back to it."""
+        for name in ("controller", PREDICTOR_ADMISSION):
+            await self.cluster.node.despawn(name)
+        self.told = Told()
+        await self.cluster.node.spawn(self.told, name="controller")
+        for member in self.cluster.members().values():
+            member.adopted = True
+        admission = PredictorAdmission(self.cluster, self.settings, {"g1"}, "head/controller")
+        await self.cluster.node.spawn(admission, name=PREDICTOR_ADMISSION)
+        return admission
+
     async def predictors(self, name: str) -> Node:
         """A process of predictors that is up."""
         node = await self.node(name, "predictor")
         await enlist(node, {"rack": "b"})
-        await node.spawn(Coverage({}, self.places.setdefault(name, {})), name="coverage")
+        places = self.places.setdefault(name, {})
+        await node.spawn(Coverage({}, places, labels={"rack": "b"}), name="coverage")
         node.peering.announce_ready()
         return node
 
@@ -111,3 +125,39 @@ async def test_who_is_not_taken_in(joining: Joining) -> None:
     await joining.cluster.node.despawn(PREDICTOR_ADMISSION)
     with pytest.raises(JoinRefused, match="no predictor is asked by the dispatch policy of this server; start it with"):
         await enlist(await joining.node("px", "predictor"), {})
+
+
+@claim("The next head takes predictors that joined up again, with the workers that they predict", of="prediction")
+async def test_the_next_head_takes_them_over_as_they_are(joining: Joining) -> None:
+    px, py = await joining.predictors("px"), await joining.predictors("py")
+    for name in ("far", "near", "wide"):
+        (await joining.node(name, "worker")).peering.announce_ready()
+    await until(lambda: len(predicted(px) | predicted(py)) == 3, "all are predicted")
+    before = [dict(joining.places["px"]), {name: px.actors.instances.get(name) for name in predicted(px)}]
+    admission = await joining.begin_anew()
+    assert [one["id"] for one in await admission.view()] == [NODE]
+    await take_over_predictors(joining.cluster, joining.settings, ["w0"])
+    await until(lambda: len(joining.told.last) == 4, "gateways ask the dispatchers of both")
+    view = {one["id"]: one for one in await admission.view()}
+    assert [view[name]["labels"] for name in ("px", "py")] == [{"rack": "b"}] * 2
+    assert {*view["px"]["predicts"], *view["py"]["predicts"]} == {"far", "near", "wide"}
+    assert before == [joining.places["px"], {name: px.actors.instances.get(name) for name in predicted(px)}], "no new ones"
+
+
+async def test_one_that_comes_later_to_the_next_head_is_taken_up_and_stood_for(joining: Joining) -> None:
+    px = await joining.predictors("px")
+    admission = await joining.begin_anew()
+    await joining.cluster.node.despawn("px")
+    tell_of_nodes(joining.cluster, joining.cluster.node.ref("head/controller"), Published(()), ["w0"], [])
+    joining.cluster._callbacks.adopted(px.id)
+    await until(lambda: joining.told.last == ["px/dispatcher-0", "px/dispatcher-1"], "gateways ask its dispatchers")
+    assert [one["id"] for one in await admission.view()] == [NODE, "px"]
+    await until(lambda: "px" in joining.cluster.node.actors.instances, "an actor stands for it, by which it can be ended")
+
+
+async def test_a_head_whose_policy_asks_none_ends_them(joining: Joining) -> None:
+    px = await joining.predictors("px")
+    await joining.begin_anew()
+    await take_over_predictors(joining.cluster, joining.settings.changed(dispatch="outstanding"), ["w0"])
+    await until(px.closed.is_set, "it ends")
+    assert UNASKED in joining.cluster.node.table.last_down["px"].cause

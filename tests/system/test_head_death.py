@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from blockwright.api.commands.cli import main
 from blockwright.runtime.cluster.key_folder import make_keys
 from blockwright.tests.claims import claim
 from blockwright.tests.gpu.reference import prompt_of
@@ -28,7 +29,7 @@ from blockwright.tests.system.test_gateways import fresh
 from blockwright.tests.system.test_overload import SIZES, changes, load, looked, restored, right
 from blockwright.tests.system.test_resume import Resuming
 from blockwright.tests.system.test_resume import undisturbed as quiet
-from blockwright.tests.waiting import until, until_now
+from blockwright.tests.waiting import PATIENCE, until, until_now
 
 pytestmark = pytest.mark.system
 RESUMED = 8  # streams of the head's own gateway
@@ -220,6 +221,40 @@ async def test_the_next_head_listens_at_the_same_free_port(serve: Callable[..., 
         await taken_over(client, former)
     assert "adopted 1 worker and 1 gateway process" in server.out
     assert len(set(re.findall(r"workers join at (\S+)", server.out))) == 1
+    server.stop()
+
+
+@claim("A joined process of predictors outlives the head, and the next one asks it again", of="prediction")
+@pytest.mark.nightly
+async def test_the_next_head_takes_up_predictors_that_joined(
+    serve: Callable[..., Server], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = tmp_path / "keys"
+    make_keys(keys)
+    own = {"listen": "tcp://127.0.0.1:0", "head_keys": str(keys), "dispatch": "ours"}
+    server = serve(workers=1, **own, dispatch_timeout=1, silence=SILENCE, **OUTLIVING).whole()
+    (where,) = set(re.findall(r"workers join at tcp://(\S+)", server.out))
+    capsys.readouterr()
+    assert main(["keys", "join", str(keys), "--address", where, "--role", "predictor"]) == 0
+    text = tmp_path / "predictor.join"
+    text.touch(0o600)
+    text.write_text(capsys.readouterr().out)
+    words = ["predictor", "--join", f"@{text}", "--name", "px", "--label", "rack=b"]
+    process = server.beside("px", "-m", "blockwright", *words)
+    async with Client(server) as client:
+
+        async def shown() -> list[dict[str, Any]]:
+            status, view = await client.get("/admin/cluster")
+            found = [one for one in view["predictors"] if one["id"] == "px"] if status == 200 else []
+            return found if found and found[0]["state"] == "ready" else []
+
+        before = await until(shown, "it has joined")
+        former = server.head()
+        end_head(server, signal.SIGKILL)
+        await taken_over(client, former)
+        assert await until(shown, "it is taken up again") == before
+    process.terminate()
+    assert process.wait(timeout=PATIENCE) == 0, server.said("px")
     server.stop()
 
 

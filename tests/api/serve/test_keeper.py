@@ -26,7 +26,8 @@ import os, signal, sys, time
 from pathlib import Path
 from blockwright.api.serve.keeper import Keeper
 
-home, grace, silence = Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
+home, grace, silence, preload = Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
+sys.path.insert(0, str(home))
 release = (home / "release").read_text() if (home / "release").exists() else ""
 if release == "broken":
     raise SystemExit(2)
@@ -41,16 +42,16 @@ def head(given):
         time.sleep(0.02)
     return int((home / "end").read_text())
 
-raise SystemExit(Keeper(head, ["json"], grace, silence).keep())
+raise SystemExit(Keeper(head, [preload], grace, silence).keep())
 """
 
 
 class Kept:
     """A keeper with its heads."""
 
-    def __init__(self, home: Path, grace: float = GRACE, silence: float = SILENCE) -> None:
+    def __init__(self, home: Path, grace: float = GRACE, silence: float = SILENCE, preload: str = "json") -> None:
         self.home = home
-        command = [sys.executable, "-c", PROGRAM, str(home), str(grace), str(silence)]
+        command = [sys.executable, "-c", PROGRAM, str(home), str(grace), str(silence), preload]
         with open(home / "err", "wb") as err:
             self.process = subprocess.Popen(command, stderr=err)
 
@@ -245,3 +246,21 @@ def test_the_next_head_listens_for_members_where_the_first_one_did(listen: str) 
     later = where_members_look(settings, HandedOn("", 0, False, {"joined_at": 4711}))
     assert later.joining.listen == listen.removesuffix("0") + "4711"
     assert later.joining.head_keys == "keys"
+
+
+def test_a_signal_while_the_forkserver_imports_does_not_wait_for_it(tmp_path: Path) -> None:
+    """A module that never ends stands for those of torch, which take seconds on a busy machine."""
+    (tmp_path / "endless.py").write_text(
+        f"import signal\nopen({str(tmp_path / 'imports')!r}, 'w').close()\nsignal.pause()\n"
+    )
+    kept = Kept(tmp_path, preload="endless")
+    try:
+        head, forkserver = kept.head(1), kept.forkserver()
+        until_now((tmp_path / "imports").exists, "it imports")
+        kept.process.send_signal(signal.SIGTERM)
+        assert kept.wait() == 128 + signal.SIGTERM
+        gone(head)
+        gone(forkserver)
+    finally:
+        kept.process.kill()
+        kept.wait()
