@@ -36,7 +36,7 @@ from ...runtime.base.clock import Timer
 from ...runtime.node.inspection import inspect_peers
 from ..conditions import Conditions
 from ..head_doubts import head_doubts
-from .calls import OutgoingCalls, remembered, switch, vacate
+from .calls import OutgoingCalls, is_unknown, remembered, switch, vacate
 from .limiting import Limiting
 from .port import (
     ApplicationView,
@@ -107,7 +107,8 @@ class Gateway(Actor):
         self._streams: dict[str, RequestStream] = {}  # of all active requests
         self._offers = Offers()  # of these streams
         self._idle = asyncio.Event()  # set while nothing is active
-        self._calls = OutgoingCalls(controller, dispatchers, patience, self._handle)
+        self._lives: dict[str, int] = {}  # worker -> its life, as the controller knows it
+        self._calls = OutgoingCalls(controller, dispatchers, patience, self._handle, self._lives)
         self._conditions = Conditions()
         self._numerics: dict[str, str] = {}  # of each worker, by its last heartbeat
         self._tagging = tagging or Tagging(parts.lengths)
@@ -118,7 +119,6 @@ class Gateway(Actor):
         self._kept: KeptState | None = None  # for the next head
         self._pieces = RoutePieces()
         self._losses = WorkerLosses()
-        self._lives: dict[str, int] = {}  # worker -> its life, as the controller knows it
 
     async def on_start(self) -> None:
         self.book.parts.address = str(self.ref)
@@ -438,6 +438,9 @@ class Gateway(Actor):
         self._handle(m.GatewayTick())
         if self._kept is not None:  # this gateway outlives its head
             self._look_for_losses()
+        for worker, life in self._lives.items():
+            if is_unknown(self.node, worker, life):
+                self.node.seek(worker)
         if self._others:
             self._share()
         parts, now = self.book.parts, self.node.clock.now()

@@ -42,21 +42,29 @@ from ...runtime.base.clock import Clock, first_within
 from ...runtime.base.errors import DeadlineExceeded, NodeDown, RuntimeFault
 from ...runtime.base.scope import trace
 
+UNKNOWN_SECONDS = 0.1  # seconds until an attempt at a worker that is not known here yet is taken back
 REMEMBER_SECONDS = 2.0  # seconds for a worker to say what it remembers; it may wait for a sequence to end
 Handle = Callable[[Event], None]
 Until = Callable[[Callable[[], bool]], Coroutine[Any, Any, None]]
 
 
-async def submit(effect: Submit, node: ActorNode, handle: Handle) -> None:
-    """Start an attempt at its home worker."""
+async def submit(effect: Submit, node: ActorNode, handle: Handle, life: int) -> None:
+    """Start an attempt at its home worker. ``life``: of that worker, as the controller knows it."""
     submission = effect.submission
     try:
         with trace(submission.trace) if submission.trace else contextlib.nullcontext():
             await node.ref(f"{effect.worker}/worker").submit(submission)
-    except NodeDown:
-        return
+    except NodeDown as fault:
+        if is_unknown(node, effect.worker, life):  # no end will be reported
+            await first_within(node.clock, UNKNOWN_SECONDS, ())
+            handle(Unsent(submission.request, submission.attempt, f"not delivered: {fault}"))
     except RuntimeFault as fault:
         handle(Unsent(submission.request, submission.attempt, f"not delivered: {fault}"))
+
+
+def is_unknown(node: ActorNode, worker: str, life: int) -> bool:
+    """Return True if a node has not heard yet of that life of a worker, nor of its end."""
+    return node.current_incarnation(worker) < life and ((over := node.last_down(worker)) is None or over.incarnation < life)
 
 
 async def export(effect: ExportAt, node: ActorNode, handle: Handle) -> None:
@@ -138,12 +146,15 @@ class OutgoingCalls:
     """The messages of one gateway to workers, dispatchers and the controller, with the calls that are not answered yet.
 
     controller: its address. dispatchers: addresses asked in turn, each for ``patience`` seconds. handle: takes answers.
+    lives: the current life of each worker, as the controller knows it.
     """
 
-    def __init__(self, controller: str, dispatchers: Iterable[str], patience: float, handle: Handle) -> None:
+    def __init__(
+        self, controller: str, dispatchers: Iterable[str], patience: float, handle: Handle, lives: Mapping[str, int]
+    ) -> None:
         self._controller = controller
         self._dispatchers, self._patience = itertools.cycle(dispatchers), patience
-        self._handle = handle
+        self._handle, self._lives = handle, lives
         self._tasks: set[asyncio.Task[None]] = set()
         self._cancellations = Cancellations()
 
@@ -151,7 +162,7 @@ class OutgoingCalls:
         """Send what an effect says; ``gateway`` is the sender's address."""
         match effect:
             case Submit():
-                self._call(submit(effect, node, self._handle))
+                self._call(submit(effect, node, self._handle, self._lives.get(effect.worker, 0)))
             case Acknowledge(worker, serial):
                 node.ref(f"{worker}/worker").ack.cast(gateway, serial)
             case CancelAt(worker, requests):

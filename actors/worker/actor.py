@@ -229,6 +229,7 @@ class Worker(Actor):
         """Return this worker's heartbeat payload. Also process the heartbeats that other workers have sent."""
         for worker, answer in self._peers.heartbeats(self.node.peers()):
             self._answer(worker, answer)
+        self._outbox.retry()
         self._look_around()
         queues = self.state.queues()
         if queues or self._queues:
@@ -366,6 +367,8 @@ class Worker(Actor):
     def _watch(self, node: str) -> None:
         """Monitor a node's current incarnation, once."""
         incarnation = self.node.current_incarnation(node)
+        if not incarnation:
+            self.node.seek(node)
         if node != self.node.name and incarnation and self._watched.get(node) != incarnation:
             self._watched[node] = incarnation
             self.node.monitor(node, self._lost)
@@ -429,7 +432,9 @@ class Worker(Actor):
         if (update := self._published) is known:
             return
         self._composed.prepare(update.chains)
-        for worker in sorted({hop.worker for route in update.planned for hop in route.hops}):
+        workers = {hop.worker for route in update.planned for hop in route.hops}
+        self._outbox.retain(workers)
+        for worker in sorted(workers):
             self._watch(worker)
         self._perform()  # unloaded components must be forgotten before runs are composed anew
         self._apply(update)
@@ -533,8 +538,8 @@ class Worker(Actor):
                 else:
                     self._pages.perform(order)
             for worker, messages in effects.messages.items() if not self._over else ():
+                self._watch(worker)
                 if self.node.current_incarnation(worker):
-                    self._watch(worker)
                     for report in self._reports.for_worker(address := f"{worker}/worker", messages):
                         self._tell(address, report)
                 else:

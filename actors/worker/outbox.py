@@ -1,12 +1,15 @@
 """Outgoing tensors: a pipeline's hidden states for its next worker, in shared memory if there is some; KV and parameters.
 
-Owns the links that this worker has used. ``lay_out`` runs on the device thread, so that the event loop moves no large
-buffers; ``send`` runs on the loop.
+Owns the links that this worker has used, and hidden states for a worker that is not known here: the address book's line
+about it may have been lost, and nothing else would miss them. ``lay_out`` runs on the device thread, so that the event loop
+moves no large buffers; ``send`` runs on the loop.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
+from collections.abc import Collection
 from functools import partial
 
 from ...gpu.device import CardBytes, Outgoing
@@ -32,6 +35,7 @@ class Outbox:
     def __init__(self, node: ActorNode) -> None:
         self._node = node
         self._links: dict[str, Link] = {}  # by worker; to its last known life
+        self._waiting: dict[str, deque[tuple[Departure, Laid]]] = {}  # hidden states by worker that is not known
 
     def lay_out(self, worker: str, hidden: Outgoing) -> Laid:
         """Return the hidden states as they are sent.
@@ -82,12 +86,32 @@ class Outbox:
 
     def depart_one(self, departure: Departure, hidden: Laid) -> None:
         """Send hidden states that leave to the worker of their next pipeline stage."""
-        header = pack(encode(Flight(departure.home, 0, departure.width, departure.rows), Sink()))
-        try:
-            self.send(departure.worker, header, hidden)
-        except Exception as error:
-            # The receiver is gone or unreachable. The head will declare its end, and the rows go back then.
-            log.warning("hidden states for %s could not be sent: %s", departure.worker, error)
+        self._waiting.setdefault(departure.worker, deque()).append((departure, hidden))
+        self._send_waiting(departure.worker)
+
+    def retry(self) -> None:
+        """Send what waits for workers that are known by now, and have the head asked for the others."""
+        for worker in [*self._waiting]:
+            self._send_waiting(worker)
+
+    def retain(self, workers: Collection[str]) -> None:
+        """Drop what waits for other workers than these."""
+        self._waiting = {worker: waiting for worker, waiting in self._waiting.items() if worker in workers}
+
+    def _send_waiting(self, worker: str) -> None:
+        waiting = self._waiting[worker]
+        while waiting:
+            if not self._node.current_incarnation(worker):
+                self._node.seek(worker)
+                return
+            departure, hidden = waiting.popleft()
+            header = pack(encode(Flight(departure.home, 0, departure.width, departure.rows), Sink()))
+            try:
+                self.send(worker, header, hidden)
+            except Exception as error:
+                # The receiver is gone or unreachable. The head will declare its end, and the rows go back then.
+                log.warning("hidden states for %s could not be sent: %s", worker, error)
+        del self._waiting[worker]
 
 
 def _read(hidden: CardBytes) -> memoryview:

@@ -24,6 +24,7 @@ Owns the tags, the shape of each message and its check on arrival; bodies of cal
     LIVES      [[node, incarnation, up]]        a member that came back, to head: the lives that it knows
     TICKET     text                             head to a member that is up: with this it comes back to the next head
     CLAIMED                                     head to a member: the actor that stands for it lives again
+    WHERE      node                             a member to head: where is it? BOOK answers if it is up
 
 No message ever changes its shape, since neighbouring releases speak; a new one has a tag of its own.
 Ids and numbers of one sender rise; of what makes a node act, ``NUMBERED``, none is obeyed twice, nor a late copy at all.
@@ -41,7 +42,7 @@ from .codec import unpack
 from .errors import DecodeError
 
 HELLO, READY, BOOK, DOWN, STOP, HEARTBEAT, CALL, CAST, REPLY, FAULT, CANCEL = range(1, 12)
-OPEN, ITEM, CREDIT, END, LOST, SEEN, LEAVE, LIVES, TICKET, CLAIMED = range(12, 22)
+OPEN, ITEM, CREDIT, END, LOST, SEEN, LEAVE, LIVES, TICKET, CLAIMED, WHERE = range(12, 23)
 NUMBERED = frozenset((CALL, CAST, OPEN))  # whose first field is the id or number
 
 _SHAPES: dict[int, tuple[type, ...]] = {
@@ -66,6 +67,7 @@ _SHAPES: dict[int, tuple[type, ...]] = {
     LIVES: (list,),
     TICKET: (str,),
     CLAIMED: (),
+    WHERE: (str,),
 }
 _ANY = (object,)
 _HEAD = 5 + 9 + 9  # bytes of the head of an array, of a tag and of an id, at most

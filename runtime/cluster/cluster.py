@@ -468,6 +468,10 @@ class ClusterHead:
             if name != self._id.name and (why := self._adoption.learn(node, up)):
                 self.node.peering.notify(peer, [envelope.DOWN, name, incarnation, why])
 
+    def sought(self, peer: Peer, name: str) -> None:
+        for found in [one for one in self._up() if one.id.name == name]:
+            self.node.peering.notify(peer, [envelope.BOOK, [_entry(found)]])
+
     def _launched(self, text: str, key: str) -> Admission:
         """Answer a process that the launcher started for one life of a node, and no other."""
         member = next((one for one in self._members if one.text == text and one.state == "starting"), None)
@@ -557,13 +561,15 @@ class ClusterHead:
 
     def _publish(self, new: Peer) -> None:
         """Tell a node that is up where all the others are, in pieces, and the others where it is."""
-        known = self.node.peers()
-        up = [known[m.id.name] for m in self._members if m.state == "up" and m.id.name in known]
-        others = [peer for peer in up if peer is not new]
+        others = [peer for peer in self._up() if peer is not new]
         for first in range(0, len(others), PAGE):
             self.node.peering.notify(new, [envelope.BOOK, list(map(_entry, others[first : first + PAGE]))])
         for peer in others:
             self.node.peering.notify(peer, [envelope.BOOK, [_entry(new)]])
+
+    def _up(self) -> list[Peer]:
+        known = self.node.peers()
+        return [known[m.id.name] for m in self._members if m.state == "up" and m.id.name in known]
 
 
 def _entry(peer: Peer) -> list[Any]:

@@ -24,6 +24,7 @@ class AddressResolver:
         self._table = table
         self._find = find
         self._itself = itself
+        self.seek: Callable[[str], None] = lambda node: None  # called with a node that is wanted and not known
 
     def resolve(self, target: Address) -> Peer | ActorInstance:
         """Return an actor's instance, or the peer that runs it. Raises NodeDown, NoSuchActor, ActorDied."""
@@ -32,6 +33,8 @@ class AddressResolver:
                 raise NodeDown(f"{target} is gone; node {self._node.name} is in incarnation {self._node.incarnation}")
             return self._itself or self._find(target.key)
         peer = self._table.current.get(target.node)
+        if peer is None:
+            self.seek(target.node)
         if peer is None or peer.lost or (target.incarnation and target.incarnation != peer.id.incarnation):
             raise NodeDown(self._table.why_down(target.node, target.incarnation))
         return peer

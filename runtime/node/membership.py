@@ -40,5 +40,8 @@ class Membership(Protocol):
     def told(self, peer: Peer, nodes: list[tuple[str, int, bool]]) -> None:
         """Learn which nodes a member that came back knows: name, highest incarnation, whether it takes it for up."""
 
+    def sought(self, peer: Peer, name: str) -> None:
+        """Tell a node where another one is, if that is up."""
+
     def left(self, peer: Peer) -> None:
         """Note that a node that joined has stopped in order."""

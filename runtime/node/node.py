@@ -382,6 +382,8 @@ class Node:
         """Return the one sender to the node's current life. Raises NodeDown."""
         links = self.tensor_links
         peer = self.parts.itself if node == self.name else self.table.current.get(node)
+        if peer is None:
+            self.seek(node)
         if peer is None or peer.lost:
             raise NodeDown(self.table.why_down(node))
         if not peer.met and not peer.itself:
@@ -440,6 +442,10 @@ class Node:
     def current_incarnation(self, node: str) -> int:
         """Return the node's incarnation; 0 when it is not up."""
         return self.parts.calls.current_incarnation(node)
+
+    def seek(self, node: str) -> None:
+        """Ask the head, if this node has one, where a node is that is wanted and not known here."""
+        self.parts.peering.seek(node)
 
     def last_down(self, node: str) -> Down | None:
         """Return the end of that node's last life, if one has ended."""

@@ -24,6 +24,7 @@ from .peer_access import PeerAccess
 from .peers import Peer
 
 PAGE = 512  # lives in a message about all that a node knows
+SEEK_AGAIN = 0.5  # seconds until the head is asked again where the same node is
 
 
 class Peering:
@@ -55,6 +56,8 @@ class Peering:
         self._claimed = claimed
         self._parted: set[PeerId] = set()  # members that come back, and have to greet anew
         self.follower = HeadFollower(access.node, access.clock, access.table, transport, self, ended)
+        self._sought: dict[str, float] = {}  # nodes that the head was asked for, and when
+        access.resolver.seek = self.seek
         self.stopping = False  # its actors stop, and what they supervise elsewhere: that nodes end with it is no news either
         self.leaving = False  # this node is about to stop, and has asked others to: that they go is no news
         self._sender = access.sender
@@ -96,6 +99,14 @@ class Peering:
         known = Peer(peer, endpoint, self._clock.now())
         self._table.add(known)
         return known
+
+    def seek(self, node: str) -> None:
+        """Ask the head where a node is that is wanted and not known here: what it said about it may have been lost."""
+        now, head = self._clock.now(), self._table.find(self.head) if self.head is not None else None
+        self._sought = {name: at for name, at in self._sought.items() if now - at < SEEK_AGAIN}
+        if head is not None and not head.lost and node not in self._sought:
+            self._sought[node] = now
+            self.notify(head, [envelope.WHERE, node])
 
     def fail_calls(self, peer: Peer, cause: str) -> None:
         """End all calls to and from a life of a node that is over, or as good as."""
@@ -245,6 +256,8 @@ class Peering:
                 membership.accused(peer, PeerId(check_name(fields[0]), fields[1]))
             elif tag == envelope.LEAVE:
                 membership.left(peer)
+            elif tag == envelope.WHERE:
+                membership.sought(peer, check_name(fields[0]))
             elif tag == envelope.LIVES:
                 membership.told(peer, decode(list[tuple[str, int, bool]], fields[0]))
             else:

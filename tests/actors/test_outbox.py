@@ -12,7 +12,7 @@ import pytest
 from blockwright.actors.worker.device_thread import DeviceThread, ExecutedPlan
 from blockwright.actors.worker.outbox import Outbox, open_device_memory
 from blockwright.gpu.host_device import EndedSweep
-from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
+from blockwright.policies.plan.sweep_plan import Departure, SweepPlan, SweepResult
 from blockwright.runtime import Node, NodeDown
 from blockwright.runtime.base.clock import ManualClock
 from blockwright.tests.waiting import until
@@ -45,6 +45,28 @@ async def test_large_hidden_states_go_through_a_slot_from_the_second_on(tmp_path
     del slot
     await until(lambda: len(got) == 2 and w0.tensor_links.inspect()["slots_free_bytes"] >= free)
     assert got == [(b"0", bytes(large)), (b"1", bytes(large))]
+    await w0.stop()
+    await w1.stop()
+
+
+async def test_hidden_states_for_a_worker_that_is_not_known_wait_in_order_and_are_dropped_with_its_routes(tmp_path):
+    tmp_path.chmod(0o700)
+    w0, w1 = Node("w0", directory=tmp_path), Node("w1", directory=tmp_path)
+    await w0.start()
+    await w1.start()
+    got: list[int] = []
+    w1.on_link(Traffic.ACTIVATION, lambda node, header, buffers: got.append(buffers[0][0]))
+    outbox = Outbox(w0)
+    for number in range(2):
+        outbox.depart_one(Departure("w1", [], "w0", 1, []), memoryview(bytes([number])))
+    outbox.depart_one(Departure("w2", [], "w0", 1, []), memoryview(b"2"))
+    outbox.retry()
+    w0.peering.greet(w1.id, w1.endpoint)
+    outbox.depart_one(Departure("w1", [], "w0", 1, []), memoryview(bytes([2])))
+    await until(lambda: got == [0, 1, 2])
+    assert [*outbox._waiting] == ["w2"]
+    outbox.retain({"w1"})
+    assert outbox._waiting == {}
     await w0.stop()
     await w1.stop()
 

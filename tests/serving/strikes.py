@@ -16,7 +16,7 @@ from typing import get_args
 import msgpack
 
 from blockwright.policies.sweep.events import PeerMessage
-from blockwright.runtime.base.envelope import CALL, CAST, FAULT, REPLY
+from blockwright.runtime.base.envelope import BOOK, CALL, CAST, DOWN, FAULT, REPLY
 from blockwright.runtime.base.schema import schema_tag
 from blockwright.runtime.testing import Delay, Drop, Duplicate, Fault, Kill
 from blockwright.transport.address import PeerId
@@ -33,12 +33,13 @@ ENDPOINTS = ("submit", "cancel", "ack", "replay", "tokens", "load", "unload", "r
 ANSWERS = ("submit", "load", "unload", "routes", "status", "admit", "unfit")
 MOVED = ("export", "answer to export", "PagesTaken", "vacated")  # where requests move
 GUESSED = ("GuessesStand",)  # where hidden states are guessed
+OF_NODES = {BOOK: "address book", DOWN: "declared down"}  # what the head's node says to other nodes
 _USUAL = sorted({*TO_WORKERS} - {*MOVED, *GUESSED})
 KINDS = (*ENDPOINTS, *[f"answer to {name}" for name in ANSWERS], *_USUAL, *LINK.values())
 ASKED = ("choose", "answer to choose")  # where dispatchers are asked
 FETCHED = ("parameters", "chunk of parameters")  # where loads name a source
 HELD = ("hold", "answer to hold", "unhold", "export", "PagesTaken")  # where they pause
-_KNOWN = {*KINDS, *ASKED, *MOVED, *FETCHED, *HELD, *GUESSED}
+_KNOWN = {*KINDS, *ASKED, *MOVED, *FETCHED, *HELD, *GUESSED, *OF_NODES.values()}
 ACTIONS = ("drop", "delay", "duplicate", "kill")
 Strike = tuple[str, str, int]  # kind, action, which of its kind (from 1)
 
@@ -77,6 +78,8 @@ class Strikes:
             return ["chunk of parameters"]
         if isinstance(lane, Traffic):
             return [LINK[body[0]]] if body[0] in LINK else []
+        if lane is Lane.CONTROL and body[1] in OF_NODES:
+            return [OF_NODES[body[1]]]
         if lane is not Lane.CONTROL or body[1] not in (CALL, CAST, REPLY, FAULT):
             return []
         unpacker = msgpack.Unpacker()

@@ -159,11 +159,12 @@ def test_a_game_replays_in_another_process() -> None:
     assert done.stdout.split()[-1] == digest
 
 
-LOST = ("routes", "up", "down", "LeaseWanted", "LeaseGranted", "LeaseReturned", "FlightDone")
+LOST = ("routes", "up", "down", "LeaseWanted", "LeaseGranted", "LeaseReturned", "FlightDone", "address book")
 
 
 @pytest.mark.parametrize(
-    ("kind", "number"), some(product(LOST, range(5)), *product(("routes", "up", "LeaseReturned"), (0,)))
+    ("kind", "number"),
+    some(product(LOST, range(5)), *product(("routes", "up", "LeaseReturned"), (0,)), *product(("address book",), (1, 2))),
 )
 def test_each_of_the_first_messages_of_a_kind_may_be_lost(kind: str, number: int) -> None:
     """Of these nobody waits for an answer: what is lost must be noticed by what comes after, or by a heartbeat."""

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
-from blockwright.runtime import Actor, endpoint
+import pytest
+
+from blockwright.runtime import Actor, NodeDown, endpoint
+from blockwright.runtime.base import envelope
 from blockwright.runtime.node.heartbeat_sender import IDLE
 from blockwright.runtime.node.node import Node
+from blockwright.runtime.node.peering import SEEK_AGAIN
+from blockwright.runtime.testing import Drop
 from blockwright.runtime.testing.simulation import Simulation
+from blockwright.transport.address import PeerId
+from blockwright.transport.handshake import Lane
+from blockwright.transport.wire import Traffic
 
 
 class Echo(Actor):
@@ -90,3 +99,34 @@ def test_the_end_of_a_node_that_was_never_met_is_told() -> None:
         assert ended == [other]
 
     run(scenario)
+
+
+def test_a_node_whose_line_in_the_address_book_was_lost_is_asked_for_when_it_is_wanted() -> None:
+    """The first answer is lost, too."""
+    said: list[str] = []
+
+    def choose(source: PeerId, target: PeerId, lane: Lane | Traffic, body: bytes) -> Drop | None:
+        tag = body[1] if lane is Lane.CONTROL else 0
+        if target.name == "w0" and tag == envelope.BOOK:
+            said.append("book")
+            return Drop(0.0, "", "") if said.count("book") <= 2 else None
+        if source.name == "w0" and tag == envelope.WHERE:
+            said.append("where")
+        return None
+
+    async def scenario(sim: Simulation) -> None:
+        w0, answers = sim.nodes["w0"], list[int]()
+        while not answers:
+            with contextlib.suppress(NodeDown):
+                answers.append(await w0.ref("w1/echo").echo(1))
+            await asyncio.sleep(0.1)
+        assert said == ["book", "where", "book", "where", "book"]
+        assert sim.time < 2 * SEEK_AGAIN
+        with pytest.raises(NodeDown, match="w9 is not known"):
+            w0.link("w9")
+        await asyncio.sleep(1)
+        assert said.count("book") == 3, "the head knows it as little"
+
+    sim = Simulation(seed=1, nodes=2, setup=setup)
+    sim.strike(choose)
+    sim.run(scenario)
