@@ -42,7 +42,7 @@ SHARED = 0.5  # part of the layers whose feed-forward blocks are the same in bot
 LENGTH = 256  # tokens of a sequence
 LEAST_GAIN = 1.05  # of ``both`` over ``off``; below it there is no bar
 SUBJECTS = ("off", "equal", "both")
-CASE = "one busy model"
+CASE = "one-busy-model"
 PACE = {"base": 0.002, "token": 0.008}  # seconds of a sweep, and of each of its rows
 BARS = [Bar(CASE, "gain", at_least=0.85)]
 

@@ -20,6 +20,7 @@ class FakeNode:
     """Hears that the worker is unfit."""
 
     incarnation = 1
+    legacy = None  # no life was before
 
     def __init__(self) -> None:
         self.notified = asyncio.Event()

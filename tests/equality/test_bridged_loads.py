@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from safetensors.torch import load_file
 
 from blockwright.actors.worker.block_loader import BlockLoader
 from blockwright.api.commands.explain import chain_lines
+from blockwright.gpu.executor import Executor
 from blockwright.tests.checkpoints import make_checkpoint, with_tensors
 from blockwright.tests.claims import claim
 from blockwright.tests.equality.served import Served, serve
@@ -23,6 +25,7 @@ from blockwright.zoo.equivalence.records import store_equivalences
 LAYERS = {"b": (1,), "c": (1, 2)}  # model -> layers whose feed-forward blocks are its own
 BLOCK = 4  # place of the block of b that may stand in for a's
 LENGTH, LONG = 320, 280  # tokens of a sequence, and of an answer that outlives the load
+SLOWER = 0.02  # seconds
 
 
 def zoo_of(tmp_path: Path) -> Path:
@@ -57,6 +60,17 @@ class Gate:
         monkeypatch.setattr(BlockLoader, "load", gated)
 
 
+def hold_back(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let each sweep take that much longer, so that an answer outlives a load on any machine."""
+    submit = Executor.submit
+
+    def slow(executor: Executor, plan: Any) -> Any:
+        time.sleep(seconds)
+        return submit(executor, plan)
+
+    monkeypatch.setattr(Executor, "submit", slow)
+
+
 async def homes(server: Served) -> set[str]:
     """Return the models and variants that have a route."""
     return {route["application"] for route in (await server.cluster())["routes"]}
@@ -87,13 +101,15 @@ async def test_the_first_token_comes_before_the_load_ends(
     async with serve(folders, adaptive={"a": "equal"}, **options) as server:
         await begin(server, tmp_path)
         gate.open.clear()
-        asked = asyncio.create_task(ask(server, PROMPTS[0], request_id="r", **sampling))
-        await gate.asked.wait()
-        (record,) = server.running.port.book.parts.active.values()  # type: ignore[union-attr]
-        await until(lambda: record.progress.emitted > 2, "tokens come while the model is away")
-        assert "a" not in await homes(server)
-        gate.open.set()
-        _, choice = await asked
+        with monkeypatch.context() as slow:
+            hold_back(slow, SLOWER)
+            asked = asyncio.create_task(ask(server, PROMPTS[0], request_id="r", **sampling))
+            await gate.asked.wait()
+            (record,) = server.running.port.book.parts.active.values()  # type: ignore[union-attr]
+            await until(lambda: record.progress.emitted > 2, "tokens come while the model is away")
+            assert "a" not in await homes(server)
+            gate.open.set()
+            _, choice = await asked
         story = await server.story("r")
         (switch,) = story["switches"]
         assert (switch["source"], switch["target"]) == ("a~1", "a")

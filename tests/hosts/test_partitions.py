@@ -22,7 +22,7 @@ pytestmark = pytest.mark.system
 def cluster(
     hosts: Hosts | None, model: Path, pace: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster | None]:
-    yield from opened(hosts, model, pace, tmp_path_factory.mktemp("partitions"))
+    yield from opened(hosts, model, pace, tmp_path_factory.mktemp("partitions"), orphan_grace=0)
 
 
 @claim("A worker whose host is cut off stops computing, and its requests go on elsewhere and lose no token", of="faults")

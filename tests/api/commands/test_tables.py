@@ -91,7 +91,7 @@ def test_twenty_four_models_fit_80_columns_and_24_lines() -> None:
     view = {
         "applications": models, "workers": [worker, worker | {"id": "w1"}], "parameters": {"stored": 5, "saved": 7},
         "autoscale": {"mode": "off"}, "overload": None, "batches": [], "default": "base", "families": [], "drafts": [],
-        "cards": [], "placement": {},
+        "cards": [], "placement": {}, "doubts": "",
     }  # fmt: skip
     for tables in (ps_tables, top_tables):
         paper = Console(file=io.StringIO(), width=80, height=24, force_terminal=True, color_system=None)
