@@ -288,6 +288,7 @@ def test_a_head_that_is_killed_while_it_starts_is_followed_by_one_that_serves(
     until_now(lambda: stage in server.out, stage)
     end_head(server, signal.SIGKILL)
     until_now(lambda: "another takes over" in server.err, "another head")
+    server.listening()
     until_now(lambda: server.status("/admin/cluster") == 200, "it serves")  # the one before may have said that it is ready
     server.whole()
     server.stop()
