@@ -228,6 +228,12 @@ class Running:
         if not self._failed.done():
             self._failed.set_result(reason)
 
+    async def take_over(self, found: FoundMembers, settings: Settings, workers: Collection[str]) -> None:
+        """Take over what members of the head before have. ``workers``: the cluster's own."""
+        await self.controller.take_over()
+        await take_over_predictors(self.cluster, settings, workers)
+        self.reached(found.sentence)
+
     async def _prepare(self, opened: OpenedCheckpoints, settings: Settings) -> None:
         try:
             applications = await asyncio.to_thread(hash_applications, opened, settings)
@@ -298,9 +304,7 @@ async def start(
         root = await start_tree(cluster.node, whole, values, nodes=cluster)
         running.reached("checkpoints opened")
         if await settle_members(cluster, found):
-            await running.controller.take_over()
-            await take_over_predictors(cluster, settings, configs.keys())
-            running.reached(found.sentence)
+            await running.take_over(found, settings, configs.keys())
         await running.offer_to_join(settings.joining)
         programs = [*([http.entry] if http is not None and processes else []), *found.programs]
         running.run(root, opened, settings, partial(_warm, local, programs))
