@@ -32,7 +32,7 @@ TURNS, ANSWER = 5, 60  # requests of a conversation, tokens of an answer
 FIRST, MORE = (750, 2250), (60, 360)  # tokens of the first prompt, and of what each turn adds
 PAUSE = 30.0  # mean pause of a conversation, in times that a request takes alone
 HELD = 80_000  # tokens of KV that an instance holds
-BARS = [Bar(f"load {load:g}/owner", "ratio", at_most=1.1) for load in LOADS]
+BARS = [Bar(f"load-{load:g}/owner", "ratio", at_most=1.1) for load in LOADS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def compare(report: Report, machine: Machine, count: int, seed: int) -> None:
         least = min(one.p95 for one in found.values())
         for mode, one in found.items():
             figures = {"ratio": one.p95 / least, "p95_s": one.p95, "moved_mb": one.moved / 1e6, "cached": one.cached}
-            report.add(f"load {load:g}/{mode}", OURS, figures)
+            report.add(f"load-{load:g}/{mode}", OURS, figures)
 
 
 @harness.claim("Sending requests to the owner of their KV gives a P95 within 1.1 of the best of three modes", of="adaptive")

@@ -33,7 +33,7 @@ COPIES = 2
 LOADS = (0.6, 0.8)
 LEAST_CUT = 0.05
 SUBJECTS = ("off", "equal", "ideal")
-BARS = [Bar(f"{count} applications, load {load:g}", "gain", at_least=0.85) for count in APPLICATIONS for load in LOADS]
+BARS = [Bar(f"applications-{count}/load-{load:g}", "gain", at_least=0.85) for count in APPLICATIONS for load in LOADS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def figures(run: Any) -> dict[str, float]:
 
 def compare(report: Report, count: int, load: float, most: float, plan: Plan) -> None:
     """Report the subjects on the same traces. ``most``: the capacity."""
-    case, p95 = f"{count} applications, load {load:g}", dict[str, float]()
+    case, p95 = f"applications-{count}/load-{load:g}", dict[str, float]()
     for subject in SUBJECTS:
         found = [figures(simulate(subject, count, load * most, plan, seed)) for seed in plan.seeds]
         for values in found:

@@ -54,7 +54,7 @@ def chosen(points: list[StitchPoint]) -> list[StitchPoint]:
 
 
 def case(point: StitchPoint) -> str:
-    return f"stitch/{point.left} to {point.entered}"
+    return f"stitch/{point.left}-to-{point.entered}"
 
 
 def bars(cases: Sequence[str]) -> list[Bar]:

@@ -50,7 +50,7 @@ class Plan:
 
 
 def case(size: str, dtype: str, block: str) -> str:
-    return f"surrogate {size}/{dtype}/{block}"
+    return f"surrogate-{size}/{dtype}/{block}"
 
 
 def surrogate_times(report: Report, plan: Plan) -> None:

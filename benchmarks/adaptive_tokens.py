@@ -67,7 +67,7 @@ def bars(plan: Plan) -> list[Bar]:
 
 
 def case(plan: Plan, scale: float) -> str:
-    return f"tokens {plan.size}/{plan.dtype}/{scale:g}"
+    return f"tokens-{plan.size}/{plan.dtype}/{scale:g}"
 
 
 def zoo_in(folder: Path, plan: Plan, scale: float) -> tuple[Path, StoredSurrogate]:

@@ -91,7 +91,7 @@ def of_kv(result: Result) -> str:
     rows = []
     for load in adaptive_kv.LOADS:
         for metric, what in (("ratio", "P95 over the least"), ("moved_mb", "MB moved"), ("cached", "found")):
-            cells = (result.text(f"load {load:g}/{mode}", metric) for mode in adaptive_kv.MODES)
+            cells = (result.text(f"load-{load:g}/{mode}", metric) for mode in adaptive_kv.MODES)
             rows.append((f"{load:g}", what, *cells))
     bar = adaptive_kv.BARS[0].at_most
     return f"""Conversations on four simulated instances with a profile of the machine. P95 of the latency over the
@@ -134,7 +134,7 @@ below least squares.
 def of_surrogates(result: Result) -> str:
     """Return the words and the table of a result of ``adaptive_surrogates.py``."""
     rows = [
-        (case.removeprefix("surrogate "), *(result.text(case, one) for one in ("time", "bytes", "apart")))
+        (case.removeprefix("surrogate-"), *(result.text(case, one) for one in ("time", "bytes", "apart")))
         for case in result.cases("apart")
     ]
     return f"""Surrogates of blocks of M, with half of the heads and columns, at one row on one thread: their time and
@@ -147,7 +147,7 @@ def of_adaptive_tokens(result: Result) -> str:
     """Return the words and the table of a result of ``adaptive_tokens.py``."""
     columns = ("tokens_per_round", "saved", "own", "speedup", "ideal", "of_ideal")
     rows = [
-        (case.removeprefix("tokens "), *(result.text(case, one) for one in columns)) for case in result.cases("of_ideal")
+        (case.removeprefix("tokens-"), *(result.text(case, one) for one in columns)) for case in result.cases("of_ideal")
     ]
     return f"""Drafts by the chain with the surrogate of a slow block (`speculate=tokens`), greedy; the smaller the
 number behind the type, the more drafts stand, and g is the number of drafts. *Saved* is the part of a passage's

@@ -29,7 +29,7 @@ def test_ratios_are_to_the_best_mode_at_each_load(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(adaptive_kv, "LOADS", LOADS[1:2])
     report = Report("adaptive_kv", {})
     adaptive_kv.compare(report, MACHINE, 60, seed=0)
-    found = {mode: {name: report.median(f"load {LOADS[1]:g}/{mode}", name, OURS) for name in ("ratio", "p95_s", "moved_mb")}
+    found = {mode: {name: report.median(f"load-{LOADS[1]:g}/{mode}", name, OURS) for name in ("ratio", "p95_s", "moved_mb")}
              for mode in MODES}  # fmt: skip
     least = min(one["p95_s"] for one in found.values())  # type: ignore[type-var]
     assert least is not None
@@ -42,6 +42,6 @@ def test_ratios_are_to_the_best_mode_at_each_load(monkeypatch: pytest.MonkeyPatc
 def test_the_bar_is_of_the_owner() -> None:
     report = Report("adaptive_kv", {})
     for load in LOADS:
-        report.add(f"load {load:g}/owner", OURS, {"ratio": 1.2 if load == LOADS[0] else 1.0})
-        report.add(f"load {load:g}/recompute", OURS, {"ratio": 3.0})
+        report.add(f"load-{load:g}/owner", OURS, {"ratio": 1.2 if load == LOADS[0] else 1.0})
+        report.add(f"load-{load:g}/recompute", OURS, {"ratio": 3.0})
     assert len(misses(report, adaptive_kv.BARS)) == 1

@@ -18,6 +18,7 @@ from blockwright.tests.serving.game import REQUESTS, Game, Request
 PARTS = 4
 PART = 24
 DAILY = 5
+FIRST = 10  # seed; requests yield in the daily ones
 
 
 class Blended(Game):
@@ -41,7 +42,7 @@ class Blended(Game):
 def test_every_offline_request_ends_with_the_right_tokens_or_a_typed_error(span: range) -> None:
     counters: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
-    for seed in seeds(len(span), first=span.start):
+    for seed in seeds(len(span), first=FIRST + span.start):
         game = Blended(seed)
         game.play()
         assert sum(game.outcomes.values()) == REQUESTS, seed

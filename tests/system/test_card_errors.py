@@ -35,7 +35,11 @@ async def test_a_card_that_fails_for_good(serve: Callable[..., Server], expected
             await client.finished()
             assert [answer.tokens for answer in answers] == [tokens[:NEW] for tokens in expected[:STREAMS]]
             (worker,) = (await client.ready()).values()
-            assert (worker["restarts"], worker["cause"]) == (life, "exited 70")
+            assert worker["restarts"] == life
+            assert worker["cause"] in (
+                "exited 70",
+                "disconnected",
+            )  # the second if a busy machine is late to say how it exited
     assert server.err.count("illegal memory access was encountered (planted)") >= 2
 
 
