@@ -1,6 +1,6 @@
 """The head's doubts: why it takes no member for down while it reaches few of them. Gateways hear of them, for their probes.
 
-They ride in the payload of the head's heartbeats, so a gateway that the head does not reach has heard of none.
+They are part of the head's heartbeats, so a gateway that the head does not reach has heard of none.
 """
 
 from __future__ import annotations

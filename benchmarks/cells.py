@@ -82,7 +82,7 @@ BARS = [
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is simulated. seconds: of requests, for cells and for outages. away: seconds without a head."""
+    """The size of the simulations. cells, outages: seconds of requests. away: seconds without a head, one run for each."""
 
     workers: int = 1000
     cells: float = 20.0

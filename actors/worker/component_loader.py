@@ -101,9 +101,8 @@ class ComponentLoader:
         self.loaded_bytes = 0  # of packed tensors, so far
         self._waiting: dict[int, Loading] = {}
         self._loads: dict[bytes, asyncio.Future[None]] = {}  # by component: under way, or done and not forgotten
-        self.unclaimed = {
-            holder: set(ids) for holder, ids in (claims or {}).items()
-        }  # of these, what was not asked for since
+        # Of these, by holder, what no load or release has named since.
+        self.unclaimed = {holder: set(ids) for holder, ids in (claims or {}).items()}
         for component in {id for ids in self.unclaimed.values() for id in ids}:
             self._loads[component] = asyncio.get_running_loop().create_future()
             self._loads[component].set_result(None)

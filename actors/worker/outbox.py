@@ -86,6 +86,9 @@ class Outbox:
 
     def depart_one(self, departure: Departure, hidden: Laid) -> None:
         """Send hidden states that leave to the worker of their next pipeline stage."""
+        if departure.worker not in self._waiting and self._node.current_incarnation(departure.worker):
+            self._send_flight(departure, hidden)
+            return
         self._waiting.setdefault(departure.worker, deque()).append((departure, hidden))
         self._send_waiting(departure.worker)
 
@@ -104,14 +107,16 @@ class Outbox:
             if not self._node.current_incarnation(worker):
                 self._node.seek(worker)
                 return
-            departure, hidden = waiting.popleft()
-            header = pack(encode(Flight(departure.home, 0, departure.width, departure.rows), Sink()))
-            try:
-                self.send(worker, header, hidden)
-            except Exception as error:
-                # The receiver is gone or unreachable. The head will declare its end, and the rows go back then.
-                log.warning("hidden states for %s could not be sent: %s", worker, error)
+            self._send_flight(*waiting.popleft())
         del self._waiting[worker]
+
+    def _send_flight(self, departure: Departure, hidden: Laid) -> None:
+        header = pack(encode(Flight(departure.home, 0, departure.width, departure.rows), Sink()))
+        try:
+            self.send(departure.worker, header, hidden)
+        except Exception as error:
+            # The receiver is gone or unreachable. The head will declare its end, and the rows go back then.
+            log.warning("hidden states for %s could not be sent: %s", departure.worker, error)
 
 
 def _read(hidden: CardBytes) -> memoryview:

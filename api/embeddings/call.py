@@ -5,7 +5,6 @@ A client that disconnects cancels the handler, and the handler's end cancels the
 
 from __future__ import annotations
 
-import asyncio
 import struct
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from ..http.context import ASKED, CALL_ID, CALLER, METER, OFFLINE, PROGRESS, Cal
 from ..http.limits import CHARGE
 from ..http.metrics import Meter
 from ..openai.prompt_limits import check_vocabulary
+from ..openai.reading import each
 from .fields import VectorOptions
 
 TOGETHER = 256  # sequences of one request at a time
@@ -112,13 +112,7 @@ class VectorCall:
     async def _run(self, meter: Meter) -> None:
         """Run all sequences; the first failure cancels the others."""
         waiting = iter(range(len(self.prompts)))
-        tasks = [asyncio.ensure_future(self._work(waiting, meter)) for _ in self.prompts[:TOGETHER]]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await each(self.prompts[:TOGETHER], lambda _: self._work(waiting, meter))
 
     async def _work(self, waiting: Iterator[int], meter: Meter) -> None:
         for index in waiting:

@@ -7,8 +7,9 @@ may be passed on in the turn that delivers it, which costs half as much.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ...actors.gateway.port import StreamNews
 from ...policies.sweep.events import TokensEmitted
@@ -18,6 +19,7 @@ from .choice import ChoiceText, TextPiece
 from .event_ids import one_by_one
 
 MANY = 1024  # tokens of an answer; to write this number with its probabilities takes some milliseconds
+Part = TypeVar("Part")
 Use = Callable[[TextPiece], Awaitable[None] | None]
 
 
@@ -85,12 +87,12 @@ class ChoiceReader:
         return piece
 
 
-async def each(choices: list[ChoiceText], read: Callable[[ChoiceText], Awaitable[None]]) -> None:
-    """Read all choices together; the first failure cancels the others."""
-    if len(choices) == 1:
-        await read(choices[0])
+async def each(parts: Sequence[Part], run: Callable[[Part], Awaitable[None]]) -> None:
+    """Run all parts of a request together; the first failure cancels the others."""
+    if len(parts) == 1:
+        await run(parts[0])
         return
-    tasks = [asyncio.ensure_future(read(choice)) for choice in choices]
+    tasks = [asyncio.ensure_future(run(part)) for part in parts]
     try:
         await asyncio.gather(*tasks)
     finally:

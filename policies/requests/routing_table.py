@@ -44,9 +44,7 @@ class RoutingTable:
         self.bases: dict[str, str] = {}  # model -> the served one that it shares most parameters with
         self.vanished: dict[str, float] = {}  # application -> when it lost its last whole route
         self.on_demand: set[str] = set()  # applications loaded on demand
-        self.load_seconds: Mapping[
-            str, float
-        ] = {}  # application on demand with variants -> seconds of loading; absent: unknown
+        self.load_seconds: Mapping[str, float] = {}  # of applications on demand with variants; absent: unknown
         self.served: set[str] = set()  # applications that have had a route
         self.failed: dict[
             str, tuple[LoadFailure, float]

@@ -194,13 +194,16 @@ class FailureDetector:
     def _judge(self) -> None:
         """Declare missing members down, unless most are missing, or others reach them. This doubt ends when its members
         have ended by themselves (``orphan_grace``); of processes that no network parts from this head, after one more
-        ``silence``.
+        ``silence``. When most are back, the others have one more ``silence`` to come back in.
         """
         doubts, now = self._members.doubtful(), self._clock.now()
         if self.slept:
             return
         if doubts and not self._lost_most:
             log.warning("%s; is this head cut off?", doubts)
+        if self._lost_most and not doubts:
+            for member in [one for one in self._members if one.missed]:
+                member.found()
         self._lost_most = doubts
         for member in self._members:
             if member.missed and member.state != "down":

@@ -60,7 +60,7 @@ class Member:
         self.due, self.until = min(self.due, due), min(self.until, until)
 
     def found(self) -> None:
-        """Note that it is in reach again."""
+        """Note that it is in reach again, or may be: its silence counts anew."""
         self.silent, self.unanswered = 0.0, -math.inf
         self.missed = ""
         self.due = self.until = math.inf

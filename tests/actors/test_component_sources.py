@@ -256,7 +256,7 @@ async def test_a_flipped_bit(hosts: Hosts, where: str) -> None:
 )
 @pytest.mark.parametrize("elsewhere", ["another worker, packed", "another worker, raw", "the origin"])
 async def test_a_flipped_bit_in_packed_form(hosts: Hosts, elsewhere: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of workers without a store, which have nothing raw, unless it is said."""
+    """Take it from workers without a store, which have nothing raw, but where the case says "raw"."""
     await hosts.start("w0", store="")
     await hosts.load("w0", [])
     sources = ["w0"]

@@ -105,7 +105,7 @@ class Cluster:
         return max(self.server.event_logs.files("far"), key=lambda path: EventLog(path).header.incarnation)
 
     def stops(self) -> int:
-        """How often the worker has said that none is heard, or that its life is over."""
+        """Return how often the worker at "b" has said that it hears no node, or that its life is over."""
         said = self.server.said("far")
         return said.count(ALONE) + said.count(OVER)
 

@@ -16,6 +16,18 @@ from blockwright.transport.loopback import Network
 MAY_IMPORT = threading.Event()  # a module that a test imports waits for it
 
 
+class Tally(Actor):
+    """A count; it is of this life alone."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @endpoint
+    async def add(self, by: int) -> int:
+        self.count += by
+        return self.count
+
+
 class Mortal(Actor):
     """Does what tests ask, and dies on request; ``log`` outlives it."""
 

@@ -7,26 +7,19 @@ import contextlib
 
 import pytest
 
-from blockwright.runtime import Actor, Down, Node, NodeDown, RuntimeFault, endpoint
+from blockwright.runtime import Down, Node, NodeDown, RuntimeFault, endpoint
 from blockwright.runtime.testing import FaultPlan, Kill, Partition, Pause, Simulation, simulation
 from blockwright.runtime.testing.faults import Fault
 from blockwright.runtime.testing.trace import message_name
 from blockwright.runtime.tree import Branch, ProcessSpec, start_inside, start_tree
 from blockwright.tests.claims import claim
+from blockwright.tests.runtime.lives import Tally
 from blockwright.transport.address import PeerId
 from blockwright.transport.handshake import Lane
 from blockwright.transport.wire import Traffic
 
 
-class Counter(Actor):
-    def __init__(self) -> None:
-        self.count = 0
-
-    @endpoint
-    async def add(self, by: int) -> int:
-        self.count += by
-        return self.count
-
+class Counter(Tally):
     @endpoint(concurrent=True)
     async def relay(self, to: str, by: int) -> int:
         return await self.node.ref(to).add(by, returns=int, timeout=2.0)

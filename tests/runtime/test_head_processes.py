@@ -11,25 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from blockwright.runtime import Actor, Node, NodeDown, endpoint
+from blockwright.runtime import Node, NodeDown
 from blockwright.runtime.cluster.join_text import NODE, JoinTexts
 from blockwright.runtime.cluster.joining import join
 from blockwright.runtime.cluster.key_folder import make_keys, read_keys
 from blockwright.tests.claims import claim
+from blockwright.tests.runtime.lives import Tally
 from blockwright.tests.waiting import PATIENCE, until
 from blockwright.transport.address import split_key
 
 pytestmark = pytest.mark.system
-
-
-class Tally(Actor):
-    def __init__(self) -> None:
-        self.count = 0
-
-    @endpoint
-    async def add(self, by: int) -> int:
-        self.count += by
-        return self.count
 
 
 class HeadProgram:

@@ -6,26 +6,17 @@ import asyncio
 
 import pytest
 
-from blockwright.runtime import Actor, Node, endpoint
+from blockwright.runtime import Node
 from blockwright.runtime.testing import FaultPlan, Partition, Simulation
 from blockwright.runtime.testing.faults import Fault
 from blockwright.tests.claims import claim
+from blockwright.tests.runtime.lives import Tally
 
 CUT, LONG = 1.0, 600.0
 
 
-class Counter(Actor):
-    def __init__(self) -> None:
-        self.count = 0
-
-    @endpoint
-    async def add(self, by: int) -> int:
-        self.count += by
-        return self.count
-
-
 async def setup(node: Node) -> None:
-    await node.spawn(Counter(), name="counter")
+    await node.spawn(Tally(), name="counter")
     node.on_heartbeat(lambda peer: None)  # it knows of every other one, as a gateway does
 
 
@@ -106,6 +97,22 @@ def test_a_member_that_none_else_reaches_is_declared_down_as_before(cut: Partiti
     ((at, node),) = rig.down()[:1]
     assert node == "w1#1"
     assert at < CUT + 2.5 + 0.5 + 3 * 0.5 + 0.5
+
+
+@pytest.mark.parametrize("later", [0.3, 1.0, 1.6])
+def test_who_comes_back_later_than_others_from_a_cut_is_not_declared_down(later: float) -> None:
+    """The head was cut off from all. Once it is not any more, each member has a ``silence`` to come back in."""
+    rig = Rig(Partition(CUT, ("head",), 9.0, ("w0", "w1")), Partition(CUT, ("head",), 9.0 + later, ("w2",)))
+
+    async def scenario(sim: Simulation) -> None:
+        await asyncio.sleep(CUT + 7.0)
+        assert "members are out of reach at once" in sim.cluster.doubts
+        await asyncio.sleep(10.0)
+        assert sim.cluster.doubts == ""
+        assert await sim.head.ref("w2/counter").add(1, returns=int) == 1
+
+    rig.sim.run(scenario)
+    assert rig.down() == []
 
 
 def test_a_member_that_is_lost_to_the_others_later_is_declared_down_then() -> None:

@@ -8,10 +8,9 @@ from blockwright.policies.memory.packed_tensor import TensorPiece
 
 
 class SimulatedParameters:
-    """Where packed tensors are, and those that come from other workers: the id of each, over and over, is its bytes, and its
-    checksum.
+    """The places of packed tensors, and tensors that come from other workers.
 
-    ``backed``: chunks that have memory, of ``chunk`` bytes.
+    The bytes of a tensor are its id, repeated; so is its checksum. ``backed``: chunks that have memory, of ``chunk`` bytes.
     """
 
     def __init__(self, backed: dict[tuple[str, int], int], chunk: int) -> None:

@@ -186,7 +186,7 @@ class Asking:
 
 @claim("The head is rolled to the next release and back under load: no token is lost and no request refused", of="faults")
 async def test_the_head_is_rolled_forth_and_back(later: str, model: Path, tmp_path: Path, expected: list[list[int]]) -> None:
-    """What it starts then is of its release, too. Gateways are processes, which go on as they are."""
+    """Show that workers which the new head starts are of its release, too. Gateway processes go on as they are."""
     own = own_release()
     place = neighbour.Installation(tmp_path, later)
     pace = tmp_path / "pace.json"

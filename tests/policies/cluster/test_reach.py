@@ -1,4 +1,4 @@
-"""What it means that a node is out of reach."""
+"""The meaning of a node that is out of reach: whom a head asks, and which workers a gateway has lost."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_more_worlds_whose_head_dies_come_to_rest(part: int, request: pytest.Fix
 
 
 def adopted_anew(*held: events.HeldBlock) -> Adopted:
-    """What a head begins with whose members keep no state: one worker, which holds these blocks."""
+    """Return the beginning of a head whose members keep no state. One worker came, which holds these blocks."""
     fresh = ControllerState(["w0", "w1"], 0.0)
     adopted = adopt(fresh, None, [ToldWorker("w0", 3, 17, 8, None, held)], 8)
     for event in adopted.events:

@@ -34,7 +34,7 @@ class HolderProcess:
         self.users: list[Launcher | HeldProcesses] = []  # that are stopped with it
 
     async def holder(self, *, fork: bool) -> socket.socket | None:
-        """As ``Launcher.holder``."""
+        """Do what ``Launcher.holder`` does."""
         end = socket.socket(socket.AF_UNIX)
         try:
             end.connect(self._address)
