@@ -146,7 +146,7 @@ class Keeper:
             pass
         signal.set_wakeup_fd(-1)
         for number, handler in former.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if number == signal.SIGTERM else handler)  # it changes no exit code now
         return self._end(end_all)
 
     # processes -------------------------------------------------------------------------------------------------------

@@ -85,6 +85,7 @@ def run(settings: Settings, launcher: Launcher, warnings: Sequence[str] = (), gi
 
     async def serve() -> int:
         code = await Server(settings, begin, warnings=warnings, given=given).run()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # it has ended: another SIGTERM changes no exit code
         end_within(GRACE, code)
         return code
 
@@ -147,6 +148,7 @@ class Server:
         self._asked.set()
 
     async def run(self) -> int:
+        """Serve until a signal; return the exit code. Signals are taken until the loop closes."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.stop)
         loop.add_signal_handler(signal.SIGINT, self.interrupt)
@@ -170,8 +172,6 @@ class Server:
             await runner.cleanup()
             if lock is not None:
                 lock.release()
-            loop.remove_signal_handler(signal.SIGTERM)
-            loop.remove_signal_handler(signal.SIGINT)
 
     async def _open(self, runner: web.AppRunner, port: int, *, shared: bool) -> None:
         site = web.TCPSite(

@@ -33,6 +33,8 @@ if release == "broken":
     raise SystemExit(2)
 
 def head(given):
+    if (home / "deaf").exists():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     heads = len(list(home.glob("head-*"))) + 1
     (home / "new").write_text(f"{os.getpid()} {given.first} {dict(given.memo)}{release}")
     given.leave(heads=heads)
@@ -98,6 +100,15 @@ def test_the_exit_code_is_the_heads(kept: Kept, code: int) -> None:
     (kept.home / "end").write_text(str(code))
     assert kept.wait() == code
     gone(head)
+
+
+def test_sigterm_again_and_again_changes_no_exit_code(kept: Kept) -> None:
+    (kept.home / "deaf").touch()
+    kept.head(1)
+    (kept.home / "end").write_text("3")
+    while kept.process.poll() is None:
+        kept.process.send_signal(signal.SIGTERM)
+    assert kept.wait() == 3
 
 
 def test_a_head_that_is_killed_is_followed_by_one_that_gets_what_it_left(kept: Kept) -> None:
