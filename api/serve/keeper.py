@@ -118,7 +118,7 @@ class Keeper:
         self._rolls = False  # the head was ended for it
         self._rolled = False  # the release of this process may be an old one
         self._bare = True  # the first forkserver still imports, and so has no child but the head
-        self._signals: list[int] = []
+        self._signals: set[int] = set()  # those to answer; as in the kernel, one that comes twice meanwhile counts once
         self._selector = selectors.DefaultSelector()
 
     def keep(self) -> int:
@@ -227,7 +227,7 @@ class Keeper:
     # what happens ----------------------------------------------------------------------------------------------------
 
     def _signalled(self, number: int, _: object) -> None:
-        self._signals.append(number)
+        self._signals.add(number)
 
     def _turn(self) -> EndAll | None:
         """Wait for something to happen and act on it; return how all ends."""
@@ -238,8 +238,9 @@ class Keeper:
             os.read(self._wake_read, 4096)
         if self._tell_read in ready:
             self._take_told(now)
-        while self._signals:
-            if (end_all := self._answer(self._signals.pop(0))) is not None:
+        signals, self._signals = self._signals, set()
+        for number in signals:
+            if (end_all := self._answer(number)) is not None:
                 return end_all
         if self._next is not None and self._next.control in ready:
             self._follow_next(self._next)

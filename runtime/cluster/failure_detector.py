@@ -124,17 +124,17 @@ class FailureDetector:
             self._clock.call_at(self._clock.now() + wait, lambda: self._convict(member, reporter.id))
 
     def _convict(self, member: Member, reporter: PeerId) -> None:
-        """Declare the accused down. If members may outlive this head: not if its accuser is down by now; and later, if the
+        """Declare the accused down, unless it or its accuser is by now. If members may outlive this head: later, if the
         accused is out of reach from here, too, so that this decides first.
         """
         rules, now = self._rules, self._clock.now()
         accuser = self._members.find(reporter)
-        if member.state == "down" or (rules.grace and (accuser is None or accuser.state == "down")):
+        if member.state == "down" or accuser is None or accuser.state == "down":
             return
         near = member.returning or (not member.missed and member.silent < 2 * rules.heartbeat)
         if rules.grace and (self._lost_most or not near or self.slept):
             self._clock.call_at(now + rules.heartbeat, lambda: self._convict(member, reporter))
-        elif near and accuser is not None and self.spares(member.id.name) and not self.spares(reporter.name):
+        elif near and self.spares(member.id.name) and not self.spares(reporter.name):
             self._declare(accuser, f"disconnected from {member.id.name}")
         else:
             self._declare(member, f"disconnected from {reporter.name}")

@@ -226,6 +226,19 @@ async def test_a_spared_node_outlives_a_member_that_cannot_reach_it(rig, dies):
     assert rig.downs == [Down("w0", 1, "disconnected") if dies else Down("w1", 1, "disconnected from w0")]
 
 
+async def test_an_accusation_ends_with_its_accuser(rig):
+    rig.hub.spare(lambda name: name == "w0")
+    for name in ("w0", "w1"):
+        await rig.launch(name)
+    for name, other in (("w0", "w1"), ("w1", "w0")):
+        rig.launcher.network.members[f"loop://{name}-1"]._receiver.on_lost(PeerId(other, 1), "disconnected")
+    await rig.advance(1.0)
+    assert rig.downs == [Down("w1", 1, "disconnected from w0")]
+    await rig.launch("w1")
+    await rig.advance(4.0)
+    assert len(rig.downs) == 1
+
+
 async def test_an_entry_that_fails_is_a_down_without_an_up(rig, caplog):
     await rig.launch("w0", entry="broken")
     with pytest.raises(NodeDown, match="exited 1"):
