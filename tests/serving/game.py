@@ -129,6 +129,11 @@ class Game:
         self.sim.run(self._scenario)
         return self
 
+    @property
+    def renews(self) -> bool:
+        """Return whether a new version is put in the place of an application."""
+        return self.seed % RENEWED == 5
+
     # what the seed draws
 
     def _plan(self) -> Plan:
@@ -273,7 +278,7 @@ class Game:
             sim.loop.call_at(start + fault.at, self._inject, fault)
         if self.kinds & {"unload", "answer to unload"}:
             self.work.append(asyncio.create_task(self._withdraw("b", self.random.uniform(0.1, 0.6))))
-        if self.seed % RENEWED == 5:
+        if self.renews:
             self.work.append(asyncio.create_task(self._renew(house.plan.applications[0])))
         if self.random.random() < STALLS and self.faults:
             sim.loop.call_later(self.random.uniform(0.0, WITHIN), self._stall, self.random.choice(house.plan.workers))
