@@ -19,7 +19,7 @@ from ...zoo.add import add
 from ...zoo.equivalence.records import read_equivalences, store_equivalences
 from ...zoo.zoo import Zoo
 from ..program.client import Client
-from .client import ExampleOutcome, ask
+from .client import ExampleOutcome, ask, view_of
 from .display import TourCheck
 from .siblings import SALES, SUPPORT, questions
 
@@ -96,7 +96,7 @@ async def _homes(client: Client) -> dict[str, str]:
     """Wait until a variant has a route; return the workers of each model and variant."""
     until = time.monotonic() + ROUTE_SECONDS
     while True:
-        routes: list[dict[str, Any]] = (await client.get("/admin/cluster"))["routes"]
+        routes: list[dict[str, Any]] = (await view_of(client, "/admin/cluster"))["routes"]
         homes = dict[str, str]()
         for route in sorted(routes, key=lambda one: str(one["home"])):
             known = homes.get(route["application"], "")

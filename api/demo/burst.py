@@ -16,6 +16,7 @@ from typing import Any
 
 from ...policies.binary_size import binary_size
 from ..program.client import Client
+from .client import view_of
 from .display import TourCheck
 from .recovery import KilledStream, listen
 
@@ -61,7 +62,7 @@ async def show_burst(client: Client, say: Callable[[str], None]) -> list[TourChe
 
 async def _changes(client: Client) -> list[dict[str, Any]]:
     """Return the drops and restores that have ended."""
-    changes = (await client.get("/admin/cluster"))["overload"]["changes"]
+    changes = (await view_of(client, "/admin/cluster"))["overload"]["changes"]
     return [one for one in changes if one["what"] in SHOWN and one["seconds"] is not None]
 
 

@@ -6,6 +6,7 @@ It measures at the client, and asks the server afterwards which workers answered
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from .tasks import Example, is_right
 
 MOST_TOKENS = 96
 REQUEST_SECONDS = 60.0
+AWAY_SECONDS, AGAIN = 15.0, 0.5  # for how long, and how often, a view is asked for while the head does not answer
 
 
 @dataclass(slots=True)
@@ -103,6 +105,21 @@ async def client_of(url: str) -> AsyncIterator[Client]:
         yield client
     finally:
         await client.close()
+
+
+async def view_of(client: Client, path: str) -> Any:
+    """Return the JSON of a GET. A busy machine may stall the head for a moment, and a gateway says so with a 503: ask again.
+
+    Raises RequestError.
+    """
+    for _ in range(int(AWAY_SECONDS / AGAIN)):
+        try:
+            return await client.get(path)
+        except RequestError as error:
+            if error.status != 503:
+                raise
+        await asyncio.sleep(AGAIN)
+    return await client.get(path)
 
 
 async def ask(

@@ -17,6 +17,7 @@ from typing import Self
 
 from ..program.client import Client, events
 from ..program.results import RequestError
+from .client import view_of
 from .display import TourCheck, table
 
 STREAMS, TOKENS = 12, 400
@@ -113,7 +114,7 @@ async def show_recovery(client: Client, model: str, kill: Callable[[int, int], N
 
 async def _killed(client: Client, model: str, streams: list[KilledStream], kill: Callable[[int, int], None]) -> list[str]:
     """Run streams while the first worker is killed; return the server's events of that worker until it serves again."""
-    view = await client.get("/admin/cluster")
+    view = await view_of(client, "/admin/cluster")
     victim, seen = view["workers"][0], max((event["number"] for event in view["events"]), default=0)
     killed: list[int] = []  # tokens received before the kill
 
@@ -142,7 +143,7 @@ async def _back(client: Client, worker: str, seen: int) -> list[str]:
     """Return the server's events of the worker until it serves again; none if it does not."""
     until = time.monotonic() + BACK_SECONDS
     while time.monotonic() < until:
-        news = [event for event in (await client.get("/admin/cluster"))["events"] if event["number"] > seen]
+        news = [event for event in (await view_of(client, "/admin/cluster"))["events"] if event["number"] > seen]
         events = [event for event in news if event["subject"] == worker and event["event"] in ("down", "ready")]
         if events and events[-1]["event"] == "ready":
             return [str(event["text"]) for event in events]

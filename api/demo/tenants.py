@@ -16,7 +16,7 @@ from typing import Any
 
 from ...policies.binary_size import binary_size
 from ..program.client import Client
-from .client import ExampleOutcome, ask
+from .client import ExampleOutcome, ask, view_of
 from .display import LiveDisplay, TourCheck, table
 from .family import FAMILY, questions
 
@@ -53,7 +53,7 @@ class AppsSeen:
     shared_kv: dict[str, int] = field(default_factory=dict)  # most bytes shared with another model, by model id
 
     async def look(self, client: Client) -> None:
-        self.applications = (await client.get("/admin/apps"))["applications"]
+        self.applications = (await view_of(client, "/admin/apps"))["applications"]
         for name, one in self.applications.items():
             self.shared_kv[name] = max(self.shared_kv.get(name, 0), one["kv"]["shared"])
 

@@ -18,7 +18,7 @@ from ...policies.binary_size import binary_size
 from ...policies.model.tier_choice import auto_id
 from ...policies.model.tiers import layers_of
 from ..program.client import Client, events
-from .client import ExampleOutcome, ask
+from .client import ExampleOutcome, ask, view_of
 from .display import TourCheck, table
 from .tasks import HELD_OUT, Example, examination
 
@@ -80,11 +80,11 @@ async def show_tiers(client: Client, folder: Path) -> list[TourCheck]:
     family, began = folder.name, time.monotonic()
     await client.post("/admin/apps", {"name": family, "path": str(folder)})
     print(f"\nthe family {family}, one model in several sizes, is added: ready after {time.monotonic() - began:.2f} s")
-    served = (await client.get("/admin/apps"))["applications"]
+    served = (await view_of(client, "/admin/apps"))["applications"]
     tiers = [*sorted((name for name, one in served.items() if one["family"] == family), key=layers_of), family]
     exams = [TierExam(tier, [ExampleOutcome(one, tier) for one in _prompts(SEED)]) for tier in tiers]
     await asyncio.gather(*(ask(client, one, lambda _: None) for row in _rows(exams) for one in row))
-    view = await client.get("/admin/cluster")
+    view = await view_of(client, "/admin/cluster")
     print(f"{len(exams[0].outcomes)} held-out prompts to each of its {len(tiers)} tiers at once:\n")
     print(f"{tier_table(exams, view)}\n")
     print("\n".join([memory_line(tiers, view), *segment_lines(family, view)]))

@@ -26,7 +26,7 @@ from ..program.client import Client
 from ..program.results import RequestError
 from ..saving import saving
 from . import adaptive, burst
-from .client import ExampleOutcome, ask, client_of
+from .client import ExampleOutcome, ask, client_of, view_of
 from .display import DeferredOutput, LiveDisplay, TourCheck, accuracy_table, request_table
 from .recovery import show_recovery
 from .tasks import HELD_OUT, Example, examination
@@ -270,7 +270,7 @@ async def beside_the_tour(servers: Sequence[DemoServer], output: DeferredOutput)
 
 async def saved(client: Client) -> str:
     """Return a sentence on the memory that sharing saves, from the server's figures."""
-    view = await client.get("/admin/cluster")
+    view = await view_of(client, "/admin/cluster")
     models = sum(not one["variant_of"] for one in view["applications"].values())
     return saving(models, view["parameter_bytes"], view["saved_bytes"])
 

@@ -36,7 +36,8 @@ class Cluster:
         make_keys(folder / "keys")
         words = ["--host", hosts.address("a"), "--listen", f"tcp://{hosts.address('a')}:0"]
         words += ["--keys", str(folder / "keys"), "--join-file", str(folder / "worker.join")]
-        self.server = Server(model, module=FAULTY, pace=pace, workers=1, arguments=words, silence=SILENCE, **settings)
+        own = {"workers": 1, "silence": SILENCE, **settings}
+        self.server = Server(model, module=FAULTY, pace=pace, arguments=words, **own)
         self.server.whole()
         self.far: subprocess.Popen[bytes] | None = None
         self.third: subprocess.Popen[bytes] | None = None

@@ -147,6 +147,11 @@ class Client:
             assert response.status == 200, answer
             return answer
 
+    async def remove(self, name: str) -> None:
+        """Have a model served no more."""
+        async with self._session.delete(f"/admin/apps/{name}") as response:
+            assert response.status == 200, await response.text()
+
     async def drain(self, worker: str, **options: bool) -> tuple[int, Any]:
         """Have a worker emptied, or used again."""
         async with self._session.post(f"/admin/workers/{worker}/drain", json=options) as response:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from aiohttp import web
 
-from blockwright.api.demo.client import ExampleOutcome, absorb, body_of, workers_of
+from blockwright.api.demo import client as demo_client
+from blockwright.api.demo.client import ExampleOutcome, absorb, body_of, view_of, workers_of
 from blockwright.api.demo.tasks import HELD_OUT, Example
+from blockwright.api.program.results import RequestError
+from blockwright.tests.api.demo.fake_http import served
 
 EXAMPLE = Example("copy", "copy: ab =", "ab", HELD_OUT)
 
@@ -55,3 +59,26 @@ def test_the_route_names_the_workers_of_the_hops() -> None:
     hops = [{"worker": "w0", "first": 0, "last": 7}, {"worker": "w1", "first": 7, "last": 14}]
     assert workers_of({"route": hops}) == ["w0", "w1"]
     assert workers_of({}) == []
+
+
+@pytest.mark.parametrize(("refusals", "status"), [(2, 503), (100, 503), (1, 404)])
+async def test_a_view_waits_for_a_head_that_does_not_answer(
+    refusals: int, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo_client, "AGAIN", 0.0001)
+    monkeypatch.setattr(demo_client, "AWAY_SECONDS", 0.001)
+    asked = 0
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        body = {"error": {"message": "the head is away"}} if asked <= refusals else {"workers": []}
+        return web.json_response(body, status=status if asked <= refusals else 200)
+
+    async with served([web.get("/admin/cluster", answer)]) as client:
+        if refusals == 2:
+            assert await view_of(client, "/admin/cluster") == {"workers": []}
+        else:
+            with pytest.raises(RequestError, match="the head is away"):
+                await view_of(client, "/admin/cluster")
+    assert asked == {2: 3, 100: 11, 1: 1}[refusals]
