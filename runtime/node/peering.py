@@ -25,6 +25,7 @@ from .peers import Peer
 
 PAGE = 512  # lives in a message about all that a node knows
 SEEK_AGAIN = 0.5  # seconds until the head is asked again where the same node is
+CUT_OFF = 2.5  # times `silence` without an answer to pings: a busy machine is late, and one of two that are cut off ends
 
 
 class Peering:
@@ -69,7 +70,12 @@ class Peering:
         return self.follower.head
 
     def join(self, head: PeerId, endpoint: str, terms: MemberTerms = MemberTerms()) -> None:  # noqa: B008 - immutable
-        """Become a worker of ``head``: obey its address book; stop when it is gone, or ``orphan_grace`` later."""
+        """Become a worker of ``head``: obey its address book; stop when it is gone, or ``orphan_grace`` later.
+
+        Where a network parts members, watch for ways that are cut between this one and others.
+        """
+        if self._transport is not None and terms.silence and endpoint.startswith("tcp://"):
+            self._transport.watch(CUT_OFF * terms.silence)
         self.follower.follow(head, endpoint, terms)
         self.greet(head, endpoint)
 

@@ -20,12 +20,14 @@ from blockwright.runtime.cluster.inprocess import InProcessLauncher
 from blockwright.runtime.cluster.invitations import Invitation, given
 from blockwright.runtime.cluster.join_text import NODE, WORKER
 from blockwright.runtime.cluster.joining import default_name, join, stay
+from blockwright.runtime.node.peering import CUT_OFF
 from blockwright.tests.claims import claim
 from blockwright.tests.parts import some
 from blockwright.transport.address import PeerId, check_name
 from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import AddressError, HandshakeRefused, KeysError, PeerGone
 from blockwright.transport.handshake import Admission
+from blockwright.transport.sockets import SocketTransport
 
 TCP = "tcp://127.0.0.1:0"
 
@@ -124,10 +126,8 @@ async def test_a_node_from_another_terminal(rig, until, caplog):
     assert rig.downs[2] == Down("hand", 3, "killed")
     out, _ = await third.communicate()
     assert third.returncode == 1, "it sees that it is fenced"
-    assert (
-        b"leaves: the head head#1 is down: " + (b"disconnected" if rig.keyed else b"refused: head#1 has given hand#3 up")
-        in out
-    )
+    refused = b"the head declared it down: refused: head#1 has given hand#3 up"
+    assert b"leaves: " + (b"the head head#1 is down: disconnected" if rig.keyed else refused) in out
 
     fourth = await rig.joined("hand")
     await cluster.stop()
@@ -229,12 +229,14 @@ def test_an_invitation_as_editors_and_mail_leave_it(tmp_path, monkeypatch):
 
 
 @pytest.mark.system
-async def test_joining_from_a_program(rig, until):
-    cluster = rig.cluster
+async def test_joining_from_a_program(rig, until, monkeypatch):
+    cluster, watched = rig.cluster, []
+    monkeypatch.setattr(SocketTransport, "watch", lambda self, seconds: watched.append((self.peer.name, seconds)))
     keyed = cluster.node.endpoint.startswith("tcp")
     node = await join(cluster.invite() if keyed else cluster.node.endpoint, name="hand")
     await until(lambda: "w0" in node.peers())
     assert await node.ref("w0/counter").add(2) == 2
+    assert watched == ([("hand", CUT_OFF * 30.0)] if keyed else []), "ways to others are cut where a network parts it"
     await node.stop()
     await until(lambda: rig.downs != [])
     assert rig.downs == [Down("hand", 1, "left")]
