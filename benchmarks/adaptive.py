@@ -176,8 +176,8 @@ def ladder(report: Report, plan: Plan, limits: EquivalenceLimits) -> list[Rung]:
             other = Checkpoint.open(noisy(Path(scratch) / f"{strength:g}", strength))
             rungs.append(climb(checkpoint, other, chosen, limits))
             for name, damage in ((DAMAGE, True), (ALONE, False)):
-                add(report, f"noise {strength:g}/{name}", rungs[-1:], limits, damage)
-            add_equal(report, f"equal/noise {strength:g}", [rungs[-1].variants])
+                add(report, f"noise-{strength:g}/{name}", rungs[-1:], limits, damage)
+            add_equal(report, f"equal/noise-{strength:g}", [rungs[-1].variants])
             print(f"noise {strength:g}: {len(rungs[-1].judged)} pairs", flush=True)
     for name, damage in ((DAMAGE, True), (ALONE, False)):
         add(report, f"ladder/{name}", rungs, limits, damage)
@@ -192,7 +192,7 @@ def siblings(report: Report, plan: Plan, limits: EquivalenceLimits) -> list[Rung
         for name, other in ((SUPPORT, SALES), (SALES, SUPPORT)):
             own, donor = (Checkpoint.open(FAMILY / one) for one in (name, other))
             found.append(climb(own, donor, sibling_texts(plan, own, name, Path(scratch)), limits))
-            add_equal(report, f"equal/{name} by {other}", [found[-1].variants])
+            add_equal(report, f"equal/{name}-by-{other}", [found[-1].variants])
             print(f"{name} by {other}: {len(found[-1].judged)} pairs", flush=True)
     return found
 

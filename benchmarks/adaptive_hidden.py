@@ -49,7 +49,7 @@ NAME = "demo"
 QUIET = 0.1
 BORDER = 7  # the component behind which the demo checkpoint is cut in two
 # first component of the block that ends at the border, and the part that its layers add of what they would
-BLOCKS = {"two layers": (3, 1.0), "two quiet layers": (3, QUIET), "three quiet layers": (1, QUIET)}
+BLOCKS = {"two-layers": (3, 1.0), "two-quiet-layers": (3, QUIET), "three-quiet-layers": (1, QUIET)}
 BASE, READ = 0.005, 0.2  # seconds of a sweep, and of a pass of all parameters
 PERFECT = 50  # divisor of the block's time
 SUBJECTS = ("off", "hidden", "exact")
@@ -67,7 +67,7 @@ class Plan:
 
     @classmethod
     def chosen(cls, quick: bool) -> Plan:
-        return cls(answers=2, tokens=16, blocks=("three quiet layers",)) if quick else cls()
+        return cls(answers=2, tokens=16, blocks=("three-quiet-layers",)) if quick else cls()
 
 
 @dataclass(frozen=True, slots=True)

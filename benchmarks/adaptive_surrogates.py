@@ -27,7 +27,7 @@ from blockwright.zoo.surrogate.pruning import prune
 from blockwright.zoo.surrogate.row_time import RawBlock, row_seconds
 from blockwright.zoo.surrogate.similarity import states_before
 
-BLOCKS = {"attention 2": (5, 6), "feed-forward 2": (6, 7), "layer 2": (5, 7), "layers 2-3": (5, 9)}
+BLOCKS = {"attention-2": (5, 6), "feed-forward-2": (6, 7), "layer-2": (5, 7), "layers-2-3": (5, 9)}
 ROWS, LENGTH = 8, 64  # of the probe: times do not depend on it
 APART = 0.1
 
