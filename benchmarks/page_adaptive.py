@@ -30,7 +30,7 @@ def of_adaptive(result: Result) -> str:
     """Return the words and the tables of a result of ``adaptive.py``."""
     metrics = ("accepted", "worst_lost", "recall")
     rows = []
-    for name in (*(f"noise {strength:g}" for strength in adaptive.STRENGTHS), "ladder"):
+    for name in (*(f"noise-{strength:g}" for strength in adaptive.STRENGTHS), "ladder"):
         cells = (
             " / ".join(result.text(f"{name}/{how}", metric) for how in (adaptive.DAMAGE, adaptive.ALONE))
             for metric in metrics
