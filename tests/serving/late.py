@@ -174,7 +174,8 @@ class LateGateway(RequestBook):
             )
             leaves = ", leaving" if id in parts.pauses.leaving else ""
             for expects in (False, True):
-                yield f"hold answered{leaves}", m.HoldAnswered(id, now - 1, expects, room=expects)
+                if parts.pauses.leaving.get(id) != now - 1:  # else it is the answer that is awaited
+                    yield f"hold answered{leaves}", m.HoldAnswered(id, now - 1, expects, room=expects)
             if under is not None and not under.pauses and not leaves:
                 yield "hold answered, gone on", m.HoldAnswered(id, now, expects=True, room=True)
             if record.placement.route is None:
