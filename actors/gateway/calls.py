@@ -43,7 +43,7 @@ from ...runtime.base.errors import DeadlineExceeded, NodeDown, RuntimeFault
 from ...runtime.base.scope import trace
 
 UNKNOWN_SECONDS = 0.1  # seconds until an attempt at a worker that is not known here yet is taken back
-REMEMBER_SECONDS = 2.0  # seconds for a worker to say what it remembers; it may wait for a sequence to end
+REMEMBER_SECONDS = 5.0  # seconds for a worker to say what it remembers; it may wait for a sequence to end
 Handle = Callable[[Event], None]
 Until = Callable[[Callable[[], bool]], Coroutine[Any, Any, None]]
 

@@ -13,7 +13,7 @@ from ...policies.requests.request_ownership import first_id
 from ...policies.sweep.columns import Place
 from ...policies.sweep.state import SweepState
 
-WAIT = 1.5  # seconds for which a question waits for the end of the sequence that it is about
+WAIT = 4.0  # seconds for which a question waits for the end of the sequence that it is about
 STEP = 0.02  # seconds between two looks at it
 
 

@@ -44,7 +44,8 @@ def test_every_request_ends_whichever_policy_chooses(profile: str, part: int) ->
     assert planted["chosen, asked again"] > 0, planted
     assert counters["asked"] > counters["fell back"] > 0, counters
     assert counters["forecasts"] > 0, counters
-    assert outcomes["done"] + outcomes["cancelled"] >= 0.9 * sum(outcomes.values()), outcomes
+    lost = outcomes["connection lost"]  # with the process of their gateway, whoever chose
+    assert outcomes["done"] + outcomes["cancelled"] >= 0.9 * (sum(outcomes.values()) - lost), outcomes
     assert set(ASKED) <= seen.keys(), seen
 
 
