@@ -24,7 +24,7 @@ from ...runtime.actor.endpoint import endpoint
 from ...runtime.actor.ref import Ref
 from ...runtime.base.down import Down, abnormal
 from ...runtime.base.errors import RemoteError
-from ..worker.messages import BlockLoaded
+from ..worker.messages import BlockLoaded, WorkerStatus
 from .actor import ANSWER, LOAD_TIMEOUT, BlockActor, BlockRefused, LoadAnswer
 from .messages import BlockStatus, LastUse
 
@@ -174,8 +174,9 @@ class Blocks(Actor):
             if one.released.get(holder, set()).isdisjoint(ids)
         )
         version: int = await self._worker.version(returns=int)
+        status: WorkerStatus = await self._worker.status(returns=WorkerStatus)
         who = self.node.name, self.node.incarnation, os.getpid(), version, self._report
-        return ToldWorker(*who, held, self._kept, self._joined)
+        return ToldWorker(*who, held, self._kept, self._joined, capacity=status.capacity)
 
     async def _once(self, serial: int, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Do the work of a serial once; a repeated call gets the same answer.

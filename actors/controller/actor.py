@@ -566,6 +566,4 @@ class Controller(Actor):
             for warning in (status.slow, depend):
                 if warning and warning not in self._warnings:  # all workers of one machine report the same
                     self._warnings.append(warning)
-            owned = {name: owned for name, (owned, _) in status.parameters_by_application.items()}
-            room = status.budget - status.parameters, status.left_alone, owned
-            self.handle(events.KvCapacity(effect.worker, effect.incarnation, *room))
+            self.handle(status.capacity)

@@ -438,6 +438,8 @@ class Worker(Actor):
             self._watch(worker)
         self._perform()  # unloaded components must be forgotten before runs are composed anew
         self._apply(update)
+        if not known.version:
+            self.node.send_heartbeat()  # requests that have tokens wait for this worker's numerics
         routes = self.state.parts.routes
         self._composed.retain(routes.runs, {local.delta for local in routes.planned()})
         for local in routes.all_in_force():

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...policies.control.events import KvCapacity
 from ...policies.memory.packed_tensor import TensorPiece
 from ...policies.plan.coefficients import Coefficients
 from ...policies.sweep.config import SweepConfig
@@ -208,3 +209,9 @@ class WorkerStatus:
     # by holder, what a former life has left in memory and no load has asked for since: ids of components and deltas
     unclaimed: dict[str, list[bytes]] = field(default_factory=dict)
     other: int = 0  # bytes of compiled grammars and their tables of tokens: in the budget, but beside the memory of a card
+
+    @property
+    def capacity(self) -> KvCapacity:
+        """The bytes that parameters leave to KV, as the controller counts them."""
+        owned = {name: owned for name, (owned, _) in self.parameters_by_application.items()}
+        return KvCapacity(self.name, self.incarnation, self.budget - self.parameters, self.left_alone, owned)

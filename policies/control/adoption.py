@@ -20,6 +20,7 @@ from .events import (
     Event,
     HeadChanged,
     HeldBlock,
+    KvCapacity,
     Serve,
     Unload,
     WorkerDown,
@@ -50,7 +51,10 @@ class KeptState:
 
 @dataclass(frozen=True, slots=True)
 class ToldWorker:
-    """A living worker's account of itself. version: of the last publication that it took. pid: 0: it has no process here."""
+    """A living worker's account of itself. version: of the last publication that it took. pid: 0: it has no process here.
+
+    capacity: None: the release before did not tell it.
+    """
 
     name: str
     incarnation: int
@@ -61,6 +65,7 @@ class ToldWorker:
     kept: KeptState | None = None
     joined: bool = False  # by itself
     labels: dict[str, str] = field(default_factory=dict)
+    capacity: KvCapacity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +133,13 @@ def adopt(fresh: ControllerState, snapshot: dict[str, Plain] | None, workers: Se
     state.table.resume(version)
     same = {name for name, one in told.items() if name in state.workers and _lives_on(state.workers[name], one)}
     # What is there comes first: a death may end an addition, and then what others hold of it is unloaded, once.
-    events: list[Event] = [_account(one) for name, one in told.items() if name in same]
+    events = [event for name, one in told.items() if name in same for event in _accounts(one)]
     for name, record in state.workers.items():
         events += _return(record, told.get(name)) if name not in same else ()
     strangers = []
     for one in (one for name, one in told.items() if name not in state.workers):
         if one.joined:
-            events += [WorkerEnters(one.name, one.labels), *_begin(one), _account(one)]
+            events += [WorkerEnters(one.name, one.labels), *_begin(one), *_accounts(one)]
         else:
             strangers.append(one.name)
     return Adopted(state, (*events, HeadChanged()), strangers=tuple(strangers))
@@ -202,7 +207,7 @@ def unwanted(state: ControllerState, worker: str, unclaimed: Mapping[str, Sequen
 
 def came_back(told: ToldWorker) -> list[Event]:
     """Return the events of a worker that came when it was thought to be down."""
-    return [*_begin(told), _account(told)]
+    return [*_begin(told), *_accounts(told)]
 
 
 def _begin(told: ToldWorker) -> list[Event]:
@@ -210,6 +215,14 @@ def _begin(told: ToldWorker) -> list[Event]:
     who = told.name, told.incarnation
     reported: list[Event] = [] if told.report is None else [WorkerReported(*who, told.report)]
     return [WorkerStarting(*who, told.pid), *reported, WorkerUp(*who)]
+
+
+def _accounts(told: ToldWorker) -> list[Event]:
+    """Return the events of what a worker tells. Its capacity comes first, so that whole routes are in force at once: the
+    state that members keep may be older than they are, and a worker gives back what runs on a route that is not.
+    """
+    capacity: list[Event] = [] if told.capacity is None else [told.capacity]
+    return [*capacity, _account(told)]
 
 
 def _account(told: ToldWorker) -> WorkerTold:

@@ -182,6 +182,18 @@ class RoutingTable:
         found = {self.numerics.get(hop.worker, "") for hop in route.hops}
         return "" if "" in found else "+".join(sorted(found))
 
+    def take_numerics(self, worker: str, numerics: str) -> bool:
+        """Take a worker's numerics; return whether they are news. Its routes count as newly opened then.
+
+        A request that has tokens takes a route of other numerics, or of unknown ones, only if there is no other.
+        """
+        if self.numerics.get(worker) == numerics:
+            return False
+        self.numerics[worker] = numerics
+        passes = _through(worker)
+        self.opened.update(name for name, routes in self.routes.items() if any(map(passes, routes)))
+        return True
+
     def rooms(self, application: str) -> tuple[int, ...]:
         """Return the tokens that each whole route could hold at the last report."""
         return tuple(self.capacity[r.id] for r in self.routes[application] if r.id in self.capacity)

@@ -419,6 +419,10 @@ class Node:
             self.parts.peering.meet_all()
         return lambda: self.table.heartbeats.remove(callback)
 
+    def send_heartbeat(self) -> None:
+        """Send a heartbeat now, beside the regular ones, to every node that was met: its payload is news."""
+        self.parts.heartbeats.send()
+
     def on_headless(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back when this member has lost its head and goes on without. Returns what undoes this."""
         callbacks = self.parts.peering.follower.on_headless

@@ -16,6 +16,7 @@ from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import SweepPlan
 from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.events import TokensEmitted
+from blockwright.runtime import Node
 from blockwright.tests.actors.worker_rig import Ear, Record, Rig
 from blockwright.tests.claims import claim
 from blockwright.tests.gpu.reference import greedy, prompt_of
@@ -44,6 +45,17 @@ async def test_tokens_equal_the_reference(checkpoint: Checkpoints, backend: str,
     path = checkpoint("llama")
     rig = await Rig.start([path], backend=backend, page_size=page, chunk_size=chunk, max_rows=6)
     await check_equal(rig, path, [1, 2, page - 1, page, page + 1, min(3 * chunk + 1, 300), 40, 3])
+    await rig.stop()
+
+
+async def test_it_says_what_it_is_as_soon_as_it_has_routes(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that have tokens wait for its numerics."""
+    sent: list[str] = []
+    monkeypatch.setattr(Node, "send_heartbeat", lambda node: sent.append(node.heartbeat()["numerics"]))
+    rig = await Rig.start([checkpoint("llama")])
+    assert sent == [rig.worker.backend.numerics]
+    await rig.publish()
+    assert len(sent) == 1
     await rig.stop()
 
 

@@ -94,8 +94,13 @@ def life_of(workers: dict[str, dict[str, Any]]) -> dict[str, tuple[int, int, int
     }
 
 
-async def undisturbed(server: Server, expected: list[list[int]], trouble: Callable[[Client], Awaitable[None]]) -> None:
-    """Streams and requests that run during ``trouble``, and such that begin in it, have the tokens of a quiet server."""
+async def undisturbed(
+    server: Server, expected: list[list[int]], trouble: Callable[[Client], Awaitable[None]], *, once: bool = False
+) -> None:
+    """Streams and requests that run during ``trouble``, and such that begin in it, have the tokens of a quiet server.
+
+    once: no stream begins anew.
+    """
     async with Client(server) as client:
         await client.ready()
         with slow(server, 6):
@@ -112,6 +117,8 @@ async def undisturbed(server: Server, expected: list[list[int]], trouble: Callab
             assert status == 200, answer
             assert answer["choices"][0]["token_ids"] == expected[index], f"request {index}"
         await taken_over(client, former)
+        views = [await client.request(answer.name) for answer in streams] if once else []
+        assert all(view is not None and view["attempt"] == 1 for view in views), views
 
 
 def end_head(server: Server, how: signal.Signals) -> None:
@@ -188,7 +195,7 @@ async def test_no_stream_ends_with_the_head(kept: Server, expected: list[list[in
     async def trouble(client: Client) -> None:
         await CASES[case](client, how)
 
-    await undisturbed(kept, expected, trouble)
+    await undisturbed(kept, expected, trouble, once=case == "alone")
 
 
 @claim("A new head adopts workers as they are: the same lives, and not a byte of parameters is loaded again", of="faults")

@@ -220,8 +220,9 @@ class RequestBook:
         self._up(worker, beat.incarnation, now)  # the news that it is up may have been lost
         if parts.workers.incarnation(worker) == beat.incarnation:  # or an ended life would speak for this one
             parts.effects += parts.workers.heard(worker, beat.serial)
-            if beat.numerics and worker in parts.table.alive:
-                parts.table.numerics[worker] = beat.numerics
+            known = worker in parts.table.alive
+            if known and beat.numerics and parts.table.take_numerics(worker, beat.numerics):
+                moving.rebalance(parts, now)
             parts.table.paces.hear(worker, beat.speed, beat.costs, parts.table.alive)
             if worker in parts.table.alive and parts.offline.accept_report(worker, beat.offline, beat.costs):
                 reports.wake(parts, now)

@@ -26,7 +26,12 @@ def travelled(state: ControllerState) -> dict[str, Any]:
     return msgpack.unpackb(msgpack.packb(state.snapshot()), strict_map_key=False)  # type: ignore[no-any-return]
 
 
-def account(worker: FakeWorker, known: dict[str, events.Application], joined: bool = False) -> ToldWorker:
+def account(
+    worker: FakeWorker,
+    known: dict[str, events.Application],
+    joined: bool = False,
+    capacity: events.KvCapacity | None = None,
+) -> ToldWorker:
     """Return what a worker tells."""
     held = []
     for holder in sorted(worker.names()):
@@ -35,7 +40,7 @@ def account(worker: FakeWorker, known: dict[str, events.Application], joined: bo
             ids = tuple(id for id in (one.shared, one.delta) if id)
             if mine.issuperset(ids):
                 held.append(events.HeldBlock(holder, depth, depth + 1, ids))
-    return ToldWorker(worker.name, worker.incarnation, 0, 0, None, tuple(held), joined=joined)
+    return ToldWorker(worker.name, worker.incarnation, 0, 0, None, tuple(held), joined=joined, capacity=capacity)
 
 
 class MortalWorld(ControlWorld):
@@ -88,7 +93,10 @@ class MortalWorld(ControlWorld):
             del self.workers[name]
         version, snapshot = self.dice.choice(self.kept)
         joined = {name for name, one in self.state.workers.items() if one.joined}
-        told = [account(worker, self.known, name in joined) for name, worker in self.workers.items()]
+        told = [
+            account(worker, self.known, name in joined, self.capacity(name) if self.dice.random() < 0.8 else None)
+            for name, worker in self.workers.items()
+        ]
         first = [name for name in self.state.workers if name.startswith("w")]
         fresh = ControllerState(first, stall_timeout=10.0, **self.options)
         adopted = adopt(fresh, snapshot, told, max(self.state.version, version))
@@ -186,6 +194,44 @@ def followed(state: ControllerState, event: events.Event) -> None:
             effects += state.handle(events.Loaded(effect.worker, effect.incarnation, effect.load), 0.0)
         elif isinstance(effect, events.AskCapacity):
             effects += state.handle(events.KvCapacity(effect.worker, effect.incarnation, 1 << 20), 0.0)
+
+
+@claim(
+    "Routes that served are in force in the first publication of the next head, so that no request begins anew", of="faults"
+)
+@pytest.mark.parametrize("told", [True, False])
+def test_routes_that_served_are_in_force_at_once(told: bool) -> None:
+    """The state that members keep is from before the loads: these were no decisions. A release that does not tell capacities
+    is asked for them first.
+    """
+    state = ControllerState(["w0", "w1"], 10.0)
+    one = application("a")
+    for name in state.workers:
+        followed(state, events.WorkerUp(name, 1))
+    snapshot, decided = {}, -1
+    waiting: list[events.Event] = [events.Serve((one,))]
+    while waiting:
+        effects = state.handle(waiting.pop(0), 0.0)
+        if state.decided != decided:
+            snapshot, decided = travelled(state), state.decided
+        for effect in effects:
+            if isinstance(effect, events.Load):
+                waiting.append(events.Loaded(effect.worker, effect.incarnation, effect.load))
+            elif isinstance(effect, events.AskCapacity):
+                waiting.append(events.KvCapacity(effect.worker, effect.incarnation, 1 << 20))
+    assert state.whole
+    assert not ControllerState.restore(snapshot).whole
+    held = tuple(
+        events.HeldBlock("a", depth, depth + 1, tuple(id for id in (part.shared, part.delta) if id))
+        for depth, part in enumerate(one.components)
+    )
+    capacities = {name: events.KvCapacity(name, 1, 1 << 20) if told else None for name in state.workers}
+    accounts = [ToldWorker(name, 1, 0, 0, None, held, capacity=found) for name, found in capacities.items()]
+    adopted = adopt(ControllerState(["w0", "w1"], 10.0), snapshot, accounts, state.version)
+    for event in adopted.events:
+        adopted.state.handle(event, 0.0)
+    assert (adopted.state.routes.keys() == state.routes.keys()) is told
+    assert adopted.state.whole is told
 
 
 @claim("Publications after deaths, returns and loads of workers do not keep the whole state again", of="faults")

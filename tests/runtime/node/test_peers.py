@@ -173,7 +173,7 @@ async def test_a_fenced_incarnation_is_not_let_in_again(rig, pair):
     a.peering.declare_down(Down("b", 1, "hung"))
     b.table.current["a"].lost = False
     seen = a.dropped["fenced"]
-    b.parts.heartbeats.send()
+    b.send_heartbeat()
     b.peering.greet(PeerId("a", 1), a.endpoint)
     await turns()
     assert a.dropped["fenced"] > seen
@@ -194,7 +194,7 @@ async def test_a_new_incarnation_replaces_the_old_one(rig, pair):
     assert await a.ref("b/echo").echo(5) == 5
     with pytest.raises(NodeDown, match="current incarnation is 2"):
         await a.ref("b/echo#1").echo(5)
-    rig.nodes["b#1"].parts.heartbeats.send()
+    rig.nodes["b#1"].send_heartbeat()
     await turns()
     assert a.dropped["fenced"] == 1
 
@@ -296,7 +296,7 @@ async def test_a_way_that_is_full_is_the_callers_error(pair, monkeypatch):
         await a.ref("b/echo").echo(1)
     a.ref("b/echo").echo.cast(1)
     assert a.dead_letters["QueueFull"] == 1
-    a.parts.heartbeats.send()
+    a.send_heartbeat()
 
 
 async def test_a_cast_to_a_node_that_has_ended_is_no_warning(pair, caplog):

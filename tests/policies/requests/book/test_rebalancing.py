@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from blockwright.policies.requests.book.messages import CancelAt, WorkerJoined
+from blockwright.policies.requests.book.messages import CancelAt, HeartbeatReceived, WorkerJoined
 from blockwright.policies.sweep.events import Submission
 from blockwright.tests.policies.requests.book.gateway_bench import (
     Bench,
@@ -62,6 +62,18 @@ def test_who_runs_stays_and_who_was_preempted_leaves() -> None:
     bench.report("w0", preempted("c"))
     assert submits(back(bench)) == [("w1", "c", 2)]
     assert bench.state.parts.active["c"].progress.tokens == [1, 2, 3, 4, 5, 10]
+
+
+def test_who_has_tokens_leaves_once_the_replacement_has_said_its_numerics() -> None:
+    bench = fallen(0)
+    bench(HeartbeatReceived("w0", 1, 0, numerics="n"))
+    for request in "abc":
+        bench.generate(request, max_tokens=LONG)
+        bench.report("w0", progressed(request, 1, 5), emitted(request, 1, 5, [10]))
+    bench.report("w0", preempted("b"), preempted("c"))
+    assert submits(back(bench)) == []
+    assert submits(bench(HeartbeatReceived("w1", 2, 1, numerics="n"), 1.5)) == [("w1", "b", 2)]
+    assert submits(bench(HeartbeatReceived("w1", 2, 2, numerics="n"), 2.0)) == [], "that is no news"
 
 
 def test_a_suspect_stays_where_it_is_alone() -> None:
