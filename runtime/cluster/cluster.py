@@ -457,6 +457,7 @@ class ClusterHead:
             later = PeerId(self._id.name, said.epoch)
             self._supersede(said.epoch, obeys(said.sender, later, self._id))
             raise HandshakeRefused(f"{self._id} is over, because {said.sender} obeys a later head")
+        member.back = self.node.clock.now()
         if (peer := self.node.table.find(member.id)) is not None:
             self.node.peering.part(peer, "it has lost its head and comes back")
         return self._terms(member)

@@ -124,20 +124,31 @@ class FailureDetector:
             self._clock.call_at(self._clock.now() + wait, lambda: self._convict(member, reporter.id))
 
     def _convict(self, member: Member, reporter: PeerId) -> None:
-        """Declare the accused down, unless it or its accuser is by now. If members may outlive this head: later, if the
-        accused is out of reach from here, too, so that this decides first.
+        """Declare one of the two down, unless one is by now. If members may outlive this head: later, if the accused is out
+        of reach from here, too, or one of the two has just come back, so that this, and pairs of equals, decide first.
         """
         rules, now = self._rules, self._clock.now()
         accuser = self._members.find(reporter)
         if member.state == "down" or accuser is None or accuser.state == "down":
             return
         near = member.returning or (not member.missed and member.silent < 2 * rules.heartbeat)
-        if rules.grace and (self._lost_most or not near or self.slept):
+        recent = not self._equal(member, accuser) and now - max(member.back, accuser.back) < rules.silence
+        if rules.grace and (self._lost_most or not near or self.slept or recent):
             self._clock.call_at(now + rules.heartbeat, lambda: self._convict(member, reporter))
-        elif near and self.spares(member.id.name) and not self.spares(reporter.name):
+        elif near and self._outlasts(member, accuser):
             self._declare(accuser, f"disconnected from {member.id.name}")
         else:
             self._declare(member, f"disconnected from {reporter.name}")
+
+    def _equal(self, one: Member, other: Member) -> bool:
+        return self.spares(one.id.name) == self.spares(other.id.name)
+
+    def _outlasts(self, one: Member, other: Member) -> bool:
+        """Return whether the first of two that have lost each other goes on: it alone is spared, or it alone has been with
+        this head for longer, as the other came back.
+        """
+        longer = one.back < other.back and not one.returning
+        return longer if self._equal(one, other) else self.spares(one.id.name)
 
     # ---- silence
 
@@ -166,6 +177,7 @@ class FailureDetector:
         peer, rules = self._node.table.find(member.id), self._rules
         if member.state == "up" and peer is not None and peer.heard != member.heard and not peer.lost:
             member.heard = peer.heard
+            member.back = now if member.missed else member.back
             member.found()
         member.silent += step
         if member.state == "up" and member.silent > rules.silence:

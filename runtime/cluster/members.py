@@ -37,6 +37,7 @@ class Member:
     state: str = "starting"  # "expected" (of an earlier head, not back yet) | "starting" | "up" | "down"
     adopted: bool = False  # it was a member of an earlier head
     attempt: int = 0  # of its last request to be taken back
+    back: float = -math.inf  # when it came back into the reach of this head last, or had lost its head and returned
     claimed: bool = True  # something of this head answers for it; of an adopted one: since ``launch`` was asked for it
     silent: float = 0.0  # seconds since it was heard (while it starts: since launch), as far as this head was awake
     heard: float | None = None  # what ``Peer.heard`` was at the last check

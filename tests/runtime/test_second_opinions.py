@@ -115,6 +115,28 @@ def test_who_comes_back_later_than_others_from_a_cut_is_not_declared_down(later:
     assert rig.down() == []
 
 
+@claim("After a cut of the head from most, the members on its own side go on as the lives that they are", of="faults")
+@pytest.mark.parametrize("spared", [("w0", "w1"), ("w1",), ()])
+@pytest.mark.parametrize("ways", [("head", "w0"), ("w1", "w2"), ()])
+@pytest.mark.parametrize("seed", range(3))
+def test_of_two_that_lost_each_other_the_one_beyond_the_heads_reach_ends(
+    spared: tuple[str, ...], ways: tuple[str, ...], seed: int
+) -> None:
+    """spared: as gateways are. ways: whose words are lost; none: of both sides. A gateway goes on before any worker."""
+    sides = ("head", "w0"), ("w1", "w2")
+    one, other = sides[::-1] if ways == sides[1] else sides
+    rig = Rig(Partition(CUT, one, 8.0, other, one_way=bool(ways)), seed=seed, asked=())
+
+    async def scenario(sim: Simulation) -> None:
+        sim.cluster.spare(lambda name: name in spared)
+        await asyncio.sleep(CUT + 30.0)
+
+    rig.sim.run(scenario)
+    ended = {life for _, life in rig.down()}
+    assert ended >= {"w2#1"}
+    assert ended == ({"w0#1", "w2#1"} if spared == ("w1",) else {"w1#1", "w2#1"})
+
+
 def test_a_member_that_is_lost_to_the_others_later_is_declared_down_then() -> None:
     rig = Rig(Partition(CUT, ("head",), LONG, ("w1",)), Partition(9.0, ("w0", "w2"), LONG, ("w1",)))
 
