@@ -23,8 +23,8 @@ def of_head_death(result: Result) -> str:
     ]
     head = ("", "pause, ms", "at a worker's death", "with no death", "until /admin answers, ms", "from a cold start")
     return f"""S bfloat16, two workers and two gateways that are processes, 32 streams and 8 requests that are not streamed,
-of which all complete. The head gets `kill -9`, or SIGSTOP, which is noticed after `silence` (2 s). The longest pause of any
-stream from then on is beside that of the streams on a worker that is killed, and beside that of streams that nothing
+of which all complete. The head gets `kill -9`, or SIGSTOP, which is noticed after `silence` (2 s). Beside the longest
+pause of any stream from then on are the longest one of streams whose worker is killed, and of streams that nothing
 disturbs. The bars: at most the pause at a worker's death, and after `kill -9` half the time of a cold start.
 
 {table(head, rows)}"""

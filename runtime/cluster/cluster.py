@@ -454,8 +454,7 @@ class ClusterHead:
             raise HandshakeRefused(f"the cluster of {self._id} is stopping")
         member = self._adoption.admit(said, key)
         if said.epoch > self._id.incarnation:
-            later = PeerId(self._id.name, said.epoch)
-            self._supersede(said.epoch, obeys(said.sender, later, self._id))
+            self._supersede(said.epoch, obeys(said.sender, PeerId(self._id.name, said.epoch), self._id))
             raise HandshakeRefused(f"{self._id} is over, because {said.sender} obeys a later head")
         member.back = self.node.clock.now()
         if (peer := self.node.table.find(member.id)) is not None:
