@@ -166,7 +166,7 @@ class Applications(Actor):
             applications, view = await controller.retire(name, grace, default)
             for drafting in [guessing_chain(name), *(drafting_chain(name, number) for number in range(MOST_SURROGATES))]:
                 if drafting in self._held and drafting not in self._removed:
-                    applications = [*applications, *(await controller.retire(drafting, grace, ""))[0]]
+                    applications = [*applications, *(await controller.retire(drafting, grace, "", hidden=True))[0]]
                     self._removed.add(drafting)
             gone = {name, *(tier for tier, family in families.items() if family == name)}
             view = dataclasses.replace(view, drafts=self._end_drafts(gone))

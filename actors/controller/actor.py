@@ -25,7 +25,7 @@ from ...policies.control.drop_events import MemoryGroups, MemoryOrder, OverloadN
 from ...policies.control.drop_groups import memory_groups, refusal, refused_workers
 from ...policies.control.drops_view import overload_view
 from ...policies.control.families import members
-from ...policies.control.residency import not_served, serving, whole_models
+from ...policies.control.residency import is_hidden, not_served, serving, whole_models
 from ...policies.control.state import ControllerState
 from ...runtime.actor.actor import Actor, PeerInfo
 from ...runtime.actor.endpoint import endpoint
@@ -199,18 +199,21 @@ class Controller(Actor):
         return ""
 
     @endpoint
-    async def retire(self, model: str, grace: float, default: str = "") -> tuple[list[str], RemovalView]:
+    async def retire(
+        self, model: str, grace: float, default: str = "", *, hidden: bool = False
+    ) -> tuple[list[str], RemovalView]:
         """Begin to remove a model, with its tiers: no new requests, and ``grace`` seconds for the running ones.
 
         Return their names, for ``removed``, and the consequences. ``default``: see ``GatewayPort.remove_application``.
-        Raises LookupError or Conflict.
+        hidden: it is a chain that nobody can name, which goes with its model. Raises LookupError or Conflict.
         """
         state = self._state
         known = serving(state.served, model)
-        if known is None:
+        if known is None or is_hidden(known.application) != hidden:
             raise not_served(state.served, model)
         family = [served.application for served in members(state.served, known)]
-        if default and not removal_view(state, known, default).answered:
+        after = serving(state.served, default)
+        if default and (not removal_view(state, known, default).answered or (after and is_hidden(after.application))):
             raise not_served(state.served, default, besides=model)
         for one in family:
             check_default(one.served_as, state.table.default if state.default_is_set else "", default)

@@ -145,13 +145,18 @@ def serving(served: Mapping[str, Served], model: str) -> Served | None:
     return serving_one(s for s in served.values() if s.application.served_as == model)
 
 
+def is_hidden(application: Application) -> bool:
+    """Return whether it is a variant or only drafts: it comes and goes with its model, and nobody can name it."""
+    return bool(application.variant_of or application.drafts_for)
+
+
 def whole_models(served: Mapping[str, Served]) -> list[WholeModel]:
     """Return the models that an adapter can be put on: whole served models, then removed ones that adapters still hold."""
     here = [one.application for one in served.values() if one.deployed]
     wholes = [
         WholeModel(one.application.served_as, one.application.checkpoint, family=one.application.family)
         for one in served.values()
-        if one.deployed and not (one.draining or one.application.changed)
+        if one.deployed and not (one.draining or one.application.changed or is_hidden(one.application))
     ]
     known = {whole.checkpoint for whole in wholes}
     held = {one.base: WholeModel(one.base_model, one.base, served=False) for one in here if one.base}
@@ -159,8 +164,9 @@ def whole_models(served: Mapping[str, Served]) -> list[WholeModel]:
 
 
 def not_served(served: Mapping[str, Served], model: str, besides: str = "") -> LookupError:
-    """Return the error for an unknown model; it lists the known ones, without ``besides``."""
-    there = ", ".join(sorted({one.application.served_as for one in served.values()} - {besides}))
+    """Return the error for an unknown model; it lists the known ones that have a name for people, without ``besides``."""
+    shown = {one.application.served_as for one in served.values() if not is_hidden(one.application)}
+    there = ", ".join(sorted(shown - {besides}))
     return LookupError(f"model {model!r} does not exist; there are: {there}")
 
 

@@ -190,6 +190,21 @@ async def test_a_removal_that_moves_the_default_is_refused_unless_it_says_where(
     assert (names, view.default, view.answered, rig.state.table.default) == (["a"], "b", True, "b")
 
 
+async def test_nobody_removes_a_chain_without_a_name_for_people(rig: Rig) -> None:
+    """Nor names one as default or base; they go with their model."""
+    whole = application("a~1", "xy", kv=KV)
+    hidden = [replace(whole, variant_of="a"), replace(whole, name="a~surrogate", drafts_for="a")]
+    rig.controller.handle(Serve(tuple(hidden)))
+    await turns()
+    for one in ("a~1", "a~surrogate"):
+        with pytest.raises(LookupError, match=f"model '{one}' does not exist; there are: a, b$"):
+            await rig.controller.retire(one, 0.0)
+        with pytest.raises(LookupError, match=f"model '{one}' does not exist; there are: b$"):
+            await rig.controller.retire("a", 0.0, one)
+    assert [one.model for one in await rig.controller.wholes()] == ["a", "b"]
+    assert (await rig.controller.retire("a~surrogate", 0.0, hidden=True))[0] == ["a~surrogate"]
+
+
 async def test_heartbeats_of_other_nodes_are_no_news(rig: Rig) -> None:
     stranger = Node("g1", transport=rig.network.transport(PeerId("g1", 1)), clock=rig.clock)
     rig.nodes.append(stranger)
