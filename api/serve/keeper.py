@@ -113,6 +113,7 @@ class Keeper:
         self._head, self._head_begun = 0, 0
         self._replaced = ""  # why the present head is being ended
         self._first = True
+        self._lives: Sequence[Any] = ()  # the directory, the children and their ends, as the forkserver told last
         self._due: float | None = None  # when the next head is to be started
         self._next: ForkserverProcess | None = None  # of another release
         self._rolls = False  # the head was ended for it
@@ -154,7 +155,8 @@ class Keeper:
     def _begin(self, *, head: bool) -> None:
         """Start a forkserver of the present release, and have it fork a head, if one is wanted. Raises OSError."""
         self._forkserver = self._execute() if self._rolled else self._fork()
-        self._want_head() if head else self._forkserver.send()
+        known = {"taken": self._lives} if self._lives else {}  # a head that is gone, too, cannot say what lives
+        self._want_head(**known) if head else self._forkserver.send(**known)
 
     def _fork(self) -> ForkserverProcess:
         ours, theirs = socket.socketpair()
@@ -284,6 +286,8 @@ class Keeper:
                 self._head, self._head_begun = said["head"], said["begun"]
             elif "failed" in said:
                 return EndAll(1, f"the head could not be started: {said['failed']}")
+            elif "lives" in said:
+                self._lives = said["lives"]
             elif "ready" in said:
                 self._bare = False
             elif "taken" in said:

@@ -191,9 +191,13 @@ class Forkserver:
         if not wait and self._listener is not None and self._listener not in self._selector.get_map():
             self._selector.register(self._listener, selectors.EVENT_READ)
         if hand_over:
-            self._tell_keeper(taken=[self._directory, [*self._own(), *self._others], self._untold])
+            self._tell_keeper(taken=self._taken())
         if head is not None:
             self._fork_head(head)
+
+    def _taken(self) -> list[Any]:
+        """Return what another forkserver has to know to take over."""
+        return [self._directory, [*self._own(), *self._others], self._untold]
 
     def _own(self) -> list[list[Any]]:
         """Return the children, as heads know them."""
@@ -259,8 +263,10 @@ class Forkserver:
     def _act(self, tag: int, *fields: Any) -> None:
         if tag == SETUP:
             self._directory = fields[0]
+            self._tell_keeper(lives=self._taken())
         elif tag == KNOWN:
             self._others = fields[0]
+            self._tell_keeper(lives=self._taken())
         elif tag == PRELOAD:
             sys.path[:] = fields[1]
             self.preload(fields[0])
@@ -300,6 +306,7 @@ class Forkserver:
             run_child(spec, parent, self._lifeline, known)
         self._children[pid] = spec
         os.close(known)
+        self._tell_keeper(lives=self._taken())  # it says so to the next forkserver, should this one and the head end at once
         self._tell([SPAWNED, request, pid, begun_at(pid)])
         with contextlib.suppress(BrokenPipeError):  # it has ended already
             os.write(tell_known, b".")

@@ -215,6 +215,21 @@ async def test_a_new_head_takes_workers_as_they_are_and_refuses_operators_until_
     assert "adopted 2 workers and 2 gateway processes" in kept.out
 
 
+@claim("A new head adopts the others also where the process that forks them dies with the head before", of="faults")
+async def test_the_forkserver_and_the_head_die_at_once(kept: Server, expected: list[list[int]]) -> None:
+    async with Client(kept) as client:
+        before = life_of(await client.ready())
+
+    async def trouble(client: Client) -> None:
+        os.kill(kept.forkserver(), signal.SIGKILL)
+        end_head(kept, signal.SIGKILL)
+
+    await undisturbed(kept, expected, trouble)
+    async with Client(kept) as client:
+        assert life_of(await client.ready()) == before
+    assert len(kept.processes()) == 7  # keeper, forkserver, head, two workers, two gateways: none twice
+
+
 @claim("With any free port for other machines (port 0), the next head listens at the same one and adopts all", of="faults")
 @pytest.mark.nightly
 async def test_the_next_head_listens_at_the_same_free_port(serve: Callable[..., Server], tmp_path: Path) -> None:
