@@ -47,6 +47,7 @@ from .variants import check_adaptive, may_vary, variants_of
 log = logging.getLogger("blockwright.applications")
 LONGEST_WAIT = 600.0  # longest time in seconds that a caller waits for an application
 AFTER_GRACE = 10.0  # seconds for the end of requests and the unloading of blocks
+NOT_SPECULATED = "speculate.%s is %s, which a model has that is served from the start; %s is added without: start anew"
 _WHY = {"Conflict": Refusal.CONFLICT, "LookupError": Refusal.UNKNOWN_MODEL}  # errors that the controller raises
 
 
@@ -246,6 +247,8 @@ class Applications(Actor):
             _check_tiers(new, [application for _, application in opened[1:]], before, served_now)
             for checkpoint, application in opened:
                 names.append(await self._begin(new, checkpoint, application, before))
+            if new.name in self._settings.drafting.speculating + self._settings.drafting.guessing:
+                log.warning(NOT_SPECULATED, new.name, self._settings.drafting.speculate[new.name], new.name)
         except RequestRefused as refused:
             return RefusedChange(refused.why, refused.message, refused.param)
         except (CheckpointError, SettingsError, OSError) as error:

@@ -12,7 +12,6 @@ from ..gpu.weights.checkpoint import Checkpoint
 from ..gpu.weights.token_table import same_tokens
 from ..policies.adaptive.equivalence import is_similar
 from ..policies.adaptive.variants import (
-    MOST_VARIANTS,
     Equivalent,
     Swap,
     Variant,
@@ -108,11 +107,12 @@ def variants_of(
         components = [part.id.hex() for part in served[name].components]
         less: list[Variant | Application] = [served[one] for one in sorted(ranks, key=ranks.__getitem__) if one in served]
         chains = {tuple(part.id.hex() for part in served[one].components) for one in ranks if one in served}
-        alike = less_accurate(components, _equivalents(name, checkpoints, served, alike=True), ranks)
+        most = settings.models.variants
+        alike = less_accurate(components, _equivalents(name, checkpoints, served, alike=True), ranks, most)
         less += [one for one in alike if swapped(components, one.swaps) not in chains]
-        less = less[: MOST_VARIANTS // 2]
-        every = [*make_variants(components, _equivalents(name, checkpoints, served), MOST_VARIANTS - len(less)), *less]
-        if not every:
+        less = less[: most // 2]
+        every = [*make_variants(components, _equivalents(name, checkpoints, served), most - len(less)), *less]
+        if most and not every:
             log.warning(NO_PAIR, name, mode)
         own = served[name]
         for number, one in enumerate(every, start=1):

@@ -205,7 +205,7 @@ class Controller(Actor):
         """Begin to remove a model, with its tiers: no new requests, and ``grace`` seconds for the running ones.
 
         Return their names, for ``removed``, and the consequences. ``default``: see ``GatewayPort.remove_application``.
-        hidden: it is a chain that nobody can name, which goes with its model. Raises LookupError or Conflict.
+        hidden: it is a chain without a name for people, which goes with its model. Raises LookupError or Conflict.
         """
         state = self._state
         known = serving(state.served, model)

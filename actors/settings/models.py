@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from ...policies.adaptive.variants import MOST_VARIANTS
 from ...policies.drafts.choice import RULES, settings_fault
 from ...policies.drafts.options import LARGEST as MOST_DRAFTS
 from ...policies.model.confidence import FIRST_TOKENS, LONGEST, MEASURES, Threshold
@@ -52,6 +53,9 @@ class ModelSettings(SettingsPart):
     accuracy: Annotated[
         Texts, "model id with adaptive=any: served models that may answer in its place, most accurate first, as a,b,c"
     ] = field(default_factory=dict)
+    variants: Annotated[
+        int, "most other chains that may answer in a model's place (adaptive), at most 64; 0: none", COUNT, AtMost(64)
+    ] = MOST_VARIANTS
     switches: Annotated[
         int, "changes of chain for a running request that gains by them (adaptive), at most 100; 0: none", COUNT, AtMost(100)
     ] = 2
@@ -77,13 +81,16 @@ class ModelSettings(SettingsPart):
 
     def accuracy_order(self, name: str) -> list[str]:
         """Return the models that may answer in an application's place, the most accurate first; itself may be among them."""
-        return [one.strip() for one in self.accuracy.get(name, "").split(",") if one.strip()]
+        order = self.accuracy.get(name, "").strip()
+        return [one.strip() for one in order.split(",")] if order else []
 
     def _check_accuracy(self, name: str) -> None:
         """Refuse an order that nothing uses, or with a model that is not served."""
         if self.adaptive.get(name) != "any":
             raise SettingsError(f"accuracy.{name} is given, but adaptive.{name} is not any; set that, or leave accuracy out")
         order = self.accuracy_order(name)
+        if "" in order:
+            raise SettingsError(f"accuracy.{name} is {self.accuracy[name]!r}, with an empty entry; give models as a,b,c")
         if twice := next((one for one in order if order.count(one) > 1), ""):
             raise SettingsError(f"accuracy.{name} names {twice} twice; name each model once")
         if stranger := next((one for one in order if not (self.may_serve(one) or self.more_may_come)), ""):

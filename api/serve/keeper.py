@@ -113,7 +113,7 @@ class Keeper:
         self._head, self._head_begun = 0, 0
         self._replaced = ""  # why the present head is being ended
         self._first = True
-        self._lives: Sequence[Any] = ()  # the directory, the children and their ends, as the forkserver told last
+        self._lives: Sequence[Any] = ()  # the directory, the children and their ends, as the forkserver said last
         self._due: float | None = None  # when the next head is to be started
         self._next: ForkserverProcess | None = None  # of another release
         self._rolls = False  # the head was ended for it

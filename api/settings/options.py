@@ -7,6 +7,7 @@ sentence. No checkpoint is opened, and nothing heavy is imported.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import tomllib
 import typing
@@ -205,5 +206,5 @@ def _of_zoo(folder: str, name: str | None) -> dict[str, str]:
 def model_id(model: str) -> str:
     """Return the folder's name, or the hub id without its revision."""
     path = Path(model).expanduser()
-    local = path.exists() or model.startswith((".", "/", "~")) or model.endswith("/")
+    local = os.path.exists(path) or model.startswith((".", "/", "~")) or model.endswith("/")
     return (path.resolve().name or model) if local else model.partition("@")[0]

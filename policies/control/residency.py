@@ -146,7 +146,7 @@ def serving(served: Mapping[str, Served], model: str) -> Served | None:
 
 
 def is_hidden(application: Application) -> bool:
-    """Return whether it is a variant or only drafts: it comes and goes with its model, and nobody can name it."""
+    """Return whether it is a variant or only drafts: it comes and goes with its model, and has no name for people."""
     return bool(application.variant_of or application.drafts_for)
 
 

@@ -54,7 +54,10 @@ class Adoption:
         """Return the member that comes back, and may connect now. Raises HandshakeRefused."""
         if self._tickets is None:
             raise HandshakeRefused(over(said.sender, f"{self._head} takes no members of other heads (orphan_grace is 0)"))
-        ticket = self._tickets.check(said.ticket, key, self._unix())
+        try:
+            ticket = self._tickets.check(said.ticket, key, self._unix())
+        except HandshakeRefused as refusal:  # of heads of another keeper, for instance: it never becomes good
+            raise HandshakeRefused(over(said.sender, str(refusal))) from None
         node = ticket.member
         if node != said.sender:
             raise HandshakeRefused(f"{said.sender} brings the ticket of {node}; start this node again")

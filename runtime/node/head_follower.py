@@ -242,10 +242,10 @@ class HeadFollower:
             if is_over(str(refusal), self._me):
                 self.end(f"the head declared it down: {refusal}")
             log.debug("node %s is not taken back: %s", self._me, refusal)
-        except KeyRefused as error:
+        except KeyRefused:
             self._keyless += 1
             if self._keyless == KEY_REFUSALS:
-                self.end(f"the head declared it down: {error}")
+                self.end("the head declared it down: it takes its key no more")
         except TransportError as error:
             log.debug("node %s finds no head: %s", self._me, error)
         finally:

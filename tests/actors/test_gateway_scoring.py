@@ -90,6 +90,7 @@ def test_the_listed_chain_scores_the_tokens_that_a_variant_gave() -> None:
     shell.report("w0", emitted(made.request, 1, len(made.tokens), [8], finish="length"))
     assert not shell.parts.active
     assert shell.bench.state.describe(made.request).key == OWNER
+    assert sum(shell.parts.choices.figures.variants.values()) == 2, "only requests of clients count"
     shell.scoring.tick(1.0)
     assert not [one for one in shell.effects if isinstance(one, Submit)], "there is no other answer"
 

@@ -341,7 +341,9 @@ async def test_any_takes_a_less_accurate_model_when_memory_is_short(tmp_path: Pa
         ({"adaptive": {"a": "any"}, "accuracy": {"a": "a,a"}}, "accuracy.a names a twice; name each model once"),
         ({"adaptive": {"a": "any"}, "accuracy": {"a": "a,x"}}, "accuracy.a names x, which is not served; there are: a, b"),
         ({"adaptive": {"a": "any"}, "accuracy": {"a": "b,a,b"}}, "accuracy.a names b twice; name each model once"),
+        ({"adaptive": {"a": "any"}, "accuracy": {"a": "b,,a"}}, "accuracy.a is 'b,,a', with an empty entry"),
         ({"adaptive": {"a": "some"}}, "adaptive.a is 'some'; give off, equal or any"),
+        ({"variants": 65}, "variants is 65; give at most 64"),
         ({"adaptive": {"a": "any"}, "accuracy": {"a": "b"}}, "b, which handles 64 tokens, fewer than the 128 of a"),
     ],
 )
@@ -371,3 +373,10 @@ async def test_what_can_have_no_variants_is_refused(tmp_path: Path, settings: di
     with pytest.raises(SettingsError, match=words):
         async with serve({"a": folder}, workers=2, adaptive={"a": "equal"}, **settings):
             pass
+
+
+async def test_there_are_no_more_variants_than_the_setting_says(tmp_path: Path) -> None:
+    root, _ = zoo_of(tmp_path)
+    folders = {name: root / "chains" / name for name in "ab"}
+    async with serve(folders, adaptive={"a": "equal"}, variants=0, max_model_len=LENGTH) as server:
+        assert [*(await server.cluster())["applications"]] == ["a", "b"]

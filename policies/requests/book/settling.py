@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...adaptive.similarity import OWNER
 from ...model.chain import Route
 from ...sweep.events import Submission
 from ...sweep.page_events import Unhold
@@ -164,7 +165,7 @@ def try_start(parts: BookParts, record: RequestRecord, now: float, advice: Advic
     parts.queue.remove(record.id, record.application)
     if route.application != record.application:
         vary(parts, record, route.application, now, reason(wanted, route, table, quarantine))
-    elif not record.placement.attempt and record.application in table.variants:
+    elif not record.placement.attempt and record.application in table.variants and record.generation.key != OWNER:
         parts.choices.figures.served(record.model, "")
     draft = replace(draft, timeout=parts.timeouts.left(record, now), waited=record.history.waiting_time(now))
     copies = find_copies(parts, record, route)  # before the route counts as having the pages itself

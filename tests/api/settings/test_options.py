@@ -163,6 +163,7 @@ def test_model_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert model_id("here/model/") == "model"
     assert model_id("here/model") == "model"
     assert model_id("owner/model") == "owner/model"
+    assert model_id("m/" + "x" * 5000) == "m/" + "x" * 5000, "longer than any path"
     assert model_id("/not/there") == "there"
     assert model_id("~/x") == "x"
     monkeypatch.chdir(tmp_path / "here")

@@ -67,7 +67,7 @@ async def test_who_is_not_taken_back_is_told_why(desk: Desk) -> None:
         desk.ask(incarnation=3)
     with pytest.raises(HandshakeRefused, match="w1#1 brings the ticket of w0#2"):
         desk.ask("w1", 1, ticket=Tickets(SECRET).issue(MemberTicket(PeerId("w0", 2), "", True, "", 200)))
-    with pytest.raises(HandshakeRefused, match="not of this cluster"):
+    with pytest.raises(HandshakeRefused, match="the life of w0#2 is over: the ticket is not of this cluster"):
         desk.ask(ticket=Tickets(b"another").issue(MemberTicket(PeerId("w0", 2), "", True, "", 200)))
     assert desk.said == []
 
