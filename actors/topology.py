@@ -162,8 +162,14 @@ class Running:
         return Service([], Readiness(False, "no gateway is up"))
 
     async def sharing(self) -> tuple[int, int]:
-        """Return the bytes of all models' parameters, with equal tensors counted once, and the bytes that sharing saves."""
-        view: dict[str, Any] = await self.controller.cluster(timeout=ASK_SECONDS)
+        """Return the bytes of all models' parameters, with equal tensors counted once, and the bytes that sharing saves.
+
+        Both are 0 if they are not known in time: a worker that is busy, or dies, does not keep a server from being ready.
+        """
+        try:
+            view: dict[str, Any] = await self.controller.cluster(timeout=ASK_SECONDS)
+        except RuntimeFault:
+            return 0, 0
         return view["parameter_bytes"], view["saved_bytes"]
 
     async def failed(self) -> StartError:

@@ -178,6 +178,10 @@ async def test_a_copy_is_one_block_and_shares_all_bytes(checkpoint):
         assert applications["a"]["blocks"] == applications["copy"]["blocks"]
         assert applications["copy"]["bytes"]["own"] == 0
         assert applications["copy"]["bytes"]["shared"] > 0
+        stored, saved = await running.sharing()
+        assert stored > 0
+        assert saved > 0
+    assert await running.sharing() == (0, 0), "a controller that is busy, or gone, keeps no server from being ready"
 
 
 async def test_cancel_and_stop_end_streams(checkpoint, fate):
