@@ -146,8 +146,9 @@ class Keeper:
         while (end_all := self._turn()) is None:
             pass
         signal.set_wakeup_fd(-1)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # another one changes no exit code now
         for number, handler in former.items():
-            signal.signal(number, signal.SIG_IGN if number == signal.SIGTERM else handler)  # it changes no exit code now
+            signal.signal(number, handler)
         return self._end(end_all)
 
     # processes -------------------------------------------------------------------------------------------------------
