@@ -20,8 +20,7 @@ from typing import Any
 from ..gpu.errors import CheckpointError
 from ..gpu.weights.adapter import open_adapter
 from ..gpu.weights.checkpoint import Checkpoint
-from ..policies.adaptive.guessing import guessing_chain
-from ..policies.adaptive.speculation import MOST_SURROGATES, drafting_chain
+from ..policies.adaptive.speculation import drafting_chain
 from ..policies.cluster.adapter_base import WholeModel
 from ..policies.cluster.application_life import model_of
 from ..policies.control.events import Application
@@ -42,12 +41,12 @@ from .gateway.port import ApplicationView, NewApplication, RefusedChange, Remova
 from .settings.errors import SettingsError
 from .settings.settings import Settings
 from .sizing import WorkerLimits, check_model
+from .speculation import chains_beside, hidden_applications, hidden_chains
 from .variants import check_adaptive, may_vary, variants_of
 
 log = logging.getLogger("blockwright.applications")
 LONGEST_WAIT = 600.0  # longest time in seconds that a caller waits for an application
 AFTER_GRACE = 10.0  # seconds for the end of requests and the unloading of blocks
-NOT_SPECULATED = "speculate.%s is %s, which a model has that is served from the start; %s is added without: start anew"
 _WHY = {"Conflict": Refusal.CONFLICT, "LookupError": Refusal.UNKNOWN_MODEL}  # errors that the controller raises
 
 
@@ -103,6 +102,7 @@ class Applications(Actor):
         self._limits = limits
         self._controller = controller
         self._held = {} if held is None else held
+        self._drafting = {model_of(name) for name in self._held}  # models of the start, and the chains that drafted for them
         self._watched: dict[str, asyncio.Task[None]] = {}  # applications whose end releases their entry of ``_held``
         self._reading = asyncio.Lock()
         self._file = ChangesFile.of(settings.models)
@@ -165,10 +165,7 @@ class Applications(Actor):
             if name not in families and is_answered(name, families):
                 return RefusedChange(Refusal.CONFLICT, _chooses(name, f"remove {family_of_auto(name)}"), "name")
             applications, view = await controller.retire(name, grace, default)
-            for drafting in [guessing_chain(name), *(drafting_chain(name, number) for number in range(MOST_SURROGATES))]:
-                if drafting in self._held and drafting not in self._removed:
-                    applications = [*applications, *(await controller.retire(drafting, grace, "", hidden=True))[0]]
-                    self._removed.add(drafting)
+            applications = [*applications, *await self._end_hidden(name, grace)]
             gone = {name, *(tier for tier, family in families.items() if family == name)}
             view = dataclasses.replace(view, drafts=self._end_drafts(gone))
             log.info("model %s takes no new requests and is removed", name)
@@ -184,6 +181,16 @@ class Applications(Actor):
         for application in applications:
             await self._release(application)
         return dataclasses.replace(view, gone=True)
+
+    async def _end_hidden(self, model: str, grace: float, besides: Collection[str] = ()) -> list[str]:
+        """Remove the chains that draft or guess for a model, without ``besides``; return their names."""
+        controller, names = self.node.ref(self._controller, Controller), list[str]()
+        served = {one.served_as for one in await controller.served() if one.drafts_for}
+        for id in hidden_chains(model):
+            if id in served and id not in besides:
+                with contextlib.suppress(RemoteError):  # it is being replaced
+                    names += (await controller.retire(id, grace, "", hidden=True))[0]
+        return names
 
     def _end_drafts(self, gone: Collection[str]) -> tuple[str, ...]:
         """Return, and log, a sentence for each entry of the setting ``drafts`` that names a model which is gone."""
@@ -243,12 +250,11 @@ class Applications(Actor):
             if new.name not in before and is_answered(new.name, {one.model: one.family for one in before.values()}):
                 return RefusedChange(Refusal.CONFLICT, _chooses(new.name, "choose another name"), "name")
             opened = await self._read(new, [*before.values()], await controller.crowded())
+            beside = await asyncio.to_thread(self._beside, *opened[0])
             served_now = {*before, *map(model_of, self._held)}
             _check_tiers(new, [application for _, application in opened[1:]], before, served_now)
             for checkpoint, application in opened:
                 names.append(await self._begin(new, checkpoint, application, before))
-            if new.name in self._settings.drafting.speculating + self._settings.drafting.guessing:
-                log.warning(NOT_SPECULATED, new.name, self._settings.drafting.speculate[new.name], new.name)
         except RequestRefused as refused:
             return RefusedChange(refused.why, refused.message, refused.param)
         except (CheckpointError, SettingsError, OSError) as error:
@@ -267,11 +273,15 @@ class Applications(Actor):
                 await self._undo(new, before)
                 message = f"{application.served_as} from {application.checkpoint} cannot be served: {why}"
                 return RefusedChange(Refusal.INVALID, message, "path")
+        if refused_change := await self._speculate(new, dataclasses.replace(opened[0][1], name=names[0]), beside):
+            await self._undo(new, before)
+            return refused_change
         await self._vary([checkpoint for checkpoint, _ in opened])
         if new.replace:
             await self._end_tiers(before, {application.served_as for _, application in opened}, new.name)
         view: ApplicationView | None = await controller.application(names[0])
         if view is None:
+            await self._end_hidden(new.name, 0.0)
             return RefusedChange(Refusal.CONFLICT, f"model {new.name!r} was removed while it was added", "name")
         if not new.on_demand:  # an adapter found in the folder will be found there again
             self._removed.discard(new.name)
@@ -299,6 +309,43 @@ class Applications(Actor):
                 return
             await controller.vary(variants)
 
+    def _beside(self, checkpoint: Checkpoint, application: Application) -> dict[str, Checkpoint]:
+        """Return the chains that are to draft or guess for an application that is added, by id. Raises SettingsError.
+
+        Without a wish in the settings, only a model that had some when the server started has them.
+        """
+        model = application.served_as
+        by_default = drafting_chain(model) in self._drafting and not application.on_demand
+        return chains_beside(model, self._settings, {model: checkpoint}, by_default=by_default)
+
+    async def _speculate(
+        self, new: NewApplication, own: Application, beside: Mapping[str, Checkpoint]
+    ) -> RefusedChange | None:
+        """Have the chains that draft or guess for a new version of a model serve, and end those of the one before.
+
+        Return the refusal if they cannot serve, and a setting asks for them, and the model was not served before.
+        """
+        controller, grace = self.node.ref(self._controller, Controller), self._settings.faults.drain_timeout
+        try:
+            served = {one.served_as for one in await controller.served() if one.drafts_for}
+            made = await asyncio.to_thread(hidden_applications, own, beside, self._settings, self._limits.dtype)
+            for checkpoint, application in made:
+                name = await controller.add(application, replace=application.served_as in served, grace=grace)
+                self._held.setdefault(name, checkpoint)
+                self._watch(name)
+                if why := await controller.settled(name, timeout=LONGEST_WAIT):
+                    raise CheckpointError(why)
+            for name in await self._end_hidden(new.name, grace, besides=beside):
+                self._watch(name)
+        except DeadlineExceeded:
+            log.info("the chains that draft for %s are still loading", new.name)
+        except (RemoteError, CheckpointError, SettingsError, OSError) as error:
+            message = f"the chains that speculate for {new.name} cannot be served: {getattr(error, 'text', error)}"
+            if new.name in self._settings.drafting.speculate and not new.replace:
+                return RefusedChange(Refusal.INVALID, f"speculate.{new.name} is set, but {message}", "path")
+            log.warning("%s", message)
+        return None
+
     async def _begin(
         self, new: NewApplication, checkpoint: Checkpoint, application: Application, before: Mapping[str, WholeModel]
     ) -> str:
@@ -316,6 +363,7 @@ class Applications(Actor):
             return
         with contextlib.suppress(RemoteError):  # nothing of it is left
             await self.node.ref(self._controller, Controller).retire(new.name, 0.0)
+            await self._end_hidden(new.name, 0.0)
 
     async def _end_tiers(self, before: Mapping[str, WholeModel], now: Collection[str], family: str) -> None:
         """Remove the tiers of a replaced family that the new version lacks."""

@@ -248,7 +248,7 @@ def hash_applications(opened: OpenedCheckpoints, settings: Settings) -> list[App
     for name, checkpoint in checkpoints.items():
         lazy = name in opened.on_demand
         family = opened.families.get(name, "")
-        span = settings.worker.stages(name, family)
+        span = settings.worker.stages(name, family) if name not in opened.drafting else 1
         try:
             specs = checkpoint.specs(settings.worker_memory.page_size, dtype)
             made = application_of(name, checkpoint, specs, lengths[name], span, opened.bases.get(name, ""), family)

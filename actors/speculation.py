@@ -11,8 +11,9 @@ from pathlib import Path
 from ..gpu.model.config import ComponentConfig, attention_of
 from ..gpu.weights.checkpoint import Checkpoint
 from ..policies.adaptive.guessing import guessing_chain
-from ..policies.adaptive.speculation import GAIN, DraftingSurrogate, chosen_surrogates, drafting_chain
+from ..policies.adaptive.speculation import GAIN, MOST_SURROGATES, DraftingSurrogate, chosen_surrogates, drafting_chain
 from ..policies.adaptive.variants import Swap, variant_source
+from ..policies.control.events import Application
 from ..policies.drafts.choice import EVERY
 from ..policies.model.chain import Component, Kind, KvLayout
 from ..policies.model.partition import hop_borders
@@ -20,7 +21,7 @@ from ..zoo.layout import CHAIN
 from ..zoo.source import open_source
 from ..zoo.surrogate.records import surrogates_of
 from ..zoo.zoo import Zoo
-from .checkpoints import OpenedCheckpoints
+from .checkpoints import OpenedCheckpoints, application_of
 from .settings.errors import SettingsError
 from .settings.settings import Settings
 
@@ -34,23 +35,55 @@ def with_drafting_chains(settings: Settings, opened: OpenedCheckpoints) -> Opene
     """
     checkpoints = dict(opened.checkpoints)
     drafting = dict[str, str]()
-    for name, own in opened.checkpoints.items():
-        asked = name in settings.drafting.speculating
-        if not (asked or (name not in opened.on_demand and _may_by_default(name, settings))):
-            continue
-        if fault := _fault(name, settings, checkpoints):
-            if asked:
-                raise SettingsError(f"speculate.{name} is tokens, {fault}")
-            continue
-        for number, chain in enumerate(_drafting_chains(name, own, asked=asked)):
-            checkpoints[drafting_chain(name, number)] = chain
-            drafting[drafting_chain(name, number)] = name
-    for name in (name for name in settings.drafting.guessing if name in opened.checkpoints):
+    for name in opened.checkpoints:
+        beside = chains_beside(name, settings, checkpoints, by_default=name not in opened.on_demand)
+        checkpoints |= beside
+        drafting |= dict.fromkeys(beside, name)
+    return replace(opened, checkpoints=checkpoints, drafting=drafting)
+
+
+def chains_beside(
+    name: str, settings: Settings, checkpoints: Mapping[str, Checkpoint], *, by_default: bool
+) -> dict[str, Checkpoint]:
+    """Return the chains that draft or guess for an application, by id.
+
+    ``by_default``: nothing needs to ask for drafts that promise to gain. ``checkpoints``: of all applications. Raises
+    SettingsError for one that is to have some and can have none.
+    """
+    own, drafting = checkpoints[name], settings.drafting
+    if name in drafting.guessing:
         if fault := _hidden_fault(name, settings, checkpoints):
             raise SettingsError(f"speculate.{name} is hidden, {fault}")
-        checkpoints[guessing_chain(name)] = _guessing_chain(name, checkpoints[name], settings)
-        drafting[guessing_chain(name)] = name
-    return replace(opened, checkpoints=checkpoints, drafting=drafting)
+        return {guessing_chain(name): _guessing_chain(name, own, settings)}
+    asked = name in drafting.speculating
+    if not (asked or (by_default and _may_by_default(name, settings))):
+        return {}
+    if fault := _fault(name, settings, checkpoints):
+        if asked:
+            raise SettingsError(f"speculate.{name} is tokens, {fault}")
+        return {}
+    chains = _drafting_chains(name, own, asked=asked)
+    return {drafting_chain(name, number): chain for number, chain in enumerate(chains)}
+
+
+def hidden_applications(
+    own: Application, beside: Mapping[str, Checkpoint], settings: Settings, dtype: str
+) -> list[tuple[Checkpoint, Application]]:
+    """Return chains that draft or guess for a served application as applications, with their checkpoints.
+
+    ``dtype``: in which they are served.
+    """
+    found = []
+    for id, checkpoint in beside.items():
+        specs = checkpoint.specs(settings.worker_memory.page_size, dtype)
+        made = application_of(id, checkpoint, specs, own.max_length, 1)
+        found.append((checkpoint, replace(made, model=id, created=own.created, drafts_for=own.name)))
+    return found
+
+
+def hidden_chains(name: str) -> list[str]:
+    """Return the ids of all chains that may draft or guess for an application."""
+    return [guessing_chain(name), *(drafting_chain(name, number) for number in range(MOST_SURROGATES))]
 
 
 def _may_by_default(name: str, settings: Settings) -> bool:

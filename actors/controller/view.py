@@ -290,8 +290,12 @@ def _applications(
             "model": model,
             "base": _base(state, one) if one.changed else labels.get(one.variant_of or parents.get(name, "")),
             "family": one.family,  # of a lower tier: the id of the top tier
-            "variant_of": one.variant_of,  # of a variant: the application in whose place it may serve
-            "drafts_for": one.drafts_for,  # of a chain that only drafts: the application that it drafts for
+            "variant_of": labels.get(
+                one.variant_of, one.variant_of
+            ),  # of a variant: the application in whose place it may serve
+            "drafts_for": labels.get(
+                one.drafts_for, one.drafts_for
+            ),  # of a chain that only drafts: the application that it drafts for
             "checkpoint": one.checkpoint,
             "defaults": json.loads(one.defaults) if one.defaults else {},  # defaults of its requests
             "state": _state(state, served),

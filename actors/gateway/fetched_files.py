@@ -134,7 +134,9 @@ def private_folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        left = folder.with_name(f"{folder.name}.left")
+        folder.rename(left)  # a thread that is still writing a file finds no folder any more
+        shutil.rmtree(left, ignore_errors=True)
         os.close(held)
 
 
@@ -163,7 +165,8 @@ def _write(path: Path, raw: bytes) -> None:
 
 def _link(folder: Path, blobs: dict[str, Path]) -> None:
     part = folder.with_name(f"{folder.name}.part")
-    part.mkdir(parents=True, exist_ok=True)
+    part.parent.mkdir(exist_ok=True)  # without its parents, which end with the process
+    part.mkdir(exist_ok=True)
     for name, blob in blobs.items():
         (part / name).unlink(missing_ok=True)
         os.link(blob, part / name)

@@ -23,12 +23,12 @@ def guessing_chain(application: str) -> str:
 
 def is_guessing(chain: Chain) -> bool:
     """Return whether a chain only guesses for another one."""
-    return guesses_for(chain.application, chain.drafts_for)
+    return guesses_for(chain.served_as, chain.drafts_for)
 
 
-def guesses_for(name: str, drafts_for: str) -> bool:
-    """Return whether an application of this name, which is no model for clients, guesses for the one that it belongs to."""
-    return bool(drafts_for) and name == guessing_chain(drafts_for)
+def guesses_for(id: str, drafts_for: str) -> bool:
+    """Return whether a chain of this id, which is no model for clients, guesses for the application that it belongs to."""
+    return bool(drafts_for) and id.endswith(SUFFIX)
 
 
 def on_homes(routes: Sequence[Route], owners: Mapping[str, str]) -> list[Route]:
@@ -44,7 +44,7 @@ def guessing_routes(chains: Iterable[Chain], here: Mapping[str, LocalRoute]) -> 
     """Return the routes among the ones in force ``here`` at whose ends guesses are made, with the surrogates' parts."""
     known = {chain.application: chain for chain in chains}
     surrogates = {
-        local.route.application: local
+        known[local.route.application].drafts_for: local
         for local in here.values()
         if is_guessing(known[local.route.application]) and not local.hop and local.next_worker is None
     }
@@ -52,7 +52,7 @@ def guessing_routes(chains: Iterable[Chain], here: Mapping[str, LocalRoute]) -> 
         return {}
     found: dict[str, LocalRoute] = {}
     for name, local in here.items():
-        beside = surrogates.get(guessing_chain(local.route.application))
+        beside = surrogates.get(local.route.application)
         if beside is None or local.hop or local.next_worker is None or local.deltas:
             continue
         own, other = known[local.route.application], known[beside.route.application]

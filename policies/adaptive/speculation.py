@@ -37,11 +37,15 @@ class DraftingSurrogate:
 
 @dataclass(frozen=True, slots=True)
 class DraftingChain:
-    """A chain that drafts for an application, with surrogates of its components ``first`` to ``last - 1``."""
+    """A chain that drafts for an application, with surrogates of its components ``first`` to ``last - 1``.
+
+    ``name``: of this version of it. ``model``: its id, by which requests ask for it.
+    """
 
     name: str
     first: int
     last: int
+    model: str
 
 
 def drafting_chain(application: str, number: int = 0) -> str:
@@ -90,7 +94,7 @@ def drafting_chains(chains: Iterable[Chain]) -> dict[str, list[DraftingChain]]:
             first, last = replaced(known[chain.drafts_for].components, chain.components)
             if is_guessing(chain):  # the head follows its surrogate
                 last = len(chain.components) - 1
-            found.setdefault(chain.drafts_for, []).append(DraftingChain(name, first, last))
+            found.setdefault(chain.drafts_for, []).append(DraftingChain(name, first, last, chain.served_as))
     return found
 
 

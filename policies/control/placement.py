@@ -49,7 +49,7 @@ class Placement:
     def of_all(self, new: Mapping[str, Application]) -> list[Route]:
         """Return the routes of applications that are added together. Raises ValueError."""
         routes = routes_of_all(new, self._planned_rooms(new.values()), by_room=self.by_room)
-        guessing = {name: one.drafts_for for name, one in new.items() if guesses_for(name, one.drafts_for)}
+        guessing = {name: one.drafts_for for name, one in new.items() if guesses_for(one.served_as, one.drafts_for)}
         return on_homes(routes, guessing) if guessing else routes
 
     def of_one(self, application: Application, *, on_demand: bool) -> tuple[list[Route], bool]:
@@ -57,6 +57,8 @@ class Placement:
 
         Raises ValueError if it fits nowhere.
         """
+        if guesses_for(application.served_as, application.drafts_for):
+            return self._on_homes(application), False
         try:
             return routes_where_it_fits(application.name, application, self.rooms([application])), False
         except ValueError:
@@ -66,6 +68,15 @@ class Placement:
             if all(room.free is None for room in rooms.values()):
                 raise
             return routes_where_it_fits(application.name, application, rooms), True
+
+    def _on_homes(self, guessing: Application) -> list[Route]:
+        """Return the routes of a guessing chain beside the planned ones that it guesses for. Raises ValueError."""
+        served = self._served.get(guessing.drafts_for)
+        homes = {planned.route.home for planned in served.planned} if served is not None else set()
+        if not homes:
+            raise ValueError(f"{guessing.drafts_for} is on no worker, so nothing can guess for it")
+        rooms = {worker: room for worker, room in self.rooms([guessing]).items() if worker in homes}
+        return routes_where_it_fits(guessing.name, guessing, rooms)
 
     def of_one_alone(self, application: Application) -> list[Route]:
         """Return the routes of an application that is loaded on demand. If it fits nowhere, the workers refuse it then."""

@@ -52,7 +52,7 @@ class Served:
     @property
     def guesses(self) -> bool:
         """True if it only guesses hidden states where a pipeline begins."""
-        return guesses_for(self.application.name, self.application.drafts_for)
+        return guesses_for(self.application.served_as, self.application.drafts_for)
 
     @property
     def parked(self) -> bool:

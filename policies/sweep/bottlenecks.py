@@ -7,12 +7,13 @@ drafts while one of its blocks that have surrogates is among the slowest (``poli
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..adaptive.guessing import guessing_chain
+from ..adaptive.guessing import guesses_for
 from ..adaptive.speculation import DraftingChain, bottlenecks, drafting_chains
-from ..model.chain import Chain, Kind
+from ..model.chain import Block, Chain, Kind
+from ..model.partition import cut_blocks
 from ..plain import Plain, from_plain, to_plain
 from .columns import Status
 from .row_table import RowTable
@@ -44,21 +45,23 @@ class Bottlenecks:
         """Adopt the chains of a publication. The next plan chooses anew."""
         known = list(chains)
         self._drafting, self._due = drafting_chains(known), 0.0
-        self._blocks = {one.application: _blocks(one) for one in known if not one.drafts_for} if self._drafting else {}
+        self._blocks = _blocks(known) if self._drafting else {}
         self._chosen = {name: chain for name, chain in self._chosen.items() if name in self._drafting}
 
     def drafter(self, application: str, model: str) -> str:
-        """Return the model that drafts now where ``model`` was asked for: itself, or the surrogate's chain; "": none."""
-        names = [one.name for one in self._drafting.get(application, ())]
-        return self._chosen.get(application, "") if model in names else model
+        """Return what drafts now where ``model`` was asked for: that model, or the chain of a surrogate; "": none."""
+        models = [one.model for one in self._drafting.get(application, ())]
+        return self._chosen.get(application, "") if model in models else model
 
     def guesses(self, application: str) -> bool:
         """Return whether an application's hidden states are guessed now: the block before them is among the slowest."""
-        return self._chosen.get(application, "") == guessing_chain(application)
+        chosen = self._chosen.get(application, "")
+        return any(one.name == chosen and guesses_for(one.model, application) for one in self._drafting.get(application, ()))
 
-    def left(self, application: str, model: str) -> bool:
-        """Return whether a draft row of ``model`` is a surrogate's whose block is not among the slowest any more."""
-        return self.drafter(application, model) != model
+    def left(self, application: str, name: str) -> bool:
+        """Return whether a draft row of the chain ``name`` is a surrogate's whose block is not among the slowest now."""
+        names = [one.name for one in self._drafting.get(application, ())]
+        return name in names and self._chosen.get(application, "") != name
 
     def choose(self, rows: RowTable, now: float) -> None:
         """Choose anew if it is time."""
@@ -136,10 +139,20 @@ def _passes(chain: DraftingChain, block: PlacedBlock) -> bool:
     return block.first < chain.last and chain.first < block.last
 
 
-def _blocks(chain: Chain) -> list[PlacedBlock]:
+def _blocks(chains: Sequence[Chain]) -> dict[str, list[PlacedBlock]]:
+    """Return the blocks of each application.
+
+    They are cut anew: a chain that came before its drafting chains was published in longer blocks.
+    """
+    borders = {one.application: [block.first for block in _placed(one.blocks)] for one in chains}
+    cut = cut_blocks({one.application: one.components for one in chains}, borders)
+    return {one.application: _placed(cut[one.application]) for one in chains if not one.drafts_for}
+
+
+def _placed(blocks: Sequence[Block]) -> list[PlacedBlock]:
     found: list[PlacedBlock] = []
     first = 0
-    for block in chain.blocks:
+    for block in blocks:
         last = first + len(block.components)
         nbytes = sum([c.nbytes for c in block.components if c.kind is not Kind.EMBEDDING])
         found.append(PlacedBlock(block.id, first, last, nbytes))

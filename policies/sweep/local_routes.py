@@ -138,13 +138,14 @@ class LocalRoutes:
         return other.runs[-1] if here and below else None
 
     def whole(self, model: str) -> LocalRoute | None:
-        """Return a route in force that runs a model, by model id, here from end to end, or None."""
+        """Return a route in force that runs a model, by its id or by a version's name, here from end to end, or None."""
         if model not in self._whole:
             self._whole[model] = self._find_whole(model)
         return self._whole[model]
 
     def _find_whole(self, model: str) -> LocalRoute | None:
-        served = [one for one in self.all_in_force() if self._served.get(one.route.application) == model]
+        names = {name for name, id in self._served.items() if model in (name, id)}
+        served = [one for one in self.all_in_force() if one.route.application in names]
         return next((one for one in served if not one.hop and one.next_worker is None and one.runs[-1].head), None)
 
     def all_in_force(self) -> list[LocalRoute]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -170,4 +171,28 @@ def test_folders_of_killed_processes_are_deleted(tmp_path: Path, monkeypatch: py
         with private_folder() as other:
             assert mine.is_dir(), "its process lives"
             assert mine != other
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_thread_that_still_writes_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    delete = shutil.rmtree
+
+    def write() -> None:
+        for late in (
+            lambda: fetched_files._write(mine / "late.file", b"late"),
+            lambda: fetched_files._link(mine / "a" / "b", {}),
+        ):
+            with pytest.raises(FileNotFoundError):
+                late()
+
+    def delete_late(folder: Path, *, ignore_errors: bool) -> None:
+        write()
+        delete(folder, ignore_errors=ignore_errors)
+        write()
+
+    with private_folder() as mine:
+        fetched_files._write(mine / "early.file", b"early")
+        fetched_files._link(mine / "a" / "b", {"early": mine / "early.file"})
+        monkeypatch.setattr(shutil, "rmtree", delete_late)
     assert os.listdir(tmp_path) == []

@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from blockwright.actors import topology
+from blockwright.actors.applications import Applications
+from blockwright.actors.gateway.port import ApplicationView, NewApplication, RemovalView
 from blockwright.actors.settings.errors import SettingsError
+from blockwright.actors.settings.settings import Settings
+from blockwright.actors.sizing import worker_limits
 from blockwright.api.commands.explain import guess_line
 from blockwright.tests.checkpoints import make_checkpoint, with_tensors
 from blockwright.tests.claims import claim
@@ -62,6 +67,29 @@ async def test_exact_guesses_change_nothing(tmp_path: Path) -> None:
     assert view["applications"]["a~guess"]["drafts_for"] == "a"
     homes = [hop["worker"] for one in view["routes"] if one["application"] == "a~guess" for hop in one["hops"]]
     assert homes == ["w0"], "the surrogate lies where the pipeline begins, and nowhere else"
+
+
+@claim("A model that is removed and added again has its guesses again", of="adaptive")
+async def test_a_model_that_comes_again_has_guesses(tmp_path: Path) -> None:
+    folder = zoo_with_surrogate(tmp_path, 1.0)
+    own: dict[str, Any] = {"speculate": {"a": "hidden"}, "exact": True, "pipeline": 2, **OPTIONS}
+    async with serve({"a": folder}, **own) as server:
+        first = await answers(server)
+        running = server.running
+        settings = Settings(applications={"a": str(folder)}, app_roots=str(tmp_path), **own)
+        limits = worker_limits(settings.worker, {name: one.config for name, one in running.held.items()})
+        parts = settings, limits, topology.CONTROLLER, running.held
+        changes = await running.cluster.node.spawn(Applications, name="applications", args=parts)
+        assert isinstance(await changes.remove("a", 5.0, ""), RemovalView)
+        assert isinstance(await changes.add(NewApplication("a", str(folder))), ApplicationView)
+        before = await server.counters("guessed_states")
+        again = await answers(server)
+        assert await server.counters("guessed_states") > before
+        view = await server.cluster()
+    assert [one["token_ids"] for one in again] == [one["token_ids"] for one in first]
+    assert view["applications"]["a~guess"]["drafts_for"] == "a"
+    homes = [hop["worker"] for one in view["routes"] if one["application"] == "a~guess" for hop in one["hops"]]
+    assert homes == ["w0"]
 
 
 @claim("Guesses that stand make a request's text approximate, and explain and the request's view say so", of="adaptive")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from safetensors.torch import load_file
 
 from blockwright.actors import topology
 from blockwright.actors.applications import Applications
-from blockwright.actors.gateway.port import RemovalView
+from blockwright.actors.gateway.port import ApplicationView, NewApplication, RefusedChange, RemovalView
 from blockwright.actors.settings.errors import SettingsError
 from blockwright.actors.settings.settings import Settings
 from blockwright.actors.sizing import worker_limits
@@ -21,6 +22,7 @@ from blockwright.tests.checkpoints import make_checkpoint, with_tensors
 from blockwright.tests.claims import claim
 from blockwright.tests.equality.served import serve
 from blockwright.tests.gpu.reference import confirm, prompt_of
+from blockwright.tests.waiting import until
 from blockwright.tests.zoo.surrogate.surrogates import surrogate_of
 from blockwright.zoo.add import add
 from blockwright.zoo.source import open_source
@@ -139,6 +141,68 @@ async def test_speculation_changes_no_token_and_lists_no_model(tmp_path: Path) -
     assert isinstance(removal, RemovalView)
     assert removal.gone
     assert not {"a", "a~surrogate"} & left.keys(), "they go together"
+
+
+def quiet_at(layer: int, folder: Path, target: Path) -> Path:
+    """Return the model with a layer that adds little, so that its surrogate agrees with it."""
+    tensors = load_file(folder / "model.safetensors")
+    return with_tensors(
+        folder, target, {name: 0.2 * one for name, one in tensors.items() if f"layers.{layer}." in name and "o_proj" in name}
+    )
+
+
+@claim("Surrogates draft for a model that is added again, and for one that replaces it, and change no token", of="adaptive")
+async def test_surrogates_come_and_go_with_versions(tmp_path: Path) -> None:
+    zoo = tmp_path / "zoo"
+    for name, seed in (("a", 0), ("b", 1)):
+        own = make_checkpoint(tmp_path / name, seed=seed, num_attention_heads=8, num_key_value_heads=4, head_dim=16)
+        add(zoo, str(quiet_at(LAYER, own, tmp_path / f"calm {name}")), name)
+        surrogate_of(zoo, name, FIRST, LAST - 1)
+    c = make_checkpoint(tmp_path / "c", seed=2, num_attention_heads=8, num_key_value_heads=4, head_dim=16)
+    add(zoo, str(c), "c")
+    options: dict[str, Any] = {"max_model_len": LENGTH, "chunk_size": 16, "draft_tokens": 3}
+    speculate = {"a": "tokens"}
+    async with serve({"a": zoo / "chains" / "a", "c": zoo / "chains" / "c"}, speculate=speculate, **options) as server:
+        running = server.running
+        settings = Settings(
+            applications={"a": str(zoo / "chains" / "a")}, speculate=speculate, app_roots=str(tmp_path), **options
+        )
+        limits = worker_limits(settings.worker, {name: one.config for name, one in running.held.items()})
+        parts = settings, limits, topology.CONTROLLER, running.held
+        changes = await running.cluster.node.spawn(Applications, name="applications", args=parts)
+
+        async def chains() -> dict[str, str]:
+            view = (await server.cluster())["applications"]
+            return {name: one["drafts_for"] for name, one in view.items() if name != "c"}
+
+        async def drafts() -> list[list[int]]:
+            """Return the answers with drafts, some of which stand; they are the ones without."""
+            before = await server.counters("accepted_tokens")
+            found = [(await server.complete(prompt, NEW, "a"))["token_ids"] for prompt in PROMPTS]
+            assert await server.counters("accepted_tokens") > before
+            assert found == [(await server.complete(prompt, NEW, "a", draft="off"))["token_ids"] for prompt in PROMPTS]
+            return found
+
+        assert await chains() == {"a": "", "a~surrogate": "a"}
+        first = await drafts()
+        assert isinstance(await changes.remove("a", 5.0, ""), RemovalView)
+        assert await chains() == {}
+        refused = await changes.add(NewApplication("a", str(zoo / "chains" / "c")))
+        assert isinstance(refused, RefusedChange)
+        assert refused.message.startswith("speculate.a is tokens, but the zoo has no surrogate of a block of a; make one")
+        assert await chains() == {}, "nothing of it has come"
+        assert isinstance(await changes.add(NewApplication("a", str(zoo / "chains" / "a"))), ApplicationView)
+        assert await chains() == {"a": "", "a~surrogate": "a"}
+        assert await drafts() == first
+        assert isinstance(await changes.add(NewApplication("a", str(zoo / "chains" / "b"), replace=True)), ApplicationView)
+        await until(lambda: only(chains, {"a": "", "a~surrogate": "a"}))
+        assert await drafts() != first
+        assert isinstance(await changes.remove("a", 5.0, ""), RemovalView)
+        assert await chains() == {}
+
+
+async def only(chains: Callable[[], Awaitable[dict[str, str]]], expected: dict[str, str]) -> bool:
+    return await chains() == expected
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_the_place_of_a_surrogate_follows_from_the_chains() -> None:
         for name, parts in (("a~surrogate2", mixed), ("a~surrogate", shorter))
     ]
     assert drafting_chains([*drafting, own, other]) == {
-        "a": [DraftingChain("a~surrogate", 3, 5), DraftingChain("a~surrogate2", 3, 5)]
+        "a": [DraftingChain("a~surrogate", 3, 5, "a~surrogate"), DraftingChain("a~surrogate2", 3, 5, "a~surrogate2")]
     }
     assert drafting_chains(drafting) == {}, "the application is not here"
 
